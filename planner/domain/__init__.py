@@ -1,0 +1,1 @@
+"""The vocabulary: frozen records and arrays, no files, no printing, NumPy at most."""

@@ -1,0 +1,46 @@
+"""Array types and the checks that records share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import ParameterError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+LARGEST_COUNT = 10**9
+"""No node count, batch or degree is larger; a typed-in extra digit should not become an array size."""
+
+
+def frozen_map(values: Mapping[_K, _V]) -> Mapping[_K, _V]:
+    """Return a read-only copy."""
+    return MappingProxyType(dict(values))
+
+
+def check_count(what: str, value: object, least: int = 1, most: int = LARGEST_COUNT) -> None:
+    """Raise ParameterError unless ``value`` is a whole number from ``least`` to ``most``."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ParameterError(what, f"a whole number from {least} to {most}", value)
+
+
+def check_positive(what: str, value: float, unit: str) -> None:
+    """Raise ParameterError unless ``value`` is finite and above zero."""
+    if not (math.isfinite(value) and value > 0):
+        raise ParameterError(what, f"a finite number of {unit} above 0", value)
+
+
+def check_not_negative(what: str, value: float, unit: str) -> None:
+    """Raise ParameterError unless ``value`` is finite and at least zero."""
+    if not (math.isfinite(value) and value >= 0):
+        raise ParameterError(what, f"a finite number of {unit}, at least 0", value)

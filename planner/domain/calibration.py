@@ -1,0 +1,152 @@
+"""A calibration: coefficients of cost terms, with their errors, ranges and origin.
+
+Time of an entry = link(Φ(work; settings) · coefficients): ``term`` names Φ in the
+registry of :mod:`planner.costs.terms`.
+
+Scopes and their keys:
+
+===========  ==========================================================================================
+kernels      kind, direction, precision, library; belongs to an accelerator. Kind ``pointwise`` serves every
+             kind whose work is traffic and that has no entry of its own; precision ``any`` serves all.
+overheads    kind = framework (or ``generic``); coefficients kernel_scale, host_s_per_call, host_s_per_layer, exponent
+collectives  kind = operation (``all_reduce``); belongs to a cluster
+storage      kind ``load``: bringing a sub-batch from storage into host memory; belongs to a cluster
+host         kinds ``update_gradient``, ``sum_gradient``, ``update_weights`` of the asynchronous threads; of a cluster
+===========  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from planner.domain.arrays import frozen_map
+from planner.domain.cluster import Node
+from planner.errors import ParameterError
+
+__all__ = ["ORIGINS", "SCOPES", "Calibration", "Entry", "SettingValue"]
+
+SCOPES = ("kernels", "overheads", "collectives", "storage", "host")
+ORIGINS = ("measured", "published", "specified", "reconstructed", "assumed")
+SettingValue = float | str | tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One fitted (or stated) term.
+
+    Attributes
+    ----------
+    scope, kind, direction, precision, library : str
+        The key; ``direction`` and ``library`` may be empty.
+    term : str
+        Registered name of the feature map.
+    settings : mapping of str to float, str or tuple of float
+        Shape settings of the map (exponents, tiles, grid), chosen by cross-validation and stored.
+    coefficients : mapping of feature name to float, in the map's order (p of them)
+    standard_errors : mapping of feature name to float
+        Of those that were fitted.
+    covariance : tuple of p tuples of p floats, or None
+    fixed : tuple of str
+        Features that the data could not identify, or that were never free; their coefficient is a stated value.
+    ranges : mapping of feature name to (least, most) seen in the fit
+    samples : int
+    error : float or None
+        Mean absolute relative error on the rows of the fit.
+    held_out_error : float or None
+        The same on rows left out, by ``held_out_by`` ("row", "group").
+    worst_error : float or None
+        Largest absolute relative error on rows left out.
+    condition_number : float or None
+        Of the column-scaled design.
+    estimator : str
+        Such as ``relative-nnls`` or ``least-squares``; empty when stated.
+    origin : one of ORIGINS
+    source : str
+    notes : str
+    """
+
+    scope: str
+    kind: str
+    direction: str
+    precision: str
+    library: str
+    term: str
+    settings: Mapping[str, SettingValue]
+    coefficients: Mapping[str, float]
+    standard_errors: Mapping[str, float] = field(default_factory=dict)
+    covariance: tuple[tuple[float, ...], ...] | None = None
+    fixed: tuple[str, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    samples: int = 0
+    error: float | None = None
+    held_out_error: float | None = None
+    held_out_by: str = ""
+    worst_error: float | None = None
+    condition_number: float | None = None
+    estimator: str = ""
+    origin: str = "measured"
+    source: str = ""
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        if self.scope not in SCOPES:
+            raise ParameterError("scope", "one of " + ", ".join(SCOPES), self.scope)
+        if self.origin not in ORIGINS:
+            raise ParameterError("origin", "one of " + ", ".join(ORIGINS), self.origin)
+        for name in ("settings", "coefficients", "standard_errors", "ranges"):
+            object.__setattr__(self, name, frozen_map(getattr(self, name)))
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """Scope, kind, direction, precision, library."""
+        return (self.scope, self.kind, self.direction, self.precision, self.library)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Entries of one accelerator, or cluster, with where they come from.
+
+    Attributes
+    ----------
+    name : str
+    accelerator : str
+        Name of the accelerator that the kernel entries belong to.
+    cluster : str or None
+        Cluster that collectives, storage and host entries belong to; None: of no cluster.
+    node : Node or None
+        The node it was measured on; cluster ``local`` is one such node.
+    entries : tuple of Entry
+    origin : one of ORIGINS
+        Of the whole; an entry may differ.
+    source : str
+        Citation, or the machine.
+    date : str
+        ISO date of the measurement or publication.
+    environment : mapping of str to str
+        Library versions, threads, clocks: circumstances that must agree before calibrations are merged.
+    seen : tuple of str
+        Groups (networks, applications, clusters) that took part in a fit: scored as in-sample.
+    warnings : tuple of str
+    """
+
+    name: str
+    accelerator: str
+    entries: tuple[Entry, ...]
+    cluster: str | None = None
+    node: Node | None = None
+    origin: str = "measured"
+    source: str = ""
+    date: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    seen: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.origin not in ORIGINS:
+            raise ParameterError("origin", "one of " + ", ".join(ORIGINS), self.origin)
+        keys = [entry.key for entry in self.entries]
+        if len(set(keys)) != len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ParameterError("entries", "unique in scope, kind, direction, precision and library", twice)
+        object.__setattr__(self, "environment", frozen_map(self.environment))

@@ -1,0 +1,125 @@
+"""A cluster: nodes of accelerators, the links between them, storage and price. SI units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from planner.domain.arrays import check_count, check_not_negative, check_positive, frozen_map
+from planner.domain.precision import precision_named
+from planner.errors import ParameterError
+
+__all__ = ["LINK_KINDS", "Accelerator", "Cluster", "Link", "Node", "Storage"]
+
+LINK_KINDS = frozenset(
+    {
+        "nvlink", "nvswitch", "xgmi", "pcie", "pcie3", "pcie4", "pcie5",
+        "infiniband", "roce", "omnipath", "ethernet", "efa", "aries",
+    }
+)  # fmt: skip
+"""Known kinds; another is allowed, gets the generic latency model, and a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One schedulable device (a K80 board has two), or a CPU.
+
+    Attributes
+    ----------
+    name : str
+    kind : {"gpu", "cpu"}
+    memory_bytes : float
+    memory_bytes_per_s : float
+        Peak device memory bandwidth.
+    peak_flop_per_s : mapping of precision to float
+        Dense peak rates; a precision that is absent is one the device does not have.
+    multiprocessors : int or None
+    source : str
+    """
+
+    name: str
+    kind: str
+    memory_bytes: float
+    memory_bytes_per_s: float
+    peak_flop_per_s: Mapping[str, float]
+    multiprocessors: int | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("gpu", "cpu"):
+            raise ParameterError("accelerator kind", "gpu or cpu", self.kind)
+        check_positive("memory", self.memory_bytes, "bytes")
+        check_positive("memory bandwidth", self.memory_bytes_per_s, "byte/s")
+        for name, rate in self.peak_flop_per_s.items():
+            precision_named(name)
+            check_positive(f"peak rate {name}", rate, "FLOP/s")
+        object.__setattr__(self, "peak_flop_per_s", frozen_map(self.peak_flop_per_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link: bandwidth one way (per GPU inside a node and to the host, per NIC between nodes) and latency."""
+
+    kind: str
+    bytes_per_s: float
+    latency_s: float
+    nics_per_node: int = 1
+
+    def __post_init__(self) -> None:
+        check_positive("bandwidth", self.bytes_per_s, "byte/s")
+        check_not_negative("latency", self.latency_s, "s")
+        check_count("nics_per_node", self.nics_per_node)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A computer of the cluster."""
+
+    gpus: int
+    accelerator: Accelerator
+    host_memory_bytes: float | None = None
+    cpu_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("gpus", self.gpus, most=4096)
+        if self.host_memory_bytes is not None:
+            check_positive("host_memory", self.host_memory_bytes, "bytes")
+        if self.cpu_threads is not None:
+            check_count("cpu_threads", self.cpu_threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where samples are read from; ``shared``: one server divided by the nodes that read, else per node."""
+
+    read_bytes_per_s: float
+    shared: bool = False
+    cache_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive("read", self.read_bytes_per_s, "byte/s")
+        check_not_negative("cache", self.cache_bytes, "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Equal nodes and what joins them; None where nothing is known (then what needs it is refused by name)."""
+
+    name: str
+    nodes: int
+    node: Node
+    intra_node: Link | None = None
+    inter_node: Link | None = None
+    host: Link | None = None
+    storage: Storage | None = None
+    usd_per_gpu_hour: float | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_count("nodes", self.nodes, most=1_000_000)
+        if self.usd_per_gpu_hour is not None and not (
+            math.isfinite(self.usd_per_gpu_hour) and self.usd_per_gpu_hour >= 0
+        ):
+            raise ParameterError("usd_per_gpu_hour", "a price of at least 0", self.usd_per_gpu_hour)
+        object.__setattr__(self, "sources", frozen_map(self.sources))

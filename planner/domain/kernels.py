@@ -1,0 +1,114 @@
+"""Kernel calls: what one training step asks of a device, as arrays.
+
+A call's *work* is a handful of whole numbers, named as in a samples file; a feature map of :mod:`planner.costs`
+turns them into times. The columns of each kind:
+
+=================  =====================================================================================
+kind               work columns
+=================  =====================================================================================
+gemm               m, n, k, batch: ``batch`` products (m x k)·(k x n)
+convolution        images, in_c, in_h, in_w, out_c, k_h, k_w, stride_h, stride_w, pad_h, pad_w, groups
+all others         elements; traffic, elements of the working precision read and written;
+                   fixed_bytes, bytes moved whatever the precision (indices, masks, fp32 statistics)
+=================  =====================================================================================
+
+FLOP of a product counts a multiply-add as 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.domain.arrays import FloatArray, IntArray, frozen_map
+from planner.errors import ParameterError
+
+__all__ = [
+    "BACKWARD_DATA",
+    "BACKWARD_WEIGHT",
+    "DIRECTIONS",
+    "FORWARD",
+    "KINDS",
+    "UPDATE",
+    "WORK_COLUMNS",
+    "KernelCalls",
+]
+
+FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, UPDATE = "forward", "backward_data", "backward_weight", "update"
+DIRECTIONS = (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, UPDATE)
+
+GEMM_COLUMNS = ("m", "n", "k", "batch")
+CONVOLUTION_COLUMNS = (
+    "images", "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride_h", "stride_w", "pad_h", "pad_w", "groups",
+)  # fmt: skip
+TRAFFIC_COLUMNS = ("elements", "traffic", "fixed_bytes")
+
+TRAFFIC_KINDS = (
+    "im2col", "col2im", "bias", "activation", "max_pool", "average_pool", "batch_norm", "lrn", "dropout",
+    "add", "concat", "softmax", "copy", "update",
+)  # fmt: skip
+KINDS = ("gemm", "convolution", *TRAFFIC_KINDS)
+WORK_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(
+    {"gemm": GEMM_COLUMNS, "convolution": CONVOLUTION_COLUMNS, **dict.fromkeys(TRAFFIC_KINDS, TRAFFIC_COLUMNS)}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCalls:
+    """Calls of one kind and direction.
+
+    Attributes
+    ----------
+    kind : one of KINDS
+    direction : one of DIRECTIONS
+        The only backward pass of a kind without weights is ``backward_data``.
+    layer : ndarray of int, shape (k,)
+        Position of the layer that makes the call, in ``Network.layers``.
+    count : ndarray of int, shape (k,)
+        How often the same call is made.
+    work : mapping of column to ndarray of int, each broadcasting to (s, k)
+        For s sub-batches; a column that does not depend on the sub-batch may have shape (k,) or (1, k).
+    """
+
+    kind: str
+    direction: str
+    layer: IntArray
+    count: IntArray
+    work: Mapping[str, IntArray]
+
+    def __post_init__(self) -> None:
+        if self.kind not in WORK_COLUMNS:
+            raise ParameterError("kernel kind", "one of " + ", ".join(KINDS), self.kind)
+        if self.direction not in DIRECTIONS:
+            raise ParameterError("kernel direction", "one of " + ", ".join(DIRECTIONS), self.direction)
+        if tuple(self.work) != WORK_COLUMNS[self.kind]:
+            rule = "the columns " + ", ".join(WORK_COLUMNS[self.kind])
+            raise ParameterError(f"work of {self.kind}", rule, ", ".join(self.work))
+        object.__setattr__(self, "work", frozen_map(self.work))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkTotals:
+    """Totals of a network per sample: parameters, multiply-adds forward, FLOP of a training pass, kernel calls."""
+
+    parameters: int
+    forward_mac: int
+    training_flop: int
+    kernel_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBytes:
+    """Bytes on one device by what they are for; each ndarray of float, shape (n,), for n configurations."""
+
+    weights: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+    activations: FloatArray
+    workspace: FloatArray
+    framework: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """Sum of all kinds, shape (n,)."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.workspace + self.framework

@@ -1,0 +1,56 @@
+"""Precisions of training: what each stores, sends and multiplies.
+
+fp16, bf16 and fp8 mean mixed precision with fp32 master weights; int8 means int8 forward and input-gradient
+products with 16-bit weight gradients (MODEL section 11).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.errors import UnknownNameError
+
+__all__ = ["PRECISIONS", "Precision", "precision_named"]
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Bytes of one element by role.
+
+    Attributes
+    ----------
+    name : str
+    weight_bytes, activation_bytes, gradient_bytes : int
+        Of the copy that kernels read, of a stored activation, of a gradient that is sent.
+    master_bytes : int
+        Of the fp32 master copy of a weight; 0 where the weights themselves are fp32.
+    measured_only : bool
+        Refused without a measured sub-model, never taken from a specification.
+    """
+
+    name: str
+    weight_bytes: int
+    activation_bytes: int
+    gradient_bytes: int
+    master_bytes: int
+    measured_only: bool = False
+
+
+PRECISIONS = {
+    p.name: p
+    for p in (
+        Precision("fp32", 4, 4, 4, 0),
+        Precision("tf32", 4, 4, 4, 0),
+        Precision("fp16", 2, 2, 2, 4),
+        Precision("bf16", 2, 2, 2, 4),
+        Precision("fp8", 1, 2, 2, 4),
+        Precision("int8", 1, 2, 2, 4, measured_only=True),
+    )
+}
+
+
+def precision_named(name: str) -> Precision:
+    """Return the precision, or raise UnknownNameError naming the nearest."""
+    if name not in PRECISIONS:
+        raise UnknownNameError("precision", name, PRECISIONS)
+    return PRECISIONS[name]

@@ -1,0 +1,125 @@
+"""Predictions: what a configuration takes, term by term. One is a record, many are arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.domain.arrays import FloatArray, frozen_map
+from planner.domain.configuration import Configuration
+
+__all__ = [
+    "MiniBatch",
+    "PlanWarning",
+    "Prediction",
+    "Predictions",
+    "Quantity",
+    "Staleness",
+    "Term",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A predicted value with its central 90 % interval (both ends, or neither) and what the interval rests on."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    interval_basis: str = "none"  # none | assumed | covariance | conformal
+
+
+@dataclass(frozen=True, slots=True)
+class MiniBatch:
+    """Distribution of the mini-batch [samples]; ``probability_in_window`` is None without a target."""
+
+    mean: float
+    std: float
+    p05: float
+    p95: float
+    probability_in_window: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """Distribution of the staleness [updates]; ``pmf`` maps each possible value to its probability."""
+
+    mean: float
+    std: float
+    pmf: Mapping[int, float]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pmf", frozen_map(self.pmf))
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One part of a step.
+
+    ``seconds`` is what it takes, ``exposed_seconds`` what it adds to its thread's period after overlap, ``share``
+    the exposed part of that period; ``origin`` and ``calibration`` say where its coefficients come from.
+    """
+
+    name: str
+    thread: str  # step | gpu | update
+    seconds: float
+    exposed_seconds: float
+    share: float
+    origin: str
+    calibration: str
+    extrapolated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWarning:
+    """Something the reader of an answer should know."""
+
+    code: str
+    subject: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """n predictions as arrays of shape (n,); NaN where a quantity does not apply.
+
+    Attributes
+    ----------
+    iteration_s : one synchronous update, or the asynchronous GPU thread's period
+    update_s : the asynchronous update thread's period; NaN when synchronous
+    samples_per_s : float
+    epoch_s, first_epoch_s : NaN without a data set
+    mini_batch_mean : samples behind one update
+    staleness_mean : updates
+    memory_bytes : needed on one device
+    """
+
+    iteration_s: FloatArray
+    update_s: FloatArray
+    samples_per_s: FloatArray
+    epoch_s: FloatArray
+    first_epoch_s: FloatArray
+    mini_batch_mean: FloatArray
+    staleness_mean: FloatArray
+    memory_bytes: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Everything about one configuration; memory in bytes on one device, by kind, with ``total`` and ``capacity``."""
+
+    configuration: Configuration
+    iteration_s: Quantity
+    update_s: Quantity | None
+    epoch_s: Quantity | None
+    first_epoch_s: Quantity | None
+    samples_per_s: Quantity
+    mini_batch: MiniBatch
+    staleness: Staleness
+    memory_bytes: Mapping[str, float]
+    terms: tuple[Term, ...]
+    bottleneck: str
+    warnings: tuple[PlanWarning, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memory_bytes", frozen_map(self.memory_bytes))

@@ -1,0 +1,94 @@
+"""A request for plans: every value with where it comes from, so that an answer can say so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from planner.domain.calibration import Calibration
+from planner.domain.cluster import Cluster
+from planner.domain.configuration import Settings
+from planner.domain.dataset import Dataset
+from planner.domain.network import Network
+from planner.domain.scenario import NO_SCENARIO, Scenario
+
+__all__ = ["Problem", "Sourced", "SpaceRequest"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced(Generic[T]):
+    """A value and its source: ``option``, ``planner.toml``, ``default request``, ``default``, ``network``, ..."""
+
+    value: T
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What every candidate is evaluated on: all objects resolved, no names left.
+
+    Attributes
+    ----------
+    network : Network
+    dataset : Dataset or None
+    cluster : Cluster
+    calibrations : tuple of Calibration
+        In order of precedence: those the user named, this machine's own, bundled by cluster, bundled by accelerator.
+    explicit_calibration : bool
+        Whether the user named one: then nothing is taken from specifications.
+    settings : Settings
+    scenario : Scenario
+    """
+
+    network: Network
+    dataset: Dataset | None
+    cluster: Cluster
+    calibrations: tuple[Calibration, ...]
+    explicit_calibration: bool = False
+    settings: Settings = Settings()  # noqa: RUF009 - frozen, so shared safely
+    scenario: Scenario = NO_SCENARIO
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceRequest:
+    """What ``suggest`` searches over.
+
+    Attributes
+    ----------
+    target_batch : int
+        Wanted mini-batch [samples].
+    tolerance_sync, tolerance_async : float
+        Half-width of the window relative to the target, by mode.
+    nodes, gpus_per_node, sub_batch, accumulation : tuple of int or None
+        Values to try; None: the default of DESIGN section 5.
+    precisions : tuple of str or None
+        None: every training precision with a usable sub-model.
+    modes : tuple of str
+    top : int
+        Plans to report.
+    """
+
+    target_batch: int
+    tolerance_sync: float = 0.0
+    tolerance_async: float = 0.25
+    nodes: tuple[int, ...] | None = None
+    gpus_per_node: tuple[int, ...] | None = None
+    sub_batch: tuple[int, ...] | None = None
+    accumulation: tuple[int, ...] | None = None
+    precisions: tuple[str, ...] | None = None
+    modes: tuple[str, ...] = ("sync",)
+    objective: str = "epoch-time"
+    top: int = 5
+    pareto: bool = False
+    parallelism: tuple[str, ...] = ("data",)
+
+    def tolerance(self, mode: str) -> float:
+        """Return the half-width of the window relative to the target for a mode."""
+        return self.tolerance_async if mode == "async" else self.tolerance_sync
+
+    def window(self, mode: str) -> tuple[float, float]:
+        """Return the least and largest accepted mini-batch [samples] for a mode."""
+        tolerance = self.tolerance(mode)
+        return (self.target_batch * (1 - tolerance), self.target_batch * (1 + tolerance))

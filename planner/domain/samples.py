@@ -1,0 +1,88 @@
+"""Measurements: one row a timed call, as columns.
+
+Column names are those of a samples file (DESIGN section 6), except that ``stride`` and ``padding`` are split in
+``stride_h``, ``stride_w``, ``pad_h`` and ``pad_w``. ``traffic`` and ``fixed_bytes`` stand for the file's ``passes`` x
+``elements`` and the remainder of its ``bytes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.domain.arrays import BoolArray, FloatArray, frozen_map
+from planner.errors import ParameterError
+
+__all__ = ["NUMBER_COLUMNS", "TEXT_COLUMNS", "Samples"]
+
+TEXT_COLUMNS = (
+    "kind", "direction", "precision", "device", "library", "trans_a", "trans_b", "operation", "source", "group",
+    "notes",
+)  # fmt: skip
+NUMBER_COLUMNS = (
+    "m", "n", "k", "batch", "groups", "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride_h", "stride_w", "pad_h",
+    "pad_w", "images", "elements", "traffic", "fixed_bytes", "bytes", "ranks", "nodes", "ranks_per_node", "time_s",
+    "spread_s", "repeats",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """k timed calls.
+
+    Attributes
+    ----------
+    text : mapping of every name in TEXT_COLUMNS to ndarray of str, shape (k,); empty where not given
+    number : mapping of every name in NUMBER_COLUMNS to ndarray of float, shape (k,); NaN where not given
+    circumstances : mapping of str to str
+        What was true of all of them: host, device, library versions, threads.
+    """
+
+    text: Mapping[str, NDArray[np.str_]]
+    number: Mapping[str, FloatArray]
+    circumstances: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if set(self.text) != set(TEXT_COLUMNS) or set(self.number) != set(NUMBER_COLUMNS):
+            raise ParameterError("samples", "complete in their columns", sorted({*self.text, *self.number}))
+        for name in ("text", "number", "circumstances"):
+            object.__setattr__(self, name, frozen_map(getattr(self, name)))
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return int(self.number["time_s"].size)
+
+    @property
+    def time_s(self) -> FloatArray:
+        """Measured times, shape (k,)."""
+        return self.number["time_s"]
+
+    def select(self, mask: BoolArray) -> Samples:
+        """Return the rows where ``mask``, shape (k,), is true."""
+        return Samples(
+            {key: column[mask] for key, column in self.text.items()},
+            {key: column[mask] for key, column in self.number.items()},
+            self.circumstances,
+        )
+
+    @staticmethod
+    def from_rows(rows: list[Mapping[str, Any]], circumstances: Mapping[str, str]) -> Samples:
+        """Make samples of dictionaries; a missing column is empty or NaN."""
+        return Samples(
+            {key: np.array([str(row.get(key, "")) for row in rows], dtype=np.str_) for key in TEXT_COLUMNS},
+            {key: np.array([row.get(key, np.nan) for row in rows], dtype=np.float64) for key in NUMBER_COLUMNS},
+            circumstances,
+        )
+
+    def joined(self, other: Samples) -> Samples:
+        """Return these rows, then those of ``other``; the circumstances are these."""
+        return Samples(
+            {key: np.concatenate([column, other.text[key]]) for key, column in self.text.items()},
+            {key: np.concatenate([column, other.number[key]]) for key, column in self.number.items()},
+            self.circumstances,
+        )

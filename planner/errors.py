@@ -1,0 +1,133 @@
+"""Every expected failure, one sentence each, with the exit code it maps to.
+
+    PlannerError                    1
+    ├── UsageError                  2   the command line asks for something that is not there
+    │   ├── ParameterError              an argument breaks its rule
+    │   ├── UnknownNameError            no bundled or user thing of that name
+    │   ├── OutputError                 an output exists or cannot be written
+    │   └── MissingPackageError         an optional package or device is not installed
+    ├── InputFileError              3   a file is wrong
+    │   └── VersionError                a file is newer than this program
+    ├── NothingFitsError            4   no plan satisfies the request
+    └── CoverageError               5   the calibration does not cover the request
+
+The sentence form is "<what> must be <rule>, got <value>", then where, then the remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "CoverageError",
+    "InputFileError",
+    "MissingPackageError",
+    "NothingFitsError",
+    "OutputError",
+    "ParameterError",
+    "PlannerError",
+    "UnknownNameError",
+    "UsageError",
+    "VersionError",
+    "nearest_name",
+]
+
+
+class PlannerError(Exception):
+    """Root of the failures that a user can mend; everything else is a bug."""
+
+    exit_code = 1
+
+
+class UsageError(PlannerError):
+    """The command line asks for something that is not there."""
+
+    exit_code = 2
+
+
+class ParameterError(UsageError):
+    """An argument breaks its rule.
+
+    Parameters
+    ----------
+    what : str
+        The argument or field, as the user knows it.
+    rule : str
+        What it must be, continuing the words "must be".
+    value : Any
+        What was received.
+    remedy : str, optional
+        What to do instead, a whole clause.
+    """
+
+    def __init__(self, what: str, rule: str, value: Any, remedy: str = "") -> None:
+        shown = repr(value) if isinstance(value, str) else str(value)
+        super().__init__(f"{what} must be {rule}, got {shown}" + (f"; {remedy}" if remedy else ""))
+        self.what, self.rule, self.value, self.remedy = what, rule, value, remedy
+
+
+class UnknownNameError(UsageError):
+    """No bundled or user thing of that name; the nearest known name is offered."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str], remedy: str = "") -> None:
+        names = sorted(known)
+        near = nearest_name(name, names)
+        guess = f"; did you mean {near!r}?" if near else ""
+        listing = f" Known: {', '.join(names)}." if names and not remedy else ""
+        super().__init__(f"{what} must be a known name, got {name!r}{guess}{listing}{' ' + remedy if remedy else ''}")
+        self.what, self.name, self.nearest = what, name, near
+
+
+class OutputError(UsageError):
+    """An output exists already or cannot be written."""
+
+
+class MissingPackageError(UsageError):
+    """An optional package or device is not installed; the sentence says how to get it."""
+
+
+class InputFileError(PlannerError):
+    """A file is wrong: unreadable, truncated, unknown key, value against its rule.
+
+    Parameters
+    ----------
+    path : str
+        The file, as the user named it.
+    problem : str
+        The sentence.
+    where : str, optional
+        Place inside the file, such as ``links.intra_node.bandwidth_GBps`` or ``line 7``.
+    """
+
+    exit_code = 3
+
+    def __init__(self, path: str, problem: str, where: str = "") -> None:
+        super().__init__(f"{path}: {where + ': ' if where else ''}{problem}")
+        self.path, self.problem, self.where = path, problem, where
+
+
+class VersionError(InputFileError):
+    """A file was written by a newer program than this one."""
+
+
+class NothingFitsError(PlannerError):
+    """No plan satisfies the request; the sentence says what to loosen."""
+
+    exit_code = 4
+
+
+class CoverageError(PlannerError):
+    """The calibration does not cover the request; the sentence names the command that mends it."""
+
+    exit_code = 5
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name nearest to ``name``, or None when nothing is near."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[found[0]] if found else None

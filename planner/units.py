@@ -1,0 +1,100 @@
+"""Quantities with units: read what people write, print what people read.
+
+Inside the program everything is SI (s, byte, FLOP/s, byte/s); GB is 10^9 bytes and GiB 2^30 bytes. Bits are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from planner.errors import ParameterError
+
+__all__ = ["format_bytes", "format_count", "format_rate", "format_seconds", "parse_fraction", "parse_quantity"]
+
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_BYTES = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
+_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+UNITS: dict[str, dict[str, float]] = {
+    "time": _TIMES,
+    "bytes": _BYTES,
+    "bandwidth": {f"{unit}/s": factor for unit, factor in _BYTES.items()},
+    "rate": {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()},
+}
+_EXAMPLES = {"time": "60s", "bytes": "16GiB", "bandwidth": "12.5GB/s", "rate": "15TFLOP/s"}
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+
+
+def parse_quantity(text: str, dimension: str, what: str = "the quantity") -> float:
+    """Return the SI value of a number with its unit.
+
+    Parameters
+    ----------
+    text : str
+        Such as ``12.5GB/s``; the unit is required.
+    dimension : {"time", "bytes", "bandwidth", "rate"}
+        What is expected; results are s, byte, byte/s, FLOP/s.
+    what : str
+        The argument's name, for the error.
+
+    Returns
+    -------
+    float, finite, > 0
+
+    Raises
+    ------
+    ParameterError
+        Not a number, not positive, or a missing or wrong unit.
+    """
+    units = UNITS[dimension]
+    rule = f"a positive {dimension} with a unit ({', '.join(sorted(units, key=lambda u: (units[u], u)))})"
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] not in units:
+        raise ParameterError(what, rule, text, f"write it like {_EXAMPLES[dimension]}")
+    value = float(match[1]) * units[match[2]]
+    if not (math.isfinite(value) and value > 0):
+        raise ParameterError(what, rule, text, f"write it like {_EXAMPLES[dimension]}")
+    return value
+
+
+def parse_fraction(text: str, what: str = "the fraction") -> float:
+    """Return ``25%`` or ``0.25`` as 0.25; finite and not negative, else ParameterError."""
+    rule = "a fraction such as 25% or 0.25, at least 0"
+    body, factor = (text.strip()[:-1], 0.01) if text.strip().endswith("%") else (text, 1.0)
+    try:
+        value = float(body) * factor
+    except ValueError:
+        raise ParameterError(what, rule, text) from None
+    if not (math.isfinite(value) and value >= 0):
+        raise ParameterError(what, rule, text)
+    return value
+
+
+def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
+    factor, suffix = next(((f, s) for f, s in steps if abs(value) >= f), steps[-1])
+    return f"{value / factor:.4g} {suffix}".strip()
+
+
+def format_seconds(value: float) -> str:
+    """Return a time for people, four significant digits: ``1.779 ks`` never, ``1779 s`` always."""
+    if value == 0:
+        return "0 s"
+    if abs(value) >= 1:
+        return f"{value:.4g} s" if abs(value) < 9999.5 else f"{value:,.0f} s"
+    return _scaled(value, ((1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
+
+
+def format_bytes(value: float) -> str:
+    """Return a size for people in binary units."""
+    return _scaled(value, ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")))
+
+
+def format_rate(value: float, unit: str) -> str:
+    """Return a rate for people in decimal units, such as ``12.5 GB/s`` for unit ``B/s``."""
+    return _scaled(value, tuple((f, p + unit) for f, p in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))))
+
+
+def format_count(value: float) -> str:
+    """Return a count for people, such as ``25.56 M``."""
+    return _scaled(value, ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")))
