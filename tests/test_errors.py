@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from planner import errors
+from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError, nearest_name
+
+
+def test_public_list_is_what_is_defined() -> None:
+    defined = {
+        name
+        for name, thing in vars(errors).items()
+        if (inspect.isclass(thing) or inspect.isfunction(thing)) and thing.__module__ == errors.__name__
+    }
+    assert sorted(defined) == errors.__all__
+
+
+def test_every_error_is_drawn_in_the_docstring_with_its_exit_code() -> None:
+    documentation = errors.__doc__ or ""
+    for name in errors.__all__:
+        thing = getattr(errors, name)
+        if inspect.isclass(thing):
+            assert issubclass(thing, PlannerError)
+            assert name in documentation
+            assert thing.exit_code in {1, 2, 3, 4, 5}
+
+
+def test_parameter_error_says_what_rule_value_and_remedy() -> None:
+    error = ParameterError("sub-batch", "at least 1", 0, "leave it out to search over it")
+    assert str(error) == "sub-batch must be at least 1, got 0; leave it out to search over it"
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("resnet5", "resnet50"), ("RESNET50", "resnet50"), ("zzz", None)])
+def test_nearest_name(typed: str, meant: str | None) -> None:
+    assert nearest_name(typed, ["resnet50", "vgg16"]) == meant
+
+
+def test_unknown_name_offers_the_nearest_and_lists_the_known() -> None:
+    text = str(UnknownNameError("network", "vgg61", ["vgg16", "alexnet"]))
+    assert text == "network must be a known name, got 'vgg61'; did you mean 'vgg16'? Known: alexnet, vgg16."
+
+
+def test_file_error_says_where() -> None:
+    assert str(InputFileError("c.toml", "x must be given, got nothing", "links")) == (
+        "c.toml: links: x must be given, got nothing"
+    )
