@@ -1,0 +1,100 @@
+"""Synchronous steps: communication after the backward pass, or hidden behind it layer by layer.
+
+Slots 1...J are the layers with parameters, in forward order; backward runs from J to 1 and so does communication, one
+message at a time. A slot's message starts when its gradient is ready and the message before it is done: wait-free
+backpropagation (Zhang et al. 2017, Poseidon; Shi, Chu, Li, INFOCOM 2019).
+
+=========  ===========================================================================================
+b(l)       backward time of slot l [s], with that of the parameterless layers behind it
+c(l)       time of slot l's message [s]
+ready(l)   b(J) + ... + b(l): when gradient l is there, from the start of the backward pass
+prefix(l)  c(1) + ... + c(l): message l and those after it, without waiting
+=========  ===========================================================================================
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
+
+__all__ = ["backward_end_s", "communication_end_s", "communication_prefix_s", "exposed_s", "ready_s"]
+
+_BLOCK = 1 << 17
+"""Numbers of one temporary array: 1 MB, which stays in a core's cache."""
+
+
+def communication_end_s(backward_s: FloatArray, communication_s: FloatArray) -> float:
+    """Return when the last message is done [s after backward began], message by message.
+
+    The recurrence that :func:`backward_end_s` has in closed form: with s(l) the start of message l,
+    s(J) = b(J) and s(l) = max(s(l + 1) + c(l + 1), ready(l)).
+
+    Parameters
+    ----------
+    backward_s, communication_s : ndarray of float, shape (J,), forward order
+    """
+    now_s, free_s = 0.0, 0.0
+    for computing_s, sending_s in zip(backward_s[::-1], communication_s[::-1], strict=True):
+        now_s += float(computing_s)
+        free_s = max(free_s, now_s) + float(sending_s)
+    return free_s
+
+
+def ready_s(backward_s: FloatArray) -> FloatArray:
+    """Return ready(l), suffix sums over the last axis, of the shape of ``backward_s``."""
+    return np.cumsum(backward_s[..., ::-1], axis=-1)[..., ::-1]
+
+
+def communication_prefix_s(communication_s: FloatArray) -> FloatArray:
+    """Return prefix(l), prefix sums over the last axis, of the shape of ``communication_s``."""
+    return np.cumsum(communication_s, axis=-1)
+
+
+def backward_end_s(ready: FloatArray, prefix: FloatArray, compute_case: IntArray, message_case: IntArray) -> FloatArray:
+    """Return when the last message is done [s], for pairs of cases: max over l of ready(l) + prefix(l).
+
+    Parameters
+    ----------
+    ready : ndarray of float, shape (c, J)
+        Of every compute case, by :func:`ready_s`.
+    prefix : ndarray of float, shape (m, J)
+        Of every message case, by :func:`communication_prefix_s`.
+    compute_case, message_case : ndarray of int, shape (k,)
+        The pairs to evaluate; quickest when sorted by compute case, then by message case.
+
+    Returns
+    -------
+    ndarray of float, shape (k,); 0 without slots
+
+    Notes
+    -----
+    Equal to the recurrence: the path that decides leaves the backward pass at one slot l, after which messages
+    follow each other without a gap. Runs of equal compute cases share one row of ``ready``; neighbouring message
+    cases are read without a copy.
+    """
+    found = np.zeros(compute_case.size)
+    if ready.shape[1] == 0:
+        return found
+    by_slot = np.ascontiguousarray(prefix.T)
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(compute_case)) + 1, [compute_case.size]])
+    width = max(1, _BLOCK // ready.shape[1])
+    for first, last in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        for low in range(first, last, width):
+            part = slice(low, min(low + width, last))
+            sums = _columns(by_slot, message_case[part]) + ready[compute_case[first], :, None]
+            np.max(sums, axis=0, out=found[part])
+    return found
+
+
+def _columns(table: FloatArray, chosen: IntArray) -> FloatArray:
+    """Return the chosen columns: a view where they are neighbours, else a copy."""
+    low = int(chosen[0])
+    if int(chosen[-1]) - low + 1 == chosen.size and bool(np.all(np.diff(chosen) == 1)):
+        return table[:, low : low + chosen.size]
+    return table[:, chosen]
+
+
+def exposed_s(end_s: FloatArray, backward_s: FloatArray) -> FloatArray:
+    """Return the communication that outlasts a backward pass of ``backward_s`` [s] in all; shapes broadcast."""
+    return np.maximum(end_s - backward_s, 0.0)

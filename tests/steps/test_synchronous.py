@@ -1,0 +1,94 @@
+"""Wait-free backpropagation: the closed form against the recurrence."""
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from planner.domain.arrays import FloatArray
+from planner.steps.synchronous import (
+    backward_end_s,
+    communication_end_s,
+    communication_prefix_s,
+    exposed_s,
+    ready_s,
+)
+
+TIMES = st.floats(0, 100)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[FloatArray, FloatArray]:
+    cases, messages, slots = (draw(st.integers(1, 5)) for _ in range(3))
+    backward = draw(arrays(np.float64, (cases, slots), elements=TIMES))
+    communication = draw(arrays(np.float64, (messages, slots), elements=TIMES))
+    return backward, communication
+
+
+def ends(backward: FloatArray, communication: FloatArray, compute_case: Any, message_case: Any) -> FloatArray:
+    ready, prefix = ready_s(backward), communication_prefix_s(communication)
+    return backward_end_s(ready, prefix, np.asarray(compute_case), np.asarray(message_case))
+
+
+def test_worked_example() -> None:
+    backward, communication = np.array([4.0, 3, 2, 1]), np.array([1.0, 2, 3, 4])
+    assert communication_end_s(backward, communication) == 11
+    end = ends(backward[None], communication[None], [0], [0])
+    assert end[0] == 11
+    assert exposed_s(end, np.array([10.0]))[0] == 1
+
+
+@given(tables())
+def test_closed_form_equals_recurrence(tables: tuple[FloatArray, FloatArray]) -> None:
+    backward, communication = tables
+    compute, message = (axis.ravel() for axis in np.indices((len(backward), len(communication))))
+    found = ends(backward, communication, compute, message)
+    expected = [communication_end_s(backward[i], communication[j]) for i, j in zip(compute, message, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@given(tables(), st.randoms())
+def test_order_and_choice_of_pairs_do_not_matter(tables: tuple[FloatArray, FloatArray], random: Random) -> None:
+    backward, communication = tables
+    pairs = [(i, j) for i in range(len(backward)) for j in range(len(communication))] * 2
+    random.shuffle(pairs)
+    some = pairs[: max(1, len(pairs) // 2)]
+    found = ends(backward, communication, *zip(*some, strict=True))
+    expected = [communication_end_s(backward[i], communication[j]) for i, j in some]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@given(tables())
+def test_overlap_never_costs_and_never_hides_the_first_layer(tables: tuple[FloatArray, FloatArray]) -> None:
+    backward, communication = (table[0] for table in tables)
+    end = communication_end_s(backward, communication)
+    tolerance = 1e-9 * (1 + end)
+    assert end <= backward.sum() + communication.sum() + tolerance
+    assert end >= backward.sum() + communication[0] - tolerance
+
+
+@given(tables(), TIMES, st.data())
+def test_a_longer_message_never_ends_sooner(
+    tables: tuple[FloatArray, FloatArray], more: float, data: st.DataObject
+) -> None:
+    backward, communication = (table[0] for table in tables)
+    slower = communication.copy()
+    slower[data.draw(st.integers(0, slower.size - 1))] += more
+    assert communication_end_s(backward, slower) >= communication_end_s(backward, communication) - 1e-9
+
+
+def test_a_block_limit_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    backward, communication = rng.random((7, 33)), rng.random((40, 33))
+    compute, message = (axis.ravel() for axis in np.indices((7, 40)))
+    whole = ends(backward, communication, compute, message)
+    monkeypatch.setattr("planner.steps.synchronous._BLOCK", 100)
+    np.testing.assert_array_equal(ends(backward, communication, compute, message), whole)
+
+
+def test_no_slots_end_at_once() -> None:
+    assert ends(np.zeros((1, 0)), np.zeros((1, 0)), [0, 0], [0, 0]).tolist() == [0, 0]
