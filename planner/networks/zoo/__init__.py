@@ -1,0 +1,75 @@
+"""The zoo: bundled networks by name, one module a family, each a dictionary ``ENTRIES`` of name to entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.domain.network import Network
+from planner.errors import ParameterError, UnknownNameError
+from planner.networks.zoo import alexnet, googlenet, inception, resnet, sprint, vgg
+from planner.networks.zoo.entry import ZooEntry
+
+__all__ = ["arguments_of", "build", "zoo_names"]
+
+_ENTRIES: Mapping[str, ZooEntry] = {
+    name: entry
+    for family in (alexnet, googlenet, inception, resnet, sprint, vgg)
+    for name, entry in family.ENTRIES.items()
+}
+
+
+def zoo_names() -> tuple[str, ...]:
+    """Return the names of all bundled networks."""
+    return tuple(_ENTRIES)
+
+
+def arguments_of(name: str) -> Mapping[str, str]:
+    """Return the arguments of a network, each with one line of documentation that ends in its values.
+
+    Raises
+    ------
+    UnknownNameError
+        No bundled network has that name.
+    """
+    return {
+        key: f"{argument.doc} ({', '.join(argument.values)}; default {argument.values[0]})"
+        for key, argument in _entry(name).arguments.items()
+    }
+
+
+def build(name: str, arguments: Mapping[str, str]) -> Network:
+    """Return a bundled network.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`zoo_names`.
+    arguments : mapping of argument to value, as typed; absent ones have their default
+
+    Returns
+    -------
+    Network
+        Its name holds the arguments that were given, in alphabetical order: ``resnet50:stride=1x1``.
+
+    Raises
+    ------
+    UnknownNameError
+        No such network, or no such argument of it.
+    ParameterError
+        An argument has a value that it does not take.
+    """
+    entry = _entry(name)
+    for key, value in arguments.items():
+        if key not in entry.arguments:
+            raise UnknownNameError(f"argument of network {name}", key, entry.arguments)
+        if value not in entry.arguments[key].values:
+            raise ParameterError(f"argument {key} of network {name}", " or ".join(entry.arguments[key].values), value)
+    typed = ",".join(f"{key}={arguments[key]}" for key in sorted(arguments))
+    filled = {key: arguments.get(key, argument.values[0]) for key, argument in entry.arguments.items()}
+    return entry.make(f"{name}:{typed}" if typed else name, filled)
+
+
+def _entry(name: str) -> ZooEntry:
+    if name not in _ENTRIES:
+        raise UnknownNameError("network", name, _ENTRIES)
+    return _ENTRIES[name]
