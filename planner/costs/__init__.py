@@ -1,0 +1,1 @@
+"""Feature maps: what a cost term is, apart from its coefficients."""

@@ -1,0 +1,220 @@
+"""Features of all-reduce in the alpha-beta model, by algorithm, and its time over the algorithms that an entry enables.
+
+V: buffer on each rank [byte]; N: nodes; r: ranks on each node; p = N·r; s: streams that share one NIC when every rank
+of a node sends. Coefficients: start-up alpha [s/message] and transfer time beta [s/byte] inside a node, then both
+between nodes. The arithmetic of the reduction is absorbed by beta.
+
+Each algorithm returns features of shape (g, k, 4) for g groups and k buffers: messages and bytes inside, messages and
+bytes between. Ranks of a node are neighbours. A node whose r ranks all send has r/s NICs at work; algorithms that send
+a node's data once between nodes spread it over them, hence the factor s/r. One rank sends nothing.
+
+Formulas: Thakur, Rabenseifner, Gropp (2005), IJHPCA 19(1); trees and latencies of rings across nodes as in NCCL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from planner.costs.features import FeatureMap, Settings, Work, column, stacked, text
+from planner.costs.measured_collectives import COLLECTIVE_CASES
+from planner.domain.arrays import FloatArray, frozen_map
+from planner.domain.calibration import Entry
+from planner.domain.messages import Groups
+from planner.errors import CoverageError, ParameterError, UnknownNameError
+
+__all__ = [
+    "ALGORITHMS",
+    "COLLECTIVE_TERMS",
+    "all_reduce_s",
+    "double_binary_tree",
+    "hierarchical",
+    "rabenseifner",
+    "recursive_doubling",
+    "ring_all_reduce",
+]
+
+COLUMNS = ("messages_inside", "bytes_inside", "messages_between", "bytes_between")
+
+
+def _group_columns(groups: Groups) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return N, r and s, each of shape (g, 1)."""
+    columns = (groups.nodes, groups.ranks_per_node, groups.streams_per_nic)
+    n, r, s = (np.asarray(values, dtype=np.float64)[:, None] for values in columns)
+    if min(n.min(initial=1), r.min(initial=1), s.min(initial=1)) < 1:
+        raise ParameterError("groups", "of at least one node, rank and stream", groups)
+    return n, r, s
+
+
+def _buffers(buffer_bytes: FloatArray) -> FloatArray:
+    sizes = np.asarray(buffer_bytes, dtype=np.float64)
+    if sizes.ndim != 1 or not np.all(np.isfinite(sizes) & (sizes >= 0)):
+        raise ParameterError("buffer_bytes", "a vector of finite sizes >= 0 byte", buffer_bytes)
+    return sizes[None, :]
+
+
+def ring_all_reduce(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return features of a ring: 2(p-1) messages, 2(p-1)/p·V bytes (Patarasuk & Yuan 2009).
+
+    Across nodes 2(N-1) of the messages go between nodes, and all bytes pass every link of the ring.
+    """
+    v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
+    p = n * r
+    sent = 2 * (p - 1) / p * v
+    return stacked([2 * (p - n), sent * (r > 1), 2 * (n - 1), sent * (n > 1) * (s / r)])
+
+
+def _rounds(n: FloatArray, r: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return rounds of pairwise exchange inside and between nodes, and whether ranks are left over.
+
+    Partners at distance 1, 2, 4, ...: the first log2 r stay inside if r is a power of two, none surely do otherwise.
+    """
+    p = n * r
+    rounds = np.floor(np.log2(p))
+    aligned = np.exp2(np.round(np.log2(r))) == r
+    inside = np.where(n == 1, rounds, np.where(aligned, np.round(np.log2(r)), 0.0))
+    return inside, rounds - inside, (np.exp2(rounds) != p).astype(np.float64)
+
+
+def recursive_doubling(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return features of recursive doubling: log2 p messages of V, and 2 more where p is not a power of two."""
+    v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
+    inside, between, left_over = _rounds(n, r)
+    inside = inside + 2 * left_over * (n == 1)
+    between = between + 2 * left_over * (n > 1)
+    return stacked([inside, inside * v, between, between * v * s])
+
+
+def rabenseifner(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return features of recursive halving and doubling: 2·log2 p' messages, 2(p'-1)/p'·V bytes, p' = 2^floor(log2 p).
+
+    Halves go to the nearest partner first. Where p' < p two messages of V more, an upper bound.
+    """
+    v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
+    inside, between, left_over = _rounds(n, r)
+    extra_inside, extra_between = 2 * left_over * (n == 1), 2 * left_over * (n > 1)
+    kept = np.exp2(-inside)
+    bytes_inside = (2 * (1 - kept) + extra_inside) * v
+    bytes_between = (2 * (kept - np.exp2(-inside - between)) + extra_between) * v * s
+    return stacked([2 * inside + extra_inside, bytes_inside, 2 * between + extra_between, bytes_between])
+
+
+def double_binary_tree(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return features of two pipelined trees over nodes, chains inside: 2(r-1) and 2·floor(log2 N) messages, 2V."""
+    v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
+    return stacked([2 * (r - 1), 2 * v * (r > 1), 2 * np.floor(np.log2(n)), 2 * v * (n > 1) * (s / r)])
+
+
+def hierarchical(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return features of reduce-scatter inside, r ring all-reduces of V/r between nodes at once, all-gather inside."""
+    v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
+    return stacked([2 * (r - 1), 2 * (r - 1) / r * v, 2 * (n - 1), 2 * (n - 1) / n * (v / r) * s])
+
+
+Algorithm = Callable[[FloatArray, Groups], FloatArray]
+ALGORITHMS: Mapping[str, Algorithm] = frozen_map(
+    {
+        "ring": ring_all_reduce,
+        "recursive_doubling": recursive_doubling,
+        "rabenseifner": rabenseifner,
+        "double_binary_tree": double_binary_tree,
+        "hierarchical": hierarchical,
+    }
+)
+PIPELINED = frozenset({"ring", "double_binary_tree"})
+"""Links inside and between nodes carry data at the same time: the slower of the two sets the pace."""
+
+
+def algorithm_named(name: str) -> Algorithm:
+    """Return an algorithm, or raise UnknownNameError."""
+    if name not in ALGORITHMS:
+        raise UnknownNameError("all-reduce algorithm", name, ALGORITHMS)
+    return ALGORITHMS[name]
+
+
+def _algorithm_s(name: str, theta: FloatArray, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    parts = algorithm_named(name)(buffer_bytes, groups) * theta
+    transfer = np.maximum(parts[..., 1], parts[..., 3]) if name in PIPELINED else parts[..., 1] + parts[..., 3]
+    return np.asarray(parts[..., 0] + parts[..., 2] + transfer)
+
+
+def _check_links(settings: Settings, groups: Groups) -> None:
+    needs = {"intra_node": bool(np.any(groups.ranks_per_node > 1)), "inter_node": bool(np.any(groups.nodes > 1))}
+    for link in text(settings, "unknown_links", "").split():
+        if needs[link]:
+            raise CoverageError(
+                f"link {link} must be known, got a plan that sends over it; describe links.{link} in the cluster"
+            )
+
+
+def all_reduce_s(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return times [s] of all-reduce, shape (g, k): the least over the algorithms that the entry enables.
+
+    Parameters
+    ----------
+    entry : Entry
+        Term ``collective.alpha_beta`` (setting ``algorithms``: names joined by spaces), ``collective.cases`` or
+        ``collective.logarithmic``.
+    buffer_bytes : ndarray of shape (k,)
+    groups : Groups, g of them; one rank takes 0 s
+
+    Raises
+    ------
+    CoverageError
+        The groups need a link, or a kind of placement, that the entry does not know.
+    """
+    alone = (groups.ranks == 1)[:, None]
+    if entry.term == "collective.alpha_beta":
+        _check_links(entry.settings, groups)
+        theta = np.array([entry.coefficients[name] for name in COLUMNS])
+        names = text(entry.settings, "algorithms", "ring").split()
+        times = np.stack([_algorithm_s(name, theta, buffer_bytes, groups) for name in names]).min(axis=0)
+    else:
+        terms = {term.name: term for term in COLLECTIVE_TERMS}
+        if entry.term not in terms:
+            raise UnknownNameError("collective term", entry.term, terms)
+        term = terms[entry.term]
+        theta = np.array([entry.coefficients[name] for name in term.columns(entry.settings)])
+        times = term.features(_case_work(buffer_bytes, groups), entry.settings) @ theta
+    return np.where(alone, 0.0, times)
+
+
+def _case_work(buffer_bytes: FloatArray, groups: Groups) -> Work:
+    v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
+    return {"bytes": v, "nodes": n, "ranks_per_node": r, "streams_per_nic": s}
+
+
+def _alpha_beta(work: Work, settings: Settings) -> FloatArray:
+    """Features of rows of (bytes, nodes, ranks_per_node), each of shape (k,), under the first enabled algorithm."""
+    v, n, r = np.broadcast_arrays(*(column(work, name) for name in ("bytes", "nodes", "ranks_per_node")))
+    streams = np.broadcast_to(column(work, "streams_per_nic") if "streams_per_nic" in work else 1.0, v.shape)
+    algorithm = algorithm_named(text(settings, "algorithms", "ring").split()[0])
+    flat = np.empty((v.size, len(COLUMNS)))
+    for nodes, ranks, shared in set(zip(n.ravel().tolist(), r.ravel().tolist(), streams.ravel().tolist(), strict=True)):
+        rows = ((n == nodes) & (r == ranks) & (streams == shared)).ravel()
+        group = Groups(np.array([int(nodes)]), np.array([int(ranks)]), np.array([shared]))
+        flat[rows] = algorithm(v.ravel()[rows], group)[0]
+    return flat.reshape(*v.shape, len(COLUMNS))
+
+
+def _logarithmic(work: Work, _settings: Settings) -> FloatArray:
+    depth = np.log2(column(work, "nodes") * column(work, "ranks_per_node"))
+    return stacked([depth, column(work, "bytes") * depth])
+
+
+COLLECTIVE_TERMS = (
+    FeatureMap(
+        "collective.alpha_beta",
+        lambda _settings: COLUMNS,
+        _alpha_beta,
+        doc="messages and bytes of an all-reduce algorithm, inside a node and between nodes",
+    ),
+    FeatureMap(
+        "collective.logarithmic",
+        lambda _settings: ("log2_ranks", "byte_log2_ranks"),
+        _logarithmic,
+        doc="(a + b·V)·log2 p: tree-like all-reduce of host buffers",
+    ),
+    COLLECTIVE_CASES,
+)

@@ -1,0 +1,95 @@
+"""What a feature map is, and the small tools that maps share.
+
+Time of a term = link(Φ(work; settings) · θ). A map owns Φ and its column names; θ lives in a calibration. Fitting
+stacks the same Φ over measurements that prediction multiplies by θ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray, frozen_map
+from planner.domain.calibration import SettingValue
+from planner.errors import ParameterError
+
+__all__ = ["FeatureMap", "Settings", "Work", "column", "number", "stacked", "text", "vector"]
+
+Work = Mapping[str, FloatArray | IntArray | float]
+"""Work columns by name, each broadcasting with the others; kernels also carry ``itemsize`` [byte/element]."""
+Settings = Mapping[str, SettingValue]
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureMap:
+    """A cost term without its coefficients.
+
+    Attributes
+    ----------
+    name : str
+    columns : settings -> names of the p features
+    features : work, settings -> ndarray of shape (..., p)
+    link : {"identity", "log"}
+        ``log``: Φ·θ is the logarithm of the time in seconds.
+    doc : str
+        The formula, one line.
+    floor : work, settings -> ndarray of shape (...) [s], or None
+        A time below which no device goes; applied to every prediction of the term.
+    stated : mapping of feature to coefficient
+        Features whose coefficient follows from the formula and is never fitted.
+    """
+
+    name: str
+    columns: Callable[[Settings], tuple[str, ...]]
+    features: Callable[[Work, Settings], FloatArray]
+    link: str = "identity"
+    doc: str = ""
+    floor: Callable[[Work, Settings], FloatArray] | None = None
+    stated: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.link not in ("identity", "log"):
+            raise ParameterError("link", "identity or log", self.link)
+        object.__setattr__(self, "stated", frozen_map(self.stated))
+
+
+def column(work: Work, name: str) -> FloatArray:
+    """Return a work column as floats, or raise ParameterError naming it."""
+    if name not in work:
+        raise ParameterError("work", f"given in its column {name}", ", ".join(work))
+    return np.asarray(work[name], dtype=np.float64)
+
+
+def stacked(features: Sequence[FloatArray | float]) -> FloatArray:
+    """Return features, which broadcast with each other, as one ndarray of shape (..., p)."""
+    shape = np.broadcast_shapes(*(np.shape(feature) for feature in features))
+    result = np.empty((*shape, len(features)))
+    for position, feature in enumerate(features):
+        result[..., position] = feature
+    return result
+
+
+def number(settings: Settings, key: str, default: float) -> float:
+    """Return a setting that is a number."""
+    value = settings.get(key, default)
+    if isinstance(value, str | tuple):
+        raise ParameterError(f"setting {key}", "a number", value)
+    return float(value)
+
+
+def text(settings: Settings, key: str, default: str) -> str:
+    """Return a setting that is a word."""
+    value = settings.get(key, default)
+    if not isinstance(value, str):
+        raise ParameterError(f"setting {key}", "a word", value)
+    return value
+
+
+def vector(settings: Settings, key: str, default: tuple[float, ...] = ()) -> FloatArray:
+    """Return a setting that is a list of numbers, as an ndarray."""
+    value = settings.get(key, default)
+    if not isinstance(value, tuple):
+        raise ParameterError(f"setting {key}", "a list of numbers", value)
+    return np.asarray(value, dtype=np.float64)

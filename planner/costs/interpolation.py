@@ -1,0 +1,102 @@
+"""Interpolation as a feature map: Φ holds the weights of stored points, θ what was measured there.
+
+Beyond the stored points the rate of the nearest one is kept, in FLOP/s for products and in W/s for a series, and
+:func:`planner.costs.terms.extrapolates` says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from planner.costs.features import FeatureMap, Settings, Work, stacked, vector
+from planner.costs.roofline import physical_floor
+from planner.costs.work import product, work_amount
+from planner.domain.arrays import FloatArray
+from planner.errors import ParameterError
+
+__all__ = ["BEYOND", "GEMM_INTERPOLATION", "WORK_INTERPOLATION", "grid_name"]
+
+BEYOND = "log_flop_beyond"
+AXES = ("m", "n", "k")
+
+
+def hat_weights(x: FloatArray, knots: FloatArray) -> FloatArray:
+    """Return weights, shape (..., len(knots)), of piecewise-linear interpolation, constant beyond the ends.
+
+    Parameters
+    ----------
+    x : ndarray of shape (...)
+    knots : ndarray of shape (q,), increasing
+    """
+    if knots.size == 0 or np.any(np.diff(knots) <= 0):
+        raise ParameterError("knots", "increasing, at least one", knots)
+    inside = np.clip(x, knots[0], knots[-1])
+    right = np.clip(np.searchsorted(knots, inside), 1, max(knots.size - 1, 1))
+    left = right - 1
+    right = np.minimum(right, knots.size - 1)
+    span = np.where(right > left, knots[right] - knots[left], 1.0)
+    share = (inside - knots[left]) / span
+    weights = np.zeros((*np.shape(x), knots.size))
+    np.put_along_axis(weights, left[..., None], (1 - share)[..., None], axis=-1)
+    np.put_along_axis(weights, right[..., None], np.where(right > left, share, 1.0)[..., None], axis=-1)
+    return weights
+
+
+def grid_name(m: float, n: float, k: float) -> str:
+    """Return the feature name of a grid point."""
+    return f"{m:.15g}x{n:.15g}x{k:.15g}"
+
+
+def _grid_columns(settings: Settings) -> tuple[str, ...]:
+    axes = (vector(settings, axis).tolist() for axis in AXES)
+    return (*(grid_name(*point) for point in itertools.product(*axes)), BEYOND)
+
+
+def _grid_features(work: Work, settings: Settings) -> FloatArray:
+    """Trilinear weights of log m, log n, log k, then log(FLOP / FLOP at the nearest point of the grid's box)."""
+    products = product(work)
+    shape = np.broadcast_shapes(*(np.shape(part) for part in products))
+    weights = np.ones((*shape, 1))
+    beyond = np.broadcast_to(np.log(products.batch), shape).copy()
+    for axis, size in zip(AXES, (products.m, products.n, products.k), strict=True):
+        knots = np.log(vector(settings, axis))
+        place = np.broadcast_to(np.log(size), shape)
+        beyond += place - np.clip(place, knots[0], knots[-1])
+        one = hat_weights(place, knots)
+        weights = (weights[..., :, None] * one[..., None, :]).reshape(*shape, -1)
+    return np.concatenate([weights, beyond[..., None]], axis=-1)
+
+
+def _series_columns(settings: Settings) -> tuple[str, ...]:
+    return tuple(f"{knot:.15g}" for knot in vector(settings, "knots").tolist())
+
+
+def _series_features(work: Work, settings: Settings) -> FloatArray:
+    amount, knots = work_amount(work), vector(settings, "knots")
+    rate = amount / np.clip(amount, knots[0], knots[-1])
+    weights = hat_weights(amount, knots) * rate[..., None]
+    return stacked([weights[..., position] for position in range(knots.size)])
+
+
+GEMM_INTERPOLATION = FeatureMap(
+    "gemm.interpolation",
+    _grid_columns,
+    _grid_features,
+    link="log",
+    doc="trilinear in log m, log n, log k of the logarithm of measured times (Oyama et al., SPRINT slides, 2016)",
+    floor=physical_floor,
+    stated={BEYOND: 1.0},
+)
+WORK_INTERPOLATION = FeatureMap(
+    "work.interpolation",
+    _series_columns,
+    _series_features,
+    doc="piecewise linear in W between measured points: one layer of which only the sub-batch moves",
+    floor=physical_floor,
+)
+
+LARGEST_GRID = math.prod((16, 16, 16))
+"""More points than this make Φ of one call too large; a grid is thinned before it is stored."""

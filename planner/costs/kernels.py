@@ -1,0 +1,129 @@
+"""Feature maps of kernels by kind.
+
+Every map takes the work of a call with ``itemsize`` (see :mod:`planner.domain.kernels`), broadcast to any shape (...),
+and returns Φ of shape (..., p). Settings that a map reads have defaults; ``direction`` is the direction of the call.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, text, vector
+from planner.costs.interpolation import GEMM_INTERPOLATION, WORK_INTERPOLATION
+from planner.costs.roofline import ROOFLINE, physical_floor
+from planner.costs.work import flop, moved_bytes, operand_bytes, output_size, product, work_amount
+from planner.domain.arrays import FloatArray
+
+__all__ = ["KERNEL_TERMS"]
+
+WAVES_MODELLED = 4
+"""A last, partly filled wave of tiles matters up to this many waves."""
+
+
+def _work_linear(work: Work, _settings: Settings) -> FloatArray:
+    return stacked([1.0, work_amount(work)])
+
+
+def _flop_rate(work: Work, _settings: Settings) -> FloatArray:
+    return stacked([flop(work)])
+
+
+def _traffic_bytes(work: Work, _settings: Settings) -> FloatArray:
+    return stacked([1.0, moved_bytes(work)])
+
+
+def _tile_pairs(settings: Settings) -> list[tuple[int, int]]:
+    flat = vector(settings, "tiles", (128.0, 64.0)).astype(int).tolist()
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _gemm_columns(settings: Settings) -> tuple[str, ...]:
+    pairs = _tile_pairs(settings)
+    waves = pairs if number(settings, "multiprocessors", 0) else []
+    return (
+        "calls", "flop", "a_bytes", "b_bytes", "c_bytes", "k",
+        *(f"padded_flop_{m}x{n}" for m, n in pairs[:1]),
+        *(f"wave_flop_{m}x{n}" for m, n in waves),
+    )  # fmt: skip
+
+
+def _gemm_tiles(work: Work, settings: Settings) -> FloatArray:
+    products = product(work, text(settings, "direction", ""))
+    pairs, processors = _tile_pairs(settings), number(settings, "multiprocessors", 0)
+    features: list[FloatArray | float] = [1.0, flop(work), *operand_bytes(work), products.k]
+    features += [products.padded_flop(*pair) for pair in pairs[:1]]
+    for tile_m, tile_n in pairs if processors else []:
+        tiles = np.ceil(products.m / tile_m) * np.ceil(products.n / tile_n) * products.batch
+        waves = np.where(tiles < WAVES_MODELLED * processors, np.ceil(tiles / processors), tiles / processors)
+        features.append(waves * (processors * tile_m * tile_n * 2) * products.k)
+    return stacked(features)
+
+
+CONVOLUTION_COLUMNS = (
+    "calls", "flop_3x3", "flop_1x1", "flop_1x1_strided", "flop_other", "x_bytes", "w_bytes", "y_bytes",
+    "im2col_bytes", "padded_flop", "y_bytes_few_channels",
+)  # fmt: skip
+FEW_CHANNELS = 4
+
+
+def _convolution_classes(work: Work, settings: Settings) -> FloatArray:
+    count = flop(work)
+    w_bytes, x_bytes, y_bytes = operand_bytes(work)
+    k_h, k_w, stride_h, stride_w = (column(work, name) for name in ("k_h", "k_w", "stride_h", "stride_w"))
+    unit_stride = (stride_h == 1) & (stride_w == 1)
+    point = (k_h == 1) & (k_w == 1)
+    is_3x3 = (k_h == 3) & (k_w == 3) & unit_stride
+    height, width = output_size(work)
+    unfolded = column(work, "images") * (height * width * (column(work, "in_c") * k_h * k_w))
+    return stacked(
+        [
+            1.0,
+            count * is_3x3,
+            count * (point & unit_stride),
+            count * (point & ~unit_stride),
+            count * ~(is_3x3 | point),
+            x_bytes,
+            w_bytes,
+            y_bytes,
+            column(work, "itemsize") * unfolded * ~point,
+            product(work, text(settings, "direction", "")).padded_flop(128, 64),
+            y_bytes * (column(work, "in_c") <= FEW_CHANNELS),
+        ]
+    )
+
+
+KERNEL_TERMS = (
+    FeatureMap(
+        "work.linear",
+        lambda _settings: ("calls", "work"),
+        _work_linear,
+        doc="beta + alpha·W, W = FLOP of products and convolutions, else elements (Oyama et al., SPRINT slides, 2016)",
+        floor=physical_floor,
+    ),
+    FeatureMap("flop.rate", lambda _settings: ("flop",), _flop_rate, doc="FLOP times one coefficient [s/FLOP]"),
+    FeatureMap(
+        "traffic.bytes",
+        lambda _settings: ("calls", "bytes"),
+        _traffic_bytes,
+        doc="launch + bytes / bandwidth, bytes = itemsize · traffic + fixed_bytes",
+        floor=physical_floor,
+    ),
+    FeatureMap(
+        "gemm.tiles",
+        _gemm_columns,
+        _gemm_tiles,
+        doc="launch, FLOP, operand bytes, k, FLOP of whole tiles, and of whole waves of tiles where the processor "
+        "count is known",
+        floor=physical_floor,
+    ),
+    FeatureMap(
+        "convolution.classes",
+        lambda _settings: CONVOLUTION_COLUMNS,
+        _convolution_classes,
+        doc="launch, FLOP by class (3x3, 1x1, 1x1 strided, other), bytes of x, w, y, im2col bytes, FLOP of whole tiles "
+        "of the direction's product, bytes of y behind at most 4 channels",
+    ),
+    ROOFLINE,
+    GEMM_INTERPOLATION,
+    WORK_INTERPOLATION,
+)

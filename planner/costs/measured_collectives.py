@@ -1,0 +1,96 @@
+"""Feature map of collectives measured at given numbers of nodes and ranks: no formula joins the cases.
+
+Settings: ``cases``, flat (nodes, ranks per node) pairs; ``form``: ``sqrt`` for 1, sqrt V, V, or ``segments`` for
+piecewise alpha-beta; ``breaks_NxR`` [byte], the ends of all but the last segment of a case.
+
+A segmented case has the features 1; for each segment the part of V that lies in it; for each break b the step V > b.
+They span all piecewise lines, and with coefficients >= 0 a longer message never takes less time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.costs.features import FeatureMap, Settings, Work, column, text, vector
+from planner.domain.arrays import FloatArray
+from planner.errors import CoverageError
+
+__all__ = ["COLLECTIVE_CASES", "breaks_key", "case_features", "case_list"]
+
+
+def case_list(settings: Settings) -> list[tuple[int, int]]:
+    """Return the measured (nodes, ranks per node)."""
+    flat = vector(settings, "cases").astype(int).tolist()
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def breaks_key(case: tuple[int, int]) -> str:
+    """Return the setting that holds the breaks of a case."""
+    return f"breaks_{case[0]}x{case[1]}"
+
+
+def _names(case: tuple[int, int], settings: Settings) -> list[str]:
+    if text(settings, "form", "sqrt") == "sqrt":
+        parts = ["calls", "sqrt_bytes", "bytes"]
+    else:
+        breaks = vector(settings, breaks_key(case)).tolist()
+        parts = ["calls", *(f"bytes_{i}" for i in range(len(breaks) + 1)), *(f"step_{i}" for i in range(len(breaks)))]
+    return [f"{case[0]}x{case[1]}_{part}" for part in parts]
+
+
+def case_features(bytes_: FloatArray, case: tuple[int, int], settings: Settings) -> FloatArray:
+    """Return the features of one case, shape (..., q), of messages of shape (...)."""
+    if text(settings, "form", "sqrt") == "sqrt":
+        return np.stack([np.ones_like(bytes_), np.sqrt(bytes_), bytes_], axis=-1)
+    breaks = vector(settings, breaks_key(case))
+    lower, upper = np.concatenate([[0.0], breaks]), np.concatenate([breaks, [np.inf]])
+    pieces = np.clip(bytes_[..., None] - lower, 0.0, upper - lower)
+    return np.concatenate([np.ones_like(bytes_)[..., None], pieces, bytes_[..., None] > breaks], axis=-1)
+
+
+def nearest_case(nodes: int, ranks_per_node: int, cases: list[tuple[int, int]]) -> tuple[int, int]:
+    """Return the measured case nearest in log ranks, of the same sort: inside one node, or across nodes.
+
+    Raises
+    ------
+    CoverageError
+        No case of that sort was measured.
+    """
+    same = [case for case in cases if (case[0] > 1) == (nodes > 1) and case[0] * case[1] > 1]
+    if not same:
+        where = "across nodes" if nodes > 1 else "inside one node"
+        raise CoverageError(
+            f"collectives must be measured {where}, got only (nodes, ranks per node) {cases}; "
+            "run planner calibrate under torchrun there, or describe the links in the cluster"
+        )
+    ranks = nodes * ranks_per_node
+    return min(same, key=lambda case: (abs(np.log2(case[0] * case[1] / ranks)), abs(case[1] - ranks_per_node), case))
+
+
+def _features(work: Work, settings: Settings) -> FloatArray:
+    """Features of the nearest case, its bytes scaled by (p-1)/p and its start-up by log2 p where p was not measured."""
+    arrays = (column(work, name) for name in ("bytes", "nodes", "ranks_per_node"))
+    v, n, r = np.broadcast_arrays(*arrays)
+    cases = case_list(settings)
+    widths = [len(_names(case, settings)) for case in cases]
+    result = np.zeros((*v.shape, sum(widths)))
+    for nodes, ranks in sorted(set(zip(n.ravel().astype(int).tolist(), r.ravel().astype(int).tolist(), strict=True))):
+        if nodes * ranks == 1:
+            continue
+        case = nearest_case(nodes, ranks, cases)
+        rows = (n == nodes) & (r == ranks)
+        start = sum(widths[: cases.index(case)])
+        p, q = float(nodes * ranks), float(case[0] * case[1])
+        block = case_features(v[rows], case, settings)
+        scale = np.full(block.shape[-1], (1 - 1 / p) / (1 - 1 / q))
+        scale[0] = np.log2(p) / np.log2(q)
+        result[rows, start : start + block.shape[-1]] = block * scale
+    return result
+
+
+COLLECTIVE_CASES = FeatureMap(
+    "collective.cases",
+    lambda settings: tuple(name for case in case_list(settings) for name in _names(case, settings)),
+    _features,
+    doc="for each measured (nodes, ranks per node): 1, sqrt V, V, or piecewise alpha-beta",
+)

@@ -1,0 +1,53 @@
+"""The roofline: attainable rates and times from peak compute and memory rates (Williams, Waterman, Patterson 2009).
+
+F: peak rate [FLOP/s]; B: memory bandwidth [byte/s]; I: arithmetic intensity [FLOP/byte].
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.costs.features import FeatureMap, Settings, Work, number, stacked
+from planner.costs.work import flop, is_convolution, moved_bytes
+from planner.domain.arrays import FloatArray, check_positive
+
+__all__ = ["ROOFLINE", "attainable_flop_per_s", "physical_floor", "ridge_flop_per_byte"]
+
+
+def ridge_flop_per_byte(peak_flop_per_s: float, peak_bytes_per_s: float) -> float:
+    """Return the intensity F/B [FLOP/byte] from which a kernel can be bound by compute."""
+    check_positive("peak rate", peak_flop_per_s, "FLOP/s")
+    check_positive("memory bandwidth", peak_bytes_per_s, "byte/s")
+    return peak_flop_per_s / peak_bytes_per_s
+
+
+def attainable_flop_per_s(intensity: FloatArray, peak_flop_per_s: float, peak_bytes_per_s: float) -> FloatArray:
+    """Return min(F, B·I), of the shape of ``intensity``."""
+    return np.minimum(peak_flop_per_s, peak_bytes_per_s * np.asarray(intensity, dtype=np.float64))
+
+
+def physical_floor(work: Work, settings: Settings) -> FloatArray:
+    """Return max(FLOP/F, bytes/B) [s] with the peaks in the settings; 0 for what they do not state.
+
+    A convolution has none: Winograd and FFT algorithms do it in fewer FLOP than are counted.
+    """
+    if is_convolution(work):
+        return np.zeros(())
+    compute, memory = number(settings, "peak_flop_per_s", np.inf), number(settings, "peak_bytes_per_s", np.inf)
+    return np.maximum(flop(work) / compute, moved_bytes(work) / memory)
+
+
+def _features(work: Work, settings: Settings) -> FloatArray:
+    rate = number(settings, "peak_flop_per_s", np.inf) * number(settings, "flop_efficiency", 1)
+    bandwidth = number(settings, "peak_bytes_per_s", np.inf) * number(settings, "bytes_efficiency", 1)
+    return stacked([1.0, np.maximum(flop(work) / rate, moved_bytes(work) / bandwidth)])
+
+
+ROOFLINE = FeatureMap(
+    name="roofline",
+    columns=lambda _settings: ("calls", "roofline_s"),
+    features=_features,
+    doc="launch + max(FLOP / (efficiency · peak), bytes / (efficiency · bandwidth)); no tile or wave effects",
+    floor=physical_floor,
+    stated={"roofline_s": 1.0},
+)

@@ -1,0 +1,129 @@
+"""Entries from specification sheets: peak rates times assumed efficiencies, link latency and bandwidth.
+
+The efficiencies are assumptions, named here and repeated in every entry's notes. From specifications alone published
+iteration times were missed by 30 to 54 % (three GPUs, 2017 frameworks), so a calibration is always better.
+"""
+
+from __future__ import annotations
+
+from planner.domain.calibration import Entry
+from planner.domain.cluster import Accelerator, Cluster, Link
+from planner.domain.kernels import TRAFFIC_KINDS
+from planner.domain.precision import precision_named
+
+__all__ = [
+    "ASSUMED_BYTES_EFFICIENCY",
+    "ASSUMED_FLOP_EFFICIENCY",
+    "ASSUMED_HOST_BYTES_PER_S",
+    "ASSUMED_LAUNCH_S",
+    "specified_collective",
+    "specified_copy",
+    "specified_entry",
+    "specified_host",
+    "specified_storage",
+]
+
+ASSUMED_FLOP_EFFICIENCY = {"fp32": 0.6, "tf32": 0.5, "fp16": 0.4, "bf16": 0.4, "fp8": 0.35}
+"""Share of the peak rate that products and convolutions reach; matrix units are harder to keep busy."""
+ASSUMED_BYTES_EFFICIENCY = 0.76
+"""Share of the memory bandwidth: 0.74 to 0.91 in published element-wise times of seven GPUs."""
+ASSUMED_LAUNCH_S = 1e-5
+"""A kernel call: 8 to 23 us in published training times of 2017."""
+ASSUMED_HOST_BYTES_PER_S = 1e10
+"""Memory traffic of one host thread that adds gradients or updates weights."""
+
+HOST_TRAFFIC = {"update_gradient": 12, "sum_gradient": 12, "update_weights": 20}
+"""Host bytes per parameter: add to a buffer (read, read, write), and an update with momentum."""
+
+
+def specified_entry(accelerator: Accelerator, kind: str, direction: str, precision: str) -> Entry | None:
+    """Return the roofline of an accelerator for a kind of kernel, or None where it cannot be specified.
+
+    None: the device does not have the precision, or the precision needs a measured sub-model.
+    """
+    peak = accelerator.peak_flop_per_s.get(precision)
+    if peak is None or precision_named(precision).measured_only:
+        return None
+    settings: dict[str, float | str | tuple[float, ...]] = {
+        "peak_bytes_per_s": accelerator.memory_bytes_per_s,
+        "bytes_efficiency": ASSUMED_BYTES_EFFICIENCY,
+    }
+    assumed = f"{ASSUMED_BYTES_EFFICIENCY:.0%} of memory bandwidth, {ASSUMED_LAUNCH_S * 1e6:.0f} us a call"
+    if kind not in TRAFFIC_KINDS:
+        efficiency = ASSUMED_FLOP_EFFICIENCY[precision]
+        settings |= {"peak_flop_per_s": peak, "flop_efficiency": efficiency, "direction": direction}
+        assumed = f"{efficiency:.0%} of the peak rate, {assumed}"
+    return Entry(
+        "kernels", kind, direction, precision, "", "roofline", settings,
+        {"calls": ASSUMED_LAUNCH_S, "roofline_s": 1.0},
+        fixed=("calls", "roofline_s"),
+        origin="specified",
+        source=accelerator.source or f"peak rates of {accelerator.name}",
+        notes=f"assumed: {assumed}",
+    )  # fmt: skip
+
+
+def _alpha_beta(link: Link | None) -> tuple[float, float]:
+    return (link.latency_s, 1 / link.bytes_per_s) if link else (0.0, 0.0)
+
+
+def specified_collective(cluster: Cluster) -> Entry:
+    """Return all-reduce from the cluster's links: alpha = latency, beta = 1/bandwidth, nothing lost.
+
+    A link that is not described is named in the setting ``unknown_links``; using it is refused.
+    """
+    unknown = [name for name in ("intra_node", "inter_node") if getattr(cluster, name) is None]
+    message_passing = "ring recursive_doubling rabenseifner hierarchical"
+    algorithms = message_passing if cluster.node.accelerator.kind == "cpu" else "ring double_binary_tree hierarchical"
+    (alpha_1, beta_1), (alpha_2, beta_2) = _alpha_beta(cluster.intra_node), _alpha_beta(cluster.inter_node)
+    return Entry(
+        "collectives", "all_reduce", "", "", "", "collective.alpha_beta",
+        {"algorithms": algorithms, "unknown_links": " ".join(unknown)},
+        {"messages_inside": alpha_1, "bytes_inside": beta_1, "messages_between": alpha_2, "bytes_between": beta_2},
+        origin="specified",
+        source=f"links of cluster {cluster.name}",
+        notes="assumed: full bandwidth, stated latency a message, reduction free, the best algorithm chosen",
+    )  # fmt: skip
+
+
+def specified_copy(cluster: Cluster) -> Entry | None:
+    """Return the copy between host and device (work: bytes), or None where the host link is not described."""
+    if cluster.host is None:
+        return None
+    alpha, beta = _alpha_beta(cluster.host)
+    return Entry(
+        "host", "copy", "", "", "", "host.bytes", {}, {"calls": alpha, "bytes": beta},
+        origin="specified", source=f"links of cluster {cluster.name}", notes="assumed: full bandwidth of the host link",
+    )  # fmt: skip
+
+
+def specified_host(cluster: Cluster, kind: str) -> Entry | None:
+    """Return a host term of asynchronous training, ``update_gradient``, ``sum_gradient`` or ``update_weights``.
+
+    ``update_gradient`` copies fp32 gradients out and weights in over the host link: None where it is not described.
+    """
+    per_parameter = HOST_TRAFFIC[kind] / ASSUMED_HOST_BYTES_PER_S
+    if kind == "update_gradient":
+        if cluster.host is None:
+            return None
+        per_parameter += 8 / cluster.host.bytes_per_s
+    term, name = ("host.buffers", "buffer_parameters") if kind == "sum_gradient" else ("host.parameters", "parameters")
+    return Entry(
+        "host", kind, "", "", "", term, {}, {"calls": 0.0, name: per_parameter},
+        origin="specified",
+        source=f"links of cluster {cluster.name}",
+        notes=f"assumed: {ASSUMED_HOST_BYTES_PER_S / 1e9:.0f} GB/s of host memory traffic in one thread",
+    )  # fmt: skip
+
+
+def specified_storage(cluster: Cluster) -> Entry | None:
+    """Return reading from storage (work: bytes that one node reads, nodes), or None without storage."""
+    if cluster.storage is None:
+        return None
+    return Entry(
+        "storage", "load", "", "", "", "storage.bytes", {"shared": float(cluster.storage.shared)},
+        {"bytes": 1 / cluster.storage.read_bytes_per_s},
+        origin="specified",
+        source=f"storage of cluster {cluster.name}",
+        notes="assumed: full bandwidth, no decoding time",
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""The registry of cost terms, and what prediction does with an entry of a calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from planner.costs.collectives import COLLECTIVE_TERMS
+from planner.costs.features import FeatureMap, Settings, Work
+from planner.costs.kernels import KERNEL_TERMS
+from planner.costs.transfers import TRANSFER_TERMS
+from planner.domain.arrays import BoolArray, FloatArray, frozen_map
+from planner.domain.calibration import Entry
+from planner.errors import ParameterError, UnknownNameError
+
+__all__ = ["TERMS", "FeatureMap", "Settings", "Work", "evaluate", "extrapolates", "features_of", "term_named"]
+
+TERMS: Mapping[str, FeatureMap] = frozen_map(
+    {term.name: term for term in (*KERNEL_TERMS, *COLLECTIVE_TERMS, *TRANSFER_TERMS)}
+)
+
+RANGE_MARGIN = 0.05
+"""A feature may lie outside the range of the fit by this fraction of it before a prediction counts as extrapolated."""
+
+
+def term_named(name: str) -> FeatureMap:
+    """Return a feature map, or raise UnknownNameError."""
+    if name not in TERMS:
+        raise UnknownNameError("cost term", name, TERMS)
+    return TERMS[name]
+
+
+def features_of(entry: Entry, work: Work) -> FloatArray:
+    """Return Φ(work; settings) of an entry's term, shape (..., p)."""
+    return term_named(entry.term).features(work, entry.settings)
+
+
+def evaluate(entry: Entry, work: Work) -> FloatArray:
+    """Return times [s] = max(link(Φ·θ), floor), shape (...), the broadcast shape of the work columns.
+
+    Raises
+    ------
+    ParameterError
+        The entry's coefficients are not those of its term, or a work column is missing.
+    """
+    term = term_named(entry.term)
+    names = term.columns(entry.settings)
+    if set(names) != set(entry.coefficients):
+        raise ParameterError(f"coefficients of {entry.term}", ", ".join(names), ", ".join(entry.coefficients))
+    linear = term.features(work, entry.settings) @ np.array([entry.coefficients[name] for name in names])
+    times: FloatArray = np.exp(linear) if term.link == "log" else linear
+    return np.maximum(times, term.floor(work, entry.settings)) if term.floor else times
+
+
+def extrapolates(entry: Entry, work: Work) -> BoolArray:
+    """Tell where a feature lies outside what the fit has seen, shape (...); False for an entry without ranges."""
+    features = features_of(entry, work)
+    names = term_named(entry.term).columns(entry.settings)
+    outside = np.zeros(features.shape[:-1], dtype=np.bool_)
+    for position, name in enumerate(names):
+        if name in entry.ranges:
+            low, high = entry.ranges[name]
+            margin = RANGE_MARGIN * max(abs(low), abs(high)) + 1e-9
+            outside |= (features[..., position] < low - margin) | (features[..., position] > high + margin)
+    return outside

@@ -1,0 +1,105 @@
+"""Counts that follow from the work of one kernel call: output size, products, FLOP, bytes.
+
+A call is recognised by its columns: ``m`` a product, ``in_c`` a convolution, anything else moves bytes.
+Arrays broadcast; a multiply-add is 2 FLOP.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.costs.features import Work, column
+from planner.domain.arrays import FloatArray
+from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT
+
+__all__ = ["Product", "flop", "moved_bytes", "operand_bytes", "product", "work_amount"]
+
+
+class Product(NamedTuple):
+    """``batch`` matrix products (m x k)·(k x n)."""
+
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    batch: FloatArray
+
+    def padded_flop(self, tile_m: float, tile_n: float) -> FloatArray:
+        """Return FLOP with m and n rounded up to whole tiles."""
+        padded = np.ceil(self.m / tile_m) * tile_m * (np.ceil(self.n / tile_n) * tile_n)
+        return padded * (2 * self.k * self.batch)
+
+
+def is_product(work: Work) -> bool:
+    """Tell whether the work is that of matrix products."""
+    return "m" in work
+
+
+def is_convolution(work: Work) -> bool:
+    """Tell whether the work is that of a convolution."""
+    return "in_c" in work
+
+
+def output_size(work: Work) -> tuple[FloatArray, FloatArray]:
+    """Return height and width of a convolution's output: floor((x + 2p - c) / s) + 1."""
+
+    def side(axis: str) -> FloatArray:
+        free = column(work, f"in_{axis}") + 2 * column(work, f"pad_{axis}") - column(work, f"k_{axis}")
+        return np.floor(free / column(work, f"stride_{axis}")) + 1
+
+    return side("h"), side("w")
+
+
+def product(work: Work, direction: str = "") -> Product:
+    """Return the products of a call; a convolution's are those of im2col in the direction (empty: forward).
+
+    With q output positions in the sub-batch, c_in and c_out channels of a group, and a kernel area a: forward
+    (c_out x a·c_in)·(a·c_in x q), backward-data (a·c_in x c_out)·(c_out x q), backward-weight (c_out x q)·(q x a·c_in).
+    """
+    if is_product(work):
+        return Product(column(work, "m"), column(work, "n"), column(work, "k"), column(work, "batch"))
+    height, width = output_size(work)
+    groups = column(work, "groups")
+    positions = column(work, "images") * (height * width)
+    inner = column(work, "in_c") / groups * (column(work, "k_h") * column(work, "k_w"))
+    outer = column(work, "out_c") / groups
+    if direction == BACKWARD_DATA:
+        return Product(inner, positions, outer, groups)
+    if direction == BACKWARD_WEIGHT:
+        return Product(outer, inner, positions, groups)
+    return Product(outer, positions, inner, groups)
+
+
+def flop(work: Work) -> FloatArray:
+    """Return 2·m·n·k·batch; the same number in the three directions of a convolution; 0 where bytes are the work."""
+    if not (is_product(work) or is_convolution(work)):
+        return np.zeros_like(column(work, "elements"))
+    m, n, k, batch = product(work)
+    return 2 * (m * k * batch) * n
+
+
+def operand_bytes(work: Work) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return bytes of the two operands and of the result: A, B, C of products; w, x, y of a convolution."""
+    size = column(work, "itemsize")
+    if is_product(work):
+        m, n, k, batch = product(work)
+        return size * batch * (m * k), size * batch * (k * n), size * batch * (m * n)
+    height, width = output_size(work)
+    images, in_c, out_c = (column(work, name) for name in ("images", "in_c", "out_c"))
+    weights = out_c * in_c / column(work, "groups") * (column(work, "k_h") * column(work, "k_w"))
+    image = in_c * (column(work, "in_h") * column(work, "in_w"))
+    return size * weights, size * (images * image), size * (images * (out_c * height * width))
+
+
+def moved_bytes(work: Work) -> FloatArray:
+    """Return bytes read and written, each tensor once: itemsize · traffic + fixed_bytes, or all operands."""
+    if is_product(work) or is_convolution(work):
+        a, b, c = operand_bytes(work)
+        return a + b + c
+    return column(work, "itemsize") * column(work, "traffic") + column(work, "fixed_bytes")
+
+
+def work_amount(work: Work) -> FloatArray:
+    """Return the W of a linear model: FLOP of products and convolutions, else elements."""
+    return flop(work) if is_product(work) or is_convolution(work) else column(work, "elements")
