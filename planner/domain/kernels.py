@@ -65,7 +65,7 @@ class KernelCalls:
     layer : ndarray of int, shape (k,)
         Position of the layer that makes the call, in ``Network.layers``.
     count : ndarray of int, shape (k,)
-        How often the same call is made.
+        How often the same call is made; (s, k) where that depends on the sub-batch (one image at a time).
     work : mapping of column to ndarray of int, each broadcasting to (s, k)
         For s sub-batches; a column that does not depend on the sub-batch may have shape (k,) or (1, k).
     """

@@ -1,0 +1,85 @@
+"""What lowering and memory need to know about every layer: sizes, and where gradients flow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import prod
+
+from planner.domain.network import INPUT, Layer, Network
+from planner.domain.shapes import Shape, input_shapes, layer_parameters, layer_shapes
+
+__all__ = ["Site", "sites"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A layer at its place in a network.
+
+    Attributes
+    ----------
+    position : int
+        In ``Network.layers``.
+    layer : Layer
+    inputs : tuple of Shape
+        Per sample, in the order of ``layer.inputs``.
+    output : Shape
+    parameters : int
+    input_gradients : tuple of bool
+        Whether a gradient has to be passed on to each input: something trained stands before it.
+    reads : int
+        How often the output is read.
+    """
+
+    position: int
+    layer: Layer
+    inputs: tuple[Shape, ...]
+    output: Shape
+    parameters: int
+    input_gradients: tuple[bool, ...]
+    reads: int
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the output has a gradient: the layer, or one before it, is trained."""
+        return self.parameters > 0 or any(self.input_gradients)
+
+    @property
+    def input_elements(self) -> int:
+        """Elements of all inputs, per sample."""
+        return sum(prod(shape) for shape in self.inputs)
+
+    @property
+    def output_elements(self) -> int:
+        """Elements of the output, per sample."""
+        return prod(self.output)
+
+    @property
+    def forward_mac(self) -> int:
+        """Multiply-adds of a convolution or fully connected layer forward, per sample; 0 for every other kind."""
+        if self.layer.kind == "convolution":
+            height, width = self.layer.pair("kernel")
+            return self.output_elements * (self.inputs[0][0] // self.layer.integer("groups")) * height * width
+        return self.output_elements * self.inputs[0][-1] if self.layer.kind == "linear" else 0
+
+
+def sites(network: Network) -> tuple[Site, ...]:
+    """Return every layer at its place; ParameterError where a layer cannot read what it is given."""
+    shapes = layer_shapes(network)
+    parameters = layer_parameters(network).tolist()
+    reads = Counter(source for layer in network.layers for source in layer.inputs)
+    has_gradient = {INPUT: False}
+    found = []
+    for position, layer in enumerate(network.layers):
+        site = Site(
+            position,
+            layer,
+            input_shapes(layer, shapes),
+            shapes[layer.name],
+            parameters[position],
+            tuple(has_gradient[source] for source in layer.inputs),
+            reads[layer.name],
+        )
+        has_gradient[layer.name] = site.has_gradient
+        found.append(site)
+    return tuple(found)

@@ -1,0 +1,51 @@
+"""Totals of a network per sample, and the table of its layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.domain.kernels import WorkTotals
+from planner.domain.network import Network
+from planner.domain.shapes import Shape
+from planner.workload.graph import sites
+from planner.workload.lowering import lower
+
+__all__ = ["LayerWork", "layer_work", "totals"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWork:
+    """One layer in the table of a network: output shape, parameters, and multiply-adds forward, per sample."""
+
+    name: str
+    kind: str
+    shape: Shape
+    parameters: int
+    forward_mac: int
+
+
+def layer_work(network: Network) -> tuple[LayerWork, ...]:
+    """Return one record a layer, in order; ParameterError where a layer cannot read what it is given."""
+    return tuple(
+        LayerWork(site.layer.name, site.layer.kind, site.output, site.parameters, site.forward_mac)
+        for site in sites(network)
+    )
+
+
+def totals(network: Network, *, convolution: str = "direct") -> WorkTotals:
+    """Return parameters, multiply-adds forward and FLOP of a training pass per sample, and kernel calls a step.
+
+    FLOP are those of convolutions and fully connected layers, two a multiply-add: forward, backward-weight, and
+    backward-data wherever a gradient is passed on (so 6·MAC less the backward-data of the first layer).
+    """
+    found = sites(network)
+    directions = ((2 + any(site.input_gradients)) * 2 * site.forward_mac for site in found)
+    calls = lower(network, np.ones(1, dtype=np.int64), convolution=convolution)
+    return WorkTotals(
+        parameters=sum(site.parameters for site in found),
+        forward_mac=sum(site.forward_mac for site in found),
+        training_flop=sum(directions),
+        kernel_calls=sum(int(call.count.sum()) for call in calls),
+    )
