@@ -1,0 +1,83 @@
+"""A calibration from samples: kernels of an accelerator, collectives of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from planner.domain.calibration import Calibration
+from planner.domain.cluster import Accelerator, Node
+from planner.domain.samples import Samples
+from planner.errors import CoverageError
+from planner.fitting.collectives import fit_collectives
+from planner.fitting.kernels import fit_kernels
+
+__all__ = ["Provenance", "fit_calibration"]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where samples come from: origin and source of the figures, date, the cluster of collectives, circumstances."""
+
+    origin: str = "measured"
+    source: str = ""
+    date: str = ""
+    cluster: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def fit_calibration(
+    samples: Samples,
+    name: str,
+    accelerator: Accelerator,
+    node: Node,
+    provenance: Provenance = Provenance(),
+    *,
+    estimator: str = "relative-nnls",
+) -> Calibration:
+    """Return the calibration that the samples give.
+
+    Parameters
+    ----------
+    samples : Samples
+    name : str
+    accelerator : Accelerator
+        What the kernels ran on; gives processor count and peak rates.
+    node : Node
+        Recorded as the node of cluster ``local``.
+    provenance : Provenance
+    estimator : {"relative-nnls", "least-squares"}
+
+    Raises
+    ------
+    CoverageError
+        No kind of kernel and no collective has enough usable rows.
+    """
+    kernels = fit_kernels(samples, accelerator, estimator=estimator, origin=provenance.origin, source=provenance.source)
+    collectives, few = fit_collectives(samples, estimator=estimator, origin=provenance.origin, source=provenance.source)
+    entries = (*kernels.entries, *collectives)
+    if not entries:
+        reasons = [*kernels.missing, *few, *(f"row {row + 1}: {reason}" for row, reason in kernels.rejected[:3])]
+        raise CoverageError(
+            f"samples must hold enough usable rows of one kind, got {samples.size} rows"
+            + (f" ({'; '.join(reasons)})" if reasons else "")
+            + "; measure more with planner calibrate"
+        )
+    return Calibration(
+        name,
+        accelerator.name,
+        entries,
+        provenance.cluster,
+        node,
+        provenance.origin,
+        provenance.source,
+        provenance.date,
+        {**samples.circumstances, **provenance.environment},
+        tuple(sorted({str(group) for group in samples.text["group"] if group})),
+        _warnings(kernels.missing + few, len(kernels.rejected), samples.size),
+    )
+
+
+def _warnings(missing: tuple[str, ...], rejected: int, size: int) -> tuple[str, ...]:
+    dropped = (f"{rejected} of {size} rows rejected",) if rejected else ()
+    return (*(f"not fitted: {sentence}" for sentence in missing), *dropped)

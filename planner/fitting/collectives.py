@@ -1,0 +1,126 @@
+"""Entries of measured collectives: no formula joins numbers of ranks, each case is fitted by itself.
+
+Two forms compete on every second size left out: 1, sqrt V, V; and piecewise alpha-beta with up to three segments,
+split where that lowers the squared relative error most. One line misses by 10 to 40 % where a library changes its
+algorithm with the size of the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from planner.costs.measured_collectives import breaks_key
+from planner.costs.terms import evaluate
+from planner.domain.arrays import FloatArray
+from planner.domain.calibration import Entry, SettingValue
+from planner.domain.samples import Samples
+from planner.fitting.entries import fit_entry
+from planner.fitting.estimators import solve
+from planner.fitting.rows import merged, take, usable, work_of
+
+__all__ = ["best_breaks", "fit_collectives"]
+
+LEAST_SIZES = 3
+LEAST_SEGMENTED_SIZES = 12
+MOST_BREAKS = 2
+MOST_CANDIDATES = 24
+LEAST_IN_SEGMENT = 3
+
+
+def fit_collectives(
+    samples: Samples, *, estimator: str = "relative-nnls", origin: str = "measured", source: str = ""
+) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+    """Return one entry for every operation, and a sentence for each that has too few rows."""
+    mask, _ = usable(samples)
+    rows = samples.select(mask & (samples.text["operation"] != ""))
+    entries, missing = [], []
+    for operation in sorted(set(rows.text["operation"].tolist())):
+        own = merged(rows.select(rows.text["operation"] == operation), operation)
+        short = [case for case, part in _cases(own) if part.size < LEAST_SIZES]
+        missing += [f"{operation} on {n} nodes of {r} ranks: {LEAST_SIZES} sizes needed" for n, r in short]
+        kept = [part for case, part in _cases(own) if case not in short]
+        if kept:
+            joined = kept[0]
+            for part in kept[1:]:
+                joined = joined.joined(part)
+            best = _best(joined, ("collectives", operation, "", "", ""), estimator)
+            entries.append(replace(best, origin=origin, source=source))
+    return tuple(entries), tuple(missing)
+
+
+def _cases(samples: Samples) -> Iterator[tuple[tuple[int, int], Samples]]:
+    """Yield (nodes, ranks per node) with its rows in order of size; one rank sends nothing."""
+    nodes, ranks = (samples.number[name].astype(int) for name in ("nodes", "ranks_per_node"))
+    for case in sorted(set(zip(nodes.tolist(), ranks.tolist(), strict=True))):
+        mask = (nodes == case[0]) & (ranks == case[1])
+        if case[0] * case[1] > 1:
+            rows = np.flatnonzero(mask)
+            yield case, take(samples, rows[np.argsort(samples.number["bytes"][rows], kind="stable")])
+
+
+def _settings(samples: Samples, form: str) -> dict[str, SettingValue]:
+    cases = list(_cases(samples))
+    settings: dict[str, SettingValue] = {"form": form, "cases": tuple(float(x) for case, _ in cases for x in case)}
+    if form == "segments":
+        for case, part in cases:
+            settings[breaks_key(case)] = best_breaks(part.number["bytes"], part.time_s)
+    return settings
+
+
+def _best(samples: Samples, key: tuple[str, str, str, str, str], estimator: str) -> Entry:
+    odd = np.concatenate([np.arange(part.size) % 2 == 1 for _, part in _cases(samples)])
+    found = []
+    for form in ("sqrt", "segments"):
+        half = samples.select(~odd)
+        fitted = fit_entry(half, key, "collective.cases", _settings(half, form), estimator=estimator)
+        out = samples.select(odd)
+        errors = np.abs(evaluate(fitted, work_of(out, key[1])) / out.time_s - 1)
+        whole = fit_entry(samples, key, "collective.cases", _settings(samples, form), estimator=estimator)
+        found.append(
+            replace(
+                whole,
+                held_out_error=float(errors.mean()),
+                worst_error=float(errors.max()),
+                held_out_by="every second size",
+            )
+        )
+    return min(found, key=lambda entry: entry.held_out_error or 0.0)
+
+
+def best_breaks(bytes_: FloatArray, times: FloatArray) -> tuple[float, ...]:
+    """Return the sizes [byte] after which a new straight line begins, at most two.
+
+    Breaks are taken one at a time, the one that lowers the squared relative error most, while it lowers it by a
+    quarter; a segment keeps at least three sizes, and fewer than twelve sizes are one segment.
+
+    Parameters
+    ----------
+    bytes_ : ndarray of shape (k,), increasing
+    times : ndarray of shape (k,)
+    """
+    if bytes_.size < LEAST_SEGMENTED_SIZES:
+        return ()
+    places = np.unique(np.linspace(LEAST_IN_SEGMENT, bytes_.size - LEAST_IN_SEGMENT, MOST_CANDIDATES).astype(int))
+    chosen: list[int] = []
+    error = _squares(bytes_, times, chosen)
+    while len(chosen) < MOST_BREAKS:
+        options = [place for place in places if all(abs(place - other) >= LEAST_IN_SEGMENT for other in chosen)]
+        scored = [(_squares(bytes_, times, sorted([*chosen, int(place)])), int(place)) for place in options]
+        best, place = min(scored)
+        if best > 0.75 * error:
+            break
+        chosen, error = sorted([*chosen, place]), best
+    return tuple(float(bytes_[place - 1]) for place in chosen)
+
+
+def _squares(bytes_: FloatArray, times: FloatArray, places: list[int]) -> float:
+    """Return the sum of squared relative errors of one line a segment; a segment begins at each place."""
+    total = 0.0
+    for part in np.split(np.arange(bytes_.size), places):
+        design = np.column_stack([np.ones(part.size), bytes_[part]])
+        theta = solve(design, times[part])
+        total += float(np.sum((design @ theta / times[part] - 1) ** 2))
+    return total

@@ -1,0 +1,123 @@
+"""What a fit can and cannot say: rank, condition, standard errors, errors on rows left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.fitting.estimators import scaled_design
+
+__all__ = ["HeldOut", "condition_number", "covariance", "folds", "held_out", "identifiable", "prediction_variance"]
+
+RANK_TOLERANCE = 1e-8
+LARGEST_COVARIANCE = 64
+MOST_REFITS = 64
+"""More rows than this are left out in folds, not one by one."""
+
+
+def identifiable(features: FloatArray, times: FloatArray, estimator: str) -> BoolArray:
+    """Tell which features the rows can tell apart, shape (p,).
+
+    Columns of the scaled design are taken in order; one that the columns before it span (residual below 1e-8 of its
+    length), or that is zero, is not identifiable.
+    """
+    design, _, _ = scaled_design(features, times, estimator)
+    basis = np.zeros((features.shape[0], 0))
+    kept = np.zeros(features.shape[1], dtype=np.bool_)
+    for position in range(features.shape[1]):
+        column = design[:, position]
+        rest = column
+        for _ in range(2):  # twice: once loses digits where columns are nearly parallel
+            rest = rest - basis @ (basis.T @ rest)
+        length = float(np.linalg.norm(rest))
+        kept[position] = length > RANK_TOLERANCE and basis.shape[1] < features.shape[0]
+        if kept[position]:
+            basis = np.column_stack([basis, rest / length])
+    return kept
+
+
+def condition_number(features: FloatArray, times: FloatArray, estimator: str) -> float:
+    """Return the ratio of the largest to the least singular value of the scaled design: doubt, not units."""
+    if features.shape[1] == 0:
+        return 1.0
+    design, _, _ = scaled_design(features, times, estimator)
+    values = np.linalg.svd(design, compute_uv=False)
+    return float(values[0] / values[-1]) if values[-1] > 0 else float("inf")
+
+
+def covariance(
+    features: FloatArray, times: FloatArray, coefficients: FloatArray, estimator: str
+) -> tuple[FloatArray, float]:
+    """Return the covariance of the coefficients, shape (p, p), and the residual variance s^2.
+
+    s^2·(Z'Z)^-1 with Z the weighted rows and s^2 = sum of squared residuals / (n - free coefficients). A coefficient
+    held at its bound 0 has variance 0: the errors are those given the active set.
+    """
+    design, target, lengths = scaled_design(features, times, estimator)
+    free = (coefficients > 0) if estimator == "relative-nnls" else np.ones(coefficients.shape, dtype=np.bool_)
+    residual = design @ (coefficients * lengths) - target
+    degrees = max(times.size - int(free.sum()), 1)
+    variance = float(residual @ residual) / degrees
+    result = np.zeros((coefficients.size, coefficients.size))
+    inner = design[:, free].T @ design[:, free]
+    result[np.ix_(free, free)] = variance * np.linalg.pinv(inner) / np.outer(lengths[free], lengths[free])
+    return result, variance
+
+
+def prediction_variance(
+    features: FloatArray, matrix: FloatArray, residual_variance: float, noise_s: FloatArray | float
+) -> FloatArray:
+    """Return the variance [s^2] of a new measurement at Φ: s^2·noise^2 + Φ·Cov·Φ', shape (...).
+
+    Parameters
+    ----------
+    features : ndarray of shape (..., p)
+    matrix : covariance, shape (p, p)
+    residual_variance : s^2 of the fit
+    noise_s : the predicted time for ``relative-nnls``, where s is relative; 1 for ``least-squares``
+    """
+    spread = np.einsum("...i,ij,...j->...", features, matrix, features)
+    return np.asarray(residual_variance * np.square(noise_s) + spread)
+
+
+class HeldOut(NamedTuple):
+    """Errors on rows left out: mean, median and largest absolute relative error, and what was left out together."""
+
+    mean: float
+    median: float
+    worst: float
+    by: str
+
+
+def folds(size: int, groups: IntArray | None) -> tuple[IntArray, str]:
+    """Return the fold of every row, shape (n,), and what a fold is.
+
+    Groups where there are at least two; else single rows, or MOST_REFITS strided sets of them.
+    """
+    if groups is not None and np.unique(groups).size > 1:
+        return groups, "group"
+    return np.arange(size) % min(size, MOST_REFITS), "row"
+
+
+def held_out(
+    refit: Callable[[BoolArray], Callable[[BoolArray], FloatArray]], times: FloatArray, groups: IntArray | None
+) -> HeldOut | None:
+    """Return the errors on rows that took no part in the fit that predicts them; None with fewer than 2 rows.
+
+    Parameters
+    ----------
+    refit : takes the rows to fit, returns a function that predicts times [s] of rows
+    times : ndarray of shape (n,)
+    groups : ndarray of int, shape (n,), or None
+    """
+    if times.size < 2:
+        return None
+    fold, by = folds(times.size, groups)
+    errors = np.empty(times.size)
+    for value in np.unique(fold):
+        out = fold == value
+        errors[out] = np.abs(refit(~out)(out) / times[out] - 1)
+    return HeldOut(float(errors.mean()), float(np.median(errors)), float(errors.max()), by)

@@ -1,0 +1,137 @@
+"""One entry of a calibration from the rows that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from planner.costs.features import FeatureMap, Settings
+from planner.costs.terms import evaluate, term_named
+from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.calibration import Entry
+from planner.domain.samples import Samples
+from planner.errors import ParameterError
+from planner.fitting.diagnostics import LARGEST_COVARIANCE, condition_number, covariance, held_out, identifiable
+from planner.fitting.estimators import solve
+from planner.fitting.rows import group_codes, work_of
+
+__all__ = ["fit_entry"]
+
+Key = tuple[str, str, str, str, str]
+
+INTERPOLATION = ".interpolation"
+"""Terms whose stored points cannot be left out one by one: the rest is then no grid."""
+
+
+def fit_entry(
+    samples: Samples,
+    key: Key,
+    term: str,
+    settings: Settings,
+    *,
+    estimator: str = "relative-nnls",
+    origin: str = "measured",
+    source: str = "",
+) -> Entry:
+    """Return the entry whose coefficients fit the rows, with everything that says how well.
+
+    Features that the rows cannot identify are fixed at 0 and named in ``fixed``; those whose coefficient follows from
+    the formula keep it. A term with the log link is fitted to log times by least squares.
+
+    Parameters
+    ----------
+    samples : Samples
+        Rows of one entry: usable, duplicates merged.
+    key : scope, kind, direction, precision, library
+    term : str
+        Registered name of the feature map.
+    settings : mapping
+    estimator : {"relative-nnls", "least-squares"}
+    origin, source : str
+
+    Raises
+    ------
+    ParameterError
+        There are no rows, or non-negative coefficients are asked of a term with the log link.
+    """
+    if samples.size == 0:
+        raise ParameterError(f"rows of {' '.join(part for part in key if part)}", "at least 1", 0)
+    chosen = term_named(term)
+    if chosen.link == "log":
+        estimator = "least-squares"
+    features = chosen.features(work_of(samples, key[1]), settings)
+    names = chosen.columns(settings)
+    entry = Entry(*key, term, settings, dict.fromkeys(names, 0.0), origin=origin, source=source, estimator=estimator)
+    rows = np.ones(samples.size, dtype=np.bool_)
+    fitted, free = _coefficients(chosen, names, features, samples.time_s, estimator)
+    entry = replace(
+        entry,
+        coefficients=dict(zip(names, fitted.tolist(), strict=True)),
+        fixed=tuple(name for name, kept in zip(names, free, strict=True) if not kept),
+        ranges=_ranges(names, features, chosen),
+        samples=samples.size,
+    )
+    _, _, target = _free_columns(chosen, names, features, samples.time_s)
+    entry = _with_doubt(entry, features[:, free], target, free)
+    error = float(np.mean(np.abs(_predict(entry, samples, rows) / samples.time_s - 1)))
+    entry = replace(entry, error=error)
+    return entry if chosen.name.endswith(INTERPOLATION) else _held_out(entry, chosen, features, samples)
+
+
+def _free_columns(
+    term: FeatureMap, names: tuple[str, ...], features: FloatArray, times: FloatArray
+) -> tuple[FloatArray, BoolArray, FloatArray]:
+    """Return the coefficients that the formula states (else 0), which are open to a fit, and what is left to fit."""
+    stated = np.array([term.stated.get(name, 0.0) for name in names])
+    open_ = np.array([name not in term.stated for name in names])
+    return stated, open_, (np.log(times) if term.link == "log" else times) - features @ stated
+
+
+def _coefficients(
+    term: FeatureMap, names: tuple[str, ...], features: FloatArray, times: FloatArray, estimator: str
+) -> tuple[FloatArray, BoolArray]:
+    """Return coefficients, shape (p,), and which were free."""
+    coefficients, free, target = _free_columns(term, names, features, times)
+    free[free] = identifiable(features[:, free], target, estimator)
+    if free.any():
+        coefficients[free] = solve(features[:, free], target, estimator)
+    return coefficients, free
+
+
+def _ranges(names: tuple[str, ...], features: FloatArray, term: FeatureMap) -> dict[str, tuple[float, float]]:
+    """Return least and greatest value of every feature; the weights of stored points have none."""
+    if term.name.endswith(INTERPOLATION):
+        names, features = names[-1:], features[:, -1:]
+    return {name: (float(values.min()), float(values.max())) for name, values in zip(names, features.T, strict=True)}
+
+
+def _with_doubt(entry: Entry, features: FloatArray, target: FloatArray, free: BoolArray) -> Entry:
+    names = [name for name, kept in zip(entry.coefficients, free, strict=True) if kept]
+    theta = np.array([entry.coefficients[name] for name in names])
+    matrix, _ = covariance(features, target, theta, entry.estimator)
+    full = np.zeros((free.size, free.size))
+    full[np.ix_(free, free)] = matrix
+    errors = dict(zip(names, np.sqrt(np.diag(matrix)).tolist(), strict=True))
+    stored = tuple(tuple(row) for row in full.tolist()) if free.size <= LARGEST_COVARIANCE else None
+    condition = condition_number(features, target, entry.estimator)
+    return replace(entry, standard_errors=errors, covariance=stored, condition_number=condition)
+
+
+def _predict(entry: Entry, samples: Samples, rows: BoolArray) -> FloatArray:
+    return evaluate(entry, work_of(samples.select(rows), entry.kind))
+
+
+def _held_out(entry: Entry, term: FeatureMap, features: FloatArray, samples: Samples) -> Entry:
+    names = tuple(entry.coefficients)
+
+    def refit(rows: BoolArray) -> Callable[[BoolArray], FloatArray]:
+        theta, _ = _coefficients(term, names, features[rows], samples.time_s[rows], entry.estimator)
+        other = replace(entry, coefficients=dict(zip(names, theta.tolist(), strict=True)))
+        return lambda out: _predict(other, samples, out)
+
+    result = held_out(refit, samples.time_s, group_codes(samples))
+    if result is None:
+        return entry
+    return replace(entry, held_out_error=result.mean, worst_error=result.worst, held_out_by=result.by)

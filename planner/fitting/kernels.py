@@ -1,0 +1,145 @@
+"""Kernel entries from samples: one for every (kind, direction, precision, library), the best of competing terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from planner.costs.features import Settings
+from planner.domain.calibration import Entry
+from planner.domain.cluster import Accelerator
+from planner.domain.kernels import TRAFFIC_KINDS
+from planner.domain.samples import Samples
+from planner.fitting.entries import fit_entry
+from planner.fitting.grids import fit_grid
+from planner.fitting.rows import POINTWISE, Rejected, merged, usable
+
+__all__ = ["FittedKernels", "fit_kernels"]
+
+LEAST_ROWS = {"gemm": 6, "convolution": 8}
+LEAST_TRAFFIC_ROWS = 3
+OWN_REGIME = ("im2col", "col2im", "update", "softmax")
+"""Kinds of bytes that do not behave like the others; they take no part in the common ``pointwise`` entry."""
+TILES_AND_SHAPES = ((128.0, 64.0), (128.0, 128.0, 256.0, 128.0, 64.0, 64.0))
+
+
+@dataclass(frozen=True, slots=True)
+class FittedKernels:
+    """Entries, and what the samples could not give.
+
+    Attributes
+    ----------
+    entries : tuple of Entry
+    missing : tuple of str
+        One sentence for each (kind, direction, precision) with too few rows.
+    rejected : tuple of Rejected
+        Rows left out, with the reason.
+    """
+
+    entries: tuple[Entry, ...]
+    missing: tuple[str, ...] = ()
+    rejected: tuple[Rejected, ...] = field(default=())
+
+
+def fit_kernels(
+    samples: Samples,
+    accelerator: Accelerator | None = None,
+    *,
+    estimator: str = "relative-nnls",
+    origin: str = "measured",
+    source: str = "",
+) -> FittedKernels:
+    """Fit every kind of kernel that the samples hold enough rows of.
+
+    Kinds whose work is bytes get precision ``any`` and share an entry ``pointwise`` besides, which serves the kinds and
+    directions without an entry of their own; an entry of direction "" serves every direction without one. Of competing
+    terms the one with the least held-out error wins.
+
+    Parameters
+    ----------
+    samples : Samples
+        Rows that name an operation are left to :mod:`planner.fitting.collectives`.
+    accelerator : Accelerator, optional
+        Gives processor count, and for a GPU the peak rates that no predicted time may pass.
+    estimator : {"relative-nnls", "least-squares"}
+    origin, source : str
+        Stored in every entry; a row's own ``source`` goes before ``source``.
+    """
+    mask, rejected = usable(samples)
+    kernels = samples.select(mask & (samples.text["operation"] == ""))
+    entries, missing = [], []
+    for key, rows in _split(kernels):
+        least = LEAST_ROWS.get(key[1], LEAST_TRAFFIC_ROWS)
+        if rows.size < least:
+            missing.append(f"{' '.join(part for part in key[1:] if part)}: {rows.size} rows, {least} needed")
+            continue
+        own = "; ".join(sorted({str(name) for name in rows.text["source"] if name})) or source
+        candidates = _candidates(key, rows, accelerator, estimator)
+        best = min(candidates, key=lambda entry: np.inf if entry.held_out_error is None else entry.held_out_error)
+        entries.append(replace(best, origin=origin, source=own, notes=_notes(rows)))
+    return FittedKernels(tuple(entries), tuple(missing), rejected)
+
+
+def _split(samples: Samples) -> Iterator[tuple[tuple[str, str, str, str, str], Samples]]:
+    """Yield the rows of every entry, duplicates merged, in order of the keys."""
+    kind, library = samples.text["kind"], samples.text["library"]
+    traffic = np.isin(kind, [*TRAFFIC_KINDS, POINTWISE])
+    precision = np.where(traffic, "any", samples.text["precision"])
+    keys = set(
+        zip(kind.tolist(), samples.text["direction"].tolist(), precision.tolist(), library.tolist(), strict=True)
+    )
+    for key in sorted(keys):
+        columns = (kind, samples.text["direction"], precision, library)
+        mask = np.logical_and.reduce([column == part for column, part in zip(columns, key, strict=True)])
+        yield ("kernels", *key), merged(samples.select(mask), key[0])
+    pooled = traffic & ~np.isin(kind, [*OWN_REGIME, POINTWISE])
+    for name in sorted(set(library[pooled].tolist())):
+        if (POINTWISE, "", "any", name) not in keys:
+            rows = merged(samples.select(pooled & (library == name)), POINTWISE)
+            yield ("kernels", POINTWISE, "", "any", name), rows
+
+
+def _candidates(
+    key: tuple[str, str, str, str, str], rows: Samples, accelerator: Accelerator | None, estimator: str
+) -> list[Entry]:
+    floor = _peaks(key[1], key[3], accelerator)
+    found = []
+    for term, settings in _shapes(key, accelerator):
+        found.append(fit_entry(rows, key, term, {**settings, **floor}, estimator=estimator))
+    grid = fit_grid(rows, key, floor) if key[1] == "gemm" else None
+    return [*found, grid] if grid else found
+
+
+def _shapes(key: tuple[str, str, str, str, str], accelerator: Accelerator | None) -> Iterator[tuple[str, Settings]]:
+    """Yield the terms and settings that compete for a key."""
+    _, kind, direction, _, _ = key
+    if kind == "convolution":
+        yield "convolution.classes", {"direction": direction}
+        yield "work.linear", {}
+    elif kind == "gemm":
+        yield "work.linear", {}
+        processors = float(accelerator.multiprocessors or 0) if accelerator else 0.0
+        for tiles in TILES_AND_SHAPES:
+            for count in sorted({0.0, processors}):
+                yield "gemm.tiles", {"tiles": tiles, "multiprocessors": count}
+    else:
+        yield "traffic.bytes", {}
+
+
+def _peaks(kind: str, precision: str, accelerator: Accelerator | None) -> dict[str, float]:
+    """Return the peaks below which no time may fall: those of GPUs, whose caches are small against the work.
+
+    A convolution has none, and a CPU's rates are estimates.
+    """
+    if accelerator is None or accelerator.kind != "gpu" or kind == "convolution":
+        return {}
+    peaks = {"peak_bytes_per_s": accelerator.memory_bytes_per_s}
+    rate = accelerator.peak_flop_per_s.get(precision)
+    return peaks | ({"peak_flop_per_s": rate} if rate else {})
+
+
+def _notes(rows: Samples) -> str:
+    """Return the notes that the rows carry, each once."""
+    return "; ".join(dict.fromkeys(str(note) for note in rows.text["notes"].tolist() if note))

@@ -1,0 +1,96 @@
+"""Measured rows made ready for a fit: work columns, rejected rows, duplicates merged."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.costs.features import Work
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.kernels import TRAFFIC_COLUMNS, WORK_COLUMNS
+from planner.domain.precision import PRECISIONS
+from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
+
+__all__ = ["POINTWISE", "Rejected", "group_codes", "merged", "take", "usable", "work_columns", "work_of"]
+
+POINTWISE = "pointwise"
+MESSAGE_COLUMNS = ("bytes", "nodes", "ranks_per_node")
+DEFAULTS = {"batch": 1.0, "groups": 1.0, "fixed_bytes": 0.0, "elements": 0.0}
+"""Columns that may be empty."""
+
+
+class Rejected(NamedTuple):
+    """A row that took no part in a fit; ``row`` counts from 0."""
+
+    row: int
+    reason: str
+
+
+def work_columns(kind: str) -> tuple[str, ...]:
+    """Return the work columns of a kind of kernel, or of a collective operation."""
+    return TRAFFIC_COLUMNS if kind == POINTWISE else WORK_COLUMNS.get(kind, MESSAGE_COLUMNS)
+
+
+def take(samples: Samples, rows: IntArray) -> Samples:
+    """Return rows by position, in that order."""
+    return Samples(
+        {name: samples.text[name][rows] for name in TEXT_COLUMNS},
+        {name: samples.number[name][rows] for name in NUMBER_COLUMNS},
+        samples.circumstances,
+    )
+
+
+def work_of(samples: Samples, kind: str) -> Work:
+    """Return the work of rows of one kind, arrays of shape (k,), with ``itemsize`` [byte] of each row's precision."""
+    work: dict[str, FloatArray] = {}
+    for name in work_columns(kind):
+        values = samples.number[name]
+        work[name] = np.where(np.isnan(values), DEFAULTS.get(name, np.nan), values)
+    sizes = {name: float(precision.activation_bytes) for name, precision in PRECISIONS.items()}
+    work["itemsize"] = np.array([sizes.get(name, 4.0) for name in samples.text["precision"].tolist()])
+    return work
+
+
+def _why_not(samples: Samples, row: int) -> str:
+    kind, time = str(samples.text["kind"][row]), float(samples.time_s[row])
+    if not np.isfinite(time) or time <= 0:
+        return f"time_s must be finite and above 0, got {time:g}"
+    if kind != POINTWISE and kind not in WORK_COLUMNS and not samples.text["operation"][row]:
+        return f"kind must be known, got {kind!r}"
+    for name in work_columns(kind):
+        value = float(samples.number[name][row])
+        least = 0.0 if name in ("pad_h", "pad_w", *TRAFFIC_COLUMNS) else 1.0
+        if np.isnan(value) and name in DEFAULTS:
+            continue
+        if not (np.isfinite(value) and value >= least):
+            return f"{name} must be given and at least {least:g}, got {value:g}"
+    return ""
+
+
+def usable(samples: Samples) -> tuple[BoolArray, tuple[Rejected, ...]]:
+    """Return a mask of the rows that a fit can use, shape (k,), and the others with the reason."""
+    reasons = [_why_not(samples, row) for row in range(samples.size)]
+    rejected = tuple(Rejected(row, reason) for row, reason in enumerate(reasons) if reason)
+    return np.array([not reason for reason in reasons], dtype=np.bool_), rejected
+
+
+def merged(samples: Samples, kind: str) -> Samples:
+    """Return rows with equal work and precision as one row, at their median time, under the first one's group.
+
+    Without this, the same shape could stand both in and outside a fold.
+    """
+    columns = [np.nan_to_num(samples.number[name], nan=-1.0) for name in work_columns(kind)]
+    _, precision = np.unique(samples.text["precision"], return_inverse=True)
+    table = np.column_stack([*columns, precision.astype(np.float64)])
+    _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    times = np.array([np.median(samples.time_s[inverse.ravel() == place]) for place in order])
+    rows = take(samples, first[order])
+    return Samples(rows.text, {**rows.number, "time_s": times}, samples.circumstances)
+
+
+def group_codes(samples: Samples) -> IntArray:
+    """Return each row's hold-out group as a number, shape (k,)."""
+    _, codes = np.unique(samples.text["group"], return_inverse=True)
+    return codes.astype(np.int64).ravel()
