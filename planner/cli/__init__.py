@@ -1,0 +1,1 @@
+"""The command line: options declared once, commands as short chains of calls."""

@@ -1,0 +1,224 @@
+"""From option values to problems: names to records, and where every default comes from.
+
+The order of defaults: ``planner.toml`` is already merged into the values. With ``network`` but no ``cluster``, a
+calibration that is named, or this machine's own, gives the cluster ``local``: the node it was measured on. With none of
+``network``, ``cluster``, ``calibration`` the bundled default request fills in what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from planner import catalog
+from planner.cli.values import DEFAULT, DEFAULT_REQUEST, Values, from_settings, merge
+from planner.domain.calibration import Calibration
+from planner.domain.cluster import Cluster
+from planner.domain.configuration import Settings
+from planner.domain.dataset import Dataset
+from planner.domain.network import Network
+from planner.domain.prediction import PlanWarning
+from planner.domain.request import Problem, Sourced
+from planner.domain.scenario import NO_SCENARIO, Scenario
+from planner.errors import CoverageError, ParameterError
+from planner.formats.scenario import parse_scenarios
+from planner.probes.machine import present_accelerators
+
+__all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "with_base"]
+
+LOCAL = "local"
+"""Name of the cluster that a calibration alone implies."""
+OWN = "own calibration"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the networks run on, resolved once for all of them."""
+
+    cluster: Cluster
+    calibrations: tuple[Calibration, ...]
+    explicit: bool
+    sources: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One network under one scenario: its problem, the source of each value, and what to warn of."""
+
+    problem: Problem
+    sources: Values
+    warnings: tuple[PlanWarning, ...]
+
+
+def with_base(values: Values, command: str) -> tuple[Values, str]:
+    """Return the values completed by the default request where it applies, and a note for the user or ''.
+
+    Raises
+    ------
+    UnknownNameError
+        A name is not known; reported before anything that is missing.
+    ParameterError
+        ``network`` is missing beside a cluster or a calibration.
+    """
+    _check_names(values)
+    if "network" in values:
+        return values, ""
+    if "cluster" in values or "calibration" in values:
+        beside = "--cluster" if "cluster" in values else "--calibration"
+        remedy = "name a network; 'planner show networks' lists them"
+        raise ParameterError("--network", f"given beside {beside}", "nothing", remedy)
+    defaults = from_settings(catalog.default_request(), DEFAULT_REQUEST, command)
+    own = own_calibration()
+    hint = f"this machine has its own calibration {own.name!r}; --network NAME uses it" if own else ""
+    return merge(values, defaults), hint
+
+
+def _check_names(values: Values) -> None:
+    for name in _list(values, "network"):
+        catalog.find_network(name)
+    for key, find in (("cluster", catalog.find_cluster), ("dataset", catalog.find_dataset)):
+        if key in values:
+            find(values[key].value)
+    for name in _list(values, "calibration"):
+        catalog.find_calibration(name)
+
+
+def _list(values: Values, key: str) -> tuple[str, ...]:
+    return values[key].value if key in values else ()
+
+
+def own_calibration(accelerator: str | None = None) -> Calibration | None:
+    """Return this machine's newest own calibration whose device is present (and is ``accelerator``, if named)."""
+    present = [name for name in present_accelerators() if accelerator in (None, name)]
+    return catalog.newest_own_calibration(present)
+
+
+def machine_of(values: Values) -> Machine:
+    """Return cluster and calibrations; a calibration without a cluster implies cluster ``local``, its one node."""
+    named = tuple(catalog.find_calibration(name) for name in _list(values, "calibration"))
+    bundled_request = "network" in values and values["network"].source == DEFAULT_REQUEST
+    if "cluster" in values:
+        cluster = catalog.find_cluster(values["cluster"].value)
+        source = values["cluster"].source
+        own = None if bundled_request else own_calibration(cluster.node.accelerator.name)
+    else:
+        own = own_calibration()
+        cluster, source = _local(named, own)
+        own = own if own and own.accelerator == cluster.node.accelerator.name else None
+    others = ((own,) if own else ()) + tuple(catalog.calibrations_for(cluster))
+    unnamed = tuple(_without_products(one) for one in others if one not in named) if named else others
+    calibrations = named + unnamed
+    where = values["calibration"].source if named else OWN if own else "bundled"
+    sources: Values = {
+        "cluster": Sourced(cluster.name, source),
+        "calibration": Sourced(tuple(one.name for one in calibrations), where),
+    }
+    return Machine(cluster, calibrations, bool(named), sources)
+
+
+def _without_products(calibration: Calibration) -> Calibration:
+    """Return a calibration without products: a named calibration must cover those itself, others only complete it."""
+    kept = tuple(one for one in calibration.entries if one.kind not in ("gemm", "convolution"))
+    return replace(calibration, entries=kept)
+
+
+def _local(named: tuple[Calibration, ...], own: Calibration | None) -> tuple[Cluster, str]:
+    """Return the cluster that the named calibrations, or this machine's own, imply, and its source."""
+    for calibration in named or ((own,) if own else ()):
+        if calibration.node is not None:
+            return Cluster(LOCAL, 1, calibration.node), "calibration" if named else OWN
+    if named:
+        what = f"calibration {named[0].name!r}"
+        raise ParameterError("--cluster", f"given beside {what}, which records no node", "nothing")
+    raise ParameterError(
+        "--cluster or --calibration",
+        "given with --network",
+        "neither, and this machine has no calibration of its own",
+        "name a cluster ('planner show clusters'), or measure this machine with 'planner calibrate'",
+    )
+
+
+def check_nodes(cluster: Cluster, values: Values) -> None:
+    """Refuse more nodes, or more GPUs a node, than the cluster has."""
+    most = max(values["nodes"].value) if "nodes" in values else 1
+    if most > cluster.nodes and cluster.name == LOCAL:
+        raise CoverageError(
+            f"--nodes must be 1 on cluster 'local', got {most}; no link between nodes is known: name it with --cluster"
+        )
+    for key, limit in (("nodes", cluster.nodes), ("gpus_per_node", cluster.node.gpus)):
+        if key in values and max(values[key].value) > limit:
+            flag = "--" + key.replace("_", "-")
+            raise ParameterError(flag, f"at most {limit} on cluster {cluster.name!r}", max(values[key].value))
+
+
+def cases(values: Values, machine: Machine) -> tuple[Case, ...]:
+    """Return every network under every scenario."""
+    scenarios = _scenarios(values, machine.cluster)
+    return tuple(_case(values, machine, name, one) for name in values["network"].value for one in scenarios)
+
+
+def _scenarios(values: Values, cluster: Cluster) -> tuple[Scenario, ...]:
+    if "scenario" not in values:
+        return (NO_SCENARIO,)
+    return parse_scenarios(values["scenario"].value, cluster)
+
+
+def _case(values: Values, machine: Machine, name: str, scenario: Scenario) -> Case:
+    network = catalog.find_network(name)
+    dataset, dataset_source = _dataset(values, network)
+    settings, sources, warnings = _settings(values, machine, network, dataset)
+    problem = Problem(
+        network, dataset, machine.cluster, machine.calibrations, machine.explicit, settings=settings, scenario=scenario
+    )
+    own: Values = {
+        "network": Sourced(network.name, values["network"].source),
+        "dataset": Sourced(dataset.name if dataset else None, dataset_source),
+        "scenario": Sourced(scenario.text, values["scenario"].source if "scenario" in values else DEFAULT),
+    }
+    return Case(problem, merge(own, machine.sources, sources, values), warnings)
+
+
+def _dataset(values: Values, network: Network) -> tuple[Dataset | None, str]:
+    if "dataset" in values:
+        return catalog.find_dataset(values["dataset"].value), values["dataset"].source
+    if network.dataset is None:
+        return None, DEFAULT
+    return catalog.find_dataset(network.dataset), "network"
+
+
+def _settings(
+    values: Values, machine: Machine, network: Network, dataset: Dataset | None
+) -> tuple[Settings, Values, tuple[PlanWarning, ...]]:
+    base = Settings()
+    defaults: Mapping[str, Sourced[Any]] = {
+        "optimizer": Sourced(network.optimizer, "network"),
+        "strategy": Sourced(base.strategy, DEFAULT),
+        "framework": Sourced(base.framework, DEFAULT),
+        "input": Sourced(base.input, DEFAULT),
+    }
+    chosen = {key: values.get(key, default) for key, default in defaults.items()}
+    warnings: tuple[PlanWarning, ...] = ()
+    missing = _why_input_is_not_modelled(machine, dataset) if chosen["input"].value == "storage" else ""
+    if missing and chosen["input"].source != DEFAULT:
+        raise CoverageError(f"--input must be synthetic here, got 'storage'; {missing}")
+    if missing:
+        chosen["input"] = Sourced("synthetic", f"default, as {missing}")
+        message = f"reading samples from storage is not in the epoch: {missing}"
+        warnings = (PlanWarning("input_not_modelled", machine.cluster.name, message),)
+    return replace(base, **{key: one.value for key, one in chosen.items()}), chosen, warnings
+
+
+def _why_input_is_not_modelled(machine: Machine, dataset: Dataset | None) -> str:
+    """Return what is missing to price reading samples from storage, or ''."""
+    measured = any(
+        entry.scope == "storage"
+        for one in machine.calibrations
+        if one.cluster == machine.cluster.name
+        for entry in one.entries
+    )
+    if measured:
+        return ""
+    if machine.cluster.storage is None:
+        return f"neither cluster {machine.cluster.name!r} nor a calibration has storage"
+    return "" if dataset else "without a data set the bytes of a sample are unknown"

@@ -1,0 +1,135 @@
+"""The program ``planner``: builds the commands from the table of options and maps failures to exit codes.
+
+Exit codes: 0 done, 1 bug (with a traceback), 2 usage, 3 an input file is wrong, 4 nothing fits, 5 the calibration does
+not cover the request, 130 interrupted. A reader that closes the pipe early has what it wanted: 0, quietly.
+A command ``x`` is the function ``run`` of module ``planner.cli.x``, imported only when it is called.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated, Any, cast
+
+import typer
+
+from planner import __version__
+from planner.cli.options import COMMANDS, OPTIONS, Command, Option
+from planner.cli.streams import note
+from planner.errors import ParameterError, PlannerError, UnknownNameError
+
+__all__ = ["app", "main"]
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="planner",
+    help="Pick node count, sub-batch, precision and mode that finish a training epoch soonest.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"planner {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _parameter(option: Option, command: str) -> inspect.Parameter:
+    kind: Any = bool if option.switch else list[str] | None if option.repeatable else str | None
+    declared = (
+        typer.Argument(metavar=option.metavar, help=option.text(command), show_default=False)
+        if option.positional
+        else typer.Option(option.flag, metavar=option.metavar or None, help=option.text(command), show_default=False)
+    )
+    default = False if option.switch else None
+    annotation = Annotated[kind, declared]
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _callback(command: Command) -> Callable[..., None]:
+    """Return the function that typer calls: its signature is the command's options."""
+
+    def call(**values: Any) -> None:
+        given = {name: value for name, value in values.items() if value not in (None, False, [])}
+        import_module(f"planner.cli.{command.name}").run(given)
+
+    parameters = [_parameter(OPTIONS[name], command.name) for name in command.options]
+    call.__dict__["__signature__"] = inspect.Signature(parameters)
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+for _command in COMMANDS:
+    app.command(_command.name, help=_command.help)(_callback(_command))
+
+
+def _usage(error: Exception) -> PlannerError:
+    """Return what the parser of the command line says, in the sentence form of all errors."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "planner"
+    remedy = f"see '{command} --help'"
+    option = getattr(error, "option_name", "")
+    if option and hasattr(error, "possibilities"):
+        known = [flag for parameter in context.command.params for flag in parameter.opts] if context else []
+        return UnknownNameError("option", option, known, f"See '{command} --help'.")
+    if option:
+        return ParameterError(option, "used as its help says", str(error).rstrip("."), remedy)
+    return ParameterError("the command line", f"as '{command} --help' says", str(error).rstrip("."), remedy)
+
+
+def _invoke(arguments: Sequence[str]) -> None:
+    """Parse and run; results are flushed here, so that a closed or full output is noticed."""
+    command = typer.main.get_command(app)
+    with command.make_context("planner", list(arguments)) as context:
+        command.invoke(context)
+    sys.stdout.flush()
+
+
+def _without_output() -> None:
+    """Let nothing more be written to standard output: its reader is gone, and flushing at exit would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(error: PlannerError) -> int:
+    note(str(error))
+    return error.exit_code
+
+
+USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
+"""The parser's base of usage errors: of click, or of the click inside typer."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program on ``arguments`` (default: those of the process) and return the exit code."""
+    chosen = sys.argv[1:] if arguments is None else arguments
+    try:
+        _invoke(chosen or ["--help"])
+    except typer.Exit as ending:
+        return int(ending.exit_code)
+    except PlannerError as error:
+        return _fail(error)
+    except KeyboardInterrupt:
+        note("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _without_output()
+    except USAGE as error:
+        return _fail(_usage(error))
+    return 0

@@ -1,0 +1,181 @@
+"""Every option of every command, declared once: type, unit, default, help.
+
+The parser, the help, the reading of ``planner.toml`` and the tests are derived from this table. Choices repeat names of
+the domain records as text, because ``planner --help`` must not load NumPy; a test compares them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.cli import parsing
+from planner.cli.parsing import Parser
+
+__all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+OPTIMIZERS = ("none", "sgd", "sgd-momentum", "nesterov", "adagrad", "rmsprop", "adam", "adam-8bit")
+RANGE = "A,B|LO:HI[:STEP]"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    Attributes
+    ----------
+    name : str
+        In Python and in ``planner.toml``; the flag is ``--`` with dashes.
+    metavar : str
+        Form of the value; empty for a switch.
+    help : str
+        One or two sentences, with the unit.
+    parse : Parser
+        (what, text) to value; raises ParameterError.
+    default : str
+        What holds when nothing says otherwise, in words.
+    in_predict : str
+        The same in ``predict``, where it differs.
+    repeatable, positional : bool
+    """
+
+    name: str
+    metavar: str
+    help: str
+    parse: Parser = parsing.text
+    default: str = ""
+    in_predict: str = ""
+    repeatable: bool = False
+    positional: bool = False
+
+    @property
+    def flag(self) -> str:
+        """As it is typed."""
+        return self.metavar if self.positional else "--" + self.name.replace("_", "-")
+
+    @property
+    def switch(self) -> bool:
+        """Whether it stands alone, without a value."""
+        return not self.metavar
+
+    def text(self, command: str) -> str:
+        """Return the help with the default."""
+        repeat = " Repeatable." if self.repeatable else ""
+        default = (self.in_predict if command == "predict" else "") or self.default
+        return f"{self.help}{repeat}" + (f" [default: {default}]" if default else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: what it does and the names of its options."""
+
+    name: str
+    help: str
+    options: tuple[str, ...]
+
+
+_ALL = (
+    Option("network", "NAME[:K=V,...]|FILE", "Network to train.", default="default request", repeatable=True),
+    Option("dataset", "NAME|FILE|samples=N,bytes_per_sample=B", "Data set of an epoch.", default="the network's"),
+    Option("cluster", "NAME|FILE", "Cluster to train on.", default="this node ('local'), or the default request"),
+    Option(
+        "calibration", "NAME|FILE", "Coefficients, first come first served.",
+        default="this machine's own, then bundled ones", repeatable=True,
+    ),
+    Option("framework", "NAME[@VERSION]", "Training framework.", parsing.framework, "pytorch"),
+    Option("mode", "sync|async", "Updates: synchronous or asynchronous.", parsing.choices("sync", "async"), "sync"),
+    Option("nodes", RANGE, "Nodes.", parsing.counts, "1 to the cluster's", "1"),
+    Option("gpus_per_node", RANGE, "GPUs of each node.", parsing.counts, "all"),
+    Option(
+        "sub_batch", RANGE, "Samples a GPU takes through one pass.", parsing.counts,
+        "1 to the largest that fits", "required unless --mini-batch is given",
+    ),
+    Option("mini_batch", "N", "Samples behind one update; gives the sub-batch (synchronous only).", parsing.count),
+    Option(
+        "accumulation", RANGE, "Sub-batches a GPU sums up before one update.", parsing.counts,
+        "every value that can reach the target (1 when asynchronous)", "1",
+    ),
+    Option(
+        "precision", "A,B", f"Precisions of training: {', '.join(PRECISIONS)}.", parsing.choices(*PRECISIONS),
+        "every one with a usable sub-model", "fp32",
+    ),
+    Option("tensor", "N", "Tensor-parallel degree (only 1 yet).", parsing.only(parsing.count, 1), "1"),
+    Option("pipeline", "N", "Pipeline-parallel degree (only 1 yet).", parsing.only(parsing.count, 1), "1"),
+    Option(
+        "virtual_stages", "N", "Virtual stages of a pipeline rank (only 1 yet).", parsing.only(parsing.count, 1), "1"
+    ),
+    Option(
+        "recompute", "none|selective|full", "Activations recomputed (only none yet).",
+        parsing.only(parsing.choice("none", "selective", "full"), "none"), "none",
+    ),
+    Option("sharding", "0..3", "Stage of sharded state (only 0 yet).", parsing.only(parsing.whole(0, 3), 0), "0"),
+    Option(
+        "parallelism", "A,B", "Kinds of parallelism: data, model, pipeline, hybrid (only data yet).",
+        parsing.only(parsing.choices("data", "model", "pipeline", "hybrid"), ("data",)), "data",
+    ),
+    Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
+    Option(
+        "strategy", "wait-free|no-overlap", "Whether all-reduce overlaps the backward pass.",
+        parsing.choice("wait-free", "no-overlap"), "wait-free",
+    ),
+    Option(
+        "input", "synthetic|storage", "Where samples come from; storage puts reading in the epoch.",
+        parsing.choice("synthetic", "storage"), "storage, where it can be modelled",
+    ),
+    Option("scenario", "ITEM[+ITEM][,...]", "What if: fp16, edr, TERM*=X, LINK.KEY=VALUE; each alternative answered."),
+    Option(
+        "task", "training|inference", "What runs (only training yet).",
+        parsing.only(parsing.choice("training", "inference"), "training"), "training",
+    ),
+    Option("target_batch", "N", "Wanted mini-batch in samples.", parsing.whole(1, parsing.LARGEST_TARGET)),
+    Option(
+        "tolerance", "25%|0.25", "Accepted distance of the mini-batch from the target, relative to it.",
+        parsing.fraction, "25% asynchronous, 0 synchronous",
+    ),
+    Option(
+        "objective", "epoch-time|cost|time-to-accuracy", "What to minimise (only epoch-time yet).",
+        parsing.only(parsing.choice("epoch-time", "cost", "time-to-accuracy"), "epoch-time"), "epoch-time",
+    ),
+    Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
+    Option("pareto", "", "Also the Pareto front of epoch time, GPUs and distance from the target."),
+    Option("runs", "FILE.csv", "A table of runs to predict (not supported yet)."),
+    Option("device", "cpu|cuda[:I]", "What to measure.", default="the GPU if there is one, else the CPU"),
+    Option("budget", "TIME", "Time to measure for, such as 60s.", parsing.seconds, "50s"),
+    Option("samples", "DIR", "Fit the sample files (CSV) of a folder instead of measuring."),
+    Option("name", "NAME", "Name of the calibration.", default="the host's, or the folder's"),
+    Option("out", "FILE", "File to write.", default="a time-stamped file in the user data folder"),
+    Option("force", "", "Overwrite an existing --out."),
+    Option("json", "", "Print one JSON document instead of tables."),
+    Option("seed", "N", "Seed of everything random.", parsing.whole(0, 2**63 - 1), "0"),
+    Option("what", "networks|clusters|calibrations", "What to show.", positional=True),
+    Option("item", "[NAME]", "A name or file: everything about one.", positional=True),
+)  # fmt: skip
+
+OPTIONS = {option.name: option for option in _ALL}
+
+_PROBLEM = ("network", "dataset", "cluster", "calibration", "framework", "mode")
+_PLAN = (
+    "nodes", "gpus_per_node", "sub_batch", "accumulation", "precision", "tensor", "pipeline", "virtual_stages",
+    "recompute", "sharding", "optimizer", "strategy", "input", "scenario", "task",
+)  # fmt: skip
+
+COMMANDS = (
+    Command(
+        "suggest",
+        "Rank plans whose mini-batch is near the target by epoch time.",
+        (
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "parallelism", "objective", "top", "pareto", "json", "seed",
+        ),
+    ),
+    Command(
+        "predict",
+        "Predict one configuration, term by term; lists and ranges give their product.",
+        (*_PROBLEM, *_PLAN, "mini_batch", "runs", "json", "seed"),
+    ),
+    Command("show", "Show what is bundled, or everything about one thing.", ("what", "item", "json")),
+    Command(
+        "calibrate",
+        "Measure this node, fit the cost terms, write a calibration.",
+        ("device", "budget", "network", "samples", "name", "out", "force", "json", "seed"),
+    ),
+)  # fmt: skip

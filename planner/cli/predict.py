@@ -1,0 +1,114 @@
+"""``planner predict``: configurations, term by term."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from planner.cli import output
+from planner.cli.inputs import Case, Machine
+from planner.cli.request import gather, resolve
+from planner.cli.values import DEFAULT, OPTION, Values, merge
+from planner.domain.cluster import Cluster
+from planner.domain.configuration import Configuration, Configurations
+from planner.domain.prediction import Prediction
+from planner.domain.request import Sourced
+from planner.errors import ParameterError
+from planner.formats.prediction import PREDICTION, PREDICTIONS, prediction_keys
+from planner.report.prediction import prediction_view, predictions_view
+from planner.steps.predict import Evaluator
+
+__all__ = ["completed", "configurations", "predictions", "run"]
+
+MOST = 10_000
+"""Configurations predicted in full at once; more are a search."""
+FIELDS = ("nodes", "gpus_per_node", "sub_batch", "accumulation_steps", "precision")
+AXES = ("nodes", "gpus_per_node", "sub_batch", "accumulation", "precision")
+
+
+def run(arguments: Mapping[str, Any]) -> None:
+    """Predict: gather values, resolve names, multiply the lists out, evaluate, write."""
+    if "runs" in arguments:
+        raise ParameterError("--runs", "left out, as tables of runs are not supported yet", arguments["runs"])
+    values = gather("predict", arguments)
+    machine, resolved = resolve(values)
+    values = completed(values, machine.cluster)
+    wanted = configurations(values)
+    answers = [(case, predictions(case, wanted)) for case in resolved]
+    _write(answers, values, machine, as_json="json" in arguments)
+
+
+def completed(values: Values, cluster: Cluster) -> Values:
+    """Return the values with the defaults of one configuration; ``mini_batch`` replaces a weaker ``sub_batch``."""
+    defaults: Values = {
+        "mode": Sourced(("sync",), DEFAULT),
+        "nodes": Sourced((1,), DEFAULT),
+        "gpus_per_node": Sourced((cluster.node.gpus,), "cluster"),
+        "accumulation": Sourced((1,), DEFAULT),
+        "precision": Sourced(("fp32",), DEFAULT),
+    }
+    chosen = dict(merge(values, defaults))
+    if len(chosen["mode"].value) != 1:
+        raise ParameterError("--mode", "sync or async, one of them", ",".join(chosen["mode"].value))
+    if "mini_batch" not in chosen:
+        if "sub_batch" not in chosen:
+            raise ParameterError("--sub-batch", "given", "nothing", "say the samples of one pass, or --mini-batch")
+        return chosen
+    if "sub_batch" in chosen and chosen["sub_batch"].source == OPTION:
+        raise ParameterError("--mini-batch", "given without --sub-batch", chosen["mini_batch"].value)
+    if chosen["mode"].value != ("sync",):
+        remedy = "an asynchronous mini-batch is an outcome: give --sub-batch"
+        raise ParameterError("--mini-batch", "given with --mode sync", chosen["mini_batch"].value, remedy)
+    chosen.pop("sub_batch", None)
+    return chosen
+
+
+def configurations(values: Values) -> list[Configuration]:
+    """Return the product of all lists, the last axis fastest; with ``mini_batch`` the sub-batch follows from it."""
+    axes = [values[name].value if name in values else (None,) for name in AXES]
+    size = math.prod(len(axis) for axis in axes)
+    if size > MOST:
+        raise ParameterError("the lists and ranges", f"at most {MOST} configurations together", size)
+    return [_configuration(values, dict(zip(AXES, point, strict=True))) for point in itertools.product(*axes)]
+
+
+def _configuration(values: Values, point: Mapping[str, Any]) -> Configuration:
+    if point["sub_batch"] is None:
+        passes = point["nodes"] * point["gpus_per_node"] * point["accumulation"]
+        mini_batch = values["mini_batch"].value
+        if mini_batch % passes:
+            rule = f"a multiple of GPUs x accumulation, here {passes}"
+            near = max(mini_batch // passes, 1) * passes
+            raise ParameterError("--mini-batch", rule, mini_batch, f"the nearest are {near} and {near + passes}")
+        point = {**point, "sub_batch": mini_batch // passes}
+    mode = values["mode"].value[0]
+    if mode == "async" and point["accumulation"] != 1:
+        raise ParameterError("--accumulation", "1 in an asynchronous plan", point["accumulation"])
+    return Configuration(mode=mode, **{field: point[name] for field, name in zip(FIELDS, AXES, strict=True)})
+
+
+def predictions(case: Case, wanted: list[Configuration]) -> list[Prediction]:
+    """Return the predictions of one network under one scenario, in order."""
+    found = Evaluator(case.problem).describe(Configurations.of(wanted))
+    return [replace(one, warnings=tuple(dict.fromkeys((*one.warnings, *case.warnings)))) for one in found]
+
+
+def _write(
+    answers: Sequence[tuple[Case, Sequence[Prediction]]], values: Values, machine: Machine, *, as_json: bool
+) -> None:
+    if as_json:
+        keys = [prediction_keys(one, case.problem.settings) for case, found in answers for one in found]
+        several = PREDICTIONS.document({"predictions": keys})
+        output.write_document(PREDICTION.document(keys[0]) if len(keys) == 1 else several)
+        return
+    for case, found in answers:
+        request = merge(case.sources, values)
+        view = (
+            prediction_view(found[0], request, machine.calibrations)
+            if len(found) == 1
+            else predictions_view(found, request, machine.calibrations)
+        )
+        output.write_view(view)

@@ -1,0 +1,32 @@
+"""The steps that ``suggest`` and ``predict`` share: gather values, resolve them, write answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from planner import catalog
+from planner.cli.inputs import Case, Machine, cases, check_nodes, machine_of, with_base
+from planner.cli.streams import note
+from planner.cli.values import SETTINGS_FILE, Values, from_options, from_settings, merge
+
+__all__ = ["gather", "resolve"]
+
+
+def gather(command: str, arguments: Mapping[str, Any]) -> Values:
+    """Return the values of the command line over those of ``planner.toml``, completed by the default request."""
+    given = from_options(arguments)
+    settings = catalog.read_settings(Path.cwd())
+    stored = from_settings(settings, SETTINGS_FILE, command) if settings else {}
+    values, hint = with_base(merge(given, stored), command)
+    if hint:
+        note(hint)
+    return values
+
+
+def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:
+    """Return what the networks run on, and a case for every network and scenario."""
+    machine = machine_of(values)
+    check_nodes(machine.cluster, values)
+    return machine, cases(values, machine)

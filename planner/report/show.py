@@ -1,0 +1,246 @@
+"""What is bundled, for people: listings, one network, one cluster, one calibration with its formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Accelerator, Cluster, Link
+from planner.domain.kernels import WorkTotals
+from planner.domain.network import Network
+from planner.report import parts
+from planner.units import format_bytes, format_count, format_rate, format_seconds
+
+__all__ = [
+    "LayerFigures",
+    "calibration_view",
+    "calibrations_view",
+    "cluster_view",
+    "clusters_view",
+    "network_view",
+    "networks_view",
+]
+
+
+class LayerFigures(Protocol):
+    """What is shown of a layer: output shape per sample, trained parameters, multiply-adds forward per sample."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - described by the class
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def parameters(self) -> int: ...  # noqa: D102
+    @property
+    def forward_mac(self) -> int: ...  # noqa: D102
+
+
+def networks_view(rows: Iterable[tuple[Network, WorkTotals]]) -> Iterator[RenderableType]:
+    """Yield one line a network; FLOP are of one sample, training is forward and backward."""
+    columns = ("name", "input", "layers", "parameters", "forward\nFLOP", "training\nFLOP", "data set")
+    lines = [
+        (
+            network.name,
+            _shape(network.input_shape),
+            str(len(network.layers)),
+            format_count(totals.parameters),
+            format_count(2 * totals.forward_mac),
+            format_count(totals.training_flop),
+            network.dataset or "-",
+        )
+        for network, totals in rows
+    ]
+    yield parts.table(columns, lines, right=columns[1:-1])
+
+
+def network_view(
+    network: Network, layers: Sequence[LayerFigures], totals: WorkTotals, arguments: Mapping[str, str]
+) -> Iterator[RenderableType]:
+    """Yield layers with shapes, parameters and FLOP, then totals; ``arguments`` maps each to its documentation."""
+    yield parts.title(f"{network.name}: input {_shape(network.input_shape)}")
+    columns = ("layer", "kind", "output", "parameters", "forward FLOP")
+    rows = [
+        (one.name, one.kind.replace("_", " "), _shape(one.shape), _count(one.parameters), _count(2 * one.forward_mac))
+        for one in layers
+    ]
+    yield parts.table(columns, rows, right=columns[2:])
+    yield parts.heading("Totals (per sample; a multiply-add is 2 FLOP)")
+    figures = [
+        ("layers", f"{len(network.layers)}"),
+        ("parameters", f"{totals.parameters:,}"),
+        ("forward", f"{2 * totals.forward_mac:,} FLOP ({totals.forward_mac:,} multiply-adds)"),
+        ("forward and backward", f"{totals.training_flop:,} FLOP"),
+        ("kernel calls", f"{totals.kernel_calls:,}"),
+        ("data set", network.dataset or "none"),
+        ("optimizer", network.optimizer),
+        ("notes", network.notes),
+    ]
+    yield parts.pairs(row for row in figures if row[1])
+    if arguments:
+        yield parts.heading("Arguments")
+        yield parts.pairs(arguments.items())
+
+
+def _shape(sizes: Iterable[int]) -> str:
+    return " x ".join(map(str, sizes))
+
+
+def _count(value: int) -> str:
+    return f"{value:,}" if value else "-"
+
+
+def clusters_view(clusters: Iterable[Cluster]) -> Iterator[RenderableType]:
+    """Yield one line a cluster."""
+    columns = ("name", "nodes", "GPUs", "GPU", "memory", "between nodes", "storage")
+    rows = [
+        (
+            one.name,
+            str(one.nodes),
+            str(one.node.gpus),
+            one.node.accelerator.name,
+            format_bytes(one.node.accelerator.memory_bytes),
+            _link_line(one.inter_node),
+            format_rate(one.storage.read_bytes_per_s, "B/s") if one.storage else "-",
+        )
+        for one in clusters
+    ]
+    yield parts.table(columns, rows, right=("nodes", "GPUs", "memory", "storage"))
+
+
+def cluster_view(cluster: Cluster) -> Iterator[RenderableType]:
+    """Yield everything about one cluster."""
+    yield parts.title(cluster.name)
+    node, storage = cluster.node, cluster.storage
+    rows = [
+        ("nodes", f"{cluster.nodes} x {node.gpus} {node.accelerator.name}"),
+        ("host memory", format_bytes(node.host_memory_bytes) if node.host_memory_bytes else ""),
+        ("CPU threads", str(node.cpu_threads or "")),
+        ("inside a node", _link_line(cluster.intra_node)),
+        ("between nodes", _link_line(cluster.inter_node)),
+        ("host to GPU", _link_line(cluster.host)),
+        ("price", f"{cluster.usd_per_gpu_hour:g} USD per GPU hour" if cluster.usd_per_gpu_hour is not None else ""),
+    ]
+    if storage:
+        reach = "shared by all nodes" if storage.shared else "of each node"
+        cache = f", cache {format_bytes(storage.cache_bytes)} a node" if storage.cache_bytes else ""
+        rows.append(("storage", f"{format_rate(storage.read_bytes_per_s, 'B/s')} {reach}{cache}"))
+    yield parts.pairs(row for row in rows if row[1])
+    yield from _accelerator(node.accelerator)
+    if cluster.sources:
+        yield parts.heading("Sources")
+        yield parts.pairs(cluster.sources.items())
+
+
+def _accelerator(accelerator: Accelerator) -> Iterator[RenderableType]:
+    yield parts.heading(f"Accelerator {accelerator.name}")
+    rates = ", ".join(f"{name} {format_rate(rate, 'FLOP/s')}" for name, rate in accelerator.peak_flop_per_s.items())
+    rows = [
+        ("kind", accelerator.kind),
+        ("memory", f"{format_bytes(accelerator.memory_bytes)}, {format_rate(accelerator.memory_bytes_per_s, 'B/s')}"),
+        ("peak rates", rates),
+        ("multiprocessors", str(accelerator.multiprocessors or "")),
+        ("source", accelerator.source),
+    ]
+    yield parts.pairs(row for row in rows if row[1])
+
+
+def _link_line(link: Link | None) -> str:
+    if link is None:
+        return "-"
+    several = f"{link.nics_per_node} x " if link.nics_per_node > 1 else ""
+    return f"{several}{format_rate(link.bytes_per_s, 'B/s')} {link.kind}, {format_seconds(link.latency_s)}"
+
+
+def calibrations_view(calibrations: Iterable[Calibration]) -> Iterator[RenderableType]:
+    """Yield one line a calibration."""
+    columns = ("name", "accelerator", "cluster", "origin", "entries", "held-out\nerror")
+    rows = [
+        (
+            one.name,
+            one.accelerator,
+            one.cluster or "-",
+            one.origin,
+            str(len(one.entries)),
+            _errors(one),
+            one.date or "-",
+        )
+        for one in calibrations
+    ]
+    yield parts.table(columns, rows, right=("entries", "held-out\nerror"))
+
+
+def _errors(calibration: Calibration) -> str:
+    known = [entry.held_out_error for entry in calibration.entries if entry.held_out_error is not None]
+    if not known:
+        return "-"
+    return f"{min(known):.0%}" if len(known) == 1 else f"{min(known):.0%} - {max(known):.0%}"
+
+
+def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> Iterator[RenderableType]:
+    """Yield where a calibration comes from, then every entry; ``formulas`` maps a term to its formula in words."""
+    yield parts.title(calibration.name)
+    rows = [
+        ("accelerator", calibration.accelerator),
+        ("cluster", calibration.cluster or ""),
+        ("node", f"{calibration.node.gpus} x {calibration.node.accelerator.name}" if calibration.node else ""),
+        ("origin", calibration.origin),
+        ("source", calibration.source),
+        ("date", calibration.date),
+        ("environment", ", ".join(f"{key} {value}" for key, value in calibration.environment.items())),
+        ("seen in fits", ", ".join(calibration.seen)),
+        *(("warning", one) for one in calibration.warnings),
+    ]
+    yield parts.pairs(row for row in rows if row[1])
+    for entry in calibration.entries:
+        yield from _entry(entry, formulas.get(entry.term, ""))
+
+
+def _entry(entry: Entry, formula: str) -> Iterator[RenderableType]:
+    yield parts.heading(" ".join(filter(None, entry.key)).replace("_", " "))
+    yield Text.assemble(entry.term, f": {formula}" if formula else "")
+    rows = [
+        ("estimator", entry.estimator),
+        ("samples", f"{entry.samples:,}" if entry.samples else ""),
+        ("error", _share(entry.error)),
+        ("held-out error", _held_out(entry)),
+        ("condition", f"{entry.condition_number:.3g}" if entry.condition_number is not None else ""),
+        ("settings", ", ".join(f"{key} {_setting(value)}" for key, value in entry.settings.items())),
+        ("fixed", ", ".join(entry.fixed)),
+        ("origin", ", ".join(filter(None, (entry.origin, entry.source)))),
+        ("notes", entry.notes),
+    ]
+    yield parts.pairs(row for row in rows if row[1])
+    columns = ("feature", "coefficient", "std. error", "least seen", "most seen")
+    yield parts.table(columns, [_coefficient(entry, name) for name in entry.coefficients], right=columns[1:])
+
+
+def _coefficient(entry: Entry, name: str) -> parts.Row:
+    error = entry.standard_errors.get(name)
+    low, high = entry.ranges.get(name, (None, None))
+    shown = [f"{entry.coefficients[name]:.4g}", *("-" if one is None else f"{one:.3g}" for one in (error, low, high))]
+    return [name, *shown]
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.2%}"
+
+
+def _held_out(entry: Entry) -> str:
+    if entry.held_out_error is None:
+        return ""
+    by = f" by {entry.held_out_by}" if entry.held_out_by else ""
+    worst = f", worst {entry.worst_error:.2%}" if entry.worst_error is not None else ""
+    return f"{entry.held_out_error:.2%}{by}{worst}"
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, tuple):
+        shown = ", ".join(f"{one:g}" for one in value[:4])
+        return f"({shown}{', ...' if len(value) > 4 else ''})"
+    return f"{value:g}" if isinstance(value, float) else str(value)
