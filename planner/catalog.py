@@ -1,0 +1,207 @@
+"""From names and paths to records: the only place that knows what is bundled and where a user's own files are.
+
+A text with a folder in it, or with the suffix of its kind of file, is a path; anything else is a name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from planner.domain.calibration import Calibration
+from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.dataset import Dataset
+from planner.domain.network import Network
+from planner.errors import ParameterError, UnknownNameError, UsageError
+from planner.formats.calibration import read_calibration
+from planner.formats.cluster import read_accelerator, read_cluster
+from planner.formats.dataset import read_dataset
+from planner.formats.documents import parse_text, read_text
+from planner.formats.network import read_network
+from planner.formats.settings import read_request
+from planner.formats.settings import read_settings as read_settings_file
+from planner.networks.zoo import build, zoo_names
+
+__all__ = [
+    "calibrations_for",
+    "default_request",
+    "find_accelerator",
+    "find_calibration",
+    "find_cluster",
+    "find_dataset",
+    "find_network",
+    "names",
+    "newest_own_calibration",
+    "own_calibration_file",
+    "own_calibrations_folder",
+    "read_settings",
+]
+
+PACKAGE = Path(__file__).resolve().parent
+BUNDLED = PACKAGE / "_bundled"
+# In a checkout calibrations stand beside the package; a wheel carries them inside.
+CALIBRATIONS = (PACKAGE.parent / "calibrations", BUNDLED / "calibrations")
+SETTINGS_FILE = "planner.toml"
+
+
+def names(what: str) -> tuple[str, ...]:
+    """Return the bundled names, sorted, of networks, clusters, calibrations, datasets or accelerators."""
+    if what == "networks":
+        return tuple(sorted(zoo_names()))
+    if what == "calibrations":
+        return tuple(sorted(_bundled_calibrations()))
+    if what not in ("clusters", "datasets", "accelerators"):
+        raise UnknownNameError("what", what, ("networks", "clusters", "calibrations", "datasets", "accelerators"))
+    return tuple(sorted(path.stem for path in (BUNDLED / what).glob("*.toml")))
+
+
+def _is_path(text: str, suffix: str) -> bool:
+    return text.endswith(suffix) or "/" in text or os.sep in text
+
+
+def _bundled(what: str, singular: str, name: str) -> Path:
+    known = names(what)
+    if name not in known:
+        raise UnknownNameError(singular, name, known)
+    return BUNDLED / what / f"{name}.toml"
+
+
+def find_network(text: str) -> Network:
+    """Return the network of ``NAME[:key=value,...]`` or of a TOML file.
+
+    Raises
+    ------
+    UnknownNameError
+        No bundled network, or argument, of that name.
+    ParameterError
+        An argument is not ``key=value``, is given twice, or has a value that it does not take.
+    UsageError
+        ``module:factory``: importers do not exist yet.
+    InputFileError
+        The file is wrong.
+    """
+    name, colon, rest = text.partition(":")
+    if colon and "=" not in rest and name not in names("networks"):
+        raise UsageError(
+            f"--network must be a bundled name or a .toml file, got {text!r}; "
+            "importing networks from Python modules is not supported yet"
+        )
+    if not colon and _is_path(text, ".toml"):
+        return read_network(text)
+    return build(name, _arguments(rest, f"argument of network {name}") if colon else {})
+
+
+def _arguments(text: str, what: str) -> dict[str, str]:
+    arguments: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (equals and key and value):
+            raise ParameterError(what, "key=value", part)
+        if key in arguments:
+            raise ParameterError(what, "given once", key)
+        arguments[key] = value
+    return arguments
+
+
+def find_dataset(text: str) -> Dataset:
+    """Return the data set of a name, of a TOML file, or of ``samples=N,bytes_per_sample=B``."""
+    if "=" in text and not _is_path(text, ".toml"):
+        return _typed_dataset(text)
+    return read_dataset(text if _is_path(text, ".toml") else _bundled("datasets", "data set", text))
+
+
+def _typed_dataset(text: str) -> Dataset:
+    arguments = _arguments(text, "--dataset")
+    rule = "samples=N,bytes_per_sample=B with numbers above 0"
+    known = ("samples", "bytes_per_sample")
+    for key in arguments:
+        if key not in known:
+            raise UnknownNameError("key of --dataset", key, known)
+    try:
+        samples, size = int(arguments["samples"]), float(arguments["bytes_per_sample"])
+    except (KeyError, ValueError):
+        raise ParameterError("--dataset", rule, text) from None
+    return Dataset(text, samples, size, "as given")
+
+
+def find_accelerator(name: str) -> Accelerator:
+    """Return the bundled accelerator of a name."""
+    return read_accelerator(_bundled("accelerators", "accelerator", name))
+
+
+def find_cluster(text: str) -> Cluster:
+    """Return the cluster of a bundled name, or of a TOML file."""
+    path = text if _is_path(text, ".toml") else _bundled("clusters", "cluster", text)
+    return read_cluster(path, find_accelerator)
+
+
+def _bundled_calibrations() -> dict[str, Path]:
+    return {path.stem: path for folder in reversed(CALIBRATIONS) for path in sorted(folder.glob("*.json"))}
+
+
+def find_calibration(text: str) -> Calibration:
+    """Return the calibration of a bundled name, of one of the user's own (newest first), or of a JSON file."""
+    if _is_path(text, ".json"):
+        return read_calibration(text)
+    bundled = _bundled_calibrations()
+    if text in bundled:
+        return read_calibration(bundled[text])
+    own = {_peek(path).get("name", path.stem): path for path in reversed(_own_files())}
+    if text not in own:
+        raise UnknownNameError("calibration", text, {*bundled, *own})
+    return read_calibration(own[text])
+
+
+def _peek(path: Path) -> Mapping[str, Any]:
+    """Return the keys of a calibration unchecked: enough to see whether it is worth building."""
+    return parse_text(read_text(path), str(path), "json")
+
+
+def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
+    """Return the bundled calibrations of a cluster, then those of its accelerator, each group by name."""
+    peeks = {path: _peek(path) for _, path in sorted(_bundled_calibrations().items())}
+    of_cluster = [path for path, keys in peeks.items() if keys.get("cluster") == cluster.name]
+    device = cluster.node.accelerator.name
+    of_device = [path for path, keys in peeks.items() if keys.get("accelerator") == device and path not in of_cluster]
+    return tuple(read_calibration(path) for path in (*of_cluster, *of_device))
+
+
+def own_calibrations_folder() -> Path:
+    """Return the folder of this user's own calibrations; it need not exist."""
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "planner" / "calibrations"
+
+
+def own_calibration_file(name: str, made: datetime) -> Path:
+    """Return the path of a new own calibration: time stamp, then name, so that file names sort by age."""
+    return own_calibrations_folder() / f"{made:%Y%m%dT%H%M%S}-{name}.json"
+
+
+def _own_files() -> list[Path]:
+    return sorted(own_calibrations_folder().glob("*.json"), reverse=True)
+
+
+def newest_own_calibration(present: Collection[str]) -> Calibration | None:
+    """Return the newest own calibration whose accelerator is among ``present``, or None."""
+    mine = (path for path in _own_files() if _peek(path).get("accelerator") in present)
+    newest = next(mine, None)
+    return None if newest is None else read_calibration(newest)
+
+
+def read_settings(start: Path) -> Mapping[str, Any] | None:
+    """Return the values of the first ``planner.toml`` from a folder upward, or None where there is none."""
+    folder = start.resolve()
+    found = _first_file(parent / SETTINGS_FILE for parent in (folder, *folder.parents))
+    return None if found is None else read_settings_file(found)
+
+
+def _first_file(paths: Iterable[Path]) -> Path | None:
+    return next((path for path in paths if path.is_file()), None)
+
+
+def default_request() -> Mapping[str, Any]:
+    """Return the values of the bundled default request by option name."""
+    return read_request(BUNDLED / "requests" / "default.toml")

@@ -1,0 +1,147 @@
+"""Calibration files (JSON).
+
+Coefficients are a list, because their order is that of the term's features and of the covariance.
+
+History, newest first
+---------------------
+1 : first version.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from planner.domain.calibration import ORIGINS, SCOPES, Calibration, Entry
+from planner.domain.cluster import Accelerator, Node
+from planner.errors import ParameterError
+from planner.formats.cluster import accelerator_fields
+from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
+from planner.formats.kinds import Kind
+from planner.formats.values import Number, Text, Whole
+
+__all__ = ["CALIBRATION", "LARGEST_COVARIANCE", "read_calibration", "write_calibration"]
+
+LARGEST_COVARIANCE = 64
+"""Coefficients up to which an entry holds their covariance; beyond, the file would be mostly that."""
+
+_ANY = Number(least=-math.inf)
+_POSITIVE_OR_ZERO = Number()
+_COEFFICIENT = Table(
+    (Field("feature", Text(), "name of the feature"), Field("value", _ANY, "coefficient, in SI units")), dict[str, Any]
+)
+
+
+def _entry(coefficients: tuple[dict[str, Any], ...], **keys: Any) -> Entry:
+    names = [row["feature"] for row in coefficients]
+    if len(set(names)) != len(names):
+        raise ParameterError("coefficients", "of different features", ", ".join(names))
+    covariance = keys["covariance"]
+    if covariance is not None and {len(covariance), *map(len, covariance)} != {len(names)}:
+        raise ParameterError("covariance", f"{len(names)} rows of {len(names)} numbers", f"{len(covariance)} rows")
+    for low, high in keys["ranges"].values():
+        if low > high:
+            raise ParameterError("range", "from the least to the most", (low, high))
+    return Entry(coefficients={row["feature"]: row["value"] for row in coefficients}, **keys)
+
+
+_ENTRY = Table(
+    (
+        Field("scope", Text(SCOPES), "what the entry belongs to"),
+        Field("kind", Text(), "kernel kind, framework, or operation"),
+        Field("direction", Text(empty=True), "direction of a kernel", ""),
+        Field("precision", Text(empty=True), "precision, or any", ""),
+        Field("library", Text(empty=True), "library that was measured", ""),
+        Field("term", Text(), "registered name of the feature map"),
+        Field("settings", MapOf(OneOf((_ANY, Text(), ListOf(_ANY)))), "shape settings of the feature map", {}),
+        Field("coefficients", ListOf(_COEFFICIENT), "in the order of the features"),
+        Field("standard_errors", MapOf(_POSITIVE_OR_ZERO), "of the coefficients that were fitted", {}),
+        Field(
+            "covariance",
+            ListOf(ListOf(_ANY, 1, LARGEST_COVARIANCE), 1, LARGEST_COVARIANCE),
+            f"of the coefficients, where there are up to {LARGEST_COVARIANCE}",
+            None,
+        ),
+        Field("fixed", ListOf(Text()), "features whose coefficient was stated, not fitted", ()),
+        Field("ranges", MapOf(ListOf(_ANY, 2, 2)), "least and most of each feature in the fit", {}),
+        Field("samples", Whole(least=0), "rows of the fit", 0),
+        Field("error", _POSITIVE_OR_ZERO, "mean absolute relative error on the rows of the fit", None),
+        Field("held_out_error", _POSITIVE_OR_ZERO, "the same on rows left out", None),
+        Field("held_out_by", Text(empty=True), "what was left out at a time: row or group", ""),
+        Field("worst_error", _POSITIVE_OR_ZERO, "largest absolute relative error on rows left out", None),
+        Field("condition_number", Nullable(_POSITIVE_OR_ZERO), "of the column-scaled design; null: not finite", None),
+        Field("estimator", Text(empty=True), "how the coefficients were found", ""),
+        Field("origin", Text(ORIGINS), "where the coefficients come from", "measured"),
+        Field("source", Text(empty=True), "citation, or the machine", ""),
+        Field("notes", Text(empty=True), "what a reader should know", ""),
+    ),
+    _entry,
+    "one term; time = link(features . coefficients)",
+)
+
+
+_NODE = Table(
+    (
+        Field("gpus", Whole(most=4096), "devices of the node"),
+        Field("accelerator", Table(accelerator_fields(Field("name", Text(), "its name")), Accelerator), "the device"),
+        Field("host_memory_GiB", Number("GiB", above=True), "memory of the host", None, "host_memory_bytes"),
+        Field("cpu_threads", Whole(), "hardware threads of the host", None),
+    ),
+    Node,
+)
+CALIBRATION = Kind(
+    "calibration",
+    1,
+    "json",
+    Table(
+        (
+            Field("name", Text(), "name to refer to it"),
+            Field("accelerator", Text(), "accelerator that the kernel entries belong to"),
+            Field("cluster", Nullable(Text()), "cluster that collectives, storage and host entries belong to", None),
+            Field("node", _NODE, "node it was measured on; the cluster 'local' is one such node", None),
+            Field("entries", ListOf(_ENTRY), "terms"),
+            Field("origin", Text(ORIGINS), "where the whole comes from; an entry may differ"),
+            Field("source", Text(empty=True), "citation, or the machine", ""),
+            Field("date", Text(empty=True), "ISO date of the measurement or publication", ""),
+            Field("environment", MapOf(Text(empty=True)), "library versions, threads, clocks", {}),
+            Field("seen", ListOf(Text()), "groups that took part in a fit", ()),
+            Field("warnings", ListOf(Text()), "what a reader should know", ()),
+        ),
+        Calibration,
+    ),
+)
+
+
+def read_calibration(path: Path | str) -> Calibration:
+    """Return the calibration of a file."""
+    return CALIBRATION.read(path)
+
+
+def write_calibration(calibration: Calibration) -> str:
+    """Return the text of a calibration's file.
+
+    Standard errors and ranges that are not finite are left out, and covariances of more than 64 coefficients.
+    """
+    entries = [_entry_keys(entry) for entry in calibration.entries]
+    return CALIBRATION.dump({f.name: getattr(calibration, f.name) for f in fields(calibration)} | {"entries": entries})
+
+
+def _entry_keys(entry: Entry) -> Mapping[str, Any]:
+    finite = {name: error for name, error in entry.standard_errors.items() if math.isfinite(error)}
+    ranges = {name: ends for name, ends in entry.ranges.items() if all(map(math.isfinite, ends))}
+    covariance = entry.covariance
+    if covariance is not None:
+        keep = 0 < len(covariance) <= LARGEST_COVARIANCE and all(math.isfinite(x) for row in covariance for x in row)
+        covariance = covariance if keep else None
+    for name, value in entry.coefficients.items():
+        if not math.isfinite(value):
+            raise ParameterError(f"coefficient {name} of {entry.kind}", "a finite number", value)
+    return {f.name: getattr(entry, f.name) for f in fields(entry)} | {
+        "coefficients": [{"feature": name, "value": value} for name, value in entry.coefficients.items()],
+        "standard_errors": finite,
+        "ranges": ranges,
+        "covariance": covariance,
+    }

@@ -1,0 +1,219 @@
+"""Cluster and accelerator files (TOML).
+
+History, newest first
+---------------------
+cluster 1, accelerator 1 : first versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
+from planner.domain.precision import PRECISIONS
+from planner.errors import InputFileError, ParameterError, UnknownNameError
+from planner.formats.fields import Field, ListOf, MapOf, Table
+from planner.formats.kinds import Kind
+from planner.formats.values import Flag, Number, Text, Whole
+
+__all__ = [
+    "ACCELERATOR",
+    "CLUSTER",
+    "accelerator_fields",
+    "read_accelerator",
+    "read_cluster",
+    "write_accelerator",
+    "write_cluster",
+]
+
+
+def accelerator_fields(name: Field) -> tuple[Field, ...]:
+    """Return the keys that describe a device; ``name`` is required or not by where they stand."""
+    return (
+        name,
+        Field("kind", Text(("gpu", "cpu")), "what it is", "gpu"),
+        Field("memory_GiB", Number("GiB", above=True), "device memory", into="memory_bytes"),
+        Field("memory_bandwidth_GBps", Number("GBps", above=True), "peak rate", into="memory_bytes_per_s"),
+        Field(
+            "peak_TFLOPps",
+            MapOf(Number("TFLOPps", above=True), choices=tuple(PRECISIONS)),
+            "dense peak rate by precision; one that is absent is one the device does not have",
+            into="peak_flop_per_s",
+        ),
+        Field("multiprocessors", Whole(), "streaming multiprocessors, or cores", None),
+        Field("source", Text(), "where the figures come from", ""),
+    )
+
+
+ACCELERATOR = Kind(
+    "accelerator", 1, "toml", Table(accelerator_fields(Field("name", Text(), "name to refer to it")), Accelerator)
+)
+INLINE_ACCELERATOR = Table(
+    accelerator_fields(Field("name", Text(), "name to refer to it; the node's gpu unless given", None)),
+    dict[str, Any],
+    "the device of the nodes, where it is not a bundled one",
+)
+
+_NODE_FIELDS = (
+    Field("gpus", Whole(most=4096), "devices of a node"),
+    Field("gpu", Text(), "name of an accelerator or CPU; one that is not bundled is described in [accelerator]"),
+    Field("host_memory_GiB", Number("GiB", above=True), "memory of the host", None, "host_memory_bytes"),
+    Field("cpu_threads", Whole(), "hardware threads of the host", None),
+)
+_GROUP_FIELDS = (
+    Field("name", Text(), "name of the group"),
+    Field("count", Whole(most=1_000_000), "nodes of the group"),
+)
+
+
+def _link(bandwidth: str, latency: Any, *, nics: bool = False) -> Table[Link]:
+    return Table(
+        (
+            Field("kind", Text(), "free text; known: nvlink, nvswitch, xgmi, pcie, pcie3, infiniband, ethernet, ..."),
+            Field("bandwidth_GBps", Number("GBps", above=True), bandwidth, into="bytes_per_s"),
+            Field("latency_us", Number("us"), "of one message", into="latency_s", **latency),
+            *((Field("nics_per_node", Whole(most=1024), "network adapters of a node", 1),) if nics else ()),
+        ),
+        Link,
+    )
+
+
+_LINKS = Table(
+    (
+        Field("intra_node", _link("per GPU, one direction", {}), "between the GPUs of a node", None),
+        Field("inter_node", _link("per NIC, one direction", {}, nics=True), "between nodes", None),
+        Field("host", _link("host to device, per GPU", {"default": 0.0}), "between host and GPU", None),
+    ),
+    dict[str, Any],
+    "what joins GPUs, nodes and hosts",
+)
+_STORAGE = Table(
+    (
+        Field("read_GBps", Number("GBps", above=True), "read rate", into="read_bytes_per_s"),
+        Field(
+            "shared",
+            Flag(),
+            "true: the whole server, divided by the nodes that read; false: of each node",
+            default=False,
+        ),
+        Field("cache_GiB", Number("GiB"), "cache of a node", 0.0, "cache_bytes"),
+    ),
+    Storage,
+    "where samples are read from",
+)
+_PRICE = Table(
+    (Field("usd_per_gpu_hour", Number(), "price of one GPU", None),), dict[str, Any], "optional; never guessed"
+)
+CLUSTER = Kind(
+    "cluster",
+    1,
+    "toml",
+    Table(
+        (
+            Field("name", Text(), "name to refer to it"),
+            Field("nodes", Whole(most=1_000_000), "nodes of the cluster; required beside [node]", None),
+            Field("node", Table(_NODE_FIELDS, dict[str, Any]), "short for one group of nodes", None),
+            Field(
+                "node_groups",
+                ListOf(Table(_GROUP_FIELDS + _NODE_FIELDS, dict[str, Any]), least=1),
+                "groups of equal nodes; exactly one for now",
+                None,
+            ),
+            Field("accelerator", INLINE_ACCELERATOR, "the device of the nodes, where it is not a bundled one", None),
+            Field("links", _LINKS, "what joins GPUs, nodes and hosts", None),
+            Field("storage", _STORAGE, "where samples are read from", None),
+            Field("price", _PRICE, "optional; never guessed", None),
+            Field("sources", MapOf(Text()), "key -> where its figure comes from", None),
+        ),
+        dict[str, Any],
+    ),
+)
+
+
+def read_accelerator(path: Path | str) -> Accelerator:
+    """Return the accelerator of a file."""
+    return ACCELERATOR.read(path)
+
+
+def write_accelerator(accelerator: Accelerator) -> str:
+    """Return the text of an accelerator's file."""
+    return ACCELERATOR.dump(accelerator)
+
+
+def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator]) -> Cluster:
+    """Return the cluster of a file.
+
+    Parameters
+    ----------
+    path : path
+    find_accelerator : callable
+        Name -> bundled accelerator, or UnknownNameError; asked only where the file describes none.
+    """
+    keys = CLUSTER.read(path)
+    try:
+        nodes, node = _nodes(keys)
+        accelerator = _accelerator(keys["accelerator"], node["gpu"], find_accelerator)
+        links: Mapping[str, Any] = keys["links"] or {}
+        return Cluster(
+            name=keys["name"],
+            nodes=nodes,
+            node=Node(node["gpus"], accelerator, node["host_memory_bytes"], node["cpu_threads"]),
+            **{name: links.get(name) for name in ("intra_node", "inter_node", "host")},
+            storage=keys["storage"],
+            usd_per_gpu_hour=(keys["price"] or {}).get("usd_per_gpu_hour"),
+            sources=keys["sources"] or {},
+        )
+    except UnknownNameError as error:
+        remedy = "describe it in [accelerator]"
+        raise InputFileError(str(path), f"{error} To use another, {remedy}.", "node.gpu") from None
+    except ParameterError as error:
+        raise InputFileError(str(path), str(error)) from None
+
+
+def _nodes(keys: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
+    groups = keys["node_groups"]
+    if groups is None:
+        for name in ("nodes", "node"):
+            if keys[name] is None:
+                raise ParameterError(name, "given, or [[node_groups]]", "nothing")
+        return keys["nodes"], keys["node"]
+    if len(groups) > 1:
+        names = ", ".join(group["name"] for group in groups)
+        raise ParameterError("node_groups", "one group", names, "plans across groups are not supported yet")
+    if keys["node"] is not None or keys["nodes"] not in (None, groups[0]["count"]):
+        raise ParameterError("node_groups", "given instead of nodes and [node]", "both")
+    return groups[0]["count"], groups[0]
+
+
+def _accelerator(inline: Mapping[str, Any] | None, gpu: str, find: Callable[[str], Accelerator]) -> Accelerator:
+    if inline is None:
+        return find(gpu)
+    if inline["name"] not in (None, gpu):
+        raise ParameterError("accelerator.name", f"that of node.gpu, {gpu!r}", inline["name"])
+    return Accelerator(**{**inline, "name": gpu})
+
+
+def write_cluster(cluster: Cluster) -> str:
+    """Return the text of a cluster's file; the accelerator is described in it, so that it needs no other file."""
+    links = {name: getattr(cluster, name) for name in ("intra_node", "inter_node", "host")}
+    node = cluster.node
+    return CLUSTER.dump(
+        {
+            "name": cluster.name,
+            "nodes": cluster.nodes,
+            "node": {
+                "gpus": node.gpus,
+                "gpu": node.accelerator.name,
+                "host_memory_bytes": node.host_memory_bytes,
+                "cpu_threads": node.cpu_threads,
+            },
+            "node_groups": None,
+            "accelerator": node.accelerator,
+            "links": links if any(links.values()) else None,
+            "storage": cluster.storage,
+            "price": None if cluster.usd_per_gpu_hour is None else {"usd_per_gpu_hour": cluster.usd_per_gpu_hour},
+            "sources": cluster.sources or None,
+        }
+    )

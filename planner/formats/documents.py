@@ -1,0 +1,154 @@
+"""Documents as text: parsed with the place of what is wrong, printed in one order, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.errors import InputFileError, OutputError
+
+__all__ = ["dump_json", "dump_toml", "key_order", "parse_text", "read_text", "write_file"]
+
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def read_text(path: Path | str) -> str:
+    """Return the text of a file, or raise InputFileError."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputFileError(str(path), f"file must be readable, got {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise InputFileError(str(path), f"file must be UTF-8 text, got a wrong byte at {error.start}") from None
+
+
+def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:
+    """Return the keys of a TOML or JSON text; InputFileError names the line where it stops making sense."""
+    try:
+        document = tomllib.loads(text) if syntax == "toml" else json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputFileError(path, f"text must be JSON, got: {error.msg}", f"line {error.lineno}") from None
+    except tomllib.TOMLDecodeError as error:
+        message, _, place = str(error).partition(" (at ")
+        line = re.match(r"line (\d+)", place)
+        where = f"line {line[1] if line else text.count(chr(10)) + 1}"
+        raise InputFileError(path, f"text must be TOML, got: {message}", where) from None
+    except RecursionError:
+        raise InputFileError(path, "tables must be nested less deeply") from None
+    if not isinstance(document, dict):
+        raise InputFileError(path, f"document must be a table, got {type(document).__name__}")
+    return document
+
+
+def key_order(table: Mapping[str, Any]) -> list[str]:
+    """Return keys in the order of files: format, version, then the others sorted."""
+    first = [key for key in ("format", "version") if key in table]
+    return first + sorted(key for key in table if key not in first)
+
+
+def dump_json(document: Mapping[str, Any]) -> str:
+    """Return a document as JSON.
+
+    ``format`` and ``version`` first, other keys sorted, indented by two, lists of plain values on one line, shortest
+    floats that read back exactly; numbers that are not finite are null.
+    """
+    return _json(document, 0) + "\n"
+
+
+def _json(value: Any, depth: int) -> str:
+    inside, outside = "\n" + "  " * (depth + 1), "\n" + "  " * depth
+    if isinstance(value, Mapping):
+        items = [f"{json.dumps(str(k), ensure_ascii=False)}: {_json(value[k], depth + 1)}" for k in key_order(value)]
+        return "{" + inside + ("," + inside).join(items) + outside + "}" if items else "{}"
+    if isinstance(value, list | tuple | np.ndarray):
+        items = [_json(item, depth + 1) for item in value]
+        if any(isinstance(item, Mapping | list | tuple | np.ndarray) for item in value):
+            return "[" + inside + ("," + inside).join(items) + outside + "]"
+        return "[" + ", ".join(items) + "]"
+    return _json_scalar(value)
+
+
+def _json_scalar(value: Any) -> str:
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return "null"
+    return json.dumps(plain, ensure_ascii=False)
+
+
+def dump_toml(document: Mapping[str, Any]) -> str:
+    """Return a document as TOML in the same order: plain keys, then tables; tables in lists of tables stand inline."""
+    return "\n".join(_toml_table(document, ())).strip() + "\n"
+
+
+def _toml_table(table: Mapping[str, Any], place: tuple[str, ...]) -> Iterable[str]:
+    nested = {key: table[key] for key in key_order(table) if isinstance(table[key], Mapping)}
+    lists = {key: table[key] for key in key_order(table) if _is_list_of_tables(table[key])}
+    for key in key_order(table):
+        if key not in nested and key not in lists:
+            yield f"{_toml_key(key)} = {_toml_value(table[key])}"
+    for key, value in nested.items():
+        here = (*place, _toml_key(key))
+        if not value or any(not isinstance(item, Mapping) for item in value.values()):
+            yield from ("", f"[{'.'.join(here)}]")
+        yield from _toml_table(value, here)
+    for key, rows in lists.items():
+        for row in rows:
+            yield from ("", f"[[{'.'.join((*place, _toml_key(key)))}]]")
+            yield from (f"{_toml_key(k)} = {_toml_value(row[k])}" for k in key_order(row))
+
+
+def _is_list_of_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _toml_key(key: str) -> str:
+    return key if BARE_KEY.fullmatch(key) else _toml_text(key)
+
+
+def _toml_text(text: str) -> str:
+    # JSON's escapes are TOML's, except that TOML wants delete escaped too.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_toml_key(k)} = {_toml_value(value[k])}" for k in key_order(value)) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return _toml_text(value) if isinstance(value, str) else _json_scalar(value)
+
+
+def write_file(path: Path | str, text: str, force: bool = False) -> None:  # noqa: FBT001, FBT002 - the option as given
+    """Write a file whole or not at all.
+
+    The text goes to a temporary file in the same folder, which then takes the place of ``path``: a reader, or an
+    interruption, never meets half a document.
+
+    Raises
+    ------
+    OutputError
+        The file exists and ``force`` is false, or the folder is missing or not writable.
+    """
+    target = Path(path)
+    if target.exists() and not force:
+        raise OutputError(f"output file must be a new one, got {str(path)!r}, which exists; use --force to replace it")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(f"output file must be writable, got {str(path)!r}: {reason}") from None
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,229 @@
+"""Keys of documents, declared once; reading, writing and JSON Schema are derived from the declaration.
+
+A :class:`Table` of :class:`Field` is the declaration; its values have the types below and those of
+:mod:`planner.formats.values`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from planner.errors import UsageError, nearest_name
+from planner.formats.values import UNITS, FieldError, Type, at, refuse
+
+__all__ = ["REQUIRED", "Field", "ListOf", "MapOf", "Nullable", "OneOf", "Table", "unknown_key"]
+
+R = TypeVar("R")
+REQUIRED: Any = object()
+"""The default of a key that must be given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nullable:
+    """A value, or null where there is none."""
+
+    type: Type
+
+    @property
+    def words(self) -> str:
+        """The rule."""
+        return f"{self.type.words}, or null"
+
+    def read(self, value: Any, place: str) -> Any:
+        """Return the value or None."""
+        return None if value is None else self.type.read(value, place)
+
+    def write(self, value: Any) -> Any:
+        """Return the file's value or None."""
+        return None if value is None else self.type.write(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema with null added."""
+        return {"anyOf": [self.type.schema(), {"type": "null"}]}
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A value of the first type that fits."""
+
+    types: tuple[Type, ...]
+
+    @property
+    def words(self) -> str:
+        """The rule."""
+        return " or ".join(kind.words for kind in self.types)
+
+    def read(self, value: Any, place: str) -> Any:
+        """Return what the first fitting type makes of it."""
+        for kind in self.types:
+            try:
+                return kind.read(value, place)
+            except FieldError:
+                continue
+        return refuse(place, self.words, value)
+
+    def write(self, value: Any) -> Any:
+        """Return the value, tuples as lists."""
+        return list(value) if isinstance(value, tuple) else value
+
+    def schema(self) -> dict[str, Any]:
+        """Return a schema with an alternative a type."""
+        return {"anyOf": [kind.schema() for kind in self.types]}
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """From ``least`` to ``most`` values of one type; a tuple in records."""
+
+    item: Type
+    least: int = 0
+    most: int | None = None
+
+    @property
+    def words(self) -> str:
+        """The rule."""
+        size = (
+            f"{self.least} to {self.most} " if self.most is not None else f"at least {self.least} " * bool(self.least)
+        )
+        return f"a list of {size}values, each {self.item.words}"
+
+    def read(self, value: Any, place: str) -> tuple[Any, ...]:
+        """Return the values."""
+        if not isinstance(value, list) or not self.least <= len(value) <= (self.most or len(value)):
+            refuse(place, self.words, value)
+        return tuple(self.item.read(item, at(place, i)) for i, item in enumerate(value))
+
+    def write(self, value: Any) -> list[Any]:
+        """Return the file's values."""
+        return [self.item.write(item) for item in value]
+
+    def schema(self) -> dict[str, Any]:
+        """Return a schema of type array."""
+        bounds = {"minItems": self.least} | ({"maxItems": self.most} if self.most is not None else {})
+        return {"type": "array", "items": self.item.schema()} | bounds
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """Values of one type under keys that match a regular expression, or are among ``choices``."""
+
+    item: Type
+    pattern: str = ".+"
+    choices: tuple[str, ...] = ()
+
+    words = "a table"
+
+    def read(self, value: Any, place: str) -> dict[str, Any]:
+        """Return the values by key."""
+        if not isinstance(value, Mapping):
+            refuse(place, self.words, value)
+        for key in value:
+            if self.choices and key not in self.choices:
+                raise FieldError(at(place, key), unknown_key(key, self.choices))
+            if not re.fullmatch(self.pattern, key):
+                raise FieldError(at(place, key), f"key must match {self.pattern}, got {key!r}")
+        return {key: self.item.read(item, at(place, key)) for key, item in value.items()}
+
+    def write(self, value: Any) -> dict[str, Any]:
+        """Return the file's values by key."""
+        return {str(key): self.item.write(item) for key, item in value.items()}
+
+    def schema(self) -> dict[str, Any]:
+        """Return a schema of type object."""
+        rule = {"enum": list(self.choices)} if self.choices else {"pattern": f"^{self.pattern}$"}
+        return {"type": "object", "propertyNames": rule, "additionalProperties": self.item.schema()}
+
+
+def unknown_key(key: str, known: tuple[str, ...]) -> str:
+    """Return the sentence about a key that is not known: its unit, the nearest one, or all of them."""
+    stem = {name.rpartition("_")[0]: name for name in known if name.rpartition("_")[2] in UNITS}
+    wanted = stem.get(key) or stem.get(key.rpartition("_")[0])
+    if wanted:
+        return f"key must be written with its unit, {wanted!r}, got {key!r}"
+    near = nearest_name(key, known)
+    guess = f"did you mean {near!r}?" if near else f"known: {', '.join(sorted(known))}"
+    return f"key must be a known one, got {key!r}; {guess}"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A key of a table.
+
+    Attributes
+    ----------
+    name : str
+        The key, with the suffix of its unit.
+    type : Type
+    doc : str
+        What it means, for the schema and for the error when it is missing.
+    default : Any
+        Record value where the key is absent; REQUIRED: it must be there.
+    into : str
+        Field of the record; empty: the key.
+    """
+
+    name: str
+    type: Type
+    doc: str
+    default: Any = REQUIRED
+    into: str = ""
+
+    @property
+    def target(self) -> str:
+        """Field of the record."""
+        return self.into or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[R]):
+    """Keys that together are a record: ``make`` is called with one keyword argument a key.
+
+    An expected failure in ``make`` (a record's own rule) becomes a FieldError at the place of the table.
+    """
+
+    fields: tuple[Field, ...]
+    make: Callable[..., R]
+    doc: str = ""
+
+    words = "a table"
+
+    def read(self, value: Any, place: str) -> R:
+        """Return the record of a table of a file."""
+        if not isinstance(value, Mapping):
+            refuse(place, self.words, value)
+        names = tuple(field.name for field in self.fields)
+        for key in value:
+            if key not in names:
+                raise FieldError(at(place, key), unknown_key(key, names))
+        values = {field.target: _read_key(field, value, place) for field in self.fields}
+        try:
+            return self.make(**values)
+        except UsageError as error:
+            raise FieldError(place, str(error)) from None
+
+    def write(self, record: Any) -> dict[str, Any]:
+        """Return the table of a record, or of a mapping with its fields; keys at their default are left out."""
+        table = {}
+        for field in self.fields:
+            value = record[field.target] if isinstance(record, Mapping) else getattr(record, field.target)
+            if field.default is REQUIRED or (value is not None and value != field.default):
+                table[field.name] = field.type.write(value)
+        return table
+
+    def schema(self) -> dict[str, Any]:
+        """Return a schema of type object that allows no other key."""
+        properties = {field.name: field.type.schema() | {"description": field.doc} for field in self.fields}
+        required = sorted(field.name for field in self.fields if field.default is REQUIRED)
+        doc = {"description": self.doc} if self.doc else {}
+        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False} | doc
+
+
+def _read_key(field: Field, table: Mapping[str, Any], place: str) -> Any:
+    if field.name in table:
+        return field.type.read(table[field.name], at(place, field.name))
+    if field.default is REQUIRED:
+        raise FieldError(at(place, field.name), f"key must be given ({field.doc}), got nothing")
+    return field.default

@@ -1,0 +1,114 @@
+"""A kind of document: name, version, syntax, keys, and how older versions become the present one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from planner.errors import InputFileError, VersionError, nearest_name
+from planner.formats.documents import dump_json, dump_toml, parse_text, read_text
+from planner.formats.fields import Table
+from planner.formats.values import FieldError
+
+__all__ = ["Kind", "Upgrade"]
+
+R = TypeVar("R")
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+"""The keys of a document of one version -> those of the next; without ``format`` and ``version``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[R]):
+    """A kind of document.
+
+    Attributes
+    ----------
+    name : str
+        ``format`` is ``planner/<name>``.
+    version : int
+        The present one, written to files.
+    syntax : {"toml", "json"}
+    table : Table
+        Keys of the present version.
+    upgrades : mapping of int to Upgrade
+        From each older version to the next.
+    """
+
+    name: str
+    version: int
+    syntax: str
+    table: Table[R]
+    upgrades: Mapping[int, Upgrade] = field(default_factory=dict)
+
+    @property
+    def format(self) -> str:
+        """Value of the key ``format``."""
+        return f"planner/{self.name}"
+
+    def read(self, path: Path | str) -> R:
+        """Return the record of a file.
+
+        Raises
+        ------
+        InputFileError
+            Unreadable, truncated, of another format, or a key or value against its rule; path and place are named.
+        VersionError
+            Newer than this program.
+        """
+        return self.parse(read_text(path), str(path))
+
+    def parse(self, text: str, path: str) -> R:
+        """Return the record of a text that came from ``path``."""
+        return self.build(parse_text(text, path, self.syntax), path)
+
+    def build(self, document: Mapping[str, Any], path: str) -> R:
+        """Return the record of a parsed document."""
+        keys = dict(document)
+        self._check_format(keys.pop("format", None), path)
+        version = self._checked_version(keys.pop("version", None), path)
+        for old in range(version, self.version):
+            keys = self.upgrades[old](keys)
+        try:
+            return self.table.read(keys, "")
+        except FieldError as error:
+            raise InputFileError(path, error.problem, error.place) from None
+
+    def document(self, record: Any) -> dict[str, Any]:
+        """Return the document of a record, or of a mapping with its fields."""
+        return {"format": self.format, "version": self.version} | self.table.write(record)
+
+    def dump(self, record: Any) -> str:
+        """Return the text of a record's file."""
+        return (dump_toml if self.syntax == "toml" else dump_json)(self.document(record))
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the present version."""
+        table = self.table.schema()
+        opening = {
+            "format": {"const": self.format, "description": "what the document is"},
+            "version": {"const": self.version, "description": "version of the format"},
+        }
+        return table | {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": self.format,
+            "properties": opening | table["properties"],
+            "required": ["format", "version", *table["required"]],
+        }
+
+    def _check_format(self, found: Any, path: str) -> None:
+        if found != self.format:
+            shown = "nothing" if found is None else repr(found)
+            near = nearest_name(found, [self.format]) if isinstance(found, str) else None
+            guess = f"; did you mean {near!r}?" if near else ""
+            raise InputFileError(path, f"value must be {self.format!r}, got {shown}{guess}", "format")
+
+    def _checked_version(self, found: Any, path: str) -> int:
+        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+            shown = "nothing" if found is None else repr(found)
+            raise InputFileError(path, f"value must be a whole number from 1 to {self.version}, got {shown}", "version")
+        if found > self.version:
+            remedy = "the file is newer than this program; update planner"
+            raise VersionError(path, f"value must be at most {self.version}, got {found}; {remedy}", "version")
+        return found

@@ -1,0 +1,72 @@
+"""Network files (TOML): layers as a graph, every attribute spelled out when written.
+
+History, newest first
+---------------------
+1 : first version.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from planner.domain.arrays import LARGEST_COUNT
+from planner.domain.configuration import OPTIMIZERS
+from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network
+from planner.errors import ParameterError
+from planner.formats.fields import Field, ListOf, MapOf, OneOf, Table
+from planner.formats.kinds import Kind
+from planner.formats.values import Flag, Number, Text, Whole
+
+__all__ = ["NETWORK", "read_network", "write_network"]
+
+_ATTRIBUTE = OneOf((Flag(), Whole(least=0), Number(), Text(), ListOf(Whole(least=0), least=2, most=2)))
+_LAYER = Table(
+    (
+        Field("name", Text(), "unique in the network"),
+        Field("kind", Text(tuple(LAYER_KINDS)), "what it computes"),
+        Field("inputs", ListOf(Text(), least=1), "names of the layers it reads; the one before unless given", None),
+        Field("attributes", MapOf(_ATTRIBUTE), "settings of its kind; sizes of both axes are one number or two", None),
+    ),
+    dict[str, Any],
+)
+
+
+def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
+    made: list[Layer] = []
+    for keys_of_layer in layers:
+        before = made[-1].name if made else INPUT
+        inputs = keys_of_layer["inputs"] or (before,)
+        name = keys_of_layer["name"]
+        made.append(Layer(name, keys_of_layer["kind"], inputs, keys_of_layer["attributes"] or {}))
+    if keys["optimizer"] not in OPTIMIZERS:
+        raise ParameterError("optimizer", "one of " + ", ".join(OPTIMIZERS), keys["optimizer"])
+    return Network(layers=tuple(made), **keys)
+
+
+NETWORK = Kind(
+    "network",
+    1,
+    "toml",
+    Table(
+        (
+            Field("name", Text(), "name to refer to it"),
+            Field("input", ListOf(Whole(most=LARGEST_COUNT), 1, 3), "shape of one sample", into="input_shape"),
+            Field("layers", ListOf(_LAYER, least=1), "layers, each behind those it reads"),
+            Field("dataset", Text(), "default data set", None),
+            Field("optimizer", Text(tuple(OPTIMIZERS)), "default optimizer", "sgd-momentum"),
+            Field("notes", Text(), "variant and source", ""),
+        ),
+        _network,
+    ),
+)
+
+
+def read_network(path: Path | str) -> Network:
+    """Return the network of a file; a layer that breaks its rules is an InputFileError naming it."""
+    return NETWORK.read(path)
+
+
+def write_network(network: Network) -> str:
+    """Return the text of a network's file."""
+    return NETWORK.dump(network)

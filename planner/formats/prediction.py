@@ -1,0 +1,197 @@
+"""Predictions as documents (JSON).
+
+History, newest first
+---------------------
+prediction 1, predictions 1 : first versions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from planner.domain.configuration import MODES, OPTIMIZERS, STRATEGIES, Configuration, Settings
+from planner.domain.precision import PRECISIONS
+from planner.domain.prediction import Prediction, Quantity
+from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
+from planner.formats.kinds import Kind
+from planner.formats.values import Flag, Number, Text, Whole
+
+__all__ = [
+    "CONFIGURATION_TABLE",
+    "PREDICTION",
+    "PREDICTIONS",
+    "PREDICTION_TABLE",
+    "WARNING_TABLE",
+    "configuration_keys",
+    "prediction_document",
+    "prediction_keys",
+    "predictions_document",
+]
+
+_MAYBE = Nullable(Number())
+_PROBABILITY = Number()
+CONFIGURATION_TABLE = Table(
+    (
+        Field("nodes", Whole(), "computers"),
+        Field("gpus_per_node", Whole(), "devices of each"),
+        Field("gpus", Whole(), "devices in all"),
+        Field("precision", Text(tuple(PRECISIONS)), "precision of training"),
+        Field("mode", Text(MODES), "synchronous or asynchronous updates"),
+        Field("parallelism", Text(("data", "model", "pipeline", "hybrid")), "how the network is divided"),
+        Field("data_parallel", Whole(), "copies of the network"),
+        Field("tensor_parallel", Whole(), "devices that share each layer"),
+        Field("pipeline_parallel", Whole(), "stages of layers"),
+        Field("virtual_stages", Whole(), "stages of layers on each pipeline rank"),
+        Field("sub_batch", Whole(), "samples of one pass"),
+        Field("accumulation_steps", Whole(), "passes summed up before an update"),
+        Field("mini_batch", Nullable(Whole()), "samples behind an update; null when asynchronous: a distribution"),
+        Field("recompute", Text(("none", "selective", "full")), "activations computed again in the backward pass"),
+        Field("sharding", Whole(least=0, most=3), "stage of sharded state"),
+        Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer", None),
+        Field("strategy", Text(STRATEGIES), "what overlaps in a synchronous step", None),
+        Field("input", Text(("storage", "synthetic")), "where samples come from", None),
+        Field("framework", Text(), "training framework", None),
+    ),
+    dict[str, Any],
+)
+_QUANTITY = Table(
+    (
+        Field("value", _MAYBE, "the prediction"),
+        Field("low", _MAYBE, "lower end of the central 90 % interval"),
+        Field("high", _MAYBE, "upper end"),
+        Field("interval_basis", Text(("none", "assumed", "covariance", "conformal")), "what the interval rests on"),
+    ),
+    dict[str, Any],
+)
+_MINI_BATCH = Table(
+    (
+        *(Field(name, Number(), f"{name} of the samples behind an update") for name in ("mean", "std", "p05", "p95")),
+        Field("probability_in_window", Nullable(_PROBABILITY), "that it lies in the target's window"),
+    ),
+    dict[str, Any],
+)
+_STALENESS = Table(
+    (
+        Field("mean", Number(), "mean of the updates between reading and applying"),
+        Field("std", Number(), "its standard deviation"),
+        Field("pmf", MapOf(_PROBABILITY, pattern="[0-9]+"), "probability of each number of updates"),
+    ),
+    dict[str, Any],
+)
+_TERM = Table(
+    (
+        Field("name", Text(), "name of the term"),
+        Field("thread", Text(("step", "gpu", "update")), "thread that it runs in"),
+        Field("seconds", Number(), "what it takes"),
+        Field("exposed_seconds", Number(), "what it adds to the period of its thread"),
+        Field("share", _PROBABILITY, "exposed part of that period"),
+        Field("origin", Text(), "where its coefficients come from"),
+        Field("calibration", Text(empty=True), "name of their calibration"),
+        Field("extrapolated", Flag(), "whether it lies outside what was fitted"),
+    ),
+    dict[str, Any],
+)
+WARNING_TABLE = Table(
+    (
+        Field("code", Text(), "for programs"),
+        Field("subject", Text(empty=True), "what it is about"),
+        Field("message", Text(), "for people"),
+    ),
+    dict[str, Any],
+)
+_MEMORY = ("weights", "gradients", "optimizer", "activations", "workspace", "framework", "total", "capacity")
+PREDICTION_TABLE = Table(
+    (
+        Field("configuration", CONFIGURATION_TABLE, "what is predicted"),
+        Field("iteration_s", _QUANTITY, "one update; asynchronous: one period of the GPU thread"),
+        Field("update_s", Nullable(_QUANTITY), "one period of the update thread; null when synchronous"),
+        Field(
+            "epoch_s", Nullable(_QUANTITY), "a later epoch (samples cached as far as they fit); null without data set"
+        ),
+        Field("first_epoch_s", Nullable(_QUANTITY), "the first epoch"),
+        Field("samples_per_s", _QUANTITY, "samples a second"),
+        Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch"),
+        Field("staleness", _STALENESS, "distribution of the staleness"),
+        Field(
+            "memory_bytes",
+            Table(tuple(Field(name, Number(), f"{name} on one device") for name in _MEMORY), dict[str, Any]),
+            "memory of one device, by kind",
+        ),
+        Field("terms", ListOf(_TERM), "parts of the periods"),
+        Field("bottleneck", Text(empty=True), "what to improve first"),
+        Field("warnings", ListOf(WARNING_TABLE), "what a reader should know"),
+    ),
+    dict[str, Any],
+)
+PREDICTION = Kind("prediction", 1, "json", PREDICTION_TABLE)
+PREDICTIONS = Kind(
+    "predictions",
+    1,
+    "json",
+    Table((Field("predictions", ListOf(PREDICTION_TABLE), "in the order of the options"),), dict[str, Any]),
+)
+
+
+def prediction_document(prediction: Prediction, settings: Settings | None = None) -> dict[str, Any]:
+    """Return the document of one prediction."""
+    return PREDICTION.document(prediction_keys(prediction, settings))
+
+
+def predictions_document(predictions: Sequence[Prediction], settings: Settings | None = None) -> dict[str, Any]:
+    """Return the document of a list of predictions, in its order."""
+    return PREDICTIONS.document({"predictions": [prediction_keys(one, settings) for one in predictions]})
+
+
+def configuration_keys(configuration: Configuration, settings: Settings | None) -> dict[str, Any]:
+    """Return the keys of a configuration, with what all candidates share where it is given."""
+    c = configuration
+    shared = dict.fromkeys(("optimizer", "strategy", "input", "framework")) if settings is None else asdict(settings)
+    return shared | {
+        "nodes": c.nodes,
+        "gpus_per_node": c.gpus_per_node,
+        "gpus": c.gpus,
+        "precision": c.precision,
+        "mode": c.mode,
+        "parallelism": "data",
+        "data_parallel": c.gpus,
+        "tensor_parallel": 1,
+        "pipeline_parallel": 1,
+        "virtual_stages": 1,
+        "sub_batch": c.sub_batch,
+        "accumulation_steps": c.accumulation_steps,
+        "mini_batch": None if c.mode == "async" else c.gpus * c.sub_batch * c.accumulation_steps,
+        "recompute": "none",
+        "sharding": 0,
+    }
+
+
+def prediction_keys(prediction: Prediction, settings: Settings | None) -> dict[str, Any]:
+    """Return the keys of a prediction: those of its document, but format and version."""
+    p = prediction
+    return {
+        "configuration": configuration_keys(p.configuration, settings),
+        "iteration_s": _quantity_keys(p.iteration_s),
+        "update_s": _quantity_keys(p.update_s),
+        "epoch_s": _quantity_keys(p.epoch_s),
+        "first_epoch_s": _quantity_keys(p.first_epoch_s),
+        "samples_per_s": _quantity_keys(p.samples_per_s),
+        "mini_batch": p.mini_batch,
+        "staleness": p.staleness,
+        "memory_bytes": p.memory_bytes,
+        "terms": p.terms,
+        "bottleneck": p.bottleneck,
+        "warnings": p.warnings,
+    }
+
+
+def _quantity_keys(quantity: Quantity | None) -> Mapping[str, Any] | None:
+    if quantity is None:
+        return None
+    ends = (quantity.low, quantity.high)
+    both = all(end is not None and math.isfinite(end) for end in (quantity.value, *ends))
+    low, high = ends if both else (None, None)
+    basis = quantity.interval_basis if both else "none"
+    return {"value": quantity.value, "low": low, "high": high, "interval_basis": basis}

@@ -1,0 +1,195 @@
+"""Sample files (CSV): one timed call a row.
+
+The first line is ``# planner/samples 1``; further comment lines ``# key: value`` are the circumstances, then comes
+the header. ``stride`` and ``padding`` are one number or ``HxW``. ``passes`` x ``elements`` = elements of the row's
+precision read and written (``traffic`` in records), and what ``bytes`` holds beyond them moves whatever the precision
+(``fixed_bytes``); without ``passes`` all of ``bytes`` is of that kind. Precision ``any`` counts elements of 4 bytes.
+
+History, newest first
+---------------------
+1 : first version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.kernels import TRAFFIC_KINDS
+from planner.domain.precision import PRECISIONS
+from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
+from planner.errors import InputFileError, VersionError, nearest_name
+from planner.formats.documents import read_text
+from planner.formats.tables import TextTable, parse_table, to_numbers, write_table
+
+__all__ = ["COLUMNS", "VERSION", "read_samples", "write_samples"]
+
+VERSION = 1
+COLUMNS = (
+    "kind", "direction", "precision", "device", "library", "m", "n", "k", "batch", "trans_a", "trans_b", "groups",
+    "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride", "padding", "images", "elements", "passes", "bytes",
+    "operation", "ranks", "nodes", "ranks_per_node", "time_s", "spread_s", "repeats", "source", "group", "notes",
+)  # fmt: skip
+REQUIRED = ("kind", "time_s")
+_SIDES = {"stride": ("stride_h", "stride_w"), "padding": ("pad_h", "pad_w")}
+_DERIVED = ("traffic", "fixed_bytes", *_SIDES["stride"], *_SIDES["padding"])
+_PLAIN = tuple(name for name in NUMBER_COLUMNS if name not in _DERIVED)
+_FRACTIONS = ("time_s", "spread_s", "passes", "bytes")
+_ABOVE_ZERO = ("time_s",)
+LARGEST = 1e18
+"""No count, and no time in seconds, is larger."""
+
+
+def read_samples(path: Path | str) -> Samples:
+    """Return the samples of a file.
+
+    Raises
+    ------
+    InputFileError
+        Not a samples file, an unknown column, or a value against its rule, with the line.
+    VersionError
+        Newer than this program.
+    """
+    name = str(path)
+    circumstances, body, skipped = _comments(read_text(path), name)
+    table = parse_table(body, name, skipped)
+    _check_header(table, name, skipped + 1)
+    text = {column: table.columns.get(column, _empty(table)) for column in TEXT_COLUMNS}
+    number = {column: _numbers(table, column, name) for column in _PLAIN}
+    for column, sides in _SIDES.items():
+        number |= zip(sides, _pairs(table, column, name), strict=True)
+    _refuse(text["kind"] == "", table, name, "kind", "given")
+    number |= _traffic(text, number, _numbers(table, "passes", name), table, name)
+    return Samples(text, {column: number[column] for column in NUMBER_COLUMNS}, circumstances)
+
+
+def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
+    lines = text.splitlines(keepends=True)
+    opening = re.fullmatch(r"#\s*planner/samples\s+(\d+)\s*", lines[0]) if lines else None
+    if opening is None:
+        got = repr(lines[0].strip()) if lines else "an empty file"
+        raise InputFileError(path, f"first line must be '# planner/samples {VERSION}', got {got}", "line 1")
+    if int(opening[1]) > VERSION:
+        remedy = "the file is newer than this program; update planner"
+        raise VersionError(path, f"version must be at most {VERSION}, got {opening[1]}; {remedy}", "line 1")
+    circumstances: dict[str, str] = {}
+    for at, line in enumerate(lines[1:], start=1):
+        if not line.startswith("#"):
+            return circumstances, "".join(lines[at:]), at
+        key, colon, value = line[1:].partition(":")
+        if not colon:
+            raise InputFileError(path, f"comment must be '# key: value', got {line.strip()!r}", f"line {at + 1}")
+        circumstances[key.strip()] = value.strip()
+    raise InputFileError(path, "header must follow the comments, got the end of the file", f"line {len(lines)}")
+
+
+def _check_header(table: TextTable, path: str, line: int) -> None:
+    for column in table.columns:
+        if column not in COLUMNS:
+            near = nearest_name(column, COLUMNS)
+            guess = f"; did you mean {near!r}?" if near else ""
+            raise InputFileError(path, f"column must be a known one, got {column!r}{guess}", f"line {line}")
+    for column in REQUIRED:
+        if column not in table.columns:
+            raise InputFileError(path, f"column {column} must be given, got nothing", f"line {line}")
+
+
+def _empty(table: TextTable) -> NDArray[np.str_]:
+    return np.full(table.lines.size, "", dtype=np.str_)
+
+
+def _refuse(wrong: BoolArray, table: TextTable, path: str, column: str, rule: str) -> None:
+    """Raise InputFileError at the first row, of shape (r,), that is wrong."""
+    bad = np.flatnonzero(wrong)
+    if bad.size:
+        cell = table.columns.get(column, _empty(table))[bad[0]]
+        raise InputFileError(path, f"{column} must be {rule}, got {cell!r}", f"line {table.lines[bad[0]]}")
+
+
+def _numbers(table: TextTable, column: str, path: str) -> FloatArray:
+    cells = table.columns.get(column, _empty(table))
+    values = to_numbers(cells)
+    above = column in _ABOVE_ZERO
+    given = ~np.isnan(values)
+    wrong = given & ~((values > 0 if above else values >= 0) & (values <= LARGEST))
+    if column not in _FRACTIONS:
+        wrong |= given & (values % 1 != 0) if np.isfinite(values[given]).all() else wrong
+    if column in REQUIRED:
+        wrong |= ~given
+    kind = "number" if column in _FRACTIONS else "whole number"
+    _refuse(wrong, table, path, column, f"a {kind} {'above 0' if above else 'of at least 0'}, at most {LARGEST:g}")
+    return values
+
+
+def _pairs(table: TextTable, column: str, path: str) -> tuple[FloatArray, FloatArray]:
+    cells = table.columns.get(column, _empty(table))
+    parts = np.char.partition(cells, "x")
+    sides = to_numbers(parts[:, 0]), to_numbers(np.where(parts[:, 1] == "x", parts[:, 2], parts[:, 0]))
+    given = cells != ""
+    whole = np.ones(cells.size, dtype=np.bool_)
+    for side in sides:
+        # A side that is missing or no number is NaN or infinite here, and fails the comparison.
+        whole &= (side >= 0) & (side <= LARGEST) & (np.rint(np.where(np.isfinite(side), side, 0.5)) == side)
+    _refuse(given & ~whole, table, path, column, "a whole number of at least 0, or two as HxW")
+    return sides
+
+
+def _traffic(
+    text: Mapping[str, NDArray[np.str_]],
+    number: Mapping[str, FloatArray],
+    passes: FloatArray,
+    table: TextTable,
+    path: str,
+) -> dict[str, FloatArray]:
+    moved = np.isin(text["kind"], TRAFFIC_KINDS)
+    traffic = np.rint(passes * number["elements"])
+    known = ~np.isnan(traffic)
+    total = number["bytes"]
+    _refuse(moved & ~known & np.isnan(total), table, path, "passes", "given with elements, unless bytes is given")
+    fixed = total - np.where(known, traffic, 0.0) * _itemsize(text["precision"])
+    _refuse(moved & (fixed < 0), table, path, "bytes", "at least passes x elements x bytes of an element")
+    return {
+        "traffic": np.where(moved, np.where(known, traffic, 0.0), np.nan),
+        "fixed_bytes": np.where(moved, np.where(np.isnan(total), 0.0, fixed), np.nan),
+    }
+
+
+def _itemsize(precisions: NDArray[np.str_]) -> FloatArray:
+    sizes = {name: precision.activation_bytes for name, precision in PRECISIONS.items()}
+    return np.array([float(sizes.get(str(name), 4)) for name in precisions], dtype=np.float64)
+
+
+def write_samples(samples: Samples) -> str:
+    """Return the text of a samples file: every column in order, the circumstances sorted."""
+    number = dict(samples.number)
+    traffic, elements = number["traffic"], number["elements"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        passes = np.where(elements > 0, traffic / elements, 0.0 * traffic)
+    total = traffic * _itemsize(samples.text["precision"]) + number["fixed_bytes"]
+    number |= {"passes": passes, "bytes": np.where(np.isnan(total), number["bytes"], total)}
+    columns = {}
+    for column in COLUMNS:
+        if column in samples.text:
+            columns[column] = [str(cell) for cell in samples.text[column]]
+        elif column in _SIDES:
+            columns[column] = [_pair_text(*sides) for sides in zip(*(number[s] for s in _SIDES[column]), strict=True)]
+        else:
+            columns[column] = [_number_text(value) for value in number[column]]
+    comments = "".join(f"# {key}: {samples.circumstances[key]}\n" for key in sorted(samples.circumstances))
+    return f"# planner/samples {VERSION}\n{comments}{write_table(columns)}"
+
+
+def _number_text(value: float) -> str:
+    if np.isnan(value):
+        return ""
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+
+
+def _pair_text(height: float, width: float) -> str:
+    one, other = _number_text(height), _number_text(width)
+    return one if one == other else f"{one}x{other}"

@@ -1,0 +1,53 @@
+"""Requests and planner.toml (TOML): option names, in Python spelling, with their values.
+
+Whether a value suits its option is the command line's business: it parses what stands here as if it had been typed.
+
+History, newest first
+---------------------
+settings 1, request 1 : first versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from planner.formats.fields import Field, ListOf, OneOf, Table
+from planner.formats.kinds import Kind
+from planner.formats.values import Number, Text, Whole
+
+__all__ = ["OPTION_KEYS", "REQUEST", "SETTINGS", "read_request", "read_settings", "write_request"]
+
+OPTION_KEYS = (
+    "network", "dataset", "cluster", "calibration", "framework", "mode", "nodes", "gpus_per_node", "sub_batch",
+    "accumulation", "precision", "tensor", "pipeline", "virtual_stages", "recompute", "sharding", "optimizer",
+    "strategy", "input", "scenario", "task", "tolerance", "parallelism", "objective", "top", "seed",
+)  # fmt: skip
+_SCALAR = (Whole(least=0), Number(), Text())
+_VALUE = OneOf((*_SCALAR, ListOf(OneOf(_SCALAR), least=1)))
+_FIELDS = tuple(Field(name, _VALUE, f"value of --{name.replace('_', '-')}", None) for name in OPTION_KEYS)
+
+
+def _given(**values: Any) -> Mapping[str, Any]:
+    listed = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+    return {key: value for key, value in listed.items() if value is not None}
+
+
+REQUEST = Kind("request", 1, "toml", Table(_FIELDS, _given, "values of options"))
+SETTINGS = Kind("settings", 1, "toml", Table(_FIELDS, _given, "values of options that are not given as such"))
+
+
+def read_request(path: Path | str) -> Mapping[str, Any]:
+    """Return the values of a request file by option name: text, numbers, or lists of them."""
+    return REQUEST.read(path)
+
+
+def write_request(values: Mapping[str, Any]) -> str:
+    """Return the text of a request file."""
+    return REQUEST.dump(dict.fromkeys(OPTION_KEYS) | dict(values))
+
+
+def read_settings(path: Path | str) -> Mapping[str, Any]:
+    """Return the values of a ``planner.toml`` by option name: text, numbers, or lists of them."""
+    return SETTINGS.read(path)

@@ -1,0 +1,215 @@
+"""Types of single values in documents: text, flags, whole numbers, numbers with a unit.
+
+A *type* is any object with ``words`` (the rule, continuing "must be"), ``read`` (file value -> record value, or
+FieldError with the place), ``write`` (the inverse) and ``schema``; :mod:`planner.formats.fields` builds lists and
+tables of them. Numbers with a unit are SI in records; in files the unit is the suffix of their key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+from planner.domain.arrays import LARGEST_COUNT
+
+__all__ = ["UNITS", "Anything", "FieldError", "Flag", "Number", "Text", "Type", "Whole", "at", "refuse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """SI value = number x times / over, two exact factors; ``most`` is the largest believable number."""
+
+    most: float
+    times: float = 1.0
+    over: float = 1.0
+
+
+UNITS = {"GBps": Unit(1e6, 1e9), "GiB": Unit(1e8, 2.0**30), "us": Unit(1e8, over=1e6), "TFLOPps": Unit(1e7, 1e12)}
+PLAIN = Unit(1e300)
+"""Numbers without a unit; what is larger is a mistake in the file."""
+
+
+class FieldError(Exception):
+    """A value that its key does not allow; the reader of the file adds the path."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place}: {problem}")
+        self.place, self.problem = place, problem
+
+
+class Type(Protocol):
+    """What a value of a key may be."""
+
+    @property
+    def words(self) -> str:
+        """The rule, continuing the words "must be"."""
+
+    def read(self, value: Any, place: str) -> Any:
+        """Return the record's value, or raise FieldError."""
+
+    def write(self, value: Any) -> Any:
+        """Return the file's value of a record's value."""
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema."""
+
+
+def at(place: str, key: str | int) -> str:
+    """Return the place of a key, or of a position, inside another place."""
+    if isinstance(key, int):
+        return f"{place}[{key}]"
+    return f"{place}.{key}" if place else key
+
+
+def refuse(place: str, rule: str, value: Any) -> NoReturn:
+    """Raise the FieldError of a value that breaks its rule."""
+    shown = repr(value) if isinstance(value, str) else str(value)
+    if isinstance(value, Mapping | list):
+        shown = "a table" if isinstance(value, Mapping) else "a list"
+    raise FieldError(place, f"value must be {rule}, got {shown}")
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Whatever the syntax can hold."""
+
+    words = "any value"
+
+    def read(self, value: Any, place: str) -> Any:
+        """Return the value."""
+        del place
+        return value
+
+    def write(self, value: Any) -> Any:
+        """Return the value."""
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema that allows everything."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string; one of ``choices`` where there are any, and not empty unless ``empty``."""
+
+    choices: tuple[str, ...] = ()
+    empty: bool = False
+
+    @property
+    def words(self) -> str:
+        """The rule."""
+        return "one of " + ", ".join(self.choices) if self.choices else "text"
+
+    def read(self, value: Any, place: str) -> str:
+        """Return the text."""
+        allowed = self.choices or (value,)
+        if not isinstance(value, str) or value not in allowed or not (value or self.empty):
+            refuse(place, "text that is not empty" if value == "" and not self.choices else self.words, value)
+        return value
+
+    def write(self, value: Any) -> str:
+        """Return the text."""
+        return str(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return a schema of type string."""
+        rule: dict[str, Any] = {"enum": list(self.choices)} if self.choices else {}
+        return {"type": "string"} | rule | ({} if self.empty or self.choices else {"minLength": 1})
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """True or false."""
+
+    words = "true or false"
+
+    def read(self, value: Any, place: str) -> bool:
+        """Return the flag."""
+        if not isinstance(value, bool):
+            refuse(place, self.words, value)
+        return value
+
+    def write(self, value: Any) -> bool:
+        """Return the flag."""
+        return bool(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return a schema of type boolean."""
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number from ``least`` to ``most``."""
+
+    least: int = 1
+    most: int = LARGEST_COUNT
+
+    @property
+    def words(self) -> str:
+        """The rule."""
+        return f"a whole number from {self.least} to {self.most}"
+
+    def read(self, value: Any, place: str) -> int:
+        """Return the number."""
+        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
+            refuse(place, self.words, value)
+        return value
+
+    def write(self, value: Any) -> int:
+        """Return the number."""
+        return int(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return a schema of type integer."""
+        return {"type": "integer", "minimum": self.least, "maximum": self.most}
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A finite number of a unit: at least ``least``, or above it, and no larger than the unit makes sense."""
+
+    unit: str = ""
+    least: float = 0.0
+    above: bool = False
+
+    @property
+    def scale(self) -> Unit:
+        """The unit."""
+        return UNITS[self.unit] if self.unit else PLAIN
+
+    @property
+    def words(self) -> str:
+        """The rule."""
+        bound = "above" if self.above else "of at least"
+        lower = f" {bound} {self.least:g}" if math.isfinite(self.least) else ""
+        return f"a number{' of ' + self.unit if self.unit else ''}{lower}, at most {self.scale.most:g}"
+
+    def read(self, value: Any, place: str) -> float:
+        """Return the number in SI."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            rule = self.words + (" (the unit stands in the key)" if self.unit and isinstance(value, str) else "")
+            refuse(place, rule, value)
+        low = value > self.least if self.above else value >= self.least
+        if not (low and abs(value) <= self.scale.most):
+            refuse(place, self.words, value)
+        return float(value) * self.scale.times / self.scale.over
+
+    def write(self, value: Any) -> float | None:
+        """Return the shortest number of units that reads as this; None where it is not finite."""
+        number = float(value)
+        if not math.isfinite(number) or not self.unit:
+            return number if math.isfinite(number) else None
+        exact = number * self.scale.over / self.scale.times
+        short = (float(f"{exact:.{digits}g}") for digits in (15, 16))
+        near = (*short, exact, math.nextafter(exact, 0), math.nextafter(exact, math.inf))
+        return next((guess for guess in near if guess * self.scale.times / self.scale.over == number), exact)
+
+    def schema(self) -> dict[str, Any]:
+        """Return a schema of type number."""
+        low = {"exclusiveMinimum" if self.above else "minimum": self.least} if math.isfinite(self.least) else {}
+        high = {"maximum": self.scale.most} if self.unit else {}
+        return {"type": "number"} | low | high
