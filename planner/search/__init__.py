@@ -1,0 +1,1 @@
+"""From a request to ranked plans: the space, what is refused and why, the exhaustive search, the order of plans."""

@@ -1,0 +1,60 @@
+"""What a searcher may ask: prices of configurations, and everything about the few that are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, IntArray
+from planner.domain.configuration import Configurations
+from planner.domain.prediction import Prediction, Predictions
+
+__all__ = ["Evaluator", "Priced", "joined_configurations"]
+
+
+class Evaluator(Protocol):
+    """Prices configurations; searchers depend on this and not on how it is done."""
+
+    def evaluate(self, configurations: Configurations) -> Predictions:
+        """Return the predictions of n configurations as arrays of shape (n,)."""
+
+    def describe(
+        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
+    ) -> list[Prediction]:
+        """Return the predictions with every field; ``window`` gives the accepted mini-batches of a mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """n configurations with their predictions."""
+
+    configurations: Configurations
+    predictions: Predictions
+
+    @property
+    def size(self) -> int:
+        """Number of configurations."""
+        return self.configurations.size
+
+    def take(self, chosen: IntArray | BoolArray | slice) -> Priced:
+        """Return those at positions, where a mask is true, or of a slice."""
+        arrays = {f.name: getattr(self.predictions, f.name)[chosen] for f in fields(Predictions)}
+        return Priced(self.configurations.take(chosen), Predictions(**arrays))
+
+    def joined(self, other: Priced) -> Priced:
+        """Return these, then those of ``other``."""
+        columns = {
+            f.name: np.concatenate([getattr(self.predictions, f.name), getattr(other.predictions, f.name)])
+            for f in fields(Predictions)
+        }
+        return Priced(joined_configurations([self.configurations, other.configurations]), Predictions(**columns))
+
+
+def joined_configurations(parts: list[Configurations]) -> Configurations:
+    """Return the configurations of parts with equal ``precisions``, one after another."""
+    names = [f.name for f in fields(Configurations) if f.name != "precisions"]
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Configurations(**columns, precisions=parts[0].precisions)

@@ -1,0 +1,162 @@
+"""Price every candidate that is not refused, and keep the best: certified, since nothing is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.configuration import MODES, Configurations
+from planner.domain.request import SpaceRequest
+from planner.search.evaluator import Evaluator, Priced, joined_configurations
+from planner.search.feasibility import ABOVE, BELOW, KEPT, REASONS, Rules
+from planner.search.pareto import pareto_front
+from planner.search.ranking import Order, rounded
+from planner.search.space import CHUNK, Limits, Space, space_of
+
+__all__ = ["Outcome", "search"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a search found.
+
+    Attributes
+    ----------
+    best : Priced or None
+        The first ones, in order; None: nothing satisfies the request.
+    pareto : Priced or None
+        The front of objective, GPUs and distance from the target, in order; None where not asked for.
+    nearest : Priced or None
+        Where nothing satisfies the request: for each mode the nearest below and above its window.
+    candidates, evaluated : int
+        In all; priced and satisfying the request.
+    refused : mapping of reason to int
+        The others: ``evaluated`` and these add up to ``candidates``.
+    """
+
+    best: Priced | None
+    pareto: Priced | None
+    nearest: Priced | None
+    candidates: int
+    evaluated: int
+    refused: Mapping[str, int]
+
+
+def search(
+    request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool = False
+) -> Outcome:
+    """Return the best ``keep`` of all candidates of a request.
+
+    Raises
+    ------
+    UsageError
+        As :func:`planner.search.space.space_of`.
+    """
+    space = space_of(request, limits)
+    run = _Run(evaluator, order, Rules.of(request, limits, space.precisions), keep, pareto)
+    for batch in _batches(run.sift(chunk) for chunk in space.chunks()):
+        run.price(batch)
+    return run.outcome(space)
+
+
+def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
+    """Join parts of at most CHUNK until another would exceed it: few and large calls of the evaluator."""
+    held: list[Configurations] = []
+    size = 0
+    for part in parts:
+        if size and size + part.size > CHUNK:
+            yield joined_configurations(held)
+            held, size = [], 0
+        if part.size:
+            held.append(part)
+            size += part.size
+    if held:
+        yield joined_configurations(held)
+
+
+@dataclass(slots=True)
+class _Run:
+    """What a search has seen so far."""
+
+    evaluator: Evaluator
+    order: Order
+    rules: Rules
+    keep: int
+    wants_pareto: bool
+    counts: IntArray = field(default_factory=lambda: np.zeros(len(REASONS), dtype=np.int64))
+    best: Priced | None = None
+    pareto: Priced | None = None
+    nearest: dict[tuple[int, int], tuple[float, Configurations]] = field(default_factory=dict)
+
+    def sift(self, chunk: Configurations) -> Configurations:
+        """Count those that need no price to be refused, and return the others."""
+        why = self.rules.why_not_before_pricing(chunk)
+        kept = why == KEPT
+        self.counts += np.bincount(why[~kept], minlength=len(REASONS))
+        if self.best is None:
+            fits = self.rules.fits(chunk)
+            self._offer(chunk, chunk.synchronous_mini_batch.astype(np.float64), np.where(fits, why, KEPT))
+        return chunk.take(kept)
+
+    def price(self, batch: Configurations) -> None:
+        """Price a batch, and keep what is good in it."""
+        predictions = self.evaluator.evaluate(batch)
+        why = self.rules.why_not_after_pricing(batch, predictions.mini_batch_mean)
+        self.counts += np.bincount(why, minlength=len(REASONS))
+        lawful = why == KEPT
+        if lawful.any():
+            priced = Priced(batch, predictions).take(lawful)
+            self.best = self.order.best(_after(self.best, priced), self.keep)
+            if self.wants_pareto:
+                self.pareto = self._front(_after(self.pareto, priced))
+        if self.best is None:
+            self._offer(batch, predictions.mini_batch_mean, why)
+
+    def outcome(self, space: Space) -> Outcome:
+        """Return what was found in the whole of a space."""
+        refused = space.refused()
+        refused |= {REASONS[i]: int(n) for i, n in enumerate(self.counts) if i != KEPT and n}
+        evaluated = int(self.counts[KEPT])
+        nearest = self._nearest() if self.best is None else None
+        return Outcome(self.best, self.pareto, nearest, space.candidates, evaluated, refused)
+
+    def _front(self, priced: Priced) -> Priced:
+        ordered = self.order.best(priced, priced.size)
+        gpus = ordered.configurations.gpus
+        return ordered.take(pareto_front(self.order.values(ordered), gpus, self.order.distances(ordered)))
+
+    def _offer(self, configurations: Configurations, mini_batch: FloatArray, why: IntArray) -> None:
+        """Keep those nearest to the window, by mode and side, all that are equally near."""
+        distance = rounded(np.abs(rounded(mini_batch) - self.order.target_batch))
+        for mode in range(len(MODES)):
+            for side in (BELOW, ABOVE):
+                here = (configurations.mode == mode) & (why == side) & np.isfinite(distance)
+                if here.any():
+                    self._offer_side((mode, side), configurations, distance, here)
+
+    def _offer_side(
+        self, key: tuple[int, int], configurations: Configurations, distance: FloatArray, here: BoolArray
+    ) -> None:
+        least = float(distance[here].min())
+        known = self.nearest.get(key, (np.inf, None))
+        if least > known[0]:
+            return
+        found = configurations.take(here & (distance == least))
+        same = [known[1]] if least == known[0] and known[1] is not None else []
+        self.nearest[key] = (least, joined_configurations([*same, found]))
+
+    def _nearest(self) -> Priced | None:
+        """Return the best of the equally near ones, by mode and side."""
+        result: Priced | None = None
+        for key in sorted(self.nearest):
+            configurations = self.nearest[key][1]
+            one = self.order.best(Priced(configurations, self.evaluator.evaluate(configurations)), 1)
+            result = _after(result, one)
+        return result
+
+
+def _after(before: Priced | None, priced: Priced) -> Priced:
+    return priced if before is None else before.joined(priced)

@@ -1,0 +1,101 @@
+"""The sentences that say why a plan stands where it stands."""
+
+from __future__ import annotations
+
+from planner.domain.configuration import Configuration
+from planner.search.evaluator import Priced
+from planner.search.ranking import Order
+from planner.units import format_bytes, format_seconds
+
+__all__ = ["label", "whys", "whys_nearest", "whys_pareto"]
+
+
+def label(configuration: Configuration) -> str:
+    """Return a configuration in a few words."""
+    c = configuration
+    accumulation = f" x {c.accumulation_steps} accumulated" if c.accumulation_steps > 1 else ""
+    nodes = f"{c.nodes} node{'s' if c.nodes > 1 else ''}"
+    return f"{nodes} x {c.gpus_per_node} GPUs, sub-batch {c.sub_batch}{accumulation}, {c.precision}, {c.mode}"
+
+
+def whys(order: Order, best: Priced, evaluated: int, reported: int) -> list[str]:
+    """Return why each of the first ``reported`` plans of ``best`` stands there.
+
+    ``best`` is in order and holds one plan more than is reported, where there is one: the first is compared with it.
+    """
+    if best.size == 0:
+        return []
+    values = order.values(best)
+    superlative, comparative = _words(order)
+    first = f"{superlative} of {evaluated:,} plan{'s' if evaluated > 1 else ''}: {_shown(order, values[0])}"
+    if best.size > 1:
+        second = label(best.configurations.one(1))
+        if values[1] == values[0]:
+            first += f"; same within 9 digits as {second}, {_difference(order, best, 0, 1)}"
+        else:
+            first += f"; the next, {second}, is {_percent(values[1], values[0])} {comparative}"
+    sentences = [first]
+    for i in range(1, min(reported, best.size)):
+        if values[i] == values[i - 1]:
+            sentences.append(f"same within 9 digits as position {i}, {_difference(order, best, i, i - 1)}")
+        else:
+            sentences.append(f"{_percent(values[i], values[0])} {comparative} than position 1")
+    return sentences[:reported]
+
+
+def whys_pareto(order: Order, front: Priced) -> list[str]:
+    """Return why each plan of a Pareto front is on it."""
+    rows = zip(order.values(front), front.configurations.gpus, order.distances(front), strict=True)
+    return [
+        f"no plan is better in one and no worse in the others: {_shown(order, value)}, {gpus} GPUs, "
+        f"{distance:.4g} samples from the target"
+        for value, gpus, distance in rows
+    ]
+
+
+def whys_nearest(order: Order, nearest: Priced, windows: list[tuple[float, float]]) -> list[str]:
+    """Return why each plan outside its window (low, high) [samples] is shown."""
+    sentences = []
+    for mean, (low, high) in zip(nearest.predictions.mini_batch_mean, windows, strict=True):
+        side = "below" if mean < low else "above"
+        off = abs(mean / order.target_batch - 1)
+        sentences.append(
+            f"nearest {side} the window {low:.6g} to {high:.6g}: mini-batch {mean:.6g}, {off:.2%} from the target"
+        )
+    return sentences
+
+
+def _words(order: Order) -> tuple[str, str]:
+    if order.objective == "cost":
+        return ("cheapest epoch" if order.has_dataset else "cheapest sample", "dearer")
+    return ("shortest epoch" if order.has_dataset else "most samples per second", "slower")
+
+
+def _shown(order: Order, value: float) -> str:
+    if order.objective == "cost":
+        return f"{value:.4g} USD"
+    return format_seconds(float(value)) if order.has_dataset else f"{1 / value:.4g} samples/s"
+
+
+def _percent(value: float, least: float) -> str:
+    return f"{100 * (value / least - 1):.2g} %"
+
+
+def _used(memory_bytes: float) -> str:
+    return f"{format_bytes(memory_bytes)} used"
+
+
+def _difference(order: Order, best: Priced, one: int, other: int) -> str:
+    """Return in what ``one`` differs from ``other`` where the objective does not decide."""
+    c, p = best.configurations, best.predictions
+    columns = (
+        (c.gpus, "fewer GPUs", "more GPUs", "{:,}".format),
+        (p.staleness_mean, "smaller staleness", "larger staleness", "{:.4g}".format),
+        (order.distances(best), "nearer the target", "farther from the target", "{:.4g} samples".format),
+        (p.memory_bytes, "larger memory margin", "smaller memory margin", _used),
+    )
+    for key, (column, less, more, shown) in zip(order.keys(best)[1:], columns, strict=False):
+        if key[one] != key[other]:
+            word = less if key[one] < key[other] else more
+            return f"{word} ({shown(column[one])} against {shown(column[other])})"
+    return ("earlier" if one < other else "later") + " in configuration order"

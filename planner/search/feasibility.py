@@ -1,0 +1,70 @@
+"""Which candidates are refused, and why: cheap reasons first, so that only the rest is priced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.configuration import MODES, Configurations
+from planner.domain.request import SpaceRequest
+from planner.search.space import Limits, accepted_mini_batches
+
+__all__ = ["ABOVE", "BELOW", "KEPT", "MEMORY", "REASONS", "Rules"]
+
+REASONS = (
+    "",
+    "accumulation in an asynchronous plan",
+    "mini-batch below the window",
+    "mini-batch above the window",
+    "sub-batch larger than fits in memory",
+)
+"""Why a candidate is refused; a code is a position here, and 0 keeps it."""
+
+KEPT, _ACCUMULATION, BELOW, ABOVE, MEMORY = range(len(REASONS))
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The constraints of a request as arrays.
+
+    Attributes
+    ----------
+    low, high : ndarray of float, shape (modes,)
+        Accepted mini-batches [samples], in the order of MODES.
+    largest_sub_batch : ndarray of int, shape (precisions,)
+        In the order of the space's precisions.
+    """
+
+    low: FloatArray
+    high: FloatArray
+    largest_sub_batch: IntArray
+
+    @staticmethod
+    def of(request: SpaceRequest, limits: Limits, precisions: tuple[str, ...]) -> Rules:
+        """Return the rules of a request for a space with these precisions."""
+        windows = np.array([accepted_mini_batches(request, mode) for mode in MODES])
+        largest = np.array([limits.fits(precision) for precision in precisions], dtype=np.int64)
+        return Rules(windows[:, 0], windows[:, 1], largest)
+
+    def fits(self, configurations: Configurations) -> BoolArray:
+        """Return whether each sub-batch fits in memory, shape (n,)."""
+        return np.less_equal(configurations.sub_batch, self.largest_sub_batch[configurations.precision])
+
+    def why_not_before_pricing(self, configurations: Configurations) -> IntArray:
+        """Return the reason of each that needs no price, as positions in REASONS, shape (n,)."""
+        is_async = configurations.is_async
+        window = np.where(is_async, KEPT, self._window(configurations, configurations.synchronous_mini_batch))
+        accumulated = is_async & (configurations.accumulation_steps > 1)
+        reasons = np.where(accumulated, _ACCUMULATION, window)
+        return np.where((reasons == KEPT) & ~self.fits(configurations), MEMORY, reasons)
+
+    def why_not_after_pricing(self, configurations: Configurations, mini_batch_mean: FloatArray) -> IntArray:
+        """Return the reason of each, given the mean mini-batch (n,) [samples], as positions in REASONS."""
+        return np.where(configurations.is_async, self._window(configurations, mini_batch_mean), KEPT)
+
+    def _window(self, configurations: Configurations, mini_batch: FloatArray | IntArray) -> IntArray:
+        low, high = self.low[configurations.mode], self.high[configurations.mode]
+        # written so that NaN, which is neither, is refused
+        return np.where(mini_batch < low, BELOW, np.where(mini_batch <= high, KEPT, ABOVE))

@@ -1,0 +1,52 @@
+"""The Pareto front of three quantities, of which one (the number of GPUs) takes few values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
+
+__all__ = ["pareto_front"]
+
+
+def pareto_front(value: FloatArray, gpus: IntArray, distance: FloatArray) -> IntArray:
+    """Return the positions of the points that no other dominates, ascending; smaller is better in all three.
+
+    A point dominates another if it is nowhere worse and somewhere better. Of equal points the first is kept. Exact, in
+    O(k log k) for k points: sorted by (gpus, value, distance), a point survives within its GPU count where its
+    distance is below the running minimum; the survivors of ascending GPU counts are then held against the staircase
+    (value up, distance down) of all smaller counts.
+
+    Parameters
+    ----------
+    value, gpus, distance : ndarray, shape (k,)
+        Without NaN.
+    """
+    k = value.size
+    if k == 0:
+        return np.empty(0, dtype=np.int64)
+    order = np.lexsort((distance, value, gpus))
+    counts, group = np.unique(gpus[order], return_inverse=True)
+    rank = np.unique(distance, return_inverse=True)[1][order]
+    order = order[_below_all_before(rank - group * k)]  # every group starts below all groups before it
+    parts = np.split(order, np.searchsorted(gpus[order], counts[1:]))
+    kept: list[IntArray] = []
+    stairs_value, stairs_distance = np.empty(0), np.empty(0)
+    for part in parts:
+        step = np.searchsorted(stairs_value, value[part], side="right") - 1
+        least = np.append(stairs_distance, np.inf)[step]  # step -1: no smaller count is as fast
+        part = part[distance[part] < least]  # noqa: PLW2901 - the same points, fewer
+        kept.append(part)
+        merged_value = np.concatenate([stairs_value, value[part]])
+        merged_distance = np.concatenate([stairs_distance, distance[part]])
+        stairs = np.lexsort((merged_distance, merged_value))
+        stairs = stairs[_below_all_before(merged_distance[stairs])]
+        stairs_value, stairs_distance = merged_value[stairs], merged_distance[stairs]
+    return np.sort(np.concatenate(kept))
+
+
+def _below_all_before(values: FloatArray | IntArray) -> BoolArray:
+    """Return where a value (k,) is below every value before it."""
+    mask = np.ones(values.size, dtype=np.bool_)
+    mask[1:] = values[1:] < np.minimum.accumulate(values)[:-1]
+    return mask

@@ -1,0 +1,105 @@
+"""The order of plans.
+
+Compared one after another, smaller first: the objective, GPUs, staleness, distance from the target, memory, the
+configuration itself. Computed values are rounded to 9 significant digits before, so that rounding noise never decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.request import Problem, SpaceRequest
+from planner.errors import ParameterError, UsageError
+from planner.search.evaluator import Priced
+
+__all__ = ["OBJECTIVES", "Order", "order_of", "rounded"]
+
+OBJECTIVES = ("epoch-time", "cost", "time-to-accuracy")
+DIGITS = 9
+
+LeadingKey = Callable[[Priced], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The total order of one request.
+
+    Attributes
+    ----------
+    objective : {"epoch-time", "cost"}
+    target_batch : int
+    has_dataset : bool
+        Without a data set, seconds per sample stand for the epoch.
+    usd_per_gpu_hour : float or None
+    leading : callable of Priced (n,) to ndarray (n,), or None
+        Compared before all others, smaller first.
+    """
+
+    objective: str
+    target_batch: int
+    has_dataset: bool
+    usd_per_gpu_hour: float | None = None
+    leading: LeadingKey | None = None
+
+    def values(self, priced: Priced) -> FloatArray:
+        """Return the objective (n,): epoch time [s] (without a data set s/sample), or its cost [USD], rounded."""
+        seconds = priced.predictions.epoch_s if self.has_dataset else 1.0 / priced.predictions.samples_per_s
+        if self.objective == "cost":
+            seconds = seconds * priced.configurations.gpus * (self.usd_per_gpu_hour or 0.0) / 3600.0
+        return rounded(seconds)
+
+    def distances(self, priced: Priced) -> FloatArray:
+        """Return the distance of the mean mini-batch from the target (n,) [samples], rounded."""
+        return rounded(np.abs(rounded(priced.predictions.mini_batch_mean) - self.target_batch))
+
+    def keys(self, priced: Priced) -> list[FloatArray | IntArray]:
+        """Return the columns that are compared, (n,) each, the first one first."""
+        c, p = priced.configurations, priced.predictions
+        columns: list[FloatArray | IntArray] = [] if self.leading is None else [rounded(self.leading(priced))]
+        columns += [self.values(priced), c.gpus, rounded(p.staleness_mean), self.distances(priced)]
+        columns += [rounded(p.memory_bytes), c.nodes, c.gpus_per_node, c.sub_batch, c.accumulation_steps]
+        return [*columns, c.precision, c.mode]
+
+    def best(self, priced: Priced, keep: int) -> Priced:
+        """Return the first ``keep`` in order."""
+        if priced.size > keep:
+            first = self.values(priced) if self.leading is None else rounded(self.leading(priced))
+            worst = np.partition(first, keep - 1)[keep - 1]
+            priced = priced.take(~(first > worst))  # not "<=": NaN, which comes last, must not empty the pool
+        return priced.take(np.lexsort(self.keys(priced)[::-1])[:keep])
+
+
+def order_of(problem: Problem, request: SpaceRequest) -> Order:
+    """Return the order of a request.
+
+    Raises
+    ------
+    ParameterError
+        Unknown objective.
+    UsageError
+        ``cost`` without a price, or ``time-to-accuracy``, which is not supported yet.
+    """
+    if request.objective not in OBJECTIVES:
+        raise ParameterError("objective", "one of " + ", ".join(OBJECTIVES), request.objective)
+    if request.objective == "time-to-accuracy":
+        raise UsageError("objective must be epoch-time or cost, got 'time-to-accuracy', which is not supported yet")
+    price = problem.cluster.usd_per_gpu_hour
+    if request.objective == "cost" and price is None:
+        raise UsageError(
+            f"objective 'cost' must have a price, got none in cluster {problem.cluster.name}; "
+            "write usd_per_gpu_hour under [price] in its file"
+        )
+    return Order(request.objective, request.target_batch, problem.dataset is not None, price)
+
+
+def rounded(values: FloatArray) -> FloatArray:
+    """Return values (n,) rounded to 9 significant digits; zero, infinity and NaN stay."""
+    x = np.asarray(values, dtype=np.float64)
+    ordinary = np.isfinite(x) & (x != 0)
+    exponent = np.floor(np.log10(np.abs(x, where=ordinary, out=np.ones_like(x))))
+    scale = 10.0 ** np.clip(DIGITS - 1 - exponent, -300, 300)
+    return np.where(ordinary, np.round(x * scale) / scale, x)

@@ -1,0 +1,272 @@
+"""All lawful candidates of a request as arrays, counted, in chunks that bound the memory.
+
+N: nodes; g: GPUs per node; n: sub-batch; a: accumulation steps; [lo, hi]: accepted mini-batches.
+
+The space is a list of blocks, one a precision and mode; a block is a product N x g x n of *bases*, each with its
+accumulation steps. Unless they are asked for, those of a synchronous base are solved from N·g·n·a in [lo, hi]:
+a = ⌈lo / Ngn⌉ ... ⌊hi / Ngn⌋. A base without such a value keeps its last one below and its first one above the
+window: they are refused, and tell which plans come nearest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.domain.arrays import LARGEST_COUNT, IntArray, check_count, check_not_negative, frozen_map
+from planner.domain.configuration import MODES, Configurations
+from planner.domain.precision import PRECISIONS, precision_named
+from planner.domain.request import SpaceRequest
+from planner.errors import ParameterError, UsageError
+
+__all__ = ["CHUNK", "LARGEST_SPACE", "Block", "Limits", "Space", "accepted_mini_batches", "space_of"]
+
+CHUNK = 2**17
+"""Candidates handled at once; some 15 MB with their predictions."""
+
+LARGEST_SPACE = 10**8
+"""Candidates that are enumerated at most; more would take minutes, and are refused instead."""
+
+_SLACK = 1e-12  # relative; a product such as 100 x 1.1 must not lose its own edge to rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the machine allows.
+
+    Attributes
+    ----------
+    cluster : str
+    nodes, gpus_per_node : int
+        That it has.
+    largest_sub_batch : mapping of precision to int
+        The largest that fits the memory of one device; 0: not even one sample.
+    refused_precisions : mapping of precision to str
+        Those without a usable sub-model, with the reason.
+    sub_batch_factor : int
+        Of the scenario; multiplies the largest sub-batch of fp32 plans.
+    """
+
+    cluster: str
+    nodes: int
+    gpus_per_node: int
+    largest_sub_batch: Mapping[str, int]
+    refused_precisions: Mapping[str, str]
+    sub_batch_factor: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "largest_sub_batch", frozen_map(self.largest_sub_batch))
+        object.__setattr__(self, "refused_precisions", frozen_map(self.refused_precisions))
+
+    def factor(self, precision: str) -> int:
+        """Return the scenario's factor on the largest sub-batch of a precision."""
+        return self.sub_batch_factor if precision == "fp32" else 1
+
+    def fits(self, precision: str) -> int:
+        """Return the largest sub-batch of a precision, the scenario included."""
+        return self.largest_sub_batch[precision] * self.factor(precision)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Candidates of one precision and mode: a product of values, each an ascending integer ndarray.
+
+    ``accumulation`` None: solved for ``window`` [whole samples]. ``refused``: why none of them can be priced.
+    """
+
+    nodes: IntArray
+    gpus_per_node: IntArray
+    sub_batch: IntArray
+    accumulation: IntArray | None
+    window: tuple[int, int]
+    precision: str
+    mode: str
+    refused: str = ""
+
+    @property
+    def bases(self) -> int:
+        """Number of (nodes, GPUs per node, sub-batch)."""
+        return self.nodes.size * self.gpus_per_node.size * self.sub_batch.size
+
+    def count(self) -> int:
+        """Return the number of candidates, without making them."""
+        if self.accumulation is not None:
+            return self.bases * self.accumulation.size
+        return sum(int(steps.sum()) for _, _, steps in self._solved_bases())
+
+    def candidates(self) -> Iterator[tuple[IntArray, IntArray, IntArray, IntArray]]:
+        """Yield nodes, GPUs per node, sub-batch and accumulation steps, each (k,) with k at most CHUNK."""
+        for base, first, steps in self._solved_bases():
+            ends = np.cumsum(steps)
+            for start in range(0, int(ends[-1]), CHUNK):
+                flat = np.arange(start, min(start + CHUNK, int(ends[-1])))
+                owner = np.searchsorted(ends, flat, side="right")
+                step = flat - (ends - steps)[owner]
+                accumulation = first[owner] + step if self.accumulation is None else self.accumulation[step]
+                nodes, gpus, sub_batch = (column[owner] for column in base)
+                yield nodes, gpus, sub_batch, accumulation
+
+    def _solved_bases(self) -> Iterator[tuple[tuple[IntArray, IntArray, IntArray], IntArray, IntArray]]:
+        """Yield bases, the first accumulation of each and how many it has, each array (b,) with b at most CHUNK."""
+        shape = (self.nodes.size, self.gpus_per_node.size, self.sub_batch.size)
+        for start in range(0, self.bases, CHUNK):
+            i, j, k = np.unravel_index(np.arange(start, min(start + CHUNK, self.bases)), shape)
+            base = (self.nodes[i], self.gpus_per_node[j], self.sub_batch[k])
+            if self.accumulation is None:
+                yield base, *_accumulations(base[0] * base[1] * base[2], self.window)
+            else:
+                yield base, np.ones(i.size, dtype=np.int64), np.full(i.size, self.accumulation.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The blocks of a request, the candidates of each, and the precisions that can be priced, as in PRECISIONS."""
+
+    blocks: tuple[Block, ...]
+    counts: tuple[int, ...]
+    precisions: tuple[str, ...]
+
+    @property
+    def candidates(self) -> int:
+        """How many there are, those of refused precisions included."""
+        return sum(self.counts)
+
+    def refused(self) -> dict[str, int]:
+        """Return the candidates of refused blocks, counted by reason."""
+        total: dict[str, int] = {}
+        for block, count in zip(self.blocks, self.counts, strict=True):
+            if block.refused:
+                total[block.refused] = total.get(block.refused, 0) + count
+        return total
+
+    def chunks(self) -> Iterator[Configurations]:
+        """Yield all candidates that are not refused with their block, at most CHUNK at a time."""
+        for block in self.blocks:
+            if block.refused:
+                continue
+            precision, mode = self.precisions.index(block.precision), MODES.index(block.mode)
+            for nodes, gpus, sub_batch, accumulation in block.candidates():
+                yield Configurations(
+                    nodes,
+                    gpus,
+                    sub_batch,
+                    accumulation,
+                    np.full(nodes.size, precision),
+                    np.full(nodes.size, mode),
+                    self.precisions,
+                )
+
+
+def accepted_mini_batches(request: SpaceRequest, mode: str) -> tuple[float, float]:
+    """Return the window of a mode [samples], wider by a rounding error."""
+    low, high = request.window(mode)
+    return low * (1 - math.copysign(_SLACK, low)), high * (1 + _SLACK)
+
+
+def space_of(request: SpaceRequest, limits: Limits) -> Space:
+    """Return the space of a request on a machine.
+
+    Raises
+    ------
+    ParameterError
+        A value breaks its rule, or is more than the cluster has.
+    UnknownNameError
+        An unknown precision.
+    UsageError
+        More than LARGEST_SPACE candidates.
+    """
+    _check(request, limits)
+    asked = PRECISIONS if request.precisions is None else [precision_named(name).name for name in request.precisions]
+    precisions = [name for name in PRECISIONS if name in asked]
+    modes = [mode for mode in MODES if mode in request.modes]
+    blocks = tuple(_block(request, limits, precision, mode) for mode in modes for precision in precisions)
+    _check_size(sum(block.bases for block in blocks))  # each has a candidate: counting too many would take long
+    counts = tuple(block.count() for block in blocks)
+    _check_size(sum(counts))
+    return Space(blocks, counts, tuple(name for name in precisions if name not in limits.refused_precisions))
+
+
+def _check_size(least: int) -> None:
+    if least > LARGEST_SPACE:
+        raise UsageError(
+            f"the space must hold at most {LARGEST_SPACE:,} candidates, got {least:,} or more; "
+            "give fewer values of nodes, sub-batch or accumulation, or a smaller tolerance"
+        )
+
+
+def _check(request: SpaceRequest, limits: Limits) -> None:
+    check_count("the target batch", request.target_batch)
+    check_count("top", request.top)
+    for mode in request.modes:
+        if mode not in MODES:
+            raise ParameterError("mode", "one of " + ", ".join(MODES), mode)
+        check_not_negative(f"the {mode} tolerance", request.tolerance(mode), "relative half-width")
+    for what, given in (("precision", request.precisions), ("mode", request.modes)):
+        if given is not None and not given:
+            raise ParameterError(what, "at least one value", ())
+    of_cluster = f"from 1 to the {{}} of cluster {limits.cluster}"
+    _check_values("nodes", request.nodes, limits.nodes, of_cluster)
+    _check_values("GPUs per node", request.gpus_per_node, limits.gpus_per_node, of_cluster)
+    _check_values("sub-batch", request.sub_batch, LARGEST_COUNT, "from 1 to {}")
+    _check_values("accumulation", request.accumulation, LARGEST_COUNT, "from 1 to {}")
+
+
+def _check_values(what: str, asked: tuple[int, ...] | None, most: int, rule: str) -> None:
+    if asked is None:
+        return
+    if not asked:
+        raise ParameterError(what, "at least one value", ())
+    for value in (min(asked), max(asked)):
+        if not 1 <= value <= most:
+            raise ParameterError(what, rule.format(most), value)
+
+
+def _block(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> Block:
+    low, high = accepted_mini_batches(request, mode)
+    window = (math.ceil(low), math.floor(high))
+    reason = limits.refused_precisions.get(precision, "")
+    accumulation = None if request.accumulation is None else _ascending(request.accumulation)
+    if mode == "async" and accumulation is None:
+        accumulation = _ascending((1,))
+    return Block(
+        np.arange(1, limits.nodes + 1) if request.nodes is None else _ascending(request.nodes),
+        _ascending(request.gpus_per_node or (limits.gpus_per_node,)),
+        _sub_batches(request, limits, precision, window[1] if mode == "sync" else None),
+        accumulation,
+        window,
+        precision,
+        mode,
+        f"precision {precision}: {reason}" if reason else "",
+    )
+
+
+def _sub_batches(request: SpaceRequest, limits: Limits, precision: str, most: int | None) -> IntArray:
+    """Return the sub-batches to try: those asked for, else 1 to the largest that fits (and that the window holds).
+
+    Where not even one sample fits, one stands for all, to be refused for its memory.
+    """
+    factor = limits.factor(precision)
+    if request.sub_batch is None:
+        largest = limits.fits(precision)
+        return np.arange(1, max(1, largest if most is None else min(largest, most)) + 1)
+    asked = _ascending(request.sub_batch)
+    if factor == 1:
+        return asked
+    step = int(asked[-1] - asked[-2]) if asked.size > 1 else int(asked[-1])
+    return np.union1d(asked, np.arange(asked[-1], factor * asked[-1] + 1, step))
+
+
+def _ascending(values: tuple[int, ...]) -> IntArray:
+    return np.unique(np.array(values, dtype=np.int64))
+
+
+def _accumulations(samples: IntArray, window: tuple[int, int]) -> tuple[IntArray, IntArray]:
+    """Return the first of the consecutive accumulation steps of each base, and how many, from N·g·n, shape (b,)."""
+    low, high = window
+    first = np.maximum(-(-low // samples), 1)
+    last = high // samples
+    missed = last < first
+    return np.where(missed, np.maximum(first - 1, 1), first), np.where(missed, np.minimum(first, 2), last - first + 1)

@@ -1,0 +1,147 @@
+"""A synthetic machine with closed forms, a request strategy and a brute-force search to compare with."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from planner.domain.configuration import MODES, Configuration, Configurations
+from planner.domain.prediction import MiniBatch, Prediction, Predictions, Quantity, Staleness
+from planner.domain.request import SpaceRequest
+from planner.search.evaluator import Priced
+from planner.search.ranking import Order
+from planner.search.space import Limits
+
+SPEED = {"fp32": 1.0, "fp16": 0.6}
+SIZE = {"fp32": 1.0, "fp16": 0.7}
+
+
+@dataclass(frozen=True)
+class SyntheticMachine:
+    """SPRINT's form: T_GPU = fixed + n·(load + compute·speed); T_Update = update + reduce·lg N; G = N·g GPUs.
+
+    Synchronous: a·T_GPU + T_Update with lg G. Memory grows with the sub-batch.
+    """
+
+    fixed_s: float = 0.01
+    load_s: float = 0.02
+    compute_s: float = 0.07
+    update_s: float = 0.05
+    reduce_s: float = 0.04
+    samples: int = 100_000
+    capacity: float = 20.0
+
+    def limits(self, nodes: int = 6, gpus: int = 3, factor: int = 1) -> Limits:
+        """Return what the machine allows."""
+        largest = {name: int((self.capacity - 2) / size) for name, size in SIZE.items()}
+        absent = dict.fromkeys(("tf32", "bf16", "fp8", "int8"), "no such units")
+        return Limits("synthetic", nodes, gpus, largest | dict.fromkeys(absent, 1), absent, factor)
+
+    def order(self, request: SpaceRequest) -> Order:
+        """Return the order of a request."""
+        return Order(request.objective, request.target_batch, has_dataset=True, usd_per_gpu_hour=2.0)
+
+    def one(self, c: Configuration) -> dict[str, float]:
+        """Predict one configuration, by hand."""
+        gpu_s = self.fixed_s + c.sub_batch * (self.load_s + self.compute_s * SPEED[c.precision])
+        memory = 2 + c.sub_batch * SIZE[c.precision]
+        if c.mode == "async":
+            update = self.update_s + self.reduce_s * math.log2(c.nodes)
+            mean = c.gpus * c.sub_batch * update / gpu_s
+            rate, staleness, iteration = c.gpus * c.sub_batch / gpu_s, gpu_s / update + 1, gpu_s
+        else:
+            update, staleness = math.nan, 0.0
+            iteration = gpu_s * c.accumulation_steps + self.update_s + self.reduce_s * math.log2(c.gpus)
+            mean = float(c.gpus * c.sub_batch * c.accumulation_steps)
+            rate = mean / iteration
+        return {
+            "iteration_s": iteration,
+            "update_s": update,
+            "samples_per_s": rate,
+            "epoch_s": self.samples / rate,
+            "first_epoch_s": self.samples / rate,
+            "mini_batch_mean": mean,
+            "staleness_mean": staleness,
+            "memory_bytes": memory,
+        }
+
+    def evaluate(self, configurations: Configurations) -> Predictions:
+        """Predict configurations one after another."""
+        rows = [self.one(configurations.one(i)) for i in range(configurations.size)]
+        return Predictions(**{key: np.array([row[key] for row in rows]) for key in Predictions.__dataclass_fields__})
+
+    def describe(
+        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
+    ) -> list[Prediction]:
+        """Return records with what the machine knows."""
+        assert window is not None
+        return [self._record(configurations.one(i)) for i in range(configurations.size)]
+
+    def _record(self, c: Configuration) -> Prediction:
+        p = self.one(c)
+        epoch, rate = Quantity(p["epoch_s"]), Quantity(p["samples_per_s"])
+        mini_batch = MiniBatch(p["mini_batch_mean"], 0, p["mini_batch_mean"], p["mini_batch_mean"])
+        staleness = Staleness(p["staleness_mean"], 0, {})
+        memory = {"total": p["memory_bytes"], "capacity": self.capacity}
+        return Prediction(
+            c, Quantity(p["iteration_s"]), None, epoch, epoch, rate, mini_batch, staleness, memory, (), "", ()
+        )
+
+    def brute_force(self, request: SpaceRequest, limits: Limits) -> list[Configuration]:
+        """Return everything lawful in the order of plans, by loops and decimal rounding."""
+        found = []
+        for c in self._all(request, limits):
+            low, high = request.window(c.mode)
+            if low <= self.one(c)["mini_batch_mean"] <= high and self.one(c)["memory_bytes"] <= self.capacity:
+                found.append(c)
+        return sorted(found, key=lambda c: self.key(c, request.target_batch))
+
+    def key(self, c: Configuration, target: int) -> tuple[float, ...]:
+        """Return what plans are compared by."""
+        p = {name: decimally(value) for name, value in self.one(c).items()}
+        away = decimally(abs(p["mini_batch_mean"] - target))
+        place = (c.nodes, c.gpus_per_node, c.sub_batch, c.accumulation_steps, list(SIZE).index(c.precision))
+        return (p["epoch_s"], c.gpus, p["staleness_mean"], away, p["memory_bytes"], *place, MODES.index(c.mode))
+
+    def _all(self, request: SpaceRequest, limits: Limits) -> Iterable[Configuration]:
+        nodes = set(request.nodes or range(1, limits.nodes + 1))
+        gpus = set(request.gpus_per_node or (limits.gpus_per_node,))
+        for mode, precision in itertools.product(request.modes, set(request.precisions or SIZE)):
+            sub_batches = set(request.sub_batch or range(1, limits.largest_sub_batch[precision] + 1))
+            high = 1 if mode == "async" else int(request.window(mode)[1])
+            accumulation = set(request.accumulation or range(1, high + 1))
+            for n, g, b, a in itertools.product(nodes, gpus, sub_batches, accumulation):
+                if mode == "sync" or a == 1:
+                    yield Configuration(n, g, b, a, precision, mode)
+
+
+def decimally(value: float) -> float:
+    """Round to 9 significant digits by way of text."""
+    return float(f"{value:.8e}")
+
+
+@pytest.fixture(scope="session")
+def machine() -> SyntheticMachine:
+    return SyntheticMachine()
+
+
+@pytest.fixture(scope="session")
+def priced(machine: SyntheticMachine) -> Callable[[list[Configuration]], Priced]:
+    """Price records with the synthetic machine."""
+
+    def price(records: list[Configuration]) -> Priced:
+        configurations = Configurations.of(records)
+        return Priced(configurations, machine.evaluate(configurations))
+
+    return price
+
+
+@pytest.fixture(scope="session")
+def faster_links(machine: SyntheticMachine) -> SyntheticMachine:
+    """Return the same machine with its all-reduce at 7/12.5 of the time."""
+    return replace(machine, reduce_s=machine.reduce_s * 7 / 12.5)

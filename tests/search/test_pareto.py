@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.search.pareto import pareto_front
+
+POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 5), st.integers(0, 6)), max_size=60)
+
+
+def brute_force(points: list[tuple[int, int, int]]) -> list[int]:
+    def dominates(p: tuple[int, ...], q: tuple[int, ...]) -> bool:
+        return p != q and all(a <= b for a, b in zip(p, q, strict=True))
+
+    return [i for i, q in enumerate(points) if not any(dominates(p, q) for p in points) and q not in points[:i]]
+
+
+def front_of(points: list[tuple[int, int, int]]) -> list[int]:
+    columns = np.array(points, dtype=np.int64).reshape(-1, 3).T
+    return [int(i) for i in pareto_front(columns[0] * 1.0, columns[1], columns[2] * 1.0)]
+
+
+@given(POINTS)
+def test_front_is_that_of_brute_force(points: list[tuple[int, int, int]]) -> None:
+    assert front_of(points) == brute_force(points)
+
+
+@given(POINTS, POINTS)
+def test_front_of_fronts_is_the_front(one: list[tuple[int, int, int]], other: list[tuple[int, int, int]]) -> None:
+    kept = [points[i] for points in (one, other) for i in front_of(points)]
+    whole = one + other
+    assert {kept[i] for i in front_of(kept)} == {whole[i] for i in front_of(whole)}
+
+
+def test_large_random_set_agrees_with_brute_force_on_its_front() -> None:
+    rng = np.random.default_rng(3)
+    value, gpus, distance = rng.random(20_000), rng.integers(1, 65, 20_000), rng.random(20_000)
+    front = pareto_front(value, gpus, distance)
+    on = np.zeros(value.size, dtype=np.bool_)
+    on[front] = True
+    points = np.stack([value, gpus, distance], axis=1)
+    # every point off the front is dominated by one on it, and no point on it is dominated at all
+    for chunk in np.array_split(points[~on], 20):
+        dominated = np.all(points[front][None] <= chunk[:, None], axis=2)
+        assert dominated.any(axis=1).all()
+    inside = np.all(points[front][None] <= points[front][:, None], axis=2)
+    np.testing.assert_array_equal(inside, np.eye(front.size, dtype=np.bool_))

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.domain.configuration import MODES, Configurations
+from planner.domain.request import SpaceRequest
+from planner.errors import ParameterError, UnknownNameError, UsageError
+from planner.search import space as module
+from planner.search.evaluator import joined_configurations
+from planner.search.space import Limits, space_of
+
+LIMITS = Limits("small", 5, 4, {"fp32": 7, "fp16": 9, "int8": 9}, {"int8": "not measured"})
+
+
+def candidates_of(request: SpaceRequest, limits: Limits = LIMITS) -> Configurations:
+    return joined_configurations(list(space_of(request, limits).chunks()))
+
+
+def rows_of(configurations: Configurations) -> set[tuple[int | str, ...]]:
+    c = configurations
+    columns = (c.nodes, c.gpus_per_node, c.sub_batch, c.accumulation_steps, c.precision, c.mode)
+    found = [tuple(int(value) for value in row) for row in zip(*columns, strict=True)]
+    assert len(set(found)) == len(found), "a candidate stands twice"
+    return {(*row[:4], c.precisions[row[4]], MODES[row[5]]) for row in found}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_defaults_are_all_nodes_all_gpus_and_sub_batches_to_the_largest_that_fits(mode: str) -> None:
+    request = SpaceRequest(40, modes=(mode,), tolerance_sync=0.5, precisions=("fp16", "fp32"))
+    c = candidates_of(request)
+    assert set(c.nodes.tolist()) == {1, 2, 3, 4, 5}
+    assert set(c.gpus_per_node.tolist()) == {4}
+    for precision, largest in (("fp32", 7), ("fp16", 9)):
+        assert set(c.sub_batch[c.precision == c.precisions.index(precision)].tolist()) == set(range(1, largest + 1))
+    assert mode == "sync" or set(c.accumulation_steps.tolist()) == {1}
+
+
+@given(st.integers(1, 300), st.floats(0, 1.5), st.sets(st.integers(1, 4), min_size=1), st.sets(st.integers(1, 5)))
+def test_solved_accumulation_is_exactly_what_the_window_holds(
+    target: int, tolerance: float, gpus: set[int], nodes: set[int]
+) -> None:
+    request = SpaceRequest(
+        target,
+        tolerance_sync=tolerance,
+        nodes=tuple(nodes) or None,
+        gpus_per_node=tuple(gpus),
+        sub_batch=(1, 2, 3, 5, 7),
+        precisions=("fp32",),
+    )
+    low, high = request.window("sync")
+    c = candidates_of(request)
+    inside = (c.synchronous_mini_batch >= low) & (c.synchronous_mini_batch <= high)
+    expected = {
+        (n, g, s, a, "fp32", "sync")
+        for n in nodes or range(1, 6)
+        for g in gpus
+        for s in (1, 2, 3, 5, 7)
+        for a in range(1, int(high) + 1)
+        if low <= n * g * s * a <= high
+    }
+    assert rows_of(c.take(inside)) == expected
+
+
+@given(st.integers(1, 300), st.floats(0, 0.3))
+def test_bases_that_miss_the_window_keep_their_nearest_mini_batches(target: int, tolerance: float) -> None:
+    request = SpaceRequest(target, tolerance_sync=tolerance, sub_batch=(3, 7), precisions=("fp32",))
+    low, high = request.window("sync")
+    c = candidates_of(request)
+    missed = {(row[0], row[2]): set[int]() for row in rows_of(c)}
+    for n, g, s, a, _, _ in rows_of(c):
+        missed[n, s].add(int(n) * int(g) * int(s) * int(a))
+    for (n, s), reached in missed.items():
+        unit = int(n) * 4 * int(s)
+        if not any(low <= unit * a <= high for a in range(1, int(high) + 1)):
+            below = int(low // unit) * unit
+            assert reached == {below, below + unit} - {0}
+
+
+@given(st.permutations([1, 2, 3, 5]), st.permutations(["fp32", "fp16"]), st.permutations(list(MODES)))
+def test_order_and_repetition_of_values_do_not_matter(nodes: Any, precisions: Any, modes: Any) -> None:
+    def flat(request: SpaceRequest) -> list[list[int]]:
+        c = candidates_of(request)
+        return [x.tolist() for x in (c.nodes, c.sub_batch, c.accumulation_steps, c.precision, c.mode)]
+
+    shuffled = SpaceRequest(30, nodes=(*nodes, 2), precisions=tuple(precisions), modes=tuple(modes))
+    plain = SpaceRequest(30, nodes=(1, 2, 3, 5), precisions=("fp32", "fp16"), modes=MODES)
+    assert flat(shuffled) == flat(plain)
+
+
+@given(st.integers(1, 200), st.floats(0, 1), st.sampled_from([None, (1,), (2, 4)]), st.integers(1, 50))
+def test_count_is_the_number_of_candidates_whatever_the_chunk(
+    target: int, tolerance: float, accumulation: tuple[int, ...] | None, chunk: int
+) -> None:
+    request = SpaceRequest(
+        target, tolerance_sync=tolerance, accumulation=accumulation, precisions=("fp32", "fp16", "int8"), modes=MODES
+    )
+    whole = space_of(request, LIMITS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CHUNK", chunk)
+        parts = list(whole.chunks())
+        counted = space_of(request, LIMITS).candidates
+    assert max(part.size for part in parts) <= chunk
+    assert rows_of(joined_configurations(parts)) == rows_of(candidates_of(request))
+    assert counted == sum(part.size for part in parts) + sum(whole.refused().values())
+
+
+def test_refused_precisions_are_counted_and_not_enumerated() -> None:
+    request = SpaceRequest(16, tolerance_async=1, modes=("async",), precisions=("fp32", "int8"))
+    whole = space_of(request, LIMITS)
+    assert whole.refused() == {"precision int8: not measured": 5 * 9}
+    assert whole.precisions == ("fp32",)
+    assert whole.candidates == 5 * 7 + 5 * 9
+
+
+@pytest.mark.parametrize(
+    ("asked", "fp32"),
+    [(tuple(range(1, 12)), range(1, 23)), ((8,), (8, 16)), ((2, 4, 6), range(2, 13, 2)), (None, range(1, 15))],
+)
+def test_scenario_doubles_the_largest_sub_batch_of_fp32_plans_alone(asked: Any, fp32: Any) -> None:
+    limits = Limits("small", 1, 1, {"fp32": 7, "fp16": 9}, {}, sub_batch_factor=2)
+    request = SpaceRequest(1000, sub_batch=asked, precisions=("fp32", "fp16"), modes=("async",))
+    c = candidates_of(request, limits)
+    assert c.sub_batch[c.precision == 0].tolist() == list(fp32)
+    assert c.sub_batch[c.precision == 1].tolist() == list(asked or range(1, 10))
+
+
+def test_one_stands_for_a_network_of_which_no_sample_fits() -> None:
+    c = candidates_of(SpaceRequest(8, precisions=("fp32",), modes=("async",)), Limits("s", 2, 1, {"fp32": 0}, {}))
+    assert c.sub_batch.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"nodes": (100,)}, "nodes must be from 1 to the 5 of cluster small, got 100"),
+        ({"gpus_per_node": (1, 9)}, "GPUs per node must be from 1 to the 4 of cluster small, got 9"),
+        ({"nodes": (0, 1)}, "nodes must be from 1 to the 5 of cluster small, got 0"),
+        ({"sub_batch": (-3,)}, "sub-batch must be from 1 to "),
+        ({"accumulation": ()}, "accumulation must be at least one value, got ()"),
+        ({"nodes": ()}, "nodes must be at least one value"),
+        ({"precisions": ()}, "precision must be at least one value"),
+        ({"modes": ()}, "mode must be at least one value"),
+        ({"modes": ("later",)}, "mode must be one of sync, async, got 'later'"),
+        ({"tolerance_sync": float("nan")}, "the sync tolerance must be "),
+        ({"tolerance_async": -0.1, "modes": ("async",)}, "the async tolerance must be "),
+        ({"target_batch": 0}, "the target batch must be "),
+        ({"top": 0}, "top must be "),
+    ],
+)
+def test_values_are_refused_by_name(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ParameterError, match=re.escape(sentence)):
+        space_of(SpaceRequest(**{"target_batch": 8} | fields), LIMITS)
+
+
+def test_unknown_precision_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="fp16"):
+        space_of(SpaceRequest(8, precisions=("fp-16",)), LIMITS)
+
+
+@pytest.mark.parametrize("fields", [{"sub_batch": tuple(range(1, 102))}, {"tolerance_sync": 0.9}])
+def test_space_beyond_reach_is_refused_before_it_is_made(fields: dict[str, Any]) -> None:
+    limits = Limits("vast", 10**6 if "sub_batch" in fields else 4, 1, {"fp32": 10}, {})
+    with pytest.raises(UsageError, match="at most 100,000,000 candidates"):
+        space_of(SpaceRequest(10**8, precisions=("fp32",), **fields), limits)
+
+
+def test_edges_of_the_window_belong_to_it() -> None:
+    request = SpaceRequest(
+        100, tolerance_sync=0.07, nodes=(1,), gpus_per_node=(1,), sub_batch=(1,), precisions=("fp32",)
+    )
+    c = candidates_of(request)  # 100 x (1 - 0.07) is a little under 93 in binary, 100 x 1.07 is 107
+    assert c.accumulation_steps.tolist() == np.arange(93, 108).tolist()
