@@ -8,6 +8,7 @@ A command ``x`` is the function ``run`` of module ``planner.cli.x``, imported on
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -107,6 +108,13 @@ def _without_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _speak_utf8() -> None:
+    """Let both streams carry UTF-8 whatever the locale: the same inputs give the same bytes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
 def _fail(error: PlannerError) -> int:
     note(str(error))
     return error.exit_code
@@ -118,6 +126,7 @@ USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on ``arguments`` (default: those of the process) and return the exit code."""
+    _speak_utf8()
     chosen = sys.argv[1:] if arguments is None else arguments
     try:
         _invoke(chosen or ["--help"])

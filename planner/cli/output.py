@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.console import Console, RenderableType
-
 from planner.cli.streams import write
 from planner.formats.documents import dump_json
+from planner.report.blocks import Block
+from planner.report.printing import print_blocks
 
-__all__ = ["console", "write_document", "write_view"]
+__all__ = ["write_document", "write_view"]
 
 
 def write_document(document: Mapping[str, Any]) -> None:
@@ -19,14 +19,6 @@ def write_document(document: Mapping[str, Any]) -> None:
     write(dump_json(document))
 
 
-def console(*, errors: bool = False) -> Console:
-    """Return a console on standard output (or error): colour on a terminal unless NO_COLOR is set, else 80 columns."""
-    stream = sys.stderr if errors else sys.stdout
-    return Console(file=stream, force_terminal=stream.isatty(), highlight=False, emoji=False, markup=False)
-
-
-def write_view(view: Iterable[RenderableType]) -> None:
+def write_view(view: Iterable[Block]) -> None:
     """Write tables and lines for people."""
-    out = console()
-    for part in view:
-        out.print(part)
+    print_blocks(view, sys.stdout)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import RenderableType
-
 from planner import catalog
 from planner.cli import output
 from planner.cli.parsing import choice
@@ -19,6 +17,7 @@ from planner.formats.calibration import write_calibration
 from planner.formats.cluster import write_cluster
 from planner.formats.network import write_network
 from planner.networks.zoo import arguments_of, zoo_names
+from planner.report.blocks import Block
 from planner.report.show import (
     calibration_view,
     calibrations_view,
@@ -37,8 +36,8 @@ class Shelf:
     """How one kind of thing is found, listed, shown and printed as a document."""
 
     find: Callable[[str], Any]
-    listing: Callable[[Iterable[Any]], Iterable[RenderableType]]
-    view: Callable[[str, Any], Iterable[RenderableType]]
+    listing: Callable[[Iterable[Any]], Iterable[Block]]
+    view: Callable[[str, Any], Iterable[Block]]
     document: Callable[[Any], Mapping[str, Any]]
 
 
@@ -72,12 +71,12 @@ def _show_list(shelf: Shelf, what: str, *, as_json: bool) -> None:
 
 
 def _networks() -> Shelf:
-    def view(name: str, network: Any) -> Iterable[RenderableType]:
+    def view(name: str, network: Any) -> Iterable[Block]:
         family = name.partition(":")[0]
         arguments = arguments_of(family) if family in zoo_names() else {}
         return network_view(network, layer_work(network), totals(network), arguments)
 
-    def listing(networks: Iterable[Any]) -> Iterable[RenderableType]:
+    def listing(networks: Iterable[Any]) -> Iterable[Block]:
         return networks_view((network, totals(network)) for network in networks)
 
     return Shelf(catalog.find_network, listing, view, lambda network: tomllib.loads(write_network(network)))
@@ -95,7 +94,7 @@ def _clusters() -> Shelf:
 def _calibrations() -> Shelf:
     formulas = {name: term.doc for name, term in TERMS.items()}
 
-    def view(_name: str, calibration: Any) -> Iterable[RenderableType]:
+    def view(_name: str, calibration: Any) -> Iterable[Block]:
         return calibration_view(calibration, formulas)
 
     return Shelf(catalog.find_calibration, calibrations_view, view, lambda one: json.loads(write_calibration(one)))

@@ -1,73 +1,29 @@
-"""Pieces that several reports share: tables without lines, quantities with intervals, origins, warnings, sources."""
+"""Pieces that several reports share: figures with intervals, terms, origins, warnings, sources."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Term
 from planner.domain.request import Sourced
+from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_seconds
 
 __all__ = [
-    "Row",
     "configuration_words",
-    "heading",
     "interval",
     "memory_line",
     "mini_batch",
     "origins",
-    "pairs",
     "quantity",
     "request_values",
     "speed",
-    "table",
     "terms",
-    "title",
     "warnings",
 ]
-
-Row = Sequence[str]
-
-
-def title(words: str) -> Text:
-    """Return the first line of an answer."""
-    return Text(words, style="bold")
-
-
-def heading(words: str) -> Text:
-    """Return a heading with an empty line before it."""
-    return title(f"\n{words}")
-
-
-def table(columns: Sequence[str], rows: Iterable[Row], right: Iterable[str] = (), gap: int = 2) -> Table:
-    """Return a table without lines, ``gap`` spaces between columns; those in ``right`` are numbers: never wrapped."""
-    chosen = set(right)
-    view = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
-    for column in columns:
-        numeric = column in chosen
-        view.add_column(
-            column, justify="right" if numeric else "left", no_wrap=numeric, vertical="top", overflow="fold"
-        )
-    for row in rows:
-        view.add_row(*row)
-    return view
-
-
-def pairs(rows: Iterable[tuple[str, str]]) -> Table:
-    """Return names and texts side by side; long texts wrap in their own column."""
-    view = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    view.add_column(no_wrap=True, style="dim")
-    view.add_column(overflow="fold")
-    for row in rows:
-        view.add_row(*row)
-    return view
 
 
 def quantity(value: Quantity | None, write: Callable[[float], str]) -> str:
@@ -129,11 +85,8 @@ def terms(shown: Iterable[Term], bottleneck: str) -> Table:
         ]
         for term in chosen
     ]
-    view = table(columns, rows, right=("takes", "adds", "share"))
-    for at, term in enumerate(chosen):
-        if bottleneck in (term.name, f"{term.thread}.{term.name}", f"{term.thread}:{term.name}"):
-            view.rows[at].style = "bold"
-    return view
+    strong = [at for at, term in enumerate(chosen) if term.name == bottleneck]
+    return Table(columns, rows, right=("takes", "adds", "share"), strong=strong)
 
 
 def memory_line(memory_bytes: Mapping[str, float]) -> str:
@@ -145,7 +98,7 @@ def memory_line(memory_bytes: Mapping[str, float]) -> str:
     return f"{format_bytes(total)}{of} on one GPU" + (f": {listed}" if listed else "")
 
 
-def origins(used: Iterable[Term], calibrations: Iterable[Calibration]) -> Table:
+def origins(used: Iterable[Term], calibrations: Iterable[Calibration]) -> Pairs:
     """Return, for every calibration that the terms name, its origin and source."""
     by_name = {calibration.name: calibration for calibration in calibrations}
     rows = []
@@ -153,21 +106,20 @@ def origins(used: Iterable[Term], calibrations: Iterable[Calibration]) -> Table:
         known = by_name.get(name)
         detail = [known.source, known.date] if known else []
         rows.append((name, ", ".join([origin, *filter(None, detail)])))
-    return pairs(rows)
+    return Pairs(rows)
 
 
-def warnings(shown: Iterable[PlanWarning]) -> Iterable[Padding]:
+def warnings(shown: Iterable[PlanWarning]) -> Iterable[Line]:
     """Yield each distinct warning as an indented paragraph."""
     for warning in dict.fromkeys(shown):
         subject = f" ({warning.subject})" if warning.subject else ""
-        line = Text.assemble((f"{warning.code}{subject}: ", "yellow"), warning.message)
-        yield Padding(line, (0, 0, 0, 2))
+        yield Line(warning.message, indent=2, label=f"{warning.code}{subject}: ")
 
 
 def request_values(request: Mapping[str, Sourced[object]]) -> Table:
     """Return every value of a request with its source."""
     rows = [(name.replace("_", " "), _plain(value.value), value.source) for name, value in request.items()]
-    return table(("value of", "is", "from"), rows)
+    return Table(("value of", "is", "from"), rows)
 
 
 def _plain(value: object) -> str:

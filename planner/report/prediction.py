@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rich.console import RenderableType
-
 from planner.domain.calibration import Calibration
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Sourced
 from planner.report import parts
+from planner.report.blocks import Block, Pairs, Table, heading, title
 from planner.units import format_seconds
 
 __all__ = ["body", "comparison", "prediction_view", "predictions_view"]
@@ -17,21 +16,21 @@ __all__ = ["body", "comparison", "prediction_view", "predictions_view"]
 
 def prediction_view(
     prediction: Prediction, request: Mapping[str, Sourced[object]], calibrations: Sequence[Calibration]
-) -> Iterator[RenderableType]:
+) -> Iterator[Block]:
     """Yield a prediction term by term, then warnings and the values it rests on."""
     configuration = parts.configuration_words(prediction.configuration)
-    yield parts.title(f"{_place(request)}: {configuration}")
+    yield title(f"{_place(request)}: {configuration}")
     yield from body(prediction, calibrations)
     yield from _closing(prediction.warnings, request)
 
 
 def predictions_view(
     predictions: Sequence[Prediction], request: Mapping[str, Sourced[object]], calibrations: Sequence[Calibration]
-) -> Iterator[RenderableType]:
+) -> Iterator[Block]:
     """Yield many predictions of one network as a table in the order given."""
-    yield parts.title(_place(request))
+    yield title(_place(request))
     yield comparison(list(enumerate(predictions, 1)))
-    yield parts.heading("Calibrations")
+    yield heading("Calibrations")
     yield parts.origins([term for one in predictions for term in one.terms], calibrations)
     yield from _closing([warning for one in predictions for warning in one.warnings], request)
 
@@ -42,20 +41,20 @@ def _place(request: Mapping[str, Sourced[object]]) -> str:
     return f"{request['network'].value} on {request['cluster'].value}{what_if}"
 
 
-def _closing(warnings: Sequence[PlanWarning], request: Mapping[str, Sourced[object]]) -> Iterator[RenderableType]:
+def _closing(warnings: Sequence[PlanWarning], request: Mapping[str, Sourced[object]]) -> Iterator[Block]:
     if warnings:
-        yield parts.heading("Warnings")
+        yield heading("Warnings")
         yield from parts.warnings(warnings)
-    yield parts.heading("Values and their sources")
+    yield heading("Values and their sources")
     yield parts.request_values(request)
 
 
-def body(prediction: Prediction, calibrations: Sequence[Calibration]) -> Iterator[RenderableType]:
+def body(prediction: Prediction, calibrations: Sequence[Calibration]) -> Iterator[Block]:
     """Yield figures, terms and origins of one prediction."""
-    yield parts.pairs(_figures(prediction))
-    yield parts.heading("Terms")
+    yield Pairs(_figures(prediction))
+    yield heading("Terms")
     yield parts.terms(prediction.terms, prediction.bottleneck)
-    yield parts.heading("Calibrations")
+    yield heading("Calibrations")
     yield parts.origins(prediction.terms, calibrations)
 
 
@@ -94,7 +93,7 @@ def _staleness(prediction: Prediction) -> str:
     return f"{staleness.mean:.3g} updates on average" + (f" ({chances})" if chances else "")
 
 
-def comparison(numbered: Sequence[tuple[int, Prediction]]) -> RenderableType:
+def comparison(numbered: Sequence[tuple[int, Prediction]]) -> Block:
     """Return configurations side by side, one a row.
 
     Without a data set samples/s stand for the epoch time; accumulation and intervals have a column when there are any.
@@ -120,7 +119,7 @@ def comparison(numbered: Sequence[tuple[int, Prediction]]) -> RenderableType:
     if not intervals:
         del columns["90 %\ninterval"]
     right = [name for name in columns if name not in ("preci-\nsion", "mode")]
-    return parts.table(list(columns), list(zip(*columns.values(), strict=True)), right, gap=1 if intervals else 2)
+    return Table(list(columns), list(zip(*columns.values(), strict=True)), right, gap=1 if intervals else 2)
 
 
 def _speed(one: Prediction) -> str:

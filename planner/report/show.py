@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Network
-from planner.report import parts
+from planner.report.blocks import Block, Line, Pairs, Row, Table, given, heading, title
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
 __all__ = [
@@ -41,7 +38,7 @@ class LayerFigures(Protocol):
     def forward_mac(self) -> int: ...  # noqa: D102
 
 
-def networks_view(rows: Iterable[tuple[Network, WorkTotals]]) -> Iterator[RenderableType]:
+def networks_view(rows: Iterable[tuple[Network, WorkTotals]]) -> Iterator[Block]:
     """Yield one line a network; FLOP are of one sample, training is forward and backward."""
     columns = ("name", "input", "layers", "parameters", "forward\nFLOP", "training\nFLOP", "data set")
     lines = [
@@ -56,21 +53,21 @@ def networks_view(rows: Iterable[tuple[Network, WorkTotals]]) -> Iterator[Render
         )
         for network, totals in rows
     ]
-    yield parts.table(columns, lines, right=columns[1:-1])
+    yield Table(columns, lines, right=columns[1:-1])
 
 
 def network_view(
     network: Network, layers: Sequence[LayerFigures], totals: WorkTotals, arguments: Mapping[str, str]
-) -> Iterator[RenderableType]:
+) -> Iterator[Block]:
     """Yield layers with shapes, parameters and FLOP, then totals; ``arguments`` maps each to its documentation."""
-    yield parts.title(f"{network.name}: input {_shape(network.input_shape)}")
+    yield title(f"{network.name}: input {_shape(network.input_shape)}")
     columns = ("layer", "kind", "output", "parameters", "forward FLOP")
     rows = [
         (one.name, one.kind.replace("_", " "), _shape(one.shape), _count(one.parameters), _count(2 * one.forward_mac))
         for one in layers
     ]
-    yield parts.table(columns, rows, right=columns[2:])
-    yield parts.heading("Totals (per sample; a multiply-add is 2 FLOP)")
+    yield Table(columns, rows, right=columns[2:])
+    yield heading("Totals (per sample; a multiply-add is 2 FLOP)")
     figures = [
         ("layers", f"{len(network.layers)}"),
         ("parameters", f"{totals.parameters:,}"),
@@ -81,10 +78,10 @@ def network_view(
         ("optimizer", network.optimizer),
         ("notes", network.notes),
     ]
-    yield parts.pairs(row for row in figures if row[1])
+    yield given(figures)
     if arguments:
-        yield parts.heading("Arguments")
-        yield parts.pairs(arguments.items())
+        yield heading("Arguments")
+        yield Pairs(list(arguments.items()))
 
 
 def _shape(sizes: Iterable[int]) -> str:
@@ -95,7 +92,7 @@ def _count(value: int) -> str:
     return f"{value:,}" if value else "-"
 
 
-def clusters_view(clusters: Iterable[Cluster]) -> Iterator[RenderableType]:
+def clusters_view(clusters: Iterable[Cluster]) -> Iterator[Block]:
     """Yield one line a cluster."""
     columns = ("name", "nodes", "GPUs", "GPU", "memory", "between nodes", "storage")
     rows = [
@@ -110,12 +107,12 @@ def clusters_view(clusters: Iterable[Cluster]) -> Iterator[RenderableType]:
         )
         for one in clusters
     ]
-    yield parts.table(columns, rows, right=("nodes", "GPUs", "memory", "storage"))
+    yield Table(columns, rows, right=("nodes", "GPUs", "memory", "storage"))
 
 
-def cluster_view(cluster: Cluster) -> Iterator[RenderableType]:
+def cluster_view(cluster: Cluster) -> Iterator[Block]:
     """Yield everything about one cluster."""
-    yield parts.title(cluster.name)
+    yield title(cluster.name)
     node, storage = cluster.node, cluster.storage
     rows = [
         ("nodes", f"{cluster.nodes} x {node.gpus} {node.accelerator.name}"),
@@ -130,15 +127,15 @@ def cluster_view(cluster: Cluster) -> Iterator[RenderableType]:
         reach = "shared by all nodes" if storage.shared else "of each node"
         cache = f", cache {format_bytes(storage.cache_bytes)} a node" if storage.cache_bytes else ""
         rows.append(("storage", f"{format_rate(storage.read_bytes_per_s, 'B/s')} {reach}{cache}"))
-    yield parts.pairs(row for row in rows if row[1])
+    yield given(rows)
     yield from _accelerator(node.accelerator)
     if cluster.sources:
-        yield parts.heading("Sources")
-        yield parts.pairs(cluster.sources.items())
+        yield heading("Sources")
+        yield Pairs(list(cluster.sources.items()))
 
 
-def _accelerator(accelerator: Accelerator) -> Iterator[RenderableType]:
-    yield parts.heading(f"Accelerator {accelerator.name}")
+def _accelerator(accelerator: Accelerator) -> Iterator[Block]:
+    yield heading(f"Accelerator {accelerator.name}")
     rates = ", ".join(f"{name} {format_rate(rate, 'FLOP/s')}" for name, rate in accelerator.peak_flop_per_s.items())
     rows = [
         ("kind", accelerator.kind),
@@ -147,7 +144,7 @@ def _accelerator(accelerator: Accelerator) -> Iterator[RenderableType]:
         ("multiprocessors", str(accelerator.multiprocessors or "")),
         ("source", accelerator.source),
     ]
-    yield parts.pairs(row for row in rows if row[1])
+    yield given(rows)
 
 
 def _link_line(link: Link | None) -> str:
@@ -157,7 +154,7 @@ def _link_line(link: Link | None) -> str:
     return f"{several}{format_rate(link.bytes_per_s, 'B/s')} {link.kind}, {format_seconds(link.latency_s)}"
 
 
-def calibrations_view(calibrations: Iterable[Calibration]) -> Iterator[RenderableType]:
+def calibrations_view(calibrations: Iterable[Calibration]) -> Iterator[Block]:
     """Yield one line a calibration."""
     columns = ("name", "accelerator", "cluster", "origin", "entries", "held-out\nerror")
     rows = [
@@ -172,7 +169,7 @@ def calibrations_view(calibrations: Iterable[Calibration]) -> Iterator[Renderabl
         )
         for one in calibrations
     ]
-    yield parts.table(columns, rows, right=("entries", "held-out\nerror"))
+    yield Table(columns, rows, right=("entries", "held-out\nerror"))
 
 
 def _errors(calibration: Calibration) -> str:
@@ -182,9 +179,9 @@ def _errors(calibration: Calibration) -> str:
     return f"{min(known):.0%}" if len(known) == 1 else f"{min(known):.0%} - {max(known):.0%}"
 
 
-def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> Iterator[RenderableType]:
+def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> Iterator[Block]:
     """Yield where a calibration comes from, then every entry; ``formulas`` maps a term to its formula in words."""
-    yield parts.title(calibration.name)
+    yield title(calibration.name)
     rows = [
         ("accelerator", calibration.accelerator),
         ("cluster", calibration.cluster or ""),
@@ -196,14 +193,14 @@ def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> I
         ("seen in fits", ", ".join(calibration.seen)),
         *(("warning", one) for one in calibration.warnings),
     ]
-    yield parts.pairs(row for row in rows if row[1])
+    yield given(rows)
     for entry in calibration.entries:
         yield from _entry(entry, formulas.get(entry.term, ""))
 
 
-def _entry(entry: Entry, formula: str) -> Iterator[RenderableType]:
-    yield parts.heading(" ".join(filter(None, entry.key)).replace("_", " "))
-    yield Text.assemble(entry.term, f": {formula}" if formula else "")
+def _entry(entry: Entry, formula: str) -> Iterator[Block]:
+    yield heading(" ".join(filter(None, entry.key)).replace("_", " "))
+    yield Line(f"{entry.term}: {formula}" if formula else entry.term)
     rows = [
         ("estimator", entry.estimator),
         ("samples", f"{entry.samples:,}" if entry.samples else ""),
@@ -215,12 +212,12 @@ def _entry(entry: Entry, formula: str) -> Iterator[RenderableType]:
         ("origin", ", ".join(filter(None, (entry.origin, entry.source)))),
         ("notes", entry.notes),
     ]
-    yield parts.pairs(row for row in rows if row[1])
+    yield given(rows)
     columns = ("feature", "coefficient", "std. error", "least seen", "most seen")
-    yield parts.table(columns, [_coefficient(entry, name) for name in entry.coefficients], right=columns[1:])
+    yield Table(columns, [_coefficient(entry, name) for name in entry.coefficients], right=columns[1:])
 
 
-def _coefficient(entry: Entry, name: str) -> parts.Row:
+def _coefficient(entry: Entry, name: str) -> Row:
     error = entry.standard_errors.get(name)
     low, high = entry.ranges.get(name, (None, None))
     shown = [f"{entry.coefficients[name]:.4g}", *("-" if one is None else f"{one:.3g}" for one in (error, low, high))]

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
 from planner.domain.calibration import Calibration
 from planner.domain.suggestion import Plan, SearchReport, Suggestion
 from planner.report import parts, prediction
+from planner.report.blocks import Block, Line, Pairs, heading, title
 
 __all__ = ["suggestion_view"]
 
 
-def suggestion_view(suggestion: Suggestion, calibrations: Sequence[Calibration]) -> Iterator[RenderableType]:
+def suggestion_view(suggestion: Suggestion, calibrations: Sequence[Calibration]) -> Iterator[Block]:
     """Yield the answer to one request under one scenario."""
-    yield parts.title(_title(suggestion))
+    yield title(_title(suggestion))
     yield from _found(suggestion, calibrations) if suggestion.plans else _nothing_fits(suggestion)
     warnings = [*suggestion.warnings, *(one for plan in suggestion.plans for one in plan.prediction.warnings)]
     if warnings:
-        yield parts.heading("Warnings")
+        yield heading("Warnings")
         yield from parts.warnings(warnings)
-    yield parts.heading("Request")
+    yield heading("Request")
     yield parts.request_values(suggestion.request)
-    yield parts.heading("Search")
+    yield heading("Search")
     yield _search(suggestion.search)
 
 
@@ -35,36 +32,36 @@ def _title(suggestion: Suggestion) -> str:
     return f"{values['network']} on {values['cluster']}, target mini-batch {values['target_batch']}{scenario}"
 
 
-def _found(suggestion: Suggestion, calibrations: Sequence[Calibration]) -> Iterator[RenderableType]:
+def _found(suggestion: Suggestion, calibrations: Sequence[Calibration]) -> Iterator[Block]:
     yield _plans(suggestion.plans)
     if suggestion.pareto:
-        yield parts.heading("Pareto front of epoch time, GPUs and distance from the target")
+        yield heading("Pareto front of epoch time, GPUs and distance from the target")
         yield _plans(suggestion.pareto)
     best = suggestion.plans[0]
-    yield parts.heading(f"Plan 1: {parts.configuration_words(best.prediction.configuration)}")
+    yield heading(f"Plan 1: {parts.configuration_words(best.prediction.configuration)}")
     if best.why:
-        yield Text(best.why)
+        yield Line(best.why)
     yield from prediction.body(best.prediction, calibrations)
 
 
-def _plans(plans: Sequence[Plan]) -> RenderableType:
+def _plans(plans: Sequence[Plan]) -> Block:
     return prediction.comparison([(plan.position, plan.prediction) for plan in plans])
 
 
-def _nothing_fits(suggestion: Suggestion) -> Iterator[RenderableType]:
-    yield Text("No plan fits.", style="bold red")
+def _nothing_fits(suggestion: Suggestion) -> Iterator[Block]:
+    yield Line("No plan fits.", style="bold red")
     if suggestion.nearest:
-        yield parts.heading("Nearest plans")
+        yield heading("Nearest plans")
         yield _plans(suggestion.nearest)
     if suggestion.loosen:
-        yield parts.heading("What to loosen")
-        yield from (Padding(one.message, (0, 0, 0, 2)) for one in suggestion.loosen)
+        yield heading("What to loosen")
+        yield from (Line(one.message, indent=2) for one in suggestion.loosen)
 
 
-def _search(search: SearchReport) -> RenderableType:
+def _search(search: SearchReport) -> Block:
     certified = "no better plan in the space" if search.certified else "a better plan may exist"
     refused = [(reason, f"{count:,}") for reason, count in search.refused.items()]
     counted = f"{search.candidates:,} candidates, {search.evaluated:,} evaluated"
     rows = [("method", f"{search.method}: {certified}"), ("plans", counted)]
     rows += [("refused", f"{count} {reason.replace('_', ' ')}") for reason, count in refused]
-    return parts.pairs(rows)
+    return Pairs(rows)

@@ -1,0 +1,56 @@
+"""What an answer is made of before it is printed: lines, tables, pairs of name and text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Block", "Line", "Pairs", "Row", "Table", "given", "heading", "title"]
+
+Row = Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A paragraph: indented by ``indent`` spaces, in a style of the terminal, ``label`` before it in another."""
+
+    text: str
+    style: str = ""
+    indent: int = 0
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns and rows; columns in ``right`` hold numbers, which never wrap; rows in ``strong`` stand out."""
+
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    right: Sequence[str] = ()
+    gap: int = 2
+    strong: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Names and texts side by side; a long text wraps in its own column."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+Block = Line | Table | Pairs
+
+
+def title(words: str) -> Line:
+    """Return the first line of an answer."""
+    return Line(words, "bold")
+
+
+def heading(words: str) -> Line:
+    """Return a heading with an empty line before it."""
+    return Line(f"\n{words}", "bold")
+
+
+def given(rows: Iterable[tuple[str, str]]) -> Pairs:
+    """Return the pairs whose text is not empty."""
+    return Pairs([row for row in rows if row[1]])

@@ -1,0 +1,63 @@
+"""Blocks to text: 80 columns and plain in a file or pipe, the terminal's width and colour on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, TextIO
+
+from planner.report.blocks import Block, Line, Pairs, Table
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+__all__ = ["WIDTH", "console", "print_blocks"]
+
+WIDTH = 80
+"""Columns where there is no terminal to ask."""
+
+
+def console(stream: TextIO) -> Console:
+    """Return a console: colour only on a terminal, and not with NO_COLOR set."""
+    from rich.console import Console  # noqa: PLC0415 - heavy, and JSON answers do without
+
+    terminal = stream.isatty()
+    width = None if terminal else WIDTH
+    return Console(file=stream, force_terminal=terminal, width=width, highlight=False, emoji=False, markup=False)
+
+
+def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:
+    """Print blocks one below the other."""
+    out = console(stream)
+    for block in blocks:
+        out.print(_rendered(block))
+
+
+def _rendered(block: Block) -> RenderableType:
+    if isinstance(block, Line):
+        return _line(block)
+    if isinstance(block, Pairs):
+        return _grid(Table(("", ""), block.rows), names=True)
+    return _grid(block, names=False)
+
+
+def _line(line: Line) -> RenderableType:
+    from rich.padding import Padding  # noqa: PLC0415 - heavy, and JSON answers do without
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    text = Text.assemble((line.label, "yellow"), (line.text, line.style))
+    return Padding(text, (0, 0, 0, line.indent), expand=False) if line.indent else text
+
+
+def _grid(table: Table, *, names: bool) -> RenderableType:
+    """Return columns without lines; with ``names`` there is no header and the first column names the second."""
+    from rich.table import Table as Grid  # noqa: PLC0415 - heavy, and JSON answers do without
+
+    grid = Grid(box=None, show_header=not names, pad_edge=False, padding=(0, table.gap, 0, 0), header_style="bold")
+    for at, column in enumerate(table.columns):
+        number, name = column in table.right, names and at == 0
+        style = "dim" if name else None
+        justify: Literal["left", "right"] = "right" if number else "left"
+        grid.add_column(column, justify=justify, style=style, no_wrap=number or name, overflow="fold")
+    for at, row in enumerate(table.rows):
+        grid.add_row(*row, style="bold" if at in table.strong else None)
+    return grid

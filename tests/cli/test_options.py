@@ -1,0 +1,105 @@
+"""The table of options: each is documented, and each refuses what breaks its rule in the sentence form."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from planner.cli.options import COMMANDS, OPTIMIZERS, OPTIONS, PRECISIONS
+from planner.domain import configuration, precision
+from planner.formats.settings import OPTION_KEYS
+
+Run = Callable[..., Any]
+SENTENCE = re.compile(r"planner: .+ must be .+, got .+\n")
+
+INVALID: dict[str, tuple[str, ...]] = {
+    "network": ("resnet5", "", "resnet50:strid=1x1", "missing.toml"),
+    "dataset": ("imagenet", "samples=0,bytes_per_sample=1", "samples=nan,bytes_per_sample=1", "samples=5"),
+    "cluster": ("tsubame", "", "missing.toml"),
+    "calibration": ("tsubame", "", "missing.json"),
+    "framework": ("@", ""),
+    "mode": ("asynchronous", "", "sync,"),
+    "nodes": ("0", "-1", "nan", "8:1", "1:", "", "99999999999", "43"),
+    "gpus_per_node": ("0", "1.5", "9"),
+    "sub_batch": ("0", "-8", "1:1:0"),
+    "mini_batch": ("0", "1:4", "-1"),
+    "accumulation": ("0", "x"),
+    "precision": ("fp23", "", "fp32;fp16"),
+    "tensor": ("0", "2"),
+    "pipeline": ("-1", "2"),
+    "virtual_stages": ("x", "2"),
+    "recompute": ("some", "full"),
+    "sharding": ("4", "1"),
+    "parallelism": ("tensor", "data,model"),
+    "optimizer": ("adm", ""),
+    "strategy": ("overlap",),
+    "input": ("disk",),
+    "scenario": ("fp8", "all_reduce*=0", "all_reduce*=nan", "inter_node.bandwidth=12.5", "", "nowhere*=2"),
+    "task": ("test", "inference"),
+    "target_batch": ("0", "-138", "1.5", "nan", "inf", "9" * 12, ""),
+    "tolerance": ("25", "-1%", "nan"),
+    "objective": ("time", "cost"),
+    "top": ("0", "-1", "1e9"),
+    "runs": ("runs.csv",),
+    "device": ("tpu", "cuda:x", ""),
+    "budget": ("60", "0s", "-1s", "5GB", "1ms"),
+    "samples": ("missing-folder",),
+    "name": ("", "a/b", "two words"),
+    "out": ("missing-folder/out.json",),
+    "seed": ("-1", "x"),
+    "what": ("network", ""),
+    "item": ("resnet5",),
+}
+SWITCHES = {"pareto", "force", "json"}
+BASE: dict[str, list[str]] = {
+    "suggest": ["--target-batch", "138"],
+    "predict": ["--sub-batch", "8"],
+    "show": ["networks"],
+    "calibrate": ["--device", "cpu", "--budget", "2s"],
+}
+
+
+def test_every_option_is_walked() -> None:
+    assert set(INVALID) | SWITCHES == set(OPTIONS)
+
+
+def test_choices_are_those_of_the_records() -> None:
+    assert tuple(precision.PRECISIONS) == PRECISIONS
+    assert tuple(configuration.OPTIMIZERS) == OPTIMIZERS
+    assert OPTIONS["mode"].metavar.split("|") == list(configuration.MODES)
+    assert OPTIONS["strategy"].metavar.split("|") == list(configuration.STRATEGIES)
+
+
+def test_settings_files_have_options_alone() -> None:
+    assert set(OPTION_KEYS) <= set(OPTIONS)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_documents_every_option(command: Any, run: Run) -> None:
+    code, out, err = run(command.name, "--help")
+    words = " ".join(out.split())
+    assert (code, err) == (0, "")
+    for name in command.options:
+        assert f"{OPTIONS[name].flag} " in words
+        assert OPTIONS[name].text(command.name) in words
+
+
+CASES = [
+    (command.name, name, value)
+    for name, values in INVALID.items()
+    for command in [next(known for known in COMMANDS if name in known.options)]
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("command", "name", "value"), CASES)
+def test_an_invalid_value_is_one_sentence(command: str, name: str, value: str, run: Run) -> None:
+    option = OPTIONS[name]
+    base = BASE[command] if OPTIONS[name].flag not in BASE[command] else BASE[command][2:]
+    arguments = [*base, value] if name == "item" else [value] if option.positional else [*base, option.flag, value]
+    code, out, err = run(command, *arguments)
+    expected = 3 if value.startswith("missing.") else 2
+    assert (code, out) == (expected, "")
+    if expected == 2:
+        assert SENTENCE.fullmatch(err), err
