@@ -75,7 +75,7 @@ def _check_inputs(layer: Layer, inputs: tuple[Shape, ...]) -> None:
         if len(shape) not in ranks:
             forms = " or ".join(_FORMS[rank] for rank in ranks)
             remedy = "add a flatten layer before it" if layer.kind == "linear" else ""
-            raise ParameterError(f"layer {layer.name}: input shape", forms, _written(shape), remedy)
+            raise ParameterError(f"layer {layer.name}: input shape", forms, shape, remedy)
 
 
 def _convolution(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
@@ -91,8 +91,8 @@ def _convolution(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
 def _pool(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
     window, stride, padding = layer.pair("window"), layer.pair("stride"), layer.pair("padding")
     if padding[0] >= window[0] or padding[1] >= window[1]:
-        rule = f"smaller than the window {_written(window)}"
-        raise ParameterError(f"layer {layer.name}: padding", rule, _written(padding))
+        rule = f"smaller than the window {window}"
+        raise ParameterError(f"layer {layer.name}: padding", rule, padding)
     padded = _padded(layer, inputs[0], window, "window")
     if not layer.attributes["ceil"]:
         return (inputs[0][0], *((padded[axis] - window[axis]) // stride[axis] + 1 for axis in (0, 1)))
@@ -108,8 +108,8 @@ def _padded(layer: Layer, shape: Shape, window: tuple[int, int], what: str) -> t
     padding = layer.pair("padding")
     padded = (shape[1] + 2 * padding[0], shape[2] + 2 * padding[1])
     if window[0] > padded[0] or window[1] > padded[1]:
-        rule = f"at most the padded input {_written(padded)}"
-        raise ParameterError(f"layer {layer.name}: {what}", rule, _written(window))
+        rule = f"at most the padded input {padded}"
+        raise ParameterError(f"layer {layer.name}: {what}", rule, window)
     return padded
 
 
@@ -120,8 +120,8 @@ def _same(_layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
 def _add(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
     for source, shape in zip(layer.inputs, inputs, strict=True):
         if shape != inputs[0]:
-            rule = f"all of the shape {_written(inputs[0])} of {layer.inputs[0]}"
-            raise ParameterError(f"layer {layer.name}: inputs", rule, f"{_written(shape)} of {source}")
+            rule = f"of the shape {inputs[0]} of {layer.inputs[0]}"
+            raise ParameterError(f"layer {layer.name}: input {source}", rule, shape)
     return inputs[0]
 
 
@@ -131,8 +131,8 @@ def _concat(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
     rest = [(*shape[:axis], *shape[axis + 1 :]) for shape in inputs]
     for source, shape, others in zip(layer.inputs, inputs, rest, strict=True):
         if len(shape) != len(inputs[0]) or others != rest[0]:
-            rule = f"of equal sizes but for channels: {layer.inputs[0]} has {_written(inputs[0])}"
-            raise ParameterError(f"layer {layer.name}: inputs", rule, f"{_written(shape)} of {source}")
+            rule = f"like {layer.inputs[0]}, which is {inputs[0]}, but for channels"
+            raise ParameterError(f"layer {layer.name}: input {source}", rule, shape)
     return (*inputs[0][:axis], sum(shape[axis] for shape in inputs), *inputs[0][axis + 1 :])
 
 
@@ -153,10 +153,6 @@ def _batch_norm_parameters(_layer: Layer, shape: Shape) -> int:
 
 def _none(_layer: Layer, _shape: Shape) -> int:
     return 0
-
-
-def _written(shape: Shape) -> str:
-    return " x ".join(str(side) for side in shape)
 
 
 _JOINING = ("add", "concat")

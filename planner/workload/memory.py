@@ -3,10 +3,12 @@
 Activations are tensors, each counted once however many layers keep it:
 
 - convolution, fully connected and batch normalisation keep their input (weight gradients need it);
-- ReLU, tanh and sigmoid keep their output and work in place where nobody else reads their input; GELU keeps its input;
+- ReLU, tanh and sigmoid keep their output, in place or not; GELU keeps its input;
 - max-pooling keeps its input and 8-byte indices of its output, average pooling its input, dropout a 1-byte mask;
-- local response normalisation keeps input and output, the loss the softmax of its input;
-- global pooling, add, concat and flatten keep nothing. The sub-batch itself is counted wherever it is kept.
+- local response normalisation, made of simple operations, keeps its input, padded squares, their mean and its power;
+- the loss keeps the softmax of its input; global pooling, add, concat and flatten keep nothing.
+
+The sub-batch itself is counted with them.
 
 Not counted: statistics of batch normalisation (16 bytes a channel), fragmentation of the allocator, workspaces that
 libraries choose for themselves, communication buffers, and the prefetched next sub-batch. The workspace is the most
@@ -16,7 +18,8 @@ errs on the large side; im2col adds its column buffer.
 
 from __future__ import annotations
 
-from math import floor, prod
+import math
+from math import prod
 
 import numpy as np
 
@@ -38,9 +41,6 @@ INDEX_BYTES = 8
 """Of a position in a pooling window, as PyTorch keeps it."""
 
 _KEEPS_INPUT = frozenset({"convolution", "linear", "batch_norm", "lrn", "pool"})
-_KEEPS_OUTPUT = frozenset({"lrn", "loss"})
-_OVERWRITABLE = frozenset({"convolution", "linear", "batch_norm", "add", "concat", "pool", "global_pool", "dropout"})
-"""Kinds whose backward pass does not read their own output."""
 
 
 def memory_bytes(
@@ -98,49 +98,56 @@ def memory_bytes(
     )
 
 
-def largest_sub_batch(network: Network, precision: str, optimizer: str, device_kind: str, capacity_bytes: float) -> int:
+def largest_sub_batch(
+    network: Network,
+    precision: str,
+    optimizer: str,
+    device_kind: str,
+    capacity_bytes: float,
+    *,
+    convolution: str = "direct",
+) -> int:
     """Return the largest sub-batch [samples] whose :func:`memory_bytes` fit in the capacity; 0: not even one does."""
-    empty, one = memory_bytes(network, np.array([0, 1]), precision, optimizer, device_kind).total.tolist()
-    return max(0, floor((capacity_bytes - empty) / (one - empty)))
+    ends = np.array([0, 1])
+    both = memory_bytes(network, ends, precision, optimizer, device_kind, convolution=convolution).total
+    empty, one = float(both[0]), float(both[1])
+    return max(0, math.floor((capacity_bytes - empty) / (one - empty)))
 
 
 def _kept_bytes(network: Network, found: tuple[Site, ...], sizes: Precision) -> int:
     """Return the bytes per sample of activations, masks and indices kept for the backward pass."""
-    storage = {INPUT: INPUT}  # layer -> the layer whose memory its output lives in
+    tensor = {INPUT: INPUT}  # layer -> the layer whose output it is: flattening makes no tensor of its own
     elements = {INPUT: prod(network.input_shape)}
-    by_name = {site.layer.name: site for site in found}
-    kept: set[str] = set()
-    extra = 0
+    kept = {INPUT}
+    besides = 0
     for site in found:
-        name, source = site.layer.name, site.layer.inputs[0]
-        storage[name] = storage[source] if _shares_memory(site, by_name.get(source)) else name
-        elements[name] = site.input_elements if site.layer.kind == "loss" else site.output_elements
+        name = site.layer.name
+        tensor[name] = tensor[site.layer.inputs[0]] if site.layer.kind == "flatten" else name
+        elements[name] = site.output_elements
         if site.has_gradient:
-            kept.update(storage[keeper] for keeper in _kept_tensors(site))
-            extra += _kept_besides(site)
-    return sizes.activation_bytes * sum(elements[name] for name in kept) + extra
+            kept.update(tensor[keeper] for keeper in _kept_tensors(site))
+            besides += _kept_besides(site, sizes.activation_bytes)
+    return sizes.activation_bytes * sum(elements[name] for name in kept) + besides
 
 
 def _kept_tensors(site: Site) -> tuple[str, ...]:
-    kind, function = site.layer.kind, site.layer.attributes.get("function")
-    inputs = site.layer.inputs if kind in _KEEPS_INPUT or function == "gelu" else ()
-    output = kind in _KEEPS_OUTPUT or (kind == "activation" and function != "gelu")
-    return (*inputs, site.layer.name) if output else inputs
+    """Return the layers whose outputs a layer keeps."""
+    kind = site.layer.kind
+    if kind == "activation" and site.layer.attributes["function"] != "gelu":
+        return (site.layer.name,)
+    return site.layer.inputs if kind in _KEEPS_INPUT or kind == "activation" else ()
 
 
-def _kept_besides(site: Site) -> int:
-    if site.layer.kind == "dropout":
+def _kept_besides(site: Site, itemsize: int) -> int:
+    """Return the bytes per sample that a layer keeps besides layers' outputs."""
+    layer = site.layer
+    if layer.kind == "dropout":
         return site.output_elements
-    is_maximum = site.layer.kind == "pool" and site.layer.attributes["mode"] == "max"
-    return INDEX_BYTES * site.output_elements if is_maximum else 0
-
-
-def _shares_memory(site: Site, source: Site | None) -> bool:
-    """Tell whether a layer's output lives in the memory of its input: flattened, or overwritten in place."""
-    if site.layer.kind == "flatten":
-        return True
-    in_place = site.layer.kind == "activation" and site.layer.attributes["function"] != "gelu"
-    return in_place and source is not None and source.reads == 1 and source.layer.kind in _OVERWRITABLE
+    if layer.kind == "pool" and layer.attributes["mode"] == "max":
+        return INDEX_BYTES * site.output_elements
+    if layer.kind == "lrn":
+        return itemsize * (3 * site.output_elements + (layer.integer("window") - 1) * prod(site.output[1:]))
+    return itemsize * site.input_elements if layer.kind == "loss" else 0
 
 
 def _peak_gradient_elements(found: tuple[Site, ...]) -> int:

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.domain.network import LAYER_KINDS, Network
+from planner.domain.shapes import layer_shapes
+from planner.errors import ParameterError, UnknownNameError
+from planner.networks.zoo import arguments_of, build, zoo_names
+from planner.workload.totals import layer_work, totals
+
+PUBLISHED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data/published/networks.json").read_text())
+
+
+def identity(row: dict[str, Any]) -> str:
+    return ":".join((row["network"], *row.get("arguments", {}).values()))
+
+
+@pytest.mark.parametrize("row", PUBLISHED["networks"], ids=identity)
+def test_parameters_and_multiply_adds_are_the_published_ones(row: dict[str, Any]) -> None:
+    counted = totals(build(row["network"], row["arguments"]))
+    assert abs(counted.parameters - row["parameters"]) <= row["parameters_tolerance"]
+    assert abs(counted.forward_mac - row["forward_mac"]) <= row["forward_mac_tolerance"]
+
+
+def test_every_network_but_the_stand_in_has_a_published_figure() -> None:
+    assert {row["network"] for row in PUBLISHED["networks"]} == set(zoo_names()) - {"sprint-15"}
+
+
+@pytest.mark.parametrize("name", PUBLISHED["layers"])
+def test_alexnet_layer_by_layer(name: str) -> None:
+    network = build(name, {})
+    shapes, table = layer_shapes(network), PUBLISHED["layers"][name]
+    layers = {layer.name: layer for layer in network.layers}
+    work = {row.name: row for row in layer_work(network)}
+    for row in table["convolution"]:
+        layer, source = layers[row["layer"]], shapes[layers[row["layer"]].inputs[0]]
+        assert source == (row["in_channels"], row["input_side"], row["input_side"])
+        assert shapes[layer.name] == (row["out_channels"], row["output_side"], row["output_side"])
+        assert layer.pair("kernel") == (row["kernel"], row["kernel"])
+        assert layer.integer("groups") == row["groups"]
+    for row in (*table["convolution"], *table["linear"]):
+        assert (work[row["layer"]].parameters, work[row["layer"]].forward_mac) == (
+            row["parameters"],
+            row["forward_mac"],
+        )
+    assert {row["layer"] for row in (*table["convolution"], *table["linear"])} == {
+        layer.name for layer in network.layers if layer.kind in ("convolution", "linear")
+    }
+
+
+@pytest.mark.parametrize("name", PUBLISHED["shares"])
+def test_share_of_fully_connected_parameters(name: str) -> None:
+    rows = layer_work(build(name, {}))
+    share = sum(row.parameters for row in rows if row.kind == "linear") / sum(row.parameters for row in rows)
+    assert share == pytest.approx(
+        PUBLISHED["shares"][name]["linear_parameters"], abs=PUBLISHED["shares"][name]["tolerance"]
+    )
+
+
+def test_sprint_15_is_of_the_published_class() -> None:
+    published, network = PUBLISHED["sprint_15"], build("sprint-15", {})
+    trained = [row.kind for row in layer_work(network) if row.parameters]
+    assert len(trained) == published["weight_layers"]
+    assert trained == sorted(trained)  # convolutions, then fully connected layers
+    counted = totals(network, convolution="im2col")
+    assert abs(counted.parameters - published["parameters"]) <= published["parameters_tolerance"]
+    assert published["least_forward_mac"] <= counted.forward_mac <= published["most_forward_mac"]
+    assert counted.kernel_calls >= published["least_kernel_calls"]
+    assert "stand-in" in network.notes.lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "weight_layers", "input_side"),
+    [("alexnet", 8, 227), ("alexnet-owt", 8, 224), ("vgg16", 16, 224), ("vgg19", 19, 224), ("inception-v3", None, 299)]
+    + [(f"resnet{depth}", depth, 224) for depth in (18, 34, 50, 101, 152)],
+)
+def test_depth_and_input(name: str, weight_layers: int | None, input_side: int) -> None:
+    network = build(name, {})
+    assert network.input_shape == (3, input_side, input_side)
+    main = [
+        layer.name
+        for layer in network.layers
+        if layer.kind in ("convolution", "linear") and not layer.name.endswith("project")
+    ]
+    assert weight_layers in (None, len(main))
+
+
+@pytest.mark.parametrize("name", zoo_names())
+def test_every_network_ends_in_a_loss_over_imagenet(name: str) -> None:
+    network = build(name, {})
+    shapes = layer_shapes(network)
+    assert network.name == name
+    assert network.dataset == "imagenet-1k"
+    assert network.notes
+    assert network.layers[-1].kind == "loss"
+    assert shapes[network.layers[-1].inputs[0]] == (1000,)
+    read = {source for layer in network.layers for source in layer.inputs}
+    assert [layer.name for layer in network.layers if layer.name not in read] == ["loss"]
+
+
+def losses(network: Network) -> dict[str, Any]:
+    return {layer.name: layer.attributes["weight"] for layer in network.layers if layer.kind == "loss"}
+
+
+def test_arguments_change_the_network_and_its_name() -> None:
+    plain, heads = build("googlenet", {"auxiliary": "false"}), build("googlenet", {"auxiliary": "true"})
+    assert losses(plain) == {"loss": 1.0}
+    assert losses(heads) == {"auxiliary1.loss": 0.3, "auxiliary2.loss": 0.3, "loss": 1.0}
+    assert heads.name == "googlenet:auxiliary=true"
+    assert plain.layers == build("googlenet", {}).layers
+    assert build("resnet50", {"stride": "1x1"}).name == "resnet50:stride=1x1"
+    assert build("resnet50", {"stride": "3x3"}).layers == build("resnet50", {}).layers
+
+
+def test_arguments_are_documented() -> None:
+    assert arguments_of("vgg16") == {}
+    assert "default 3x3" in arguments_of("resnet101")["stride"]
+    assert set(arguments_of("googlenet")) == {"auxiliary"}
+
+
+def test_bad_names_and_arguments() -> None:
+    with pytest.raises(
+        UnknownNameError, match=r"network must be a known name, got 'resnet51'; did you mean 'resnet50'"
+    ):
+        build("resnet51", {})
+    with pytest.raises(UnknownNameError, match="did you mean 'vgg16'"):
+        arguments_of("vgg-16")
+    with pytest.raises(UnknownNameError, match=r"argument of network googlenet .* did you mean 'auxiliary'"):
+        build("googlenet", {"auxilary": "true"})
+    with pytest.raises(UnknownNameError, match="argument of network resnet18"):
+        build("resnet18", {"stride": "1x1"})
+    with pytest.raises(ParameterError, match="argument stride of network resnet50 must be 3x3 or 1x1, got '2x2'"):
+        build("resnet50", {"stride": "2x2"})
+
+
+def test_original_regularisation_is_there() -> None:
+    kinds = {
+        name: [layer.kind for layer in build(name, {}).layers] for name in ("alexnet", "googlenet", "vgg16", "resnet50")
+    }
+    assert [kinds[name].count("lrn") for name in kinds] == [2, 2, 0, 0]
+    assert [kinds[name].count("dropout") for name in kinds] == [2, 1, 2, 0]
+    assert kinds["resnet50"].count("batch_norm") == kinds["resnet50"].count("convolution") == 53
+    assert set().union(*kinds.values()) <= set(LAYER_KINDS)
+
+
+def test_resnet50_is_built_and_shaped_quickly() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        layer_shapes(build("resnet50", {}))
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 0.01

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.domain.configuration import OPTIMIZERS
+from planner.domain.network import INPUT, Layer, Network
+from planner.domain.precision import PRECISIONS
+from planner.errors import ParameterError, UnknownNameError
+from planner.networks.zoo import build
+from planner.probes.modules import build_module
+from planner.workload.memory import ASSUMED_CONTEXT_BYTES, largest_sub_batch, memory_bytes
+from planner.workload.totals import totals
+
+PUBLISHED = json.loads((Path(__file__).parents[1] / "data/published/networks.json").read_text())
+ONE = np.array([1])
+
+
+def every_kind() -> Network:
+    layers = (
+        Layer("c1", "convolution", (INPUT,), {"channels": 8, "kernel": 3, "padding": 1}),
+        Layer("r1", "activation", ("c1",)),
+        Layer("l1", "lrn", ("r1",), {"window": 3}),
+        Layer("p1", "pool", ("l1",), {"window": 3, "stride": 2, "ceil": True}),
+        Layer("c2", "convolution", ("p1",), {"channels": 8, "kernel": 1, "groups": 2, "bias": False}),
+        Layer("n2", "batch_norm", ("c2",)),
+        Layer("s2", "add", ("n2", "p1")),
+        Layer("r2", "activation", ("s2",), {"function": "tanh"}),
+        Layer("p2", "pool", ("p1",), {"window": 3, "stride": 1, "padding": 1, "mode": "average"}),
+        Layer("g2", "activation", ("p2",), {"function": "gelu"}),
+        Layer("j", "concat", ("r2", "g2", "s2")),
+        Layer("c3", "convolution", ("j",), {"channels": 4, "kernel": (1, 3)}),
+        Layer("r3", "activation", ("c3",), {"function": "sigmoid"}),
+        Layer("global", "global_pool", ("r3",)),
+        Layer("flat1", "flatten", ("global",)),
+        Layer("flat2", "flatten", ("r3",)),
+        Layer("fc1", "linear", ("flat2",), {"features": 6}),
+        Layer("fc2", "linear", ("flat1",), {"features": 6}),
+        Layer("loss1", "loss", ("fc1",)),
+        Layer("loss2", "loss", ("fc2",)),
+    )
+    return Network("every-kind", (3, 12, 11), layers)
+
+
+def bytes_kept_by_torch(network: Network, sub_batch: int) -> int:
+    """Return the bytes of the distinct storages, besides the parameters', that autograd keeps for the backward pass."""
+    import torch  # noqa: PLC0415 - heavy: only the test that compares with it pays
+
+    module = build_module(network)
+    parameters = {p.untyped_storage().data_ptr() for p in module.parameters()}
+    kept: dict[int, Any] = {}  # holding the tensors keeps their addresses from being used again
+
+    def pack(tensor: Any) -> Any:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = module(torch.randn(sub_batch, *network.input_shape), torch.zeros(sub_batch, dtype=torch.int64))
+    assert loss.requires_grad
+    return sum(t.untyped_storage().nbytes() for address, t in kept.items() if address not in parameters)
+
+
+@pytest.mark.parametrize("network", [every_kind(), build("resnet18", {})], ids=lambda network: network.name)
+def test_activations_are_what_torch_keeps(network: Network) -> None:
+    one, three = (bytes_kept_by_torch(network, sub_batch) for sub_batch in (1, 3))
+    class_numbers = 8  # of the targets, one a sample however many losses read them
+    counted = memory_bytes(network, ONE, "fp32", "sgd", "cpu").activations[0]
+    assert counted == (three - one) / 2 - class_numbers
+
+
+def test_chain_by_hand() -> None:
+    layers = (
+        Layer("c", "convolution", (INPUT,), {"channels": 4, "kernel": 3}),  # 3x6x6 -> 4x4x4, 112 parameters
+        Layer("r", "activation", ("c",)),
+        Layer("p", "pool", ("r",), {"window": 2, "stride": 2}),  # 4x2x2
+        Layer("d", "dropout", ("p",)),
+        Layer("f", "flatten", ("d",)),
+        Layer("fc", "linear", ("f",), {"features": 5}),  # 85 parameters
+        Layer("loss", "loss", ("fc",)),
+    )
+    memory = memory_bytes(Network("chain", (3, 6, 6), layers), np.array([2]), "fp32", "adam", "cpu")
+    kept = 4 * (108 + 64 + 16 + 5) + 8 * 16 + 16  # input, ReLU, dropped, softmax; indices; mask
+    assert memory.activations[0] == 2 * kept
+    assert memory.workspace[0] == 2 * 4 * (64 + 64)  # gradients of ReLU's output and input, the largest neighbours
+    assert (memory.weights[0], memory.gradients[0], memory.optimizer[0]) == (4 * 197, 4 * 197, 8 * 197)
+    assert memory.framework[0] == 0
+
+
+def test_shortcut_gradient_waits_for_its_branch() -> None:
+    layers = (
+        Layer("a", "convolution", (INPUT,), {"channels": 4, "kernel": 1}),  # 4 elements
+        Layer("b", "convolution", ("a",), {"channels": 8, "kernel": 1}),
+        Layer("c", "convolution", ("b",), {"channels": 4, "kernel": 1}),
+        Layer("s", "add", ("c", "a")),
+    )
+    memory = memory_bytes(Network("shortcut", (3, 1, 1), layers), ONE, "fp32", "sgd", "cpu")
+    assert memory.workspace[0] == 4 * (4 + 4 + 8)  # the shortcut's, c's and b's while c runs backward
+
+
+@pytest.mark.parametrize("row", PUBLISHED["weights_megabytes"], ids=lambda row: row["network"])
+def test_weights_are_the_published_megabytes(row: dict[str, Any]) -> None:
+    weights = memory_bytes(build(row["network"], {}), ONE, "fp32", "sgd", "cpu").weights[0]
+    assert abs(weights / 1e6 - row["megabytes"]) <= row["tolerance"]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_state_of_the_optimizer(optimizer: str) -> None:
+    network = build("alexnet", {})
+    single, mixed = (memory_bytes(network, ONE, precision, optimizer, "gpu") for precision in ("fp32", "fp16"))
+    parameters = totals(network).parameters
+    assert single.optimizer[0] == parameters * OPTIMIZERS[optimizer]
+    assert mixed.optimizer[0] == parameters * (OPTIMIZERS[optimizer] + 4)
+
+
+def test_mixed_precision_adam_takes_16_bytes_a_parameter() -> None:
+    network = build("resnet50", {})
+    memory = memory_bytes(network, ONE, "bf16", "adam", "cpu")
+    assert memory.weights[0] + memory.gradients[0] + memory.optimizer[0] == 16 * totals(network).parameters
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_memory_is_linear_in_the_sub_batch(precision: str) -> None:
+    sub_batch = np.array([1, 2, 10, 1000])
+    total = memory_bytes(build("googlenet", {}), sub_batch, precision, "sgd-momentum", "gpu").total
+    np.testing.assert_allclose(np.diff(total) / np.diff(sub_batch), total[1] - total[0], rtol=1e-12)
+    assert (np.diff(total) > 0).all()
+
+
+def test_only_a_gpu_has_a_context() -> None:
+    network = build("resnet18", {})
+    gpu, cpu = (memory_bytes(network, ONE, "fp32", "sgd", kind) for kind in ("gpu", "cpu"))
+    assert gpu.total[0] - cpu.total[0] == ASSUMED_CONTEXT_BYTES["gpu"] > 0
+
+
+def test_im2col_adds_its_largest_buffer() -> None:
+    network = build("vgg16", {})
+    direct, im2col = (
+        memory_bytes(network, np.array([3]), "fp32", "sgd", "gpu", convolution=convolution).workspace[0]
+        for convolution in ("direct", "im2col")
+    )
+    assert im2col - direct == 4 * 3 * (224 * 224 * 9 * 64)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.sampled_from(["alexnet", "resnet50", "sprint-15"]),
+    st.sampled_from(["fp32", "fp16"]),
+    st.sampled_from(["direct", "im2col"]),
+    st.floats(1e8, 1e12),
+)
+def test_largest_sub_batch_fits_and_one_more_does_not(
+    name: str, precision: str, convolution: str, capacity: float
+) -> None:
+    network = build(name, {})
+    largest = largest_sub_batch(network, precision, "sgd-momentum", "gpu", capacity, convolution=convolution)
+    sub_batch = np.array([largest, largest + 1])
+    fits, too_large = memory_bytes(network, sub_batch, precision, "sgd-momentum", "gpu", convolution=convolution).total
+    assert too_large > capacity
+    assert fits <= capacity or largest == 0
+
+
+@pytest.mark.parametrize("samples", [1, 7, 64])
+def test_largest_sub_batch_of_an_exact_capacity(samples: int) -> None:
+    network = build("resnet18", {})
+    capacity = memory_bytes(network, np.array([samples]), "fp32", "adam", "gpu").total[0]
+    assert largest_sub_batch(network, "fp32", "adam", "gpu", capacity) == samples
+    assert largest_sub_batch(network, "fp32", "adam", "gpu", capacity - 1) == samples - 1
+
+
+def test_nothing_fits_in_nothing() -> None:
+    assert largest_sub_batch(build("vgg16", {}), "fp32", "adam", "gpu", 1e9) == 0
+
+
+def test_bad_arguments() -> None:
+    network = build("resnet18", {})
+    with pytest.raises(UnknownNameError, match="did you mean 'fp32'"):
+        memory_bytes(network, ONE, "fp33", "sgd", "gpu")
+    with pytest.raises(UnknownNameError, match="did you mean 'adam'"):
+        memory_bytes(network, ONE, "fp32", "adamm", "gpu")
+    with pytest.raises(ParameterError, match="device kind must be gpu or cpu, got 'tpu'"):
+        memory_bytes(network, ONE, "fp32", "sgd", "tpu")
+    with pytest.raises(UnknownNameError, match="did you mean 'direct'"):
+        memory_bytes(network, ONE, "fp32", "sgd", "gpu", convolution="dirct")
