@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+
+import numpy as np
 
 from planner.domain.configuration import MODES
 from planner.domain.precision import PRECISIONS
@@ -17,7 +20,7 @@ from planner.search.loosen import Loosener
 from planner.search.ranking import Order, order_of
 from planner.search.space import Limits
 from planner.steps import predict, sources
-from planner.workload.memory import largest_sub_batch
+from planner.workload.memory import memory_bytes
 
 __all__ = ["limits_of", "suggest", "suggest_with"]
 
@@ -50,20 +53,24 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
 
 def limits_of(problem: Problem) -> Limits:
     """Return what the cluster of a problem allows."""
-    device = problem.cluster.node.accelerator
-    largest = {
-        name: largest_sub_batch(problem.network, name, problem.settings.optimizer, device.kind, device.memory_bytes)
-        for name in PRECISIONS
-    }
-    refused = {name: reason for name, reason in sources.usable_precisions(problem).items() if reason}
+    cluster, lowering = problem.cluster, sources.Sources(problem).convolution_lowering
     return Limits(
-        problem.cluster.name,
-        problem.cluster.nodes,
-        problem.cluster.node.gpus,
-        largest,
-        refused,
+        cluster.name,
+        cluster.nodes,
+        cluster.node.gpus,
+        {name: _largest_sub_batch(problem, name, lowering(name)) for name in PRECISIONS},
+        {name: reason for name, reason in sources.usable_precisions(problem).items() if reason},
         problem.scenario.sub_batch_factor,
     )
+
+
+def _largest_sub_batch(problem: Problem, precision: str, convolution: str) -> int:
+    """Return the largest sub-batch that fits; memory is linear in it: ⌊(capacity - M(0)) / (M(1) - M(0))⌋."""
+    device, optimizer = problem.cluster.node.accelerator, problem.settings.optimizer
+    needed = memory_bytes(
+        problem.network, np.array([0, 1]), precision, optimizer, device.kind, convolution=convolution
+    ).total
+    return max(0, math.floor((device.memory_bytes - float(needed[0])) / float(needed[1] - needed[0])))
 
 
 def suggest_with(

@@ -17,6 +17,7 @@ from planner.search.evaluator import Priced
 from planner.search.ranking import Order
 from planner.search.space import Limits
 
+GIB = 2.0**30
 SPEED = {"fp32": 1.0, "fp16": 0.6}
 SIZE = {"fp32": 1.0, "fp16": 0.7}
 
@@ -34,11 +35,11 @@ class SyntheticMachine:
     update_s: float = 0.05
     reduce_s: float = 0.04
     samples: int = 100_000
-    capacity: float = 20.0
+    capacity: float = 20.0 * GIB
 
     def limits(self, nodes: int = 6, gpus: int = 3, factor: int = 1) -> Limits:
         """Return what the machine allows."""
-        largest = {name: int((self.capacity - 2) / size) for name, size in SIZE.items()}
+        largest = {name: int((self.capacity / GIB - 2) / size) for name, size in SIZE.items()}
         absent = dict.fromkeys(("tf32", "bf16", "fp8", "int8"), "no such units")
         return Limits("synthetic", nodes, gpus, largest | dict.fromkeys(absent, 1), absent, factor)
 
@@ -49,7 +50,7 @@ class SyntheticMachine:
     def one(self, c: Configuration) -> dict[str, float]:
         """Predict one configuration, by hand."""
         gpu_s = self.fixed_s + c.sub_batch * (self.load_s + self.compute_s * SPEED[c.precision])
-        memory = 2 + c.sub_batch * SIZE[c.precision]
+        memory = GIB * (2 + c.sub_batch * SIZE[c.precision])
         if c.mode == "async":
             update = self.update_s + self.reduce_s * math.log2(c.nodes)
             mean = c.gpus * c.sub_batch * update / gpu_s

@@ -16,7 +16,7 @@ UNHURRIED = settings(deadline=None, max_examples=50)  # a shared machine may pau
 SUBSETS = st.sets(st.integers(1, 6), min_size=1).map(tuple)
 REQUESTS = st.builds(
     SpaceRequest,
-    target_batch=st.integers(1, 150),
+    target_batch=st.integers(1, 60),
     tolerance_sync=st.sampled_from([0.0, 0.1, 0.25]),
     tolerance_async=st.sampled_from([0.05, 0.25, 0.5]),
     nodes=st.none() | SUBSETS,
@@ -124,7 +124,7 @@ def test_relaxing_a_constraint_never_worsens_the_best_epoch(
 def test_more_memory_never_worsens_the_best_epoch(machine: Any, request: SpaceRequest) -> None:
     strict = searched(machine, request).best
     assume(strict is not None)
-    larger = replace(machine, capacity=40.0)
+    larger = replace(machine, capacity=40.0 * 2**30)
     relaxed = searched(larger, request).best
     assert strict is not None
     assert relaxed is not None

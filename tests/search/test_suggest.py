@@ -1,0 +1,150 @@
+"""Whole answers on the synthetic machine: what is found, and what to loosen when nothing fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from planner.domain.request import Sourced, SpaceRequest
+from planner.domain.suggestion import Loosening, Suggestion
+from planner.errors import ParameterError
+from planner.search.loosen import tolerance_that_suffices
+from planner.search.suggest import suggest_with
+from planner.units import parse_fraction
+
+
+def answered(machine: Any, request: SpaceRequest, limits: Any = None) -> Suggestion:
+    provenance: dict[str, Sourced[object]] = {"target_batch": Sourced(request.target_batch, "option")}
+    return suggest_with(machine, machine.order(request), limits or machine.limits(), request, provenance)
+
+
+def test_found_plans_are_numbered_and_as_many_as_asked(machine: Any) -> None:
+    request = SpaceRequest(25, modes=("async",), top=3, pareto=True)
+    answer = answered(machine, request)
+    assert answer.status == "found"
+    assert [plan.position for plan in answer.plans] == [1, 2, 3]
+    assert [plan.prediction.configuration for plan in answer.plans] == machine.brute_force(request, machine.limits())[
+        :3
+    ]
+    assert all(plan.why for plan in (*answer.plans, *answer.pareto))
+    assert answer.pareto[0].prediction.configuration == answer.plans[0].prediction.configuration
+    assert answer.search.method == "exhaustive"
+    assert answer.search.certified
+    assert answer.request["target_batch"].value == 25
+    assert (answer.nearest, answer.loosen) == ((), ())
+
+
+def test_front_is_left_out_unless_asked_for(machine: Any) -> None:
+    assert answered(machine, SpaceRequest(25, modes=("async",))).pareto == ()
+
+
+def test_same_request_gives_the_same_answer(machine: Any) -> None:
+    request = SpaceRequest(24, modes=("sync", "async"), pareto=True)
+    assert answered(machine, request) == answered(machine, request)
+
+
+def test_refused_precisions_stand_in_the_answer_with_their_reason(machine: Any) -> None:
+    refused = answered(machine, SpaceRequest(60, modes=("async",))).search.refused
+    assert refused["precision int8: no such units"] == 6
+
+
+def test_missing_data_set_is_a_warning(machine: Any) -> None:
+    request = SpaceRequest(60, modes=("async",))
+    order = replace(machine.order(request), has_dataset=False)
+    answer = suggest_with(machine, order, machine.limits(), request, {})
+    assert [warning.code for warning in answer.warnings] == ["no_dataset"]
+    assert answered(machine, request).warnings == ()
+
+
+def test_unsupported_parallelism_is_refused(machine: Any) -> None:
+    with pytest.raises(ParameterError, match=r"^parallelism must be data"):
+        answered(machine, SpaceRequest(60, parallelism=("data", "pipeline")))
+
+
+def loosened(request: SpaceRequest, one: Loosening) -> SpaceRequest:
+    """Return the request with one constraint loosened as the answer says."""
+    if one.option == "--tolerance":
+        tolerance = parse_fraction(one.value)
+        return replace(request, tolerance_sync=tolerance, tolerance_async=tolerance)
+    if one.option == "--precision":
+        return replace(request, precisions=(*(request.precisions or ()), one.value))
+    field = one.option.removeprefix("--").replace("-", "_")
+    values: dict[str, Any] = {field: (*(getattr(request, field) or ()), int(one.value))}
+    return replace(request, **values)
+
+
+NARROW = st.builds(
+    SpaceRequest,
+    target_batch=st.integers(1, 60),
+    tolerance_async=st.just(0.05),
+    nodes=st.sets(st.integers(1, 4), min_size=1, max_size=2).map(tuple),
+    gpus_per_node=st.just((3,)),
+    sub_batch=st.none() | st.sets(st.integers(1, 30), min_size=1, max_size=2).map(tuple),
+    accumulation=st.none() | st.sets(st.integers(1, 3), min_size=1, max_size=2).map(tuple),
+    precisions=st.sampled_from([("fp32",), ("fp16",)]),
+    modes=st.sampled_from([("sync",), ("async",)]),
+)
+EVERYTHING: dict[str, dict[str, Any]] = {
+    "--nodes": {"nodes": None},
+    "--gpus-per-node": {"gpus_per_node": (1, 2, 3)},
+    "--sub-batch": {"sub_batch": None},
+    "--accumulation": {"accumulation": None},
+    "--precision": {"precisions": None},
+}
+
+
+@settings(deadline=None, max_examples=100)
+@given(NARROW)
+def test_loosening_one_constraint_as_told_makes_something_fit(machine: Any, request: SpaceRequest) -> None:
+    answer = answered(machine, request)
+    assume(answer.status == "none_feasible")
+    told = {one.option: one for one in answer.loosen}
+    for one in answer.loosen:
+        roomy = machine
+        if one.option == "memory":
+            roomy = replace(machine, capacity=float(one.value.removesuffix("GiB")) * 2**30)
+        relaxed = request if one.option == "memory" else loosened(request, one)
+        assert answered(roomy, relaxed).status == "found", one
+        assert one.value in one.message
+    for option, change in EVERYTHING.items():  # what is not told does not help
+        assert (answered(machine, replace(request, **change)).status == "found") == (option in told), option
+
+
+def test_smallest_tolerance_is_told_to_four_digits_by_hand(machine: Any) -> None:
+    # 3 nodes x 3 GPUs: multiples of 9; 64 lies between 63 (1.5625 % below) and 72
+    request = SpaceRequest(64, nodes=(3,), precisions=("fp32",), accumulation=(1,))
+    answer = answered(machine, request)
+    assert [plan.prediction.mini_batch.mean for plan in answer.nearest] == [63, 72]
+    assert [plan.position for plan in answer.nearest] == [1, 2]
+    assert answer.loosen[0].option == "--tolerance"
+    assert answer.loosen[0].value == "1.563%"
+    assert "now 0%" in answer.loosen[0].message
+    assert answered(machine, replace(request, tolerance_sync=0.01562)).status == "none_feasible"
+    # 4 nodes make 12, which does not divide 64 either; 1 or 2 GPUs of a node never make a 9
+    assert {one.option: one.value for one in answer.loosen[1:]} == {}
+
+
+def test_one_missing_node_count_is_told(machine: Any) -> None:
+    answer = answered(machine, SpaceRequest(60, nodes=(1, 3), sub_batch=(5,), accumulation=(1,), precisions=("fp32",)))
+    told = {one.option: one.value for one in answer.loosen}  # 45 is a quarter off; 4 x 15 or 15 x 4 are 60
+    assert told == {"--tolerance": "25%", "--nodes": "4", "--accumulation": "4"}
+
+
+def test_memory_that_would_do_is_told_when_nothing_fits(machine: Any) -> None:
+    limits = replace(machine.limits(), largest_sub_batch=dict.fromkeys(machine.limits().largest_sub_batch, 0))
+    answer = answered(machine, SpaceRequest(36, nodes=(2,), precisions=("fp32",), sub_batch=(3,)), limits)
+    assert answer.status == "none_feasible"
+    assert answer.search.refused == {
+        "sub-batch larger than fits in memory": 1,
+    }
+    assert [(one.option, one.value) for one in answer.loosen] == [("memory", "5GiB")]  # 2 and one a sample
+
+
+@given(st.floats(1e-6, 50))
+def test_tolerance_that_suffices_is_enough_and_hardly_more(off: float) -> None:
+    value = parse_fraction(tolerance_that_suffices(off))
+    assert off * (1 - 1e-11) <= value <= off * 1.0011
