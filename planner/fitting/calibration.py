@@ -31,7 +31,7 @@ def fit_calibration(
     name: str,
     accelerator: Accelerator,
     node: Node,
-    provenance: Provenance = Provenance(),
+    provenance: Provenance | None = None,
     *,
     estimator: str = "relative-nnls",
 ) -> Calibration:
@@ -45,7 +45,8 @@ def fit_calibration(
         What the kernels ran on; gives processor count and peak rates.
     node : Node
         Recorded as the node of cluster ``local``.
-    provenance : Provenance
+    provenance : Provenance, optional
+        Default: what the circumstances of the samples say under ``origin``, ``source``, ``date`` and ``cluster``.
     estimator : {"relative-nnls", "least-squares"}
 
     Raises
@@ -53,6 +54,7 @@ def fit_calibration(
     CoverageError
         No kind of kernel and no collective has enough usable rows.
     """
+    provenance = provenance or _provenance(samples.circumstances)
     kernels = fit_kernels(samples, accelerator, estimator=estimator, origin=provenance.origin, source=provenance.source)
     collectives, few = fit_collectives(samples, estimator=estimator, origin=provenance.origin, source=provenance.source)
     entries = (*kernels.entries, *collectives)
@@ -72,10 +74,16 @@ def fit_calibration(
         provenance.origin,
         provenance.source,
         provenance.date,
-        {**samples.circumstances, **provenance.environment},
+        provenance.environment,
         tuple(sorted({str(group) for group in samples.text["group"] if group})),
         _warnings(kernels.missing + few, len(kernels.rejected), samples.size),
     )
+
+
+def _provenance(circumstances: Mapping[str, str]) -> Provenance:
+    rest = dict(circumstances)
+    origin, source, date, cluster = (rest.pop(key, "") for key in ("origin", "source", "date", "cluster"))
+    return Provenance(origin or "measured", source, date, cluster or None, rest)
 
 
 def _warnings(missing: tuple[str, ...], rejected: int, size: int) -> tuple[str, ...]:

@@ -47,6 +47,10 @@ def work_of(samples: Samples, kind: str) -> Work:
     for name in work_columns(kind):
         values = samples.number[name]
         work[name] = np.where(np.isnan(values), DEFAULTS.get(name, np.nan), values)
+    if "fixed_bytes" in work:  # rows may give only the bytes in all
+        unknown = np.isnan(work["traffic"])
+        work["traffic"] = np.where(unknown, 0.0, work["traffic"])
+        work["fixed_bytes"] = np.where(unknown, samples.number["bytes"], work["fixed_bytes"])
     sizes = {name: float(precision.activation_bytes) for name, precision in PRECISIONS.items()}
     work["itemsize"] = np.array([sizes.get(name, 4.0) for name in samples.text["precision"].tolist()])
     return work
@@ -58,7 +62,10 @@ def _why_not(samples: Samples, row: int) -> str:
         return f"time_s must be finite and above 0, got {time:g}"
     if kind != POINTWISE and kind not in WORK_COLUMNS and not samples.text["operation"][row]:
         return f"kind must be known, got {kind!r}"
-    for name in work_columns(kind):
+    columns = work_columns(kind)
+    if columns == TRAFFIC_COLUMNS and np.isnan(samples.number["traffic"][row]):
+        columns = ("bytes",)
+    for name in columns:
         value = float(samples.number[name][row])
         least = 0.0 if name in ("pad_h", "pad_w", *TRAFFIC_COLUMNS) else 1.0
         if np.isnan(value) and name in DEFAULTS:
@@ -76,13 +83,12 @@ def usable(samples: Samples) -> tuple[BoolArray, tuple[Rejected, ...]]:
 
 
 def merged(samples: Samples, kind: str) -> Samples:
-    """Return rows with equal work and precision as one row, at their median time, under the first one's group.
+    """Return rows of equal work, transposition and element size as one, at the median time, in the first one's group.
 
     Without this, the same shape could stand both in and outside a fold.
     """
-    columns = [np.nan_to_num(samples.number[name], nan=-1.0) for name in work_columns(kind)]
-    _, precision = np.unique(samples.text["precision"], return_inverse=True)
-    table = np.column_stack([*columns, precision.astype(np.float64)])
+    texts = [np.unique(samples.text[name], return_inverse=True)[1].ravel() for name in ("trans_a", "trans_b")]
+    table = np.column_stack([*work_of(samples, kind).values(), *texts])
     _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     times = np.array([np.median(samples.time_s[inverse.ravel() == place]) for place in order])

@@ -1,0 +1,1 @@
+"""Published measurements, and scripts that turn them into files of this program; run from a checkout."""
