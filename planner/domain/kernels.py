@@ -61,7 +61,7 @@ class KernelCalls:
     ----------
     kind : one of KINDS
     direction : one of DIRECTIONS
-        The only backward pass of a kind without weights is ``backward_data``.
+        The only backward pass of a kind without weights is ``backward_data``, but the weight gradient repeats im2col.
     layer : ndarray of int, shape (k,)
         Position of the layer that makes the call, in ``Network.layers``.
     count : ndarray of int, shape (k,)
