@@ -1,0 +1,211 @@
+"""One prediction with every field: terms, distributions, memory, intervals and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from planner.domain.calibration import ORIGINS
+from planner.domain.configuration import Configuration, Configurations
+from planner.domain.kernels import MemoryBytes
+from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
+from planner.steps.gradients import gpu_variance, step_variance, update_variance
+from planner.steps.intervals import quantity, reciprocal
+from planner.steps.price import AsyncTimes, Pricer, SyncTimes, asynchrony_of
+from planner.steps.sources import Source
+from planner.steps.stages import Stage, stages_of
+from planner.steps.warnings import warnings_of
+
+__all__ = ["described"]
+
+Window = Callable[[str], tuple[float, float]]
+Row = tuple[str, float, float, "Origin"]
+"""A term's name, seconds, exposed seconds and origin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What serves a term, and whether that extrapolates."""
+
+    sources: tuple[Source, ...]
+    extrapolated: bool = False
+
+    @property
+    def text(self) -> str:
+        """Origins in the order of ORIGINS, joined by plus signs; ``none`` for a term that takes no time."""
+        found = {source.origin for source in self.sources}
+        return "+".join(origin for origin in ORIGINS if origin in found) or "none"
+
+    @property
+    def calibrations(self) -> str:
+        """Names of the calibrations."""
+        return ", ".join(dict.fromkeys(source.calibration for source in self.sources if source.calibration))
+
+
+def described(pricer: Pricer, chosen: Configurations, window: Window | None) -> Prediction:
+    """Return the prediction of a single configuration whose cases are tabled."""
+    return (_asynchronous if chosen.is_async[0] else _synchronous)(pricer, chosen, window)
+
+
+def _synchronous(pricer: Pricer, chosen: Configurations, window: Window | None) -> Prediction:
+    one, times = chosen.one(0), pricer.synchronous(chosen)
+    stages = stages_of(pricer, one.sub_batch)
+    mini_batch = one.gpus * one.sub_batch * one.accumulation_steps
+    variance = step_variance(pricer, one, times, stages)
+    iteration = quantity(float(times.iteration_s[0]), variance)
+    terms, used = _threads({"step": _step_rows(pricer, one, times, stages)})
+    steps = _epoch_steps(pricer, mini_batch)
+    inside = None if window is None else float(window("sync")[0] <= mini_batch <= window("sync")[1])
+    first_iteration = float(times.first_iteration_s[0])
+    first = variance if first_iteration == iteration.value else None
+    return Prediction(
+        configuration=one,
+        iteration_s=iteration,
+        update_s=None,
+        epoch_s=_scaled(iteration, steps),
+        first_epoch_s=None if steps is None else quantity(first_iteration, first, steps),
+        samples_per_s=reciprocal(iteration, mini_batch),
+        mini_batch=MiniBatch(mini_batch, 0.0, mini_batch, mini_batch, inside),
+        staleness=Staleness(0.0, 0.0, {0: 1.0}),
+        memory_bytes=_memory(pricer, one),
+        terms=terms,
+        bottleneck=_bottleneck(terms, "step"),
+        warnings=warnings_of(pricer.sources, one, terms, used, float(times.memory_bytes[0])),
+    )
+
+
+def _asynchronous(pricer: Pricer, chosen: Configurations, window: Window | None) -> Prediction:
+    one, times = chosen.one(0), pricer.asynchronous(chosen)
+    stages = stages_of(pricer, one.sub_batch)
+    statistics = asynchrony_of(chosen, times)
+    variance = gpu_variance(pricer, one, times, stages)
+    period = quantity(float(times.gpu_s[0]), variance)
+    terms, used = _threads({"gpu": _gpu_rows(pricer, times, stages), "update": _update_rows(pricer, one, times)})
+    samples = one.gpus * one.sub_batch
+    steps = _epoch_steps(pricer, samples)
+    inside = None if window is None else float(statistics.window_probability(*window("async"))[0])
+    first_gpu = float(times.first_gpu_s[0])
+    first = variance if first_gpu == period.value else None
+    return Prediction(
+        configuration=one,
+        iteration_s=period,
+        update_s=quantity(float(times.update_s[0]), update_variance(pricer, one, times, variance)),
+        epoch_s=_scaled(period, steps),
+        first_epoch_s=None if steps is None else quantity(first_gpu, first, steps),
+        samples_per_s=reciprocal(period, samples),
+        mini_batch=MiniBatch(
+            float(statistics.mini_batch_mean[0]),
+            float(statistics.mini_batch_std[0]),
+            statistics.mini_batch_quantile(0, 0.05),
+            statistics.mini_batch_quantile(0, 0.95),
+            inside,
+        ),
+        staleness=Staleness(
+            float(statistics.staleness_mean[0]), float(statistics.staleness_std[0]), statistics.staleness_pmf(0)
+        ),
+        memory_bytes=_memory(pricer, one),
+        terms=terms,
+        bottleneck=_bottleneck(terms, "gpu"),
+        warnings=warnings_of(pricer.sources, one, terms, used, float(times.memory_bytes[0])),
+    )
+
+
+def _epoch_steps(pricer: Pricer, samples_per_step: int) -> float | None:
+    dataset = pricer.sources.problem.dataset
+    return None if dataset is None else dataset.samples / samples_per_step
+
+
+def _scaled(period: Quantity, steps: float | None) -> Quantity | None:
+    if steps is None:
+        return None
+    low, high = (None if end is None else end * steps for end in (period.low, period.high))
+    return replace(period, value=period.value * steps, low=low, high=high)
+
+
+def _memory(pricer: Pricer, one: Configuration) -> dict[str, float]:
+    found = pricer.compute.memory(np.array([one.sub_batch], dtype=np.int64))
+    by_kind = {f.name: float(getattr(found, f.name)[0]) for f in fields(MemoryBytes)}
+    return by_kind | {"total": float(found.total[0]), "capacity": pricer.sources.accelerator.memory_bytes}
+
+
+def _bottleneck(terms: tuple[Term, ...], thread: str) -> str:
+    """Return the term with the largest share of the thread that sets the throughput; the first of equals."""
+    return max((term for term in terms if term.thread == thread), key=lambda term: term.share).name
+
+
+def _threads(rows_of: dict[str, list[Row]]) -> tuple[tuple[Term, ...], list[Source]]:
+    """Return the terms of each thread, and everything that serves them."""
+    terms: list[Term] = []
+    used: list[Source] = []
+    for thread, rows in rows_of.items():
+        period = sum(exposed for _, _, exposed, _ in rows)
+        for name, seconds, exposed, origin in rows:
+            share = exposed / period if period > 0 else 0.0
+            terms.append(
+                Term(name, thread, seconds, exposed, share, origin.text, origin.calibrations, origin.extrapolated)
+            )
+            used.extend(origin.sources)
+    return tuple(terms), used
+
+
+def _row(name: str, seconds: float, exposed: float, source: Source | None) -> Row:
+    return (name, seconds, exposed, Origin((source,) if source is not None and seconds > 0 else ()))
+
+
+def _stage_row(stage: Stage, seconds: float, exposed: float) -> Row:
+    return (stage.name, seconds, exposed, Origin(stage.sources, stage.extrapolated))
+
+
+def _step_rows(pricer: Pricer, one: Configuration, times: SyncTimes, stages: dict[str, Stage]) -> list[Row]:
+    """Return the terms of a synchronous step; the longer of prefetched input and work is exposed, the other hidden."""
+    sources = pricer.sources
+    load, h2d, forward, backward, all_reduce, exposed, update, iteration = (
+        float(getattr(times, name)[0])
+        for name in ("load_s", "host_to_device_s", "forward_s", "backward_s", "all_reduce_s", "exposed_s", "update_s",
+                     "iteration_s")
+    )  # fmt: skip
+    work = h2d + forward + backward + exposed + update
+    adds = sources.problem.settings.strategy == "no-overlap"
+    shown_load, shown = (load, 1.0) if adds else (0.0, 1.0) if work >= load else (iteration, 0.0)
+    reduce_source = pricer.messages.source if one.gpus > 1 else None
+    rows = [
+        _row("load_input", load, shown_load, sources.storage),
+        _row("host_to_device", h2d, h2d * shown, sources.host_to_device),
+        _stage_row(stages["forward"], forward, forward * shown),
+        _stage_row(stages["backward"], backward, backward * shown),
+        _row("all_reduce", all_reduce, exposed * shown, reduce_source),
+        _stage_row(stages["update"], update, update * shown),
+    ]
+    if reduce_source is not None:
+        outside = pricer.messages.extrapolates(one.nodes, one.gpus_per_node)
+        rows[4] = ("all_reduce", all_reduce, exposed * shown, Origin((reduce_source,), outside))
+    return rows
+
+
+def _gpu_rows(pricer: Pricer, times: AsyncTimes, stages: dict[str, Stage]) -> list[Row]:
+    sources = pricer.sources
+    load, h2d, forward, backward, gradient = (
+        float(getattr(times, name)[0])
+        for name in ("load_s", "host_to_device_s", "forward_s", "backward_s", "update_gradient_s")
+    )
+    return [
+        _row("load_input", load, load, sources.storage),
+        _row("host_to_device", h2d, h2d, sources.host_to_device),
+        _stage_row(stages["forward"], forward, forward),
+        _stage_row(stages["backward"], backward, backward),
+        _row("update_gradient", gradient, gradient, sources.host("update_gradient")),
+    ]
+
+
+def _update_rows(pricer: Pricer, one: Configuration, times: AsyncTimes) -> list[Row]:
+    sources = pricer.sources
+    summing, all_reduce, weights = (
+        float(getattr(times, name)[0]) for name in ("sum_gradient_s", "all_reduce_s", "update_weights_s")
+    )
+    return [
+        _row("sum_gradient", summing, summing, sources.host("sum_gradient")),
+        _row("all_reduce", all_reduce, all_reduce, sources.host_all_reduce if one.nodes > 1 else None),
+        _row("update_weights", weights, weights, sources.host("update_weights")),
+    ]

@@ -1,0 +1,127 @@
+"""Variances of the periods of one configuration, along the path that decides each.
+
+See :mod:`planner.steps.intervals`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray
+from planner.domain.configuration import Configuration
+from planner.steps.compute import call_work
+from planner.steps.intervals import Gradient
+from planner.steps.messages import HOST_GRADIENT_BYTES
+from planner.steps.price import AsyncTimes, Pricer, SyncTimes
+from planner.steps.sources import Source
+from planner.steps.stages import Stage
+
+__all__ = ["gpu_variance", "step_variance", "update_variance"]
+
+
+def step_variance(pricer: Pricer, one: Configuration, times: SyncTimes, stages: dict[str, Stage]) -> float | None:
+    """Return the variance [s²] of a synchronous iteration, or None."""
+    gradient, sources = Gradient(), pricer.sources
+    adds = sources.problem.settings.strategy == "no-overlap"
+    load, iteration = float(times.load_s[0]), float(times.iteration_s[0])
+    is_input_bound = not adds and load >= iteration
+    if load > 0 and (adds or is_input_bound):
+        _add_load(gradient, pricer, one.sub_batch * one.accumulation_steps)
+    if is_input_bound:
+        return gradient.variance()
+    _add_host_to_device(gradient, pricer, one.sub_batch, one.accumulation_steps)
+    slots = pricer.messages.buffer_bytes.size
+    sent, first_slot = _path(pricer, one, slots) if float(times.exposed_s[0]) > 0 and not adds else (slots, -1)
+    backward = np.full(slots + 1, float(one.accumulation_steps))
+    backward[: first_slot + 1] -= 1.0
+    for stage in stages.values():
+        by_segment = {"forward": np.full(slots + 1, float(one.accumulation_steps)), "backward": backward}
+        _add_stage(gradient, pricer, stage, by_segment.get(stage.name, np.ones(slots + 1)))
+    if one.gpus > 1 and float(times.exposed_s[0]) > 0:
+        work = pricer.messages.work(one.nodes, one.gpus_per_node, sent)
+        gradient.add(pricer.messages.source.entry, work, _multiplier(pricer, "all_reduce"))
+    return gradient.variance()
+
+
+def _path(pricer: Pricer, one: Configuration, slots: int) -> tuple[int, int]:
+    """Return how many messages, and before which segment backward, lie on the path that decides a wait-free step."""
+    table = pricer.compute.table
+    ready = table.ready_s[pricer.compute.index.positions(np.array([one.sub_batch]))[0]]
+    row = pricer.messages.rows(np.array([one.nodes]), np.array([one.gpus_per_node]))[0]
+    slot = int(np.argmax(ready + pricer.messages.prefix_s[row])) if slots else 0
+    return slot + 1, slot
+
+
+def gpu_variance(pricer: Pricer, one: Configuration, times: AsyncTimes, stages: dict[str, Stage]) -> float | None:
+    """Return the variance [s²] of the GPU thread's period, or None."""
+    gradient = Gradient()
+    if float(times.load_s[0]) > 0:
+        _add_load(gradient, pricer, one.sub_batch)
+    _add_host_to_device(gradient, pricer, one.sub_batch, 1)
+    for name in ("forward", "backward"):
+        _add_stage(gradient, pricer, stages[name], np.ones(pricer.messages.buffer_bytes.size + 1))
+    _add_host(gradient, pricer, "update_gradient", 1.0)
+    return gradient.variance()
+
+
+def update_variance(
+    pricer: Pricer, one: Configuration, times: AsyncTimes, gpu_variance_s2: float | None
+) -> float | None:
+    """Return the variance [s²] of the update thread's period, or None.
+
+    Where q < 1, T = C / (1 - s·N / T_GPU): deviations of C and s grow by T / C, and those of T_GPU enter.
+    """
+    gradient, update, gpu = Gradient(), float(times.update_s[0]), float(times.gpu_s[0])
+    growth = 1.0
+    if update < gpu:
+        summing = float(times.sum_gradient_s[0]) - pricer.host_s("sum_gradient", 0.0)
+        growth = update / (update - summing)
+        if summing > 0:
+            slope = growth * summing / gpu
+            gradient.add_variance(None if gpu_variance_s2 is None else slope**2 * gpu_variance_s2)
+    _add_host(gradient, pricer, "sum_gradient", growth, float(times.deposited[0]))
+    _add_host(gradient, pricer, "update_weights", growth)
+    if one.nodes > 1:
+        source = pricer.sources.host_all_reduce
+        work: dict[str, FloatArray | float] = {
+            "bytes": np.array([float(pricer.parameters * HOST_GRADIENT_BYTES)]),
+            "nodes": float(one.nodes),
+            "ranks_per_node": 1.0,
+        }
+        gradient.add(source.entry, work, growth * _multiplier(pricer, "all_reduce"))
+    return gradient.variance()
+
+
+def _multiplier(pricer: Pricer, term: str) -> float:
+    return float(pricer.sources.multiplied(term, np.ones(1))[0])
+
+
+def _add_stage(gradient: Gradient, pricer: Pricer, stage: Stage, by_segment: FloatArray) -> None:
+    """Add the calls of a stage, weighted by the segment of their layer."""
+    if stage.host_s > 0 or pricer.sources.overheads.kernel_scale != 1:
+        gradient.add_unknown()
+        return
+    factor = stage.slope * _multiplier(pricer, stage.name)
+    for calls, source in stage.calls:
+        weight = calls.count * by_segment[pricer.compute.segment[calls.layer]] * factor
+        gradient.add(source.entry, call_work(calls, pricer.compute.itemsize), weight)
+
+
+def _add_host(gradient: Gradient, pricer: Pricer, kind: str, weight: float, buffers: float = 1.0) -> None:
+    work = {"parameters": float(pricer.parameters), "buffers": buffers}
+    gradient.add(pricer.sources.host(kind).entry, work, weight * _multiplier(pricer, kind))
+
+
+def _add_load(gradient: Gradient, pricer: Pricer, samples: int) -> None:
+    source = pricer.sources.storage
+    if source is None or source.entry.term == "storage.bytes":
+        gradient.add_unknown()
+        return
+    gradient.add(source.entry, {"samples": float(samples)}, _multiplier(pricer, "load_input"))
+
+
+def _add_host_to_device(gradient: Gradient, pricer: Pricer, sub_batch: int, steps: int) -> None:
+    source: Source | None = pricer.sources.host_to_device
+    if source is not None:
+        work = {"bytes": pricer.compute.input_bytes * sub_batch}
+        gradient.add(source.entry, work, steps * _multiplier(pricer, "host_to_device"))

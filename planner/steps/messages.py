@@ -1,0 +1,98 @@
+"""Message cases: all-reduce of every slot's gradient, tabled by bytes of an element, nodes and ranks a node."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.costs.collectives import all_reduce_s
+from planner.costs.terms import extrapolates
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.messages import Groups
+from planner.steps.sources import Source, Sources
+from planner.steps.synchronous import communication_prefix_s
+from planner.steps.tables import Index
+from planner.workload.gradients import gradient_slots
+
+__all__ = ["HOST_GRADIENT_BYTES", "Messages", "groups_of", "host_all_reduce_s"]
+
+HOST_GRADIENT_BYTES = 4
+"""Gradients are summed in host memory in single precision."""
+
+
+def groups_of(sources: Sources, nodes: IntArray, ranks_per_node: IntArray) -> Groups:
+    """Return groups of all ranks; the ranks of a node share its network cards evenly."""
+    link = sources.cluster.inter_node
+    streams = ranks_per_node / (link.nics_per_node if link else 1)
+    return Groups(nodes, ranks_per_node, np.maximum(streams, 1.0))
+
+
+def host_all_reduce_s(sources: Sources, parameters: int, nodes: IntArray) -> FloatArray:
+    """Return the all-reduce [s] of the host's gradient sum, one rank a node, shape of ``nodes``; 0 for one node."""
+    distinct, inverse = np.unique(nodes, return_inverse=True)
+    if distinct.size == 0 or int(distinct[-1]) == 1:
+        return np.zeros(nodes.size)
+    source = sources.host_all_reduce
+    groups = Groups(distinct, np.ones_like(distinct), np.ones(distinct.size))
+    buffer = np.array([float(parameters * HOST_GRADIENT_BYTES)])
+    return sources.multiplied("all_reduce", all_reduce_s(source.entry, buffer, groups)[:, 0])[inverse]
+
+
+class Messages:
+    """The message cases of one size of gradient elements; the table grows as groups are asked for.
+
+    Attributes
+    ----------
+    prefix_s : ndarray of float, shape (m, J)
+        Time of slot l's message and all after it, one after another; the last column is their sum.
+    """
+
+    def __init__(self, sources: Sources, gradient_bytes: int) -> None:
+        self._sources = sources
+        self.buffer_bytes = gradient_slots(sources.problem.network).elements.astype(np.float64) * gradient_bytes
+        self._stride = sources.cluster.node.gpus + 1
+        self.prefix_s = np.zeros((0, self.buffer_bytes.size))
+        self.index = Index(np.zeros(0, dtype=np.int64))
+
+    @property
+    def source(self) -> Source:
+        """What serves the all-reduce."""
+        return self._sources.device_all_reduce
+
+    def rows(self, nodes: IntArray, gpus_per_node: IntArray) -> IntArray:
+        """Return the row of each group, all of which must be tabled."""
+        return self.index.positions(nodes * self._stride + gpus_per_node)
+
+    def ensure(self, nodes: IntArray, gpus_per_node: IntArray) -> bool:
+        """Add distinct groups that are missing; tell whether there were any."""
+        missing = np.setdiff1d(nodes * self._stride + gpus_per_node, self.index.keys)
+        if missing.size == 0:
+            return False
+        times = self.slot_s(missing // self._stride, missing % self._stride)
+        keys = np.concatenate([self.index.keys, missing])
+        order = np.argsort(keys)
+        self.prefix_s = np.concatenate([self.prefix_s, communication_prefix_s(times)])[order]
+        self.index = Index(keys[order])
+        return True
+
+    def slot_s(self, nodes: IntArray, gpus_per_node: IntArray) -> FloatArray:
+        """Return the time of each slot's message [s], shape (g, J); one rank sends nothing."""
+        times = np.zeros((nodes.size, self.buffer_bytes.size))
+        several = nodes * gpus_per_node > 1
+        if several.any():
+            groups = groups_of(self._sources, nodes[several], gpus_per_node[several])
+            times[several] = all_reduce_s(self.source.entry, self.buffer_bytes, groups)
+        return self._sources.multiplied("all_reduce", times)
+
+    def work(self, nodes: int, gpus_per_node: int, slots: int) -> dict[str, FloatArray]:
+        """Return the messages of the first slots as rows of work of a collective."""
+        groups = groups_of(self._sources, np.array([nodes]), np.array([gpus_per_node]))
+        return {
+            "bytes": self.buffer_bytes[:slots],
+            "nodes": groups.nodes.astype(np.float64),
+            "ranks_per_node": groups.ranks_per_node.astype(np.float64),
+            "streams_per_nic": groups.streams_per_nic,
+        }
+
+    def extrapolates(self, nodes: int, gpus_per_node: int) -> bool:
+        """Tell whether a message of a group lies outside what the all-reduce was fitted on."""
+        return bool(np.any(extrapolates(self.source.entry, self.work(nodes, gpus_per_node, self.buffer_bytes.size))))

@@ -1,0 +1,132 @@
+"""Evaluating configurations: many as arrays, or a few with every field of a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.configuration import Configurations
+from planner.domain.prediction import Prediction, Predictions
+from planner.domain.request import Problem
+from planner.errors import ParameterError
+from planner.steps.describe import described
+from planner.steps.price import Pricer, asynchrony_of
+from planner.steps.sources import Sources
+from planner.steps.tables import distinct_pairs, slices
+
+__all__ = ["Evaluator"]
+
+
+class Evaluator:
+    """Prices configurations of one problem. Tables are made once for a distinct case and kept between calls."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.sources = Sources(problem)
+        self._pricers: dict[str, Pricer] = {}
+
+    def evaluate(self, configurations: Configurations) -> Predictions:
+        """Return predictions as arrays of shape (n,).
+
+        Raises
+        ------
+        CoverageError
+            Nothing serves a kernel, precision, link or input of some configuration.
+        ParameterError
+            A configuration is larger than the cluster.
+        """
+        self._prepare(configurations)
+        found = Predictions(**{f.name: np.full(configurations.size, np.nan) for f in fields(Predictions)})
+        for part in slices(configurations.size):
+            chunk = configurations.take(part)
+            for rows in _groups(chunk):
+                whole = isinstance(rows, slice)
+                values = self._evaluated(chunk if whole else chunk.take(rows))
+                for name, value in values.items():
+                    getattr(found, name)[part][rows] = value
+        return found
+
+    def describe(
+        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
+    ) -> list[Prediction]:
+        """Return predictions with every field, one a configuration, from the same tables.
+
+        Parameters
+        ----------
+        configurations : Configurations
+        window : mode -> (least, largest) mini-batch [samples], or None
+            For the probability that the mini-batch lies in it.
+        """
+        self._prepare(configurations)
+        return [
+            described(self._pricer_of(one), one, window)
+            for one in (configurations.take(slice(i, i + 1)) for i in range(configurations.size))
+        ]
+
+    def _pricer_of(self, one: Configurations) -> Pricer:
+        return self._pricers[one.precisions[int(one.precision[0])]]
+
+    def _prepare(self, configurations: Configurations) -> None:
+        self._check(configurations)
+        precision, sub_batch = distinct_pairs(configurations.precision, configurations.sub_batch)
+        for position in np.unique(precision).tolist():
+            name = configurations.precisions[position]
+            if name not in self._pricers:
+                self._pricers[name] = Pricer(self.sources, name)
+            self._pricers[name].ensure_sub_batches(sub_batch[precision == position])
+        is_sync = ~configurations.is_async
+        for position in np.unique(precision).tolist() if is_sync.any() else ():
+            same = (configurations.precision == position) & is_sync
+            nodes, gpus = distinct_pairs(configurations.nodes[same], configurations.gpus_per_node[same])
+            self._pricers[configurations.precisions[position]].ensure_groups(nodes, gpus)
+
+    def _check(self, configurations: Configurations) -> None:
+        cluster = self.problem.cluster
+        if configurations.size == 0:
+            return
+        if (gpus := int(configurations.gpus_per_node.max())) > cluster.node.gpus:
+            raise ParameterError("gpus_per_node", f"at most the {cluster.node.gpus} of {cluster.name}", gpus)
+        if (nodes := int(configurations.nodes.max())) > cluster.nodes:
+            if cluster.inter_node is None:
+                raise self.sources.missing_link("inter_node", f"the plan spans {nodes} nodes")
+            raise ParameterError("nodes", f"at most the {cluster.nodes} of {cluster.name}", nodes)
+
+    def _evaluated(self, chosen: Configurations) -> dict[str, FloatArray | float]:
+        """Return the fields of Predictions for configurations of one precision and mode."""
+        pricer = self._pricer_of(chosen)
+        samples = self.problem.dataset.samples if self.problem.dataset else np.nan
+        if chosen.is_async[0]:
+            times = pricer.asynchronous(chosen)
+            statistics = asynchrony_of(chosen, times)
+            return {
+                "iteration_s": times.gpu_s,
+                "update_s": times.update_s,
+                "samples_per_s": statistics.samples_per_s,
+                "epoch_s": samples / statistics.samples_per_s,
+                "first_epoch_s": samples * times.first_gpu_s / (chosen.gpus * chosen.sub_batch),
+                "mini_batch_mean": statistics.mini_batch_mean,
+                "staleness_mean": statistics.staleness_mean,
+                "memory_bytes": times.memory_bytes,
+            }
+        step = pricer.synchronous(chosen)
+        mini_batch = chosen.synchronous_mini_batch.astype(np.float64)
+        steps = samples / mini_batch
+        return {
+            "iteration_s": step.iteration_s,
+            "samples_per_s": mini_batch / step.iteration_s,
+            "epoch_s": steps * step.iteration_s,
+            "first_epoch_s": steps * step.first_iteration_s,
+            "mini_batch_mean": mini_batch,
+            "staleness_mean": 0.0,
+            "memory_bytes": step.memory_bytes,
+        }
+
+
+def _groups(chunk: Configurations) -> list[slice | IntArray]:
+    """Return the rows of each precision and mode; one slice where all are alike."""
+    key = chunk.precision * 2 + chunk.is_async
+    present = np.unique(key) if np.any(key != key[0]) else key[:1]
+    return [slice(None)] if present.size == 1 else [np.flatnonzero(key == value) for value in present.tolist()]

@@ -1,0 +1,115 @@
+"""What the reader of a prediction should know, one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from planner.domain.cluster import LINK_KINDS
+from planner.domain.configuration import Configuration
+from planner.domain.prediction import PlanWarning, Term
+from planner.steps.sources import Source, Sources
+from planner.units import format_bytes
+
+__all__ = ["warnings_of"]
+
+
+def warnings_of(
+    sources: Sources, one: Configuration, terms: tuple[Term, ...], used: Iterable[Source], memory_bytes: float
+) -> tuple[PlanWarning, ...]:
+    """Return the warnings of one prediction, in a fixed order."""
+    chosen = tuple({(s.entry.key, s.calibration): s for s in used}.values())
+    return (
+        *_memory(sources, memory_bytes),
+        *_missing_input(sources),
+        *_extrapolated(terms),
+        *_origins(sources, chosen),
+        *_overheads(sources),
+        *_calibrations(sources, chosen),
+        *_links(sources, one),
+    )
+
+
+def _memory(sources: Sources, needed: float) -> Iterator[PlanWarning]:
+    capacity = sources.accelerator.memory_bytes
+    if needed > capacity:
+        message = f"It needs {format_bytes(needed)} of the {format_bytes(capacity)} of a {sources.accelerator.name}."
+        yield PlanWarning("out_of_memory", sources.accelerator.name, message)
+
+
+def _missing_input(sources: Sources) -> Iterator[PlanWarning]:
+    problem = sources.problem
+    if problem.dataset is None:
+        yield PlanWarning("no_dataset", "dataset", "Without a data set there is no epoch time; give one by --dataset.")
+    if sources.storage is None:
+        why = "is synthetic" if problem.settings.input == "synthetic" else "has no data set to take its size from"
+        message = f"Reading samples is left out of every time: the input {why}."
+        yield PlanWarning("input_not_modelled", "input", message)
+
+
+def _extrapolated(terms: tuple[Term, ...]) -> Iterator[PlanWarning]:
+    for term in terms:
+        if term.extrapolated:
+            message = f"The {term.name} time lies outside what {term.calibration} was fitted on."
+            yield PlanWarning("extrapolated", term.name, message)
+
+
+def _origins(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
+    kernels = sorted({s.entry.precision for s in used if s.entry.scope == "kernels" and s.origin == "specified"})
+    if kernels:
+        message = (
+            f"Kernel times in {', '.join(kernels)} come from the peak rates of {sources.accelerator.name} and assumed "
+            "efficiencies, which miss by 30 to 50 %; measure with `planner calibrate`."
+        )
+        yield PlanWarning("specified", sources.accelerator.name, message)
+    others = {
+        s.entry.kind: s for s in used if s.entry.scope not in ("kernels", "overheads") and s.origin == "specified"
+    }
+    if others:
+        message = f"Times of {', '.join(sorted(others))} come from specifications; " + "; ".join(
+            sorted({s.entry.notes for s in others.values()})
+        )
+        yield PlanWarning("specified", sources.cluster.name, message + ".")
+    for kind in sorted({s.entry.kind for s in used if s.entry.scope != "overheads" and s.origin == "assumed"}):
+        yield PlanWarning("assumed", kind, f"Times of {kind} rest on a stated assumption, not on a measurement.")
+
+
+def _overheads(sources: Sources) -> Iterator[PlanWarning]:
+    overheads, framework = sources.overheads, sources.problem.settings.framework
+    if overheads.matched == "assumed":
+        message = (
+            f"Overheads of {framework} were not measured on {sources.accelerator.name}: assumed are "
+            f"{overheads.host_s_per_call * 1e6:.0f} us of host time a kernel call and kernels at full speed."
+        )
+        yield PlanWarning("framework_overheads_assumed", framework, message)
+    elif overheads.matched == "generic":
+        message = (
+            f"Overheads of {framework} were not measured: the generic ones of {overheads.source.calibration} are used."
+        )
+        yield PlanWarning("framework_overheads_generic", framework, message)
+    elif overheads.matched == "framework" and "@" in framework:
+        message = f"Overheads of {framework} are those measured with another version."
+        yield PlanWarning("framework_overheads_other_version", framework, message)
+
+
+def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
+    names = {s.calibration for s in used}
+    for calibration in sources.problem.calibrations:
+        if calibration.name not in names:
+            continue
+        if calibration.origin == "reconstructed":
+            message = (
+                f"Calibration {calibration.name} was reconstructed from published results, so agreement with those is "
+                "in-sample and no evidence of accuracy."
+            )
+            yield PlanWarning("reconstructed", calibration.name, message)
+        for sentence in calibration.warnings:
+            yield PlanWarning("calibration", calibration.name, sentence)
+
+
+def _links(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
+    needed = {"intra_node": one.gpus_per_node > 1, "inter_node": one.nodes > 1, "host": True}
+    for name, is_used in needed.items():
+        link = getattr(sources.cluster, name)
+        if is_used and link is not None and link.kind not in LINK_KINDS:
+            message = f"Link kind {link.kind!r} is not known; it is modelled by its bandwidth and latency alone."
+            yield PlanWarning("unknown_link_kind", f"links.{name}", message)

@@ -1,0 +1,55 @@
+"""Make calibrations/tsubame-2.5.json: a K20X from its peak rates and assumed efficiencies, links as specified.
+
+Nothing in it is measured; of this machine only single figures were published (15-layer network, 16 nodes: 8.2 days).
+
+    python validation/specify_tsubame_2_5.py [FILE]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from planner.catalog import find_cluster
+from planner.costs.specified import specified_collective, specified_copy, specified_entry, specified_host
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Cluster
+from planner.formats.calibration import write_calibration
+from planner.formats.documents import write_file
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def entries(cluster: Cluster) -> Iterator[Entry]:
+    """Yield the specified entries of a cluster."""
+    for kind in ("convolution", "gemm"):
+        found = specified_entry(cluster.node.accelerator, kind, "", "fp32")
+        if found is not None:
+            yield found
+    traffic = specified_entry(cluster.node.accelerator, "copy", "", "fp32")
+    if traffic is not None:
+        yield replace(traffic, kind="pointwise", precision="any")
+    yield specified_collective(cluster)
+    hosts = (specified_host(cluster, kind) for kind in ("update_gradient", "sum_gradient", "update_weights"))
+    yield from (entry for entry in (specified_copy(cluster), *hosts) if entry is not None)
+
+
+def main() -> None:
+    """Write the file."""
+    cluster = find_cluster("tsubame-2.5")
+    made = Calibration(
+        "tsubame-2.5",
+        cluster.node.accelerator.name,
+        tuple(entries(cluster)),
+        cluster=cluster.name,
+        origin="specified",
+        source=cluster.node.accelerator.source,
+    )
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "calibrations" / "tsubame-2.5.json"
+    write_file(path, write_calibration(made), force=True)
+
+
+if __name__ == "__main__":
+    main()
