@@ -58,13 +58,13 @@ def room(path: str) -> str:
 
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:
-    """Yield (dotted name imported, whether at module level)."""
+    """Yield (dotted name imported, whether it is loaded with the module)."""
     tree = ast.parse(source)
     inner = {
         id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.FunctionDef | ast.AsyncFunctionDef) or _is_for_types_only(block)
+        for node in ast.walk(block)
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -72,6 +72,10 @@ def imports(source: str) -> Iterator[tuple[str, bool]]:
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
             yield from ((f"{module}.{alias.name}", id(node) not in inner) for alias in node.names)
+
+
+def _is_for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def room_violations(files: Mapping[str, str]) -> list[str]:

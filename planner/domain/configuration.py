@@ -17,7 +17,7 @@ STRATEGIES = ("wait-free", "no-overlap")
 OPTIMIZERS = {
     "none": 0, "sgd": 0, "sgd-momentum": 4, "nesterov": 4, "adagrad": 4, "rmsprop": 4, "adam": 8, "adam-8bit": 2,
 }  # fmt: skip
-"""Optimizer names and bytes of fp32 state per parameter (MODEL 13.1, COVERAGE D10; adam-8bit: two 8-bit moments)."""
+"""Optimizer names and bytes of fp32 state per parameter (adam-8bit: two moments of one byte)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class SpaceRequest:
     tolerance_sync, tolerance_async : float
         Half-width of the window relative to the target, by mode.
     nodes, gpus_per_node, sub_batch, accumulation : tuple of int or None
-        Values to try; None: the default of DESIGN section 5.
+        Values to try; None: every value that the cluster, the memory and the window allow.
     precisions : tuple of str or None
         None: every training precision with a usable sub-model.
     modes : tuple of str

@@ -1,6 +1,6 @@
 """Measurements: one row a timed call, as columns.
 
-Column names are those of a samples file (DESIGN section 6), except that ``stride`` and ``padding`` are split in
+Column names are those of a samples file, except that ``stride`` and ``padding`` are split in
 ``stride_h``, ``stride_w``, ``pad_h`` and ``pad_w``. ``traffic`` and ``fixed_bytes`` stand for the file's ``passes`` x
 ``elements`` and the remainder of its ``bytes``.
 """
