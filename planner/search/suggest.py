@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from planner.domain.configuration import MODES
-from planner.domain.precision import PRECISIONS
+from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.prediction import PlanWarning
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import Plan, SearchReport, Suggestion
-from planner.errors import CoverageError, ParameterError
+from planner.errors import ParameterError
 from planner.search.evaluator import Evaluator, Priced
 from planner.search.exhaustive import search
 from planner.search.explain import whys, whys_nearest, whys_pareto
@@ -44,10 +44,9 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
     """
     order = order_of(problem, request)
     limits = limits_of(problem)
-    asked = request.precisions or tuple(PRECISIONS)
-    if all(name in limits.refused_precisions for name in asked if name in PRECISIONS):
-        why = "; ".join(f"{name}: {limits.refused_precisions[name]}" for name in asked if name in PRECISIONS)
-        raise CoverageError(why)
+    asked = [precision_named(name).name for name in request.precisions or PRECISIONS]
+    if all(name in limits.refused_precisions for name in asked):
+        sources.Sources(problem).check_precision(asked[0])
     return suggest_with(predict.Evaluator(problem), order, limits, request, provenance)
 
 
