@@ -1,0 +1,148 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.costs.collectives import ALGORITHMS, all_reduce_s, ring_all_reduce
+from planner.costs.terms import evaluate
+from planner.domain.arrays import FloatArray
+from planner.domain.calibration import Entry
+from planner.domain.messages import Groups
+from planner.errors import CoverageError, ParameterError, UnknownNameError
+
+NAMES = sorted(ALGORITHMS)
+SIZES = st.lists(st.integers(0, 2**40), min_size=1, max_size=8).map(lambda x: np.array(x, dtype=np.float64))
+THETA = {"messages_inside": 3e-6, "bytes_inside": 1e-11, "messages_between": 8e-6, "bytes_between": 1e-10}
+
+
+def groups(nodes: int, ranks: int, streams: float = 1.0) -> Groups:
+    return Groups(np.array([nodes]), np.array([ranks]), np.array([streams]))
+
+
+def entry(names: str, theta: dict[str, float] = THETA) -> Entry:
+    return Entry("collectives", "all_reduce", "", "", "", "collective.alpha_beta", {"algorithms": names}, theta)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "ranks", "expected"),
+    [
+        ("ring", 1, 4, [6, 600, 0, 0]),
+        ("ring", 4, 1, [0, 0, 6, 600]),
+        ("ring", 2, 4, [12, 700, 2, 175]),
+        ("recursive_doubling", 1, 8, [3, 1200, 0, 0]),
+        ("recursive_doubling", 1, 6, [4, 1600, 0, 0]),
+        ("recursive_doubling", 2, 4, [2, 800, 1, 400]),
+        ("rabenseifner", 1, 4, [4, 600, 0, 0]),
+        ("rabenseifner", 2, 4, [4, 600, 2, 100]),
+        ("rabenseifner", 3, 1, [0, 0, 4, 1200]),
+        ("double_binary_tree", 4, 2, [2, 800, 4, 400]),
+        ("hierarchical", 4, 2, [2, 400, 6, 300]),
+    ],
+)
+def test_hand_counts_of_a_buffer_of_400_bytes(name: str, nodes: int, ranks: int, expected: list[float]) -> None:
+    features = ALGORITHMS[name](np.array([400.0]), groups(nodes, ranks))
+    np.testing.assert_allclose(features, [[expected]])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(sizes=SIZES)
+def test_a_single_rank_is_free(name: str, sizes: FloatArray) -> None:
+    assert not ALGORITHMS[name](sizes, groups(1, 1)).any()
+    assert not all_reduce_s(entry(name), sizes, groups(1, 1)).any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(v=st.floats(1, 1e12), p=st.integers(2, 4096), across=st.booleans())
+def test_lower_bounds_on_equal_links(name: str, v: float, p: int, across: bool) -> None:  # noqa: FBT001 - Hypothesis
+    group = groups(p, 1) if across else groups(1, p)
+    messages_1, bytes_1, messages_2, bytes_2 = ALGORITHMS[name](np.array([v]), group)[0, 0]
+    assert messages_1 + messages_2 >= np.ceil(np.log2(p)) - 1e-9
+    assert bytes_1 + bytes_2 >= 2 * (p - 1) / p * v * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(v=st.floats(1, 1e12), n=st.integers(2, 512), r=st.integers(1, 16), nics=st.integers(1, 16))
+def test_what_must_leave_a_node_passes_its_nics(name: str, v: float, n: int, r: int, nics: int) -> None:
+    streams = max(1.0, r / nics)
+    bytes_between = ALGORITHMS[name](np.array([v]), groups(n, r, streams))[0, 0, 3]
+    assert bytes_between >= 2 * (n - 1) / n * v * streams / r * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(sizes=SIZES, n=st.integers(1, 64), r=st.integers(1, 16))
+def test_longer_messages_never_take_less_time(name: str, sizes: FloatArray, n: int, r: int) -> None:
+    times = all_reduce_s(entry(name), np.sort(sizes), groups(n, r))
+    assert (np.diff(times) >= 0).all()
+
+
+@pytest.mark.parametrize("name", ["recursive_doubling", "rabenseifner"])
+def test_seven_ranks_start_no_sooner_than_eight(name: str) -> None:
+    seven, eight = (ALGORITHMS[name](np.array([0.0]), groups(1, p))[0, 0, 0] for p in (7, 8))
+    assert seven >= eight
+
+
+def test_sharing_a_nic_costs_bytes_and_no_messages() -> None:
+    alone, shared = (ring_all_reduce(np.array([400.0]), groups(2, 4, s))[0, 0] for s in (1.0, 4.0))
+    np.testing.assert_allclose(shared - alone, [0, 0, 0, 3 * 175])
+
+
+@given(sizes=SIZES, n=st.integers(1, 64), r=st.integers(1, 16))
+def test_least_over_the_enabled_algorithms(sizes: FloatArray, n: int, r: int) -> None:
+    every = np.stack([all_reduce_s(entry(name), sizes, groups(n, r)) for name in NAMES])
+    np.testing.assert_array_equal(all_reduce_s(entry(" ".join(NAMES)), sizes, groups(n, r)), every.min(axis=0))
+
+
+def test_groups_and_buffers_broadcast() -> None:
+    several = Groups(np.array([1, 2, 4]), np.array([8, 8, 1]), np.array([1.0, 2.0, 1.0]))
+    sizes = np.array([1e3, 1e6])
+    one_by_one = [
+        all_reduce_s(entry("ring hierarchical"), sizes, groups(*g)) for g in ((1, 8, 1.0), (2, 8, 2.0), (4, 1, 1.0))
+    ]
+    np.testing.assert_allclose(all_reduce_s(entry("ring hierarchical"), sizes, several), np.concatenate(one_by_one))
+
+
+def test_fit_and_prediction_share_the_features() -> None:
+    work = {"bytes": np.array([1e3, 1e6, 5.0]), "nodes": np.array([4, 2, 1]), "ranks_per_node": np.array([1, 1, 4])}
+    rows = [
+        float(all_reduce_s(entry("ring"), np.array([v]), groups(n, r))[0, 0])
+        for v, n, r in ((1e3, 4, 1), (1e6, 2, 1), (5.0, 1, 4))
+    ]
+    np.testing.assert_allclose(evaluate(entry("ring"), work), rows)
+
+
+def test_logarithmic_host_all_reduce() -> None:
+    host = Entry(
+        "collectives", "all_reduce", "", "", "", "collective.logarithmic", {},
+        {"log2_ranks": 0.5, "byte_log2_ranks": 0.25},
+    )  # fmt: skip
+    several = Groups(np.array([1, 2, 8]), np.array([1, 1, 1]), np.ones(3))
+    np.testing.assert_allclose(all_reduce_s(host, np.array([2.0]), several), [[0], [1], [3]])
+
+
+CASES = Entry(
+    "collectives", "all_reduce", "", "", "", "collective.cases", {"form": "sqrt", "cases": (1.0, 4.0, 1.0, 8.0)},
+    {f"1x{p}_{name}": value for p in (4, 8) for name, value in {"calls": p, "sqrt_bytes": 0, "bytes": 0.5}.items()},
+)  # fmt: skip
+
+
+def test_measured_cases_are_looked_up_and_the_nearest_is_scaled() -> None:
+    times = all_reduce_s(CASES, np.array([8.0]), Groups(np.array([1, 1, 1]), np.array([4, 8, 16]), np.ones(3)))
+    np.testing.assert_allclose(times[:, 0], [4 + 4, 8 + 4, 8 * 4 / 3 + 4 * (15 / 16) / (7 / 8)])
+
+
+def test_a_sort_of_placement_that_was_never_measured_is_refused() -> None:
+    with pytest.raises(CoverageError, match=r"^collectives must be measured across nodes"):
+        all_reduce_s(CASES, np.array([8.0]), groups(2, 4))
+
+
+@pytest.mark.parametrize("sizes", [[-1.0], [np.nan], [[1.0]]])
+def test_bad_buffers_are_named(sizes: list[float]) -> None:
+    with pytest.raises(ParameterError, match=r"^buffer_bytes must be"):
+        ring_all_reduce(np.array(sizes), groups(1, 2))
+
+
+def test_bad_groups_and_unknown_algorithms_are_named() -> None:
+    with pytest.raises(ParameterError, match=r"^groups must be"):
+        ring_all_reduce(np.array([1.0]), groups(0, 2))
+    with pytest.raises(UnknownNameError, match="did you mean 'ring'"):
+        all_reduce_s(entry("rinq"), np.array([1.0]), groups(1, 2))

@@ -1,0 +1,165 @@
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.costs.features import Settings, Work
+from planner.costs.kernels import CONVOLUTION_COLUMNS
+from planner.costs.terms import TERMS, evaluate, extrapolates
+from planner.costs.work import flop, moved_bytes, operand_bytes, product, work_amount
+from planner.domain.calibration import Entry
+from planner.errors import ParameterError, UnknownNameError
+
+CONVOLUTION = {
+    "images": 2, "in_c": 8, "in_h": 5, "in_w": 7, "out_c": 6, "k_h": 3, "k_w": 3, "stride_h": 1, "stride_w": 1,
+    "pad_h": 1, "pad_w": 1, "groups": 2, "itemsize": 4,
+}  # fmt: skip
+GEMM = {"m": 130, "n": 65, "k": 10, "batch": 3, "itemsize": 2}
+
+
+def entry(term: str, coefficients: dict[str, float], **settings: float | str | tuple[float, ...]) -> Entry:
+    return Entry("kernels", "gemm", "", "fp32", "", term, settings, coefficients)
+
+
+def test_convolution_counts_by_hand() -> None:
+    # 70 output positions; each of 6 channels out reads 4 of a group's channels through 9 weights
+    assert flop(CONVOLUTION) == 2 * 70 * 6 * 4 * 9
+    assert [float(part) for part in operand_bytes(CONVOLUTION)] == [4 * 6 * 4 * 9, 4 * 2 * 8 * 35, 4 * 2 * 6 * 35]
+
+
+@pytest.mark.parametrize(
+    ("direction", "expected"),
+    [("forward", (3, 70, 36)), ("backward_data", (36, 70, 3)), ("backward_weight", (3, 36, 70))],
+)
+def test_convolution_is_the_products_of_im2col(direction: str, expected: tuple[int, int, int]) -> None:
+    m, n, k, batch = product(CONVOLUTION, direction)
+    assert [m, n, k, batch] == [*expected, 2]
+    assert 2 * m * n * k * batch == flop(CONVOLUTION)
+
+
+def test_strided_output_is_rounded_down() -> None:
+    strided = CONVOLUTION | {"stride_h": 2, "stride_w": 3}
+    assert product(strided).n == 2 * 3 * 3
+
+
+def test_gemm_counts_by_hand() -> None:
+    assert flop(GEMM) == 2 * 130 * 65 * 10 * 3
+    assert moved_bytes(GEMM) == 2 * 3 * (1300 + 650 + 130 * 65)
+
+
+def test_bytes_of_traffic_follow_precision_but_for_the_fixed_part() -> None:
+    work = {"elements": 10, "traffic": 30, "fixed_bytes": 8}
+    assert [moved_bytes(work | {"itemsize": size}) for size in (2, 4)] == [68, 128]
+    assert work_amount(work) == 10
+
+
+def test_convolution_classes_by_hand() -> None:
+    settings = {"direction": "backward_data"}
+    features = dict(
+        zip(CONVOLUTION_COLUMNS, TERMS["convolution.classes"].features(CONVOLUTION, settings).tolist(), strict=True)
+    )
+    count = 2 * 70 * 6 * 4 * 9
+    assert features["flop_3x3"] == count
+    assert features["flop_1x1"] == features["flop_1x1_strided"] == features["flop_other"] == 0
+    assert features["im2col_bytes"] == 4 * 2 * 35 * 8 * 9
+    # one tile high and two wide for each of two groups
+    assert features["padded_flop"] == 128 * 128 * 2 * 3 * 2
+    assert features["y_bytes_few_channels"] == 0
+
+
+@given(k=st.sampled_from([1, 2, 3, 5]), stride=st.sampled_from([1, 2]), channels=st.sampled_from([3, 8]))
+def test_convolution_flop_belongs_to_one_class(k: int, stride: int, channels: int) -> None:
+    work = CONVOLUTION | {"k_h": k, "k_w": k, "stride_h": stride, "stride_w": stride, "in_c": channels, "groups": 1}
+    features = dict(zip(CONVOLUTION_COLUMNS, TERMS["convolution.classes"].features(work, {}).tolist(), strict=True))
+    classes = [features[name] for name in CONVOLUTION_COLUMNS if name.startswith("flop_")]
+    assert sorted(classes) == [0, 0, 0, flop(work)]
+    assert (features["y_bytes_few_channels"] > 0) == (channels <= 4)
+    assert (features["im2col_bytes"] > 0) == (k > 1)
+
+
+def test_gemm_tiles_by_hand() -> None:
+    settings: Settings = {"tiles": (128.0, 64.0), "multiprocessors": 5.0}
+    term = TERMS["gemm.tiles"]
+    features = dict(zip(term.columns(settings), term.features(GEMM, settings).tolist(), strict=True))
+    assert (features["a_bytes"], features["b_bytes"], features["c_bytes"], features["k"]) == (7800, 3900, 50700, 10)
+    assert features["padded_flop_128x64"] == 256 * 128 * 2 * 10 * 3
+    # 12 tiles on 5 processors: three waves of five
+    assert features["wave_flop_128x64"] == 3 * 5 * 128 * 64 * 2 * 10
+
+
+def test_gemm_tiles_without_processor_count_has_no_waves() -> None:
+    assert not [name for name in TERMS["gemm.tiles"].columns({"tiles": (64.0, 64.0)}) if name.startswith("wave")]
+
+
+def test_linear_model_of_sprint() -> None:
+    linear = entry("work.linear", {"calls": 3.0, "work": 0.5})
+    assert evaluate(linear, {"elements": np.array([0, 4]), "traffic": 0, "fixed_bytes": 0, "itemsize": 4}).tolist() == [
+        3,
+        5,
+    ]
+
+
+def test_evaluate_broadcasts_sub_batches_and_layers() -> None:
+    rate = entry("flop.rate", {"flop": 1e-12})
+    work: Work = {
+        "m": np.array([4, 5, 6]),
+        "n": np.array([[1], [2]]),
+        "k": np.array([[7, 8, 9]]),
+        "batch": 1,
+        "itemsize": 4,
+    }
+    expected = 2e-12 * np.array([[1], [2]]) * np.array([28, 40, 54])
+    np.testing.assert_allclose(evaluate(rate, work), expected)
+
+
+def test_floor_holds_products_and_traffic_but_not_convolutions() -> None:
+    peaks = {"peak_flop_per_s": 1.0, "peak_bytes_per_s": 1.0}
+    nothing = {"calls": 0.0, "work": 0.0}
+    assert evaluate(entry("work.linear", nothing, **peaks), GEMM) == flop(GEMM)
+    assert evaluate(entry("traffic.bytes", {"calls": 0.0, "bytes": 0.0}, **peaks), GEMM) == flop(GEMM)
+    assert evaluate(entry("work.linear", nothing, **peaks), CONVOLUTION) == 0
+    traffic = {"elements": 10, "traffic": 30, "fixed_bytes": 8, "itemsize": 4}
+    assert evaluate(entry("work.linear", nothing, **peaks), traffic) == 128
+
+
+def test_extrapolates_outside_the_ranges_of_the_fit() -> None:
+    seen = replace(
+        entry("work.linear", {"calls": 0.0, "work": 1.0}), ranges={"calls": (1.0, 1.0), "work": (10.0, 20.0)}
+    )
+
+    def work(elements: list[int]) -> Work:
+        return {"elements": np.array(elements), "traffic": 0, "fixed_bytes": 0, "itemsize": 4}
+
+    assert extrapolates(seen, work([8, 10, 15, 20, 22])).tolist() == [True, False, False, False, True]
+    assert not extrapolates(replace(seen, ranges={}), work([1000])).any()
+
+
+def test_class_without_rows_counts_as_extrapolation() -> None:
+    term = TERMS["convolution.classes"]
+    at_3x3 = term.features(CONVOLUTION, {})
+    ranges = {name: (0.0, 10 * float(value)) for name, value in zip(CONVOLUTION_COLUMNS, at_3x3, strict=True)}
+    seen = replace(entry("convolution.classes", dict.fromkeys(CONVOLUTION_COLUMNS, 1.0)), ranges=ranges)
+    assert not extrapolates(seen, CONVOLUTION)
+    assert extrapolates(seen, CONVOLUTION | {"k_h": 5, "k_w": 5, "pad_h": 2, "pad_w": 2})
+
+
+def test_wrong_coefficients_and_unknown_terms_are_refused() -> None:
+    with pytest.raises(ParameterError, match=r"^coefficients of work.linear must be calls, work"):
+        evaluate(entry("work.linear", {"calls": 1.0}), GEMM)
+    with pytest.raises(UnknownNameError, match=r"did you mean 'gemm\.tiles'"):
+        evaluate(entry("gemm.tile", {}), GEMM)
+    with pytest.raises(ParameterError, match=r"^work must be given in its column itemsize"):
+        evaluate(entry("traffic.bytes", {"calls": 0.0, "bytes": 0.0}), {"traffic": 1, "elements": 1, "fixed_bytes": 0})
+
+
+def test_convolutions_of_a_whole_search_are_evaluated_at_once() -> None:
+    layers = np.arange(1, 54)
+    work = CONVOLUTION | {"images": np.arange(1, 257)[:, None], "in_c": 2 * layers, "out_c": 4 * layers}
+    classes = entry("convolution.classes", dict.fromkeys(CONVOLUTION_COLUMNS, 1e-12), direction="forward")
+    evaluate(classes, work)
+    start = time.perf_counter()
+    assert evaluate(classes, work).shape == (256, 53)
+    assert time.perf_counter() - start < 0.1

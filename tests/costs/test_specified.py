@@ -1,0 +1,78 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.costs.collectives import all_reduce_s
+from planner.costs.specified import (
+    ASSUMED_BYTES_EFFICIENCY,
+    ASSUMED_FLOP_EFFICIENCY,
+    ASSUMED_LAUNCH_S,
+    specified_collective,
+    specified_copy,
+    specified_entry,
+    specified_host,
+    specified_storage,
+)
+from planner.costs.terms import evaluate
+from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
+from planner.domain.messages import Groups
+from planner.errors import CoverageError
+
+GPU = Accelerator("gpu", "gpu", 16e9, 900e9, {"fp32": 15e12, "fp16": 120e12, "int8": 240e12}, 80)
+CLUSTER = Cluster(
+    "c", 4, Node(8, GPU), Link("nvlink", 100e9, 3e-6), Link("infiniband", 12.5e9, 5e-6), Link("pcie3", 12e9, 1e-5),
+    Storage(2e9, shared=True),
+)  # fmt: skip
+
+
+def groups(nodes: int, ranks: int) -> Groups:
+    return Groups(np.array([nodes]), np.array([ranks]), np.array([float(ranks)]))
+
+
+def test_product_is_bound_by_compute_or_by_memory() -> None:
+    entry = specified_entry(GPU, "gemm", "", "fp32")
+    assert entry is not None
+    large, thin = ({"m": 4096, "n": n, "k": 4096, "batch": 1, "itemsize": 4} for n in (4096, 1))
+    compute = 2 * 4096**3 / (ASSUMED_FLOP_EFFICIENCY["fp32"] * 15e12)
+    memory = 4 * (4096**2 + 2 * 4096) / (ASSUMED_BYTES_EFFICIENCY * 900e9)
+    np.testing.assert_allclose(evaluate(entry, large), compute + ASSUMED_LAUNCH_S)
+    np.testing.assert_allclose(evaluate(entry, thin), memory + ASSUMED_LAUNCH_S)
+    assert entry.origin == "specified"
+    assert "assumed: 60% of the peak rate" in entry.notes
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_precision_that_the_device_lacks_or_that_must_be_measured(precision: str) -> None:
+    assert specified_entry(GPU, "gemm", "", precision) is None
+
+
+def test_collective_from_links() -> None:
+    entry = specified_collective(CLUSTER)
+    time = all_reduce_s(entry, np.array([1e9]), groups(1, 8))
+    np.testing.assert_allclose(time, 14 * 3e-6 + 2 * 7 / 8 * 1e9 / 100e9)
+
+
+def test_link_that_is_not_described_is_refused_only_where_it_is_used() -> None:
+    entry = specified_collective(replace(CLUSTER, inter_node=None))
+    assert all_reduce_s(entry, np.array([1e6]), groups(1, 8)) > 0
+    with pytest.raises(CoverageError, match=r"links\.inter_node"):
+        all_reduce_s(entry, np.array([1e6]), groups(2, 8))
+
+
+def test_copies_and_storage() -> None:
+    copy, load = specified_copy(CLUSTER), specified_storage(CLUSTER)
+    assert copy is not None
+    assert load is not None
+    assert evaluate(copy, {"bytes": 12e9}) == pytest.approx(1 + 1e-5)
+    assert evaluate(load, {"bytes": 2e9, "nodes": 3}) == pytest.approx(3)
+    bare = replace(CLUSTER, host=None, storage=None)
+    assert specified_copy(bare) is None
+    assert specified_storage(bare) is None
+    assert specified_host(bare, "update_gradient") is None
+
+
+def test_update_gradient_copies_out_adds_and_copies_in() -> None:
+    entry = specified_host(CLUSTER, "update_gradient")
+    assert entry is not None
+    assert evaluate(entry, {"parameters": 1e9}) == pytest.approx(8 / 12 + 1.2)
