@@ -18,7 +18,6 @@ from planner.domain.cluster import Cluster
 from planner.domain.configuration import Settings
 from planner.domain.dataset import Dataset
 from planner.domain.network import Network
-from planner.domain.prediction import PlanWarning
 from planner.domain.request import Problem, Sourced
 from planner.domain.scenario import NO_SCENARIO, Scenario
 from planner.errors import CoverageError, ParameterError
@@ -44,11 +43,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One network under one scenario: its problem, the source of each value, and what to warn of."""
+    """One network under one scenario: its problem, and every value of it with its source."""
 
     problem: Problem
     sources: Values
-    warnings: tuple[PlanWarning, ...]
 
 
 def with_base(values: Values, command: str) -> tuple[Values, str]:
@@ -109,7 +107,7 @@ def machine_of(values: Values) -> Machine:
     others = ((own,) if own else ()) + tuple(catalog.calibrations_for(cluster))
     unnamed = tuple(_without_products(one) for one in others if one not in named) if named else others
     calibrations = named + unnamed
-    where = values["calibration"].source if named else OWN if own else "bundled"
+    where = values["calibration"].source if named else OWN if own else "bundled" if others else DEFAULT
     sources: Values = {
         "cluster": Sourced(cluster.name, source),
         "calibration": Sourced(tuple(one.name for one in calibrations), where),
@@ -167,7 +165,7 @@ def _scenarios(values: Values, cluster: Cluster) -> tuple[Scenario, ...]:
 def _case(values: Values, machine: Machine, name: str, scenario: Scenario) -> Case:
     network = catalog.find_network(name)
     dataset, dataset_source = _dataset(values, network)
-    settings, sources, warnings = _settings(values, machine, network, dataset)
+    settings, sources = _settings(values, machine, network, dataset)
     problem = Problem(
         network, dataset, machine.cluster, machine.calibrations, machine.explicit, settings=settings, scenario=scenario
     )
@@ -176,7 +174,7 @@ def _case(values: Values, machine: Machine, name: str, scenario: Scenario) -> Ca
         "dataset": Sourced(dataset.name if dataset else None, dataset_source),
         "scenario": Sourced(scenario.text, values["scenario"].source if "scenario" in values else DEFAULT),
     }
-    return Case(problem, merge(own, machine.sources, sources, values), warnings)
+    return Case(problem, merge(own, machine.sources, sources, values))
 
 
 def _dataset(values: Values, network: Network) -> tuple[Dataset | None, str]:
@@ -187,9 +185,7 @@ def _dataset(values: Values, network: Network) -> tuple[Dataset | None, str]:
     return catalog.find_dataset(network.dataset), "network"
 
 
-def _settings(
-    values: Values, machine: Machine, network: Network, dataset: Dataset | None
-) -> tuple[Settings, Values, tuple[PlanWarning, ...]]:
+def _settings(values: Values, machine: Machine, network: Network, dataset: Dataset | None) -> tuple[Settings, Values]:
     base = Settings()
     defaults: Mapping[str, Sourced[Any]] = {
         "optimizer": Sourced(network.optimizer, "network"),
@@ -198,15 +194,12 @@ def _settings(
         "input": Sourced(base.input, DEFAULT),
     }
     chosen = {key: values.get(key, default) for key, default in defaults.items()}
-    warnings: tuple[PlanWarning, ...] = ()
     missing = _why_input_is_not_modelled(machine, dataset) if chosen["input"].value == "storage" else ""
     if missing and chosen["input"].source != DEFAULT:
         raise CoverageError(f"--input must be synthetic here, got 'storage'; {missing}")
     if missing:
         chosen["input"] = Sourced("synthetic", f"default, as {missing}")
-        message = f"reading samples from storage is not in the epoch: {missing}"
-        warnings = (PlanWarning("input_not_modelled", machine.cluster.name, message),)
-    return replace(base, **{key: one.value for key, one in chosen.items()}), chosen, warnings
+    return replace(base, **{key: one.value for key, one in chosen.items()}), chosen
 
 
 def _why_input_is_not_modelled(machine: Machine, dataset: Dataset | None) -> str:

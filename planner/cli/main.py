@@ -7,6 +7,7 @@ A command ``x`` is the function ``run`` of module ``planner.cli.x``, imported on
 
 from __future__ import annotations
 
+import errno
 import inspect
 import io
 import os
@@ -115,6 +116,14 @@ def _speak_utf8() -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
+def _unwritable(error: OSError) -> PlannerError:
+    """Return that standard output cannot take the result; files report their own errors, so anything else is a bug."""
+    if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT):
+        raise error
+    _without_output()
+    return ParameterError("standard output", "writable", error.strerror)
+
+
 def _fail(error: PlannerError) -> int:
     note(str(error))
     return error.exit_code
@@ -139,6 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         _without_output()
+    except OSError as error:
+        return _fail(_unwritable(error))
     except USAGE as error:
         return _fail(_usage(error))
     return 0

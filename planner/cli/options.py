@@ -169,7 +169,7 @@ COMMANDS = (
     ),
     Command(
         "predict",
-        "Predict one configuration, term by term; lists and ranges give their product.",
+        "Predict configurations, term by term.",
         (*_PROBLEM, *_PLAN, "mini_batch", "runs", "json", "seed"),
     ),
     Command("show", "Show what is bundled, or everything about one thing.", ("what", "item", "json")),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from planner.cli import output
 from planner.cli.inputs import Case, Machine
-from planner.cli.request import gather, resolve
+from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, OPTION, Values, merge
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
@@ -92,8 +91,7 @@ def _configuration(values: Values, point: Mapping[str, Any]) -> Configuration:
 
 def predictions(case: Case, wanted: list[Configuration]) -> list[Prediction]:
     """Return the predictions of one network under one scenario, in order."""
-    found = Evaluator(case.problem).describe(Configurations.of(wanted))
-    return [replace(one, warnings=tuple(dict.fromkeys((*one.warnings, *case.warnings)))) for one in found]
+    return Evaluator(case.problem).describe(Configurations.of(wanted))
 
 
 def _write(
@@ -105,7 +103,7 @@ def _write(
         output.write_document(PREDICTION.document(keys[0]) if len(keys) == 1 else several)
         return
     for case, found in answers:
-        request = merge(case.sources, values)
+        request = ordered(merge(case.sources, values))
         view = (
             prediction_view(found[0], request, machine.calibrations)
             if len(found) == 1

@@ -8,10 +8,11 @@ from typing import Any
 
 from planner import catalog
 from planner.cli.inputs import Case, Machine, cases, check_nodes, machine_of, with_base
+from planner.cli.options import OPTIONS
 from planner.cli.streams import note
 from planner.cli.values import SETTINGS_FILE, Values, from_options, from_settings, merge
 
-__all__ = ["gather", "resolve"]
+__all__ = ["gather", "ordered", "resolve"]
 
 
 def gather(command: str, arguments: Mapping[str, Any]) -> Values:
@@ -30,3 +31,8 @@ def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:
     machine = machine_of(values)
     check_nodes(machine.cluster, values)
     return machine, cases(values, machine)
+
+
+def ordered(values: Values) -> Values:
+    """Return the values in the order in which the options are declared, without those that only say how to print."""
+    return {name: values[name] for name in OPTIONS if name in values and name != "json"}

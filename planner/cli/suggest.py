@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from planner.cli import output
 from planner.cli.inputs import Case, Machine
-from planner.cli.request import gather, resolve
+from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, OPTION, Values, merge
 from planner.domain.request import Sourced, SpaceRequest
 from planner.domain.suggestion import Suggestion
@@ -47,9 +46,7 @@ def space_request(values: Values) -> SpaceRequest:
 def answer(case: Case, values: Values) -> Suggestion:
     """Return the plans of one network under one scenario."""
     request = space_request(values)
-    suggestion = suggest(case.problem, request, provenance(case, request))
-    warnings = dict.fromkeys((*suggestion.warnings, *case.warnings))
-    return replace(suggestion, warnings=tuple(warnings))
+    return suggest(case.problem, request, provenance(case, request))
 
 
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:
@@ -70,9 +67,7 @@ def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object
         "pareto": Sourced(request.pareto, DEFAULT),
         "parallelism": Sourced(request.parallelism, DEFAULT),
     }
-    known = merge(case.sources, defaults)
-    order = ("network", "dataset", "cluster", "calibration", *defaults, *sorted(set(known)))
-    return {name: known[name] for name in dict.fromkeys(order) if name in known and name != "json"}
+    return ordered(merge(case.sources, defaults))
 
 
 def _write(suggestions: Sequence[Suggestion], machine: Machine, *, as_json: bool) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
-from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Term
+from planner.domain.prediction import MiniBatch, PlanWarning, Quantity, Term
 from planner.domain.request import Sourced
 from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_seconds
@@ -43,12 +43,12 @@ def interval(value: Quantity | None, write: Callable[[float], str]) -> str:
 
 def mini_batch(batch: MiniBatch) -> str:
     """Return the mean, with its standard deviation where the mini-batch is random."""
-    return f"{batch.mean:.5g}" + (f" ± {batch.std:.2g}" if batch.std else "")
+    return f"{batch.mean:.4g} ± {batch.std:.2g}" if batch.std else f"{batch.mean:.10g}"
 
 
-def speed(prediction: Prediction) -> str:
-    """Return samples per second for people."""
-    return quantity(prediction.samples_per_s, lambda value: f"{value:.4g}")
+def speed(samples_per_s: float) -> str:
+    """Return samples per second, four digits and no exponent."""
+    return f"{samples_per_s:,.0f}" if samples_per_s >= 9999.5 else f"{samples_per_s:.4g}"
 
 
 def configuration_words(configuration: Configuration) -> str:
@@ -69,8 +69,11 @@ def _many(count: int, noun: str) -> str:
 
 
 def terms(shown: Iterable[Term], bottleneck: str) -> Table:
-    """Return terms by thread: what each takes, what it adds after overlap, its share and where it comes from."""
-    chosen = list(shown)
+    """Return terms by thread: what each takes, what it adds after overlap, its share and where it comes from.
+
+    Terms that take no time are left out.
+    """
+    chosen = [term for term in shown if term.seconds or term.exposed_seconds]
     threads = list(dict.fromkeys(term.thread for term in chosen))
     columns = (["thread"] if len(threads) > 1 else []) + ["term", "takes", "adds", "share", "origin", "calibration"]
     rows = [
@@ -81,7 +84,7 @@ def terms(shown: Iterable[Term], bottleneck: str) -> Table:
             format_seconds(term.exposed_seconds),
             f"{term.share:.1%}",
             term.origin + (", extrapolated" if term.extrapolated else ""),
-            term.calibration,
+            term.calibration or "-",
         ]
         for term in chosen
     ]
@@ -99,14 +102,24 @@ def memory_line(memory_bytes: Mapping[str, float]) -> str:
 
 
 def origins(used: Iterable[Term], calibrations: Iterable[Calibration]) -> Pairs:
-    """Return, for every calibration that the terms name, its origin and source."""
+    """Return origin and source of every calibration that the terms name, then what is taken without one."""
+    shown = list(used)
     by_name = {calibration.name: calibration for calibration in calibrations}
-    rows = []
-    for name, origin in dict.fromkeys((term.calibration, term.origin) for term in used if term.calibration):
-        known = by_name.get(name)
-        detail = [known.source, known.date] if known else []
-        rows.append((name, ", ".join([origin, *filter(None, detail)])))
-    return Pairs(rows)
+    names = dict.fromkeys(name for term in shown for name in term.calibration.split(", ") if name)
+    rows = [(name, _calibration_line(by_name[name]) if name in by_name else "") for name in names]
+    return Pairs([*rows, *(("no calibration", line) for line in _uncalibrated(shown))])
+
+
+def _calibration_line(calibration: Calibration) -> str:
+    return ", ".join(filter(None, (calibration.origin, calibration.source, calibration.date)))
+
+
+def _uncalibrated(used: Iterable[Term]) -> Iterator[str]:
+    """Yield, for every origin that needs no calibration, the terms that rest on it."""
+    for origin in ("specified", "assumed"):
+        names = dict.fromkeys(term.name.replace("_", " ") for term in used if origin in term.origin.split("+"))
+        if names:
+            yield f"{origin}: {', '.join(names)}"
 
 
 def warnings(shown: Iterable[PlanWarning]) -> Iterable[Line]:

@@ -66,7 +66,7 @@ def _figures(prediction: Prediction) -> list[tuple[str, str]]:
         ("first epoch", parts.quantity(prediction.first_epoch_s, format_seconds)),
         ("GPU thread's period" if is_async else "iteration", parts.quantity(prediction.iteration_s, format_seconds)),
         ("update thread's period", parts.quantity(prediction.update_s, format_seconds)),
-        ("speed", f"{parts.speed(prediction)} samples/s"),
+        ("speed", f"{parts.quantity(prediction.samples_per_s, parts.speed)} samples/s"),
         ("mini-batch", _mini_batch(prediction)),
         ("staleness", _staleness(prediction)),
         ("memory", parts.memory_line(prediction.memory_bytes)),
@@ -79,7 +79,7 @@ def _figures(prediction: Prediction) -> list[tuple[str, str]]:
 def _mini_batch(prediction: Prediction) -> str:
     batch = prediction.mini_batch
     if not batch.std:
-        return f"{batch.mean:.6g} samples"
+        return f"{parts.mini_batch(batch)} samples"
     inside = batch.probability_in_window
     chance = f"; {inside:.0%} of updates inside the window" if inside is not None else ""
     return f"{parts.mini_batch(batch)} samples, 90 % between {batch.p05:.4g} and {batch.p95:.4g}{chance}"
@@ -123,7 +123,7 @@ def comparison(numbered: Sequence[tuple[int, Prediction]]) -> Block:
 
 
 def _speed(one: Prediction) -> str:
-    return format_seconds(one.epoch_s.value) if one.epoch_s else f"{one.samples_per_s.value:.4g}"
+    return format_seconds(one.epoch_s.value) if one.epoch_s else parts.speed(one.samples_per_s.value)
 
 
 def _interval(one: Prediction) -> str:

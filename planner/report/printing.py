@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from planner.report.blocks import Block, Line, Pairs, Table
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
 
 __all__ = ["WIDTH", "console", "print_blocks"]
 
@@ -16,8 +13,8 @@ WIDTH = 80
 """Columns where there is no terminal to ask."""
 
 
-def console(stream: TextIO) -> Console:
-    """Return a console: colour only on a terminal, and not with NO_COLOR set."""
+def console(stream: TextIO) -> Any:
+    """Return a rich Console: colour only on a terminal, and not with NO_COLOR set."""
     from rich.console import Console  # noqa: PLC0415 - heavy, and JSON answers do without
 
     terminal = stream.isatty()
@@ -26,13 +23,20 @@ def console(stream: TextIO) -> Console:
 
 
 def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:
-    """Print blocks one below the other."""
+    """Print blocks one below the other.
+
+    rich ends the program itself when the reader of a pipe is gone; so it only renders here, and the text is written by
+    ``stream``, whose errors reach the caller.
+    """
     out = console(stream)
-    for block in blocks:
-        out.print(_rendered(block))
+    with out.capture() as captured:
+        for block in blocks:
+            out.print(_rendered(block))
+    text = captured.get()
+    stream.write(text if stream.isatty() else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
 
 
-def _rendered(block: Block) -> RenderableType:
+def _rendered(block: Block) -> object:
     if isinstance(block, Line):
         return _line(block)
     if isinstance(block, Pairs):
@@ -40,7 +44,7 @@ def _rendered(block: Block) -> RenderableType:
     return _grid(block, names=False)
 
 
-def _line(line: Line) -> RenderableType:
+def _line(line: Line) -> object:
     from rich.padding import Padding  # noqa: PLC0415 - heavy, and JSON answers do without
     from rich.text import Text  # noqa: PLC0415 - as above
 
@@ -48,7 +52,7 @@ def _line(line: Line) -> RenderableType:
     return Padding(text, (0, 0, 0, line.indent), expand=False) if line.indent else text
 
 
-def _grid(table: Table, *, names: bool) -> RenderableType:
+def _grid(table: Table, *, names: bool) -> object:
     """Return columns without lines; with ``names`` there is no header and the first column names the second."""
     from rich.table import Table as Grid  # noqa: PLC0415 - heavy, and JSON answers do without
 

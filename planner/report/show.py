@@ -102,7 +102,7 @@ def clusters_view(clusters: Iterable[Cluster]) -> Iterator[Block]:
             str(one.node.gpus),
             one.node.accelerator.name,
             format_bytes(one.node.accelerator.memory_bytes),
-            _link_line(one.inter_node),
+            _bandwidth(one.inter_node),
             format_rate(one.storage.read_bytes_per_s, "B/s") if one.storage else "-",
         )
         for one in clusters
@@ -147,11 +147,15 @@ def _accelerator(accelerator: Accelerator) -> Iterator[Block]:
     yield given(rows)
 
 
-def _link_line(link: Link | None) -> str:
+def _bandwidth(link: Link | None) -> str:
     if link is None:
         return "-"
     several = f"{link.nics_per_node} x " if link.nics_per_node > 1 else ""
-    return f"{several}{format_rate(link.bytes_per_s, 'B/s')} {link.kind}, {format_seconds(link.latency_s)}"
+    return f"{several}{format_rate(link.bytes_per_s, 'B/s')} {link.kind}"
+
+
+def _link_line(link: Link | None) -> str:
+    return f"{_bandwidth(link)}, {format_seconds(link.latency_s)}" if link else ""
 
 
 def calibrations_view(calibrations: Iterable[Calibration]) -> Iterator[Block]:
@@ -165,7 +169,6 @@ def calibrations_view(calibrations: Iterable[Calibration]) -> Iterator[Block]:
             one.origin,
             str(len(one.entries)),
             _errors(one),
-            one.date or "-",
         )
         for one in calibrations
     ]

@@ -1,0 +1,167 @@
+"""Whole output and exit codes of the program itself: help, version, mistyped words, closed pipes, imports."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.cli import main as program
+from planner.errors import CoverageError, InputFileError, NothingFitsError, ParameterError, PlannerError
+
+Run = Callable[..., tuple[int, str, str]]
+HEAVY = ("numpy", "rich.table", "pandas", "torch", "sklearn", "optuna", "scipy", "matplotlib")
+COMMAND = (sys.executable, "-m", "planner")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(planner.__file__).parents[1])}
+
+HELP = """\
+Usage: planner [OPTIONS] COMMAND [ARGS]...
+
+  Pick node count, sub-batch, precision and mode that finish a training epoch
+  soonest.
+
+Options:
+  --version   Show the version and exit.
+  -h, --help  Show this message and exit.
+
+Commands:
+  suggest    Rank plans whose mini-batch is near the target by epoch time.
+  predict    Predict configurations, term by term.
+  show       Show what is bundled, or everything about one thing.
+  calibrate  Measure this node, fit the cost terms, write a calibration.
+"""
+
+
+def test_help_lists_the_commands(run: Run) -> None:
+    assert run("--help") == (0, HELP, "")
+    assert run() == (0, HELP, "")
+    assert run("-h") == (0, HELP, "")
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == (0, f"planner {planner.__version__}\n", "")
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
+    code, out, err = run("sugest")
+    assert (code, out) == (2, "")
+    assert err.startswith("planner: the command line must be as 'planner --help' says, got ")
+    assert "suggest" in err
+
+
+def test_a_mistyped_option_is_answered_with_the_nearest(run: Run) -> None:
+    sentence = "planner: option must be a known name, got '--target-batc'; did you mean '--target-batch'?"
+    expected = f"{sentence} See 'planner suggest --help'.\n"
+    assert run("suggest", "--target-batc", "138") == (2, "", expected)
+
+
+@pytest.mark.parametrize("arguments", [("show", "a", "b", "c"), ("suggest", "--nodes"), ("suggest", "--json=1")])
+def test_a_wrong_command_line_is_one_sentence(arguments: tuple[str, ...], run: Run) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert " must be " in err
+    assert ", got " in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ParameterError("x", "y", 1), 2),
+        (InputFileError("f", "text must be TOML, got x"), 3),
+        (NothingFitsError("nothing"), 4),
+        (CoverageError("missing"), 5),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_failures_have_exit_codes_and_one_line(
+    error: BaseException, code: int, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(program, "_invoke", fail)
+    got, out, err = run("suggest")
+    assert (got, out, err.count("\n")) == (code, "", 1)
+    if isinstance(error, PlannerError):
+        assert err == f"planner: {error}\n"
+
+
+def test_a_bug_is_not_hidden(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_arguments: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(program, "_invoke", fail)
+    with pytest.raises(ZeroDivisionError):
+        run("suggest")
+
+
+def imported(*arguments: str) -> set[str]:
+    """Return the modules that a command loads."""
+    load = "import sys; from planner.cli.main import main; main(sys.argv[1:])"
+    script = f"{load}; print(*sys.modules, sep='\\n', file=sys.stderr)"
+    done = subprocess.run(
+        (sys.executable, "-c", script, *arguments), env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    return set(done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("suggest", "--help"), ("--version",)])
+def test_help_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    loaded = imported(*arguments)
+    assert "planner.cli.main" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_suggest_loads_no_fitting_packages() -> None:
+    loaded = imported("suggest", "--target-batch", "138", "--json")
+    assert "planner.search.suggest" in loaded
+    assert loaded.isdisjoint({"torch", "sklearn", "optuna", "pandas", "scipy", "rich"})
+
+
+def test_help_is_fast() -> None:
+    """Under 0.3 s of wall time; the best of three, as other work may run beside."""
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run((*COMMAND, "--help"), env=ENVIRONMENT, capture_output=True, check=True)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.3
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("show", "networks", "resnet152"), ("suggest", "--target-batch", "138")]
+)
+def test_a_closed_pipe_ends_quietly(arguments: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run((*COMMAND, *arguments), env=ENVIRONMENT, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_a_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run((*COMMAND, "--help"), env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert done.stderr == b"planner: standard output must be writable, got 'No space left on device'\n"
+
+
+def test_an_interrupt_exits_130() -> None:
+    """A real signal, sent while the program waits for a reader of its output."""
+    script = (
+        "import sys, time; from planner.cli import main as m; m._invoke = lambda _: time.sleep(60); "
+        "print('up', file=sys.stderr, flush=True); sys.exit(m.main(['x']))"
+    )
+    with subprocess.Popen((sys.executable, "-c", script), env=ENVIRONMENT, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"up\n"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"planner: interrupted\n"
+    assert process.returncode == 130

@@ -1,0 +1,61 @@
+import io
+
+import pytest
+
+from planner.report.blocks import Line, Pairs, Table, given, title
+from planner.report.printing import print_blocks
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+def text_of(stream: io.StringIO) -> str:
+    print_blocks([title("Head"), Table(("a", "n"), [("x", "1")], right=("n",))], stream)
+    return stream.getvalue()
+
+
+def test_a_file_gets_plain_text() -> None:
+    assert text_of(io.StringIO()) == "Head\na  n\nx  1\n"
+
+
+def test_a_terminal_gets_colour_unless_it_is_unwanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[1m" in text_of(Terminal())
+    warning = [Line("text", indent=2, label="code: ")]
+    coloured, plain = Terminal(), Terminal()
+    print_blocks(warning, coloured)
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_blocks(warning, plain)
+    assert "\x1b[33m" in coloured.getvalue()
+    assert plain.getvalue().rstrip() == "  code: text"
+
+
+def test_a_file_stays_plain_when_colour_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in text_of(io.StringIO())
+
+
+def test_long_texts_wrap_at_80_columns_and_lose_nothing() -> None:
+    out = io.StringIO()
+    words = " ".join(f"word{at}" for at in range(60))
+    print_blocks([Line(words, indent=2), Pairs([("name", words)]), Table(("a", "b"), [(words, words)])], out)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert out.getvalue().count("word59") == 4
+
+
+def test_markup_in_a_name_is_only_text() -> None:
+    out = io.StringIO()
+    print_blocks([Line("[bold]net[/bold] :smile:"), Pairs([("[red]", "x")])], out)
+    assert out.getvalue().splitlines()[0] == "[bold]net[/bold] :smile:"
+    assert "[red]" in out.getvalue()
+
+
+def test_empty_texts_are_left_out_of_facts() -> None:
+    assert given([("a", ""), ("b", "x")]) == Pairs([("b", "x")])

@@ -1,0 +1,72 @@
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from planner.domain.calibration import Calibration
+from planner.domain.cluster import Cluster
+from planner.domain.kernels import WorkTotals
+from planner.domain.network import Layer, Network
+from planner.report import show
+from planner.report.blocks import Block
+
+Printed = Callable[[Iterable[Block]], str]
+
+NETWORK = Network("tiny", (3, 8, 8), (Layer("fc", "linear", ("input",), {"features": 10}),), notes="made up")
+TOTALS = WorkTotals(1930, 1920, 7680, 4)
+
+
+@dataclass
+class Figures:
+    """What a view needs of a layer."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    parameters: int
+    forward_mac: int
+
+
+def test_a_network_shows_layers_and_totals(printed: Printed) -> None:
+    layers = [Figures("fc", "linear", (10,), 1930, 1920)]
+    text = printed(show.network_view(NETWORK, layers, TOTALS, {"stride": "where it is"}))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[:3] == [
+        "tiny: input 3 x 8 x 8",
+        "layer kind output parameters forward FLOP",
+        "fc linear 10 1,930 3,840",
+    ]
+    assert "parameters 1,930" in lines
+    assert "forward 3,840 FLOP (1,920 multiply-adds)" in lines
+    assert "forward and backward 7,680 FLOP" in lines
+    assert "stride where it is" in lines
+
+
+def test_networks_are_listed_with_parameters_and_flop(printed: Printed) -> None:
+    text = printed(show.networks_view([(NETWORK, TOTALS)]))
+    assert " ".join(text.splitlines()[-1].split()) == "tiny 3 x 8 x 8 1 1.93 k 3.84 k 7.68 k -"
+
+
+def test_a_cluster_shows_links_accelerator_and_sources(cluster: Cluster, printed: Printed) -> None:
+    words = " ".join(printed(show.cluster_view(cluster)).split())
+    assert "nodes 42 x 8 k80 host memory 64 GiB" in words
+    assert "between nodes 7 GB/s infiniband, 2 us" in words
+    assert "inside a node" not in words
+    assert "storage 2 GB/s shared by all nodes" in words
+    assert "peak rates fp32 4.37 TFLOP/s" in words
+    assert "Sources nodes paper" in words
+    listing = printed(show.clusters_view([cluster, replace(cluster, name="no-links", inter_node=None, storage=None)]))
+    assert "tsubame-kfc     42     8  k80  12 GiB  7 GB/s infiniband   2 GB/s" in listing
+
+
+def test_a_calibration_shows_formula_coefficients_errors_ranges_and_origin(
+    calibration: Calibration, printed: Printed
+) -> None:
+    words = " ".join(printed(show.calibration_view(calibration, {"work.linear": "alpha + beta W"})).split())
+    assert "origin reconstructed source Oyama et al. 2016 date 2016-08-01" in words
+    assert "kernels gemm forward fp32 work.linear: alpha + beta W" in words
+    assert "held-out error 5.12% by group, worst 21.00%" in words
+    assert "alpha 1.5e-05 2e-06 1 1" in words
+    assert "beta 2.1e-13 - 1e+06 1e+11" in words
+    assert "fixed beta" in words
+    assert "grid (1, 2, 3, 4, ...)" in words
+    listing = printed(show.calibrations_view([calibration]))
+    assert "tsubame-kfc  k80          tsubame-kfc  reconstructed        1        5%" in listing
