@@ -14,8 +14,8 @@ def label(configuration: Configuration) -> str:
     """Return a configuration in a few words."""
     c = configuration
     accumulation = f" x {c.accumulation_steps} accumulated" if c.accumulation_steps > 1 else ""
-    nodes = f"{c.nodes} node{'s' if c.nodes > 1 else ''}"
-    return f"{nodes} x {c.gpus_per_node} GPUs, sub-batch {c.sub_batch}{accumulation}, {c.precision}, {c.mode}"
+    nodes, gpus = (f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((c.nodes, "node"), (c.gpus_per_node, "GPU")))
+    return f"{nodes} x {gpus}, sub-batch {c.sub_batch}{accumulation}, {c.precision}, {c.mode}"
 
 
 def whys(order: Order, best: Priced, evaluated: int, reported: int) -> list[str]:

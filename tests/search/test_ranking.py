@@ -18,7 +18,7 @@ from planner.domain.prediction import Predictions
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import ParameterError, UsageError
 from planner.search.evaluator import Priced
-from planner.search.explain import whys, whys_nearest
+from planner.search.explain import label, whys, whys_nearest
 from planner.search.ranking import Order, order_of, rounded
 
 ORDER = Order("epoch-time", 64, has_dataset=True)
@@ -130,6 +130,17 @@ def test_time_to_accuracy_is_refused_and_said_to_be_missing() -> None:
 def test_unknown_objective_is_refused() -> None:
     with pytest.raises(ParameterError, match=r"^objective must be one of epoch-time, cost"):
         order_of(problem(1.0), SpaceRequest(64, objective="beauty"))
+
+
+@pytest.mark.parametrize(
+    ("configuration", "words"),
+    [
+        (Configuration(1, 1, 2, 1, "fp16", "async"), "1 node x 1 GPU, sub-batch 2, fp16, async"),
+        (Configuration(3, 2, 5, 4), "3 nodes x 2 GPUs, sub-batch 5 x 4 accumulated, fp32, sync"),
+    ],
+)
+def test_configurations_are_named_in_a_few_words(configuration: Configuration, words: str) -> None:
+    assert label(configuration) == words
 
 
 def test_nearest_plans_say_on_which_side_and_how_far() -> None:
