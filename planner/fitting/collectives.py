@@ -30,6 +30,9 @@ LEAST_SEGMENTED_SIZES = 12
 MOST_BREAKS = 2
 MOST_CANDIDATES = 64
 LEAST_IN_SEGMENT = 3
+COEFFICIENTS_OF_A_BREAK = 3
+NEGLIGIBLE = 1e-3
+"""A relative error that no break is worth."""
 
 
 def fit_collectives(
@@ -99,8 +102,9 @@ def _best(samples: Samples, key: Key, estimator: str) -> Entry:
 def best_breaks(bytes_: FloatArray, times: FloatArray) -> tuple[float, ...]:
     """Return the sizes [byte] after which a new straight line begins, at most two.
 
-    Breaks are taken one at a time, the one that lowers the squared relative error most, while it lowers it by a
-    quarter; a segment keeps at least three sizes, and fewer than twelve sizes are one segment.
+    Breaks are taken one at a time, the one that lowers the squared relative error most, while that gains more than
+    twice what the Bayesian information criterion asks for place, step and slope (twice: the place is the best of many).
+    A segment keeps at least three sizes, and fewer than twelve sizes are one segment.
 
     Parameters
     ----------
@@ -113,11 +117,12 @@ def best_breaks(bytes_: FloatArray, times: FloatArray) -> tuple[float, ...]:
     places = all_places[:: -(-all_places.size // MOST_CANDIDATES)]
     chosen: list[int] = []
     error = _squares(bytes_, times, chosen)
-    while len(chosen) < MOST_BREAKS:
+    gain = np.exp(-2 * COEFFICIENTS_OF_A_BREAK * np.log(bytes_.size) / bytes_.size)
+    while len(chosen) < MOST_BREAKS and error > bytes_.size * NEGLIGIBLE**2:
         options = [place for place in places if all(abs(place - other) >= LEAST_IN_SEGMENT for other in chosen)]
         scored = [(_squares(bytes_, times, sorted([*chosen, int(place)])), int(place)) for place in options]
         best, place = min(scored)
-        if best > 0.75 * error:
+        if best > gain * error:
             break
         chosen, error = sorted([*chosen, place]), best
     return tuple(float(bytes_[place - 1]) for place in chosen)

@@ -1,0 +1,39 @@
+import pytest
+
+from planner.domain.cluster import Accelerator, Node
+from planner.domain.samples import Samples
+from planner.errors import CoverageError
+from planner.fitting.calibration import Provenance, fit_calibration
+
+GPU = Accelerator("gpu", "gpu", 16e9, 900e9, {"fp32": 15e12}, 80)
+NODE = Node(1, GPU)
+ROWS = [
+    {
+        "kind": "copy", "direction": "forward", "precision": "fp32", "elements": e, "traffic": 2 * e, "fixed_bytes": 0,
+        "time_s": 1e-5 + e * 1e-11, "group": f"g{i % 2}",
+    }
+    for i, e in enumerate((10**4, 10**5, 10**6, 10**7))
+] + [{"kind": "copy", "time_s": -1.0}]  # fmt: skip
+
+
+def test_calibration_says_what_it_saw_and_what_it_left_out() -> None:
+    samples = Samples.from_rows(
+        list(ROWS), {"origin": "published", "source": "a table", "date": "2019", "threads": "1"}
+    )
+    calibration = fit_calibration(samples, "mine", GPU, NODE)
+    assert (calibration.origin, calibration.source, calibration.date) == ("published", "a table", "2019")
+    assert calibration.environment == {"threads": "1"}
+    assert calibration.seen == ("g0", "g1")
+    assert calibration.warnings == ("1 of 5 rows rejected",)
+    assert (calibration.accelerator, calibration.node) == ("gpu", NODE)
+    assert {entry.origin for entry in calibration.entries} == {"published"}
+
+
+def test_given_provenance_wins() -> None:
+    calibration = fit_calibration(Samples.from_rows(list(ROWS), {}), "mine", GPU, NODE, Provenance(cluster="c"))
+    assert (calibration.cluster, calibration.origin) == ("c", "measured")
+
+
+def test_nothing_to_fit_is_a_coverage_error_with_reasons() -> None:
+    with pytest.raises(CoverageError, match=r"copy forward any: 1 rows, 3 needed.* row 2: time_s must be finite"):
+        fit_calibration(Samples.from_rows([ROWS[0], ROWS[-1]], {}), "mine", GPU, NODE)

@@ -1,0 +1,86 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from planner.domain.arrays import BoolArray, FloatArray
+from planner.fitting.diagnostics import (
+    MOST_REFITS,
+    condition_number,
+    covariance,
+    folds,
+    held_out,
+    identifiable,
+    prediction_variance,
+)
+from planner.fitting.estimators import solve
+
+RNG = np.random.default_rng(11)
+FEATURES = np.column_stack([np.ones(60), 10 ** RNG.uniform(3, 6, 60)])
+THETA = np.array([1e-3, 1e-7])
+
+
+def draws(count: int) -> FloatArray:
+    noise = np.random.default_rng(12).normal(1, 0.03, (count, 60))
+    return np.array([solve(FEATURES, FEATURES @ THETA * row) for row in noise])
+
+
+def test_zero_and_repeated_columns_are_not_identifiable() -> None:
+    repeated = np.column_stack([FEATURES, np.zeros(60), 3 * FEATURES[:, 0] + 2 * FEATURES[:, 1], FEATURES[:, 1] ** 0.5])
+    assert identifiable(repeated, FEATURES @ THETA, "relative-nnls").tolist() == [True, True, False, False, True]
+
+
+def test_no_more_coefficients_than_rows() -> None:
+    assert identifiable(RNG.uniform(1, 2, (2, 3)), np.ones(2), "relative-nnls").tolist() == [True, True, False]
+
+
+def test_condition_number_does_not_see_units() -> None:
+    times = FEATURES @ THETA
+    expected = condition_number(FEATURES, times, "relative-nnls")
+    assert condition_number(FEATURES * [1, 1e9], times, "relative-nnls") == pytest.approx(expected)
+    assert 1 <= expected < 10
+
+
+def test_standard_errors_are_the_spread_of_repeated_fits() -> None:
+    times = FEATURES @ THETA * np.random.default_rng(13).normal(1, 0.03, 60)
+    matrix, variance = covariance(FEATURES, times, solve(FEATURES, times), "relative-nnls")
+    assert variance**0.5 == pytest.approx(0.03, rel=0.2)
+    np.testing.assert_allclose(np.sqrt(np.diag(matrix)), draws(400).std(axis=0), rtol=0.25)
+
+
+def test_prediction_variance_of_a_line_is_the_textbook_form() -> None:
+    times = FEATURES @ THETA * np.random.default_rng(13).normal(1, 0.03, 60)
+    matrix, s2 = covariance(FEATURES, times, solve(FEATURES, times), "relative-nnls")
+    w, x, at = times**-2, FEATURES[:, 1], 5e4
+    mean = np.average(x, weights=w)
+    spread = 1 / w.sum() + (at - mean) ** 2 / np.sum(w * (x - mean) ** 2)
+    predicted = float(np.array([1, at]) @ solve(FEATURES, times))
+    got = prediction_variance(np.array([1.0, at]), matrix, s2, predicted)
+    assert got == pytest.approx(s2 * (predicted**2 + spread), rel=1e-6)
+
+
+def test_coefficient_at_its_bound_has_no_spread() -> None:
+    design = np.column_stack([FEATURES, -FEATURES[:, 1]])
+    matrix, _ = covariance(design, FEATURES @ THETA, np.array([*THETA, 0.0]), "relative-nnls")
+    assert not matrix[2].any()
+
+
+def test_groups_are_left_out_whole_and_rows_otherwise() -> None:
+    assert folds(3, np.array([4, 4, 7]))[1] == "group"
+    assert folds(3, np.array([4, 4, 4]))[0].tolist() == [0, 1, 2]
+    fold, by = folds(1000, None)
+    assert (by, np.unique(fold).size) == ("row", MOST_REFITS)
+
+
+def test_held_out_errors_of_a_mean() -> None:
+    times = np.array([1.0, 1.0, 4.0])
+
+    def refit(rows: BoolArray) -> Callable[[BoolArray], FloatArray]:
+        mean = times[rows].mean()
+        return lambda out: np.full(int(out.sum()), float(mean))
+
+    result = held_out(refit, times, None)
+    assert result is not None
+    assert result.worst == pytest.approx(1.5)
+    assert result.mean == pytest.approx((1.5 + 1.5 + 0.75) / 3)
+    assert held_out(refit, times[:1], None) is None

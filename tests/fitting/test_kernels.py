@@ -1,0 +1,144 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.costs.terms import evaluate
+from planner.domain.calibration import Entry
+from planner.domain.cluster import Accelerator
+from planner.domain.samples import Samples
+from planner.fitting.kernels import FittedKernels, fit_kernels
+from planner.fitting.rows import work_of
+
+RNG = np.random.default_rng(21)
+GPU = Accelerator("gpu", "gpu", 16e9, 900e9, {"fp32": 15e12}, 80)
+
+
+def gemm(m: int, n: int, k: int, time_s: float = 1.0, **other: Any) -> dict[str, Any]:
+    return {"kind": "gemm", "precision": "fp32", "m": m, "n": n, "k": k, "batch": 1, "time_s": time_s, **other}
+
+
+def traffic(kind: str, elements: int, time_s: float, direction: str = "forward") -> dict[str, Any]:
+    return {
+        "kind": kind, "direction": direction, "precision": "fp32", "elements": elements, "traffic": 2 * elements,
+        "fixed_bytes": 0, "time_s": time_s,
+    }  # fmt: skip
+
+
+def fit(rows: list[dict[str, Any]], accelerator: Accelerator | None = None) -> FittedKernels:
+    return fit_kernels(Samples.from_rows(list(rows), {}), accelerator)
+
+
+def only(fitted: FittedKernels, kind: str) -> Entry:
+    return next(entry for entry in fitted.entries if entry.kind == kind)
+
+
+def products(count: int = 30) -> list[dict[str, Any]]:
+    sizes = RNG.integers(16, 2048, (count, 3)).tolist()
+    return [gemm(m, n, k, 1e-5 + 2 * m * n * k * 1e-13 + 4 * m * n * 1e-12) for m, n, k in sizes]
+
+
+def test_a_machine_with_known_coefficients_is_found_again() -> None:
+    rows = products()
+    entry = only(fit(rows), "gemm")
+    samples = Samples.from_rows(list(products(10)), {})
+    assert entry.held_out_error is not None
+    assert entry.held_out_error < 1e-3
+    np.testing.assert_allclose(evaluate(entry, work_of(samples, "gemm")), samples.time_s, rtol=1e-3)
+
+
+def test_competing_terms_the_one_with_the_least_held_out_error_wins() -> None:
+    linear = [gemm(m, n, k, 1e-4 + 2e-13 * m * n * k) for m, n, k in RNG.integers(16, 2048, (20, 3)).tolist()]
+    assert (only(fit(linear), "gemm").held_out_error or 0) < 1e-6
+    assert only(fit(products()), "gemm").term == "gemm.tiles"
+
+
+def test_traffic_kinds_share_an_entry_and_serve_any_precision() -> None:
+    rows = [traffic(kind, e, 1e-5 + 8e-12 * e) for kind in ("activation", "add") for e in (1000, 10000, 10**6, 10**7)]
+    fitted = fit([*rows, traffic("bias", 10, 1e-5)])
+    assert {entry.key for entry in fitted.entries} == {
+        ("kernels", "activation", "forward", "any", ""),
+        ("kernels", "add", "forward", "any", ""),
+        ("kernels", "pointwise", "", "any", ""),
+    }
+    entry = only(fitted, "pointwise")
+    np.testing.assert_allclose(list(entry.coefficients.values()), [1e-5, 1e-12], rtol=1e-3)
+    assert fitted.missing == ("bias forward any: 1 rows, 3 needed",)
+
+
+def test_rows_that_cannot_be_right_are_rejected_and_listed() -> None:
+    rows = products(12)
+    bad = [gemm(8, 8, 8, time) for time in (0.0, -1.0, np.nan, np.inf)] + [gemm(0, 8, 8), {"kind": "fft", "time_s": 1}]
+    fitted = fit([bad[0], *rows, *bad[1:]])
+    assert [row for row, _ in fitted.rejected] == [0, 13, 14, 15, 16, 17]
+    assert fitted.rejected[0].reason == "time_s must be finite and above 0, got 0"
+    assert fitted.rejected[4].reason == "m must be given and at least 1, got 0"
+    assert fitted.rejected[5].reason == "kind must be known, got 'fft'"
+    assert only(fitted, "gemm").samples == 12
+
+
+def test_duplicates_count_once_at_their_median() -> None:
+    rows = products(12)
+    twice = [row | {"time_s": row["time_s"] * factor} for row in rows for factor in (1, 0.5, 40)]
+    entry, expected = only(fit(twice), "gemm"), only(fit(rows), "gemm")
+    assert entry.samples == 12
+    np.testing.assert_allclose(list(entry.coefficients.values()), list(expected.coefficients.values()))
+
+
+def test_features_that_the_rows_cannot_tell_apart_are_reported() -> None:
+    one_layer = [gemm(512, n, 256, 1e-5 + 1e-9 * n) for n in (1, 2, 4, 8, 16, 32, 64)]
+    entry = only(fit(one_layer), "gemm")
+    # only n moves: constant and slope are all there is
+    assert set(entry.fixed) >= {name for name in entry.coefficients if name in ("a_bytes", "c_bytes", "k")}
+    assert all(entry.coefficients[name] == 0 for name in entry.fixed)
+    assert set(entry.standard_errors) == set(entry.coefficients) - set(entry.fixed)
+    assert entry.covariance is not None
+    assert len(entry.covariance) == len(entry.coefficients)
+
+
+def test_groups_are_held_out_whole() -> None:
+    rows = [row | {"group": f"g{i % 3}"} for i, row in enumerate(products())]
+    assert only(fit(rows), "gemm").held_out_by == "group"
+
+
+def test_a_full_grid_is_interpolated_where_no_formula_holds() -> None:
+    axes = (64, 128, 256, 512, 1024)
+    # a plateau in each axis, smooth in logarithms, far from any sum of FLOP and bytes
+    rows = [
+        gemm(m, n, k, 1e-6 * (m * n * k) ** 0.5 * (1 + 0.5 * np.sin(np.log2(m))) * (2 + np.cos(np.log2(n * k))))
+        for m in axes for n in axes for k in axes
+    ]  # fmt: skip
+    entry = only(fit(rows), "gemm")
+    assert entry.term == "gemm.interpolation"
+    assert entry.held_out_by == "plane"
+    samples = Samples.from_rows(list(rows), {})
+    np.testing.assert_allclose(evaluate(entry, work_of(samples, "gemm")), samples.time_s, rtol=1e-9)
+
+
+def test_peaks_of_a_gpu_are_stored_as_a_floor() -> None:
+    entry = only(fit(products(), GPU), "gemm")
+    assert entry.settings["peak_flop_per_s"] == 15e12
+    assert "peak_flop_per_s" not in only(fit(products()), "gemm").settings
+
+
+def test_convolution_direction_reaches_its_features() -> None:
+    def row(direction: str, images: int, channels: int) -> dict[str, Any]:
+        return {
+            "kind": "convolution", "direction": direction, "precision": "fp32", "images": images, "in_c": channels,
+            "in_h": 14, "in_w": 14, "out_c": 32, "k_h": 3, "k_w": 3, "stride_h": 1, "stride_w": 1, "pad_h": 1,
+            "pad_w": 1, "groups": 1, "time_s": 1e-5 + images * channels * 1e-7,
+        }  # fmt: skip
+
+    directions = ("backward_data", "backward_weight", "forward")
+    fitted = fit([row(d, n, c) for d in directions for n in (1, 2, 8, 32) for c in (8, 32, 64)])
+    assert tuple(entry.direction for entry in fitted.entries) == directions
+    for entry in fitted.entries:
+        if entry.term == "convolution.classes":
+            assert entry.settings["direction"] == entry.direction
+            assert "flop_1x1" in entry.fixed
+
+
+@pytest.mark.parametrize("estimator", ["relative-nnls", "least-squares"])
+def test_estimator_is_recorded(estimator: str) -> None:
+    fitted = fit_kernels(Samples.from_rows(list(products()), {}), estimator=estimator)
+    assert {entry.estimator for entry in fitted.entries} == {estimator}
