@@ -52,11 +52,12 @@ def answer(case: Case, values: Values) -> Suggestion:
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:
     """Return every value of the request with its source, defaults in words where they depend on the plan."""
     cluster = case.problem.cluster
-    tolerances = {mode: request.tolerance(mode) for mode in request.modes}
+    tolerances = [f"{request.tolerance(mode):.3g} {mode}" for mode in request.modes]
+    tolerance = request.tolerance(request.modes[0]) if len(tolerances) == 1 else ", ".join(tolerances)
     defaults: Values = {
         "target_batch": Sourced(request.target_batch, OPTION),
         "mode": Sourced(request.modes, DEFAULT),
-        "tolerance": Sourced(", ".join(f"{share:.3g} {mode}" for mode, share in tolerances.items()), DEFAULT),
+        "tolerance": Sourced(tolerance, DEFAULT),
         "nodes": Sourced(f"1:{cluster.nodes}", "cluster"),
         "gpus_per_node": Sourced((cluster.node.gpus,), "cluster"),
         "sub_batch": Sourced("1 to the largest that fits", DEFAULT),

@@ -1,0 +1,229 @@
+"""Where defaults come from: options, planner.toml, this machine's own calibration, the default request."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner import catalog
+from planner.cli import inputs
+from planner.costs.specified import specified_entry
+from planner.domain.calibration import Calibration
+from planner.domain.cluster import Accelerator, Node
+from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, TRAFFIC_KINDS, UPDATE
+from planner.formats.calibration import write_calibration
+
+Run = Callable[..., tuple[int, str, str]]
+THIS_CPU = Accelerator("this-cpu", "cpu", 64 * 2.0**30, 50e9, {"fp32": 200e9})
+SOURCE = "source"
+
+
+def made_calibration(name: str = "mine", accelerator: Accelerator = THIS_CPU, precision: str = "fp32") -> Calibration:
+    """Return a calibration of every kind of kernel, with the figures of the specification."""
+    directions = [FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT]
+    keys = [(kind, direction) for kind in ("gemm", "convolution", *TRAFFIC_KINDS) for direction in directions]
+    found = [specified_entry(accelerator, *key, precision) for key in [*keys, ("update", UPDATE)]]
+    entries = tuple(replace(entry, origin="measured", source="here") for entry in found if entry is not None)
+    return Calibration(name, accelerator.name, entries, node=Node(1, accelerator))
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Calibration:
+    """Put a calibration of this machine's CPU into the user's folder."""
+    monkeypatch.setattr(inputs, "present_accelerators", lambda: (THIS_CPU.name,))
+    calibration = made_calibration()
+    folder = catalog.own_calibrations_folder()
+    folder.mkdir(parents=True)
+    (folder / "20260101T000000-mine.json").write_text(write_calibration(calibration))
+    return calibration
+
+
+@pytest.fixture
+def named_file(tmp_path: Path) -> str:
+    path = tmp_path / "here.json"
+    path.write_text(write_calibration(made_calibration("here")))
+    return str(path)
+
+
+def document(result: tuple[int, str, str]) -> Any:
+    code, out, err = result
+    assert code == 0, err
+    return json.loads(out)
+
+
+def request_of(result: tuple[int, str, str]) -> Any:
+    return document(result)["request"]
+
+
+def test_the_default_request_answers_the_main_question(run: Run) -> None:
+    code, out, err = run("suggest", "--target-batch", "138", "--json")
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert answer["format"] == "planner/suggestion"
+    assert answer["status"] == "found"
+    values = answer["request"]
+    for key, value in (
+        ("network", "sprint-15"),
+        ("cluster", "tsubame-kfc"),
+        ("mode", ["async"]),
+        ("gpus_per_node", [8]),
+    ):
+        shown = values[key]["value"]
+        assert (shown if key != "network" else shown.partition(":")[0], values[key][SOURCE]) == (
+            value,
+            "default request",
+        )
+    assert values["sub_batch"]["value"] == list(range(1, 12))
+    assert values["target_batch"] == {"value": 138, SOURCE: "option"}
+
+
+def test_the_same_before_and_after_calibrate(run: Run, request: pytest.FixtureRequest) -> None:
+    before = run("suggest", "--target-batch", "138", "--json")
+    request.getfixturevalue("own")
+    after = run("suggest", "--target-batch", "138", "--json")
+    assert after[:2] == before[:2]
+    assert after[2] == "planner: this machine has its own calibration 'mine'; --network NAME uses it\n"
+
+
+def test_any_option_overrides_the_default_request(run: Run) -> None:
+    arguments = ("--target-batch", "64", "--sub-batch", "1,2", "--mode", "sync", "--tolerance", "50%", "--nodes", "2:4")
+    values = request_of(run("suggest", *arguments, "--json"))
+    assert values["sub_batch"] == {"value": [1, 2], SOURCE: "option"}
+    assert values["mode"] == {"value": ["sync"], SOURCE: "option"}
+    assert values["nodes"] == {"value": [2, 3, 4], SOURCE: "option"}
+    assert values["tolerance"] == {"value": 0.5, SOURCE: "option"}
+    assert values["cluster"][SOURCE] == "default request"
+
+
+def test_a_network_alone_uses_this_machines_own_calibration(run: Run, own: Calibration) -> None:
+    values = request_of(run("suggest", "--target-batch", "16", "--network", "resnet18", "--json"))
+    assert values["cluster"] == {"value": "local", SOURCE: "own calibration"}
+    assert values["calibration"] == {"value": [own.name], SOURCE: "own calibration"}
+    assert values["nodes"]["value"] == "1:1"
+    assert values["mode"] == {"value": ["sync"], SOURCE: "default"}
+    assert values["tolerance"]["value"] == 0
+
+
+def test_an_own_calibration_of_an_absent_device_is_not_used(
+    run: Run, own: Calibration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own.accelerator == THIS_CPU.name
+    monkeypatch.setattr(inputs, "present_accelerators", lambda: ("another-cpu",))
+    code, out, err = run("suggest", "--target-batch", "16", "--network", "resnet18")
+    assert (code, out) == (2, "")
+    assert err.startswith("planner: --cluster or --calibration must be given with --network, got ")
+
+
+def test_a_named_calibration_implies_cluster_local(run: Run, named_file: str) -> None:
+    arguments = ("--network", "resnet18", "--calibration", named_file, "--json")
+    answer = document(run("suggest", "--target-batch", "64", *arguments))
+    assert answer["request"]["cluster"] == {"value": "local", SOURCE: "calibration"}
+    assert answer["request"]["calibration"] == {"value": ["here"], SOURCE: "option"}
+    assert {plan["configuration"]["nodes"] for plan in answer["plans"]} == {1}
+
+
+def test_cluster_local_has_one_node(run: Run, named_file: str) -> None:
+    arguments = ("--network", "resnet18", "--calibration", named_file, "--nodes", "2", "--sub-batch", "8")
+    sentence = (
+        "planner: --nodes must be 1 on cluster 'local', got 2; no link between nodes is known: name it with --cluster\n"
+    )
+    assert run("predict", *arguments) == (5, "", sentence)
+
+
+@pytest.mark.parametrize("flag", ["--cluster", "--calibration"])
+def test_a_missing_network_is_named(flag: str, run: Run) -> None:
+    code, out, err = run("suggest", "--target-batch", "138", flag, "tsubame-kfc")
+    assert (code, out) == (2, "")
+    remedy = "name a network; 'planner show networks' lists them"
+    assert err == f"planner: --network must be given beside {flag}, got 'nothing'; {remedy}\n"
+
+
+def test_an_unknown_name_is_reported_before_what_is_missing(run: Run) -> None:
+    code, _, err = run("suggest", "--target-batch", "138", "--cluster", "tsubame-kfd")
+    assert code == 2
+    assert err.startswith("planner: cluster must be a known name, got 'tsubame-kfd'; did you mean 'tsubame-kfc'?")
+
+
+def test_planner_toml_is_found_upward_and_stands_behind_options(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = ('network = "alexnet"', 'cluster = "dgx1-v100"', "nodes = [1, 2]", "top = 2")
+    (tmp_path / "planner.toml").write_text("\n".join(('format = "planner/settings"', "version = 1", *values)))
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    values = request_of(run("suggest", "--target-batch", "512", "--nodes", "1:4", "--json"))
+    assert values["network"] == {"value": "alexnet", SOURCE: "planner.toml"}
+    assert values["cluster"] == {"value": "dgx1-v100", SOURCE: "planner.toml"}
+    assert values["top"] == {"value": 2, SOURCE: "planner.toml"}
+    assert values["nodes"] == {"value": [1, 2, 3, 4], SOURCE: "option"}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('node = "2"', "did you mean 'nodes'?"),
+        ('nodes = "8:1"', "nodes must be a range lo:hi with lo at most hi, got '8:1'"),
+        ("nodes = -1", "nodes"),
+        ('tensor = "2"', "tensor must be 1, the only value supported yet, got '2'"),
+        ("nodes = ", "line 3"),
+    ],
+)
+def test_a_wrong_planner_toml_is_exit_3(line: str, words: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "planner.toml").write_text(f'format = "planner/settings"\nversion = 1\n{line}\n')
+    code, out, err = run("suggest", "--target-batch", "138")
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert words in err
+    assert "planner.toml" in err
+
+
+def test_settings_of_another_command_do_not_disturb(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\ntop = 2\ntolerance = 0.1\n')
+    assert run("predict", "--nodes", "8", "--sub-batch", "8", "--json")[0] == 0
+
+
+def test_input_is_synthetic_where_storage_is_unknown(run: Run, named_file: str) -> None:
+    arguments = ("--network", "resnet18", "--calibration", named_file, "--sub-batch", "8")
+    answer = document(run("predict", *arguments, "--json"))
+    assert answer["configuration"]["input"] == "synthetic"
+    assert [one["code"] for one in answer["warnings"]].count("input_not_modelled") == 1
+
+
+def test_asking_for_storage_where_it_is_unknown_is_exit_5(run: Run, named_file: str) -> None:
+    arguments = ("--network", "resnet18", "--calibration", named_file, "--sub-batch", "8", "--input", "storage")
+    code, out, err = run("predict", *arguments)
+    assert (code, out) == (5, "")
+    assert err.startswith(
+        "planner: --input must be synthetic here, got 'storage'; neither cluster 'local' nor a calibration"
+    )
+
+
+def test_storage_in_the_clusters_calibration_is_used(run: Run) -> None:
+    answer = document(run("predict", "--nodes", "8", "--sub-batch", "8", "--json"))
+    assert answer["configuration"]["input"] == "storage"
+
+
+def test_a_calibration_for_another_gpu_is_exit_5(run: Run, named_file: str) -> None:
+    arguments = ("--network", "resnet18", "--cluster", "dgx1-v100", "--sub-batch", "8")
+    code, out, err = run("predict", *arguments, "--calibration", named_file)
+    assert (code, out) == (5, "")
+    assert "v100-sxm2-16gb" in err
+
+
+def test_a_calibration_without_the_precision_is_exit_5(run: Run, tmp_path: Path) -> None:
+    accelerator = catalog.find_accelerator("v100-sxm2-16gb")
+    path = tmp_path / "v100.json"
+    path.write_text(write_calibration(made_calibration("only-fp32", accelerator)))
+    arguments = ("--network", "resnet18", "--cluster", "dgx1-v100", "--sub-batch", "8", "--calibration", str(path))
+    assert run("predict", *arguments, "--precision", "fp32")[0] == 0
+    code, out, err = run("predict", *arguments, "--precision", "fp16")
+    assert (code, out) == (5, "")
+    assert "fp16" in err
+    assert run("suggest", *arguments[:4], *arguments[6:], "--target-batch", "64", "--precision", "fp16")[0] == 5
+
+
+def test_a_precision_that_the_device_lacks_is_exit_5(run: Run) -> None:
+    assert run("predict", "--nodes", "8", "--sub-batch", "8", "--precision", "fp16")[0] == 5
