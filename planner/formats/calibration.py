@@ -48,6 +48,24 @@ def _entry(coefficients: tuple[dict[str, Any], ...], **keys: Any) -> Entry:
     return Entry(coefficients={row["feature"]: row["value"] for row in coefficients}, **keys)
 
 
+def _entry_keys(entry: Entry) -> Mapping[str, Any]:
+    finite = {name: error for name, error in entry.standard_errors.items() if math.isfinite(error)}
+    ranges = {name: ends for name, ends in entry.ranges.items() if all(map(math.isfinite, ends))}
+    covariance = entry.covariance
+    if covariance is not None:
+        keep = 0 < len(covariance) <= LARGEST_COVARIANCE and all(math.isfinite(x) for row in covariance for x in row)
+        covariance = covariance if keep else None
+    for name, value in entry.coefficients.items():
+        if not math.isfinite(value):
+            raise ParameterError(f"coefficient {name} of {entry.kind}", "a finite number", value)
+    return {f.name: getattr(entry, f.name) for f in fields(entry)} | {
+        "coefficients": [{"feature": name, "value": value} for name, value in entry.coefficients.items()],
+        "standard_errors": finite,
+        "ranges": ranges,
+        "covariance": covariance,
+    }
+
+
 _ENTRY = Table(
     (
         Field("scope", Text(SCOPES), "what the entry belongs to"),
@@ -56,7 +74,9 @@ _ENTRY = Table(
         Field("precision", Text(empty=True), "precision, or any", ""),
         Field("library", Text(empty=True), "library that was measured", ""),
         Field("term", Text(), "registered name of the feature map"),
-        Field("settings", MapOf(OneOf((_ANY, Text(), ListOf(_ANY)))), "shape settings of the feature map", {}),
+        Field(
+            "settings", MapOf(OneOf((_ANY, Text(empty=True), ListOf(_ANY)))), "shape settings of the feature map", {}
+        ),
         Field("coefficients", ListOf(_COEFFICIENT), "in the order of the features"),
         Field("standard_errors", MapOf(_POSITIVE_OR_ZERO), "of the coefficients that were fitted", {}),
         Field(
@@ -80,6 +100,7 @@ _ENTRY = Table(
     ),
     _entry,
     "one term; time = link(features . coefficients)",
+    split=_entry_keys,
 )
 
 
@@ -125,23 +146,4 @@ def write_calibration(calibration: Calibration) -> str:
 
     Standard errors and ranges that are not finite are left out, and covariances of more than 64 coefficients.
     """
-    entries = [_entry_keys(entry) for entry in calibration.entries]
-    return CALIBRATION.dump({f.name: getattr(calibration, f.name) for f in fields(calibration)} | {"entries": entries})
-
-
-def _entry_keys(entry: Entry) -> Mapping[str, Any]:
-    finite = {name: error for name, error in entry.standard_errors.items() if math.isfinite(error)}
-    ranges = {name: ends for name, ends in entry.ranges.items() if all(map(math.isfinite, ends))}
-    covariance = entry.covariance
-    if covariance is not None:
-        keep = 0 < len(covariance) <= LARGEST_COVARIANCE and all(math.isfinite(x) for row in covariance for x in row)
-        covariance = covariance if keep else None
-    for name, value in entry.coefficients.items():
-        if not math.isfinite(value):
-            raise ParameterError(f"coefficient {name} of {entry.kind}", "a finite number", value)
-    return {f.name: getattr(entry, f.name) for f in fields(entry)} | {
-        "coefficients": [{"feature": name, "value": value} for name, value in entry.coefficients.items()],
-        "standard_errors": finite,
-        "ranges": ranges,
-        "covariance": covariance,
-    }
+    return CALIBRATION.dump(calibration)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -151,4 +152,5 @@ def write_file(path: Path | str, text: str, force: bool = False) -> None:  # noq
         reason = error.strerror or str(error)
         raise OutputError(f"output file must be writable, got {str(path)!r}: {reason}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()

@@ -50,6 +50,7 @@ class OneOf:
     """A value of the first type that fits."""
 
     types: tuple[Type, ...]
+    title: str = ""
 
     @property
     def words(self) -> str:
@@ -71,7 +72,7 @@ class OneOf:
 
     def schema(self) -> dict[str, Any]:
         """Return a schema with an alternative a type."""
-        return {"anyOf": [kind.schema() for kind in self.types]}
+        return _titled(self.title, {"anyOf": [kind.schema() for kind in self.types]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +180,19 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[R]):
-    """Keys that together are a record: ``make`` is called with one keyword argument a key.
+    """Keys that together are a record: ``make`` is called with one keyword argument a key, ``split`` undoes it.
 
-    An expected failure in ``make`` (a record's own rule) becomes a FieldError at the place of the table.
+    Without ``split`` the record has the keys' targets as fields, or is a mapping with them.
+
+    An expected failure in ``make`` (a record's own rule) becomes a FieldError at the place of the table. A table with a
+    ``title`` is written once in a schema, however often it is used.
     """
 
     fields: tuple[Field, ...]
     make: Callable[..., R]
     doc: str = ""
+    title: str = ""
+    split: Callable[[Any], Mapping[str, Any]] | None = None
 
     words = "a table"
 
@@ -206,6 +212,7 @@ class Table(Generic[R]):
 
     def write(self, record: Any) -> dict[str, Any]:
         """Return the table of a record, or of a mapping with its fields; keys at their default are left out."""
+        record = self.split(record) if self.split else record
         table = {}
         for field in self.fields:
             value = record[field.target] if isinstance(record, Mapping) else getattr(record, field.target)
@@ -214,11 +221,20 @@ class Table(Generic[R]):
         return table
 
     def schema(self) -> dict[str, Any]:
-        """Return a schema of type object that allows no other key."""
+        """Return a schema of type object that allows no other key, or a reference to it."""
+        return _titled(self.title, self.keys_schema())
+
+    def keys_schema(self) -> dict[str, Any]:
+        """Return the schema itself."""
         properties = {field.name: field.type.schema() | {"description": field.doc} for field in self.fields}
         required = sorted(field.name for field in self.fields if field.default is REQUIRED)
         doc = {"description": self.doc} if self.doc else {}
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False} | doc
+
+
+def _titled(title: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a reference with its definition beside it; the kind of document gathers the definitions."""
+    return {"$ref": f"#/$defs/{title}", "$defs": {title: schema}} if title else schema
 
 
 def _read_key(field: Field, table: Mapping[str, Any], place: str) -> Any:

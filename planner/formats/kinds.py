@@ -85,7 +85,8 @@ class Kind(Generic[R]):
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the present version."""
-        table = self.table.schema()
+        definitions: dict[str, Any] = {}
+        table: dict[str, Any] = _gathered(self.table.keys_schema(), definitions)
         opening = {
             "format": {"const": self.format, "description": "what the document is"},
             "version": {"const": self.version, "description": "version of the format"},
@@ -95,6 +96,7 @@ class Kind(Generic[R]):
             "title": self.format,
             "properties": opening | table["properties"],
             "required": ["format", "version", *table["required"]],
+            **({"$defs": definitions} if definitions else {}),
         }
 
     def _check_format(self, found: Any, path: str) -> None:
@@ -112,3 +114,15 @@ class Kind(Generic[R]):
             remedy = "the file is newer than this program; update planner"
             raise VersionError(path, f"value must be at most {self.version}, got {found}; {remedy}", "version")
         return found
+
+
+def _gathered(schema: Any, definitions: dict[str, Any]) -> Any:
+    """Return a schema without the definitions in it, which go to ``definitions``."""
+    if isinstance(schema, list):
+        return [_gathered(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    for title, inner in schema.get("$defs", {}).items():
+        if title not in definitions:
+            definitions[title] = _gathered(inner, definitions)
+    return {key: _gathered(value, definitions) for key, value in schema.items() if key != "$defs"}

@@ -33,21 +33,22 @@ __all__ = [
 
 _MAYBE = Nullable(Number())
 _PROBABILITY = Number()
+_PRODUCT = Whole(most=10**18)
 CONFIGURATION_TABLE = Table(
     (
         Field("nodes", Whole(), "computers"),
         Field("gpus_per_node", Whole(), "devices of each"),
-        Field("gpus", Whole(), "devices in all"),
+        Field("gpus", _PRODUCT, "devices in all"),
         Field("precision", Text(tuple(PRECISIONS)), "precision of training"),
         Field("mode", Text(MODES), "synchronous or asynchronous updates"),
         Field("parallelism", Text(("data", "model", "pipeline", "hybrid")), "how the network is divided"),
-        Field("data_parallel", Whole(), "copies of the network"),
+        Field("data_parallel", _PRODUCT, "copies of the network"),
         Field("tensor_parallel", Whole(), "devices that share each layer"),
         Field("pipeline_parallel", Whole(), "stages of layers"),
         Field("virtual_stages", Whole(), "stages of layers on each pipeline rank"),
         Field("sub_batch", Whole(), "samples of one pass"),
         Field("accumulation_steps", Whole(), "passes summed up before an update"),
-        Field("mini_batch", Nullable(Whole()), "samples behind an update; null when asynchronous: a distribution"),
+        Field("mini_batch", Nullable(_PRODUCT), "samples behind an update; null when asynchronous: a distribution"),
         Field("recompute", Text(("none", "selective", "full")), "activations computed again in the backward pass"),
         Field("sharding", Whole(least=0, most=3), "stage of sharded state"),
         Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer", None),
@@ -56,6 +57,7 @@ CONFIGURATION_TABLE = Table(
         Field("framework", Text(), "training framework", None),
     ),
     dict[str, Any],
+    title="configuration",
 )
 _QUANTITY = Table(
     (
@@ -65,6 +67,7 @@ _QUANTITY = Table(
         Field("interval_basis", Text(("none", "assumed", "covariance", "conformal")), "what the interval rests on"),
     ),
     dict[str, Any],
+    title="quantity",
 )
 _MINI_BATCH = Table(
     (
@@ -93,6 +96,7 @@ _TERM = Table(
         Field("extrapolated", Flag(), "whether it lies outside what was fitted"),
     ),
     dict[str, Any],
+    title="term",
 )
 WARNING_TABLE = Table(
     (
@@ -101,6 +105,7 @@ WARNING_TABLE = Table(
         Field("message", Text(), "for people"),
     ),
     dict[str, Any],
+    title="warning",
 )
 _MEMORY = ("weights", "gradients", "optimizer", "activations", "workspace", "framework", "total", "capacity")
 PREDICTION_TABLE = Table(
@@ -125,6 +130,7 @@ PREDICTION_TABLE = Table(
         Field("warnings", ListOf(WARNING_TABLE), "what a reader should know"),
     ),
     dict[str, Any],
+    title="prediction",
 )
 PREDICTION = Kind("prediction", 1, "json", PREDICTION_TABLE)
 PREDICTIONS = Kind(

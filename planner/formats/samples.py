@@ -107,7 +107,7 @@ def _refuse(wrong: BoolArray, table: TextTable, path: str, column: str, rule: st
     """Raise InputFileError at the first row, of shape (r,), that is wrong."""
     bad = np.flatnonzero(wrong)
     if bad.size:
-        cell = table.columns.get(column, _empty(table))[bad[0]]
+        cell = str(table.columns.get(column, _empty(table))[bad[0]])
         raise InputFileError(path, f"{column} must be {rule}, got {cell!r}", f"line {table.lines[bad[0]]}")
 
 
@@ -118,7 +118,7 @@ def _numbers(table: TextTable, column: str, path: str) -> FloatArray:
     given = ~np.isnan(values)
     wrong = given & ~((values > 0 if above else values >= 0) & (values <= LARGEST))
     if column not in _FRACTIONS:
-        wrong |= given & (values % 1 != 0) if np.isfinite(values[given]).all() else wrong
+        wrong |= given & (np.rint(values) != values)
     if column in REQUIRED:
         wrong |= ~given
     kind = "number" if column in _FRACTIONS else "whole number"
@@ -128,13 +128,13 @@ def _numbers(table: TextTable, column: str, path: str) -> FloatArray:
 
 def _pairs(table: TextTable, column: str, path: str) -> tuple[FloatArray, FloatArray]:
     cells = table.columns.get(column, _empty(table))
-    parts = np.char.partition(cells, "x")
-    sides = to_numbers(parts[:, 0]), to_numbers(np.where(parts[:, 1] == "x", parts[:, 2], parts[:, 0]))
+    parts = [str(cell).partition("x") for cell in cells]
+    heights = np.array([height for height, _, _ in parts], dtype=np.str_)
+    widths = np.array([width if cross else height for height, cross, width in parts], dtype=np.str_)
+    sides = to_numbers(heights), to_numbers(widths)
     given = cells != ""
-    whole = np.ones(cells.size, dtype=np.bool_)
-    for side in sides:
-        # A side that is missing or no number is NaN or infinite here, and fails the comparison.
-        whole &= (side >= 0) & (side <= LARGEST) & (np.rint(np.where(np.isfinite(side), side, 0.5)) == side)
+    # A side that is missing is NaN, one that is no number infinite: both fail a comparison.
+    whole = np.all([(side >= 0) & (side <= LARGEST) & (np.rint(side) == side) for side in sides], axis=0)
     _refuse(given & ~whole, table, path, column, "a whole number of at least 0, or two as HxW")
     return sides
 

@@ -25,8 +25,7 @@ OPTION_KEYS = (
     "strategy", "input", "scenario", "task", "tolerance", "parallelism", "objective", "top", "seed",
 )  # fmt: skip
 _SCALAR = (Whole(least=0), Number(), Text())
-_VALUE = OneOf((*_SCALAR, ListOf(OneOf(_SCALAR), least=1)))
-_FIELDS = tuple(Field(name, _VALUE, f"value of --{name.replace('_', '-')}", None) for name in OPTION_KEYS)
+_VALUE = OneOf((*_SCALAR, ListOf(OneOf(_SCALAR), least=1)), "value")
 
 
 def _given(**values: Any) -> Mapping[str, Any]:
@@ -34,8 +33,16 @@ def _given(**values: Any) -> Mapping[str, Any]:
     return {key: value for key, value in listed.items() if value is not None}
 
 
-REQUEST = Kind("request", 1, "toml", Table(_FIELDS, _given, "values of options"))
-SETTINGS = Kind("settings", 1, "toml", Table(_FIELDS, _given, "values of options that are not given as such"))
+def _table(names: tuple[str, ...]) -> Table[Mapping[str, Any]]:
+    def complete(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        return dict.fromkeys(names) | dict(values)
+
+    keys = tuple(Field(name, _VALUE, f"value of --{name.replace('_', '-')}", None) for name in names)
+    return Table(keys, _given, "values of options", split=complete)
+
+
+REQUEST = Kind("request", 1, "toml", _table(("target_batch", *OPTION_KEYS)))
+SETTINGS = Kind("settings", 1, "toml", _table(OPTION_KEYS))
 
 
 def read_request(path: Path | str) -> Mapping[str, Any]:
@@ -45,7 +52,7 @@ def read_request(path: Path | str) -> Mapping[str, Any]:
 
 def write_request(values: Mapping[str, Any]) -> str:
     """Return the text of a request file."""
-    return REQUEST.dump(dict.fromkeys(OPTION_KEYS) | dict(values))
+    return REQUEST.dump(values)
 
 
 def read_settings(path: Path | str) -> Mapping[str, Any]:

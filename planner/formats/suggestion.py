@@ -34,6 +34,7 @@ _PLAN = Table(
         Field("why", Text(empty=True), "why it stands there"),
     ),
     dict[str, Any],
+    title="plan",
 )
 _SOURCED = Table(
     (Field("value", Anything(), "the value"), Field("source", Text(), "where it comes from")), dict[str, Any]

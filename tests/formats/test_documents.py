@@ -1,0 +1,115 @@
+"""Printing, parsing and writing of documents."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import InputFileError, OutputError
+from planner.formats.documents import dump_json, dump_toml, parse_text, read_text, write_file
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+SCALARS = st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3))
+TABLES = st.dictionaries(TEXTS, VALUES, max_size=4)
+
+
+@given(TABLES)
+def test_json_reads_back_as_it_was(table: dict[str, Any]) -> None:
+    assert json.loads(dump_json(table)) == table
+
+
+@given(TABLES)
+def test_toml_reads_back_as_it_was(table: dict[str, Any]) -> None:
+    assert tomllib.loads(dump_toml(table)) == table
+
+
+def test_json_has_format_and_version_first_and_the_rest_sorted() -> None:
+    text = dump_json({"b": [1, 0.1], "a": {"y": None, "x": [{}]}, "version": 1, "format": "planner/x"})
+    assert text == (
+        '{\n  "format": "planner/x",\n  "version": 1,\n  "a": {\n    "x": [\n      {}\n    ],\n    "y": null\n  },\n'
+        '  "b": [1, 0.1]\n}\n'
+    )
+
+
+def test_json_of_arrays_and_of_numbers_that_are_not_finite() -> None:
+    document = {"a": np.array([1.5, np.nan]), "b": np.int64(3), "c": float("inf"), "d": (np.float64(0.1), True)}
+    assert json.loads(dump_json(document)) == {"a": [1.5, None], "b": 3, "c": None, "d": [0.1, True]}
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text", "line"),
+    [
+        ("json", '{\n  "a": 1,\n  "b": [1,\n', "line 4"),
+        ("json", "{\n  a: 1\n}", "line 2"),
+        ("toml", "a = 1\nb = \n", "line 2"),
+        ("toml", 'a = 1\nb = "cut', "line 2"),
+        ("toml", "a = 1\na = 2\n", "line 2"),
+    ],
+)
+def test_truncated_or_invalid_text_names_the_line(syntax: str, text: str, line: str) -> None:
+    with pytest.raises(InputFileError) as caught:
+        parse_text(text, "x.file", syntax)
+    assert caught.value.where == line
+    assert caught.value.exit_code == 3
+
+
+def test_document_must_be_a_table() -> None:
+    with pytest.raises(InputFileError, match="must be a table, got list"):
+        parse_text("[1]", "x.json", "json")
+
+
+def test_deep_nesting_is_an_expected_failure() -> None:
+    with pytest.raises(InputFileError, match="nested less deeply"):
+        parse_text("[" * 100_000, "x.json", "json")
+
+
+def test_unreadable_files_are_expected_failures(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"caf\xe9")
+    for path, problem in ((tmp_path / "none", "No such file"), (tmp_path, "directory"), (tmp_path / "latin", "UTF-8")):
+        with pytest.raises(InputFileError, match=problem):
+            read_text(path)
+
+
+def test_write_file_leaves_nothing_else_behind(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.json", "one\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    assert (tmp_path / "a.json").read_bytes() == b"one\n"
+
+
+def test_write_file_replaces_only_when_forced(tmp_path: Path) -> None:
+    target = tmp_path / "a.json"
+    write_file(target, "one")
+    with pytest.raises(OutputError, match="exists; use --force"):
+        write_file(target, "two")
+    assert target.read_text() == "one"
+    write_file(target, "three", force=True)
+    assert target.read_text() == "three"
+
+
+def test_write_file_refuses_places_it_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "missing" / "a.json", tmp_path / "folder", tmp_path / "file" / "a.json"):
+        with pytest.raises(OutputError, match="must be writable"):
+            write_file(path, "text", force=True)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_interrupted_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    target = tmp_path / "a.json"
+    target.write_text("old")
+    monkeypatch.setattr("os.fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_file(target, "new", force=True)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "old")]

@@ -1,0 +1,93 @@
+"""Scenarios as typed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.domain.cluster import Accelerator, Cluster, Link, Node
+from planner.errors import UsageError
+from planner.formats.scenario import TERM_NAMES, parse_scenarios
+
+
+def test_fp16_halves_computation_and_doubles_the_sub_batch(cluster: Cluster) -> None:
+    (one,) = parse_scenarios("fp16", cluster)
+    assert (one.text, one.multipliers, one.sub_batch_factor) == ("fp16", {"forward": 0.5, "backward": 0.5}, 2)
+
+
+def test_edr_is_the_published_factor(cluster: Cluster) -> None:
+    # 4X FDR 7 GB/s -> 4X EDR 12.5 GB/s: all-reduce divided by 12.5/7 (Oyama et al., SPRINT slides, 2016).
+    (one,) = parse_scenarios("edr", cluster)
+    assert one.multipliers == {"all_reduce": 7 / 12.5}
+    assert one.sub_batch_factor == 1
+
+
+def test_alternatives_and_items(cluster: Cluster) -> None:
+    scenarios = parse_scenarios(
+        "fp16, edr ,fp16 + edr+all_reduce*=0.5,inter_node.latency=1us+host.bandwidth=24GB/s", cluster
+    )
+    assert [one.text for one in scenarios] == [
+        "fp16", "edr", "fp16 + edr+all_reduce*=0.5", "inter_node.latency=1us+host.bandwidth=24GB/s",
+    ]  # fmt: skip
+    assert scenarios[2].multipliers == {"forward": 0.5, "backward": 0.5, "all_reduce": 7 / 12.5 / 2}
+    assert scenarios[3].link_values == {("inter_node", "latency_s"): 1e-6, ("host", "bytes_per_s"): 24e9}
+    assert scenarios[3].multipliers == {}
+
+
+@given(name=st.sampled_from(TERM_NAMES), factor=st.floats(1e-6, 1e6))
+def test_any_term_takes_any_factor_above_zero(name: str, factor: float) -> None:
+    text = f"{name}*={factor!r}"
+    if "+" not in text:  # 1e+06 would read as two items
+        (one,) = parse_scenarios(text, _bare())
+        assert one.multipliers == {name: factor}
+
+
+def _bare() -> Cluster:
+    return Cluster("bare", 1, Node(1, Accelerator("a", "cpu", 1.0, 1.0, {"fp32": 1.0})))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("fp8", "item must be fp16, edr, .* got 'fp8'"),
+        ("", "item must be .* got ''"),
+        ("fp16,", "item must be .* got ''"),
+        ("fp16+", "item must be .* got ''"),
+        ("fp16+fp16", "made of different items, got 'fp16'"),
+        ("al_reduce*=2", "term of --scenario item 'al_reduce.=2' .* did you mean 'all_reduce'"),
+        ("forward*=0", "factor of --scenario item 'forward.=0' must be a number above 0"),
+        ("forward*=-1", "must be a number above 0"),
+        ("forward*=nan", "must be a number above 0"),
+        ("forward*=inf", "must be a number above 0"),
+        ("forward*=x", "must be a number above 0, at most 1e.06, got 'x'"),
+        ("internode.bandwidth=12.5GB/s", "link of .* did you mean 'inter_node'"),
+        ("inter_node.bandwith=12.5GB/s", "key of .* did you mean 'bandwidth'"),
+        ("inter_node=12.5GB/s", "key of .* got ''"),
+        ("inter_node.bandwidth=12.5", "value of --scenario item .* with a unit"),
+        ("inter_node.bandwidth=100Gb/s", "with a unit"),
+        ("inter_node.bandwidth=1us", "with a unit"),
+        ("inter_node.latency=0us", "positive time"),
+        ("inter_node.latency=1us+inter_node.latency=2us", "without two values for one key"),
+        ("edr+inter_node.bandwidth=25GB/s", "either edr or inter_node.bandwidth"),
+    ],
+)
+def test_mistakes_name_the_item_and_what_is_allowed(cluster: Cluster, text: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as caught:
+        parse_scenarios(text, cluster)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("bandwidth", [12.5e9, 25e9])
+def test_edr_is_refused_where_the_link_is_as_fast(cluster: Cluster, bandwidth: float) -> None:
+    fast = replace(cluster, inter_node=Link("infiniband", bandwidth, 1e-6))
+    with pytest.raises(UsageError, match=r"less than 12.5 GB/s, got '(12.5|25) GB/s on example'"):
+        parse_scenarios("edr", fast)
+
+
+@pytest.mark.parametrize("text", ["edr", "inter_node.bandwidth=1GB/s"])
+def test_a_missing_link_cannot_be_changed(text: str) -> None:
+    with pytest.raises(UsageError, match="'bare'"):
+        parse_scenarios(text, _bare())

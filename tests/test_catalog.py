@@ -1,0 +1,269 @@
+"""Names and paths: what is bundled, what is a user's own, and what happens to a wrong name."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from planner import catalog
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.precision import PRECISIONS
+from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
+from planner.formats.calibration import write_calibration
+
+ASSETS = Path(__file__).parent / "data" / "formats"
+WHAT = ("networks", "clusters", "calibrations", "datasets", "accelerators")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty user data folder."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return tmp_path / "planner" / "calibrations"
+
+
+def make(name: str, accelerator: str, cluster: str | None = None) -> Calibration:
+    entry = Entry("kernels", "gemm", "forward", "fp32", "", "flop.rate", {}, {"flop": 1e-12})
+    return Calibration(name, accelerator, (entry,), cluster)
+
+
+def keep(folder: Path, name: str, calibration: Calibration) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    path.write_text(write_calibration(calibration))
+    return path
+
+
+@pytest.fixture
+def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder that stands for the bundled calibrations."""
+    folder = tmp_path / "bundled"
+    keep(folder, "a-device", make("a-device", "k80"))
+    keep(folder, "tsubame-kfc", make("tsubame-kfc", "k80", "tsubame-kfc"))
+    keep(folder, "z-other", make("z-other", "v100-sxm2-16gb"))
+    monkeypatch.setattr(catalog, "CALIBRATIONS", (folder, tmp_path / "none"))
+    return folder
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_names_are_sorted_and_every_one_is_found_under_its_name(what: str) -> None:
+    finders: dict[str, Callable[[str], object]] = {
+        "networks": catalog.find_network, "clusters": catalog.find_cluster, "calibrations": catalog.find_calibration,
+        "datasets": catalog.find_dataset, "accelerators": catalog.find_accelerator,
+    }  # fmt: skip
+    names = catalog.names(what)
+    assert list(names) == sorted(names)
+    assert [getattr(finders[what](name), "name", None) for name in names] == list(names)
+
+
+def test_names_of_something_else_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'clusters'"):
+        catalog.names("cluster")
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "nics"),
+    [
+        # Oyama et al., SPRINT slides (2016): 42 nodes, 4X FDR; 1408 nodes of 3 K20X, 2x 4X QDR. NVIDIA DGX-1: 4 EDR.
+        ("tsubame-kfc", (42, 8, "k80"), [7e9]),
+        ("tsubame-2.5", (1408, 3, "k20x"), [4e9] * 2),
+        ("dgx1-v100", (64, 8, "v100-sxm2-16gb"), [12.5e9] * 4),
+    ],
+)
+def test_bundled_clusters_have_the_published_figures(name: str, node: tuple[int, int, str], nics: list[float]) -> None:
+    cluster = catalog.find_cluster(name)
+    link = cluster.inter_node
+    assert link is not None
+    assert (cluster.nodes, cluster.node.gpus, cluster.node.accelerator.name) == node
+    assert [link.bytes_per_s] * link.nics_per_node == nics
+    assert cluster.storage is None
+    assert cluster.usd_per_gpu_hour is None
+
+
+@pytest.mark.parametrize("name", catalog.names("clusters"))
+def test_every_figure_of_a_bundled_link_has_its_source(name: str) -> None:
+    cluster = catalog.find_cluster(name)
+    for link in ("intra_node", "inter_node", "host"):
+        for key in ("bandwidth_GBps", "latency_us"):
+            assert cluster.sources[f"links.{link}.{key}"]
+        assert cluster.sources[f"links.{link}.latency_us"].startswith("assumed")
+
+
+@pytest.mark.parametrize("name", catalog.names("accelerators"))
+def test_bundled_accelerators_are_plausible_and_sourced(name: str) -> None:
+    device = catalog.find_accelerator(name)
+    rates = device.peak_flop_per_s
+    assert device.kind == "gpu"
+    assert "NVIDIA" in device.source
+    assert device.multiprocessors is not None
+    assert 2.5e12 < rates["fp32"] < 1e14
+    known = [precision for precision in PRECISIONS if precision in rates]
+    # A narrower precision that a device lists is never slower than fp32.
+    assert min(rates[precision] for precision in known) == rates["fp32"]
+    assert rates.get("bf16", rates.get("fp16")) == rates.get("fp16")
+    # 1 byte a 5 to 400 FLOP: no slip of a unit.
+    assert 5 < rates["fp32"] / device.memory_bytes_per_s < 110
+
+
+@pytest.mark.parametrize(
+    ("name", "precisions"),
+    [
+        ("k80", {"fp32"}), ("k20x", {"fp32"}), ("k40", {"fp32"}), ("m40", {"fp32"}), ("titan-x-maxwell", {"fp32"}),
+        ("p100-sxm2-16gb", {"fp32", "fp16"}), ("v100-sxm2-16gb", {"fp32", "fp16", "int8"}),
+        ("a100-sxm4-80gb", {"fp32", "tf32", "fp16", "bf16", "int8"}),
+        ("h100-sxm5-80gb", {"fp32", "tf32", "fp16", "bf16", "fp8", "int8"}),
+    ],
+)  # fmt: skip
+def test_devices_have_the_precisions_of_their_generation(name: str, precisions: set[str]) -> None:
+    assert set(catalog.find_accelerator(name).peak_flop_per_s) == precisions
+
+
+def test_bundled_data_sets() -> None:
+    imagenet, cifar = catalog.find_dataset("imagenet-1k"), catalog.find_dataset("cifar-10")
+    assert (imagenet.samples, imagenet.bytes_per_sample) == (1_281_167, 113_000)
+    assert (cifar.samples, cifar.bytes_per_sample) == (50_000, 3073)
+
+
+def test_default_request_is_the_published_case() -> None:
+    assert catalog.default_request() == {
+        "network": "sprint-15", "cluster": "tsubame-kfc", "dataset": "imagenet-1k", "mode": "async", "gpus_per_node": 8,
+        "sub_batch": "1:11", "target_batch": 138, "tolerance": "25%",
+    }  # fmt: skip
+
+
+def test_networks_by_name_argument_and_path() -> None:
+    assert catalog.find_network("alexnet").name == "alexnet"
+    assert catalog.find_network("resnet50:stride=1x1").name == "resnet50:stride=1x1"
+    assert catalog.find_network(str(ASSETS / "network" / "v1" / "example.toml")).name == "imagined"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("resnet5", "network must be a known name, got 'resnet5'; did you mean 'resnet50'"),
+        ("resnet5:stride=1x1", "did you mean 'resnet50'"),
+        ("resnet50:strid=1x1", "got 'strid'; did you mean 'stride'"),
+        ("resnet50:stride", "argument of network resnet50 must be key=value, got 'stride'"),
+        ("resnet50:", "argument of network resnet50 must be key=value"),
+        ("resnet50:stride=1x1,stride=3x3", "must be given once, got 'stride'"),
+        ("my.module:factory", "importing networks from Python modules is not supported yet"),
+    ],
+)
+def test_wrong_network_names(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as caught:
+        catalog.find_network(text)
+    assert caught.value.exit_code == 2
+
+
+def test_data_sets_as_typed() -> None:
+    dataset = catalog.find_dataset("samples=1000,bytes_per_sample=2.5e3")
+    assert (dataset.samples, dataset.bytes_per_sample) == (1000, 2500)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "samples=1000", "samples=x,bytes_per_sample=1", "samples=0,bytes_per_sample=1", "samples=1,bytes_per_sample=0",
+        "samples=1,bytes_per_sample=nan", "samples=-5,bytes_per_sample=1", "samples=1,samples=2",
+        "samples=1,bytes_per_sampl=2", "imagenet", "bytes_per_sample=",
+    ],
+)  # fmt: skip
+def test_wrong_data_sets(text: str) -> None:
+    with pytest.raises((ParameterError, UnknownNameError), match=" must be "):
+        catalog.find_dataset(text)
+
+
+@pytest.mark.parametrize(
+    ("find", "text", "near"),
+    [
+        (catalog.find_cluster, "tsubame-kcf", "tsubame-kfc"),
+        (catalog.find_accelerator, "v100-sxm2-16", "v100-sxm2-16gb"),
+        (catalog.find_dataset, "imagenet-1K", "imagenet-1k"),
+    ],
+)
+def test_unknown_names_offer_the_nearest(find: Callable[[str], object], text: str, near: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"did you mean '{near}'"):
+        find(text)
+
+
+def test_paths_that_are_not_there_are_file_errors(tmp_path: Path) -> None:
+    finders = (catalog.find_network, catalog.find_cluster, catalog.find_dataset)
+    for find, text in (*((find, "none.toml") for find in finders), (catalog.find_calibration, str(tmp_path / "none"))):
+        with pytest.raises(InputFileError, match="No such file"):
+            find(text)
+
+
+def test_cluster_file_by_path_uses_bundled_accelerators(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'format = "planner/cluster"\nversion = 1\nname = "mine"\nnodes = 2\n[node]\ngpus = 4\ngpu = "a100-sxm4-80gb"\n'
+    )
+    assert catalog.find_cluster(str(path)).node.accelerator == catalog.find_accelerator("a100-sxm4-80gb")
+
+
+@pytest.mark.usefixtures("bundled", "home")
+def test_calibrations_of_the_cluster_come_before_those_of_its_device() -> None:
+    found = catalog.calibrations_for(catalog.find_cluster("tsubame-kfc"))
+    assert [one.name for one in found] == ["tsubame-kfc", "a-device"]
+    assert catalog.names("calibrations") == ("a-device", "tsubame-kfc", "z-other")
+    with pytest.raises(UnknownNameError, match="did you mean 'tsubame-kfc'"):
+        catalog.find_calibration("tsubame-kfk")
+
+
+@pytest.mark.usefixtures("bundled")
+def test_newest_own_calibration_of_a_present_device_is_found(home: Path) -> None:
+    assert catalog.own_calibrations_folder() == home
+    assert catalog.newest_own_calibration(["cpu"]) is None
+    stamps = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
+    for stamp, name, device in zip(stamps, ("old", "new", "gone"), ("cpu", "cpu", "gpu"), strict=True):
+        keep(home, catalog.own_calibration_file(name, stamp).stem, make(name, device))
+    newest = catalog.newest_own_calibration(["cpu"])
+    assert newest is not None
+    assert newest.name == "new"
+    assert catalog.find_calibration("old").name == "old"
+
+
+@pytest.mark.usefixtures("bundled")
+def test_of_own_calibrations_with_one_name_the_newest_is_found(home: Path) -> None:
+    for day in (2, 1, 3):
+        path = catalog.own_calibration_file("twin", datetime(2026, 1, day, tzinfo=UTC))
+        keep(home, path.stem, replace(make("twin", "cpu"), date=f"2026-01-0{day}"))
+    assert catalog.find_calibration("twin").date == "2026-01-03"
+
+
+@pytest.mark.usefixtures("bundled")
+def test_truncated_own_calibration_is_named_not_skipped(home: Path) -> None:
+    path = keep(home, "20260101T000000-cut", make("cut", "cpu"))
+    path.write_text(path.read_text()[:40])
+    with pytest.raises(InputFileError, match="20260101T000000-cut"):
+        catalog.newest_own_calibration(["cpu"])
+
+
+def test_user_folder_without_xdg_is_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert catalog.own_calibrations_folder() == tmp_path / ".local" / "share" / "planner" / "calibrations"
+
+
+def test_settings_are_found_upward(tmp_path: Path) -> None:
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    assert catalog.read_settings(below) is None
+    shutil.copy(ASSETS / "settings" / "v1" / "example.toml", tmp_path / "planner.toml")
+    found = catalog.read_settings(below)
+    assert found is not None
+    assert found["nodes"] == 4
+
+
+def test_catalog_starts_without_heavy_packages() -> None:
+    code = "import sys, planner.catalog, planner.formats; print([m for m in sys.argv[1:] if m in sys.modules])"
+    heavy = ["pandas", "jsonschema", "torch", "sklearn", "scipy", "optuna", "typer", "rich"]
+    done = subprocess.run([sys.executable, "-c", code, *heavy], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
