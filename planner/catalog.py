@@ -84,13 +84,13 @@ def find_network(text: str) -> Network:
         The file is wrong.
     """
     name, colon, rest = text.partition(":")
+    if text.endswith(".toml") or (not colon and _is_path(text, ".toml")):
+        return read_network(text)
     if colon and "=" not in rest and name not in names("networks"):
         raise UsageError(
             f"--network must be a bundled name or a .toml file, got {text!r}; "
             "importing networks from Python modules is not supported yet"
         )
-    if not colon and _is_path(text, ".toml"):
-        return read_network(text)
     return build(name, _arguments(rest, f"argument of network {name}") if colon else {})
 
 

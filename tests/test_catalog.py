@@ -144,6 +144,12 @@ def test_networks_by_name_argument_and_path() -> None:
     assert catalog.find_network(str(ASSETS / "network" / "v1" / "example.toml")).name == "imagined"
 
 
+def test_path_with_a_colon_is_still_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "a:b.toml"
+    shutil.copy(ASSETS / "network" / "v1" / "example.toml", path)
+    assert catalog.find_network(str(path)).name == "imagined"
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -44,6 +44,8 @@ def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:
         raise InputFileError(path, f"text must be TOML, got: {message}", where) from None
     except RecursionError:
         raise InputFileError(path, "tables must be nested less deeply") from None
+    except ValueError as error:  # a whole number of thousands of digits
+        raise InputFileError(path, f"numbers must be of a believable size, got: {error}") from None
     if not isinstance(document, dict):
         raise InputFileError(path, f"document must be a table, got {type(document).__name__}")
     return document

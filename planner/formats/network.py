@@ -13,7 +13,6 @@ from typing import Any
 from planner.domain.arrays import LARGEST_COUNT
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network
-from planner.errors import ParameterError
 from planner.formats.fields import Field, ListOf, MapOf, OneOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Flag, Number, Text, Whole
@@ -39,8 +38,6 @@ def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
         inputs = keys_of_layer["inputs"] or (before,)
         name = keys_of_layer["name"]
         made.append(Layer(name, keys_of_layer["kind"], inputs, keys_of_layer["attributes"] or {}))
-    if keys["optimizer"] not in OPTIMIZERS:
-        raise ParameterError("optimizer", "one of " + ", ".join(OPTIMIZERS), keys["optimizer"])
     return Network(layers=tuple(made), **keys)
 
 

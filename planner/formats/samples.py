@@ -70,7 +70,7 @@ def read_samples(path: Path | str) -> Samples:
 
 def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
     lines = text.splitlines(keepends=True)
-    opening = re.fullmatch(r"#\s*planner/samples\s+(\d+)\s*", lines[0]) if lines else None
+    opening = re.fullmatch(r"#\s*planner/samples\s+([1-9]\d*)\s*", lines[0]) if lines else None
     if opening is None:
         got = repr(lines[0].strip()) if lines else "an empty file"
         raise InputFileError(path, f"first line must be '# planner/samples {VERSION}', got {got}", "line 1")

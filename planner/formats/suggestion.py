@@ -121,6 +121,4 @@ def _plan_keys(plan: Plan, settings: Settings | None) -> dict[str, Any]:
 def _plain(value: object) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
     return value

@@ -41,9 +41,13 @@ def parse_table(text: str, path: str, skipped: int) -> TextTable:
     """
     import pandas as pd  # noqa: PLC0415 - heavy, and only sample files need it
 
-    rows = pd.read_csv(
-        io.StringIO(text), header=None, dtype=str, keep_default_na=False, skip_blank_lines=False, names=_positions(text)
-    ).fillna("")
+    names = _positions(text)
+    try:
+        rows = pd.read_csv(
+            io.StringIO(text), header=None, names=names, dtype=str, keep_default_na=False, skip_blank_lines=False
+        ).fillna("")
+    except ValueError as error:  # pandas' own errors are of this class: a quote that never closes
+        raise InputFileError(path, f"text must be CSV, got: {error}", f"line {skipped + 1} or later") from None
     cells = np.char.strip(rows.to_numpy(dtype=np.str_))
     header = [str(name) for name in cells[0]] if len(cells) else [""]
     starts = skipped + 1 + np.arange(len(cells)) + _line_breaks_before(cells)

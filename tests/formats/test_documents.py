@@ -71,6 +71,12 @@ def test_deep_nesting_is_an_expected_failure() -> None:
         parse_text("[" * 100_000, "x.json", "json")
 
 
+@pytest.mark.parametrize(("syntax", "text"), [("toml", "a = {}"), ("json", '{{"a": {}}}')])
+def test_number_of_thousands_of_digits_is_an_expected_failure(syntax: str, text: str) -> None:
+    with pytest.raises(InputFileError, match="believable size"):
+        parse_text(text.format("9" * 5000), "x.file", syntax)
+
+
 def test_unreadable_files_are_expected_failures(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"caf\xe9")
     for path, problem in ((tmp_path / "none", "No such file"), (tmp_path, "directory"), (tmp_path / "latin", "UTF-8")):

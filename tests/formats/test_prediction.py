@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from planner.domain.configuration import Settings
 from planner.domain.prediction import Prediction, Quantity
+from planner.domain.request import Sourced
 from planner.domain.suggestion import Suggestion
 from planner.formats.documents import dump_json
 from planner.formats.prediction import prediction_document, predictions_document
@@ -69,6 +70,15 @@ def test_suggestion_says_where_every_value_comes_from(suggestion: Callable[..., 
     assert document["plans"][0]["position"] == 1
     assert document["plans"][0]["configuration"] == document["plans"][0]["prediction"]["configuration"]
     assert document["search"]["refused"] == {"out_of_memory": 6}
+
+
+def test_plans_carry_the_settings_of_their_request(suggestion: Callable[..., Suggestion]) -> None:
+    plain = suggestion()
+    shared = {"optimizer": "adam", "strategy": "no-overlap", "input": "synthetic", "framework": "mxnet@1.0"}
+    request = {**plain.request, **{key: Sourced(value, "option") for key, value in shared.items()}}
+    configuration = suggestion_document(replace(plain, request=request))["plans"][0]["configuration"]
+    assert shared.items() <= configuration.items()
+    assert not shared.keys() & suggestion_document(plain)["plans"][0]["configuration"].keys()
 
 
 def test_pareto_is_null_unless_asked_for(suggestion: Callable[..., Suggestion]) -> None:

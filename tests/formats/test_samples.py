@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
@@ -58,6 +58,7 @@ def test_kept_example_comes_back_as_it_was(assets: Path, tmp_path: Path) -> None
     same(again, Samples(samples.text, {**samples.number, "bytes": again.number["bytes"]}, samples.circumstances))
 
 
+@settings(deadline=None)
 @given(
     counts=st.tuples(st.integers(1, 2**40), st.integers(0, 2**42), st.integers(0, 2**40)),
     precision=st.sampled_from(["fp32", "fp16", "any"]),
@@ -95,7 +96,10 @@ ROWS = "kind,direction,precision,m,elements,passes,bytes,stride,time_s\n"
         ("kind,time_s\n", "line 1", "first line must be"),
         ("# planner/samples\n", "line 1", "first line must be"),
         ("# planner/samples 1\n# no colon\n", "line 2", "comment must be '# key: value'"),
+        ("# planner/samples 0\nkind,time_s\n", "line 1", "first line must be"),
         (HEAD, "line 2", "header must follow"),
+        (HEAD + 'kind,notes,time_s\ngemm,"cut', "line 3 or later", "text must be CSV"),
+        (HEAD + "\n", "line 3", "header must name each column once, got a column without a name"),
         (HEAD + "kind,tim_s\n", "line 3", "column must be a known one, got 'tim_s'; did you mean 'time_s'"),
         (HEAD + "kind,m\n", "line 3", "column time_s must be given"),
         (HEAD + "kind,m,m,time_s\n", "line 3", "header must name each column once, got 'm' twice"),
