@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
@@ -17,6 +17,7 @@ from planner.domain.prediction import Prediction
 from planner.domain.request import Sourced
 from planner.errors import ParameterError
 from planner.formats.prediction import PREDICTION, PREDICTIONS, prediction_keys
+from planner.report.blocks import Block
 from planner.report.prediction import prediction_view, predictions_view
 from planner.steps.predict import Evaluator
 
@@ -102,11 +103,11 @@ def _write(
         several = PREDICTIONS.document({"predictions": keys})
         output.write_document(PREDICTION.document(keys[0]) if len(keys) == 1 else several)
         return
-    for case, found in answers:
-        request = ordered(merge(case.sources, values))
-        view = (
-            prediction_view(found[0], request, machine.calibrations)
-            if len(found) == 1
-            else predictions_view(found, request, machine.calibrations)
-        )
-        output.write_view(view)
+    output.write_views(_view(case, found, values, machine) for case, found in answers)
+
+
+def _view(case: Case, found: Sequence[Prediction], values: Values, machine: Machine) -> Iterable[Block]:
+    request = ordered(merge(case.sources, values))
+    if len(found) == 1:
+        return prediction_view(found[0], request, machine.calibrations)
+    return predictions_view(found, request, machine.calibrations)

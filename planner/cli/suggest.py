@@ -52,6 +52,7 @@ def answer(case: Case, values: Values) -> Suggestion:
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:
     """Return every value of the request with its source, defaults in words where they depend on the plan."""
     cluster = case.problem.cluster
+    accumulation = (1,) if request.modes == ("async",) else "1 when asynchronous, else what reaches the target"
     tolerances = [f"{request.tolerance(mode):.3g} {mode}" for mode in request.modes]
     tolerance = request.tolerance(request.modes[0]) if len(tolerances) == 1 else ", ".join(tolerances)
     defaults: Values = {
@@ -61,7 +62,7 @@ def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object
         "nodes": Sourced(f"1:{cluster.nodes}", "cluster"),
         "gpus_per_node": Sourced((cluster.node.gpus,), "cluster"),
         "sub_batch": Sourced("1 to the largest that fits", DEFAULT),
-        "accumulation": Sourced("1 when asynchronous, else what reaches the target", DEFAULT),
+        "accumulation": Sourced(accumulation, DEFAULT),
         "precision": Sourced("every one with a usable sub-model", DEFAULT),
         "objective": Sourced(request.objective, DEFAULT),
         "top": Sourced(request.top, DEFAULT),
@@ -76,8 +77,7 @@ def _write(suggestions: Sequence[Suggestion], machine: Machine, *, as_json: bool
         several = len(suggestions) > 1
         output.write_document(suggestions_document(suggestions) if several else suggestion_document(suggestions[0]))
         return
-    for suggestion in suggestions:
-        output.write_view(suggestion_view(suggestion, machine.calibrations))
+    output.write_views(suggestion_view(one, machine.calibrations) for one in suggestions)
 
 
 def _check_found(suggestions: Sequence[Suggestion]) -> None:

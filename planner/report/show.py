@@ -18,9 +18,13 @@ __all__ = [
     "calibrations_view",
     "cluster_view",
     "clusters_view",
+    "fit_view",
     "network_view",
     "networks_view",
 ]
+
+MOST_NAMES = 12
+"""Names listed of what a calibration has seen."""
 
 
 class LayerFigures(Protocol):
@@ -193,12 +197,42 @@ def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> I
         ("source", calibration.source),
         ("date", calibration.date),
         ("environment", ", ".join(f"{key} {value}" for key, value in calibration.environment.items())),
-        ("seen in fits", ", ".join(calibration.seen)),
+        ("seen in fits", _some(calibration.seen)),
         *(("warning", one) for one in calibration.warnings),
     ]
     yield given(rows)
     for entry in calibration.entries:
         yield from _entry(entry, formulas.get(entry.term, ""))
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return names, and how many more there are than can be read at a glance."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
+def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
+    """Yield what a new calibration holds and how well it fits, and where it was written."""
+    yield title(f"Calibration {calibration.name}: {path}")
+    rows = [
+        ("accelerator", calibration.accelerator),
+        ("environment", ", ".join(f"{key} {value}" for key, value in calibration.environment.items())),
+        *(("warning", one) for one in calibration.warnings),
+    ]
+    yield given(rows)
+    columns = ("entry", "term", "samples", "error", "held-out", "worst")
+    entries = [
+        (
+            " ".join(filter(None, entry.key[1:])).replace("_", " "),
+            entry.term,
+            f"{entry.samples:,}",
+            _share(entry.error) or "-",
+            _share(entry.held_out_error) or "-",
+            _share(entry.worst_error) or "-",
+        )
+        for entry in calibration.entries
+    ]
+    yield Table(columns, entries, right=columns[2:])
 
 
 def _entry(entry: Entry, formula: str) -> Iterator[Block]:
