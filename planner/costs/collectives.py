@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings, Work, column, stacked, text
+from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, text
 from planner.costs.measured_collectives import COLLECTIVE_CASES
 from planner.domain.arrays import FloatArray, frozen_map
 from planner.domain.calibration import Entry
@@ -123,7 +123,10 @@ ALGORITHMS: Mapping[str, Algorithm] = frozen_map(
     }
 )
 PIPELINED = frozenset({"ring", "double_binary_tree"})
-"""Links inside and between nodes carry data at the same time: the slower of the two sets the pace."""
+"""Links inside and between nodes carry data at the same time: the slower of the two sets the pace.
+
+Which one it is follows from the setting ``beta_ratio``, beta between nodes over beta inside; without it both count.
+"""
 
 
 def algorithm_named(name: str) -> Algorithm:
@@ -133,10 +136,15 @@ def algorithm_named(name: str) -> Algorithm:
     return ALGORITHMS[name]
 
 
-def _algorithm_s(name: str, theta: FloatArray, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
-    parts = algorithm_named(name)(buffer_bytes, groups) * theta
-    transfer = np.maximum(parts[..., 1], parts[..., 3]) if name in PIPELINED else parts[..., 1] + parts[..., 3]
-    return np.asarray(parts[..., 0] + parts[..., 2] + transfer)
+def _counted(name: str, settings: Settings, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return the features of an algorithm, shape (g, k, 4), without the bytes that a slower link hides."""
+    features = algorithm_named(name)(buffer_bytes, groups)
+    ratio = number(settings, "beta_ratio", 0)
+    if name in PIPELINED and ratio > 0:
+        between_is_slower = features[..., 3] * ratio >= features[..., 1]
+        features[..., 1] *= ~between_is_slower
+        features[..., 3] *= between_is_slower
+    return features
 
 
 def _check_links(settings: Settings, groups: Groups) -> None:
@@ -154,8 +162,8 @@ def all_reduce_s(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> Floa
     Parameters
     ----------
     entry : Entry
-        Term ``collective.alpha_beta`` (setting ``algorithms``: names joined by spaces), ``collective.cases`` or
-        ``collective.logarithmic``.
+        Term ``collective.alpha_beta`` (settings ``algorithms``: names joined by spaces, ``beta_ratio``),
+        ``collective.cases`` or ``collective.logarithmic``.
     buffer_bytes : ndarray of shape (k,)
     groups : Groups, g of them; one rank takes 0 s
 
@@ -169,7 +177,8 @@ def all_reduce_s(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> Floa
         _check_links(entry.settings, groups)
         theta = np.array([entry.coefficients[name] for name in COLUMNS])
         names = text(entry.settings, "algorithms", "ring").split()
-        times = np.stack([_algorithm_s(name, theta, buffer_bytes, groups) for name in names]).min(axis=0)
+        options = [_counted(name, entry.settings, buffer_bytes, groups) @ theta for name in names]
+        times = np.stack(options).min(axis=0)
     else:
         terms = {term.name: term for term in COLLECTIVE_TERMS}
         if entry.term not in terms:
@@ -189,12 +198,12 @@ def _alpha_beta(work: Work, settings: Settings) -> FloatArray:
     """Features of rows of (bytes, nodes, ranks_per_node), each of shape (k,), under the first enabled algorithm."""
     v, n, r = np.broadcast_arrays(*(column(work, name) for name in ("bytes", "nodes", "ranks_per_node")))
     streams = np.broadcast_to(column(work, "streams_per_nic") if "streams_per_nic" in work else 1.0, v.shape)
-    algorithm = algorithm_named(text(settings, "algorithms", "ring").split()[0])
+    name = text(settings, "algorithms", "ring").split()[0]
     flat = np.empty((v.size, len(COLUMNS)))
     for nodes, ranks, shared in set(zip(n.ravel().tolist(), r.ravel().tolist(), streams.ravel().tolist(), strict=True)):
         rows = ((n == nodes) & (r == ranks) & (streams == shared)).ravel()
         group = Groups(np.array([int(nodes)]), np.array([int(ranks)]), np.array([shared]))
-        flat[rows] = algorithm(v.ravel()[rows], group)[0]
+        flat[rows] = _counted(name, settings, v.ravel()[rows], group)[0]
     return flat.reshape(*v.shape, len(COLUMNS))
 
 

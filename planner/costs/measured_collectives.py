@@ -4,7 +4,10 @@ Settings: ``cases``, flat (nodes, ranks per node) pairs; ``form``: ``sqrt`` for 
 piecewise alpha-beta; ``breaks_NxR`` [byte], the ends of all but the last segment of a case.
 
 A segmented case has the features 1; for each segment the part of V that lies in it; for each break b the step V > b.
-They span all piecewise lines, and with coefficients >= 0 a longer message never takes less time.
+The feature ``unmeasured`` is 1 for a case that was not measured and is scaled from another; its coefficient is 0: it is
+there so that such a prediction counts as extrapolated.
+
+The segments span all piecewise lines, and with coefficients >= 0 a longer message never takes less time.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from planner.domain.arrays import FloatArray
 from planner.errors import CoverageError
 
 __all__ = ["COLLECTIVE_CASES", "breaks_key", "case_features", "case_list"]
+
+UNMEASURED = "unmeasured"
 
 
 def case_list(settings: Settings) -> list[tuple[int, int]]:
@@ -73,7 +78,7 @@ def _features(work: Work, settings: Settings) -> FloatArray:
     v, n, r = np.broadcast_arrays(*arrays)
     cases = case_list(settings)
     widths = [len(_names(case, settings)) for case in cases]
-    result = np.zeros((*v.shape, sum(widths)))
+    result = np.zeros((*v.shape, sum(widths) + 1))
     for nodes, ranks in sorted(set(zip(n.ravel().astype(int).tolist(), r.ravel().astype(int).tolist(), strict=True))):
         if nodes * ranks == 1:
             continue
@@ -84,13 +89,15 @@ def _features(work: Work, settings: Settings) -> FloatArray:
         block = case_features(v[rows], case, settings)
         scale = np.full(block.shape[-1], (1 - 1 / p) / (1 - 1 / q))
         scale[0] = np.log2(p) / np.log2(q)
+        result[rows, -1] = case != (nodes, ranks)
         result[rows, start : start + block.shape[-1]] = block * scale
     return result
 
 
 COLLECTIVE_CASES = FeatureMap(
     "collective.cases",
-    lambda settings: tuple(name for case in case_list(settings) for name in _names(case, settings)),
+    lambda settings: (*(name for case in case_list(settings) for name in _names(case, settings)), UNMEASURED),
     _features,
     doc="for each measured (nodes, ranks per node): 1, sqrt V, V, or piecewise alpha-beta",
+    stated={UNMEASURED: 0.0},
 )

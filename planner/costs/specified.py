@@ -78,7 +78,11 @@ def specified_collective(cluster: Cluster) -> Entry:
     (alpha_1, beta_1), (alpha_2, beta_2) = _alpha_beta(cluster.intra_node), _alpha_beta(cluster.inter_node)
     return Entry(
         "collectives", "all_reduce", "", "", "", "collective.alpha_beta",
-        {"algorithms": algorithms, "unknown_links": " ".join(unknown)},
+        {
+            "algorithms": algorithms,
+            "unknown_links": " ".join(unknown),
+            "beta_ratio": beta_2 / beta_1 if beta_1 and beta_2 else 0.0,
+        },
         {"messages_inside": alpha_1, "bytes_inside": beta_1, "messages_between": alpha_2, "bytes_between": beta_2},
         origin="specified",
         source=f"links of cluster {cluster.name}",

@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.costs.collectives import ALGORITHMS, all_reduce_s, ring_all_reduce
-from planner.costs.terms import evaluate
+from planner.costs.terms import Work, evaluate, extrapolates
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.messages import Groups
@@ -81,6 +83,20 @@ def test_seven_ranks_start_no_sooner_than_eight(name: str) -> None:
     assert seven >= eight
 
 
+def test_the_slower_link_sets_the_pace_of_a_ring_across_nodes() -> None:
+    # 700 bytes inside and 175 between: equal at a ratio of 4
+    sizes, group = np.array([400.0]), groups(2, 4)
+    theta = {"messages_inside": 0.0, "bytes_inside": 1.0, "messages_between": 0.0}
+
+    def time(between: float, **settings: float) -> float:
+        one = entry("ring", theta | {"bytes_between": between})
+        return float(all_reduce_s(replace(one, settings={**one.settings, **settings}), sizes, group)[0, 0])
+
+    for ratio in (0.5, 3.9, 4.1, 100.0):
+        assert time(ratio, beta_ratio=ratio) == pytest.approx(max(700, 175 * ratio))
+        assert time(ratio) == pytest.approx(700 + 175 * ratio)
+
+
 def test_sharing_a_nic_costs_bytes_and_no_messages() -> None:
     alone, shared = (ring_all_reduce(np.array([400.0]), groups(2, 4, s))[0, 0] for s in (1.0, 4.0))
     np.testing.assert_allclose(shared - alone, [0, 0, 0, 3 * 175])
@@ -108,6 +124,9 @@ def test_fit_and_prediction_share_the_features() -> None:
         for v, n, r in ((1e3, 4, 1), (1e6, 2, 1), (5.0, 1, 4))
     ]
     np.testing.assert_allclose(evaluate(entry("ring"), work), rows)
+    mixed = replace(entry("ring"), settings={"algorithms": "ring", "beta_ratio": 10.0})
+    work = {"bytes": np.array([1e6]), "nodes": np.array([2]), "ranks_per_node": np.array([4])}
+    np.testing.assert_allclose(evaluate(mixed, work), all_reduce_s(mixed, work["bytes"], groups(2, 4))[0])
 
 
 def test_logarithmic_host_all_reduce() -> None:
@@ -121,13 +140,20 @@ def test_logarithmic_host_all_reduce() -> None:
 
 CASES = Entry(
     "collectives", "all_reduce", "", "", "", "collective.cases", {"form": "sqrt", "cases": (1.0, 4.0, 1.0, 8.0)},
-    {f"1x{p}_{name}": value for p in (4, 8) for name, value in {"calls": p, "sqrt_bytes": 0, "bytes": 0.5}.items()},
+    {f"1x{p}_{name}": value for p in (4, 8) for name, value in {"calls": p, "sqrt_bytes": 0, "bytes": 0.5}.items()}
+    | {"unmeasured": 0.0},
+    ranges={"unmeasured": (0.0, 0.0)},
 )  # fmt: skip
 
 
 def test_measured_cases_are_looked_up_and_the_nearest_is_scaled() -> None:
     times = all_reduce_s(CASES, np.array([8.0]), Groups(np.array([1, 1, 1]), np.array([4, 8, 16]), np.ones(3)))
     np.testing.assert_allclose(times[:, 0], [4 + 4, 8 + 4, 8 * 4 / 3 + 4 * (15 / 16) / (7 / 8)])
+
+
+def test_a_case_that_was_not_measured_is_flagged() -> None:
+    work: Work = {"bytes": 8.0, "nodes": 1.0, "ranks_per_node": np.array([1.0, 2.0, 4.0, 8.0, 16.0])}
+    assert extrapolates(CASES, work).tolist() == [False, True, False, False, True]
 
 
 def test_a_sort_of_placement_that_was_never_measured_is_refused() -> None:
