@@ -75,7 +75,10 @@ def test_suggestion_says_where_every_value_comes_from(suggestion: Callable[..., 
 def test_plans_carry_the_settings_of_their_request(suggestion: Callable[..., Suggestion]) -> None:
     plain = suggestion()
     shared = {"optimizer": "adam", "strategy": "no-overlap", "input": "synthetic", "framework": "mxnet@1.0"}
-    request = {**plain.request, **{key: Sourced(value, "option") for key, value in shared.items()}}
+    request: dict[str, Sourced[object]] = {
+        **plain.request,
+        **{key: Sourced(value, "option") for key, value in shared.items()},
+    }
     configuration = suggestion_document(replace(plain, request=request))["plans"][0]["configuration"]
     assert shared.items() <= configuration.items()
     assert not shared.keys() & suggestion_document(plain)["plans"][0]["configuration"].keys()
