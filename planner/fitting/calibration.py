@@ -17,9 +17,13 @@ __all__ = ["Provenance", "fit_calibration"]
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where samples come from: origin and source of the figures, date, the cluster of collectives, circumstances."""
+    """Where samples come from: origin and source of the figures, date, the cluster of collectives, circumstances.
 
-    origin: str = "measured"
+    What is left empty is taken from the circumstances of the samples (keys ``origin``, ``source``, ``date``, ``cluster``,
+    the others are the environment); the origin is else ``measured``.
+    """
+
+    origin: str = ""
     source: str = ""
     date: str = ""
     cluster: str | None = None
@@ -31,7 +35,7 @@ def fit_calibration(
     name: str,
     accelerator: Accelerator,
     node: Node,
-    provenance: Provenance | None = None,
+    provenance: Provenance = Provenance(),
     *,
     estimator: str = "relative-nnls",
 ) -> Calibration:
@@ -45,8 +49,7 @@ def fit_calibration(
         What the kernels ran on; gives processor count and peak rates.
     node : Node
         Recorded as the node of cluster ``local``.
-    provenance : Provenance, optional
-        Default: what the circumstances of the samples say under ``origin``, ``source``, ``date`` and ``cluster``.
+    provenance : Provenance
     estimator : {"relative-nnls", "least-squares"}
 
     Raises
@@ -54,7 +57,7 @@ def fit_calibration(
     CoverageError
         No kind of kernel and no collective has enough usable rows.
     """
-    provenance = provenance or _provenance(samples.circumstances)
+    provenance = _completed(provenance, samples.circumstances)
     kernels = fit_kernels(samples, accelerator, estimator=estimator, origin=provenance.origin, source=provenance.source)
     collectives, few = fit_collectives(samples, estimator=estimator, origin=provenance.origin, source=provenance.source)
     entries = (*kernels.entries, *collectives)
@@ -80,10 +83,16 @@ def fit_calibration(
     )
 
 
-def _provenance(circumstances: Mapping[str, str]) -> Provenance:
+def _completed(given: Provenance, circumstances: Mapping[str, str]) -> Provenance:
     rest = dict(circumstances)
     origin, source, date, cluster = (rest.pop(key, "") for key in ("origin", "source", "date", "cluster"))
-    return Provenance(origin or "measured", source, date, cluster or None, rest)
+    return Provenance(
+        given.origin or origin or "measured",
+        given.source or source,
+        given.date or date,
+        given.cluster or cluster or None,
+        {**rest, **given.environment},
+    )
 
 
 def _warnings(missing: tuple[str, ...], rejected: int, size: int) -> tuple[str, ...]:

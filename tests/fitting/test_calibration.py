@@ -32,6 +32,9 @@ def test_calibration_says_what_it_saw_and_what_it_left_out() -> None:
 def test_given_provenance_wins() -> None:
     calibration = fit_calibration(Samples.from_rows(list(ROWS), {}), "mine", GPU, NODE, Provenance(cluster="c"))
     assert (calibration.cluster, calibration.origin) == ("c", "measured")
+    published = Samples.from_rows(list(ROWS), {"origin": "published", "cluster": "other"})
+    calibration = fit_calibration(published, "mine", GPU, NODE, Provenance(cluster="c"))
+    assert (calibration.cluster, calibration.origin) == ("c", "published")
 
 
 def test_nothing_to_fit_is_a_coverage_error_with_reasons() -> None:
