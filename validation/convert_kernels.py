@@ -118,15 +118,18 @@ def _deepbench(kind: str, row: Mapping[str, str], work: Mapping[str, Any]) -> di
 
 
 def pointwise_rows(table: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
-    """Yield element-wise kernels of the V100-PCIe, fp32; the group is the number of rows of the tensor."""
+    """Yield element-wise kernels, fp32; the group is the number of rows of the tensor.
+
+    They were measured on the PCIe board and stand in for the SXM2, of the same memory: every row's notes say so.
+    """
     for row in table:
         if row["gpu"] == NEUSIGHT_GPU and row["op"] in PASSES:
             elements = int(row["B"]) * int(row["H"])
             yield {
-                "kind": "pointwise", "precision": "fp32", "device": "v100-pcie-32gb", "library": "pytorch 2.1",
+                "kind": "pointwise", "precision": "fp32", "device": "v100-sxm2-16gb", "library": "pytorch 2.1",
                 "elements": float(elements), "bytes": 4.0 * PASSES[row["op"]] * elements,
                 "time_s": float(row["time_ms"]) * 1e-3, "source": NEUSIGHT, "group": f"rows {row['B']}",
-                "notes": "measured on a V100-PCIe-32GB, whose memory bandwidth is that of the SXM2",
+                "notes": "measured on a V100-PCIe-32GB, which stands in: its memory bandwidth is that of the SXM2",
             }  # fmt: skip
 
 

@@ -19,8 +19,8 @@ __all__ = ["Provenance", "fit_calibration"]
 class Provenance:
     """Where samples come from: origin and source of the figures, date, the cluster of collectives, circumstances.
 
-    What is left empty is taken from the circumstances of the samples (keys ``origin``, ``source``, ``date``, ``cluster``,
-    the others are the environment); the origin is else ``measured``.
+    What is left empty is taken from the circumstances of the samples (keys ``origin``, ``source``, ``date``,
+    ``cluster``; the others are the environment); the origin is else ``measured``.
     """
 
     origin: str = ""
