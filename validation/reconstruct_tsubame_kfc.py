@@ -11,7 +11,7 @@ A reconstruction, not a measurement: agreement with the table is in-sample. The 
 parameters and FLOP of the stand-in network sprint-15: b as one rate of products and convolutions, with everything else
 on the device in it; c as loading; C, s and K per parameter.
 
-    python validation/reconstruct_tsubame_kfc.py [FILE]
+    python -m validation.reconstruct_tsubame_kfc [FILE]
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def solved(published: dict[str, Any], start: FloatArray = START) -> FloatArray:
     measured = np.array([row["epoch_s"] for row in rows] + [row["mini_batch_mean"] for row in rows])
 
     def residuals(logarithms: FloatArray) -> FloatArray:
-        return predicted(np.exp(logarithms), published) / measured - 1
+        found: FloatArray = predicted(np.exp(logarithms), published) / measured - 1
+        return found
 
     x, damping = np.log(start), 1e-3
     current = residuals(x)

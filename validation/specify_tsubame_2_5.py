@@ -2,7 +2,7 @@
 
 Nothing in it is measured; of this machine only single figures were published (15-layer network, 16 nodes: 8.2 days).
 
-    python validation/specify_tsubame_2_5.py [FILE]
+    python -m validation.specify_tsubame_2_5 [FILE]
 """
 
 from __future__ import annotations

@@ -100,11 +100,19 @@ class Compute:
         self.slots = gradient_slots(self.network)
         self.table = self._priced(np.zeros(0, dtype=np.int64))
         self.index = Index(self.table.sub_batch)
+        self._cases: dict[int, tuple[tuple[KernelCalls, ...], MemoryBytes]] = {}
 
     def lowered(self, sub_batch: IntArray) -> tuple[KernelCalls, ...]:
         """Return the kernel calls of sub-batches, shape (s,)."""
         optimizer = self.sources.problem.settings.optimizer
         return lower(self.network, sub_batch, convolution=self.convolution, optimizer=optimizer)
+
+    def case(self, sub_batch: int) -> tuple[tuple[KernelCalls, ...], MemoryBytes]:
+        """Return the kernel calls and the memory of one sub-batch, kept for plans that share it."""
+        if sub_batch not in self._cases:
+            one = np.array([sub_batch], dtype=np.int64)
+            self._cases[sub_batch] = (self.lowered(one), self.memory(one))
+        return self._cases[sub_batch]
 
     def source(self, calls: KernelCalls) -> Source:
         """Return what serves the calls."""

@@ -11,7 +11,7 @@ from planner.domain.arrays import FloatArray
 from planner.domain.configuration import Configuration
 from planner.steps.compute import call_work
 from planner.steps.intervals import Gradient
-from planner.steps.messages import HOST_GRADIENT_BYTES
+from planner.steps.messages import host_gradient
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes
 from planner.steps.sources import Source
 from planner.steps.stages import Stage
@@ -38,8 +38,8 @@ def step_variance(pricer: Pricer, one: Configuration, times: SyncTimes, stages: 
         by_segment = {"forward": np.full(slots + 1, float(one.accumulation_steps)), "backward": backward}
         _add_stage(gradient, pricer, stage, by_segment.get(stage.name, np.ones(slots + 1)))
     if one.gpus > 1 and float(times.exposed_s[0]) > 0:
-        work = pricer.messages.work(one.nodes, one.gpus_per_node, sent)
-        gradient.add(pricer.messages.source.entry, work, _multiplier(pricer, "all_reduce"))
+        slopes = pricer.messages.gradient(one.nodes, one.gpus_per_node, sent)
+        gradient.add_vector(pricer.messages.source.entry, slopes * _multiplier(pricer, "all_reduce"))
     return gradient.variance()
 
 
@@ -82,13 +82,8 @@ def update_variance(
     _add_host(gradient, pricer, "sum_gradient", growth, float(times.deposited[0]))
     _add_host(gradient, pricer, "update_weights", growth)
     if one.nodes > 1:
-        source = pricer.sources.host_all_reduce
-        work: dict[str, FloatArray | float] = {
-            "bytes": np.array([float(pricer.parameters * HOST_GRADIENT_BYTES)]),
-            "nodes": float(one.nodes),
-            "ranks_per_node": 1.0,
-        }
-        gradient.add(source.entry, work, growth * _multiplier(pricer, "all_reduce"))
+        slopes = host_gradient(pricer.sources, pricer.parameters, one.nodes)
+        gradient.add_vector(pricer.sources.host_all_reduce.entry, slopes * (growth * _multiplier(pricer, "all_reduce")))
     return gradient.variance()
 
 

@@ -37,14 +37,17 @@ class Gradient:
         """Add calls of an entry, each times its weight (broadcast over the shape of the calls)."""
         if not np.any(np.asarray(weight) * evaluate(entry, work)):
             return
-        if entry.covariance is None or " " in str(entry.settings.get("algorithms", "")):
-            self._unknown = True
-            return
         rows = features_of(entry, work)
         weights = np.broadcast_to(weight, rows.shape[:-1])
         if term_named(entry.term).link == "log":
             weights = weights * evaluate(entry, work)
-        vector = np.tensordot(weights, rows, axes=weights.ndim)
+        self.add_vector(entry, np.tensordot(weights, rows, axes=weights.ndim))
+
+    def add_vector(self, entry: Entry, vector: FloatArray) -> None:
+        """Add the derivatives by an entry's coefficients, shape (p,)."""
+        if entry.covariance is None:
+            self._unknown = True
+            return
         before = self._vectors.get(id(entry))
         self._vectors[id(entry)] = (entry, vector if before is None else before[1] + vector)
 

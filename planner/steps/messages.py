@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from planner.costs.collectives import all_reduce_s
-from planner.costs.terms import extrapolates
+from planner.costs.terms import Work, extrapolates
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.calibration import Entry
 from planner.domain.messages import Groups
 from planner.steps.sources import Source, Sources
 from planner.steps.synchronous import communication_prefix_s
 from planner.steps.tables import Index
 from planner.workload.gradients import gradient_slots
 
-__all__ = ["HOST_GRADIENT_BYTES", "Messages", "groups_of", "host_all_reduce_s"]
+__all__ = ["HOST_GRADIENT_BYTES", "Messages", "all_reduce_gradient", "groups_of", "host_all_reduce_s", "host_gradient"]
 
 HOST_GRADIENT_BYTES = 4
 """Gradients are summed in host memory in single precision."""
@@ -35,6 +38,21 @@ def host_all_reduce_s(sources: Sources, parameters: int, nodes: IntArray) -> Flo
     groups = Groups(distinct, np.ones_like(distinct), np.ones(distinct.size))
     buffer = np.array([float(parameters * HOST_GRADIENT_BYTES)])
     return sources.multiplied("all_reduce", all_reduce_s(source.entry, buffer, groups)[:, 0])[inverse]
+
+
+def all_reduce_gradient(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return the derivatives of the sum over buffers by the entry's coefficients, shape (p,), for one group.
+
+    By differences: which algorithm is least, and which link paces it, depends on the coefficients; between the kinks
+    the time is linear in them.
+    """
+    total = float(all_reduce_s(entry, buffer_bytes, groups).sum())
+    slopes = []
+    for name, value in entry.coefficients.items():
+        step = 1e-6 * max(abs(value), 1e-15)
+        moved = replace(entry, coefficients=dict(entry.coefficients) | {name: value + step})
+        slopes.append((float(all_reduce_s(moved, buffer_bytes, groups).sum()) - total) / step)
+    return np.array(slopes)
 
 
 class Messages:
@@ -83,16 +101,27 @@ class Messages:
             times[several] = all_reduce_s(self.source.entry, self.buffer_bytes, groups)
         return self._sources.multiplied("all_reduce", times)
 
-    def work(self, nodes: int, gpus_per_node: int, slots: int) -> dict[str, FloatArray]:
-        """Return the messages of the first slots as rows of work of a collective."""
-        groups = groups_of(self._sources, np.array([nodes]), np.array([gpus_per_node]))
-        return {
-            "bytes": self.buffer_bytes[:slots],
-            "nodes": groups.nodes.astype(np.float64),
-            "ranks_per_node": groups.ranks_per_node.astype(np.float64),
-            "streams_per_nic": groups.streams_per_nic,
-        }
+    def gradient(self, nodes: int, gpus_per_node: int, slots: int) -> FloatArray:
+        """Return the derivatives of the first slots' messages by the entry's coefficients, shape (p,)."""
+        return all_reduce_gradient(self.source.entry, self.buffer_bytes[:slots], self._group(nodes, gpus_per_node))
+
+    def _group(self, nodes: int, gpus_per_node: int) -> Groups:
+        return groups_of(self._sources, np.array([nodes]), np.array([gpus_per_node]))
 
     def extrapolates(self, nodes: int, gpus_per_node: int) -> bool:
         """Tell whether a message of a group lies outside what the all-reduce was fitted on."""
-        return bool(np.any(extrapolates(self.source.entry, self.work(nodes, gpus_per_node, self.buffer_bytes.size))))
+        group = self._group(nodes, gpus_per_node)
+        work: Work = {
+            "bytes": self.buffer_bytes,
+            "nodes": group.nodes,
+            "ranks_per_node": group.ranks_per_node,
+            "streams_per_nic": group.streams_per_nic,
+        }
+        return bool(np.any(extrapolates(self.source.entry, work)))
+
+
+def host_gradient(sources: Sources, parameters: int, nodes: int) -> FloatArray:
+    """Return the derivatives of the host's all-reduce by its entry's coefficients, shape (p,)."""
+    groups = Groups(np.array([nodes]), np.array([1]), np.array([1.0]))
+    buffer = np.array([float(parameters * HOST_GRADIENT_BYTES)])
+    return all_reduce_gradient(sources.host_all_reduce.entry, buffer, groups)

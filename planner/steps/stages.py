@@ -46,9 +46,8 @@ class Stage:
 def stages_of(pricer: Pricer, sub_batch: int) -> dict[str, Stage]:
     """Return the stages of a sub-batch by name."""
     compute = pricer.compute
-    lowered = compute.lowered(np.array([sub_batch], dtype=np.int64))
     by_stage: dict[str, list[tuple[KernelCalls, Source]]] = {stage: [] for stage in STAGES}
-    for calls in lowered:
+    for calls in compute.case(sub_batch)[0]:
         by_stage[stage_of(calls.direction)].append((calls, compute.source(calls)))
     return {stage: _stage(pricer, stage, tuple(pairs)) for stage, pairs in by_stage.items()}
 

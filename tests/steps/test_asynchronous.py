@@ -87,14 +87,12 @@ def test_ratios_near_integers_are_integers(ratio: float, expected: tuple[float, 
     assert tuple(float(part) for part in whole_and_fraction(np.array(ratio))) == expected
 
 
-@given(st.integers(1, 60), st.fractions(0, 1))
+@given(st.integers(1, 60), st.floats(0, 1, exclude_max=True).map(Fraction))
 def test_binomial_equals_exact_arithmetic(trials: int, p: Fraction) -> None:
-    if p == 1:
-        p = Fraction(1, 2)
     k = np.arange(trials + 1.0)
     exact = [float(math.comb(trials, int(i)) * p ** int(i) * (1 - p) ** (trials - int(i))) for i in k]
     np.testing.assert_allclose(
-        binomial_pmf(k, np.array(float(trials)), np.array(float(p))), exact, rtol=1e-9, atol=1e-290
+        binomial_pmf(k, np.array(float(trials)), np.array(float(p))), exact, rtol=1e-9, atol=1e-280
     )
 
 

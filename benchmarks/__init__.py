@@ -1,0 +1,1 @@
+"""Speed and memory against fixed workloads; run from a checkout."""

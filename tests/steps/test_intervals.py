@@ -1,0 +1,142 @@
+"""Intervals against perturbed coefficients: the propagated variance is that of the linear response."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.request import Problem
+from planner.domain.scenario import Scenario
+from planner.domain.shapes import layer_parameters
+from planner.steps.intervals import NORMAL_90
+from planner.steps.predict import Evaluator
+
+Make = Callable[..., Problem]
+SYNTHETIC = Settings(input="synthetic")
+
+
+def one(**changes: Any) -> Configurations:
+    return Configurations.of([Configuration(**({"nodes": 1, "gpus_per_node": 1, "sub_batch": 8} | changes))])
+
+
+def value(problem: Problem, configurations: Configurations, field: str) -> float:
+    return float(getattr(Evaluator(problem).evaluate(configurations), field)[0])
+
+
+@pytest.fixture
+def make_measured(make_problem: Make, calibration: Calibration) -> Callable[[Settings], Problem]:
+    """Problems with an all-reduce of two algorithms that has a covariance."""
+    names = ("messages_inside", "bytes_inside", "messages_between", "bytes_between")
+    values = dict(zip(names, (1e-6, 1e-10, 5e-6, 4e-9), strict=True))
+    covariance = tuple(tuple(x**2 / 100 if i == j else 0.0 for j in range(4)) for i, x in enumerate(values.values()))
+    settings = {"algorithms": "ring hierarchical"}
+    entry = Entry("collectives", "all_reduce", "", "", "nccl", "collective.alpha_beta", settings, values,
+                  covariance=covariance)  # fmt: skip
+
+    def make(settings: Settings) -> Problem:
+        problem = make_problem(settings=settings)
+        links = Calibration("links", "toy", (entry,), cluster=problem.cluster.name)
+        return replace(problem, calibrations=(calibration, links))
+
+    return make
+
+
+def with_coefficient(problem: Problem, at: int, position: int, name: str, coefficient: float) -> Problem:
+    """Return the problem with one coefficient of one entry of one calibration changed."""
+    calibrations = list(problem.calibrations)
+    entries = list(calibrations[at].entries)
+    entry = entries[position]
+    entries[position] = replace(entry, coefficients=dict(entry.coefficients) | {name: coefficient})
+    calibrations[at] = replace(calibrations[at], entries=tuple(entries))
+    return replace(problem, calibrations=tuple(calibrations))
+
+
+def half_width(problem: Problem, configurations: Configurations, field: str = "iteration_s") -> float:
+    """Return 1.645 sqrt(g'·cov·g) with g by central differences of every coefficient of every entry."""
+    total = 0.0
+    for at, calibration in enumerate(problem.calibrations):
+        for position, entry in enumerate(calibration.entries):
+            if entry.covariance is None:
+                continue
+            gradient = np.zeros(len(entry.coefficients))
+            for i, (name, coefficient) in enumerate(entry.coefficients.items()):
+                ends = (with_coefficient(problem, at, position, name, coefficient * f) for f in (1.00001, 0.99999))
+                above, below = (value(end, configurations, field) for end in ends)
+                gradient[i] = (above - below) / (2e-5 * coefficient) if coefficient else 0.0
+            total += float(gradient @ np.array(entry.covariance) @ gradient)
+    return NORMAL_90 * math.sqrt(total)
+
+
+@pytest.mark.parametrize("strategy", ["wait-free", "no-overlap"])
+@pytest.mark.parametrize(("nodes", "gpus", "steps"), [(1, 1, 1), (1, 4, 1), (4, 2, 1), (1, 1, 3), (1, 4, 3), (4, 2, 3)])
+def test_interval_is_the_linear_response(
+    make_measured: Callable[[Settings], Problem], strategy: str, nodes: int, gpus: int, steps: int
+) -> None:
+    problem = make_measured(Settings(input="synthetic", strategy=strategy))
+    plan = one(nodes=nodes, gpus_per_node=gpus, accumulation_steps=steps)
+    found = Evaluator(problem).describe(plan)[0]
+    half = half_width(problem, plan)
+    low, high = found.iteration_s.low, found.iteration_s.high
+    assert found.iteration_s.interval_basis == "covariance"
+    assert low == pytest.approx(found.iteration_s.value - half, rel=1e-6)
+    assert high == pytest.approx(found.iteration_s.value + half, rel=1e-6)
+    assert high is not None
+    assert found.epoch_s is not None
+    assert found.epoch_s.high == pytest.approx(high * found.epoch_s.value / found.iteration_s.value)
+    assert found.samples_per_s.low == pytest.approx(8 * steps * nodes * gpus / high)
+
+
+def test_half_the_computation_has_half_the_interval(make_problem: Make) -> None:
+    plain = Evaluator(make_problem(settings=SYNTHETIC)).describe(one())[0].iteration_s
+    scenario = Scenario("x", dict.fromkeys(("forward", "backward", "update"), 0.5))
+    half = Evaluator(make_problem(settings=SYNTHETIC, scenario=scenario)).describe(one())[0].iteration_s
+    assert plain.high is not None
+    assert half.high == pytest.approx(plain.high / 2)
+
+
+@pytest.mark.parametrize("changes", [{"nodes": 2}, {"mode": "async"}])
+def test_no_interval_where_something_is_only_specified(make_problem: Make, changes: dict[str, Any]) -> None:
+    found = Evaluator(make_problem(settings=SYNTHETIC)).describe(one(**changes))[0]
+    assert (found.iteration_s.low, found.iteration_s.high) == (None, None)
+    assert found.iteration_s.interval_basis == "none"
+
+
+def test_no_interval_without_covariances(make_problem: Make, calibration: Calibration) -> None:
+    stated = replace(calibration, entries=tuple(replace(e, covariance=None) for e in calibration.entries))
+    found = Evaluator(make_problem(calibrations=(stated,), settings=SYNTHETIC)).describe(one())[0]
+    assert found.iteration_s.interval_basis == "none"
+
+
+def host(kind: str, term: str, feature: str, rate: float) -> Entry:
+    covariance = ((0.0, 0.0), (0.0, (rate / 10) ** 2))
+    return Entry("host", kind, "", "", "", term, {}, {"calls": 0.0, feature: rate}, covariance=covariance)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 2.0])
+def test_asynchronous_intervals_are_the_linear_response(
+    make_problem: Make, calibration: Calibration, share: float
+) -> None:
+    """With all of a node's gradients summed in a share of T_GPU, on both sides of q = 1."""
+    problem, plan = make_problem(settings=SYNTHETIC), one(mode="async", gpus_per_node=4)
+
+    def with_rates(summing: float, weights: float) -> Problem:
+        entries = (
+            host("update_gradient", "host.parameters", "parameters", 1e-12),
+            host("sum_gradient", "host.buffers", "buffer_parameters", summing),
+            host("update_weights", "host.parameters", "parameters", weights),
+        )
+        hosts = Calibration("hosts", "toy", entries, cluster=problem.cluster.name)
+        return replace(problem, calibrations=(calibration, hosts))
+
+    per_parameter = value(with_rates(1e-12, 1e-12), plan, "iteration_s") / layer_parameters(problem.network).sum()
+    timed = with_rates(per_parameter * share / 4, per_parameter / 5)
+    found = Evaluator(timed).describe(plan)[0]
+    assert found.update_s is not None
+    assert (found.update_s.value < found.iteration_s.value) == (share < 0.8)
+    assert found.iteration_s.high == pytest.approx(found.iteration_s.value + half_width(timed, plan), rel=1e-6)
+    assert found.update_s.high == pytest.approx(found.update_s.value + half_width(timed, plan, "update_s"), rel=1e-3)

@@ -1,0 +1,283 @@
+"""Evaluating and describing configurations: against plain loops, against each other, and as relations."""
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.costs.collectives import all_reduce_s
+from planner.costs.specified import specified_collective
+from planner.costs.terms import evaluate
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Cluster, Storage
+from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.messages import Groups
+from planner.domain.prediction import Predictions
+from planner.domain.request import Problem
+from planner.domain.scenario import Scenario
+from planner.errors import CoverageError, ParameterError
+from planner.steps.predict import Evaluator
+from planner.steps.synchronous import communication_end_s
+from planner.workload.gradients import gradient_slots
+from planner.workload.lowering import lower
+
+Make = Callable[..., Problem]
+SYNTHETIC = Settings(input="synthetic")
+
+
+def one(**changes: Any) -> Configurations:
+    return Configurations.of([Configuration(**({"nodes": 2, "gpus_per_node": 4, "sub_batch": 8} | changes))])
+
+
+def by_layer(problem: Problem, sub_batch: int, itemsize: int) -> tuple[float, list[float], float]:
+    """Return forward, backward by layer and update times [s] in plain loops."""
+    entries = {entry.kind: entry for entry in problem.calibrations[0].entries}
+    forward, update, backward = 0.0, 0.0, [0.0] * len(problem.network.layers)
+    for calls in lower(problem.network, np.array([sub_batch])):
+        entry = entries.get(calls.kind, entries["pointwise"])
+        times = np.atleast_2d(evaluate(entry, {**calls.work, "itemsize": itemsize}))[0]
+        for layer, count, seconds in zip(
+            calls.layer, calls.count, np.broadcast_to(times, calls.layer.shape), strict=True
+        ):
+            if calls.direction == "forward":
+                forward += count * seconds
+            elif calls.direction == "update":
+                update += count * seconds
+            else:
+                backward[layer] += count * seconds
+    return forward, backward, update
+
+
+@pytest.mark.parametrize(("precision", "itemsize"), [("fp32", 4), ("fp16", 2)])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_wait_free_step_equals_plain_loops(make_problem: Make, precision: str, itemsize: int, steps: int) -> None:
+    problem = make_problem(settings=SYNTHETIC)
+    configurations = one(sub_batch=5, accumulation_steps=steps, precision=precision)
+    forward, backward, update = by_layer(problem, 5, itemsize)
+    slots = gradient_slots(problem.network)
+    sent = all_reduce_s(
+        specified_collective(problem.cluster),
+        slots.elements.astype(np.float64) * itemsize,
+        Groups(np.array([2]), np.array([4]), np.array([4.0])),
+    )[0]
+    communication = np.zeros(len(backward))
+    communication[slots.layer] = sent
+    last = communication_end_s(np.array(backward), communication)
+    expected = steps * forward + (steps - 1) * sum(backward) + last + update
+    found = Evaluator(problem).evaluate(configurations)
+    assert found.iteration_s[0] == pytest.approx(expected, rel=1e-9)
+    assert found.mini_batch_mean[0] == 8 * 5 * steps
+    assert found.epoch_s[0] == pytest.approx(expected * 10_000 / (40 * steps), rel=1e-9)
+    no_overlap = Evaluator(replace(problem, settings=Settings(input="synthetic", strategy="no-overlap")))
+    plain = steps * (forward + sum(backward)) + sent.sum() + update
+    assert no_overlap.evaluate(configurations).iteration_s[0] == pytest.approx(plain, rel=1e-9)
+
+
+def test_input_of_a_shared_server_bounds_the_step(make_problem: Make) -> None:
+    """4 GPUs x 32 samples x 10 kB on each of 2 nodes over 1 GB/s: 2.56 ms; half of 100 MB is cached later."""
+    problem = make_problem(scenario=Scenario("", dict.fromkeys(("forward", "backward", "update", "all_reduce"), 1e-9)))
+    found = Evaluator(problem).evaluate(one(sub_batch=32))
+    steps = 10_000 / (8 * 32)
+    assert found.first_epoch_s[0] == pytest.approx(steps * 2.56e-3, rel=1e-6)
+    assert found.epoch_s[0] == pytest.approx(steps * 1.28e-3, rel=1e-6)
+    described = Evaluator(problem).describe(one(sub_batch=32))[0]
+    assert described.bottleneck == "load_input"
+
+
+@pytest.mark.parametrize("settings", [Settings(), SYNTHETIC, Settings(strategy="no-overlap")])
+def test_describe_equals_evaluate(make_problem: Make, every_configuration: Configurations, settings: Settings) -> None:
+    evaluator = Evaluator(make_problem(settings=settings))
+    many = evaluator.evaluate(every_configuration)
+    described = evaluator.describe(every_configuration)
+    for i, prediction in enumerate(described):
+        assert prediction.configuration == every_configuration.one(i)
+        for name in ("iteration_s", "samples_per_s", "epoch_s", "first_epoch_s"):
+            assert getattr(prediction, name).value == pytest.approx(getattr(many, name)[i], rel=1e-12)
+        update_s = math.nan if prediction.update_s is None else prediction.update_s.value
+        assert update_s == pytest.approx(many.update_s[i], rel=1e-12, nan_ok=True)
+        assert prediction.mini_batch.mean == pytest.approx(many.mini_batch_mean[i], rel=1e-12)
+        assert prediction.staleness.mean == pytest.approx(many.staleness_mean[i], rel=1e-12)
+        assert prediction.memory_bytes["total"] == many.memory_bytes[i]
+
+
+def test_exposed_terms_add_up_to_their_period(make_problem: Make, every_configuration: Configurations) -> None:
+    for prediction in Evaluator(make_problem()).describe(every_configuration):
+        periods = {"step": prediction.iteration_s, "gpu": prediction.iteration_s, "update": prediction.update_s}
+        for thread in {term.thread for term in prediction.terms}:
+            own = [term for term in prediction.terms if term.thread == thread]
+            period = periods[thread]
+            assert period is not None
+            assert sum(term.exposed_seconds for term in own) == pytest.approx(period.value, rel=1e-9)
+            assert sum(term.share for term in own) == pytest.approx(1)
+            assert all(term.exposed_seconds <= term.seconds * (1 + 1e-9) for term in own)
+
+
+def test_one_at_a_time_equals_all_at_once(
+    make_problem: Make, every_configuration: Configurations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = Evaluator(make_problem()).evaluate(every_configuration)
+    single = Evaluator(make_problem())
+    for i in range(every_configuration.size):
+        alone = single.evaluate(every_configuration.take(slice(i, i + 1)))
+        for field in fields(Predictions):
+            np.testing.assert_allclose(getattr(alone, field.name)[0], getattr(together, field.name)[i], rtol=1e-12)
+    monkeypatch.setattr("planner.steps.tables.CHUNK", 7)
+    monkeypatch.setattr("planner.steps.tables._DENSE", 3)
+    in_chunks = Evaluator(make_problem()).evaluate(every_configuration)
+    for field in fields(Predictions):
+        np.testing.assert_allclose(getattr(in_chunks, field.name), getattr(together, field.name), rtol=1e-12)
+
+
+def test_one_gpu_sends_nothing(make_problem: Make) -> None:
+    for mode in ("sync", "async"):
+        prediction = Evaluator(make_problem()).describe(one(nodes=1, gpus_per_node=1, mode=mode))[0]
+        assert [term.seconds for term in prediction.terms if term.name == "all_reduce"] == [0.0]
+
+
+def test_no_overlap_never_beats_wait_free(make_problem: Make, every_configuration: Configurations) -> None:
+    wait_free = Evaluator(make_problem()).evaluate(every_configuration).iteration_s
+    no_overlap = (
+        Evaluator(make_problem(settings=Settings(strategy="no-overlap"))).evaluate(every_configuration).iteration_s
+    )
+    assert (no_overlap >= wait_free * (1 - 1e-12)).all()
+    assert (no_overlap > wait_free * 1.01).any()
+
+
+@pytest.mark.parametrize(
+    ("link", "field", "better"),
+    [("inter_node", "bytes_per_s", 2e9), ("inter_node", "latency_s", 1e-6), ("intra_node", "bytes_per_s", 1e11),
+     ("host", "bytes_per_s", 1e11), ("host", "latency_s", 0.0)],
+)  # fmt: skip
+def test_a_better_link_never_costs(
+    make_problem: Make, every_configuration: Configurations, link: str, field: str, better: float
+) -> None:
+    before = Evaluator(make_problem()).evaluate(every_configuration)
+    scenario = Scenario("x", {}, {(link, field): better})
+    after = Evaluator(make_problem(scenario=scenario)).evaluate(every_configuration)
+    assert (after.iteration_s <= before.iteration_s * (1 + 1e-12)).all()
+    changed = every_configuration.is_async & (after.update_s < before.update_s)
+    assert (after.iteration_s < before.iteration_s).any() or changed.any()
+
+
+def test_larger_buffers_never_take_less(make_problem: Make) -> None:
+    """More samples to load and copy, on the same number of devices."""
+    sizes = [Configuration(2, 4, n, mode=mode) for mode in ("sync", "async") for n in (1, 2, 4, 8, 16, 32, 64)]
+    times = Evaluator(make_problem()).evaluate(Configurations.of(sizes)).iteration_s.reshape(2, -1)
+    assert (np.diff(times, axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("term", ["forward", "backward", "all_reduce", "update", "host_to_device", "load_input"])
+def test_a_multiplier_scales_its_term_alone(make_problem: Make, cluster: Cluster, term: str) -> None:
+    """Where storage is fast: else an asynchronous thread's loading is what the others leave of the node's period."""
+    fast = replace(cluster, storage=Storage(1e12))
+    for mode in ("sync", "async"):
+        plain = Evaluator(make_problem(cluster=fast)).describe(one(mode=mode))[0]
+        half = Evaluator(make_problem(cluster=fast, scenario=Scenario("x", {term: 0.5}))).describe(one(mode=mode))[0]
+        for a, b in zip(plain.terms, half.terms, strict=True):
+            if b.name != "sum_gradient":  # its number of buffers follows from the other periods
+                assert b.seconds == pytest.approx(a.seconds * (0.5 if a.name == term else 1.0), rel=1e-9)
+
+
+def test_a_link_scales_measured_coefficients(make_problem: Make, cluster: Cluster, calibration: Calibration) -> None:
+    """Bandwidth acts on the coefficients per byte of its link, latency on those per message."""
+    names = ("messages_inside", "bytes_inside", "messages_between", "bytes_between")
+    values = dict(zip(names, (1e-5, 1e-9, 3e-5, 2e-9), strict=True))
+    entry = Entry("collectives", "all_reduce", "", "", "nccl", "collective.alpha_beta", {"algorithms": "ring"}, values)
+    measured = Calibration("measured-links", "toy", (entry,), cluster=cluster.name)
+    scenario = Scenario("x", {}, {("inter_node", "bytes_per_s"): 4e9, ("inter_node", "latency_s"): 1e-6})
+    problem = make_problem(calibrations=(calibration, measured), scenario=scenario)
+    found = Evaluator(problem).sources.device_all_reduce
+    assert found.calibration == "measured-links"
+    assert found.entry.coefficients == pytest.approx(values | {"messages_between": 6e-6, "bytes_between": 5e-10})
+
+
+def test_asynchronous_input_is_shared_by_the_threads_of_a_node(make_problem: Make) -> None:
+    """A node reads 4 x 32 x 10 kB from its half of 1 GB/s; the GPU thread cannot be faster, the first epoch slower."""
+    problem = make_problem(scenario=Scenario("", dict.fromkeys(("forward", "backward", "update_gradient"), 1e-9)))
+    found = Evaluator(problem).evaluate(one(sub_batch=32, mode="async"))
+    assert found.iteration_s[0] == pytest.approx(1.28e-3, rel=1e-2)
+    assert found.first_epoch_s[0] == pytest.approx(2 * found.epoch_s[0], rel=1e-2)
+
+
+def test_without_a_data_set_there_is_no_epoch(make_problem: Make) -> None:
+    evaluator = Evaluator(make_problem(dataset=None))
+    found = evaluator.describe(one())[0]
+    assert found.epoch_s is None
+    assert found.first_epoch_s is None
+    assert np.isnan(evaluator.evaluate(one()).epoch_s).all()
+    assert {"no_dataset", "input_not_modelled"} <= {warning.code for warning in found.warnings}
+
+
+def test_window_gives_a_probability(make_problem: Make) -> None:
+    def window(mode: str) -> tuple[float, float]:
+        return (64, 64) if mode == "sync" else (0, 1e9)
+
+    evaluator = Evaluator(make_problem())
+    assert evaluator.describe(one(), window)[0].mini_batch.probability_in_window == 1.0
+    assert evaluator.describe(one(sub_batch=9), window)[0].mini_batch.probability_in_window == 0.0
+    assert evaluator.describe(one(mode="async"), window)[0].mini_batch.probability_in_window == pytest.approx(1)
+    assert evaluator.describe(one())[0].mini_batch.probability_in_window is None
+
+
+def test_memory_beyond_the_device_is_a_warning_not_a_refusal(make_problem: Make) -> None:
+    fits, too_large = Evaluator(make_problem()).describe(
+        Configurations.of([Configuration(1, 1, 1), Configuration(1, 1, 100_000)])
+    )
+    assert "out_of_memory" not in {warning.code for warning in fits.warnings}
+    assert "out_of_memory" in {warning.code for warning in too_large.warnings}
+    assert too_large.memory_bytes["total"] > too_large.memory_bytes["capacity"] == 2**30
+
+
+def test_plans_larger_than_the_cluster_are_refused(make_problem: Make, cluster: Cluster) -> None:
+    with pytest.raises(ParameterError, match=r"^gpus_per_node must be"):
+        Evaluator(make_problem()).evaluate(one(gpus_per_node=5))
+    with pytest.raises(ParameterError, match=r"^nodes must be"):
+        Evaluator(make_problem()).evaluate(one(nodes=9))
+    single = replace(cluster, nodes=1, inter_node=None)
+    with pytest.raises(CoverageError, match=r"links\.inter_node"):
+        Evaluator(make_problem(cluster=single)).evaluate(one())
+
+
+def test_an_empty_set_is_priced(make_problem: Make, every_configuration: Configurations) -> None:
+    assert Evaluator(make_problem()).evaluate(every_configuration.take(slice(0, 0))).iteration_s.size == 0
+
+
+def test_an_unknown_kind_of_link_is_said(make_problem: Make, cluster: Cluster) -> None:
+    assert cluster.inter_node is not None
+    strange = replace(cluster, inter_node=replace(cluster.inter_node, kind="string"))
+    codes = {w.code: w.subject for w in Evaluator(make_problem(cluster=strange)).describe(one())[0].warnings}
+    assert codes["unknown_link_kind"] == "links.inter_node"
+
+
+def test_calls_outside_the_fit_are_flagged(make_problem: Make, calibration: Calibration) -> None:
+    narrow = tuple(
+        replace(e, ranges={"flop": (0.0, 1.0)}) if e.kind == "convolution" else e for e in calibration.entries
+    )
+    problem = make_problem(calibrations=(replace(calibration, entries=narrow),))
+    prediction = Evaluator(problem).describe(one())[0]
+    assert {term.name for term in prediction.terms if term.extrapolated} == {"forward", "backward"}
+    assert [w.subject for w in prediction.warnings if w.code == "extrapolated"] == ["forward", "backward"]
+
+
+@pytest.mark.parametrize("exponent", [1.0, 2.0, 8.0])
+def test_framework_overheads_compose(make_problem: Make, calibration: Calibration, exponent: float) -> None:
+    values = {"kernel_scale": 1.5, "host_s_per_call": 1e-5, "host_s_per_layer": 2e-5, "exponent": exponent}
+    overheads = Entry("overheads", "generic", "", "", "", "overheads", {}, values)
+    entries = (*(e for e in calibration.entries if e.scope == "kernels"), overheads)
+    problem = make_problem(calibrations=(replace(calibration, entries=entries),), settings=SYNTHETIC)
+    found = Evaluator(problem).describe(one(nodes=1, gpus_per_node=1, sub_batch=5))[0]
+    forward, backward, update = by_layer(problem, 5, 4)
+    gpu = {"forward": forward, "backward": sum(backward), "update": update}
+    calls = dict.fromkeys(gpu, 0)
+    for group in lower(problem.network, np.array([5])):
+        calls[group.direction if group.direction in gpu else "backward"] += int(group.count.sum())
+    layers = {"forward": 8, "backward": 8, "update": 3}
+    for term in found.terms:
+        if term.name in gpu:
+            host = 1e-5 * calls[term.name] + 2e-5 * layers[term.name]
+            expected = ((1.5 * gpu[term.name]) ** exponent + host**exponent) ** (1 / exponent)
+            assert term.seconds == pytest.approx(expected, rel=1e-9)
+    assert found.iteration_s.interval_basis == "none"

@@ -1,0 +1,172 @@
+"""Which entry serves what, and what is refused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Accelerator, Cluster, Node
+from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.request import Problem
+from planner.domain.scenario import Scenario
+from planner.errors import CoverageError
+from planner.steps.predict import Evaluator
+from planner.steps.sources import Sources, usable_precisions
+
+Make = Callable[..., Problem]
+
+
+def kernel(kind: str, direction: str = "", precision: str = "any", rate: float = 1.0) -> Entry:
+    term, name = ("flop.rate", "flop") if kind in ("gemm", "convolution") else ("work.linear", "work")
+    coefficients = {name: rate} if name == "flop" else {"calls": 0.0, name: rate}
+    return Entry("kernels", kind, direction, precision, "", term, {}, coefficients)
+
+
+def of(*entries: Entry, name: str = "own", **keys: Any) -> Calibration:
+    return Calibration(name, "toy", entries, **keys)
+
+
+def test_the_closest_entry_serves(make_problem: Make) -> None:
+    candidates = [
+        kernel("pointwise"), kernel("pointwise", "forward"), kernel("pointwise", "", "fp32"),
+        kernel("activation"), kernel("activation", "forward"), kernel("activation", "", "fp32"),
+        kernel("activation", "forward", "fp32"),
+    ]  # fmt: skip
+    expected = [
+        ("activation", "forward", "fp32"), ("activation", "", "fp32"), ("activation", "forward", "any"),
+        ("activation", "", "any"), ("pointwise", "", "fp32"), ("pointwise", "forward", "any"), ("pointwise", "", "any"),
+    ]  # fmt: skip
+    for wanted in expected:
+        found = Sources(make_problem(calibrations=(of(*candidates),))).kernel("activation", "forward", "fp32")
+        assert found.entry.key[1:4] == wanted
+        candidates = [entry for entry in candidates if entry.key[1:4] != wanted]
+
+
+def test_the_first_calibration_that_has_one_serves(make_problem: Make) -> None:
+    first, second = of(kernel("pointwise"), name="first"), of(kernel("activation"), kernel("gemm"), name="second")
+    sources = Sources(make_problem(calibrations=(first, second)))
+    assert sources.kernel("activation", "forward", "fp32").calibration == "first"
+    assert sources.kernel("gemm", "forward", "fp32").calibration == "second"
+
+
+def test_products_are_not_pointwise(make_problem: Make) -> None:
+    sources = Sources(make_problem(calibrations=(of(kernel("pointwise")),), explicit_calibration=True))
+    assert sources.find_kernel("gemm", "forward", "fp32") is None
+
+
+def test_calibrations_of_another_device_do_not_serve(make_problem: Make) -> None:
+    other = replace(of(kernel("gemm")), accelerator="another")
+    assert (
+        Sources(make_problem(calibrations=(other,), explicit_calibration=True)).find_kernel("gemm", "", "fp32") is None
+    )
+
+
+def test_specifications_serve_only_where_no_calibration_is_named(make_problem: Make) -> None:
+    specified = Sources(make_problem(calibrations=())).kernel("gemm", "forward", "fp16")
+    assert (specified.origin, specified.calibration) == ("specified", "")
+    with pytest.raises(CoverageError, match=r"kernel gemm forward in fp16 must be .* `planner calibrate"):
+        Sources(make_problem(calibrations=(), explicit_calibration=True)).kernel("gemm", "forward", "fp16")
+
+
+def test_usable_precisions_say_why_not(make_problem: Make, accelerator: Accelerator, cluster: Cluster) -> None:
+    able = replace(accelerator, peak_flop_per_s={"fp32": 1e12, "int8": 8e12})
+    reasons = usable_precisions(make_problem(cluster=replace(cluster, node=Node(4, able))))
+    assert reasons["fp32"] == ""
+    assert "does not have fp16" in reasons["fp16"]
+    assert "never taken from specifications" in reasons["int8"]
+    explicit = usable_precisions(make_problem(calibrations=(of(kernel("pointwise")),), explicit_calibration=True))
+    assert explicit["fp32"].startswith("kernel gemm forward in fp32 must be covered")
+
+
+def test_an_absent_precision_is_refused_even_with_entries_for_it(make_problem: Make) -> None:
+    everything = of(kernel("pointwise"), kernel("gemm"), kernel("convolution"))
+    with pytest.raises(CoverageError, match="toy does not have bf16"):
+        Sources(make_problem(calibrations=(everything,))).check_precision("bf16")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "lowering"),
+    [
+        (("convolution", "gemm", "im2col"), "direct"),
+        (("gemm", "im2col"), "im2col"),
+        (("gemm",), "direct"),
+        ((), "direct"),
+    ],
+)
+def test_lowering_follows_the_entries(make_problem: Make, kinds: tuple[str, ...], lowering: str) -> None:
+    calibrations = (of(*(kernel(kind) for kind in kinds)),)
+    assert Sources(make_problem(calibrations=calibrations)).convolution_lowering("fp32") == lowering
+
+
+@pytest.mark.parametrize(
+    ("framework", "kinds", "matched"),
+    [
+        ("torch@2", ("generic", "torch", "torch@2"), "exact"),
+        ("torch@2", ("generic", "torch"), "framework"),
+        ("torch@2", ("generic",), "generic"),
+        ("torch@2", (), "assumed"),
+    ],
+)
+def test_overheads_are_looked_up_from_exact_to_assumed(
+    make_problem: Make, framework: str, kinds: tuple[str, ...], matched: str
+) -> None:
+    entries = (Entry("overheads", kind, "", "", "", "overheads", {}, {"kernel_scale": 2.0}) for kind in kinds)
+    problem = make_problem(calibrations=(of(*entries),), settings=Settings(framework=framework))
+    found = Sources(problem).overheads
+    assert found.matched == matched
+    if matched == "assumed":
+        assert (found.kernel_scale, found.host_s_per_call, found.exponent) == (1.0, 1e-5, 1.0)
+        assert found.source.origin == "assumed"
+
+
+def test_cluster_terms_come_from_calibrations_of_that_cluster(make_problem: Make, cluster: Cluster) -> None:
+    load = Entry("storage", "load", "", "", "", "storage.samples", {}, {"calls": 0.0, "samples": 1e-3})
+    elsewhere, here = of(load, cluster="elsewhere"), of(load, cluster=cluster.name, name="here")
+    assert Sources(make_problem(calibrations=(elsewhere,))).cluster_entry("storage", "load") is None
+    found = Sources(make_problem(calibrations=(elsewhere, here))).storage
+    assert found is not None
+    assert found.calibration == "here"
+    local = replace(cluster, name="local")
+    own = of(load, node=cluster.node)
+    assert Sources(make_problem(calibrations=(own,), cluster=local)).cluster_entry("storage", "load") is not None
+
+
+def test_host_collectives_serve_update_threads_only(make_problem: Make, cluster: Cluster) -> None:
+    values = {"log2_ranks": 0.0, "byte_log2_ranks": 1e-9}
+    entry = Entry("collectives", "all_reduce", "", "", "host", "collective.logarithmic", {}, values)
+    sources = Sources(make_problem(calibrations=(of(entry, cluster=cluster.name),)))
+    assert sources.host_all_reduce.entry.library == "host"
+    assert sources.device_all_reduce.origin == "specified"
+
+
+@pytest.mark.parametrize(
+    ("missing", "input_", "mode"),
+    [
+        ("storage", "storage", "sync"),
+        ("host", "storage", "sync"),
+        ("host", "synthetic", "async"),
+        ("intra_node", "synthetic", "sync"),
+        ("inter_node", "synthetic", "sync"),
+        ("inter_node", "synthetic", "async"),
+    ],
+)
+def test_what_is_not_described_is_refused_by_name(
+    make_problem: Make, cluster: Cluster, missing: str, input_: str, mode: str
+) -> None:
+    absent: dict[str, Any] = {missing: None}
+    problem = make_problem(cluster=replace(cluster, **absent), settings=Settings(input=input_))
+    with pytest.raises(CoverageError, match=missing):
+        Evaluator(problem).evaluate(Configurations.of([Configuration(2, 4, 1, mode=mode)]))
+
+
+def test_host_terms_are_not_assumed_beside_a_named_calibration(make_problem: Make) -> None:
+    with pytest.raises(CoverageError, match="host term sum_gradient must be covered"):
+        Sources(make_problem(explicit_calibration=True)).host("sum_gradient")
+
+
+def test_a_scenario_cannot_replace_a_link_that_is_not_there(make_problem: Make, cluster: Cluster) -> None:
+    scenario = Scenario("x", {}, {("host", "bytes_per_s"): 1e9})
+    with pytest.raises(CoverageError, match=r"links\.host"):
+        _ = Sources(make_problem(cluster=replace(cluster, host=None), scenario=scenario)).cluster
