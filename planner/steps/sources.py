@@ -327,18 +327,23 @@ def with_links(entry: Entry, before: Cluster, after: Cluster) -> Entry:
     """
     if after == before or not (entry.scope == "collectives" or (entry.scope, entry.kind) == ("host", "copy")):
         return entry
-    scaled = {}
-    for name, value in entry.coefficients.items():
-        link = _link_of(entry, name)
-        old, new = getattr(before, link), getattr(after, link)
-        if old == new:
-            factor = 1.0
-        elif "byte" in name or "step" in name:
-            factor = old.bytes_per_s / new.bytes_per_s
-        else:
-            factor = new.latency_s / old.latency_s if old.latency_s > 0 else 1.0
-        scaled[name] = value * factor
-    return replace(entry, coefficients=scaled, covariance=None)
+    factors = {name: _link_factor(entry, name, before, after) for name in entry.coefficients}
+    settings = dict(entry.settings)
+    if isinstance(ratio := settings.get("beta_ratio"), float):
+        settings["beta_ratio"] = ratio * factors["bytes_between"] / factors["bytes_inside"]
+    scaled = {name: value * factors[name] for name, value in entry.coefficients.items()}
+    return replace(entry, coefficients=scaled, settings=settings, covariance=None)
+
+
+def _link_factor(entry: Entry, feature: str, before: Cluster, after: Cluster) -> float:
+    """Return what a coefficient is multiplied by."""
+    link = _link_of(entry, feature)
+    old, new = getattr(before, link), getattr(after, link)
+    if old == new:
+        return 1.0
+    if "byte" in feature or "step" in feature:
+        return float(old.bytes_per_s / new.bytes_per_s)
+    return float(new.latency_s / old.latency_s) if old.latency_s > 0 else 1.0
 
 
 def _link_of(entry: Entry, feature: str) -> str:

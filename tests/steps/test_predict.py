@@ -185,13 +185,23 @@ def test_a_link_scales_measured_coefficients(make_problem: Make, cluster: Cluste
     """Bandwidth acts on the coefficients per byte of its link, latency on those per message."""
     names = ("messages_inside", "bytes_inside", "messages_between", "bytes_between")
     values = dict(zip(names, (1e-5, 1e-9, 3e-5, 2e-9), strict=True))
-    entry = Entry("collectives", "all_reduce", "", "", "nccl", "collective.alpha_beta", {"algorithms": "ring"}, values)
+    entry = Entry(
+        "collectives",
+        "all_reduce",
+        "",
+        "",
+        "nccl",
+        "collective.alpha_beta",
+        {"algorithms": "ring", "beta_ratio": 2.0},
+        values,
+    )
     measured = Calibration("measured-links", "toy", (entry,), cluster=cluster.name)
     scenario = Scenario("x", {}, {("inter_node", "bytes_per_s"): 4e9, ("inter_node", "latency_s"): 1e-6})
     problem = make_problem(calibrations=(calibration, measured), scenario=scenario)
     found = Evaluator(problem).sources.device_all_reduce
     assert found.calibration == "measured-links"
     assert found.entry.coefficients == pytest.approx(values | {"messages_between": 6e-6, "bytes_between": 5e-10})
+    assert found.entry.settings["beta_ratio"] == pytest.approx(0.5)
 
 
 def test_asynchronous_input_is_shared_by_the_threads_of_a_node(make_problem: Make) -> None:
