@@ -21,7 +21,6 @@ __all__ = [
     "fraction",
     "framework",
     "only",
-    "seconds",
     "text",
     "whole",
 ]
@@ -38,6 +37,7 @@ LARGEST_TARGET = 10**8
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _RANGE = "whole numbers as a list a,b or a range lo:hi[:step], each at least 1"
 _FRAMEWORK = re.compile(r"[A-Za-z][\w.+-]*(@[\w.+-]+)?", re.ASCII)
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 
 
 def text(what: str, value: str) -> str:
@@ -127,9 +127,19 @@ def fraction(what: str, value: str) -> float:
     return parsed
 
 
-def seconds(what: str, value: str) -> float:
-    """Return a time with its unit, such as ``60s``, in s."""
-    return parse_quantity(value, "time", what)
+def budget(what: str, value: str) -> float:
+    """Return a time with its unit, such as ``60s``, in s; at least 1 s and at most a day."""
+    parsed = parse_quantity(value, "time", what)
+    if not 1 <= parsed <= 86_400:
+        raise ParameterError(what, "a time from 1s to 24h", value)
+    return parsed
+
+
+def device(what: str, value: str) -> str:
+    """Return ``cpu``, ``cuda`` or ``cuda:INDEX``."""
+    if not _DEVICE.fullmatch(value):
+        raise ParameterError(what, "cpu, cuda or cuda:INDEX", value)
+    return value
 
 
 def framework(what: str, value: str) -> str:

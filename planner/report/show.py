@@ -220,19 +220,19 @@ def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
         *(("warning", one) for one in calibration.warnings),
     ]
     yield given(rows)
-    columns = ("entry", "term", "samples", "error", "held-out", "worst")
+    columns = ("entry", "preci-\nsion", "term", "rows", "held-out\nerror", "worst")
     entries = [
         (
-            " ".join(filter(None, entry.key[1:])).replace("_", " "),
+            f"{entry.kind} {entry.direction}".strip().replace("_", " "),
+            entry.precision,
             entry.term,
             f"{entry.samples:,}",
-            _share(entry.error) or "-",
             _share(entry.held_out_error) or "-",
             _share(entry.worst_error) or "-",
         )
         for entry in calibration.entries
     ]
-    yield Table(columns, entries, right=columns[2:])
+    yield Table(columns, entries, right=columns[3:])
 
 
 def _entry(entry: Entry, formula: str) -> Iterator[Block]:

@@ -62,11 +62,11 @@ def test_fraction_refuses_a_forgotten_per_cent_sign_and_what_is_no_fraction(text
 
 
 @pytest.mark.parametrize("text", ["60", "60 m", "60GB", "-1s", "0s", "nan s", "s", ""])
-def test_seconds_need_a_unit_of_time(text: str) -> None:
+def test_a_budget_needs_a_unit_of_time(text: str) -> None:
     with pytest.raises(
         ParameterError, match=r"^--budget must be a positive time with a unit \(.*\), got .*; write it like 60s$"
     ):
-        parsing.seconds("--budget", text)
+        parsing.budget("--budget", text)
 
 
 def test_a_choice_offers_the_nearest() -> None:
@@ -97,3 +97,17 @@ def test_only_refuses_lawful_values_that_do_nothing_yet() -> None:
 def test_framework_is_a_name_with_a_version_at_most(text: str) -> None:
     with pytest.raises(ParameterError, match=r"^--framework must be NAME or NAME@version"):
         parsing.framework("--framework", text)
+
+
+def test_a_budget_is_believable() -> None:
+    assert parsing.budget("--budget", "2min") == 120
+    for text in ("10ms", "25h"):
+        with pytest.raises(ParameterError, match=r"^--budget must be a time from 1s to 24h, got "):
+            parsing.budget("--budget", text)
+
+
+def test_devices() -> None:
+    assert [parsing.device("--device", text) for text in ("cpu", "cuda", "cuda:7")] == ["cpu", "cuda", "cuda:7"]
+    for text in ("", "gpu", "cuda:", "cuda:-1", "cpu:0"):
+        with pytest.raises(ParameterError, match=r"^--device must be cpu, cuda or cuda:INDEX, got "):
+            parsing.device("--device", text)

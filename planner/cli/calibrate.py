@@ -1,0 +1,135 @@
+"""``planner calibrate``: measure this node, or read sample files, fit, write a calibration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from planner import catalog
+from planner.cli import output
+from planner.cli.measure import check_device, measured
+from planner.cli.values import Values, from_options
+from planner.domain.calibration import Calibration
+from planner.domain.cluster import Node
+from planner.domain.samples import Samples
+from planner.errors import OutputError, ParameterError
+from planner.fitting.calibration import Provenance, fit_calibration
+from planner.formats.calibration import CALIBRATION, write_calibration
+from planner.formats.documents import write_file
+from planner.formats.samples import read_samples
+from planner.report.show import fit_view
+
+__all__ = ["Target", "fitted_from_files", "fitted_here", "run", "target_of"]
+
+_NAME = re.compile(r"[\w.+-]+", re.ASCII)
+
+
+BUDGET_S = 55.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a calibration goes: its name, its file, what an interrupted run keeps, whether the file may be replaced."""
+
+    name: str
+    path: Path
+    partial: Path
+    force: bool
+
+
+def run(arguments: Mapping[str, Any]) -> None:
+    """Calibrate: check everything that can be wrong first, measure or read, fit, write, show."""
+    values = from_options(arguments)
+    _check_supported(values)
+    now = datetime.now().astimezone()
+    target = target_of(values, now)
+    if "samples" in values:
+        calibration = fitted_from_files(Path(values["samples"].value), target.name)
+    else:
+        calibration = fitted_here(values, target, f"{now:%Y-%m-%d}")
+    target.path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(target.path, write_calibration(calibration), target.force)
+    if "json" in values:
+        output.write_document(CALIBRATION.document(calibration))
+    else:
+        output.write_view(fit_view(calibration, str(target.path)))
+
+
+def _check_supported(values: Values) -> None:
+    if "network" in values:
+        raise ParameterError(
+            "--network",
+            "left out, as measuring the layers of one network is not supported yet",
+            values["network"].value[0],
+        )
+    if "device" in values:
+        check_device(values["device"].value)
+    for clash in ("device", "budget"):
+        if "samples" in values and clash in values:
+            raise ParameterError(f"--{clash}", "left out beside --samples, which measures nothing", values[clash].value)
+
+
+def target_of(values: Values, now: datetime) -> Target:
+    """Return where the calibration goes; an output that exists, or cannot, is refused before anything is measured."""
+    out, force = _output(values), "force" in values
+    name = values["name"].value if "name" in values else _default_name(values)
+    if not _NAME.fullmatch(name):
+        raise ParameterError("--name", "letters, digits and . _ + -", name)
+    if out is not None:
+        return Target(name, out, out.with_name(f"{out.name}.partial"), force)
+    folder = catalog.own_calibrations_folder()
+    return Target(name, catalog.own_calibration_file(name, now), folder.parent / "partial" / f"{name}.jsonl", force)
+
+
+def _output(values: Values) -> Path | None:
+    if "out" not in values:
+        return None
+    path = Path(values["out"].value)
+    if path.is_dir() or not path.parent.is_dir():
+        raise OutputError(f"--out must be a file in a folder that exists, got {str(path)!r}")
+    if path.exists() and "force" not in values:
+        raise OutputError(f"--out must be a new file, got {str(path)!r}, which exists; use --force to replace it")
+    return path
+
+
+def _default_name(values: Values) -> str:
+    """Return the stem of the output, else the folder of the samples, else ``local``."""
+    if "out" in values:
+        known = Path(values["out"].value).stem
+    elif "samples" in values:
+        known = Path(values["samples"].value).resolve().name
+    else:
+        return "local"
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", known)
+
+
+def fitted_from_files(folder: Path, name: str) -> Calibration:
+    """Return the calibration that the sample files of a folder give; they must be of one bundled accelerator."""
+    files = sorted(folder.glob("*.csv")) if folder.is_dir() else []
+    if not files:
+        raise ParameterError("--samples", "a folder with sample files (*.csv)", str(folder))
+    samples = _joined([read_samples(path) for path in files])
+    devices = sorted(set(samples.text["device"].tolist()))
+    if len(devices) != 1:
+        raise ParameterError("device of the samples", "one for all rows", ", ".join(map(repr, devices)))
+    accelerator = catalog.find_accelerator(devices[0])
+    return fit_calibration(samples, name, accelerator, Node(1, accelerator))
+
+
+def fitted_here(values: Values, target: Target, date: str) -> Calibration:
+    """Return the calibration that measuring this machine gives."""
+    measurement = measured(values["budget"].value if "budget" in values else BUDGET_S, target.partial)
+    environment = measurement.samples.circumstances
+    provenance = Provenance(source=f"this machine: {measurement.accelerator.name}", date=date, environment=environment)
+    return fit_calibration(measurement.samples, target.name, measurement.accelerator, measurement.node, provenance)
+
+
+def _joined(parts: list[Samples]) -> Samples:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.joined(part)
+    return whole

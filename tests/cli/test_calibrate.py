@@ -1,0 +1,193 @@
+"""``planner calibrate``: what is refused before anything is measured, sample files, interruptions."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import planner
+from planner import catalog
+from planner.cli import measure
+from planner.domain.cluster import Accelerator, Node
+from planner.domain.samples import Samples
+from planner.formats.calibration import read_calibration
+from planner.formats.samples import write_samples
+from planner.probes.calibrate import Measurement
+
+Run = Callable[..., tuple[int, str, str]]
+LAUNCH_S, S_PER_BYTE = 2e-6, 1e-10
+CPU = Accelerator("cpu-made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(planner.__file__).parents[1])}
+
+
+def made_samples(device: str = "v100-sxm2-16gb") -> Samples:
+    """Return copies whose time is known: a launch, and bytes at a rate."""
+    rows: list[Mapping[str, Any]] = [
+        {"kind": "copy", "direction": "forward", "precision": "fp32", "device": device, "elements": n, "traffic": 2 * n,
+         "fixed_bytes": 0, "time_s": LAUNCH_S + S_PER_BYTE * 8 * n, "source": "made up", "group": f"g{n}"}
+        for n in (2**at for at in range(8, 24))
+    ]  # fmt: skip
+    return Samples.from_rows(rows, {"device": device})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    (tmp_path / "measured").mkdir()
+    (tmp_path / "measured" / "copies.csv").write_text(write_samples(made_samples()))
+    return str(tmp_path / "measured")
+
+
+@pytest.fixture
+def measuring(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Replace the measuring loop; return the list of budgets that it was called with."""
+    budgets: list[float] = []
+
+    def measured(budget_s: float, *, resume: Path, progress: object) -> Measurement:
+        assert callable(progress)
+        assert not resume.exists()
+        budgets.append(budget_s)
+        return Measurement(made_samples(CPU.name), (), CPU, Node(1, CPU))
+
+    monkeypatch.setattr(measure, "measure_cpu", measured)
+    return budgets
+
+
+def test_sample_files_give_back_the_coefficients(run: Run, folder: str) -> None:
+    code, out, err = run("calibrate", "--samples", folder, "--out", "fit.json", "--name", "from-files")
+    assert (code, err) == (0, "")
+    assert out.startswith("Calibration from-files: fit.json\n")
+    assert max(map(len, out.splitlines())) <= 80
+    calibration = read_calibration("fit.json")
+    assert (calibration.name, calibration.accelerator) == ("from-files", "v100-sxm2-16gb")
+    assert calibration.node is not None
+    assert calibration.node.gpus == 1
+    entry = next(one for one in calibration.entries if one.kind in ("copy", "pointwise"))
+    assert sorted(entry.coefficients.values()) == pytest.approx([S_PER_BYTE, LAUNCH_S])
+
+
+def test_an_output_that_exists_is_left_alone(run: Run, folder: str, measuring: list[float]) -> None:
+    Path("fit.json").write_text("mine")
+    sentence = "planner: --out must be a new file, got 'fit.json', which exists; use --force to replace it\n"
+    assert run("calibrate", "--samples", folder, "--out", "fit.json") == (2, "", sentence)
+    assert run("calibrate", "--out", "fit.json") == (2, "", sentence)
+    assert Path("fit.json").read_text() == "mine"
+    assert measuring == []
+    assert run("calibrate", "--samples", folder, "--out", "fit.json", "--force")[0] == 0
+    assert read_calibration("fit.json").name == "fit"
+
+
+@pytest.mark.parametrize("path", ["nowhere/fit.json", "."])
+def test_an_output_that_cannot_be_is_refused_before_measuring(path: str, run: Run, measuring: list[float]) -> None:
+    code, out, err = run("calibrate", "--out", path, "--force")
+    assert (code, out) == (2, "")
+    assert err.startswith("planner: --out must be a file in a folder that exists, got ")
+    assert measuring == []
+
+
+def test_measuring_writes_a_stamped_file_that_suggest_finds(run: Run, measuring: list[float]) -> None:
+    code, out, err = run("calibrate", "--device", "cpu", "--budget", "7s", "--json")
+    assert (code, err) == (0, "planner: measuring this CPU for 7 s\n")
+    assert measuring == [7.0]
+    assert json.loads(out)["accelerator"] == CPU.name
+    (path,) = catalog.own_calibrations_folder().glob("*.json")
+    assert path.read_text() == out
+    assert catalog.newest_own_calibration([CPU.name]) == read_calibration(path)
+
+
+def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_budget_s: float, *, resume: Path, progress: object) -> Measurement:
+        assert callable(progress)
+        resume.write_text("partial")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "measure_cpu", interrupted)
+    code, out, err = run("calibrate", "--out", "fit.json")
+    assert (code, out) == (130, "")
+    assert "what was measured so far is kept in fit.json.partial; the same command goes on from there" in err
+    assert err.endswith("planner: interrupted\n")
+    assert sorted(path.name for path in Path().iterdir()) == ["fit.json.partial"]
+
+
+def test_cuda_without_cuda_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def torch(*, present: bool) -> Callable[[], SimpleNamespace]:
+        return lambda: SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: present))
+
+    monkeypatch.setattr(measure, "import_torch", torch(present=False))
+    sentence = "--device must be a device that PyTorch sees, got 'cuda' without CUDA; use --device cpu"
+    assert run("calibrate", "--device", "cuda") == (2, "", f"planner: {sentence}\n")
+    monkeypatch.setattr(measure, "import_torch", torch(present=True))
+    sentence = "--device must be cpu, the only device that can be measured yet, got 'cuda:1'"
+    assert run("calibrate", "--device", "cuda:1") == (2, "", f"planner: {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--samples", "."), "--samples must be a folder with sample files (*.csv), got '.'"),
+        (("--samples", "x", "--budget", "9s"), "--budget must be left out beside --samples"),
+        (("--network", "resnet50"), "--network must be left out, as measuring the layers of one network"),
+        (("--name", "a b"), "--name must be letters, digits and . _ + -, got 'a b'"),
+    ],
+)
+def test_what_cannot_be_is_exit_2(arguments: tuple[str, ...], words: str, run: Run, measuring: list[float]) -> None:
+    code, out, err = run("calibrate", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"planner: {words}")
+    assert measuring == []
+
+
+def test_samples_of_an_unknown_or_of_two_devices_are_refused(run: Run, folder: str) -> None:
+    (Path(folder) / "copies.csv").write_text(write_samples(made_samples("v100-sxm2-61gb")))
+    code, _, err = run("calibrate", "--samples", folder)
+    assert code == 2
+    assert "did you mean 'v100-sxm2-" in err
+    (Path(folder) / "more.csv").write_text(write_samples(made_samples()))
+    code, _, err = run("calibrate", "--samples", folder)
+    assert code == 2
+    assert (
+        err == "planner: device of the samples must be one for all rows, got \"'v100-sxm2-16gb', 'v100-sxm2-61gb'\"\n"
+    )
+
+
+@pytest.mark.parametrize(("text", "words"), [("", "samples"), ("# planner/samples 99\nkind,time_s\n", "newer")])
+def test_a_wrong_sample_file_is_exit_3_and_untouched(text: str, words: str, run: Run, folder: str) -> None:
+    path = Path(folder) / "copies.csv"
+    path.write_text(text)
+    code, out, err = run("calibrate", "--samples", folder)
+    assert (code, out) == (3, "")
+    assert words in err
+    assert path.read_text() == text
+
+
+def started(*arguments: str) -> subprocess.Popen[bytes]:
+    command = (sys.executable, "-m", "planner", "calibrate", *arguments)
+    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.live
+def test_a_real_interrupt_keeps_samples_and_the_next_run_goes_on() -> None:
+    partial = Path("here.json.partial")
+    with started("--device", "cpu", "--budget", "60s", "--out", "here.json") as process:
+        deadline = time.monotonic() + 60
+        while not (partial.exists() and partial.read_text().count("\n") > 20) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, b"")
+    assert b"kept in here.json.partial" in err
+    assert not Path("here.json").exists()
+    kept = partial.read_text().count("\n")
+    with started("--device", "cpu", "--budget", "25s", "--out", "here.json") as process:
+        process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert kept > 20
+    assert not partial.exists()
+    assert read_calibration("here.json").node is not None
