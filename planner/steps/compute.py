@@ -142,6 +142,11 @@ class Compute:
         """Segment of each layer, shape (L,): position of its slot plus 1; 0 is the head."""
         return np.searchsorted(self.slots.layer, np.arange(len(self.network.layers)), side="right")
 
+    def hosted_calls(self, calls: KernelCalls) -> int:
+        """Return how many calls take host time of their own: a specified kernel's launch stands for an assumed one."""
+        includes_launch = self.sources.overheads.matched == "assumed" and self.source(calls).origin == "specified"
+        return 0 if includes_launch else int(calls.count.sum())
+
     def host_s(self, stage: str, calls: int) -> float:
         """Return the framework's host time [s] of a stage of so many kernel calls."""
         overheads = self.sources.overheads
@@ -170,7 +175,7 @@ class Compute:
             owner = np.zeros((calls.layer.size, segments))
             owner[np.arange(calls.layer.size), self.segment[calls.layer]] = 1.0
             gpu_s[stage] += call_times_s(self.source(calls).entry, calls, self.itemsize) @ owner
-            calls_of[stage] += int(calls.count.sum())
+            calls_of[stage] += self.hosted_calls(calls)
         staged = {stage: self._composed(stage, gpu_s[stage], calls_of[stage]) for stage in STAGES}
         totals = {stage: by_segment.sum(axis=1) for stage, by_segment in staged.items()}
         ready = ready_s(staged["backward"])

@@ -34,7 +34,9 @@ __all__ = ["Overheads", "Source", "Sources", "usable_precisions"]
 HOST_LIBRARY = "host"
 """Library of collective entries that are between host buffers: for asynchronous update threads only."""
 ASSUMED_HOST_S_PER_CALL = 10e-6
-"""Host time of a kernel call on a GPU where no framework was measured (fits on public CNN tables span 8 to 42 us)."""
+"""Host time of a kernel call on a GPU where no framework was measured (fits on public CNN tables span 8 to 42 us).
+
+Not added to kernels that are specified: their launch is stated with them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def _stage(pricer: Pricer, name: str, pairs: tuple[tuple[KernelCalls, Source], .
         total += float(times.sum())
         is_outside = np.atleast_2d(extrapolates(source.entry, call_work(calls, compute.itemsize)))[0]
         outside += float(times @ np.broadcast_to(is_outside, times.shape))
-    host = compute.host_s(name, sum(int(calls.count.sum()) for calls, _ in pairs))
+    host = compute.host_s(name, sum(compute.hosted_calls(calls) for calls, _ in pairs))
     if host > 0 or overheads.kernel_scale != 1:
         used[id(overheads.source)] = overheads.source
     whole = float(composed_s(np.array([total]), host, overheads)[0])

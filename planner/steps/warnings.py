@@ -54,10 +54,10 @@ def _extrapolated(terms: tuple[Term, ...]) -> Iterator[PlanWarning]:
 
 
 def _origins(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
-    kernels = sorted({s.entry.precision for s in used if s.entry.scope == "kernels" and s.origin == "specified"})
+    kernels = sorted({s.entry.kind for s in used if s.entry.scope == "kernels" and s.origin == "specified"})
     if kernels:
         message = (
-            f"Kernel times in {', '.join(kernels)} come from the peak rates of {sources.accelerator.name} and assumed "
+            f"Times of {', '.join(kernels)} kernels come from the peak rates of {sources.accelerator.name} and assumed "
             "efficiencies, which miss by 30 to 50 %; measure with `planner calibrate`."
         )
         yield PlanWarning("specified", sources.accelerator.name, message)
@@ -78,7 +78,7 @@ def _overheads(sources: Sources) -> Iterator[PlanWarning]:
     if overheads.matched == "assumed":
         message = (
             f"Overheads of {framework} were not measured on {sources.accelerator.name}: assumed are "
-            f"{overheads.host_s_per_call * 1e6:.0f} us of host time a kernel call and kernels at full speed."
+            f"{overheads.host_s_per_call * 1e6:.0f} us of host time a call, once, and kernels at their full speed."
         )
         yield PlanWarning("framework_overheads_assumed", framework, message)
     elif overheads.matched == "generic":
