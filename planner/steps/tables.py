@@ -51,10 +51,6 @@ class Index:
             self._position = np.zeros(int(keys[-1]) + 1, dtype=np.int64)
             self._position[keys] = np.arange(keys.size)
 
-    def covers(self, values: IntArray) -> bool:
-        """Tell whether every value is a key."""
-        return bool(np.all(np.isin(values, self.keys)))
-
     def positions(self, values: IntArray) -> IntArray:
         """Return the position of each value, all of which must be keys."""
         if self._position is not None:

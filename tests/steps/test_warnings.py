@@ -1,0 +1,82 @@
+"""What a prediction warns of, and what it does not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Cluster
+from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.request import Problem
+from planner.steps.predict import Evaluator
+
+Make = Callable[..., Problem]
+ALONE = Configurations.of([Configuration(1, 1, 4)])
+
+
+def warned(problem: Problem, configurations: Configurations = ALONE) -> dict[str, str]:
+    """Return the messages by code and subject."""
+    found = Evaluator(problem).describe(configurations)[0].warnings
+    assert all(w.message.endswith(".") and w.message.count("\n") == 0 for w in found)
+    return {f"{w.code} {w.subject}": w.message for w in found}
+
+
+def overheads(kind: str) -> Entry:
+    return Entry("overheads", kind, "", "", "", "overheads", {}, {"kernel_scale": 1.0})
+
+
+def test_a_measured_single_device_needs_only_say_that_overheads_are_generic(
+    make_problem: Make, cluster: Cluster
+) -> None:
+    load = Entry("storage", "load", "", "", "", "storage.samples", {}, {"calls": 0.0, "samples": 1e-6})
+    copy = Entry("host", "copy", "", "", "", "host.bytes", {}, {"calls": 0.0, "bytes": 1e-10})
+    problem = make_problem()
+    here = Calibration("here", "toy", (load, copy), cluster=cluster.name)
+    complete = replace(problem, calibrations=(*problem.calibrations, here))
+    assert list(warned(complete)) == ["framework_overheads_generic pytorch"]
+
+
+def test_specified_kernels_and_links_are_said(make_problem: Make) -> None:
+    found = warned(make_problem(calibrations=()), Configurations.of([Configuration(2, 4, 4)]))
+    assert "convolution, gemm" in found["specified toy"]
+    assert "all_reduce" in found["specified toys"]
+    assert "all_reduce" not in warned(make_problem(calibrations=()))["specified toys"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "framework", "code"),
+    [
+        ("generic", "torch", "framework_overheads_generic torch"),
+        ("torch", "torch@2", "framework_overheads_other_version torch@2"),
+        ("torch", "torch", None),
+        ("other", "torch", "framework_overheads_assumed torch"),
+    ],
+)
+def test_overheads_say_how_they_were_found(
+    make_problem: Make, calibration: Calibration, kind: str, framework: str, code: str | None
+) -> None:
+    kernels = tuple(entry for entry in calibration.entries if entry.scope == "kernels")
+    own = replace(calibration, entries=(*kernels, overheads(kind)))
+    found = warned(make_problem(calibrations=(own,), settings=Settings(framework=framework)))
+    assert [key for key in found if key.startswith("framework")] == ([] if code is None else [code])
+
+
+def test_a_reconstruction_and_a_calibrations_own_warnings_are_passed_on(
+    make_problem: Make, calibration: Calibration
+) -> None:
+    marked = replace(calibration, origin="reconstructed", warnings=("One thread only.",))
+    found = warned(make_problem(calibrations=(marked,)))
+    assert "in-sample" in found["reconstructed toy-kernels"]
+    assert found["calibration toy-kernels"] == "One thread only."
+    unused = replace(marked, name="unused", accelerator="another")
+    assert "reconstructed unused" not in warned(make_problem(calibrations=(calibration, unused)))
+
+
+def test_assumed_terms_are_named(make_problem: Make, cluster: Cluster) -> None:
+    load = Entry(
+        "storage", "load", "", "", "", "storage.samples", {}, {"calls": 0.0, "samples": 1e-3}, origin="assumed"
+    )
+    problem = make_problem()
+    guessed = Calibration("guessed", "toy", (load,), cluster=cluster.name)
+    assert "assumed load" in warned(replace(problem, calibrations=(*problem.calibrations, guessed)))
