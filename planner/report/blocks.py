@@ -22,13 +22,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns and rows; columns in ``right`` hold numbers, which never wrap; rows in ``strong`` stand out."""
+    """Columns and rows; rows in ``strong`` stand out.
+
+    Columns in ``right`` hold numbers, which never wrap; with ``fixed`` no column does.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Row]
     right: Sequence[str] = ()
     gap: int = 2
     strong: Sequence[int] = ()
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

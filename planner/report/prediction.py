@@ -119,7 +119,7 @@ def comparison(numbered: Sequence[tuple[int, Prediction]]) -> Block:
     if not intervals:
         del columns["90 %\ninterval"]
     right = [name for name in columns if name not in ("preci-\nsion", "mode")]
-    return Table(list(columns), list(zip(*columns.values(), strict=True)), right, gap=1 if intervals else 2)
+    return Table(list(columns), list(zip(*columns.values(), strict=True)), right, 1 if intervals else 2, fixed=True)
 
 
 def _speed(one: Prediction) -> str:
@@ -127,9 +127,11 @@ def _speed(one: Prediction) -> str:
 
 
 def _interval(one: Prediction) -> str:
-    """Return the bounds in the unit of the figure beside them."""
-    bounds = one.epoch_s or one.samples_per_s
-    return f"{bounds.low:.4g}-{bounds.high:.4g}" if bounds.low is not None and bounds.high is not None else ""
+    """Return how far the bounds lie below and above the figure beside them."""
+    figure = one.epoch_s or one.samples_per_s
+    if figure.low is None or figure.high is None or not figure.value:
+        return ""
+    return f"{figure.low / figure.value - 1:+.0%} {figure.high / figure.value - 1:+.0%}"
 
 
 def _memory(one: Prediction) -> str:

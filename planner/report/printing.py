@@ -61,7 +61,7 @@ def _grid(table: Table, *, names: bool) -> object:
         number, name = column in table.right, names and at == 0
         style = "dim" if name else None
         justify: Literal["left", "right"] = "right" if number else "left"
-        grid.add_column(column, justify=justify, style=style, no_wrap=number or name, overflow="fold")
+        grid.add_column(column, justify=justify, style=style, no_wrap=number or name or table.fixed, overflow="fold")
     for at, row in enumerate(table.rows):
         grid.add_row(*row, style="bold" if at in table.strong else None)
     return grid

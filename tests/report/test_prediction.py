@@ -68,6 +68,14 @@ def test_without_a_data_set_the_table_shows_samples_per_second(
     assert [line.split()[0] for line in text.splitlines()[3:5]] == ["1", "2"]
 
 
+def test_intervals_stand_beside_times_in_per_cent(
+    prediction: Prediction, request_values: Values, calibration: Calibration, printed: Printed
+) -> None:
+    slow = replace(prediction, epoch_s=Quantity(74467.0, 71000.0, 78000.0, "covariance"))
+    rows = printed(predictions_view([prediction, slow], request_values, [calibration])).splitlines()[3:5]
+    assert [" ".join(row.split()[-6:]) for row in rows] == ["1779 s -7% +8% 1.12 GiB", "74,467 s -5% +5% 1.12 GiB"]
+
+
 def test_more_memory_than_there_is_is_marked(
     prediction: Prediction, request_values: Values, calibration: Calibration, printed: Printed
 ) -> None:
