@@ -21,9 +21,9 @@ __all__ = ["answer", "run", "space_request"]
 
 def run(arguments: Mapping[str, Any]) -> None:
     """Answer a request: gather values, resolve names, search, write; NothingFitsError when an answer has no plan."""
-    if "target_batch" not in arguments:
-        raise ParameterError("--target-batch", "given", "nothing", "say the wanted mini-batch in samples")
     values = gather("suggest", arguments)
+    if "target_batch" not in values:
+        raise ParameterError("--target-batch", "given", "nothing", "say the wanted mini-batch in samples")
     machine, resolved = resolve(values)
     suggestions = [answer(case, values) for case in resolved]
     _write(suggestions, machine, as_json="json" in arguments)

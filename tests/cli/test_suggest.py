@@ -25,10 +25,18 @@ def test_same_input_same_bytes(run: Run) -> None:
     assert run("suggest", "--target-batch", "138", "--json") == run("suggest", "--target-batch", "138", "--json")
 
 
-def test_the_target_is_required(run: Run) -> None:
-    code, out, err = run("suggest")
+def test_the_target_is_required_outside_the_default_request(run: Run) -> None:
+    target = json.loads(run("suggest", "--json")[1])["request"]["target_batch"]
+    assert target == {"value": 138, "source": "default request"}
+    code, out, err = run("suggest", *DGX1)
     assert (code, out) == (2, "")
     assert err == "planner: --target-batch must be given, got 'nothing'; say the wanted mini-batch in samples\n"
+
+
+def test_an_unknown_name_is_reported_before_the_missing_target(run: Run) -> None:
+    code, _, err = run("suggest", "--network", "resnet5")
+    assert code == 2
+    assert err.startswith("planner: network must be a known name, got 'resnet5'; did you mean 'resnet50'?")
 
 
 def test_top_and_pareto(run: Run) -> None:
