@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import catalog
+from planner.cli.parsing import NOTHING
 from planner.cli.values import DEFAULT, DEFAULT_REQUEST, Values, from_settings, merge
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster
@@ -20,7 +21,7 @@ from planner.domain.dataset import Dataset
 from planner.domain.network import Network
 from planner.domain.request import Problem, Sourced
 from planner.domain.scenario import NO_SCENARIO, Scenario
-from planner.errors import CoverageError, ParameterError
+from planner.errors import CoverageError, InputFileError, ParameterError
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
 
@@ -65,11 +66,18 @@ def with_base(values: Values, command: str) -> tuple[Values, str]:
     if "cluster" in values or "calibration" in values:
         beside = "--cluster" if "cluster" in values else "--calibration"
         remedy = "name a network; 'planner show networks' lists them"
-        raise ParameterError("--network", f"given beside {beside}", "nothing", remedy)
+        raise ParameterError("--network", f"given beside {beside}", NOTHING, remedy)
     defaults = from_settings(catalog.default_request(), DEFAULT_REQUEST, command)
-    own = own_calibration()
-    hint = f"this machine has its own calibration {own.name!r}; --network NAME uses it" if own else ""
-    return merge(values, defaults), hint
+    return merge(values, defaults), _hint()
+
+
+def _hint() -> str:
+    """Return that an own calibration exists; the default request does not use it, so a broken one is only told of."""
+    try:
+        own = own_calibration()
+    except InputFileError as error:
+        return f"an own calibration cannot be used: {error}"
+    return f"this machine has its own calibration {own.name!r}; --network NAME uses it" if own else ""
 
 
 def _check_names(values: Values) -> None:
@@ -95,24 +103,38 @@ def own_calibration(accelerator: str | None = None) -> Calibration | None:
 def machine_of(values: Values) -> Machine:
     """Return cluster and calibrations; a calibration without a cluster implies cluster ``local``, its one node."""
     named = tuple(catalog.find_calibration(name) for name in _list(values, "calibration"))
-    bundled_request = "network" in values and values["network"].source == DEFAULT_REQUEST
+    cluster, source, own = _cluster(values, named)
+    named_by = values["calibration"].source if named else ""
+    chosen, where = _in_order((named_by, named), (OWN, own), ("bundled", catalog.calibrations_for(cluster)))
+    if named:
+        chosen = tuple(one if one in named else _without_products(one) for one in chosen)
+    sources: Values = {
+        "cluster": Sourced(cluster.name, source),
+        "calibration": Sourced(tuple(one.name for one in chosen), where),
+    }
+    return Machine(cluster, chosen, bool(named), sources)
+
+
+def _cluster(values: Values, named: tuple[Calibration, ...]) -> tuple[Cluster, str, tuple[Calibration, ...]]:
+    """Return the cluster, its source, and this machine's own calibration where it is one of the cluster's device."""
     if "cluster" in values:
-        cluster = catalog.find_cluster(values["cluster"].value)
-        source = values["cluster"].source
-        own = None if bundled_request else own_calibration(cluster.node.accelerator.name)
+        cluster, source = catalog.find_cluster(values["cluster"].value), values["cluster"].source
+        own = None if values["network"].source == DEFAULT_REQUEST else own_calibration(cluster.node.accelerator.name)
     else:
         own = own_calibration()
         cluster, source = _local(named, own)
-        own = own if own and own.accelerator == cluster.node.accelerator.name else None
-    others = ((own,) if own else ()) + tuple(catalog.calibrations_for(cluster))
-    unnamed = tuple(_without_products(one) for one in others if one not in named) if named else others
-    calibrations = named + unnamed
-    where = values["calibration"].source if named else OWN if own else "bundled" if others else DEFAULT
-    sources: Values = {
-        "cluster": Sourced(cluster.name, source),
-        "calibration": Sourced(tuple(one.name for one in calibrations), where),
-    }
-    return Machine(cluster, calibrations, bool(named), sources)
+    return cluster, source, (own,) if own and own.accelerator == cluster.node.accelerator.name else ()
+
+
+def _in_order(*groups: tuple[str, tuple[Calibration, ...]]) -> tuple[tuple[Calibration, ...], str]:
+    """Return the calibrations of (source, calibrations) groups, each once, and the sources that had any."""
+    chosen: tuple[Calibration, ...] = ()
+    used = []
+    for source, found in groups:
+        new = tuple(one for one in found if one not in chosen)
+        chosen += new
+        used += [source] if new else []
+    return chosen, ", then ".join(used) or DEFAULT
 
 
 def _without_products(calibration: Calibration) -> Calibration:
@@ -128,13 +150,9 @@ def _local(named: tuple[Calibration, ...], own: Calibration | None) -> tuple[Clu
             return Cluster(LOCAL, 1, calibration.node), "calibration" if named else OWN
     if named:
         what = f"calibration {named[0].name!r}"
-        raise ParameterError("--cluster", f"given beside {what}, which records no node", "nothing")
-    raise ParameterError(
-        "--cluster or --calibration",
-        "given with --network",
-        "neither, and this machine has no calibration of its own",
-        "name a cluster ('planner show clusters'), or measure this machine with 'planner calibrate'",
-    )
+        raise ParameterError("--cluster", f"given beside {what}, which records no node", NOTHING)
+    remedy = "this machine has no calibration of its own: name a cluster, or measure with 'planner calibrate'"
+    raise ParameterError("--cluster or --calibration", "given with --network", NOTHING, remedy)
 
 
 def check_nodes(cluster: Cluster, values: Values) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from planner.cli import output
 from planner.cli.inputs import Case, Machine
+from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, OPTION, Values, merge
 from planner.domain.cluster import Cluster
@@ -55,7 +56,7 @@ def completed(values: Values, cluster: Cluster) -> Values:
         raise ParameterError("--mode", "sync or async, one of them", ",".join(chosen["mode"].value))
     if "mini_batch" not in chosen:
         if "sub_batch" not in chosen:
-            raise ParameterError("--sub-batch", "given", "nothing", "say the samples of one pass, or --mini-batch")
+            raise ParameterError("--sub-batch", "given", NOTHING, "say the samples of one pass, or --mini-batch")
         return chosen
     if "sub_batch" in chosen and chosen["sub_batch"].source == OPTION:
         raise ParameterError("--mini-batch", "given without --sub-batch", chosen["mini_batch"].value)

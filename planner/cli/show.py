@@ -10,7 +10,7 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.parsing import choice
+from planner.cli.parsing import NOTHING, choice
 from planner.costs.terms import TERMS
 from planner.errors import ParameterError
 from planner.formats.calibration import write_calibration
@@ -45,7 +45,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     """Show a list, or one thing, as tables or as one document."""
     shelves = {"networks": _networks, "clusters": _clusters, "calibrations": _calibrations}
     if "what" not in arguments:
-        raise ParameterError("what to show", "one of " + ", ".join(shelves), "nothing")
+        raise ParameterError("what to show", "one of " + ", ".join(shelves), NOTHING)
     what = str(choice(*shelves)("what to show", arguments["what"]))
     shelf, as_json = shelves[what](), "json" in arguments
     if "item" in arguments:

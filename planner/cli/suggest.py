@@ -7,6 +7,7 @@ from typing import Any
 
 from planner.cli import output
 from planner.cli.inputs import Case, Machine
+from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, OPTION, Values, merge
 from planner.domain.request import Sourced, SpaceRequest
@@ -23,7 +24,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     """Answer a request: gather values, resolve names, search, write; NothingFitsError when an answer has no plan."""
     values = gather("suggest", arguments)
     if "target_batch" not in values:
-        raise ParameterError("--target-batch", "given", "nothing", "say the wanted mini-batch in samples")
+        raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
     machine, resolved = resolve(values)
     suggestions = [answer(case, values) for case in resolved]
     _write(suggestions, machine, as_json="json" in arguments)

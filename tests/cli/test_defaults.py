@@ -114,7 +114,9 @@ def test_an_own_calibration_of_an_absent_device_is_not_used(
     monkeypatch.setattr(inputs, "present_accelerators", lambda: ("another-cpu",))
     code, out, err = run("suggest", "--target-batch", "16", "--network", "resnet18")
     assert (code, out) == (2, "")
-    assert err.startswith("planner: --cluster or --calibration must be given with --network, got ")
+    assert err.startswith(
+        "planner: --cluster or --calibration must be given with --network, got nothing; this machine has"
+    )
 
 
 def test_a_named_calibration_implies_cluster_local(run: Run, named_file: str) -> None:
@@ -138,7 +140,7 @@ def test_a_missing_network_is_named(flag: str, run: Run) -> None:
     code, out, err = run("suggest", "--target-batch", "138", flag, "tsubame-kfc")
     assert (code, out) == (2, "")
     remedy = "name a network; 'planner show networks' lists them"
-    assert err == f"planner: --network must be given beside {flag}, got 'nothing'; {remedy}\n"
+    assert err == f"planner: --network must be given beside {flag}, got nothing; {remedy}\n"
 
 
 def test_an_unknown_name_is_reported_before_what_is_missing(run: Run) -> None:
@@ -227,3 +229,20 @@ def test_a_calibration_without_the_precision_is_exit_5(run: Run, tmp_path: Path)
 
 def test_a_precision_that_the_device_lacks_is_exit_5(run: Run) -> None:
     assert run("predict", "--nodes", "8", "--sub-batch", "8", "--precision", "fp16")[0] == 5
+
+
+def test_a_broken_own_calibration_does_not_stop_the_default_request(run: Run, own: Calibration) -> None:
+    assert own.name == "mine"
+    (catalog.own_calibrations_folder() / "20270101T000000-broken.json").write_text("{")
+    code, out, err = run("suggest", "--target-batch", "138", "--json")
+    assert (code, json.loads(out)["status"]) == (0, "found")
+    assert err.startswith("planner: an own calibration cannot be used: ")
+    assert run("suggest", "--target-batch", "16", "--network", "resnet18")[0] == 3
+
+
+def test_named_calibrations_go_before_bundled_ones(run: Run) -> None:
+    arguments = ("--network", "sprint-15", "--cluster", "tsubame-kfc", "--target-batch", "138", "--mode", "async")
+    values = request_of(run("suggest", *arguments, "--calibration", "tsubame-kfc", "--json"))
+    assert values["calibration"] == {"value": ["tsubame-kfc"], SOURCE: "option"}
+    values = request_of(run("suggest", *arguments, "--json"))
+    assert values["calibration"] == {"value": ["tsubame-kfc"], SOURCE: "bundled"}

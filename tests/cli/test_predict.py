@@ -53,7 +53,7 @@ OUTCOME = "an asynchronous mini-batch is an outcome: give --sub-batch"
 ASYNC_TWICE = ("--sub-batch", "8", "--mode", "async", "--accumulation", "2")
 MANY = ("--sub-batch", "1:1000", "--nodes", "1:64")
 REFUSALS = {
-    (): "--sub-batch must be given, got 'nothing'; say the samples of one pass, or --mini-batch",
+    (): "--sub-batch must be given, got nothing; say the samples of one pass, or --mini-batch",
     ("--mini-batch", "100"): f"{MULTIPLE} 100; the nearest are 96 and 104",
     ("--mini-batch", "4"): f"{MULTIPLE} 4; the nearest are 8 and 16",
     ("--mini-batch", "64", "--sub-batch", "8"): "--mini-batch must be given without --sub-batch, got 64",

@@ -52,5 +52,5 @@ def test_what_to_show_is_needed(run: Run) -> None:
     assert run("show") == (
         2,
         "",
-        "planner: what to show must be one of networks, clusters, calibrations, got 'nothing'\n",
+        "planner: what to show must be one of networks, clusters, calibrations, got nothing\n",
     )

@@ -30,7 +30,7 @@ def test_the_target_is_required_outside_the_default_request(run: Run) -> None:
     assert target == {"value": 138, "source": "default request"}
     code, out, err = run("suggest", *DGX1)
     assert (code, out) == (2, "")
-    assert err == "planner: --target-batch must be given, got 'nothing'; say the wanted mini-batch in samples\n"
+    assert err == "planner: --target-batch must be given, got nothing; say the wanted mini-batch in samples\n"
 
 
 def test_an_unknown_name_is_reported_before_the_missing_target(run: Run) -> None:
