@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from planner.costs.collectives import COLLECTIVE_TERMS
+from planner.costs.cpu import CPU_TERMS
 from planner.costs.features import FeatureMap, Settings, Work
 from planner.costs.kernels import KERNEL_TERMS
 from planner.costs.transfers import TRANSFER_TERMS
@@ -17,7 +18,7 @@ from planner.errors import ParameterError, UnknownNameError
 __all__ = ["TERMS", "FeatureMap", "Settings", "Work", "evaluate", "extrapolates", "features_of", "term_named"]
 
 TERMS: Mapping[str, FeatureMap] = frozen_map(
-    {term.name: term for term in (*KERNEL_TERMS, *COLLECTIVE_TERMS, *TRANSFER_TERMS)}
+    {term.name: term for term in (*KERNEL_TERMS, *CPU_TERMS, *COLLECTIVE_TERMS, *TRANSFER_TERMS)}
 )
 
 RANGE_MARGIN = 0.05

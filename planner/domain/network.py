@@ -91,6 +91,12 @@ class Layer:
         assert isinstance(value, int)  # noqa: S101 - checked when the layer was made
         return value
 
+    def number(self, key: str) -> float:
+        """Return a ``float`` attribute."""
+        value = self.attributes[key]
+        assert isinstance(value, int | float)  # noqa: S101 - checked when the layer was made
+        return float(value)
+
     def pair(self, key: str) -> tuple[int, int]:
         """Return a ``pair`` attribute as (height, width)."""
         value = self.attributes[key]

@@ -22,6 +22,7 @@ LEAST_ROWS = {"gemm": 6, "convolution": 8}
 LEAST_TRAFFIC_ROWS = 3
 OWN_REGIME = ("im2col", "col2im", "update", "softmax")
 """Kinds of bytes that do not behave like the others; they take no part in the common ``pointwise`` entry."""
+CPU_TERMS = {"convolution": "cpu.convolution", "gemm": "cpu.product"}
 TILES_AND_SHAPES = ((128.0, 64.0), (128.0, 128.0, 256.0, 128.0, 64.0, 64.0))
 
 
@@ -115,6 +116,8 @@ def _candidates(
 def _shapes(key: tuple[str, str, str, str, str], accelerator: Accelerator | None) -> Iterator[tuple[str, Settings]]:
     """Yield the terms and settings that compete for a key."""
     _, kind, direction, _, _ = key
+    if accelerator is not None and accelerator.kind == "cpu":
+        yield CPU_TERMS.get(kind, "cpu.traffic"), {"direction": direction}
     if kind == "convolution":
         yield "convolution.classes", {"direction": direction}
         yield "work.linear", {}

@@ -1,0 +1,142 @@
+"""Feature maps of kernels on a CPU, whose cost differs in kind from a GPU's.
+
+Three effects are modelled besides arithmetic and traffic:
+
+- vector instructions: channels come in blocks of ``lanes`` (setting; 16 fp32 numbers of 512 bits), so FLOP count with
+  channels rounded up to whole blocks;
+- products with a vector: where a side of the product is 1 the library takes another path, bound by memory;
+- caches: operands of a product of more than ``cache_bytes`` (setting; 1 MiB) come from further away, and rows of the
+  result that lie whole pages apart push each other out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked
+from planner.costs.work import flop, operand_bytes, output_size, product
+from planner.domain.arrays import FloatArray
+
+__all__ = ["CPU_TERMS"]
+
+LANES = 16.0
+CACHE_BYTES = 2.0**20
+PAGE_BYTES = 4096
+"""Rows that start this far apart share the same few cache lines, and pages."""
+FEW_CHANNELS = 4
+WIDTH_BLOCK = 6
+"""Output columns that a convolution kernel keeps in registers at once."""
+
+CONVOLUTION_COLUMNS = (
+    "calls", "flop_3x3", "flop_1x1", "flop_1x1_strided", "flop_few_channels", "flop_other", "x_bytes", "y_bytes",
+    "w_bytes", "im2col_bytes", "blocked_flop", "blocked_width_flop", "y_bytes_few_channels",
+)  # fmt: skip
+PRODUCT_COLUMNS = (
+    "calls", "flop", "blocked_flop", "a_bytes", "b_bytes", "c_bytes", "a_bytes_vector", "c_bytes_vector",
+    "a_bytes_far", "c_bytes_far", "a_bytes_far_vector", "c_bytes_far_vector",
+    "c_bytes_aliased",
+)  # fmt: skip
+
+
+def _far(operand_bytes: FloatArray, settings: Settings) -> FloatArray:
+    """Return the bytes of an operand that is larger than the cache, else 0."""
+    return operand_bytes * (operand_bytes > number(settings, "cache_bytes", CACHE_BYTES))
+
+
+def _blocks(count: FloatArray, block: float) -> FloatArray:
+    """Return a count rounded up to whole blocks."""
+    return np.ceil(count / block) * block
+
+
+def _convolution(work: Work, settings: Settings) -> FloatArray:
+    size = column(work, "itemsize")
+    w_bytes, x_bytes, y_bytes = operand_bytes(work)
+    images, in_c, out_c, groups, k_h, k_w, stride_h, stride_w = (
+        column(work, name)
+        for name in ("images", "in_c", "out_c", "groups", "k_h", "k_w", "stride_h", "stride_w")
+    )  # fmt: skip
+    height, width = output_size(work)
+    count, few = flop(work), in_c <= FEW_CHANNELS
+    point, unit_stride = (k_h == 1) & (k_w == 1), (stride_h == 1) & (stride_w == 1)
+    is_3x3 = (k_h == 3) & (k_w == 3) & unit_stride & ~few
+    lanes = number(settings, "lanes", LANES)
+    inner = np.where(few, in_c / groups, _blocks(in_c / groups, lanes))
+    blocked = inner * _blocks(out_c / groups, lanes) * groups * (2 * images * height * width * k_h * k_w)
+    return stacked(
+        [
+            1.0,
+            count * is_3x3,
+            count * (point & unit_stride & ~few),
+            count * (point & ~unit_stride & ~few),
+            count * few,
+            count * ~(is_3x3 | point | few),
+            x_bytes,
+            y_bytes,
+            w_bytes,
+            size * images * (height * width * (in_c * k_h * k_w)) * ~point,
+            blocked,
+            blocked * (_blocks(width, WIDTH_BLOCK) / width),
+            y_bytes * few,
+        ]
+    )
+
+
+def _product(work: Work, settings: Settings) -> FloatArray:
+    m, n, k, batch = product(work)
+    a_bytes, b_bytes, c_bytes = operand_bytes(work)
+    lanes = number(settings, "lanes", LANES)
+    vector = np.minimum(np.minimum(m, n), k) == 1
+    far_a, far_c = _far(a_bytes, settings), _far(c_bytes, settings)
+    return stacked(
+        [
+            1.0,
+            flop(work),
+            2 * k * batch * (_blocks(m, lanes) * _blocks(n, lanes)) * ~vector,
+            a_bytes * ~vector,
+            b_bytes,
+            c_bytes * ~vector,
+            a_bytes * vector,
+            c_bytes * vector,
+            far_a * ~vector,
+            far_c * ~vector,
+            far_a * vector,
+            far_c * vector,
+            c_bytes * ~vector * (n * column(work, "itemsize") % PAGE_BYTES == 0),
+        ]
+    )
+
+
+def _traffic(work: Work, _settings: Settings) -> FloatArray:
+    elements = column(work, "elements")
+    return stacked(
+        [
+            1.0,
+            elements,
+            np.maximum(column(work, "traffic") - elements, 0),
+        ]
+    )
+
+
+CPU_TERMS = (
+    FeatureMap(
+        "cpu.convolution",
+        lambda _settings: CONVOLUTION_COLUMNS,
+        _convolution,
+        doc="launch, FLOP by class (3x3, 1x1, 1x1 strided, at most 4 channels in, other), bytes of x, y, w and of "
+        "im2col, FLOP of whole channel blocks and of whole blocks of output columns",
+    ),
+    FeatureMap(
+        "cpu.product",
+        lambda _settings: PRODUCT_COLUMNS,
+        _product,
+        doc="launch, FLOP, FLOP of whole blocks, operand bytes apart for products with a vector, bytes of operands "
+        "beyond the cache",
+    ),
+    FeatureMap(
+        "cpu.traffic",
+        lambda _settings: ("calls", "elements", "other_elements"),
+        _traffic,
+        doc="launch, elements, further elements read or written (of pooling: those written), bytes of operands "
+        "beyond the cache",
+    ),
+)

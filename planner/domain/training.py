@@ -1,0 +1,25 @@
+"""Timed training steps: what a framework really took, to compare with the sum of its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.domain.arrays import check_count, check_not_negative, check_positive
+from planner.domain.network import Network
+
+__all__ = ["TimedStep"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStep:
+    """The time of one gradient computation, forward and backward without an update: median and spread."""
+
+    network: Network
+    sub_batch: int
+    time_s: float
+    spread_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_count("sub_batch", self.sub_batch)
+        check_positive("time", self.time_s, "s")
+        check_not_negative("spread", self.spread_s, "s")

@@ -1,0 +1,1 @@
+"""Measure this machine: kernels as training calls them, and short training steps. PyTorch lives here."""

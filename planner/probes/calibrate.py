@@ -1,0 +1,343 @@
+"""The measuring loop: designed points in random order within a budget, and a reference kernel that finds bad stretches.
+
+A busy host can slow a CPU many times over for tens of seconds without any spread in the timings of one point. So a
+reference kernel is timed between short stretches of points; where it is slower than in the run's quiet part, the
+points of that stretch are measured again, last. What time is left goes to a second pass over all points.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from planner.domain.arrays import check_positive
+from planner.domain.cluster import Accelerator, Node
+from planner.domain.samples import Samples
+from planner.domain.training import TimedStep
+from planner.probes.machine import cpu_steal_s, describe_cpu
+from planner.probes.points import SEED, Point, designed_points
+from planner.probes.resume import Measured, append_measured, read_measured, start_file
+from planner.probes.timing import Call, Timing, keep_freed_memory, time_call
+from planner.probes.torch_package import import_torch
+
+__all__ = ["Bench", "Measurement", "Progress", "measure_cpu", "measure_points"]
+
+STRETCH_S = 0.7
+DISTURBED = 1.2
+"""A stretch is disturbed where the reference takes this much longer than in the quiet part of the run."""
+QUIET_SHARE = 0.25
+"""The quiet part: the reference timings up to this quantile."""
+LARGEST_TIMES_BEFORE_STOP = 0.97
+REFERENCE_REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: points with a timing of all points, seconds used of the budget, points in bad stretches."""
+
+    done: int
+    total: int
+    elapsed_s: float
+    budget_s: float
+    disturbed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What was measured, on what."""
+
+    samples: Samples
+    steps: tuple[TimedStep, ...]
+    accelerator: Accelerator
+    node: Node
+
+
+class Bench(Protocol):
+    """What the loop needs of a device."""
+
+    def clock(self) -> float:
+        """Return the wall time [s]."""
+
+    def time(self, point: Point) -> Timing:
+        """Return the time of a point's call."""
+
+    def reference(self) -> float:
+        """Return the time of the reference kernel [s]."""
+
+
+def measure_cpu(
+    budget_s: float = 55.0,
+    *,
+    resume: Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Measurement:
+    """Return timed kernels and training steps of this CPU, on one pinned thread.
+
+    Parameters
+    ----------
+    budget_s : float
+        Wall time to spend, loading PyTorch included [s].
+    resume : Path, optional
+        File of partial samples: continued where circumstances agree, kept when the run is interrupted, deleted when it
+        ends well.
+    progress : callable, optional
+
+    Raises
+    ------
+    MissingPackageError
+        PyTorch is not installed.
+    ParameterError
+        The budget is not positive.
+    OutputError
+        The file of partial samples cannot be written.
+    """
+    check_positive("budget", budget_s, "seconds")
+    start = time.perf_counter()
+    torch = import_torch()
+    from planner.probes.steps import timed_steps  # noqa: PLC0415 - modules of torch
+
+    accelerator, node, circumstances = describe_cpu()
+    steal = cpu_steal_s()
+    with _one_thread(torch):
+        circumstances |= {
+            "framework": f"pytorch {torch.__version__}",
+            "threads": "1",
+            "allocator": "freed memory kept" if keep_freed_memory() else "as it is",
+            "design": str(SEED),
+            "contained": "bias",
+        }
+        steps = timed_steps()
+        bench = _TorchBench()
+        left = budget_s - (time.perf_counter() - start)
+        samples = measure_points(
+            bench,
+            designed_points(),
+            max(left, 0.0),
+            circumstances,
+            device=accelerator.name,
+            resume=resume,
+            progress=progress,
+        )
+    after = cpu_steal_s()
+    if steal is not None and after is not None:
+        circumstances["steal_during_s"] = f"{after - steal:.2f}"
+    samples = replace(samples, circumstances={**samples.circumstances, **circumstances})
+    accelerator = _with_measured_peaks(accelerator, samples)
+    return Measurement(samples, steps, accelerator, replace(node, accelerator=accelerator))
+
+
+def measure_points(
+    bench: Bench,
+    points: Sequence[Point],
+    budget_s: float,
+    circumstances: Mapping[str, str],
+    *,
+    device: str = "",
+    resume: Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Samples:
+    """Return the points' times as samples, as many as the budget allows; at least one stretch is measured.
+
+    Parameters
+    ----------
+    bench : Bench
+    points : sequence of Point
+    budget_s : float
+        Wall time to spend [s].
+    circumstances : mapping of str to str
+        Stored in the samples; those of :func:`lasting` must agree for an earlier run to be continued.
+    device : str
+    resume : Path, optional
+    progress : callable, optional
+    """
+    lasting = {key: value for key, value in circumstances.items() if key not in PASSING}
+    run = _Run(bench, {point.name: point for point in points}, budget_s, resume, progress)
+    if resume:
+        run.measured = read_measured(resume, lasting)
+        start_file(resume, lasting, run.measured)
+    run.first_pass()
+    run.further_passes()
+    if resume:
+        resume.unlink(missing_ok=True)
+    return run.samples(device, circumstances)
+
+
+PASSING = frozenset({"load_average", "steal_s", "steal_during_s"})
+"""Circumstances that say how a run went, not what was measured."""
+
+
+class _Run:
+    """One run of the loop: what is measured, and when to stop."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        points: Mapping[str, Point],
+        budget_s: float,
+        resume: Path | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.bench, self.points, self.budget_s, self.resume, self.progress = bench, points, budget_s, resume, progress
+        self.measured: list[Measured] = []
+        self.start_s = bench.clock()
+        self.random = np.random.default_rng(SEED)
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.bench.clock() - self.start_s
+
+    @property
+    def is_over(self) -> bool:
+        return self.elapsed_s >= LARGEST_TIMES_BEFORE_STOP * self.budget_s
+
+    def limit_s(self) -> float:
+        """Return the reference time above which a stretch counts as disturbed."""
+        return DISTURBED * float(np.quantile([made.reference_s for made in self.measured], QUIET_SHARE))
+
+    def quiet(self) -> dict[str, list[Measured]]:
+        """Return the timings of every point outside of disturbed stretches."""
+        limit = self.limit_s() if self.measured else 0.0
+        found: dict[str, list[Measured]] = {name: [] for name in self.points}
+        for made in self.measured:
+            if made.reference_s <= limit and made.name in found:
+                found[made.name].append(made)
+        return found
+
+    def first_pass(self) -> None:
+        """Measure every point that has no timing yet."""
+        known = {made.name for made in self.measured}
+        self.measure([name for name in self.points if name not in known])
+
+    def further_passes(self) -> None:
+        """Measure what was disturbed again, then the points with the fewest quiet timings, until time is up."""
+        while not self.is_over:
+            counts = {name: len(timings) for name, timings in self.quiet().items()}
+            fewest = min(counts.values())
+            if fewest >= MOST_PASSES:
+                return
+            self.measure([name for name, count in counts.items() if count == fewest])
+
+    def measure(self, names: Sequence[str]) -> None:
+        """Measure points in random order, in stretches between two reference timings."""
+        order = [names[position] for position in self.random.permutation(len(names))]
+        before, stretch, began = self.bench.reference(), [], self.bench.clock()
+        for position, name in enumerate(order):
+            stretch.append((name, self.bench.time(self.points[name])))
+            over = self.is_over
+            if over or position == len(order) - 1 or self.bench.clock() - began >= STRETCH_S:
+                after = self.bench.reference()
+                self.note(stretch, max(before, after))
+                before, stretch, began = after, [], self.bench.clock()
+            if over:
+                return
+
+    def note(self, stretch: Sequence[tuple[str, Timing]], reference_s: float) -> None:
+        """Keep a stretch, in the file too, and tell how far the run is."""
+        made = [Measured(name, t.time_s, t.spread_s, t.repeats, reference_s) for name, t in stretch]
+        self.measured += made
+        if self.resume:
+            append_measured(self.resume, made)
+        if self.progress:
+            seen = {timing.name for timing in self.measured}
+            quiet = sum(1 for timings in self.quiet().values() if timings)
+            self.progress(Progress(len(seen), len(self.points), self.elapsed_s, self.budget_s, len(seen) - quiet))
+
+    def samples(self, device: str, circumstances: Mapping[str, str]) -> Samples:
+        """Return a row for every point: the median of its quiet timings, else the least disturbed one."""
+        rows: list[Mapping[str, Any]] = []
+        everything: dict[str, list[Measured]] = {}
+        for made in self.measured:
+            everything.setdefault(made.name, []).append(made)
+        for name, quiet in self.quiet().items():
+            if name not in everything:
+                continue
+            timings = quiet or [min(everything[name], key=lambda made: made.reference_s)]
+            point = self.points[name]
+            rows.append(
+                {
+                    "kind": point.kind,
+                    "direction": point.direction,
+                    "precision": "fp32",
+                    "device": device,
+                    "library": "pytorch",
+                    **point.work,
+                    "time_s": statistics.median(made.time_s for made in timings),
+                    "spread_s": statistics.median(made.spread_s for made in timings),
+                    "repeats": sum(made.repeats for made in timings),
+                    "notes": "" if quiet else "measured while the machine was disturbed",
+                }
+            )
+        return Samples.from_rows(rows, circumstances)
+
+
+MOST_PASSES = 3
+
+
+class _TorchBench:
+    """PyTorch on this thread."""
+
+    def __init__(self) -> None:
+        from planner.probes.kernels import reference_call, timed_call  # noqa: PLC0415 - calls of torch
+        from planner.probes.operands import Operands  # noqa: PLC0415 - tensors of torch
+
+        self._operands = Operands()
+        self._timed_call = timed_call
+        self._reference: Call = reference_call(self._operands)
+        self._reference.run()
+
+    def clock(self) -> float:
+        return time.perf_counter()
+
+    def time(self, point: Point) -> Timing:
+        return time_call(self._timed_call(point, self._operands))
+
+    def reference(self) -> float:
+        times = []
+        for _ in range(REFERENCE_REPEATS):
+            start = time.perf_counter()
+            self._reference.run()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+
+@contextlib.contextmanager
+def _one_thread(torch: Any) -> Iterator[None]:
+    """Run on one thread, pinned to the last CPU that this process may use; undone afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    if allowed:
+        os.sched_setaffinity(0, {max(allowed)})
+    try:
+        yield
+    finally:
+        if allowed:
+            os.sched_setaffinity(0, allowed)
+        torch.set_num_threads(threads)
+
+
+LARGE_COPY_ELEMENTS = 1 << 21
+
+
+def _with_measured_peaks(accelerator: Accelerator, samples: Samples) -> Accelerator:
+    """Return the accelerator with the best rates that were measured: of a product, and of a copy beyond the caches."""
+    kind, number = samples.text["kind"], samples.number
+    products = kind == "gemm"
+    copies = (kind == "copy") & (number["elements"] >= LARGE_COPY_ELEMENTS)
+    if not (products.any() and copies.any()):
+        return accelerator
+    flop = 2 * number["m"] * number["n"] * number["k"] * number["batch"]
+    return replace(
+        accelerator,
+        peak_flop_per_s={"fp32": float(np.max((flop / samples.time_s)[products]))},
+        memory_bytes_per_s=float(np.max((4 * number["traffic"] / samples.time_s)[copies])),
+        source="measured on one thread: best matrix product, best copy of more than 8 MiB",
+    )

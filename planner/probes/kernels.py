@@ -1,0 +1,216 @@
+"""A timed PyTorch call of every kind and direction, given its point.
+
+Calls go to the operators that autograd itself calls, outside of autograd. What a training step has just written comes
+warm, weights and saved activations come cold (:mod:`planner.probes.operands`). Biases are part of the convolution and
+product calls, which fuse them: they have no call of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
+from planner.probes.operands import Operands
+from planner.probes.points import Point, convolution_output
+from planner.probes.timing import Call
+from planner.probes.torch_package import import_torch
+
+__all__ = ["reference_call", "timed_call"]
+
+LRN_WINDOW = 5
+DROPOUT_RATE = 0.5
+
+_Made = Call | Callable[[], object]
+
+
+def timed_call(point: Point, operands: Operands) -> Call:
+    """Return the call of a point, ready to be timed."""
+    torch = import_torch()
+    made = _CALLS[point.kind](torch, point, operands)
+    return made if isinstance(made, Call) else Call(made)
+
+
+def reference_call(operands: Operands) -> Call:
+    """Return a call of about 3 ms whose time shows whether the machine is disturbed: arithmetic, then memory."""
+    torch = import_torch()
+    x, weight, copied = operands.warm(2, 64, 56, 56), operands.warm(64, 64, 3, 3), operands.warm(1 << 22)
+    target = torch.empty_like(copied)
+    return Call(lambda: (torch.conv2d(x, weight, None, 1, 1), target.copy_(copied)))
+
+
+def _convolution(torch: Any, point: Point, operands: Operands) -> _Made:
+    work = point.work
+    height, width = convolution_output(work)
+    inputs = (work["images"], work["in_c"], work["in_h"], work["in_w"])
+    weights = (work["out_c"], work["in_c"] // work["groups"], work["k_h"], work["k_w"])
+    outputs = (work["images"], work["out_c"], height, width)
+    stride, padding = [work["stride_h"], work["stride_w"]], [work["pad_h"], work["pad_w"]]
+    weight = operands.cold(*weights)
+    if point.direction == FORWARD:
+        x, bias = operands.warm(*inputs), operands.warm(work["out_c"])
+        convolution = torch.ops.aten.convolution
+        rest = (stride, padding, [1, 1], False, [0, 0], work["groups"])
+        return lambda: convolution(x, next(weight), bias, *rest)
+    gradient, saved = operands.warm(*outputs), operands.cold(*inputs)
+    backward = torch.ops.aten.convolution_backward
+    masks = {BACKWARD_DATA: [True, False, False], BACKWARD_WEIGHT: [False, True, True]}
+    options = ([work["out_c"]], stride, padding, [1, 1], False, [0, 0], work["groups"], masks[point.direction])
+    kept = 4 * math.prod(weights) if point.direction == BACKWARD_WEIGHT else 0
+    return Call(lambda: backward(gradient, next(saved), next(weight), *options), kept)
+
+
+def _product(torch: Any, point: Point, operands: Operands) -> _Made:
+    """Make a linear layer's product in the layout of its direction: x·Wᵀ + b, g·W, gᵀ·x; weights of shape (out, in)."""
+    m, n, k = (point.work[name] for name in ("m", "n", "k"))
+    if point.direction == FORWARD:
+        x, bias, weight = operands.warm(n, k), operands.warm(m), operands.cold(m, k)
+        return lambda: torch.nn.functional.linear(x, next(weight), bias)
+    if point.direction == BACKWARD_DATA:
+        gradient, weight = operands.warm(n, k), operands.cold(k, m)
+        return lambda: gradient.mm(next(weight))
+    gradient, saved = operands.warm(k, m), operands.cold(k, n)
+    return Call(lambda: (gradient.t().mm(next(saved)), gradient.sum(0)), 4 * m * n)
+
+
+def _shape(point: Point) -> tuple[int, ...]:
+    geometry = point.geometry
+    return (geometry["images"], geometry["channels"], geometry["side"], geometry["side"])
+
+
+def _activation(torch: Any, point: Point, operands: Operands) -> _Made:
+    x = operands.warm(*_shape(point))
+    if point.direction == FORWARD:
+        return lambda: torch.relu(x)
+    saved = operands.cold(*x.shape)
+    return lambda: torch.ops.aten.threshold_backward(x, next(saved), 0)
+
+
+def _max_pool(torch: Any, point: Point, operands: Operands) -> _Made:
+    """Every call gets other numbers: the processor would learn where the largest of the same ones are."""
+    aten = torch.ops.aten
+    read = operands.cold(*_shape(point))
+    rest = ([point.geometry["window"]] * 2, [point.geometry["stride"]] * 2, [0, 0], [1, 1], False)
+    if point.direction == FORWARD:
+        return lambda: aten.max_pool2d_with_indices(next(read), *rest)
+    result, index = aten.max_pool2d_with_indices(next(read), *rest)
+    gradient = operands.warm(*result.shape)
+    return lambda: aten.max_pool2d_with_indices_backward(gradient, next(read), *rest, index)
+
+
+def _average_pool(torch: Any, point: Point, operands: Operands) -> _Made:
+    """Over the whole image as a mean, as global pooling is done; else over windows."""
+    aten, geometry = torch.ops.aten, point.geometry
+    x, saved = operands.warm(*_shape(point)), operands.cold(*_shape(point))
+    rest = ([geometry["window"]] * 2, [geometry["stride"]] * 2, [0, 0], False, True, None)
+    everywhere = geometry["window"] == geometry["side"]
+    if point.direction == FORWARD:
+        if everywhere:
+            return lambda: x.mean((2, 3), keepdim=True)
+        return lambda: aten.avg_pool2d(x, *rest)
+    if everywhere:
+        gradient = operands.warm(*x.shape[:2], 1, 1)
+        return lambda: gradient.expand(x.shape) / geometry["side"] ** 2
+    gradient = operands.warm(*aten.avg_pool2d(x, *rest).shape)
+    return lambda: aten.avg_pool2d_backward(gradient, next(saved), *rest)
+
+
+def _batch_norm(torch: Any, point: Point, operands: Operands) -> _Made:
+    aten = torch.ops.aten
+    x, saved = operands.warm(*_shape(point)), operands.cold(*_shape(point))
+    channels = x.shape[1]
+    weight, bias = operands.warm(channels), operands.warm(channels)
+    mean, variance = torch.zeros(channels), torch.ones(channels)
+    forward = (weight, bias, mean, variance, True, 0.1, 1e-5)
+    if point.direction == FORWARD:
+        return lambda: aten.native_batch_norm(x, *forward)
+    _, kept_mean, kept_scale = aten.native_batch_norm(x, *forward)
+    backward = (weight, mean, variance, kept_mean, kept_scale, True, 1e-5, [True, True, True])
+    return lambda: aten.native_batch_norm_backward(x, next(saved), *backward)
+
+
+def _through_autograd(torch: Any, run: Callable[[Any], Any], x: Any, *, forward: bool) -> _Made:
+    """Return a call of what PyTorch composes of several operators, as autograd runs it."""
+    x = x.detach().requires_grad_()
+    if forward:
+        return lambda: run(x)
+    result = run(x)
+    gradient = torch.ones_like(result)
+    return lambda: torch.autograd.grad(result, x, gradient, retain_graph=True)
+
+
+def _lrn(torch: Any, point: Point, operands: Operands) -> _Made:
+    def run(x: Any) -> Any:
+        return torch.nn.functional.local_response_norm(x, LRN_WINDOW)
+
+    return _through_autograd(torch, run, operands.warm(*_shape(point)).abs(), forward=point.direction == FORWARD)
+
+
+def _dropout(torch: Any, point: Point, operands: Operands) -> _Made:
+    x = operands.warm(*_shape(point))
+    if point.direction == FORWARD:
+        x = x.detach().requires_grad_()
+        return lambda: torch.nn.functional.dropout(x, DROPOUT_RATE, training=True)
+    mask = operands.cold(*x.shape)
+    return lambda: x * next(mask)
+
+
+def _add(_torch: Any, point: Point, operands: Operands) -> _Made:
+    x, other = operands.warm(*_shape(point)), operands.cold(*_shape(point))
+    if point.direction == FORWARD:
+        return lambda: x + next(other)
+    total = x.clone()
+    return lambda: total.add_(next(other))
+
+
+def _concat(torch: Any, point: Point, operands: Operands) -> _Made:
+    """Join four parts; backward each part of the gradient is a view."""
+    images, channels, side, _ = _shape(point)
+    quarter = channels // 4
+    parts = [operands.warm(images, c, side, side) for c in (quarter, quarter, quarter, channels - 3 * quarter)]
+    x = operands.warm(images, channels, side, side)
+    if point.direction == FORWARD:
+        return lambda: torch.cat(parts, 1)
+    return lambda: [x.narrow(1, i * quarter, quarter) for i in range(4)]
+
+
+def _copy(_torch: Any, point: Point, operands: Operands) -> _Made:
+    x = operands.cold(*_shape(point))
+    return lambda: next(x).clone()
+
+
+def _softmax(torch: Any, point: Point, operands: Operands) -> _Made:
+    logits = operands.warm(point.geometry["images"], point.geometry["classes"])
+    targets = torch.arange(logits.shape[0]) % logits.shape[1]
+
+    def run(x: Any) -> Any:
+        return torch.nn.functional.cross_entropy(x, targets)
+
+    return _through_autograd(torch, run, logits, forward=point.direction == FORWARD)
+
+
+def _update(torch: Any, point: Point, operands: Operands) -> _Made:
+    """Stochastic gradient descent with momentum on one tensor of parameters."""
+    parameter = torch.nn.Parameter(operands.warm(point.work["elements"]).clone())
+    parameter.grad = operands.warm(point.work["elements"]) * 1e-6
+    optimizer = torch.optim.SGD([parameter], lr=1e-3, momentum=0.9)
+    step: Callable[[], object] = optimizer.step
+    return step
+
+
+_CALLS: Mapping[str, Callable[[Any, Point, Operands], _Made]] = {
+    "convolution": _convolution,
+    "gemm": _product,
+    "activation": _activation,
+    "max_pool": _max_pool,
+    "average_pool": _average_pool,
+    "batch_norm": _batch_norm,
+    "lrn": _lrn,
+    "dropout": _dropout,
+    "add": _add,
+    "concat": _concat,
+    "copy": _copy,
+    "softmax": _softmax,
+    "update": _update,
+}

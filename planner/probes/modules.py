@@ -1,0 +1,204 @@
+"""A PyTorch module of any network, and the time of a real gradient computation with it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from planner.domain.arrays import check_count
+from planner.domain.network import INPUT, Layer, Network
+from planner.domain.shapes import Shape, input_shapes, layer_shapes
+from planner.probes.timing import Timing, keep_freed_memory, summary
+from planner.probes.torch_package import import_torch
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["build_module", "gradient_time"]
+
+
+WARM_UP_STEPS = 3
+
+
+def build_module(network: Network) -> torch.nn.Module:
+    """Return a module whose ``forward(samples, targets)`` is the network's loss.
+
+    The loss is the weighted sum of the network's ``loss`` layers; without one it is the mean of the last layer's
+    output. A value is released after its last reader, as local variables of a hand-written module are; activations are
+    not done in place.
+
+    Parameters
+    ----------
+    network : Network
+
+    Returns
+    -------
+    torch.nn.Module
+        ``samples``: tensor of shape (n, *network.input_shape); ``targets``: tensor of class numbers of shape (n,), or
+        (n, positions) where the loss reads a sequence.
+
+    Raises
+    ------
+    MissingPackageError
+        PyTorch is not installed.
+    ParameterError
+        The network's shapes do not fit together.
+    """
+    library = import_torch()
+    base: Any = library.nn.Module
+    shapes = layer_shapes(network)
+    last_reader = {source: layer.name for layer in network.layers for source in layer.inputs}
+    losses = [layer.name for layer in network.layers if layer.kind == "loss"]
+
+    class Graph(base):  # type: ignore[misc]  # imported as Any
+        """The network; see :func:`build_module`."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            made = [_PARTS[layer.kind](library, layer, input_shapes(layer, shapes)) for layer in network.layers]
+            self.parts = library.nn.ModuleList(part for part in made if isinstance(part, library.nn.Module))
+            self._calls: list[Callable[..., Any]] = made
+
+        def forward(self, samples: Any, targets: Any) -> Any:
+            values = {INPUT: samples}
+            for layer, call in zip(network.layers, self._calls, strict=True):
+                inputs = [values[source] for source in layer.inputs]
+                values[layer.name] = call(*inputs, targets) if layer.kind == "loss" else call(*inputs)
+                for source in layer.inputs:
+                    if last_reader[source] == layer.name:
+                        values.pop(source, None)
+            if losses:
+                return sum((values[name] for name in losses[1:]), values[losses[0]])
+            return values[network.layers[-1].name].mean()
+
+    graph: torch.nn.Module = Graph()
+    return graph
+
+
+def gradient_time(module: torch.nn.Module, network: Network, sub_batch: int, repeats: int = 5) -> Timing:
+    """Return the time of one gradient computation: loss forward and backward, gradients None before.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Of ``build_module(network)``.
+    network : Network
+    sub_batch : int
+    repeats : int
+        Timed, after three steps that are not: by then all memory has been touched.
+
+    Returns
+    -------
+    Timing
+        Median and spread over the repeats.
+    """
+    check_count("sub_batch", sub_batch)
+    check_count("repeats", repeats)
+    torch = import_torch()
+    keep_freed_memory()
+    generator = torch.Generator().manual_seed(sub_batch)
+    samples = torch.randn(sub_batch, *network.input_shape, generator=generator)
+    targets = _targets(torch, network, sub_batch, generator)
+    module.train()
+    times = []
+    for _ in range(repeats + WARM_UP_STEPS):
+        module.zero_grad(set_to_none=True)
+        start = time.perf_counter()
+        module(samples, targets).backward()
+        times.append(time.perf_counter() - start)
+    module.zero_grad(set_to_none=True)
+    return summary(times[WARM_UP_STEPS:])
+
+
+def _targets(library: Any, network: Network, sub_batch: int, generator: Any) -> torch.Tensor:
+    shapes = layer_shapes(network)
+    loss = next((layer for layer in network.layers if layer.kind == "loss"), None)
+    logits = shapes[loss.inputs[0]] if loss else (1,)
+    targets: torch.Tensor = library.randint(0, logits[-1], (sub_batch, *logits[:-1]), generator=generator)
+    return targets
+
+
+def _convolution(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    return torch.nn.Conv2d(
+        inputs[0][0],
+        layer.integer("channels"),
+        layer.pair("kernel"),
+        layer.pair("stride"),
+        layer.pair("padding"),
+        groups=layer.integer("groups"),
+        bias=bool(layer.attributes["bias"]),
+    )
+
+
+def _pool(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
+    kind = torch.nn.MaxPool2d if layer.attributes["mode"] == "max" else torch.nn.AvgPool2d
+    ceil = bool(layer.attributes["ceil"])
+    return kind(layer.pair("window"), layer.pair("stride"), layer.pair("padding"), ceil_mode=ceil)
+
+
+def _linear(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    return torch.nn.Linear(inputs[0][-1], layer.integer("features"), bias=bool(layer.attributes["bias"]))
+
+
+def _activation(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
+    functions = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "sigmoid": torch.nn.Sigmoid, "gelu": torch.nn.GELU}
+    return functions[str(layer.attributes["function"])]()
+
+
+def _batch_norm(torch: Any, _layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    kind = torch.nn.BatchNorm2d if len(inputs[0]) == 3 else torch.nn.BatchNorm1d
+    return kind(inputs[0][0])
+
+
+def _lrn(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
+    return torch.nn.LocalResponseNorm(layer.integer("window"))
+
+
+def _dropout(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
+    return torch.nn.Dropout(layer.number("rate"))
+
+
+def _global_pool(torch: Any, _layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
+    return torch.nn.AdaptiveAvgPool2d(1)
+
+
+def _flatten(torch: Any, _layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
+    return torch.nn.Flatten()
+
+
+def _add(_torch: Any, _layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
+    return lambda first, *others: sum(others, first)
+
+
+def _concat(torch: Any, _layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    axis = 2 if len(inputs[0]) == 2 else 1
+    return lambda *values: torch.cat(values, dim=axis)
+
+
+def _loss(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    weight = layer.number("weight")
+    classes = inputs[0][-1]
+
+    def loss(logits: Any, targets: Any) -> Any:
+        entropy = torch.nn.functional.cross_entropy(logits.reshape(-1, classes), targets.reshape(-1))
+        return entropy if math.isclose(weight, 1.0) else entropy * weight
+
+    return loss
+
+
+_PARTS: dict[str, Callable[[Any, Layer, tuple[Shape, ...]], Any]] = {
+    "convolution": _convolution,
+    "pool": _pool,
+    "global_pool": _global_pool,
+    "linear": _linear,
+    "activation": _activation,
+    "batch_norm": _batch_norm,
+    "lrn": _lrn,
+    "dropout": _dropout,
+    "add": _add,
+    "concat": _concat,
+    "flatten": _flatten,
+    "loss": _loss,
+}
