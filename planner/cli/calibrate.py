@@ -123,9 +123,15 @@ def fitted_from_files(folder: Path, name: str) -> Calibration:
 def fitted_here(values: Values, target: Target, date: str) -> Calibration:
     """Return the calibration that measuring this machine gives."""
     measurement = measured(values["budget"].value if "budget" in values else BUDGET_S, target.partial)
-    environment = measurement.samples.circumstances
-    provenance = Provenance(source=f"this machine: {measurement.accelerator.name}", date=date, environment=environment)
-    return fit_calibration(measurement.samples, target.name, measurement.accelerator, measurement.node, provenance)
+    provenance = Provenance(source=f"this machine: {measurement.accelerator.name}", date=date)
+    return fit_calibration(
+        measurement.samples,
+        target.name,
+        measurement.accelerator,
+        measurement.node,
+        provenance,
+        steps=measurement.steps,
+    )
 
 
 def _joined(parts: list[Samples]) -> Samples:
