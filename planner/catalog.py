@@ -42,9 +42,13 @@ __all__ = [
 
 PACKAGE = Path(__file__).resolve().parent
 BUNDLED = PACKAGE / "_bundled"
-# In a checkout calibrations stand beside the package; a wheel carries them inside.
-CALIBRATIONS = (PACKAGE.parent / "calibrations", BUNDLED / "calibrations")
+# A wheel carries the calibrations inside; in a checkout they stand beside the package.
+CALIBRATIONS = next(
+    folder for folder in (BUNDLED / "calibrations", PACKAGE.parent / "calibrations", BUNDLED) if folder.is_dir()
+)
 SETTINGS_FILE = "planner.toml"
+FILE_KEYS: Mapping[str, str] = {"network": ".toml", "dataset": ".toml", "cluster": ".toml", "calibration": ".json"}
+"""Settings whose value may be a file, and its suffix."""
 
 
 def names(what: str) -> tuple[str, ...]:
@@ -139,7 +143,7 @@ def find_cluster(text: str) -> Cluster:
 
 
 def _bundled_calibrations() -> dict[str, Path]:
-    return {path.stem: path for folder in reversed(CALIBRATIONS) for path in sorted(folder.glob("*.json"))}
+    return {path.stem: path for path in sorted(CALIBRATIONS.glob("*.json"))}
 
 
 def find_calibration(text: str) -> Calibration:
@@ -192,10 +196,23 @@ def newest_own_calibration(present: Collection[str]) -> Calibration | None:
 
 
 def read_settings(start: Path) -> Mapping[str, Any] | None:
-    """Return the values of the first ``planner.toml`` from a folder upward, or None where there is none."""
+    """Return the values of the first ``planner.toml`` from a folder upward, or None where there is none.
+
+    Files that it names are found from its own folder.
+    """
     folder = start.resolve()
     found = _first_file(parent / SETTINGS_FILE for parent in (folder, *folder.parents))
-    return None if found is None else read_settings_file(found)
+    if found is None:
+        return None
+    values = read_settings_file(found)
+    return {key: _from_folder(found.parent, value, FILE_KEYS.get(key)) for key, value in values.items()}
+
+
+def _from_folder(folder: Path, value: Any, suffix: str | None) -> Any:
+    if isinstance(value, list):
+        return [_from_folder(folder, one, suffix) for one in value]
+    is_file = suffix is not None and isinstance(value, str) and "=" not in value and _is_path(value, suffix)
+    return str(folder / value) if is_file else value
 
 
 def _first_file(paths: Iterable[Path]) -> Path | None:

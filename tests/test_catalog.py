@@ -48,7 +48,7 @@ def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     keep(folder, "a-device", make("a-device", "k80"))
     keep(folder, "tsubame-kfc", make("tsubame-kfc", "k80", "tsubame-kfc"))
     keep(folder, "z-other", make("z-other", "v100-sxm2-16gb"))
-    monkeypatch.setattr(catalog, "CALIBRATIONS", (folder, tmp_path / "none"))
+    monkeypatch.setattr(catalog, "CALIBRATIONS", folder)
     return folder
 
 
@@ -273,3 +273,19 @@ def test_catalog_starts_without_heavy_packages() -> None:
     heavy = ["pandas", "jsonschema", "torch", "sklearn", "scipy", "optuna", "typer", "rich"]
     done = subprocess.run([sys.executable, "-c", code, *heavy], check=True, capture_output=True, text=True)
     assert done.stdout == "[]\n"
+
+
+def test_files_named_in_settings_are_found_from_their_folder(tmp_path: Path) -> None:
+    lines = (
+        'format = "planner/settings"',
+        "version = 1",
+        'cluster = "mine.toml"',
+        'network = ["resnet50", "n/a.toml"]',
+    )
+    (tmp_path / "planner.toml").write_text("\n".join(lines))
+    below = tmp_path / "deep" / "er"
+    below.mkdir(parents=True)
+    found = catalog.read_settings(below)
+    assert found is not None
+    assert found["cluster"] == str(tmp_path / "mine.toml")
+    assert found["network"] == ["resnet50", str(tmp_path / "n" / "a.toml")]
