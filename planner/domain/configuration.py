@@ -10,8 +10,18 @@ from planner.domain.arrays import BoolArray, IntArray, check_count
 from planner.domain.precision import precision_named
 from planner.errors import ParameterError
 
-__all__ = ["MODES", "OPTIMIZERS", "STRATEGIES", "Configuration", "Configurations", "Settings"]
+__all__ = [
+    "LARGEST_MINI_BATCH",
+    "MODES",
+    "OPTIMIZERS",
+    "STRATEGIES",
+    "Configuration",
+    "Configurations",
+    "Settings",
+]
 
+LARGEST_MINI_BATCH = 10**15
+"""No more samples pass between two updates; far more than any data set holds, and exact in a float."""
 MODES = ("sync", "async")
 STRATEGIES = ("wait-free", "no-overlap")
 OPTIMIZERS = {
@@ -68,11 +78,19 @@ class Configuration:
             raise ParameterError("mode", "sync or async", self.mode)
         if self.mode == "async" and self.accumulation_steps != 1:
             raise ParameterError("accumulation_steps", "1 in an asynchronous plan", self.accumulation_steps)
+        if self.samples_per_update > LARGEST_MINI_BATCH:
+            rule = f"at most {LARGEST_MINI_BATCH:,} samples (GPUs x sub-batch x accumulation)"
+            raise ParameterError("the mini-batch", rule, self.samples_per_update)
 
     @property
     def gpus(self) -> int:
         """Accelerators in all."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def samples_per_update(self) -> int:
+        """GPUs x sub-batch x accumulation steps; the mini-batch where the configuration is synchronous."""
+        return self.gpus * self.sub_batch * self.accumulation_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +125,13 @@ class Configurations:
 
     @property
     def synchronous_mini_batch(self) -> IntArray:
-        """GPUs x sub-batch x accumulation steps, shape (n,); the mini-batch of synchronous configurations."""
-        return self.gpus * self.sub_batch * self.accumulation_steps
+        """GPUs x sub-batch x accumulation steps, shape (n,); the mini-batch of synchronous configurations.
+
+        Products above LARGEST_MINI_BATCH are LARGEST_MINI_BATCH + 1, as 64 bits might not hold them.
+        """
+        exact = self.gpus * self.sub_batch * self.accumulation_steps
+        about = self.gpus.astype(np.float64) * self.sub_batch * self.accumulation_steps
+        return np.where(about > LARGEST_MINI_BATCH, LARGEST_MINI_BATCH + 1, exact)
 
     def take(self, chosen: IntArray | BoolArray | slice) -> Configurations:
         """Return those at positions, where a mask is true, or of a slice."""

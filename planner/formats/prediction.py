@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from planner.domain.configuration import MODES, OPTIMIZERS, STRATEGIES, Configuration, Settings
+from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, STRATEGIES, Configuration, Settings
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import Prediction, Quantity
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
@@ -48,7 +48,11 @@ CONFIGURATION_TABLE = Table(
         Field("virtual_stages", Whole(), "stages of layers on each pipeline rank"),
         Field("sub_batch", Whole(), "samples of one pass"),
         Field("accumulation_steps", Whole(), "passes summed up before an update"),
-        Field("mini_batch", Nullable(_PRODUCT), "samples behind an update; null when asynchronous: a distribution"),
+        Field(
+            "mini_batch",
+            Nullable(Whole(most=LARGEST_MINI_BATCH)),
+            "samples behind an update; null when asynchronous: a distribution",
+        ),
         Field("recompute", Text(("none", "selective", "full")), "activations computed again in the backward pass"),
         Field("sharding", Whole(least=0, most=3), "stage of sharded state"),
         Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer", None),
@@ -168,7 +172,7 @@ def configuration_keys(configuration: Configuration, settings: Settings | None) 
         "virtual_stages": 1,
         "sub_batch": c.sub_batch,
         "accumulation_steps": c.accumulation_steps,
-        "mini_batch": None if c.mode == "async" else c.gpus * c.sub_batch * c.accumulation_steps,
+        "mini_batch": None if c.mode == "async" else c.samples_per_update,
         "recompute": "none",
         "sharding": 0,
     }

@@ -96,3 +96,10 @@ def test_tables_fit_80_columns(run: Run) -> None:
         assert (code, err) == (0, "")
         assert max(map(len, out.splitlines())) <= 80
         assert "alexnet on dgx1-v100" in out
+
+
+def test_an_absurd_mini_batch_is_refused(run: Run) -> None:
+    arguments = (*DGX1, "--nodes", "64", "--sub-batch", "1000000000", "--accumulation", "1000000000")
+    code, out, err = run("predict", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("planner: the mini-batch must be at most 1,000,000,000,000,000 samples")

@@ -7,7 +7,7 @@ import pytest
 
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
-from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.configuration import LARGEST_MINI_BATCH, Configuration, Configurations, Settings
 from planner.domain.dataset import Dataset
 from planner.domain.kernels import KernelCalls
 from planner.domain.messages import Groups
@@ -95,6 +95,22 @@ def test_configurations_round_trip_through_arrays() -> None:
     assert arrays.synchronous_mini_batch.tolist() == [192, 5]
     assert arrays.is_async.tolist() == [False, True]
     assert arrays.take(np.array([1])).one(0) == records[1]
+
+
+def test_a_mini_batch_larger_than_any_data_set_is_refused() -> None:
+    assert Configuration(10**6, 1, 10**9).samples_per_update == LARGEST_MINI_BATCH
+    for wrong in ((10**6, 1, 10**9, 2), (64, 8, 10**9, 10**9)):
+        with pytest.raises(ParameterError, match="the mini-batch must be at most 1,000,000,000,000,000 samples"):
+            Configuration(*wrong)
+    with pytest.raises(ParameterError, match="the mini-batch must be at most"):
+        Configuration(10**6, 2, 10**9, mode="async")
+
+
+def test_products_of_counts_do_not_wrap_around() -> None:
+    nodes, gpus, sub_batch, steps = np.array([[64, 8, 10**9, 10**9], [10**6, 4096, 10**9, 10**9], [1, 1, 3, 5]]).T
+    kinds = np.zeros(3, dtype=np.int64)
+    arrays = Configurations(nodes, gpus, sub_batch, steps, kinds, kinds, ("fp32",))
+    assert arrays.synchronous_mini_batch.tolist() == [LARGEST_MINI_BATCH + 1, LARGEST_MINI_BATCH + 1, 15]
 
 
 def test_settings_name_the_allowed_values() -> None:
