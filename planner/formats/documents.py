@@ -18,6 +18,8 @@ from planner.errors import InputFileError, OutputError
 
 __all__ = ["dump_json", "dump_toml", "key_order", "parse_text", "read_text", "write_file"]
 
+TWICE = re.compile(r"Cannot overwrite|Cannot declare|Duplicate inline table key '(.*)'")
+"""Messages of the TOML parser about a key given twice; only the last names it."""
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -32,16 +34,25 @@ def read_text(path: Path | str) -> str:
 
 
 def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:
-    """Return the keys of a TOML or JSON text; InputFileError names the line where it stops making sense."""
+    """Return the keys of a TOML or JSON text.
+
+    InputFileError names the line where it stops making sense, or the key that a table has twice.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            keys = [key for key, _ in pairs]
+            again = next(key for at, key in enumerate(keys) if key in keys[:at])
+            raise InputFileError(path, f"key must be given once, got {again!r} twice in a table")
+        return table
+
     try:
-        document = tomllib.loads(text) if syntax == "toml" else json.loads(text)
+        document = tomllib.loads(text) if syntax == "toml" else json.loads(text, object_pairs_hook=once)
     except json.JSONDecodeError as error:
         raise InputFileError(path, f"text must be JSON, got: {error.msg}", f"line {error.lineno}") from None
     except tomllib.TOMLDecodeError as error:
-        message, _, place = str(error).partition(" (at ")
-        line = re.match(r"line (\d+)", place)
-        where = f"line {line[1] if line else text.count(chr(10)) + 1}"
-        raise InputFileError(path, f"text must be TOML, got: {message}", where) from None
+        raise _toml_error(text, path, str(error)) from None
     except RecursionError:
         raise InputFileError(path, "tables must be nested less deeply") from None
     except ValueError as error:  # a whole number of thousands of digits
@@ -49,6 +60,16 @@ def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputFileError(path, f"document must be a table, got {type(document).__name__}")
     return document
+
+
+def _toml_error(text: str, path: str, said: str) -> InputFileError:
+    message, _, place = said.partition(" (at ")
+    found = re.match(r"line (\d+)", place)
+    line = int(found[1]) if found else text.count("\n") + 1
+    if found and (twice := TWICE.match(message)):
+        key = twice[1] or text.splitlines()[line - 1].partition("=")[0].strip().strip("[]")
+        return InputFileError(path, f"key must be given once, got {key!r} again", f"line {line}")
+    return InputFileError(path, f"text must be TOML, got: {message}", f"line {line}")
 
 
 def key_order(table: Mapping[str, Any]) -> list[str]:

@@ -84,6 +84,8 @@ def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
         key, colon, value = line[1:].partition(":")
         if not colon:
             raise InputFileError(path, f"comment must be '# key: value', got {line.strip()!r}", f"line {at + 1}")
+        if key.strip() in circumstances:
+            raise InputFileError(path, f"comment must be given once, got {key.strip()!r} again", f"line {at + 1}")
         circumstances[key.strip()] = value.strip()
     raise InputFileError(path, "header must follow the comments, got the end of the file", f"line {len(lines)}")
 

@@ -66,6 +66,25 @@ def test_document_must_be_a_table() -> None:
         parse_text("[1]", "x.json", "json")
 
 
+@pytest.mark.parametrize(
+    ("text", "syntax", "where", "problem"),
+    [
+        ('{"a": 1, "b": {"c": 1, "d": 2, "c": 3}}', "json", "", "key must be given once, got 'c' twice in a table"),
+        ("a = 1\nb = 2\na = 3\n", "toml", "line 3", "key must be given once, got 'a' again"),
+        ("[links]\nx = 1\n\n[links]\n", "toml", "line 4", "key must be given once, got 'links' again"),
+        ("a = { b = 1, b = 2 }\n", "toml", "line 1", "key must be given once, got 'b' again"),
+    ],
+)
+def test_a_key_given_twice_is_named(text: str, syntax: str, where: str, problem: str) -> None:
+    with pytest.raises(InputFileError) as caught:
+        parse_text(text, "x", syntax)
+    assert (caught.value.where, caught.value.problem) == (where, problem)
+
+
+def test_the_same_key_in_different_tables_is_no_mistake() -> None:
+    assert parse_text('{"a": {"b": 1}, "c": {"b": 2}}', "x", "json") == {"a": {"b": 1}, "c": {"b": 2}}
+
+
 def test_deep_nesting_is_an_expected_failure() -> None:
     with pytest.raises(InputFileError, match="nested less deeply"):
         parse_text("[" * 100_000, "x.json", "json")

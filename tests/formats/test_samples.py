@@ -96,6 +96,7 @@ ROWS = "kind,direction,precision,m,elements,passes,bytes,stride,time_s\n"
         ("kind,time_s\n", "line 1", "first line must be"),
         ("# planner/samples\n", "line 1", "first line must be"),
         ("# planner/samples 1\n# no colon\n", "line 2", "comment must be '# key: value'"),
+        (HEAD + "# host: c\n", "line 3", "comment must be given once, got 'host' again"),
         ("# planner/samples 0\nkind,time_s\n", "line 1", "first line must be"),
         (HEAD, "line 2", "header must follow"),
         (HEAD + 'kind,notes,time_s\ngemm,"cut', "line 3 or later", "text must be CSV"),
