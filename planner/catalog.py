@@ -6,7 +6,7 @@ A text with a folder in it, or with the suffix of its kind of file, is a path; a
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
 from planner.domain.network import Network
-from planner.errors import ParameterError, UnknownNameError, UsageError
+from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
 from planner.formats.calibration import read_calibration
 from planner.formats.cluster import read_accelerator, read_cluster
 from planner.formats.dataset import read_dataset
@@ -153,7 +153,7 @@ def find_calibration(text: str) -> Calibration:
     bundled = _bundled_calibrations()
     if text in bundled:
         return read_calibration(bundled[text])
-    own = {_peek(path).get("name", path.stem): path for path in reversed(_own_files())}
+    own = {_own_name(path): path for path in reversed(_own_files())}
     if text not in own:
         raise UnknownNameError("calibration", text, {*bundled, *own})
     return read_calibration(own[text])
@@ -162,6 +162,15 @@ def find_calibration(text: str) -> Calibration:
 def _peek(path: Path) -> Mapping[str, Any]:
     """Return the keys of a calibration unchecked: enough to see whether it is worth building."""
     return parse_text(read_text(path), str(path), "json")
+
+
+def _own_name(path: Path) -> str:
+    """Return the name of an own calibration; of one that cannot be read, what stands behind the time stamp."""
+    stem = path.stem.partition("-")[2] or path.stem
+    try:
+        return str(_peek(path).get("name", stem))
+    except InputFileError:
+        return stem
 
 
 def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
@@ -188,11 +197,20 @@ def _own_files() -> list[Path]:
     return sorted(own_calibrations_folder().glob("*.json"), reverse=True)
 
 
-def newest_own_calibration(present: Collection[str]) -> Calibration | None:
-    """Return the newest own calibration whose accelerator is among ``present``, or None."""
-    mine = (path for path in _own_files() if _peek(path).get("accelerator") in present)
-    newest = next(mine, None)
-    return None if newest is None else read_calibration(newest)
+def newest_own_calibration(
+    present: Collection[str], skipped: Callable[[InputFileError], None] = lambda _: None
+) -> Calibration | None:
+    """Return the newest own calibration whose accelerator is among ``present``, or None.
+
+    A file that cannot be used is passed over: nobody asked for it by name. ``skipped`` is told what is wrong with it.
+    """
+    for path in _own_files():
+        try:
+            if _peek(path).get("accelerator") in present:
+                return read_calibration(path)
+        except InputFileError as error:
+            skipped(error)
+    return None
 
 
 def read_settings(start: Path) -> Mapping[str, Any] | None:

@@ -245,11 +245,21 @@ def test_of_own_calibrations_with_one_name_the_newest_is_found(home: Path) -> No
 
 
 @pytest.mark.usefixtures("bundled")
-def test_truncated_own_calibration_is_named_not_skipped(home: Path) -> None:
-    path = keep(home, "20260101T000000-cut", make("cut", "cpu"))
-    path.write_text(path.read_text()[:40])
-    with pytest.raises(InputFileError, match="20260101T000000-cut"):
-        catalog.newest_own_calibration(["cpu"])
+def test_own_calibrations_that_cannot_be_used_are_passed_over_and_told_of(home: Path) -> None:
+    keep(home, "20260101T000000-good", make("good", "cpu"))
+    whole = keep(home, "20260102T000000-cut", make("cut", "cpu")).read_text()
+    (home / "20260102T000000-cut.json").write_text(whole[:40])
+    whole = whole.replace('"name": "cut"', '"name": "other"')
+    (home / "20260103T000000-newer.json").write_text(whole.replace('"version": 1', '"version": 99'))
+    (home / "20260104T000000-wrong.json").write_text(whole.replace('"entries"', '"entires"'))
+    told: list[str] = []
+    newest = catalog.newest_own_calibration(["cpu"], lambda error: told.append(error.path))
+    assert newest is not None
+    assert newest.name == "good"
+    assert [Path(path).stem.partition("-")[2] for path in told] == ["wrong", "newer", "cut"]
+    assert catalog.find_calibration("good") == newest
+    with pytest.raises(InputFileError, match="20260102T000000-cut"):
+        catalog.find_calibration("cut")
 
 
 def test_user_folder_without_xdg_is_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

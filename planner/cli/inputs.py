@@ -13,6 +13,7 @@ from typing import Any
 
 from planner import catalog
 from planner.cli.parsing import NOTHING
+from planner.cli.streams import note
 from planner.cli.values import DEFAULT, DEFAULT_REQUEST, Values, from_settings, merge
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster
@@ -21,7 +22,7 @@ from planner.domain.dataset import Dataset
 from planner.domain.network import Network
 from planner.domain.request import Problem, Sourced
 from planner.domain.scenario import NO_SCENARIO, Scenario
-from planner.errors import CoverageError, InputFileError, ParameterError
+from planner.errors import CoverageError, ParameterError
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
 
@@ -68,16 +69,9 @@ def with_base(values: Values, command: str) -> tuple[Values, str]:
         remedy = "name a network; 'planner show networks' lists them"
         raise ParameterError("--network", f"given beside {beside}", NOTHING, remedy)
     defaults = from_settings(catalog.default_request(), DEFAULT_REQUEST, command)
-    return merge(values, defaults), _hint()
-
-
-def _hint() -> str:
-    """Return that an own calibration exists; the default request does not use it, so a broken one is only told of."""
-    try:
-        own = own_calibration()
-    except InputFileError as error:
-        return f"an own calibration cannot be used: {error}"
-    return f"this machine has its own calibration {own.name!r}; --network NAME uses it" if own else ""
+    own = own_calibration()
+    hint = f"this machine has its own calibration {own.name!r}; --network NAME uses it" if own else ""
+    return merge(values, defaults), hint
 
 
 def _check_names(values: Values) -> None:
@@ -95,9 +89,12 @@ def _list(values: Values, key: str) -> tuple[str, ...]:
 
 
 def own_calibration(accelerator: str | None = None) -> Calibration | None:
-    """Return this machine's newest own calibration whose device is present (and is ``accelerator``, if named)."""
+    """Return this machine's newest own calibration whose device is present (and is ``accelerator``, if named).
+
+    Files that cannot be used are passed over with a note.
+    """
     present = [name for name in present_accelerators() if accelerator in (None, name)]
-    return catalog.newest_own_calibration(present)
+    return catalog.newest_own_calibration(present, lambda error: note(f"own calibration skipped: {error}"))
 
 
 def machine_of(values: Values) -> Machine:

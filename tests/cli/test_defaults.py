@@ -231,13 +231,19 @@ def test_a_precision_that_the_device_lacks_is_exit_5(run: Run) -> None:
     assert run("predict", "--nodes", "8", "--sub-batch", "8", "--precision", "fp16")[0] == 5
 
 
-def test_a_broken_own_calibration_does_not_stop_the_default_request(run: Run, own: Calibration) -> None:
-    assert own.name == "mine"
-    (catalog.own_calibrations_folder() / "20270101T000000-broken.json").write_text("{")
-    code, out, err = run("suggest", "--target-batch", "138", "--json")
-    assert (code, json.loads(out)["status"]) == (0, "found")
-    assert err.startswith("planner: an own calibration cannot be used: ")
-    assert run("suggest", "--target-batch", "16", "--network", "resnet18")[0] == 3
+@pytest.mark.parametrize("arguments", [("--target-batch", "138"), ("--target-batch", "16", "--network", "resnet18")])
+def test_a_broken_own_calibration_is_skipped_with_a_note(
+    arguments: tuple[str, ...], run: Run, own: Calibration
+) -> None:
+    before = run("suggest", *arguments, "--json")
+    broken = catalog.own_calibrations_folder() / "20270101T000000-broken.json"
+    broken.write_text("{")
+    after = run("suggest", *arguments, "--json")
+    assert (own.name, after[:2]) == ("mine", before[:2])
+    first, _, rest = after[2].partition("\n")
+    assert first.startswith(f"planner: own calibration skipped: {broken}: line 1: text must be JSON")
+    assert rest == before[2]
+    assert broken.read_text() == "{"
 
 
 def test_named_calibrations_go_before_bundled_ones(run: Run) -> None:
