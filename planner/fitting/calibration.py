@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
+from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.collectives import fit_collectives
 from planner.fitting.kernels import fit_kernels
+from planner.fitting.overheads import fit_overheads
 
 __all__ = ["Provenance", "fit_calibration"]
 
@@ -38,6 +40,7 @@ def fit_calibration(
     provenance: Provenance = Provenance(),
     *,
     estimator: str = "relative-nnls",
+    steps: Sequence[TimedStep] = (),
 ) -> Calibration:
     """Return the calibration that the samples give.
 
@@ -51,6 +54,8 @@ def fit_calibration(
         Recorded as the node of cluster ``local``.
     provenance : Provenance
     estimator : {"relative-nnls", "least-squares"}
+    steps : sequence of TimedStep
+        Training steps timed with the same framework on the same device; from them its overheads.
 
     Raises
     ------
@@ -68,6 +73,8 @@ def fit_calibration(
             + (f" ({'; '.join(reasons)})" if reasons else "")
             + "; measure more with planner calibrate"
         )
+    if steps:
+        entries = (*entries, fit_overheads(kernels.entries, steps))
     return Calibration(
         name,
         accelerator.name,

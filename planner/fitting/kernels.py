@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -61,7 +61,8 @@ def fit_kernels(
     Parameters
     ----------
     samples : Samples
-        Rows that name an operation are left to :mod:`planner.fitting.collectives`.
+        Rows that name an operation are left to :mod:`planner.fitting.collectives`. Circumstance ``contained`` names
+        kinds whose time is part of other rows.
     accelerator : Accelerator, optional
         Gives processor count, and for a GPU the peak rates that no predicted time may pass.
     estimator : {"relative-nnls", "least-squares"}
@@ -80,7 +81,18 @@ def fit_kernels(
         candidates = _candidates(key, rows, accelerator, estimator)
         best = min(candidates, key=lambda entry: np.inf if entry.held_out_error is None else entry.held_out_error)
         entries.append(replace(best, origin=origin, source=own, notes=_notes(rows)))
+    entries += _contained(samples.circumstances.get("contained", "").split(), origin, source)
     return FittedKernels(tuple(entries), tuple(missing), rejected)
+
+
+def _contained(kinds: Sequence[str], origin: str, source: str) -> Iterator[Entry]:
+    """Yield entries at no cost for the kinds whose time is part of other rows: a library that fuses biases, say."""
+    for kind in kinds:
+        yield Entry(
+            "kernels", kind, "", "any", "", "traffic.bytes", {}, {"calls": 0.0, "bytes": 0.0},
+            fixed=("calls", "bytes"), origin=origin, source=source,
+            notes="contained in the calls that it was measured with",
+        )  # fmt: skip
 
 
 def _split(samples: Samples) -> Iterator[tuple[tuple[str, str, str, str, str], Samples]]:

@@ -7,14 +7,12 @@ points of that stretch are measured again, last. What time is left goes to a sec
 
 from __future__ import annotations
 
-import contextlib
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,21 +20,23 @@ from planner.domain.arrays import check_positive
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
+from planner.probes.bench import DISTURBED, Bench, CpuBench, one_thread
 from planner.probes.machine import cpu_steal_s, describe_cpu
 from planner.probes.points import SEED, Point, designed_points
 from planner.probes.resume import Measured, append_measured, read_measured, start_file
-from planner.probes.timing import Call, Timing, keep_freed_memory, time_call
+from planner.probes.steps import timed_steps
+from planner.probes.timing import Timing, keep_freed_memory
 from planner.probes.torch_package import import_torch
 
-__all__ = ["Bench", "Measurement", "Progress", "measure_cpu", "measure_points"]
+__all__ = ["Measurement", "Progress", "measure_cpu", "measure_points"]
 
 STRETCH_S = 0.7
-DISTURBED = 1.2
-"""A stretch is disturbed where the reference takes this much longer than in the quiet part of the run."""
 QUIET_SHARE = 0.25
 """The quiet part: the reference timings up to this quantile."""
 LARGEST_TIMES_BEFORE_STOP = 0.97
-REFERENCE_REPEATS = 3
+STEPS_SHARE = 0.12
+"""Of the budget, for training steps."""
+MOST_PASSES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +58,6 @@ class Measurement:
     steps: tuple[TimedStep, ...]
     accelerator: Accelerator
     node: Node
-
-
-class Bench(Protocol):
-    """What the loop needs of a device."""
-
-    def clock(self) -> float:
-        """Return the wall time [s]."""
-
-    def time(self, point: Point) -> Timing:
-        """Return the time of a point's call."""
-
-    def reference(self) -> float:
-        """Return the time of the reference kernel [s]."""
 
 
 def measure_cpu(
@@ -102,34 +89,33 @@ def measure_cpu(
     check_positive("budget", budget_s, "seconds")
     start = time.perf_counter()
     torch = import_torch()
-    from planner.probes.steps import timed_steps  # noqa: PLC0415 - modules of torch
-
     accelerator, node, circumstances = describe_cpu()
+    circumstances |= {
+        "framework": f"pytorch {torch.__version__}",
+        "threads": "1",
+        "allocator": "freed memory kept" if keep_freed_memory() else "as it is",
+        "design": str(SEED),
+        "contained": "bias",
+    }
     steal = cpu_steal_s()
-    with _one_thread(torch):
-        circumstances |= {
-            "framework": f"pytorch {torch.__version__}",
-            "threads": "1",
-            "allocator": "freed memory kept" if keep_freed_memory() else "as it is",
-            "design": str(SEED),
-            "contained": "bias",
-        }
-        steps = timed_steps()
-        bench = _TorchBench()
-        left = budget_s - (time.perf_counter() - start)
+    with one_thread():
+        bench = CpuBench()
+        for_points = max(budget_s * (1 - STEPS_SHARE) - (time.perf_counter() - start), 0.0)
         samples = measure_points(
             bench,
             designed_points(),
-            max(left, 0.0),
+            for_points,
             circumstances,
             device=accelerator.name,
             resume=resume,
             progress=progress,
         )
+        steps = timed_steps(bench, float(samples.circumstances["reference_s"]))
+    if resume:
+        resume.unlink(missing_ok=True)
     after = cpu_steal_s()
     if steal is not None and after is not None:
-        circumstances["steal_during_s"] = f"{after - steal:.2f}"
-    samples = replace(samples, circumstances={**samples.circumstances, **circumstances})
+        samples = replace(samples, circumstances={**samples.circumstances, "steal_during_s": f"{after - steal:.2f}"})
     accelerator = _with_measured_peaks(accelerator, samples)
     return Measurement(samples, steps, accelerator, replace(node, accelerator=accelerator))
 
@@ -153,9 +139,11 @@ def measure_points(
     budget_s : float
         Wall time to spend [s].
     circumstances : mapping of str to str
-        Stored in the samples; those of :func:`lasting` must agree for an earlier run to be continued.
+        Stored in the samples, with the reference time of the quiet part of the run as ``reference_s``; all but those
+        that say how a run went must agree for an earlier run to be continued.
     device : str
     resume : Path, optional
+        File of partial samples, to be deleted by the caller once it is done with them.
     progress : callable, optional
     """
     lasting = {key: value for key, value in circumstances.items() if key not in PASSING}
@@ -165,8 +153,6 @@ def measure_points(
         start_file(resume, lasting, run.measured)
     run.first_pass()
     run.further_passes()
-    if resume:
-        resume.unlink(missing_ok=True)
     return run.samples(device, circumstances)
 
 
@@ -198,13 +184,13 @@ class _Run:
     def is_over(self) -> bool:
         return self.elapsed_s >= LARGEST_TIMES_BEFORE_STOP * self.budget_s
 
-    def limit_s(self) -> float:
-        """Return the reference time above which a stretch counts as disturbed."""
-        return DISTURBED * float(np.quantile([made.reference_s for made in self.measured], QUIET_SHARE))
+    def quiet_s(self) -> float:
+        """Return the reference time in the quiet part of the run."""
+        return float(np.quantile([made.reference_s for made in self.measured], QUIET_SHARE))
 
     def quiet(self) -> dict[str, list[Measured]]:
         """Return the timings of every point outside of disturbed stretches."""
-        limit = self.limit_s() if self.measured else 0.0
+        limit = DISTURBED * self.quiet_s() if self.measured else 0.0
         found: dict[str, list[Measured]] = {name: [] for name in self.points}
         for made in self.measured:
             if made.reference_s <= limit and made.name in found:
@@ -275,53 +261,7 @@ class _Run:
                     "notes": "" if quiet else "measured while the machine was disturbed",
                 }
             )
-        return Samples.from_rows(rows, circumstances)
-
-
-MOST_PASSES = 3
-
-
-class _TorchBench:
-    """PyTorch on this thread."""
-
-    def __init__(self) -> None:
-        from planner.probes.kernels import reference_call, timed_call  # noqa: PLC0415 - calls of torch
-        from planner.probes.operands import Operands  # noqa: PLC0415 - tensors of torch
-
-        self._operands = Operands()
-        self._timed_call = timed_call
-        self._reference: Call = reference_call(self._operands)
-        self._reference.run()
-
-    def clock(self) -> float:
-        return time.perf_counter()
-
-    def time(self, point: Point) -> Timing:
-        return time_call(self._timed_call(point, self._operands))
-
-    def reference(self) -> float:
-        times = []
-        for _ in range(REFERENCE_REPEATS):
-            start = time.perf_counter()
-            self._reference.run()
-            times.append(time.perf_counter() - start)
-        return statistics.median(times)
-
-
-@contextlib.contextmanager
-def _one_thread(torch: Any) -> Iterator[None]:
-    """Run on one thread, pinned to the last CPU that this process may use; undone afterwards."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    if allowed:
-        os.sched_setaffinity(0, {max(allowed)})
-    try:
-        yield
-    finally:
-        if allowed:
-            os.sched_setaffinity(0, allowed)
-        torch.set_num_threads(threads)
+        return Samples.from_rows(rows, {**circumstances, "reference_s": f"{self.quiet_s():.6g}"})
 
 
 LARGE_COPY_ELEMENTS = 1 << 21

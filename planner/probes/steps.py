@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.domain.training import TimedStep
+from planner.probes.bench import Bench, undisturbed
 from planner.probes.modules import build_module, gradient_time
 
 __all__ = ["probe_networks", "timed_steps"]
@@ -23,14 +26,19 @@ def probe_networks() -> tuple[Network, ...]:
     )
 
 
-def timed_steps() -> tuple[TimedStep, ...]:
-    """Return the time of a gradient computation of every probe network at every sub-batch of SUB_BATCHES."""
+def timed_steps(bench: Bench, quiet_s: float) -> tuple[TimedStep, ...]:
+    """Return the time of a gradient computation of every probe network at every sub-batch of SUB_BATCHES.
+
+    Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says are left out.
+    """
     steps = []
     for network in probe_networks():
         module = build_module(network)
         for sub_batch in SUB_BATCHES:
-            timing = gradient_time(module, network, sub_batch, REPEATS)
-            steps.append(TimedStep(network, sub_batch, timing.time_s, timing.spread_s))
+            measure = partial(gradient_time, module, network, sub_batch, REPEATS)
+            timing = undisturbed(measure, bench, quiet_s)
+            if timing:
+                steps.append(TimedStep(network, sub_batch, timing.time_s, timing.spread_s))
     return tuple(steps)
 
 

@@ -1,0 +1,99 @@
+"""What a framework adds to its kernels, from timed training steps of small networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.costs.terms import evaluate
+from planner.domain.arrays import FloatArray
+from planner.domain.calibration import Entry
+from planner.domain.kernels import TRAFFIC_KINDS
+from planner.domain.training import TimedStep
+from planner.errors import CoverageError
+from planner.fitting.rows import POINTWISE
+from planner.workload.lowering import lower
+
+__all__ = ["fit_overheads"]
+
+ITEM_BYTES = 4.0
+RELATIVE_ERROR = 0.08
+"""Assumed error of a step that is predicted from its kernels."""
+SCALE_PRIOR = 0.1
+"""How far the scale of kernels is expected from 1."""
+HOST_PRIOR_S = 1e-5
+"""How far the host time of a call is expected from 0 [s]."""
+
+
+def fit_overheads(entries: Sequence[Entry], steps: Sequence[TimedStep], framework: str = "pytorch") -> Entry:
+    """Return the overheads s, h for which step time = s · sum of kernel times + h · kernel calls.
+
+    Minimises Σ ((s·K + h·N)/t - 1)²/0.08² + (s - 1)²/0.1² + (h/10 us)², h >= 0: coefficients that the steps do not
+    tell stay near 1 and 0. Host time by layer and the exponent of the composition are not fitted.
+
+    Parameters
+    ----------
+    entries : sequence of Entry
+        Kernel entries of the device that the steps ran on, fp32.
+    steps : sequence of TimedStep
+        At least one: forward and backward, without an update.
+    framework : str
+
+    Raises
+    ------
+    CoverageError
+        The entries do not price every kernel of a step.
+    """
+    served = {(entry.kind, entry.direction): entry for entry in entries if entry.precision in ("fp32", "any")}
+    kernels_s, calls = np.array([_kernels(served, step) for step in steps]).T
+    times_s = np.array([step.time_s for step in steps])
+    design = np.column_stack([kernels_s, calls]) / (RELATIVE_ERROR * times_s)[:, None]
+    design = np.vstack([design, np.diag([1 / SCALE_PRIOR, 1 / HOST_PRIOR_S])])
+    target = np.concatenate([np.full(times_s.size, 1 / RELATIVE_ERROR), [1 / SCALE_PRIOR, 0.0]])
+    scale, host_s = _solved(design, target)
+    errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
+    error = np.mean(np.abs((scale * kernels_s + host_s * calls) / times_s - 1))
+    names = sorted({step.network.name for step in steps})
+    return Entry(
+        "overheads",
+        framework,
+        "",
+        "",
+        "",
+        "overheads",
+        {},
+        {"kernel_scale": scale, "host_s_per_call": host_s, "host_s_per_layer": 0.0, "exponent": 1.0},
+        {"kernel_scale": float(errors[0]), "host_s_per_call": float(errors[1])},
+        fixed=("host_s_per_layer", "exponent"),
+        samples=len(steps),
+        error=float(error),
+        estimator="ridge",
+        source=f"training steps of {', '.join(names)}",
+        notes="drawn towards 1 and 0",
+    )
+
+
+def _solved(design: FloatArray, target: FloatArray) -> tuple[float, float]:
+    scale, host_s = np.linalg.lstsq(design, target, rcond=None)[0].tolist()
+    if host_s >= 0:
+        return scale, host_s
+    alone = design[:, 0]
+    return float(alone @ target / (alone @ alone)), 0.0
+
+
+def _kernels(served: dict[tuple[str, str], Entry], step: TimedStep) -> tuple[float, float]:
+    """Return the sum of a step's kernel times [s] and their number."""
+    time_s, count = 0.0, 0.0
+    for calls in lower(step.network, np.array([step.sub_batch]), optimizer="none"):
+        kinds = (calls.kind, POINTWISE) if calls.kind in TRAFFIC_KINDS else (calls.kind,)
+        keys = ((kind, way) for kind in kinds for way in (calls.direction, ""))
+        entry = next((served[key] for key in keys if key in served), None)
+        if entry is None:
+            raise CoverageError(
+                f"kernels of a timed step must be fitted, got no entry for {calls.kind} {calls.direction}"
+            )
+        each = np.broadcast_to(evaluate(entry, {**calls.work, "itemsize": ITEM_BYTES}), (1, calls.layer.size))
+        time_s += float((each * calls.count).sum())
+        count += float(np.broadcast_to(calls.count, (1, calls.layer.size)).sum())
+    return time_s, count

@@ -1,0 +1,113 @@
+"""A device to measure on: PyTorch on one pinned thread of this CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from planner.probes.kernels import reference_call, timed_call
+from planner.probes.operands import Operands
+from planner.probes.points import Point
+from planner.probes.timing import Timing, keep_freed_memory, time_call
+from planner.probes.torch_package import import_torch
+
+__all__ = ["DISTURBED", "Bench", "CpuBench", "one_thread", "undisturbed"]
+
+DISTURBED = 1.2
+"""The machine is disturbed where the reference takes this much longer than in the quiet part of a run."""
+REFERENCE_REPEATS = 3
+
+Result = TypeVar("Result")
+
+
+class Bench(Protocol):
+    """What the measuring loop needs of a device."""
+
+    def clock(self) -> float:
+        """Return the wall time [s]."""
+
+    def time(self, point: Point) -> Timing:
+        """Return the time of a point's call."""
+
+    def reference(self) -> float:
+        """Return the time of the reference kernel [s]."""
+
+
+class CpuBench:
+    """PyTorch on this thread; call it inside :func:`one_thread`."""
+
+    def __init__(self) -> None:
+        keep_freed_memory()
+        self._operands = Operands()
+        self._reference = reference_call(self._operands)
+        self._reference.run()
+
+    def clock(self) -> float:
+        """Return the wall time [s]."""
+        return time.perf_counter()
+
+    def time(self, point: Point) -> Timing:
+        """Return the time of a point's call."""
+        return time_call(timed_call(point, self._operands))
+
+    def reference(self) -> float:
+        """Return the median of three calls of the reference kernel [s], after one that is not timed."""
+        self._reference.run()
+        times = []
+        for _ in range(REFERENCE_REPEATS):
+            start = time.perf_counter()
+            self._reference.run()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+
+def undisturbed(
+    measure: Callable[[], Result], bench: Bench, quiet_s: float, tries: int = 3, pause_s: float = 0.0
+) -> Result | None:
+    """Return what ``measure`` gives while the machine is as quiet as ``quiet_s`` says; None if it never is.
+
+    Parameters
+    ----------
+    measure : callable
+    bench : Bench
+    quiet_s : float
+        The reference time of the quiet machine [s].
+    tries : int
+    pause_s : float
+        What is waited after a disturbed try [s].
+    """
+    for attempt in range(tries):
+        if attempt:
+            time.sleep(pause_s)
+        before = bench.reference()
+        result = measure()
+        if max(before, bench.reference()) <= DISTURBED * quiet_s:
+            return result
+    return None
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Run on one thread, pinned to the last CPU that this process may use; undone afterwards.
+
+    Raises
+    ------
+    MissingPackageError
+        PyTorch is not installed.
+    """
+    torch = import_torch()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    if allowed:
+        os.sched_setaffinity(0, {max(allowed)})
+    try:
+        yield
+    finally:
+        if allowed:
+            os.sched_setaffinity(0, allowed)
+        torch.set_num_threads(threads)

@@ -1,0 +1,82 @@
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.costs.terms import evaluate
+from planner.domain.calibration import Entry
+from planner.domain.network import INPUT, Layer, Network
+from planner.domain.samples import Samples
+from planner.domain.training import TimedStep
+from planner.errors import CoverageError
+from planner.fitting.kernels import fit_kernels
+from planner.fitting.overheads import fit_overheads
+from planner.workload.lowering import lower
+
+RATE = Entry("kernels", "gemm", "", "fp32", "", "flop.rate", {}, {"flop": 1e-10})
+TRAFFIC = Entry("kernels", "pointwise", "", "any", "", "traffic.bytes", {}, {"calls": 1e-6, "bytes": 1e-10})
+ENTRIES = (RATE, TRAFFIC)
+
+
+def network(features: int, depth: int) -> Network:
+    """Return linear layers with activations."""
+    layers, source = [], INPUT
+    for position in range(depth):
+        layers += [
+            Layer(f"linear{position}", "linear", (source,), {"features": features}),
+            Layer(f"activation{position}", "activation", (f"linear{position}",)),
+        ]
+        source = layers[-1].name
+    return Network(f"mlp-{features}-{depth}", (features,), (*layers, Layer("loss", "loss", (source,))))
+
+
+def step(one: Network, sub_batch: int, scale: float, host_s: float) -> TimedStep:
+    """Return a step that takes scale x kernels + host x calls."""
+    total = 0.0
+    for calls in lower(one, np.array([sub_batch]), optimizer="none"):
+        entry = RATE if calls.kind == "gemm" else TRAFFIC
+        each = np.broadcast_to(evaluate(entry, {**calls.work, "itemsize": 4.0}), (1, calls.layer.size))
+        total += float((scale * each * calls.count).sum()) + host_s * float(calls.count.sum())
+    return TimedStep(one, sub_batch, total)
+
+
+def steps(scale: float, host_s: float) -> list[TimedStep]:
+    """Return steps that kernels rule, and steps that calls rule."""
+    return [step(network(f, d), n, scale, host_s) for f, d in ((8, 6), (32, 12), (2048, 2), (1024, 3)) for n in (1, 64)]
+
+
+def test_steps_that_are_their_kernels_have_no_overheads() -> None:
+    found = fit_overheads(ENTRIES, steps(1.0, 0.0))
+    assert found.coefficients["kernel_scale"] == pytest.approx(1.0)
+    assert found.coefficients["host_s_per_call"] == pytest.approx(0.0, abs=1e-12)
+    assert found.error == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("scale", "host_s"), [(1.1, 4e-6), (0.95, 1e-5)])
+def test_known_overheads_come_back_drawn_a_little_towards_none(scale: float, host_s: float) -> None:
+    found = fit_overheads(ENTRIES, steps(scale, host_s)).coefficients
+    assert found["kernel_scale"] == pytest.approx(scale, abs=0.04)
+    assert found["host_s_per_call"] == pytest.approx(host_s, rel=0.1)
+    assert (found["kernel_scale"] - 1) / (scale - 1) < 1.5
+
+
+def test_host_time_is_never_negative() -> None:
+    found = fit_overheads(ENTRIES, [step(network(8, 6), 1, 0.5, 0.0), step(network(2048, 2), 64, 1.2, 0.0)])
+    assert found.coefficients["host_s_per_call"] >= 0
+
+
+def test_kernel_that_nothing_prices_is_named() -> None:
+    with pytest.raises(CoverageError, match="gemm forward"):
+        fit_overheads((TRAFFIC,), steps(1.0, 0.0))
+
+
+def test_kinds_contained_in_others_cost_nothing() -> None:
+    copy = {"kind": "copy", "direction": "forward"}
+    rows: list[Mapping[str, Any]] = [
+        copy | {"elements": n, "traffic": 2 * n, "time_s": 1e-9 * n} for n in (1e4, 1e5, 1e6)
+    ]
+    found = fit_kernels(Samples.from_rows(rows, {"contained": "bias"})).entries
+    (bias,) = [entry for entry in found if entry.kind == "bias"]
+    assert evaluate(bias, {"elements": 1e6, "traffic": 2e6, "fixed_bytes": 0.0, "itemsize": 4.0}) == 0
+    assert bias.fixed == ("calls", "bytes")

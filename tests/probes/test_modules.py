@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+import torch
+
+from planner.domain.kernels import KINDS
+from planner.domain.network import INPUT, Layer, Network
+from planner.domain.shapes import layer_parameters
+from planner.networks.zoo import build
+from planner.probes.kernels import timed_call
+from planner.probes.modules import build_module, gradient_time
+from planner.probes.operands import Operands
+from planner.probes.points import designed_points
+from planner.probes.steps import probe_networks
+
+
+@pytest.mark.parametrize("name", ["alexnet", "googlenet", "resnet18", "sprint-15"])
+def test_module_has_the_parameters_of_the_network(name: str) -> None:
+    network = build(name, {})
+    with torch.device("meta"):
+        module = build_module(network)
+    assert sum(parameter.numel() for parameter in module.parameters()) == layer_parameters(network).sum()
+
+
+def test_every_kind_of_layer_has_the_shape_that_the_network_says() -> None:
+    """The last linear layer is as wide as shape inference says, so that the module runs only if PyTorch agrees."""
+    layers = (
+        Layer("a", "convolution", (INPUT,), {"channels": 4, "kernel": (3, 1), "padding": (1, 0)}),
+        Layer("b", "pool", ("a",), {"window": 3, "stride": 2, "ceil": True}),
+        Layer("c", "pool", ("b",), {"mode": "average", "window": 2, "stride": 1}),
+        Layer("d", "lrn", ("c",)),
+        Layer("e", "batch_norm", ("d",)),
+        Layer("f", "concat", ("c", "e")),
+        Layer("g", "add", ("f", "f")),
+        Layer("h", "activation", ("g",), {"function": "gelu"}),
+        Layer("i", "dropout", ("h",)),
+        Layer("j", "global_pool", ("i",)),
+        Layer("k", "flatten", ("j",)),
+        Layer("l", "flatten", ("i",)),
+        Layer("m", "linear", ("k",), {"features": 5}),
+        Layer("n", "linear", ("l",), {"features": 5}),
+        Layer("o", "add", ("m", "n")),
+        Layer("p", "loss", ("o",)),
+    )
+    module = build_module(Network("all", (3, 9, 8), layers))
+    loss = module(torch.randn(2, 3, 9, 8), torch.zeros(2, dtype=torch.int64))
+    loss.backward()
+    assert loss.shape == ()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+def test_loss_is_the_weighted_sum_of_cross_entropies() -> None:
+    layers = (
+        Layer("scores", "linear", (INPUT,), {"features": 3}),
+        Layer("one", "loss", ("scores",)),
+        Layer("two", "loss", ("scores",), {"weight": 0.3}),
+    )
+    module = build_module(Network("two-losses", (4,), layers))
+    samples, targets = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    (linear,) = (part for part in module.modules() if isinstance(part, torch.nn.Linear))
+    logits = (samples @ linear.weight.T + linear.bias).detach().numpy().astype(np.float64)
+    by_hand = np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(5), targets.numpy()])
+    assert module(samples, targets).item() == pytest.approx(1.3 * by_hand, rel=1e-5)
+
+
+def test_gradient_time_leaves_no_gradients() -> None:
+    network = probe_networks()[0]
+    module = build_module(network)
+    timing = gradient_time(module, network, 2, 1)
+    assert timing.time_s > 0
+    assert timing.repeats == 1
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_every_kind_and_direction_can_be_called() -> None:
+    operands = Operands(elements=1 << 25)
+    smallest = {}
+    for point in sorted(designed_points(), key=lambda point: -max(point.work.values())):
+        smallest[point.kind, point.direction] = point
+    for point in smallest.values():
+        timed_call(point, operands).run()
+    assert {kind for kind, _ in smallest} <= set(KINDS)
+
+
+def test_operands_of_two_calls_do_not_overlap() -> None:
+    cold = Operands(elements=1 << 20).cold(64, 64)
+    first, second = next(cold), next(cold)
+    assert abs(first.data_ptr() - second.data_ptr()) >= 4 * 64 * 64
