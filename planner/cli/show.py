@@ -15,6 +15,7 @@ from planner.costs.terms import TERMS
 from planner.errors import ParameterError
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import write_cluster
+from planner.formats.names import LISTED, names_document
 from planner.formats.network import write_network
 from planner.networks.zoo import arguments_of, zoo_names
 from planner.report.blocks import Block
@@ -43,7 +44,7 @@ class Shelf:
 
 def run(arguments: Mapping[str, Any]) -> None:
     """Show a list, or one thing, as tables or as one document."""
-    shelves = {"networks": _networks, "clusters": _clusters, "calibrations": _calibrations}
+    shelves = dict(zip(LISTED, (_networks, _clusters, _calibrations), strict=True))
     if "what" not in arguments:
         raise ParameterError("what to show", "one of " + ", ".join(shelves), NOTHING)
     what = str(choice(*shelves)("what to show", arguments["what"]))
@@ -65,7 +66,7 @@ def _show_one(shelf: Shelf, name: str, *, as_json: bool) -> None:
 def _show_list(shelf: Shelf, what: str, *, as_json: bool) -> None:
     names = catalog.names(what)
     if as_json:
-        output.write_document({"format": "planner/names", "version": 1, what: list(names)})
+        output.write_document(names_document(what, names))
     else:
         output.write_view(shelf.listing(shelf.find(name) for name in names))
 

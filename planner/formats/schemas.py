@@ -16,6 +16,7 @@ from planner.formats.cluster import ACCELERATOR, CLUSTER
 from planner.formats.dataset import DATASET
 from planner.formats.documents import dump_json, write_file
 from planner.formats.kinds import Kind
+from planner.formats.names import NAMES
 from planner.formats.network import NETWORK
 from planner.formats.prediction import PREDICTION, PREDICTIONS
 from planner.formats.settings import REQUEST, SETTINGS
@@ -24,7 +25,7 @@ from planner.formats.suggestion import SUGGESTION, SUGGESTIONS
 __all__ = ["KINDS", "schema", "write_schemas"]
 
 _ALL: tuple[Kind[Any], ...] = (
-    ACCELERATOR, CALIBRATION, CLUSTER, DATASET, NETWORK, PREDICTION, PREDICTIONS, REQUEST, SETTINGS, SUGGESTION,
+    ACCELERATOR, CALIBRATION, CLUSTER, DATASET, NAMES, NETWORK, PREDICTION, PREDICTIONS, REQUEST, SETTINGS, SUGGESTION,
     SUGGESTIONS,
 )  # fmt: skip
 KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in _ALL}

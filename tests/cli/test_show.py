@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from planner import catalog
+from planner.formats.names import NAMES
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -22,7 +23,8 @@ def test_every_bundled_thing_is_listed_and_shown(what: str, run: Run) -> None:
         assert code == 0
         assert one.startswith(name)
         assert max(map(len, one.splitlines())) <= 80
-    assert json.loads(run("show", what, "--json")[1])[what] == list(catalog.names(what))
+    listed = NAMES.parse(run("show", what, "--json")[1], "stdout")
+    assert listed == {what: catalog.names(what)}
 
 
 def test_resnet50_shows_layers_shapes_parameters_and_flop(run: Run) -> None:

@@ -1,0 +1,42 @@
+"""Lists of bundled names as documents (JSON).
+
+History, newest first
+---------------------
+1 : first version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from planner.formats.fields import Field, ListOf, Table
+from planner.formats.kinds import Kind
+from planner.formats.values import Text
+
+__all__ = ["LISTED", "NAMES", "names_document"]
+
+LISTED = ("networks", "clusters", "calibrations")
+"""What is listed, and shown by name."""
+
+
+def _given(**lists: Any) -> Mapping[str, Any]:
+    return {what: names for what, names in lists.items() if names is not None}
+
+
+NAMES = Kind(
+    "names",
+    1,
+    "json",
+    Table(
+        tuple(Field(what, ListOf(Text()), f"names of bundled {what}", None) for what in LISTED),
+        _given,
+        "the names of one kind of thing",
+        split=lambda lists: dict.fromkeys(LISTED) | dict(lists),
+    ),
+)
+
+
+def names_document(what: str, names: Sequence[str]) -> dict[str, Any]:
+    """Return the document of the names of one of LISTED."""
+    return NAMES.document({what: names})
