@@ -12,6 +12,7 @@ from typing import Any
 from planner import catalog
 from planner.cli import output
 from planner.cli.measure import check_device, measured
+from planner.cli.options import OPTIONS
 from planner.cli.values import Values, from_options
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Node
@@ -26,9 +27,6 @@ from planner.report.show import fit_view
 __all__ = ["Target", "fitted_from_files", "fitted_here", "run", "target_of"]
 
 _NAME = re.compile(r"[\w.+-]+", re.ASCII)
-
-
-BUDGET_S = 55.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,9 @@ def fitted_from_files(folder: Path, name: str) -> Calibration:
 
 def fitted_here(values: Values, target: Target, date: str) -> Calibration:
     """Return the calibration that measuring this machine gives."""
-    measurement = measured(values["budget"].value if "budget" in values else BUDGET_S, target.partial)
+    budget = OPTIONS["budget"]
+    budget_s = values["budget"].value if "budget" in values else budget.parse(budget.flag, budget.default)
+    measurement = measured(budget_s, target.partial)
     provenance = Provenance(source=f"this machine: {measurement.accelerator.name}", date=date)
     return fit_calibration(
         measurement.samples,

@@ -140,7 +140,7 @@ _ALL = (
     Option("pareto", "", "Also the Pareto front of epoch time, GPUs and distance from the target."),
     Option("runs", "FILE.csv", "A table of runs to predict (not supported yet)."),
     Option("device", "cpu|cuda[:I]", "What to measure (only cpu yet).", parsing.device, "cpu"),
-    Option("budget", "TIME", "Time to measure for, such as 60s.", parsing.budget, "55s"),
+    Option("budget", "TIME", "Time to measure for, with its unit; fitting comes on top.", parsing.budget, "50s"),
     Option("samples", "DIR", "Fit the sample files (CSV) of a folder instead of measuring."),
     Option("name", "NAME", "Name of the calibration.", default="that of --out or of --samples, else local"),
     Option("out", "FILE", "File to write.", default="a time-stamped file in the user data folder"),

@@ -102,6 +102,12 @@ def test_measuring_writes_a_stamped_file_that_suggest_finds(run: Run, measuring:
     assert catalog.newest_own_calibration([CPU.name]) == read_calibration(path)
 
 
+def test_the_default_budget_leaves_time_to_fit_within_a_minute(run: Run, measuring: list[float]) -> None:
+    assert run("calibrate", "--out", "fit.json")[0] == 0
+    assert measuring == [50.0]
+    assert "[default: 50s]" in run("calibrate", "--help")[1]
+
+
 def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_budget_s: float, *, resume: Path, progress: object) -> Measurement:
         assert callable(progress)
