@@ -16,12 +16,11 @@ from planner.cli.options import OPTIONS
 from planner.cli.values import Values, from_options
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Node
-from planner.domain.samples import Samples
-from planner.errors import OutputError, ParameterError
+from planner.errors import OutputError, ParameterError, UsageError
 from planner.fitting.calibration import Provenance, fit_calibration
 from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.formats.documents import write_file
-from planner.formats.samples import read_samples
+from planner.formats.samples import read_sample_files
 from planner.report.show import fit_view
 
 __all__ = ["Target", "fitted_from_files", "fitted_here", "run", "target_of"]
@@ -110,10 +109,11 @@ def fitted_from_files(folder: Path, name: str) -> Calibration:
     files = sorted(folder.glob("*.csv")) if folder.is_dir() else []
     if not files:
         raise ParameterError("--samples", "a folder with sample files (*.csv)", str(folder))
-    samples = _joined([read_samples(path) for path in files])
+    samples = read_sample_files(files)
     devices = sorted(set(samples.text["device"].tolist()))
-    if len(devices) != 1:
-        raise ParameterError("device of the samples", "one for all rows", ", ".join(map(repr, devices)))
+    if len(devices) != 1 or not devices[0]:
+        shown = ", ".join(one or "nothing" for one in devices) or "no rows"
+        raise UsageError(f"--samples must be rows of one device, named in column device, got {shown}")
     accelerator = catalog.find_accelerator(devices[0])
     return fit_calibration(samples, name, accelerator, Node(1, accelerator))
 
@@ -132,10 +132,3 @@ def fitted_here(values: Values, target: Target, date: str) -> Calibration:
         provenance,
         steps=measurement.steps,
     )
-
-
-def _joined(parts: list[Samples]) -> Samples:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.joined(part)
-    return whole

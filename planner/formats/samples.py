@@ -13,7 +13,8 @@ History, newest first
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from planner.errors import InputFileError, VersionError, nearest_name
 from planner.formats.documents import read_text
 from planner.formats.tables import TextTable, parse_table, to_numbers, write_table
 
-__all__ = ["COLUMNS", "VERSION", "read_samples", "write_samples"]
+__all__ = ["COLUMNS", "MAY_DIFFER", "VERSION", "read_sample_files", "read_samples", "write_samples"]
 
 VERSION = 1
 COLUMNS = (
@@ -41,6 +42,10 @@ _DERIVED = ("traffic", "fixed_bytes", *_SIDES["stride"], *_SIDES["padding"])
 _PLAIN = tuple(name for name in NUMBER_COLUMNS if name not in _DERIVED)
 _FRACTIONS = ("time_s", "spread_s", "passes", "bytes")
 _ABOVE_ZERO = ("time_s",)
+MAY_DIFFER = frozenset(
+    {"date", "design", "host", "load_average", "notes", "reference_s", "source", "steal_during_s", "steal_s"}
+)
+"""Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""
 LARGEST = 1e18
 """No count, and no time in seconds, is larger."""
 
@@ -66,6 +71,31 @@ def read_samples(path: Path | str) -> Samples:
     _refuse(text["kind"] == "", table, name, "kind", "given")
     number |= _traffic(text, number, _numbers(table, "passes", name), table, name)
     return Samples(text, {column: number[column] for column in NUMBER_COLUMNS}, circumstances)
+
+
+def read_sample_files(paths: Sequence[Path]) -> Samples:
+    """Return the samples of one or more files, in order, with the circumstances of all.
+
+    Circumstances that MAY_DIFFER are joined by semicolons; a file may leave out any.
+
+    Raises
+    ------
+    InputFileError
+        A file is wrong, or was measured under other circumstances than one before it.
+    """
+    whole = read_samples(paths[0])
+    found = {key: (value, paths[0]) for key, value in whole.circumstances.items()}
+    for path in paths[1:]:
+        part = read_samples(path)
+        for key, value in part.circumstances.items():
+            known, first = found.setdefault(key, (value, path))
+            if known != value and key not in MAY_DIFFER:
+                rule = f"circumstance must be {known!r}, as in {first}, got {value!r}"
+                raise InputFileError(str(path), f"{rule}; fit files of unlike circumstances apart", key)
+            if value not in known.split("; "):
+                found[key] = (f"{known}; {value}", first)
+        whole = whole.joined(part)
+    return replace(whole, circumstances={key: value for key, (value, _) in found.items()})
 
 
 def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:

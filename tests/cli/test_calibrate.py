@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -155,12 +156,22 @@ def test_samples_of_an_unknown_or_of_two_devices_are_refused(run: Run, folder: s
     code, _, err = run("calibrate", "--samples", folder)
     assert code == 2
     assert "did you mean 'v100-sxm2-" in err
-    (Path(folder) / "more.csv").write_text(write_samples(made_samples()))
+    (Path(folder) / "more.csv").write_text(write_samples(replace(made_samples(), circumstances={})))
     code, _, err = run("calibrate", "--samples", folder)
     assert code == 2
-    assert (
-        err == "planner: device of the samples must be one for all rows, got \"'v100-sxm2-16gb', 'v100-sxm2-61gb'\"\n"
-    )
+    rule = "--samples must be rows of one device, named in column device"
+    assert err == f"planner: {rule}, got v100-sxm2-16gb, v100-sxm2-61gb\n"
+    for path in Path(folder).iterdir():
+        path.write_text("# planner/samples 1\nkind,time_s\ncopy,1\n")
+    assert run("calibrate", "--samples", folder) == (2, "", f"planner: {rule}, got nothing\n")
+
+
+def test_samples_of_unlike_circumstances_are_not_mixed(run: Run, folder: str) -> None:
+    (Path(folder) / "more.csv").write_text(write_samples(replace(made_samples(), circumstances={"device": "p40"})))
+    code, out, err = run("calibrate", "--samples", folder, "--out", "fit.json")
+    assert (code, out) == (3, "")
+    assert f"more.csv: device: circumstance must be 'v100-sxm2-16gb', as in {folder}/copies.csv, got 'p40'" in err
+    assert not Path("fit.json").exists()
 
 
 @pytest.mark.parametrize(("text", "words"), [("", "samples"), ("# planner/samples 99\nkind,time_s\n", "newer")])

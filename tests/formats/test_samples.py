@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 from planner.errors import InputFileError, VersionError
-from planner.formats.samples import COLUMNS, read_samples, write_samples
+from planner.formats.samples import COLUMNS, read_sample_files, read_samples, write_samples
 
 HEAD = "# planner/samples 1\n# host: a: b\n"
 
@@ -126,6 +126,32 @@ def test_mistakes_name_the_line(tmp_path: Path, text: str, line: str, sentence: 
     with pytest.raises(InputFileError, match=sentence) as caught:
         read(tmp_path, text)
     assert caught.value.where == line
+
+
+def files(folder: Path, *comments: str) -> list[Path]:
+    """Return files of a row each under comments."""
+    made = []
+    for at, lines in enumerate(comments):
+        made.append(folder / f"{at}.csv")
+        made[-1].write_text(f"# planner/samples 1\n{lines}kind,time_s\ngemm,{at + 1}\n")
+    return made
+
+
+def test_files_of_like_circumstances_are_joined(tmp_path: Path) -> None:
+    run, other = "# threads: 1\n# source: here\n# load_average: 0.1\n", "# source: there\n# torch: 2\n# threads: 1\n"
+    joined = read_sample_files(files(tmp_path, run, "", other, run))
+    assert joined.time_s.tolist() == [1, 2, 3, 4]
+    known = {"threads": "1", "source": "here; there", "load_average": "0.1", "torch": "2"}
+    assert dict(joined.circumstances) == known
+
+
+@pytest.mark.parametrize("key", ["device", "threads", "framework", "cudnn", "origin"])
+def test_files_of_unlike_circumstances_are_refused(tmp_path: Path, key: str) -> None:
+    paths = files(tmp_path, "", f"# {key}: one\n", f"# {key}: other\n")
+    with pytest.raises(InputFileError) as caught:
+        read_sample_files(paths)
+    assert (caught.value.path, caught.value.where) == (str(paths[2]), key)
+    assert f"must be 'one', as in {paths[1]}, got 'other'" in caught.value.problem
 
 
 def test_newer_version_is_refused(tmp_path: Path) -> None:
