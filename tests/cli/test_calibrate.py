@@ -162,7 +162,7 @@ def test_samples_of_an_unknown_or_of_two_devices_are_refused(run: Run, folder: s
     rule = "--samples must be rows of one device, named in column device"
     assert err == f"planner: {rule}, got v100-sxm2-16gb, v100-sxm2-61gb\n"
     for path in Path(folder).iterdir():
-        path.write_text("# planner/samples 1\nkind,time_s\ncopy,1\n")
+        path.write_text("# planner/samples 1\nkind,time_s\ngemm,1\n")
     assert run("calibrate", "--samples", folder) == (2, "", f"planner: {rule}, got nothing\n")
 
 
