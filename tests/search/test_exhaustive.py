@@ -165,8 +165,9 @@ def test_nearest_are_the_closest_of_what_fits_in_memory(
     request = SpaceRequest(target, 0.0, 0.001, nodes, sub_batch=(*sub_batch, 25), precisions=("fp32",), modes=modes)
     outcome = searched(machine, request)
     assume(outcome.best is None)
+    # 6 nodes x 3 GPUs x 6 samples are five times 20 above it
     least: dict[tuple[str, bool], float] = {}
-    for c in machine.brute_force(replace(request, tolerance_sync=3.0, tolerance_async=40.0), machine.limits()):
+    for c in machine.brute_force(replace(request, tolerance_sync=5.0, tolerance_async=40.0), machine.limits()):
         key, off = (c.mode, reached(c) < target), abs(reached(c) - target)
         least[key] = min(least.get(key, off), off)
     assert outcome.nearest is not None
