@@ -246,6 +246,7 @@ def _block(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> 
 def _sub_batches(request: SpaceRequest, limits: Limits, precision: str, most: int | None) -> IntArray:
     """Return the sub-batches to try: those asked for, else 1 to the largest that fits (and that the window holds).
 
+    A scenario that makes room for more lengthens a range that was asked for, and leaves a single value as it is.
     Where not even one sample fits, one stands for all, to be refused for its memory.
     """
     factor = limits.factor(precision)
@@ -253,9 +254,9 @@ def _sub_batches(request: SpaceRequest, limits: Limits, precision: str, most: in
         largest = limits.fits(precision)
         return np.arange(1, max(1, largest if most is None else min(largest, most)) + 1)
     asked = _ascending(request.sub_batch)
-    if factor == 1:
+    if factor == 1 or asked.size == 1:
         return asked
-    step = int(asked[-1] - asked[-2]) if asked.size > 1 else int(asked[-1])
+    step = int(asked[-1] - asked[-2])
     return np.union1d(asked, np.arange(asked[-1], factor * asked[-1] + 1, step))
 
 

@@ -121,9 +121,15 @@ def test_refused_precisions_are_counted_and_not_enumerated() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "fp32"),
-    [(tuple(range(1, 12)), range(1, 23)), ((8,), (8, 16)), ((2, 4, 6), range(2, 13, 2)), (None, range(1, 15))],
+    [
+        (tuple(range(1, 12)), range(1, 23)),
+        ((8,), (8,)),
+        ((3, 8), (3, 8, 13)),
+        ((2, 4, 6), range(2, 13, 2)),
+        (None, range(1, 15)),
+    ],
 )
-def test_scenario_doubles_the_largest_sub_batch_of_fp32_plans_alone(asked: Any, fp32: Any) -> None:
+def test_scenario_doubles_the_largest_sub_batch_of_fp32_ranges_alone(asked: Any, fp32: Any) -> None:
     limits = Limits("small", 1, 1, {"fp32": 7, "fp16": 9}, {}, sub_batch_factor=2)
     request = SpaceRequest(1000, sub_batch=asked, precisions=("fp32", "fp16"), modes=("async",))
     c = candidates_of(request, limits)
