@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from planner.domain.arrays import frozen_map
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray, frozen_map
 
 __all__ = ["NO_SCENARIO", "Scenario"]
 
@@ -24,16 +26,29 @@ class Scenario:
         Such as ``("inter_node", "bytes_per_s"): 12.5e9``.
     sub_batch_factor : int
         Applied to the largest sub-batch of fp32 plans.
+    fp32_multipliers : mapping of term name to factor
+        Applied besides in fp32 plans alone: what if they computed in fp16.
+    inter_node_multipliers : mapping of term name to factor
+        Applied besides where a plan spans several nodes: what if the link between them were another.
     """
 
     text: str = ""
     multipliers: Mapping[str, float] = field(default_factory=dict)
     link_values: Mapping[tuple[str, str], float] = field(default_factory=dict)
     sub_batch_factor: int = 1
+    fp32_multipliers: Mapping[str, float] = field(default_factory=dict)
+    inter_node_multipliers: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "multipliers", frozen_map(self.multipliers))
-        object.__setattr__(self, "link_values", frozen_map(self.link_values))
+        for name in ("multipliers", "fp32_multipliers", "inter_node_multipliers", "link_values"):
+            object.__setattr__(self, name, frozen_map(getattr(self, name)))
+
+    def factor(self, term: str, precision: str = "", nodes: IntArray | int = 1) -> FloatArray:
+        """Return what the seconds of a term are multiplied by, of the shape of ``nodes``."""
+        everywhere = self.multipliers.get(term, 1.0)
+        if precision == "fp32":
+            everywhere *= self.fp32_multipliers.get(term, 1.0)
+        return np.where(np.greater(nodes, 1), everywhere * self.inter_node_multipliers.get(term, 1.0), everywhere)
 
 
 NO_SCENARIO = Scenario()

@@ -1,8 +1,8 @@
 """Scenarios as typed: items joined by ``+``, alternatives by ``,``.
 
-``fp16`` halves computation and doubles the largest sub-batch; ``edr`` multiplies all-reduce by the bandwidth of the
-inter-node link over 12.5 GB/s (4X EDR InfiniBand), latency included (Oyama et al., SPRINT slides, 2016); ``term*=x``
-multiplies a term; ``link.key=value`` replaces a value of a link.
+``fp16`` halves computation and doubles the largest sub-batch of fp32 plans; ``edr`` multiplies all-reduce by the
+bandwidth of the inter-node link over 12.5 GB/s (4X EDR InfiniBand), latency included, in plans of several nodes (Oyama
+et al., SPRINT slides, 2016); ``term*=x`` multiplies a term everywhere; ``link.key=value`` replaces a value of a link.
 """
 
 from __future__ import annotations
@@ -54,15 +54,20 @@ def _alternative(text: str, cluster: Cluster) -> Scenario:
         link_values |= replaced
     if "edr" in items and ("inter_node", "bytes_per_s") in link_values:
         raise ParameterError("--scenario", "either edr or inter_node.bandwidth, which it stands for", text)
-    return Scenario(text, multipliers, link_values, 2 if "fp16" in items else 1)
+    return Scenario(
+        text,
+        multipliers,
+        link_values,
+        2 if "fp16" in items else 1,
+        {"forward": 0.5, "backward": 0.5} if "fp16" in items else {},
+        {"all_reduce": _edr_factor(cluster)} if "edr" in items else {},
+    )
 
 
 def _item(item: str, cluster: Cluster) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
-    """Return the multipliers and the link values of one item."""
-    if item == "fp16":
-        return {"forward": 0.5, "backward": 0.5}, {}
-    if item == "edr":
-        return {"all_reduce": _edr_factor(cluster)}, {}
+    """Return the multipliers and the link values of one item; fp16 and edr act by rules of their own."""
+    if item in ("fp16", "edr"):
+        return {}, {}
     if "*=" in item:
         name, _, factor = item.partition("*=")
         return {_known(name, "term", TERM_NAMES, item): _factor(factor, item)}, {}

@@ -196,4 +196,4 @@ class Compute:
         whole = composed_s(total, self.host_s(stage, calls), self.sources.overheads)
         factor = np.divide(whole, total, out=np.zeros_like(total), where=total > 0)
         spread = np.where(total > 0, 0.0, whole / gpu_s.shape[1])
-        return self.sources.multiplied(stage, gpu_s * factor[:, None] + spread[:, None])
+        return self.sources.multiplied(stage, gpu_s * factor[:, None] + spread[:, None], self.precision.name)

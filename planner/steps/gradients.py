@@ -39,7 +39,7 @@ def step_variance(pricer: Pricer, one: Configuration, times: SyncTimes, stages: 
         _add_stage(gradient, pricer, stage, by_segment.get(stage.name, np.ones(slots + 1)))
     if one.gpus > 1 and float(times.exposed_s[0]) > 0:
         slopes = pricer.messages.gradient(one.nodes, one.gpus_per_node, sent)
-        gradient.add_vector(pricer.messages.source.entry, slopes * _multiplier(pricer, "all_reduce"))
+        gradient.add_vector(pricer.messages.source.entry, slopes * _multiplier(pricer, "all_reduce", one.nodes))
     return gradient.variance()
 
 
@@ -83,12 +83,13 @@ def update_variance(
     _add_host(gradient, pricer, "update_weights", growth)
     if one.nodes > 1:
         slopes = host_gradient(pricer.sources, pricer.parameters, one.nodes)
-        gradient.add_vector(pricer.sources.host_all_reduce.entry, slopes * (growth * _multiplier(pricer, "all_reduce")))
+        slopes = slopes * (growth * _multiplier(pricer, "all_reduce", one.nodes))
+        gradient.add_vector(pricer.sources.host_all_reduce.entry, slopes)
     return gradient.variance()
 
 
-def _multiplier(pricer: Pricer, term: str) -> float:
-    return float(pricer.sources.multiplied(term, np.ones(1))[0])
+def _multiplier(pricer: Pricer, term: str, nodes: int = 1) -> float:
+    return float(pricer.sources.problem.scenario.factor(term, pricer.compute.precision.name, nodes))
 
 
 def _add_stage(gradient: Gradient, pricer: Pricer, stage: Stage, by_segment: FloatArray) -> None:

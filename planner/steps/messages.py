@@ -37,7 +37,8 @@ def host_all_reduce_s(sources: Sources, parameters: int, nodes: IntArray) -> Flo
     source = sources.host_all_reduce
     groups = Groups(distinct, np.ones_like(distinct), np.ones(distinct.size))
     buffer = np.array([float(parameters * HOST_GRADIENT_BYTES)])
-    return sources.multiplied("all_reduce", all_reduce_s(source.entry, buffer, groups)[:, 0])[inverse]
+    times = all_reduce_s(source.entry, buffer, groups)[:, 0]
+    return sources.multiplied("all_reduce", times, nodes=distinct)[inverse]
 
 
 def all_reduce_gradient(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
@@ -99,7 +100,7 @@ class Messages:
         if several.any():
             groups = groups_of(self._sources, nodes[several], gpus_per_node[several])
             times[several] = all_reduce_s(self.source.entry, self.buffer_bytes, groups)
-        return self._sources.multiplied("all_reduce", times)
+        return self._sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
     def gradient(self, nodes: int, gpus_per_node: int, slots: int) -> FloatArray:
         """Return the derivatives of the first slots' messages by the entry's coefficients, shape (p,)."""

@@ -20,7 +20,7 @@ from planner.costs.specified import (
     specified_host,
     specified_storage,
 )
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Link
 from planner.domain.kernels import TRAFFIC_KINDS
@@ -292,10 +292,9 @@ class Sources:
             raise self.missing_link("host", "gradients and weights are copied between host and device")
         return Source(specified)
 
-    def multiplied(self, term: str, seconds: FloatArray) -> FloatArray:
-        """Return the seconds of a term under the scenario."""
-        factor = self.problem.scenario.multipliers.get(term, 1.0)
-        return seconds if factor == 1.0 else seconds * factor
+    def multiplied(self, term: str, seconds: FloatArray, precision: str = "", nodes: IntArray | int = 1) -> FloatArray:
+        """Return the seconds of a term under the scenario; ``nodes`` broadcasts with them."""
+        return seconds * self.problem.scenario.factor(term, precision, nodes)
 
 
 def usable_precisions(problem: Problem) -> dict[str, str]:

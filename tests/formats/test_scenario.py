@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.domain.cluster import Accelerator, Cluster, Link, Node
+from planner.domain.precision import PRECISIONS
 from planner.errors import UsageError
 from planner.formats.scenario import TERM_NAMES, parse_scenarios
 
 
 def test_fp16_halves_computation_and_doubles_the_sub_batch(cluster: Cluster) -> None:
     (one,) = parse_scenarios("fp16", cluster)
-    assert (one.text, one.multipliers, one.sub_batch_factor) == ("fp16", {"forward": 0.5, "backward": 0.5}, 2)
+    assert (one.text, one.sub_batch_factor) == ("fp16", 2)
+    assert {precision: float(one.factor("forward", precision, 9)) for precision in PRECISIONS} == {
+        precision: 0.5 if precision == "fp32" else 1.0 for precision in PRECISIONS
+    }
+    assert one.factor("backward", "fp32") == 0.5
+    assert one.factor("update", "fp32") == 1
 
 
 def test_edr_is_the_published_factor(cluster: Cluster) -> None:
     # 4X FDR 7 GB/s -> 4X EDR 12.5 GB/s: all-reduce divided by 12.5/7 (Oyama et al., SPRINT slides, 2016).
     (one,) = parse_scenarios("edr", cluster)
-    assert one.multipliers == {"all_reduce": 7 / 12.5}
+    np.testing.assert_array_equal(one.factor("all_reduce", nodes=np.array([1, 2, 9])), [1, 7 / 12.5, 7 / 12.5])
+    assert one.factor("sum_gradient", nodes=9) == 1
     assert one.sub_batch_factor == 1
 
 
@@ -32,7 +40,8 @@ def test_alternatives_and_items(cluster: Cluster) -> None:
     assert [one.text for one in scenarios] == [
         "fp16", "edr", "fp16 + edr+all_reduce*=0.5", "inter_node.latency=1us+host.bandwidth=24GB/s",
     ]  # fmt: skip
-    assert scenarios[2].multipliers == {"forward": 0.5, "backward": 0.5, "all_reduce": 7 / 12.5 / 2}
+    assert scenarios[2].factor("forward", "fp32") == 0.5
+    np.testing.assert_allclose(scenarios[2].factor("all_reduce", nodes=np.array([1, 2])), [0.5, 7 / 12.5 / 2])
     assert scenarios[3].link_values == {("inter_node", "latency_s"): 1e-6, ("host", "bytes_per_s"): 24e9}
     assert scenarios[3].multipliers == {}
 

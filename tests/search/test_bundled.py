@@ -60,9 +60,7 @@ def test_published_plans_that_our_figures_would_refuse(capsys: pytest.CaptureFix
     lines = []
     for scenario, (nodes, sub_batch) in PUBLISHED.items():
         only = replace(REQUEST, nodes=(nodes,), sub_batch=(sub_batch,), precisions=("fp32",))
-        bare = problem(scenario)
-        alone = replace(bare, scenario=replace(bare.scenario, sub_batch_factor=1))
-        found = suggest(alone, only, {})
+        found = suggest(problem(scenario), only, {})
         assert found.search.candidates == 1
         plan = (found.plans or found.nearest)[0].prediction
         assert plan.mini_batch.mean == pytest.approx(MEANS[scenario], rel=0.1)
@@ -72,6 +70,11 @@ def test_published_plans_that_our_figures_would_refuse(capsys: pytest.CaptureFix
         lines.append(f"  {plan_of}: mean {plan.mini_batch.mean:.1f}, {verdict}\n")
     with capsys.disabled():
         sys.stdout.write("\nPublished plans (Oyama et al., SPRINT slides, 2016) by our own figures:\n" + "".join(lines))
+
+
+def test_default_request_reaches_the_published_sub_batch_in_fp16() -> None:
+    found = answer("fp16", replace(REQUEST, nodes=(7,), top=50))
+    assert (7, 22) in {(c.nodes, c.sub_batch) for c in (plan.prediction.configuration for plan in found.plans)}
 
 
 @pytest.mark.parametrize("base", ["", "fp16"])

@@ -19,6 +19,7 @@ from planner.domain.prediction import Predictions
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.errors import CoverageError, ParameterError
+from planner.formats.scenario import parse_scenarios
 from planner.steps.predict import Evaluator
 from planner.steps.synchronous import communication_end_s
 from planner.workload.gradients import gradient_slots
@@ -179,6 +180,38 @@ def test_a_multiplier_scales_its_term_alone(make_problem: Make, cluster: Cluster
         for a, b in zip(plain.terms, half.terms, strict=True):
             if b.name != "sum_gradient":  # its number of buffers follows from the other periods
                 assert b.seconds == pytest.approx(a.seconds * (0.5 if a.name == term else 1.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_fp16_scenario_halves_computation_of_fp32_plans_alone(make_problem: Make, cluster: Cluster, mode: str) -> None:
+    fp16 = parse_scenarios("fp16", cluster)[0]
+    for precision, factor in (("fp32", 0.5), ("fp16", 1.0)):
+        plan = one(mode=mode, precision=precision, nodes=1, gpus_per_node=1)
+        plain, halved = (
+            {term.name: term.seconds for term in Evaluator(problem).describe(plan)[0].terms}
+            for problem in (make_problem(settings=SYNTHETIC), make_problem(settings=SYNTHETIC, scenario=fp16))
+        )
+        for name in ("forward", "backward"):
+            assert halved[name] == pytest.approx(factor * plain[name], rel=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(("nodes", "factor"), [(1, 1.0), (2, 1 / 12.5)])
+def test_edr_speeds_up_only_what_passes_between_nodes(
+    make_problem: Make, cluster: Cluster, mode: str, nodes: int, factor: float
+) -> None:
+    """The link of the cluster has 1 GB/s. A multiplier that is typed acts on one node too."""
+    edr, typed = parse_scenarios("edr,all_reduce*=0.25", cluster)
+    scenarios = (Scenario(), edr, typed)
+    plain, faster, quarter = (
+        {t.name: t.seconds for t in Evaluator(make_problem(scenario=s)).describe(one(nodes=nodes, mode=mode))[0].terms}[
+            "all_reduce"
+        ]
+        for s in scenarios
+    )
+    assert (plain > 0) == (mode == "sync" or nodes > 1)
+    assert faster == pytest.approx(factor * plain, rel=1e-12)
+    assert quarter == pytest.approx(plain / 4, rel=1e-12)
 
 
 def test_a_link_scales_measured_coefficients(make_problem: Make, cluster: Cluster, calibration: Calibration) -> None:
