@@ -10,6 +10,7 @@ from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.kernels import TRAFFIC_KINDS
 from planner.domain.precision import precision_named
+from planner.workload.lowering import UPDATE_BYTES
 
 __all__ = [
     "ASSUMED_BYTES_EFFICIENCY",
@@ -20,6 +21,7 @@ __all__ = [
     "specified_copy",
     "specified_entry",
     "specified_host",
+    "specified_host_collective",
     "specified_storage",
 ]
 
@@ -32,8 +34,8 @@ ASSUMED_LAUNCH_S = 1e-5
 ASSUMED_HOST_BYTES_PER_S = 1e10
 """Memory traffic of one host thread that adds gradients or updates weights."""
 
-HOST_TRAFFIC = {"update_gradient": 12, "sum_gradient": 12, "update_weights": 20}
-"""Host bytes per parameter: add to a buffer (read, read, write), and an update with momentum."""
+SUM_BYTES = 12
+"""Host bytes per parameter that adding an fp32 gradient to a buffer moves: read, read, write."""
 
 
 def specified_entry(accelerator: Accelerator, kind: str, direction: str, precision: str) -> Entry | None:
@@ -90,6 +92,27 @@ def specified_collective(cluster: Cluster) -> Entry:
     )  # fmt: skip
 
 
+def specified_host_collective(cluster: Cluster) -> Entry:
+    """Return all-reduce between host buffers, one rank a node, over the inter-node link alone.
+
+    What message passing libraries choose from: ring, recursive doubling, Rabenseifner (Thakur, Rabenseifner, Gropp
+    2005). Using a link that is not described is refused.
+    """
+    alpha, beta = _alpha_beta(cluster.inter_node)
+    return Entry(
+        "collectives", "all_reduce", "", "", "host", "collective.alpha_beta",
+        {
+            "algorithms": "ring recursive_doubling rabenseifner",
+            "unknown_links": "" if cluster.inter_node else "inter_node",
+        },
+        {"messages_inside": 0.0, "bytes_inside": 0.0, "messages_between": alpha, "bytes_between": beta},
+        origin="specified",
+        source=f"links of cluster {cluster.name}",
+        notes="assumed between hosts: one rank a node, the best of ring, recursive doubling and Rabenseifner, full "
+        "bandwidth, stated latency a message",
+    )  # fmt: skip
+
+
 def specified_copy(cluster: Cluster) -> Entry | None:
     """Return the copy between host and device (work: bytes), or None where the host link is not described."""
     if cluster.host is None:
@@ -101,12 +124,14 @@ def specified_copy(cluster: Cluster) -> Entry | None:
     )  # fmt: skip
 
 
-def specified_host(cluster: Cluster, kind: str) -> Entry | None:
+def specified_host(cluster: Cluster, kind: str, optimizer: str) -> Entry | None:
     """Return a host term of asynchronous training, ``update_gradient``, ``sum_gradient`` or ``update_weights``.
 
     ``update_gradient`` copies fp32 gradients out and weights in over the host link: None where it is not described.
+    ``update_weights`` moves the bytes of the optimizer (:data:`planner.workload.lowering.UPDATE_BYTES`).
     """
-    per_parameter = HOST_TRAFFIC[kind] / ASSUMED_HOST_BYTES_PER_S
+    traffic = UPDATE_BYTES[optimizer] if kind == "update_weights" else SUM_BYTES
+    per_parameter = traffic / ASSUMED_HOST_BYTES_PER_S
     if kind == "update_gradient":
         if cluster.host is None:
             return None

@@ -18,6 +18,7 @@ from planner.costs.specified import (
     specified_copy,
     specified_entry,
     specified_host,
+    specified_host_collective,
     specified_storage,
 )
 from planner.domain.arrays import FloatArray, IntArray
@@ -26,13 +27,15 @@ from planner.domain.cluster import Cluster, Link
 from planner.domain.kernels import TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
-from planner.errors import CoverageError
+from planner.errors import CoverageError, ParameterError, PlannerError
+from planner.steps.links import with_links, with_value
 from planner.workload.lowering import lower
 
 __all__ = ["Overheads", "Source", "Sources", "usable_precisions"]
 
 HOST_LIBRARY = "host"
 """Library of collective entries that are between host buffers: for asynchronous update threads only."""
+HOST_KINDS = ("update_gradient", "sum_gradient", "update_weights")
 ASSUMED_HOST_S_PER_CALL = 10e-6
 """Host time of a kernel call on a GPU where no framework was measured (fits on public CNN tables span 8 to 42 us).
 
@@ -84,7 +87,7 @@ class Sources:
             link = changed.get(name, getattr(self.problem.cluster, name))
             if link is None:
                 raise self.missing_link(name, "the scenario replaces one of its values")
-            changed[name] = _with_value(link, field, value)
+            changed[name] = with_value(link, field, value)
         cluster = self.problem.cluster
         return replace(
             cluster,
@@ -95,8 +98,16 @@ class Sources:
 
     @cached_property
     def for_accelerator(self) -> tuple[Calibration, ...]:
-        """Calibrations of the cluster's accelerator, in order."""
-        return tuple(c for c in self.problem.calibrations if c.accelerator == self.accelerator.name)
+        """Calibrations of the cluster's accelerator, in order.
+
+        What was reconstructed from the results of one cluster holds whatever took time there: it serves no other.
+        """
+        return tuple(
+            c
+            for c in self.problem.calibrations
+            if c.accelerator == self.accelerator.name
+            and (c.origin != "reconstructed" or c.cluster == self.problem.cluster.name)
+        )
 
     @cached_property
     def for_cluster(self) -> tuple[Calibration, ...]:
@@ -138,10 +149,16 @@ class Sources:
         return found
 
     def _missing_kernel(self, kind: str, direction: str, precision: str) -> str:
+        device = self.accelerator.name
         looked_at = ", ".join(c.name for c in self.for_accelerator) or "none"
+        also = "".join(
+            f" and {c.name}, which was reconstructed for {c.cluster} alone"
+            for c in self.problem.calibrations
+            if c.accelerator == device and c not in self.for_accelerator
+        )
         return (
-            f"kernel {kind} {direction} in {precision} must be covered by a calibration of {self.accelerator.name}, "
-            f"got {looked_at} without it; measure it on that device with `planner calibrate --network NAME`"
+            f"kernel {kind} {direction} in {precision} must be covered by a calibration of {device}, "
+            f"got {looked_at} without it{also}; measure it on that device with `planner calibrate --network NAME`"
         )
 
     def convolution_lowering(self, precision: str) -> str:
@@ -181,24 +198,32 @@ class Sources:
         """Raise CoverageError when a precision is refused."""
         reason = self.why_not_precision(precision)
         if reason:
-            known = ", ".join(self.accelerator.peak_flop_per_s)
+            usable = ", ".join(name for name in PRECISIONS if not self.why_not_precision(name)) or "none here"
             raise CoverageError(
                 reason
                 if reason.startswith("kernel")
-                else f"precision must be one that can be priced ({known}), got {precision!r}: {reason}"
+                else f"precision must be one that can be priced ({usable}), got {precision!r}: {reason}"
             )
 
     @cached_property
     def overheads(self) -> Overheads:
-        """Overheads of the framework and version, else of the framework, else generic, else assumed."""
+        """Overheads of the framework as asked for, else of any version of it, else generic, else assumed.
+
+        Of several versions, one without a number goes first, then the order of the calibrations decides.
+        """
         framework = self.problem.settings.framework
         name = framework.partition("@")[0]
-        for kind, matched in ((framework, "exact"), (name, "framework"), ("generic", "generic")):
-            for calibration in self.for_accelerator:
-                for entry in calibration.entries:
-                    if entry.scope == "overheads" and entry.kind == kind:
-                        return _overheads(Source(entry, calibration.name), matched)
-        return _overheads(Source(self._assumed_overheads()), "assumed")
+        entries = [(e, c.name) for c in self.for_accelerator for e in c.entries if e.scope == "overheads"]
+        found = (
+            [("exact", *pair) for pair in entries if pair[0].kind == framework]
+            + [("framework", *pair) for pair in entries if pair[0].kind == name]
+            + [("framework", *pair) for pair in entries if pair[0].kind.startswith(f"{name}@")]
+            + [("generic", *pair) for pair in entries if pair[0].kind == "generic"]
+        )
+        if not found:
+            return _overheads(Source(self._assumed_overheads()), "assumed")
+        matched, entry, calibration = found[0]
+        return _overheads(Source(entry, calibration), matched)
 
     def _assumed_overheads(self) -> Entry:
         per_call = ASSUMED_HOST_S_PER_CALL if self.accelerator.kind == "gpu" else 0.0
@@ -245,8 +270,10 @@ class Sources:
 
     @cached_property
     def host_all_reduce(self) -> Source:
-        """What serves the all-reduce between the update threads of the nodes."""
-        return self.cluster_entry("collectives", "all_reduce", (HOST_LIBRARY,)) or self.device_all_reduce
+        """What serves the all-reduce between the update threads of the nodes: never a library of devices."""
+        return self.cluster_entry("collectives", "all_reduce", (HOST_LIBRARY,)) or Source(
+            specified_host_collective(self.cluster)
+        )
 
     @cached_property
     def host_to_device(self) -> Source | None:
@@ -277,8 +304,22 @@ class Sources:
             )
         return None if self.problem.dataset is None else Source(specified)
 
+    def why_not_mode(self, mode: str) -> str:
+        """Return why no plan of a mode can be priced, though those of the other can; empty: nothing is in the way."""
+        try:
+            for kind in HOST_KINDS if mode == "async" else ():
+                self.host(kind)
+        except PlannerError as error:
+            return str(error)
+        return ""
+
     def host(self, kind: str) -> Source:
-        """Return what serves a host term of the asynchronous threads, or raise CoverageError."""
+        """Return what serves a host term of the asynchronous threads, or raise CoverageError.
+
+        ParameterError: without an optimizer there are no weights to update.
+        """
+        if kind == "update_weights" and self.problem.settings.optimizer == "none":
+            raise ParameterError("optimizer", "one that updates the weights of an asynchronous plan", "none")
         found = self.cluster_entry("host", kind)
         if found is not None:
             return found
@@ -287,7 +328,7 @@ class Sources:
                 f"host term {kind} must be covered by the calibration given for cluster {self.cluster.name}, got none; "
                 "leave out --calibration to use stated assumptions, or ask for --mode sync"
             )
-        specified = specified_host(self.cluster, kind)
+        specified = specified_host(self.cluster, kind, self.problem.settings.optimizer)
         if specified is None:
             raise self.missing_link("host", "gradients and weights are copied between host and device")
         return Source(specified)
@@ -313,41 +354,3 @@ def _overheads(source: Source, matched: str) -> Overheads:
         source,
         matched,
     )
-
-
-def _with_value(link: Link, field: str, value: float) -> Link:
-    return replace(link, bytes_per_s=value) if field == "bytes_per_s" else replace(link, latency_s=value)
-
-
-def with_links(entry: Entry, before: Cluster, after: Cluster) -> Entry:
-    """Return a measured entry as it would be with other links.
-
-    The coefficients per byte of a link scale with 1 / bandwidth, those per message with latency. Which link a feature
-    belongs to is in its name: ``inside`` and ``1xR_`` inside a node, ``between``, ``NxR_`` and logarithms between
-    nodes; a host copy is of the host link. Other entries stay.
-    """
-    if after == before or not (entry.scope == "collectives" or (entry.scope, entry.kind) == ("host", "copy")):
-        return entry
-    factors = {name: _link_factor(entry, name, before, after) for name in entry.coefficients}
-    settings = dict(entry.settings)
-    if isinstance(ratio := settings.get("beta_ratio"), float):
-        settings["beta_ratio"] = ratio * factors["bytes_between"] / factors["bytes_inside"]
-    scaled = {name: value * factors[name] for name, value in entry.coefficients.items()}
-    return replace(entry, coefficients=scaled, settings=settings, covariance=None)
-
-
-def _link_factor(entry: Entry, feature: str, before: Cluster, after: Cluster) -> float:
-    """Return what a coefficient is multiplied by."""
-    link = _link_of(entry, feature)
-    old, new = getattr(before, link), getattr(after, link)
-    if old == new:
-        return 1.0
-    if "byte" in feature or "step" in feature:
-        return float(old.bytes_per_s / new.bytes_per_s)
-    return float(new.latency_s / old.latency_s) if old.latency_s > 0 else 1.0
-
-
-def _link_of(entry: Entry, feature: str) -> str:
-    if entry.scope == "host":
-        return "host"
-    return "intra_node" if feature.endswith("_inside") or feature.startswith("1x") else "inter_node"

@@ -9,8 +9,14 @@ from planner.domain.configuration import Configuration
 from planner.domain.prediction import PlanWarning, Term
 from planner.steps.sources import Source, Sources
 from planner.units import format_bytes
+from planner.workload.lowering import UPDATE_BYTES
 
-__all__ = ["warnings_of"]
+__all__ = ["empty_updates", "warnings_of"]
+
+LARGEST_EMPTY_SHARE = 0.01
+"""Of updates that find no gradient; beyond it the mean mini-batch says little about the others."""
+CALIBRATED_OPTIMIZER = "sgd-momentum"
+"""What the weight updates of calibrations were timed with."""
 
 
 def warnings_of(
@@ -26,7 +32,19 @@ def warnings_of(
         *_overheads(sources),
         *_calibrations(sources, chosen),
         *_links(sources, one),
+        *_optimizer(sources, one),
     )
+
+
+def empty_updates(share: float, mini_batch: float) -> tuple[PlanWarning, ...]:
+    """Return the warning that a share of the updates finds no gradient, where it is large; ``mini_batch``: mean."""
+    if share <= LARGEST_EMPTY_SHARE:
+        return ()
+    message = (
+        f"{share:.2g} of all updates find no gradient; over the others the mean mini-batch is "
+        f"{mini_batch / (1 - share):.4g} samples."
+    )
+    return (PlanWarning("empty_updates", "mini_batch", message),)
 
 
 def _memory(sources: Sources, needed: float) -> Iterator[PlanWarning]:
@@ -87,7 +105,7 @@ def _overheads(sources: Sources) -> Iterator[PlanWarning]:
         )
         yield PlanWarning("framework_overheads_generic", framework, message)
     elif overheads.matched == "framework" and "@" in framework:
-        message = f"Overheads of {framework} are those measured with another version."
+        message = f"Overheads of {framework} are those measured with {overheads.source.entry.kind}."
         yield PlanWarning("framework_overheads_other_version", framework, message)
 
 
@@ -113,3 +131,18 @@ def _links(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
         if is_used and link is not None and link.kind not in LINK_KINDS:
             message = f"Link kind {link.kind!r} is not known; it is modelled by its bandwidth and latency alone."
             yield PlanWarning("unknown_link_kind", f"links.{name}", message)
+
+
+def _optimizer(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
+    # A calibrated update is not scaled to another optimizer: what part of it moves bytes is not known.
+    optimizer = sources.problem.settings.optimizer
+    timed, asked = UPDATE_BYTES[CALIBRATED_OPTIMIZER], UPDATE_BYTES[optimizer]
+    if one.mode != "async" or timed == asked:
+        return
+    calibration = sources.host("update_weights").calibration
+    if calibration:
+        message = (
+            f"The weight update of {calibration} is that of {CALIBRATED_OPTIMIZER}, which moves {timed} bytes a "
+            f"parameter; {optimizer} moves {asked}, and is not accounted for."
+        )
+        yield PlanWarning("optimizer_differs", optimizer, message)

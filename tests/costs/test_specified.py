@@ -12,6 +12,7 @@ from planner.costs.specified import (
     specified_copy,
     specified_entry,
     specified_host,
+    specified_host_collective,
     specified_storage,
 )
 from planner.costs.terms import evaluate
@@ -69,10 +70,31 @@ def test_copies_and_storage() -> None:
     bare = replace(CLUSTER, host=None, storage=None)
     assert specified_copy(bare) is None
     assert specified_storage(bare) is None
-    assert specified_host(bare, "update_gradient") is None
+    assert specified_host(bare, "update_gradient", "sgd") is None
 
 
 def test_update_gradient_copies_out_adds_and_copies_in() -> None:
-    entry = specified_host(CLUSTER, "update_gradient")
+    entry = specified_host(CLUSTER, "update_gradient", "adam")
     assert entry is not None
     assert evaluate(entry, {"parameters": 1e9}) == pytest.approx(8 / 12 + 1.2)
+
+
+@pytest.mark.parametrize(("optimizer", "seconds"), [("none", 0.0), ("sgd", 1.2), ("sgd-momentum", 2.0), ("adam", 2.8)])
+def test_weights_move_the_bytes_of_their_optimizer(optimizer: str, seconds: float) -> None:
+    """8 bytes of weight and 4 of gradient at 10 GB/s, and 8 more for every moment."""
+    entry = specified_host(CLUSTER, "update_weights", optimizer)
+    assert entry is not None
+    assert evaluate(entry, {"parameters": 1e9}) == pytest.approx(seconds)
+
+
+def test_hosts_reduce_by_message_passing_between_nodes() -> None:
+    """One rank on each of 4 nodes: recursive doubling sends fewest messages, Rabenseifner as few bytes as a ring."""
+    assert CLUSTER.inter_node is not None
+    alpha, beta = CLUSTER.inter_node.latency_s, 1 / CLUSTER.inter_node.bytes_per_s
+    entry = specified_host_collective(CLUSTER)
+    short, long = all_reduce_s(entry, np.array([8.0, 1e9]), groups(4, 1))[0]
+    assert short == pytest.approx(2 * alpha + 2 * 8 * beta)
+    assert long == pytest.approx(4 * alpha + 1.5e9 * beta)
+    assert "double_binary_tree" not in str(entry.settings["algorithms"])
+    with pytest.raises(CoverageError, match=r"links\.inter_node"):
+        all_reduce_s(specified_host_collective(replace(CLUSTER, inter_node=None)), np.array([8.0]), groups(2, 1))

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
+from planner.catalog import calibrations_for, find_cluster, find_network
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
-from planner.errors import CoverageError
+from planner.errors import CoverageError, ParameterError
 from planner.steps.predict import Evaluator
 from planner.steps.sources import Sources, usable_precisions
+from planner.workload.gradients import gradient_slots
 
 Make = Callable[..., Problem]
 
@@ -80,6 +82,38 @@ def test_usable_precisions_say_why_not(make_problem: Make, accelerator: Accelera
     assert explicit["fp32"].startswith("kernel gemm forward in fp32 must be covered")
 
 
+def test_a_precision_that_cannot_be_priced_is_answered_with_those_that_can(
+    make_problem: Make, accelerator: Accelerator, cluster: Cluster
+) -> None:
+    able = replace(accelerator, peak_flop_per_s={"fp32": 1e12, "fp16": 4e12, "int8": 8e12})
+    sources = Sources(make_problem(cluster=replace(cluster, node=Node(4, able))))
+    with pytest.raises(CoverageError, match=r"can be priced \(fp32, fp16\), got 'int8': int8 training is never"):
+        sources.check_precision("int8")
+
+
+def test_a_reconstruction_serves_its_own_cluster_alone(make_problem: Make, cluster: Cluster) -> None:
+    kernels = (kernel("convolution"), kernel("gemm"), kernel("pointwise"))
+    made = of(*kernels, name="made", origin="reconstructed", cluster=cluster.name)
+    elsewhere = replace(cluster, name="elsewhere")
+    assert Sources(make_problem(calibrations=(made,))).kernel("gemm", "forward", "fp32").calibration == "made"
+    there = Sources(make_problem(calibrations=(made,), cluster=elsewhere))
+    assert there.kernel("gemm", "forward", "fp32").origin == "specified"
+    named = Sources(make_problem(calibrations=(made,), cluster=elsewhere, explicit_calibration=True))
+    with pytest.raises(CoverageError, match="got none without it and made, which was reconstructed for toys alone;"):
+        named.kernel("gemm", "forward", "fp32")
+    measured = replace(made, origin="measured")
+    assert Sources(make_problem(calibrations=(measured,), cluster=elsewhere)).kernel("gemm", "", "fp32").calibration
+
+
+def test_a_users_own_k80_cluster_is_not_served_by_the_reconstruction() -> None:
+    kfc = find_cluster("tsubame-kfc")
+    own = replace(kfc, name="own")
+    for where, origin in ((kfc, "reconstructed"), (own, "specified")):
+        sources = Sources(Problem(find_network("sprint-15"), None, where, calibrations_for(where)))
+        assert sources.kernel("convolution", "forward", "fp32").origin == origin
+        assert (sources.overheads.matched == "generic") == (where is kfc)
+
+
 def test_an_absent_precision_is_refused_even_with_entries_for_it(make_problem: Make) -> None:
     everything = of(kernel("pointwise"), kernel("gemm"), kernel("convolution"))
     with pytest.raises(CoverageError, match="toy does not have bf16"):
@@ -105,6 +139,10 @@ def test_lowering_follows_the_entries(make_problem: Make, kinds: tuple[str, ...]
     [
         ("torch@2", ("generic", "torch", "torch@2"), "exact"),
         ("torch@2", ("generic", "torch"), "framework"),
+        ("torch@2", ("generic", "torch@1", "torch"), "framework"),
+        ("torch", ("generic", "torch@1"), "framework"),
+        ("torch@2", ("generic", "torch@1"), "framework"),
+        ("torch@2", ("generic", "torchy@2"), "generic"),
         ("torch@2", ("generic",), "generic"),
         ("torch@2", (), "assumed"),
     ],
@@ -116,6 +154,7 @@ def test_overheads_are_looked_up_from_exact_to_assumed(
     problem = make_problem(calibrations=(of(*entries),), settings=Settings(framework=framework))
     found = Sources(problem).overheads
     assert found.matched == matched
+    assert (found.source.entry.kind == "torch") == ("torch" in kinds and matched == "framework")
     if matched == "assumed":
         assert (found.kernel_scale, found.host_s_per_call, found.exponent) == (1.0, 1e-5, 1.0)
         assert found.source.origin == "assumed"
@@ -141,6 +180,22 @@ def test_host_collectives_serve_update_threads_only(make_problem: Make, cluster:
     assert sources.device_all_reduce.origin == "specified"
 
 
+def test_a_library_of_devices_does_not_serve_update_threads(make_problem: Make, cluster: Cluster) -> None:
+    values = dict.fromkeys(("messages_inside", "bytes_inside", "messages_between", "bytes_between"), 1e-9)
+    settings = {"algorithms": "double_binary_tree"}
+    entry = Entry("collectives", "all_reduce", "", "", "nccl", "collective.alpha_beta", settings, values)
+    problem = make_problem(calibrations=(of(entry, cluster=cluster.name),))
+    sources = Sources(problem)
+    assert sources.device_all_reduce.calibration == "own"
+    assert (sources.host_all_reduce.origin, sources.host_all_reduce.calibration) == ("specified", "")
+    found = Evaluator(problem).describe(Configurations.of([Configuration(4, 2, 1, mode="async")]))[0]
+    assert any("between hosts: one rank a node" in warning.message for warning in found.warnings)
+    assert cluster.inter_node is not None
+    parameters = int(gradient_slots(problem.network).elements.sum())
+    rabenseifner = 4 * cluster.inter_node.latency_s + 1.5 * 4 * parameters / cluster.inter_node.bytes_per_s
+    assert next(t.seconds for t in found.terms if t.name == "all_reduce") == pytest.approx(rabenseifner)
+
+
 @pytest.mark.parametrize(
     ("missing", "input_", "mode"),
     [
@@ -164,6 +219,41 @@ def test_what_is_not_described_is_refused_by_name(
 def test_host_terms_are_not_assumed_beside_a_named_calibration(make_problem: Make) -> None:
     with pytest.raises(CoverageError, match="host term sum_gradient must be covered"):
         Sources(make_problem(explicit_calibration=True)).host("sum_gradient")
+
+
+@pytest.mark.parametrize(("optimizer", "moved"), [("sgd", 12), ("sgd-momentum", 20), ("adam", 28)])
+def test_the_host_updates_weights_with_the_optimizer(make_problem: Make, optimizer: str, moved: int) -> None:
+    problem = make_problem(settings=Settings(optimizer=optimizer))
+    found = Evaluator(problem).describe(Configurations.of([Configuration(1, 1, 1, mode="async")]))[0]
+    parameters = int(gradient_slots(problem.network).elements.sum())
+    seconds = next(term.seconds for term in found.terms if term.name == "update_weights")
+    assert seconds == pytest.approx(parameters * moved / 1e10)
+
+
+def test_asynchronous_plans_need_an_optimizer(make_problem: Make) -> None:
+    sources = Sources(make_problem(settings=Settings(optimizer="none")))
+    assert "optimizer must be one that updates the weights" in sources.why_not_mode("async")
+    assert sources.why_not_mode("sync") == ""
+
+
+def test_a_latency_without_a_measured_one_to_scale_is_refused(make_problem: Make, cluster: Cluster) -> None:
+    """A measured entry scales with new over old latency; a specified one takes the new latency as it is."""
+    assert cluster.inter_node is not None
+    instant = replace(cluster, inter_node=replace(cluster.inter_node, latency_s=0.0))
+    names = ("messages_inside", "bytes_inside", "messages_between", "bytes_between")
+    entry = Entry("collectives", "all_reduce", "", "", "nccl", "collective.alpha_beta", {"algorithms": "ring"},
+                  dict.fromkeys(names, 1e-9))  # fmt: skip
+    measured = of(entry, cluster=cluster.name)
+    slower = Scenario("x", {}, {("inter_node", "latency_s"): 1e-3})
+    with pytest.raises(
+        ParameterError, match=r"latency of links\.inter_node of cluster toys must be above 0 .*, got 0;"
+    ):
+        _ = Sources(make_problem(cluster=instant, calibrations=(measured,), scenario=slower)).device_all_reduce
+    faster = Scenario("x", {}, {("inter_node", "bytes_per_s"): 1e12})
+    kept = Sources(make_problem(cluster=instant, calibrations=(measured,), scenario=faster)).device_all_reduce
+    assert kept.entry.coefficients["messages_between"] == 1e-9
+    specified = Sources(make_problem(cluster=instant, calibrations=(), scenario=slower)).device_all_reduce
+    assert specified.entry.coefficients["messages_between"] == 1e-3
 
 
 def test_a_scenario_cannot_replace_a_link_that_is_not_there(make_problem: Make, cluster: Cluster) -> None:

@@ -50,6 +50,10 @@ def test_specified_kernels_and_links_are_said(make_problem: Make) -> None:
         ("generic", "torch", "framework_overheads_generic torch"),
         ("torch", "torch@2", "framework_overheads_other_version torch@2"),
         ("torch", "torch", None),
+        ("torch@2.13.0", "torch", None),
+        ("torch@2.13.0", "torch@2.12", "framework_overheads_other_version torch@2.12"),
+        ("torch@2.13.0", "torch@2.13.0", None),
+        ("torchy@1", "torch", "framework_overheads_assumed torch"),
         ("other", "torch", "framework_overheads_assumed torch"),
     ],
 )
@@ -65,7 +69,7 @@ def test_overheads_say_how_they_were_found(
 def test_a_reconstruction_and_a_calibrations_own_warnings_are_passed_on(
     make_problem: Make, calibration: Calibration
 ) -> None:
-    marked = replace(calibration, origin="reconstructed", warnings=("One thread only.",))
+    marked = replace(calibration, origin="reconstructed", cluster="toys", warnings=("One thread only.",))
     found = warned(make_problem(calibrations=(marked,)))
     assert "in-sample" in found["reconstructed toy-kernels"]
     assert found["calibration toy-kernels"] == "One thread only."
@@ -80,3 +84,18 @@ def test_assumed_terms_are_named(make_problem: Make, cluster: Cluster) -> None:
     problem = make_problem()
     guessed = Calibration("guessed", "toy", (load,), cluster=cluster.name)
     assert "assumed load" in warned(replace(problem, calibrations=(*problem.calibrations, guessed)))
+
+
+@pytest.mark.parametrize(("optimizer", "differs"), [("sgd-momentum", False), ("nesterov", False), ("adam", True)])
+def test_a_calibrated_weight_update_says_whose_it_is(
+    make_problem: Make, cluster: Cluster, optimizer: str, *, differs: bool
+) -> None:
+    entry = Entry("host", "update_weights", "", "", "", "host.parameters", {}, {"calls": 0.0, "parameters": 1e-9})
+    problem = make_problem(settings=Settings(optimizer=optimizer))
+    timed = replace(
+        problem, calibrations=(*problem.calibrations, Calibration("timed", "toy", (entry,), cluster=cluster.name))
+    )
+    plan = Configurations.of([Configuration(1, 1, 4, mode="async")])
+    assert (f"optimizer_differs {optimizer}" in warned(timed, plan)) == differs
+    assert f"optimizer_differs {optimizer}" not in warned(timed)  # synchronous: the device updates
+    assert f"optimizer_differs {optimizer}" not in warned(problem, plan)  # specified: the bytes are right

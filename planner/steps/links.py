@@ -1,0 +1,57 @@
+"""What other links do to measured times: coefficients scale with the values that a scenario replaces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.domain.calibration import Entry
+from planner.domain.cluster import Cluster, Link
+from planner.errors import ParameterError
+
+__all__ = ["with_links", "with_value"]
+
+
+def with_value(link: Link, field: str, value: float) -> Link:
+    """Return a link with one of its values replaced."""
+    return replace(link, bytes_per_s=value) if field == "bytes_per_s" else replace(link, latency_s=value)
+
+
+def with_links(entry: Entry, before: Cluster, after: Cluster) -> Entry:
+    """Return a measured entry as it would be with other links.
+
+    The coefficients per byte of a link scale with 1 / bandwidth, those per message with latency. Which link a feature
+    belongs to is in its name: ``inside`` and ``1xR_`` inside a node, ``between``, ``NxR_`` and logarithms between
+    nodes; a host copy is of the host link. Other entries stay.
+    """
+    if after == before or not (entry.scope == "collectives" or (entry.scope, entry.kind) == ("host", "copy")):
+        return entry
+    factors = {name: _link_factor(entry, name, before, after) for name in entry.coefficients}
+    settings = dict(entry.settings)
+    if isinstance(ratio := settings.get("beta_ratio"), float):
+        settings["beta_ratio"] = ratio * factors["bytes_between"] / factors["bytes_inside"]
+    scaled = {name: value * factors[name] for name, value in entry.coefficients.items()}
+    return replace(entry, coefficients=scaled, settings=settings, covariance=None)
+
+
+def _link_factor(entry: Entry, feature: str, before: Cluster, after: Cluster) -> float:
+    """Return what a coefficient is multiplied by; ParameterError where that cannot be told."""
+    link = _link_of(entry, feature)
+    old, new = getattr(before, link), getattr(after, link)
+    if old == new:
+        return 1.0
+    if "byte" in feature or "step" in feature:
+        return float(old.bytes_per_s / new.bytes_per_s)
+    if old.latency_s == new.latency_s:
+        return 1.0
+    if old.latency_s == 0:
+        remedy = "state it in the cluster's file, or leave the latency out of --scenario"
+        raise ParameterError(
+            f"latency of links.{link} of cluster {before.name}", "above 0 to scale measured times by another", 0, remedy
+        )
+    return float(new.latency_s / old.latency_s)
+
+
+def _link_of(entry: Entry, feature: str) -> str:
+    if entry.scope == "host":
+        return "host"
+    return "intra_node" if feature.endswith("_inside") or feature.startswith("1x") else "inter_node"
