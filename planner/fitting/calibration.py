@@ -74,7 +74,10 @@ def fit_calibration(
             + "; measure more with planner calibrate"
         )
     if steps:
-        entries = (*entries, fit_overheads(kernels.entries, steps))
+        try:
+            entries = (*entries, fit_overheads(kernels.entries, steps))
+        except CoverageError as error:
+            few = (*few, f"overheads: {error}")
     return Calibration(
         name,
         accelerator.name,

@@ -20,8 +20,8 @@ __all__ = ["fit_overheads"]
 ITEM_BYTES = 4.0
 RELATIVE_ERROR = 0.08
 """Assumed error of a step that is predicted from its kernels."""
-SCALE_PRIOR = 0.1
-"""How far the scale of kernels is expected from 1."""
+SCALE_PRIOR = 0.05
+"""How far the scale of kernels is expected from 1: steps of one network share its errors."""
 HOST_PRIOR_S = 1e-5
 """How far the host time of a call is expected from 0 [s]."""
 
@@ -29,7 +29,7 @@ HOST_PRIOR_S = 1e-5
 def fit_overheads(entries: Sequence[Entry], steps: Sequence[TimedStep], framework: str = "pytorch") -> Entry:
     """Return the overheads s, h for which step time = s · sum of kernel times + h · kernel calls.
 
-    Minimises Σ ((s·K + h·N)/t - 1)²/0.08² + (s - 1)²/0.1² + (h/10 us)², h >= 0: coefficients that the steps do not
+    Minimises Σ ((s·K + h·N)/t - 1)²/0.08² + (s - 1)²/0.05² + (h/10 us)², h >= 0: coefficients that the steps do not
     tell stay near 1 and 0. Host time by layer and the exponent of the composition are not fitted.
 
     Parameters

@@ -39,7 +39,7 @@ __all__ = ["Point", "convolution_output", "designed_points"]
 SEED = 20160705
 MOST_FLOP = 2.5e9
 LEAST_FLOP = 1.5e6
-MOST_OPERAND_BYTES = 96e6
+MOST_OPERAND_BYTES = 64e6
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt(3), as glibc numbers them."""
 WITHOUT_LIMIT = 2**31 - 1
 
-MOST_KEPT_BYTES = 256 * 2**20
+MOST_KEPT_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
