@@ -33,8 +33,8 @@ class Rules:
     ----------
     low, high : ndarray of float, shape (modes,)
         Accepted mini-batches [samples], in the order of MODES.
-    largest_sub_batch : ndarray of int, shape (precisions,)
-        In the order of the space's precisions.
+    largest_sub_batch : ndarray of int, shape (precisions, modes)
+        In the order of the space's precisions and of MODES.
     """
 
     low: FloatArray
@@ -45,12 +45,13 @@ class Rules:
     def of(request: SpaceRequest, limits: Limits, precisions: tuple[str, ...]) -> Rules:
         """Return the rules of a request for a space with these precisions."""
         windows = np.array([accepted_mini_batches(request, mode) for mode in MODES])
-        largest = np.array([limits.fits(precision) for precision in precisions], dtype=np.int64)
-        return Rules(windows[:, 0], windows[:, 1], largest)
+        largest = [[limits.fits(precision, mode) for mode in MODES] for precision in precisions]
+        return Rules(windows[:, 0], windows[:, 1], np.array(largest, dtype=np.int64))
 
     def fits(self, configurations: Configurations) -> BoolArray:
         """Return whether each sub-batch fits in memory, shape (n,)."""
-        return np.less_equal(configurations.sub_batch, self.largest_sub_batch[configurations.precision])
+        largest = self.largest_sub_batch[configurations.precision, configurations.mode]
+        return np.less_equal(configurations.sub_batch, largest)
 
     def why_not_before_pricing(self, configurations: Configurations) -> IntArray:
         """Return the reason of each that needs no price, as positions in REASONS, shape (n,)."""

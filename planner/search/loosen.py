@@ -89,7 +89,7 @@ class Loosener:
 
     def _memory(self) -> Loosening | None:
         asked = max(self.request.sub_batch or (1,))
-        largest = {name: max(asked, MORE_MEMORY * max(fits, 1)) for name, fits in self.limits.largest_sub_batch.items()}
+        largest = {key: max(asked, MORE_MEMORY * max(fits, 1)) for key, fits in self.limits.largest_sub_batch.items()}
         found = self._first(
             self.request, replace(self.limits, largest_sub_batch=largest), lambda p: p.predictions.memory_bytes
         )

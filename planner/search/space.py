@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -42,10 +42,12 @@ class Limits:
     cluster : str
     nodes, gpus_per_node : int
         That it has.
-    largest_sub_batch : mapping of precision to int
+    largest_sub_batch : mapping of (precision, mode) to int
         The largest that fits the memory of one device; 0: not even one sample.
     refused_precisions : mapping of precision to str
         Those without a usable sub-model, with the reason.
+    refused_modes : mapping of mode to str
+        Those that cannot be priced, with the reason.
     sub_batch_factor : int
         Of the scenario; multiplies the largest sub-batch of fp32 plans.
     """
@@ -53,21 +55,29 @@ class Limits:
     cluster: str
     nodes: int
     gpus_per_node: int
-    largest_sub_batch: Mapping[str, int]
+    largest_sub_batch: Mapping[tuple[str, str], int]
     refused_precisions: Mapping[str, str]
     sub_batch_factor: int = 1
+    refused_modes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "largest_sub_batch", frozen_map(self.largest_sub_batch))
-        object.__setattr__(self, "refused_precisions", frozen_map(self.refused_precisions))
+        for name in ("largest_sub_batch", "refused_precisions", "refused_modes"):
+            object.__setattr__(self, name, frozen_map(getattr(self, name)))
 
     def factor(self, precision: str) -> int:
         """Return the scenario's factor on the largest sub-batch of a precision."""
         return self.sub_batch_factor if precision == "fp32" else 1
 
-    def fits(self, precision: str) -> int:
-        """Return the largest sub-batch of a precision, the scenario included."""
-        return self.largest_sub_batch[precision] * self.factor(precision)
+    def fits(self, precision: str, mode: str) -> int:
+        """Return the largest sub-batch of a precision and mode, the scenario included."""
+        return self.largest_sub_batch[precision, mode] * self.factor(precision)
+
+    def why_not(self, precision: str, mode: str) -> str:
+        """Return why a precision and mode cannot be priced, with the one that is in the way; empty: it can."""
+        if reason := self.refused_modes.get(mode, ""):
+            return f"mode {mode}: {reason}"
+        reason = self.refused_precisions.get(precision, "")
+        return f"precision {precision}: {reason}" if reason else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,32 +237,32 @@ def _check_values(what: str, asked: tuple[int, ...] | None, most: int, rule: str
 def _block(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> Block:
     low, high = accepted_mini_batches(request, mode)
     window = (math.ceil(low), math.floor(high))
-    reason = limits.refused_precisions.get(precision, "")
     accumulation = None if request.accumulation is None else _ascending(request.accumulation)
     if mode == "async" and accumulation is None:
         accumulation = _ascending((1,))
     return Block(
         np.arange(1, limits.nodes + 1) if request.nodes is None else _ascending(request.nodes),
         _ascending(request.gpus_per_node or (limits.gpus_per_node,)),
-        _sub_batches(request, limits, precision, window[1] if mode == "sync" else None),
+        _sub_batches(request, limits, (precision, mode), window[1]),
         accumulation,
         window,
         precision,
         mode,
-        f"precision {precision}: {reason}" if reason else "",
+        limits.why_not(precision, mode),
     )
 
 
-def _sub_batches(request: SpaceRequest, limits: Limits, precision: str, most: int | None) -> IntArray:
+def _sub_batches(request: SpaceRequest, limits: Limits, kind: tuple[str, str], most: int) -> IntArray:
     """Return the sub-batches to try: those asked for, else 1 to the largest that fits (and that the window holds).
 
+    ``kind``: precision and mode; ``most``: what the window holds, which bounds synchronous plans.
     A scenario that makes room for more lengthens a range that was asked for, and leaves a single value as it is.
     Where not even one sample fits, one stands for all, to be refused for its memory.
     """
-    factor = limits.factor(precision)
+    factor = limits.factor(kind[0])
     if request.sub_batch is None:
-        largest = limits.fits(precision)
-        return np.arange(1, max(1, largest if most is None else min(largest, most)) + 1)
+        largest = limits.fits(*kind)
+        return np.arange(1, max(1, min(largest, most) if kind[1] == "sync" else largest) + 1)
     asked = _ascending(request.sub_batch)
     if factor == 1 or asked.size == 1:
         return asked

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-
-import numpy as np
 
 from planner.domain.configuration import MODES
 from planner.domain.precision import PRECISIONS, precision_named
@@ -20,7 +17,7 @@ from planner.search.loosen import Loosener
 from planner.search.ranking import Order, order_of
 from planner.search.space import Limits
 from planner.steps import predict, sources
-from planner.workload.memory import memory_bytes
+from planner.workload.memory import largest_sub_batch
 
 __all__ = ["limits_of", "suggest", "suggest_with"]
 
@@ -40,36 +37,42 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
     UsageError
         A value breaks its rule, is more than the cluster has, or asks for what is not supported.
     CoverageError
-        No precision of the request has a usable sub-model, or a link or term is missing.
+        No precision and mode of the request can be priced, or a link or term is missing.
     """
     order = order_of(problem, request)
     limits = limits_of(problem)
     asked = [precision_named(name).name for name in request.precisions or PRECISIONS]
-    if all(name in limits.refused_precisions for name in asked):
-        sources.Sources(problem).check_precision(asked[0])
+    if all(limits.why_not(name, mode) for name in asked for mode in request.modes):
+        found = sources.Sources(problem)
+        for mode in request.modes:
+            found.check_mode(mode)
+        found.check_precision(asked[0])
     return suggest_with(predict.Evaluator(problem), order, limits, request, provenance)
 
 
 def limits_of(problem: Problem) -> Limits:
     """Return what the cluster of a problem allows."""
-    cluster, lowering = problem.cluster, sources.Sources(problem).convolution_lowering
+    cluster, found = problem.cluster, sources.Sources(problem)
     return Limits(
         cluster.name,
         cluster.nodes,
         cluster.node.gpus,
-        {name: _largest_sub_batch(problem, name, lowering(name)) for name in PRECISIONS},
+        {
+            (name, mode): _largest_sub_batch(problem, name, mode, found.convolution_lowering(name))
+            for name in PRECISIONS
+            for mode in MODES
+        },
         {name: reason for name, reason in sources.usable_precisions(problem).items() if reason},
         problem.scenario.sub_batch_factor,
+        {mode: reason for mode in MODES if (reason := found.why_not_mode(mode))},
     )
 
 
-def _largest_sub_batch(problem: Problem, precision: str, convolution: str) -> int:
-    """Return the largest sub-batch that fits; memory is linear in it: ⌊(capacity - M(0)) / (M(1) - M(0))⌋."""
+def _largest_sub_batch(problem: Problem, precision: str, mode: str, convolution: str) -> int:
     device, optimizer = problem.cluster.node.accelerator, problem.settings.optimizer
-    needed = memory_bytes(
-        problem.network, np.array([0, 1]), precision, optimizer, device.kind, convolution=convolution
-    ).total
-    return max(0, math.floor((device.memory_bytes - float(needed[0])) / float(needed[1] - needed[0])))
+    return largest_sub_batch(
+        problem.network, precision, optimizer, device.kind, device.memory_bytes, convolution=convolution, mode=mode
+    )
 
 
 def suggest_with(

@@ -68,7 +68,8 @@ class ComputeTable:
     forward_s, backward_s, update_s, host_to_device_s : ndarray of float, shape (c,)
     ready_s : ndarray of float, shape (c, J)
         When each slot's gradient is ready, from the start of the backward pass.
-    memory_bytes : ndarray of float, shape (c,)
+    memory_bytes, async_memory_bytes : ndarray of float, shape (c,)
+        Of a synchronous and of an asynchronous plan.
     """
 
     sub_batch: IntArray
@@ -78,6 +79,7 @@ class ComputeTable:
     host_to_device_s: FloatArray
     ready_s: FloatArray
     memory_bytes: FloatArray
+    async_memory_bytes: FloatArray
 
     def joined(self, other: ComputeTable) -> ComputeTable:
         """Return the cases of both, sorted."""
@@ -100,18 +102,17 @@ class Compute:
         self.slots = gradient_slots(self.network)
         self.table = self._priced(np.zeros(0, dtype=np.int64))
         self.index = Index(self.table.sub_batch)
-        self._cases: dict[int, tuple[tuple[KernelCalls, ...], MemoryBytes]] = {}
+        self._cases: dict[int, tuple[KernelCalls, ...]] = {}
 
     def lowered(self, sub_batch: IntArray) -> tuple[KernelCalls, ...]:
         """Return the kernel calls of sub-batches, shape (s,)."""
         optimizer = self.sources.problem.settings.optimizer
         return lower(self.network, sub_batch, convolution=self.convolution, optimizer=optimizer)
 
-    def case(self, sub_batch: int) -> tuple[tuple[KernelCalls, ...], MemoryBytes]:
-        """Return the kernel calls and the memory of one sub-batch, kept for plans that share it."""
+    def case(self, sub_batch: int) -> tuple[KernelCalls, ...]:
+        """Return the kernel calls of one sub-batch, kept for plans that share it."""
         if sub_batch not in self._cases:
-            one = np.array([sub_batch], dtype=np.int64)
-            self._cases[sub_batch] = (self.lowered(one), self.memory(one))
+            self._cases[sub_batch] = self.lowered(np.array([sub_batch], dtype=np.int64))
         return self._cases[sub_batch]
 
     def source(self, calls: KernelCalls) -> Source:
@@ -126,7 +127,7 @@ class Compute:
             self.index = Index(self.table.sub_batch)
         return bool(missing.size)
 
-    def memory(self, sub_batch: IntArray) -> MemoryBytes:
+    def memory(self, sub_batch: IntArray, mode: str) -> MemoryBytes:
         """Return bytes on one device by kind, each of shape (s,)."""
         return memory_bytes(
             self.network,
@@ -135,6 +136,7 @@ class Compute:
             self.sources.problem.settings.optimizer,
             self.sources.accelerator.kind,
             convolution=self.convolution,
+            mode=mode,
         )
 
     @cached_property
@@ -187,7 +189,8 @@ class Compute:
             totals["update"],
             self.host_to_device_s(sub_batch),
             np.ascontiguousarray(ready[:, 1:]),
-            self.memory(sub_batch).total,
+            self.memory(sub_batch, "sync").total,
+            self.memory(sub_batch, "async").total,
         )
 
     def _composed(self, stage: str, gpu_s: FloatArray, calls: int) -> FloatArray:

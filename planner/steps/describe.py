@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
+
 from planner.domain.calibration import ORIGINS
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MemoryBytes
@@ -123,7 +125,7 @@ def _scaled(period: Quantity, steps: float | None) -> Quantity | None:
 
 
 def _memory(pricer: Pricer, one: Configuration) -> dict[str, float]:
-    found = pricer.compute.case(one.sub_batch)[1]
+    found = pricer.compute.memory(np.array([one.sub_batch], dtype=np.int64), one.mode)
     by_kind = {f.name: float(getattr(found, f.name)[0]) for f in fields(MemoryBytes)}
     return by_kind | {"total": float(found.total[0]), "capacity": pricer.sources.accelerator.memory_bytes}
 

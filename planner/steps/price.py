@@ -156,7 +156,7 @@ class Pricer:
         return AsyncTimes(
             gpu - rest, h2d, forward, backward, update_gradient, gpu, first_gpu,
             per_gradient * deposited + fixed_sum, deposited, all_reduce, update_weights, update,
-            table.memory_bytes[row],
+            table.async_memory_bytes[row],
         )  # fmt: skip
 
     def _gpu_s(self, chosen: Configurations, rest: FloatArray, *, first_epoch: bool) -> FloatArray:

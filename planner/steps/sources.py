@@ -307,11 +307,15 @@ class Sources:
     def why_not_mode(self, mode: str) -> str:
         """Return why no plan of a mode can be priced, though those of the other can; empty: nothing is in the way."""
         try:
-            for kind in HOST_KINDS if mode == "async" else ():
-                self.host(kind)
+            self.check_mode(mode)
         except PlannerError as error:
             return str(error)
         return ""
+
+    def check_mode(self, mode: str) -> None:
+        """Raise what is in the way of pricing a mode: a host term of the asynchronous threads that nothing serves."""
+        for kind in HOST_KINDS if mode == "async" else ():
+            self.host(kind)
 
     def host(self, kind: str) -> Source:
         """Return what serves a host term of the asynchronous threads, or raise CoverageError.

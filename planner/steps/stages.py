@@ -47,7 +47,7 @@ def stages_of(pricer: Pricer, sub_batch: int) -> dict[str, Stage]:
     """Return the stages of a sub-batch by name."""
     compute = pricer.compute
     by_stage: dict[str, list[tuple[KernelCalls, Source]]] = {stage: [] for stage in STAGES}
-    for calls in compute.case(sub_batch)[0]:
+    for calls in compute.case(sub_batch):
         by_stage[stage_of(calls.direction)].append((calls, compute.source(calls)))
     return {stage: _stage(pricer, stage, tuple(pairs)) for stage, pairs in by_stage.items()}
 

@@ -10,6 +10,9 @@ Activations are tensors, each counted once however many layers keep it:
 
 The sub-batch itself is counted with them.
 
+In asynchronous training the host updates the weights: optimizer state and fp32 master copy lie in its memory, and are
+not counted here.
+
 Not counted: statistics of batch normalisation (16 bytes a channel), fragmentation of the allocator, workspaces that
 libraries choose for themselves, communication buffers, and the prefetched next sub-batch. The workspace is the most
 that gradients of activations take at one time, counted as if no activation had been freed by then, so the total
@@ -24,7 +27,7 @@ from math import prod
 import numpy as np
 
 from planner.domain.arrays import IntArray
-from planner.domain.configuration import OPTIMIZERS
+from planner.domain.configuration import MODES, OPTIMIZERS
 from planner.domain.kernels import MemoryBytes
 from planner.domain.network import INPUT, Network
 from planner.domain.precision import Precision, precision_named
@@ -51,11 +54,13 @@ def memory_bytes(
     device_kind: str,
     *,
     convolution: str = "direct",
+    mode: str = "sync",
 ) -> MemoryBytes:
     """Return the bytes that training takes of one device, by kind.
 
-    weights P·e_w, gradients P·e_g, optimizer P·(state + fp32 master), activations and workspace proportional to n,
-    framework :data:`ASSUMED_CONTEXT_BYTES`. P: parameters; e: bytes of an element in the precision.
+    weights P·e_w, gradients P·e_g, optimizer P·(state + fp32 master), or 0 in an asynchronous plan, activations and
+    workspace proportional to n, framework :data:`ASSUMED_CONTEXT_BYTES`. P: parameters; e: bytes of an element in the
+    precision.
 
     Parameters
     ----------
@@ -67,6 +72,8 @@ def memory_bytes(
     device_kind : {"gpu", "cpu"}
     convolution : one of CONVOLUTIONS
         ``im2col`` adds the largest column buffer of a whole sub-batch.
+    mode : one of MODES
+        In ``async`` the host holds what updates the weights.
 
     Returns
     -------
@@ -84,14 +91,17 @@ def memory_bytes(
         raise ParameterError("device kind", "gpu or cpu", device_kind)
     if convolution not in CONVOLUTIONS:
         raise UnknownNameError("convolution", convolution, CONVOLUTIONS)
+    if mode not in MODES:
+        raise UnknownNameError("mode", mode, MODES)
     sizes, found = precision_named(precision), sites(network)
     samples = np.asarray(sub_batch, dtype=np.float64)
     parameters = np.full_like(samples, sum(site.parameters for site in found))
+    updating = OPTIMIZERS[optimizer] + sizes.master_bytes if mode == "sync" else 0
     columns = _column_elements(found) if convolution == "im2col" else 0
     return MemoryBytes(
         weights=parameters * sizes.weight_bytes,
         gradients=parameters * sizes.gradient_bytes,
-        optimizer=parameters * (OPTIMIZERS[optimizer] + sizes.master_bytes),
+        optimizer=parameters * updating,
         activations=samples * _kept_bytes(network, found, sizes),
         workspace=samples * ((_peak_gradient_elements(found) + columns) * sizes.activation_bytes),
         framework=np.full_like(samples, ASSUMED_CONTEXT_BYTES[device_kind]),
@@ -106,10 +116,11 @@ def largest_sub_batch(
     capacity_bytes: float,
     *,
     convolution: str = "direct",
+    mode: str = "sync",
 ) -> int:
     """Return the largest sub-batch [samples] whose :func:`memory_bytes` fit in the capacity; 0: not even one does."""
     ends = np.array([0, 1])
-    both = memory_bytes(network, ends, precision, optimizer, device_kind, convolution=convolution).total
+    both = memory_bytes(network, ends, precision, optimizer, device_kind, convolution=convolution, mode=mode).total
     empty, one = float(both[0]), float(both[1])
     return max(0, math.floor((capacity_bytes - empty) / (one - empty)))
 

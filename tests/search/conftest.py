@@ -41,7 +41,9 @@ class SyntheticMachine:
         """Return what the machine allows."""
         largest = {name: int((self.capacity / GIB - 2) / size) for name, size in SIZE.items()}
         absent = dict.fromkeys(("tf32", "bf16", "fp8", "int8"), "no such units")
-        return Limits("synthetic", nodes, gpus, largest | dict.fromkeys(absent, 1), absent, factor)
+        largest |= dict.fromkeys(absent, 1)
+        by_mode = {(name, mode): most for name, most in largest.items() for mode in MODES}
+        return Limits("synthetic", nodes, gpus, by_mode, absent, factor)
 
     def order(self, request: SpaceRequest) -> Order:
         """Return the order of a request."""
@@ -113,7 +115,7 @@ class SyntheticMachine:
         nodes = set(request.nodes or range(1, limits.nodes + 1))
         gpus = set(request.gpus_per_node or (limits.gpus_per_node,))
         for mode, precision in itertools.product(request.modes, set(request.precisions or SIZE)):
-            sub_batches = set(request.sub_batch or range(1, limits.largest_sub_batch[precision] + 1))
+            sub_batches = set(request.sub_batch or range(1, limits.largest_sub_batch[precision, mode] + 1))
             high = 1 if mode == "async" else int(request.window(mode)[1])
             accumulation = set(request.accumulation or range(1, high + 1))
             for n, g, b, a in itertools.product(nodes, gpus, sub_batches, accumulation):

@@ -115,6 +115,19 @@ def test_unreachable_target_is_answered_with_its_neighbours() -> None:
     assert told["--gpus-per-node"] == "1"  # 139 is prime
 
 
+def test_a_mode_that_nothing_prices_is_refused_beside_one_that_can_be() -> None:
+    """A calibration that is named holds no host terms: asynchronous plans are refused, synchronous ones are found."""
+    bare = problem(network="resnet18", cluster="dgx1-v100")
+    named = replace(bare, explicit_calibration=True, settings=replace(bare.settings, input="synthetic"))
+    request = SpaceRequest(1024, precisions=("fp32",), modes=("sync", "async"))
+    found = suggest(named, request, {})
+    assert {plan.prediction.configuration.mode for plan in found.plans} == {"sync"}
+    (reason,) = (reason for reason in found.search.refused if reason.startswith("mode async: "))
+    assert "host term update_gradient must be covered" in reason
+    with pytest.raises(CoverageError, match="host term update_gradient must be covered"):
+        suggest(named, replace(request, modes=("async",)), {})
+
+
 def test_precision_that_nothing_serves_is_not_covered() -> None:
     with pytest.raises(CoverageError, match="int8"):
         suggest(problem(), replace(REQUEST, precisions=("int8",)), {})

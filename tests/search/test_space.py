@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,16 @@ from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, UnknownNameError, UsageError
 from planner.search import space as module
 from planner.search.evaluator import joined_configurations
+from planner.search.feasibility import Rules
 from planner.search.space import Limits, space_of
 
-LIMITS = Limits("small", 5, 4, {"fp32": 7, "fp16": 9, "int8": 9}, {"int8": "not measured"})
+
+def by_mode(**largest: int) -> dict[tuple[str, str], int]:
+    """Return the largest sub-batch of each precision, the same in both modes."""
+    return {(name, mode): most for name, most in largest.items() for mode in MODES}
+
+
+LIMITS = Limits("small", 5, 4, by_mode(fp32=7, fp16=9, int8=9), {"int8": "not measured"})
 
 
 def candidates_of(request: SpaceRequest, limits: Limits = LIMITS) -> Configurations:
@@ -119,6 +127,21 @@ def test_refused_precisions_are_counted_and_not_enumerated() -> None:
     assert whole.candidates == 5 * 7 + 5 * 9
 
 
+def test_refused_modes_are_counted_and_not_enumerated() -> None:
+    limits = replace(LIMITS, refused_modes={"async": "no host terms"})
+    whole = space_of(SpaceRequest(16, modes=MODES, accumulation=(1,), precisions=("fp32", "int8")), limits)
+    assert whole.refused() == {"mode async: no host terms": 5 * (7 + 9), "precision int8: not measured": 5 * 9}
+    assert {mode for *_, mode in rows_of(joined_configurations(list(whole.chunks())))} == {"sync"}
+
+
+def test_modes_have_limits_of_their_own() -> None:
+    limits = replace(LIMITS, largest_sub_batch={("fp32", "sync"): 2, ("fp32", "async"): 3})
+    c = candidates_of(SpaceRequest(16, modes=MODES, tolerance_sync=0.5, precisions=("fp32",)), limits)
+    assert {mode: int(c.sub_batch[c.mode == i].max()) for i, mode in enumerate(MODES)} == {"sync": 2, "async": 3}
+    rules = Rules.of(SpaceRequest(16), limits, ("fp32",))
+    assert rules.fits(replace(c, sub_batch=np.full(c.size, 3))).tolist() == c.is_async.tolist()
+
+
 @pytest.mark.parametrize(
     ("asked", "fp32"),
     [
@@ -130,7 +153,7 @@ def test_refused_precisions_are_counted_and_not_enumerated() -> None:
     ],
 )
 def test_scenario_doubles_the_largest_sub_batch_of_fp32_ranges_alone(asked: Any, fp32: Any) -> None:
-    limits = Limits("small", 1, 1, {"fp32": 7, "fp16": 9}, {}, sub_batch_factor=2)
+    limits = Limits("small", 1, 1, by_mode(fp32=7, fp16=9), {}, sub_batch_factor=2)
     request = SpaceRequest(1000, sub_batch=asked, precisions=("fp32", "fp16"), modes=("async",))
     c = candidates_of(request, limits)
     assert c.sub_batch[c.precision == 0].tolist() == list(fp32)
@@ -138,7 +161,7 @@ def test_scenario_doubles_the_largest_sub_batch_of_fp32_ranges_alone(asked: Any,
 
 
 def test_one_stands_for_a_network_of_which_no_sample_fits() -> None:
-    c = candidates_of(SpaceRequest(8, precisions=("fp32",), modes=("async",)), Limits("s", 2, 1, {"fp32": 0}, {}))
+    c = candidates_of(SpaceRequest(8, precisions=("fp32",), modes=("async",)), Limits("s", 2, 1, by_mode(fp32=0), {}))
     assert c.sub_batch.tolist() == [1, 1]
 
 
@@ -172,7 +195,7 @@ def test_unknown_precision_is_answered_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("fields", [{"sub_batch": tuple(range(1, 102))}, {"tolerance_sync": 0.9}])
 def test_space_beyond_reach_is_refused_before_it_is_made(fields: dict[str, Any]) -> None:
-    limits = Limits("vast", 10**6 if "sub_batch" in fields else 4, 1, {"fp32": 10}, {})
+    limits = Limits("vast", 10**6 if "sub_batch" in fields else 4, 1, by_mode(fp32=10), {})
     with pytest.raises(UsageError, match="at most 100,000,000 candidates"):
         space_of(SpaceRequest(10**8, precisions=("fp32",), **fields), limits)
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from planner.domain.precision import PRECISIONS
 from planner.domain.request import Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Suggestion
 from planner.errors import ParameterError
@@ -148,7 +147,9 @@ def test_memory_that_would_do_is_told_when_nothing_fits(machine: Any) -> None:
 
 
 def test_space_too_large_to_try_is_left_out_of_what_to_loosen(machine: Any) -> None:
-    limits = replace(machine.limits(gpus=1), nodes=10**6, largest_sub_batch=dict.fromkeys(PRECISIONS, 200))
+    limits = replace(
+        machine.limits(gpus=1), nodes=10**6, largest_sub_batch=dict.fromkeys(machine.limits().largest_sub_batch, 200)
+    )
     answer = answered(machine, SpaceRequest(1001, nodes=(2,), precisions=("fp32",)), limits)
     assert [plan.prediction.mini_batch.mean for plan in answer.nearest] == [1000, 1002]
     assert [one.option for one in answer.loosen] == ["--tolerance"]

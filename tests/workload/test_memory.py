@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.domain.configuration import OPTIMIZERS
+from planner.domain.configuration import MODES, OPTIMIZERS
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError, UnknownNameError
@@ -118,6 +118,15 @@ def test_state_of_the_optimizer(optimizer: str) -> None:
     assert mixed.optimizer[0] == parameters * (OPTIMIZERS[optimizer] + 4)
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_host_keeps_what_updates_the_weights_of_asynchronous_plans(optimizer: str) -> None:
+    network = build("alexnet", {})
+    for precision in ("fp32", "fp16"):
+        sync, asynchronous = (memory_bytes(network, ONE, precision, optimizer, "gpu", mode=mode) for mode in MODES)
+        assert asynchronous.optimizer[0] == 0
+        assert asynchronous.total[0] == sync.total[0] - sync.optimizer[0]
+
+
 def test_mixed_precision_adam_takes_16_bytes_a_parameter() -> None:
     network = build("resnet50", {})
     memory = memory_bytes(network, ONE, "bf16", "adam", "cpu")
@@ -151,16 +160,16 @@ def test_im2col_adds_its_largest_buffer() -> None:
 @given(
     st.sampled_from(["alexnet", "resnet50", "sprint-15"]),
     st.sampled_from(["fp32", "fp16"]),
-    st.sampled_from(["direct", "im2col"]),
+    st.fixed_dictionaries({"convolution": st.sampled_from(["direct", "im2col"]), "mode": st.sampled_from(MODES)}),
     st.floats(1e8, 1e12),
 )
 def test_largest_sub_batch_fits_and_one_more_does_not(
-    name: str, precision: str, convolution: str, capacity: float
+    name: str, precision: str, how: dict[str, str], capacity: float
 ) -> None:
     network = build(name, {})
-    largest = largest_sub_batch(network, precision, "sgd-momentum", "gpu", capacity, convolution=convolution)
+    largest = largest_sub_batch(network, precision, "sgd-momentum", "gpu", capacity, **how)
     sub_batch = np.array([largest, largest + 1])
-    fits, too_large = memory_bytes(network, sub_batch, precision, "sgd-momentum", "gpu", convolution=convolution).total
+    fits, too_large = memory_bytes(network, sub_batch, precision, "sgd-momentum", "gpu", **how).total
     assert too_large > capacity
     assert fits <= capacity or largest == 0
 
@@ -187,3 +196,5 @@ def test_bad_arguments() -> None:
         memory_bytes(network, ONE, "fp32", "sgd", "tpu")
     with pytest.raises(UnknownNameError, match="did you mean 'direct'"):
         memory_bytes(network, ONE, "fp32", "sgd", "gpu", convolution="dirct")
+    with pytest.raises(UnknownNameError, match="did you mean 'async'"):
+        memory_bytes(network, ONE, "fp32", "sgd", "gpu", mode="asynk")
