@@ -13,6 +13,7 @@ from planner import catalog
 from planner.cli import output
 from planner.cli.measure import check_device, measured
 from planner.cli.options import OPTIONS
+from planner.cli.parsing import budget
 from planner.cli.values import Values, from_options
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Node
@@ -120,8 +121,7 @@ def fitted_from_files(folder: Path, name: str) -> Calibration:
 
 def fitted_here(values: Values, target: Target, date: str) -> Calibration:
     """Return the calibration that measuring this machine gives."""
-    budget = OPTIONS["budget"]
-    budget_s = values["budget"].value if "budget" in values else budget.parse(budget.flag, budget.default)
+    budget_s = values["budget"].value if "budget" in values else budget("--budget", OPTIONS["budget"].default)
     measurement = measured(budget_s, target.partial)
     provenance = Provenance(source=f"this machine: {measurement.accelerator.name}", date=date)
     return fit_calibration(

@@ -129,12 +129,13 @@ _ALL = (
     ),
     Option("target_batch", "N", "Wanted mini-batch in samples.", parsing.whole(1, parsing.LARGEST_TARGET)),
     Option(
-        "tolerance", "25%|0.25", "Accepted distance of the mini-batch from the target, relative to it.",
+        "tolerance", "25%|0.25", "Accepted distance of the mini-batch from the target, relative to it; of both modes.",
         parsing.fraction, "25% asynchronous, 0 synchronous",
     ),
     Option(
-        "objective", "epoch-time|cost|time-to-accuracy", "What to minimise (only epoch-time yet).",
-        parsing.only(parsing.choice("epoch-time", "cost", "time-to-accuracy"), "epoch-time"), "epoch-time",
+        "objective", "epoch-time|cost|time-to-accuracy",
+        "What to minimise (time-to-accuracy not yet); cost needs [price] in the cluster's file.",
+        parsing.only(parsing.choice("epoch-time", "cost", "time-to-accuracy"), "epoch-time", "cost"), "epoch-time",
     ),
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of epoch time, GPUs and distance from the target."),
@@ -162,7 +163,8 @@ _PLAN = (
 COMMANDS = (
     Command(
         "suggest",
-        "Rank plans whose mini-batch is near the target by epoch time.",
+        "Rank plans near a target mini-batch by epoch time or cost. "
+        "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "parallelism", "objective", "top", "pareto", "json", "seed",
         ),

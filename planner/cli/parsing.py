@@ -117,14 +117,15 @@ def choices(*known: str) -> Parser:
     return parse
 
 
-def only(parser: Parser, supported: object) -> Parser:
-    """Return a parser that checks the rule of ``parser``, then refuses all but the one value supported so far."""
+def only(parser: Parser, *supported: object) -> Parser:
+    """Return a parser that checks the rule of ``parser``, then refuses all but the values supported so far."""
+    shown = " or ".join(",".join(one) if isinstance(one, tuple) else str(one) for one in supported)
+    which = "the only value" if len(supported) == 1 else "the only values"
 
     def parse(what: str, value: str) -> object:
         parsed = parser(what, value)
-        if parsed != supported:
-            shown = ",".join(supported) if isinstance(supported, tuple) else supported
-            raise ParameterError(what, f"{shown}, the only value supported yet", value)
+        if parsed not in supported:
+            raise ParameterError(what, f"{shown}, {which} supported yet", value)
         return parsed
 
     return parse

@@ -17,9 +17,9 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import Prediction
 from planner.domain.request import Sourced
 from planner.errors import ParameterError
-from planner.formats.prediction import PREDICTION, PREDICTIONS, prediction_keys
+from planner.formats.prediction import prediction_document, predictions_document
 from planner.report.blocks import Block
-from planner.report.prediction import prediction_view, predictions_view
+from planner.report.prediction import overview, prediction_view, predictions_view
 from planner.steps.predict import Evaluator
 
 __all__ = ["completed", "configurations", "predictions", "run"]
@@ -99,16 +99,16 @@ def predictions(case: Case, wanted: list[Configuration]) -> list[Prediction]:
 def _write(
     answers: Sequence[tuple[Case, Sequence[Prediction]]], values: Values, machine: Machine, *, as_json: bool
 ) -> None:
+    each = [(case.problem.subject, one) for case, found in answers for one in found]
     if as_json:
-        keys = [prediction_keys(one, case.problem.settings) for case, found in answers for one in found]
-        several = PREDICTIONS.document({"predictions": keys})
-        output.write_document(PREDICTION.document(keys[0]) if len(keys) == 1 else several)
+        output.write_document(prediction_document(*each[0]) if len(each) == 1 else predictions_document(each))
         return
-    output.write_views(_view(case, found, values, machine) for case, found in answers)
+    views = [_view(case, found, values, machine) for case, found in answers]
+    output.write_views([overview(each), *views] if len(views) == len(each) > 1 else views)
 
 
 def _view(case: Case, found: Sequence[Prediction], values: Values, machine: Machine) -> Iterable[Block]:
     request = ordered(merge(case.sources, values))
     if len(found) == 1:
-        return prediction_view(found[0], request, machine.calibrations)
-    return predictions_view(found, request, machine.calibrations)
+        return prediction_view(found[0], case.problem.subject, request, machine.calibrations)
+    return predictions_view(found, case.problem.subject, request, machine.calibrations)

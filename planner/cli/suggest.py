@@ -9,11 +9,13 @@ from planner.cli import output
 from planner.cli.inputs import Case, Machine
 from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
-from planner.cli.values import DEFAULT, OPTION, Values, merge
-from planner.domain.request import Sourced, SpaceRequest
+from planner.cli.values import DEFAULT, DEFAULT_REQUEST, OPTION, Values, merge
+from planner.domain.cluster import Cluster
+from planner.domain.request import Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
-from planner.errors import NothingFitsError, ParameterError
+from planner.errors import NothingFitsError, ParameterError, UsageError
 from planner.formats.suggestion import suggestion_document, suggestions_document
+from planner.report.prediction import overview, place
 from planner.report.suggestion import suggestion_view
 from planner.search.suggest import suggest
 
@@ -21,18 +23,37 @@ __all__ = ["answer", "run", "space_request"]
 
 
 def run(arguments: Mapping[str, Any]) -> None:
-    """Answer a request: gather values, resolve names, search, write; NothingFitsError when an answer has no plan."""
+    """Answer a request: gather values, resolve names, search, write.
+
+    Every network is answered under every scenario, and all answers are written. NothingFitsError (exit code 4) when at
+    least one of them has no plan, naming each that has none: a program that asks several questions must not take a
+    missing answer for a plan.
+    """
     values = gather("suggest", arguments)
     if "target_batch" not in values:
         raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
     machine, resolved = resolve(values)
-    suggestions = [answer(case, values) for case in resolved]
-    _write(suggestions, machine, as_json="json" in arguments)
-    _check_found(suggestions)
+    _check_price(machine.cluster, values)
+    answers = [(case.problem.subject, answer(case, values)) for case in resolved]
+    _write(answers, machine, as_json="json" in arguments)
+    _check_found(answers)
+
+
+def _check_price(cluster: Cluster, values: Values) -> None:
+    """Refuse to minimise the cost where there is no price."""
+    if "objective" in values and values["objective"].value == "cost" and cluster.usd_per_gpu_hour is None:
+        raise UsageError(
+            f"--objective must be epoch-time on cluster {cluster.name!r}, which has no price, got 'cost'; "
+            "give --cluster a file with [price] usd_per_gpu_hour"
+        )
 
 
 def space_request(values: Values) -> SpaceRequest:
-    """Return what to search over; a value that is not given keeps the default of the record."""
+    """Return what to search over; a value that is not given keeps the default of the record.
+
+    The tolerance of the default request is that of asynchronous plans, whose mini-batch is random: synchronous ones can
+    hit the target exactly. Any other source means both.
+    """
     fields = {
         "nodes": "nodes", "gpus_per_node": "gpus_per_node", "sub_batch": "sub_batch", "accumulation": "accumulation",
         "precision": "precisions", "mode": "modes", "objective": "objective", "top": "top", "pareto": "pareto",
@@ -40,7 +61,9 @@ def space_request(values: Values) -> SpaceRequest:
     }  # fmt: skip
     chosen = {field: values[name].value for name, field in fields.items() if name in values}
     if "tolerance" in values:
-        chosen |= dict.fromkeys(("tolerance_sync", "tolerance_async"), values["tolerance"].value)
+        given = values["tolerance"]
+        both = ("tolerance_sync", "tolerance_async")
+        chosen |= dict.fromkeys(both[given.source == DEFAULT_REQUEST :], given.value)
     return SpaceRequest(values["target_batch"].value, **chosen)
 
 
@@ -54,12 +77,10 @@ def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object
     """Return every value of the request with its source, defaults in words where they depend on the plan."""
     cluster = case.problem.cluster
     accumulation = (1,) if request.modes == ("async",) else "1 when asynchronous, else what reaches the target"
-    tolerances = [f"{request.tolerance(mode):.3g} {mode}" for mode in request.modes]
-    tolerance = request.tolerance(request.modes[0]) if len(tolerances) == 1 else ", ".join(tolerances)
     defaults: Values = {
         "target_batch": Sourced(request.target_batch, OPTION),
         "mode": Sourced(request.modes, DEFAULT),
-        "tolerance": Sourced(tolerance, DEFAULT),
+        "tolerance": _tolerance(request, case.sources.get("tolerance")),
         "nodes": Sourced(f"1:{cluster.nodes}", "cluster"),
         "gpus_per_node": Sourced((cluster.node.gpus,), "cluster"),
         "sub_batch": Sourced("1 to the largest that fits", DEFAULT),
@@ -70,23 +91,40 @@ def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object
         "pareto": Sourced(request.pareto, DEFAULT),
         "parallelism": Sourced(request.parallelism, DEFAULT),
     }
-    return ordered(merge(case.sources, defaults))
+    given = {name: value for name, value in case.sources.items() if name != "tolerance"}
+    return ordered(merge(given, defaults))
 
 
-def _write(suggestions: Sequence[Suggestion], machine: Machine, *, as_json: bool) -> None:
+def _tolerance(request: SpaceRequest, given: Sourced[Any] | None) -> Sourced[object]:
+    """Return the tolerance of the modes in play, and which of them are from where."""
+    widths = {mode: request.tolerance(mode) for mode in request.modes}
+    sources = dict.fromkeys(request.modes, given.source if given else DEFAULT)
+    if given and given.source == DEFAULT_REQUEST and "sync" in sources:
+        sources["sync"] = DEFAULT
+    same = len(set(widths.values())) == 1
+    value = next(iter(widths.values())) if same else ", ".join(f"{width:.3g} {mode}" for mode, width in widths.items())
+    return Sourced(value, ", ".join(dict.fromkeys(sources.values())))
+
+
+Answers = Sequence[tuple[Subject, Suggestion]]
+
+
+def _write(answers: Answers, machine: Machine, *, as_json: bool) -> None:
     if as_json:
-        several = len(suggestions) > 1
-        output.write_document(suggestions_document(suggestions) if several else suggestion_document(suggestions[0]))
+        output.write_document(suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0]))
         return
-    output.write_views(suggestion_view(one, machine.calibrations) for one in suggestions)
+    views = [suggestion_view(one, subject, machine.calibrations) for subject, one in answers]
+    best = [(subject, one.plans[0].prediction if one.plans else None) for subject, one in answers]
+    output.write_views([overview(best), *views] if len(views) > 1 else views)
 
 
-def _check_found(suggestions: Sequence[Suggestion]) -> None:
-    """Raise NothingFitsError, saying what to loosen, unless every suggestion has a plan."""
-    for suggestion in suggestions:
-        if not suggestion.plans:
-            target = suggestion.request["target_batch"].value
-            ways = "; or ".join(one.message for one in suggestion.loosen)
-            raise NothingFitsError(
-                f"no plan of the space reaches --target-batch {target}" + (f"; {ways}" if ways else "")
-            )
+def _check_found(answers: Answers) -> None:
+    """Raise NothingFitsError, naming what has no plan and what to loosen, unless every answer has one."""
+    missing = [(subject, one) for subject, one in answers if not one.plans]
+    if not missing:
+        return
+    target = missing[0][1].request["target_batch"].value
+    of = f" for {' and '.join(place(subject) for subject, _ in missing)}" if len(answers) > 1 else ""
+    messages = dict.fromkeys(one.message for _, suggestion in missing for one in suggestion.loosen)
+    ways = "; or ".join(messages)
+    raise NothingFitsError(f"no plan of the space reaches --target-batch {target}{of}" + (f"; {ways}" if ways else ""))

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.cli.options import COMMANDS, OPTIONS, Option
-from planner.domain.request import Sourced
+from planner.domain.request import DEFAULT, Sourced
 from planner.errors import InputFileError, ParameterError
 
 __all__ = ["DEFAULT", "DEFAULT_REQUEST", "OPTION", "SETTINGS_FILE", "Values", "from_options", "from_settings", "merge"]
 
-OPTION, SETTINGS_FILE, DEFAULT_REQUEST, DEFAULT = "option", "planner.toml", "default request", "default"
+OPTION, SETTINGS_FILE, DEFAULT_REQUEST = "option", "planner.toml", "default request"
 Values = Mapping[str, Sourced[Any]]
 
 

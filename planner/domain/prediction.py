@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.domain.arrays import FloatArray, frozen_map
 from planner.domain.configuration import Configuration
@@ -123,3 +123,11 @@ class Prediction:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory_bytes", frozen_map(self.memory_bytes))
+
+    def epoch_usd(self, usd_per_gpu_hour: float | None) -> Quantity | None:
+        """Return the price of an epoch on all GPUs [USD]; None without a price, or without an epoch."""
+        if usd_per_gpu_hour is None or self.epoch_s is None:
+            return None
+        rate = self.configuration.gpus * usd_per_gpu_hour / 3600
+        low, high = (None if end is None else end * rate for end in (self.epoch_s.low, self.epoch_s.high))
+        return replace(self.epoch_s, value=self.epoch_s.value * rate, low=low, high=high)

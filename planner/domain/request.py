@@ -12,9 +12,11 @@ from planner.domain.dataset import Dataset
 from planner.domain.network import Network
 from planner.domain.scenario import NO_SCENARIO, Scenario
 
-__all__ = ["Problem", "Sourced", "SpaceRequest"]
+__all__ = ["DEFAULT", "Problem", "Sourced", "SpaceRequest", "Subject"]
 
 T = TypeVar("T")
+DEFAULT = "default"
+"""Source of a value that nothing but the program chose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,27 @@ class Sourced(Generic[T]):
 
     value: T
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What an answer is about, by name; all its configurations share it.
+
+    Attributes
+    ----------
+    network, cluster : str
+    scenario : str
+        As the user wrote it; empty: things as they are.
+    settings : Settings
+    usd_per_gpu_hour : float or None
+        Price of the cluster, where it has one.
+    """
+
+    network: str
+    cluster: str
+    scenario: str = ""
+    settings: Settings = Settings()  # noqa: RUF009 - frozen, so shared safely
+    usd_per_gpu_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +72,13 @@ class Problem:
     explicit_calibration: bool = False
     settings: Settings = Settings()  # noqa: RUF009 - frozen, so shared safely
     scenario: Scenario = NO_SCENARIO
+
+    @property
+    def subject(self) -> Subject:
+        """What it is about, by name."""
+        return Subject(
+            self.network.name, self.cluster.name, self.scenario.text, self.settings, self.cluster.usd_per_gpu_hour
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class SearchReport:
-    """How the space was searched; ``certified``: no better plan exists in it. ``refused`` counts by reason."""
+    """How the space was searched; ``certified``: no better plan exists in it.
+
+    Of the ``candidates`` those that satisfy the request were ranked, ``evaluated`` in number; all others were refused,
+    and ``refused`` counts them by reason.
+    """
 
     method: str
     certified: bool

@@ -8,13 +8,14 @@ prediction 1, predictions 1 : first versions.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, STRATEGIES, Configuration, Settings
-from planner.domain.precision import PRECISIONS
+from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, STRATEGIES, Configuration
+from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.prediction import Prediction, Quantity
+from planner.domain.request import Subject
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Flag, Number, Text, Whole
@@ -36,10 +37,14 @@ _PROBABILITY = Number()
 _PRODUCT = Whole(most=10**18)
 CONFIGURATION_TABLE = Table(
     (
+        Field("network", Text(), "network that is trained"),
+        Field("cluster", Text(), "cluster that it is trained on"),
+        Field("scenario", Text(empty=True), "what-if, as it was written; empty: things as they are"),
         Field("nodes", Whole(), "computers"),
         Field("gpus_per_node", Whole(), "devices of each"),
         Field("gpus", _PRODUCT, "devices in all"),
         Field("precision", Text(tuple(PRECISIONS)), "precision of training"),
+        Field("gradient_bytes_per_element", Whole(most=8), "bytes of a gradient element as it is sent"),
         Field("mode", Text(MODES), "synchronous or asynchronous updates"),
         Field("parallelism", Text(("data", "model", "pipeline", "hybrid")), "how the network is divided"),
         Field("data_parallel", _PRODUCT, "copies of the network"),
@@ -55,10 +60,10 @@ CONFIGURATION_TABLE = Table(
         ),
         Field("recompute", Text(("none", "selective", "full")), "activations computed again in the backward pass"),
         Field("sharding", Whole(least=0, most=3), "stage of sharded state"),
-        Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer", None),
-        Field("strategy", Text(STRATEGIES), "what overlaps in a synchronous step", None),
-        Field("input", Text(("storage", "synthetic")), "where samples come from", None),
-        Field("framework", Text(), "training framework", None),
+        Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer"),
+        Field("strategy", Text(STRATEGIES), "what overlaps in a synchronous step"),
+        Field("input", Text(("storage", "synthetic")), "where samples come from"),
+        Field("framework", Text(), "training framework"),
     ),
     dict[str, Any],
     title="configuration",
@@ -121,6 +126,7 @@ PREDICTION_TABLE = Table(
             "epoch_s", Nullable(_QUANTITY), "a later epoch (samples cached as far as they fit); null without data set"
         ),
         Field("first_epoch_s", Nullable(_QUANTITY), "the first epoch"),
+        Field("epoch_usd", Nullable(_QUANTITY), "price of epoch_s on all devices; null without a price or data set"),
         Field("samples_per_s", _QUANTITY, "samples a second"),
         Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch"),
         Field("staleness", _STALENESS, "distribution of the staleness"),
@@ -145,21 +151,24 @@ PREDICTIONS = Kind(
 )
 
 
-def prediction_document(prediction: Prediction, settings: Settings | None = None) -> dict[str, Any]:
+def prediction_document(subject: Subject, prediction: Prediction) -> dict[str, Any]:
     """Return the document of one prediction."""
-    return PREDICTION.document(prediction_keys(prediction, settings))
+    return PREDICTION.document(prediction_keys(subject, prediction))
 
 
-def predictions_document(predictions: Sequence[Prediction], settings: Settings | None = None) -> dict[str, Any]:
-    """Return the document of a list of predictions, in its order."""
-    return PREDICTIONS.document({"predictions": [prediction_keys(one, settings) for one in predictions]})
+def predictions_document(predictions: Iterable[tuple[Subject, Prediction]]) -> dict[str, Any]:
+    """Return the document of predictions and what each is about, in their order."""
+    return PREDICTIONS.document({"predictions": [prediction_keys(*one) for one in predictions]})
 
 
-def configuration_keys(configuration: Configuration, settings: Settings | None) -> dict[str, Any]:
-    """Return the keys of a configuration, with what all candidates share where it is given."""
+def configuration_keys(subject: Subject, configuration: Configuration) -> dict[str, Any]:
+    """Return the keys of a configuration, with those of what it is about."""
     c = configuration
-    shared = dict.fromkeys(("optimizer", "strategy", "input", "framework")) if settings is None else asdict(settings)
-    return shared | {
+    return asdict(subject.settings) | {
+        "network": subject.network,
+        "cluster": subject.cluster,
+        "scenario": subject.scenario,
+        "gradient_bytes_per_element": precision_named(c.precision).gradient_bytes,
         "nodes": c.nodes,
         "gpus_per_node": c.gpus_per_node,
         "gpus": c.gpus,
@@ -178,15 +187,16 @@ def configuration_keys(configuration: Configuration, settings: Settings | None) 
     }
 
 
-def prediction_keys(prediction: Prediction, settings: Settings | None) -> dict[str, Any]:
+def prediction_keys(subject: Subject, prediction: Prediction) -> dict[str, Any]:
     """Return the keys of a prediction: those of its document, but format and version."""
     p = prediction
     return {
-        "configuration": configuration_keys(p.configuration, settings),
+        "configuration": configuration_keys(subject, p.configuration),
         "iteration_s": _quantity_keys(p.iteration_s),
         "update_s": _quantity_keys(p.update_s),
         "epoch_s": _quantity_keys(p.epoch_s),
         "first_epoch_s": _quantity_keys(p.first_epoch_s),
+        "epoch_usd": _quantity_keys(p.epoch_usd(subject.usd_per_gpu_hour)),
         "samples_per_s": _quantity_keys(p.samples_per_s),
         "mini_batch": p.mini_batch,
         "staleness": p.staleness,

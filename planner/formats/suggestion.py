@@ -7,11 +7,10 @@ suggestion 1, suggestions 1 : first versions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from planner.domain.configuration import Settings
-from planner.domain.request import Sourced
+from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
 from planner.formats.kinds import Kind
@@ -43,9 +42,9 @@ _SEARCH = Table(
     (
         Field("method", Text(), "how the space was searched"),
         Field("certified", Flag(), "whether no better plan exists in it"),
-        Field("candidates", Whole(least=0, most=10**18), "plans of the space"),
-        Field("evaluated", Whole(least=0, most=10**18), "plans that were priced"),
-        Field("refused", MapOf(Whole(least=0, most=10**18)), "plans refused, by reason"),
+        Field("candidates", Whole(least=0, most=10**18), "plans of the space: those ranked and those refused"),
+        Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request and were ranked"),
+        Field("refused", MapOf(Whole(least=0, most=10**18)), "all other plans, by the reason why they were refused"),
     ),
     dict[str, Any],
 )
@@ -72,48 +71,45 @@ _SUGGESTION = Table(
 )
 SUGGESTION = Kind("suggestion", 1, "json", _SUGGESTION)
 SUGGESTIONS = Kind(
-    "suggestions", 1, "json", Table((Field("suggestions", ListOf(_SUGGESTION), "one a scenario"),), dict[str, Any])
+    "suggestions",
+    1,
+    "json",
+    Table((Field("suggestions", ListOf(_SUGGESTION), "one a network and scenario"),), dict[str, Any]),
 )
 
 
-def suggestion_document(suggestion: Suggestion, settings: Settings | None = None) -> dict[str, Any]:
+def suggestion_document(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:
     """Return the document of one suggestion."""
-    return SUGGESTION.document(_suggestion_keys(suggestion, settings))
+    return SUGGESTION.document(_suggestion_keys(subject, suggestion))
 
 
-def suggestions_document(suggestions: Sequence[Suggestion], settings: Settings | None = None) -> dict[str, Any]:
-    """Return the document of several suggestions, one a scenario, in their order."""
-    return SUGGESTIONS.document({"suggestions": [_suggestion_keys(one, settings) for one in suggestions]})
+def suggestions_document(suggestions: Iterable[tuple[Subject, Suggestion]]) -> dict[str, Any]:
+    """Return the document of suggestions and what each is about, in their order."""
+    return SUGGESTIONS.document({"suggestions": [_suggestion_keys(*one) for one in suggestions]})
 
 
-def _suggestion_keys(suggestion: Suggestion, settings: Settings | None) -> dict[str, Any]:
-    found = settings or _settings_of(suggestion.request)
-    pareto = [_plan_keys(plan, found) for plan in suggestion.pareto]
+def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:
+    def rows(plans: Sequence[Plan]) -> list[dict[str, Any]]:
+        return [_plan_keys(subject, plan) for plan in plans]
+
     asked = suggestion.request.get("pareto")
     return {
         "request": {key: {"value": _plain(one.value), "source": one.source} for key, one in suggestion.request.items()},
         "status": suggestion.status,
-        "plans": [_plan_keys(plan, found) for plan in suggestion.plans],
-        "pareto": pareto if pareto or (asked is not None and asked.value) else None,
+        "plans": rows(suggestion.plans),
+        "pareto": rows(suggestion.pareto) if suggestion.pareto or (asked is not None and asked.value) else None,
         "search": suggestion.search,
-        "nearest": [_plan_keys(plan, found) for plan in suggestion.nearest],
+        "nearest": rows(suggestion.nearest),
         "loosen": suggestion.loosen,
         "warnings": suggestion.warnings,
     }
 
 
-def _settings_of(request: Mapping[str, Sourced[object]]) -> Settings | None:
-    names = ("optimizer", "strategy", "input", "framework")
-    if not all(name in request for name in names):
-        return None
-    return Settings(**{name: str(request[name].value) for name in names})
-
-
-def _plan_keys(plan: Plan, settings: Settings | None) -> dict[str, Any]:
+def _plan_keys(subject: Subject, plan: Plan) -> dict[str, Any]:
     return {
         "position": plan.position,
-        "configuration": configuration_keys(plan.prediction.configuration, settings),
-        "prediction": prediction_keys(plan.prediction, settings),
+        "configuration": configuration_keys(subject, plan.prediction.configuration),
+        "prediction": prediction_keys(subject, plan.prediction),
         "why": plan.why,
     }
 

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
+from planner.domain.precision import precision_named
 from planner.domain.prediction import MiniBatch, PlanWarning, Quantity, Term
-from planner.domain.request import Sourced
+from planner.domain.request import DEFAULT, Sourced
 from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_seconds
 
@@ -17,7 +18,10 @@ __all__ = [
     "interval",
     "memory_line",
     "mini_batch",
+    "mode_words",
+    "money",
     "origins",
+    "precision_words",
     "quantity",
     "request_values",
     "speed",
@@ -51,6 +55,26 @@ def speed(samples_per_s: float) -> str:
     return f"{samples_per_s:,.0f}" if samples_per_s >= 9999.5 else f"{samples_per_s:.4g}"
 
 
+def money(usd: float) -> str:
+    """Return an amount of USD: at least four digits, whole from 10,000 on."""
+    return f"{usd:,.0f}" if usd >= 9999.5 else f"{usd:.4g}"
+
+
+def mode_words(mode: str) -> str:
+    """Return a mode in full."""
+    return "asynchronous" if mode == "async" else "synchronous"
+
+
+def precision_words(name: str) -> str:
+    """Return what a mixed precision means, with the size of its gradients; '' for a precision that is not mixed."""
+    precision = precision_named(name)
+    if not precision.master_bytes:
+        return ""
+    return (
+        f"{name}: mixed precision, fp32 master weights, gradients sent as {precision.gradient_bytes} bytes an element"
+    )
+
+
 def configuration_words(configuration: Configuration) -> str:
     """Return a configuration as one line."""
     accumulation = configuration.accumulation_steps
@@ -59,7 +83,7 @@ def configuration_words(configuration: Configuration) -> str:
         f"sub-batch {configuration.sub_batch}",
         *([f"accumulation {accumulation}"] if accumulation > 1 else []),
         configuration.precision,
-        "asynchronous" if configuration.mode == "async" else "synchronous",
+        mode_words(configuration.mode),
     ]
     return ", ".join(parts)
 
@@ -111,7 +135,8 @@ def origins(used: Iterable[Term], calibrations: Iterable[Calibration]) -> Pairs:
 
 
 def _calibration_line(calibration: Calibration) -> str:
-    return ", ".join(filter(None, (calibration.origin, calibration.source, calibration.date)))
+    origin = "" if calibration.source.startswith(calibration.origin) else calibration.origin
+    return ", ".join(filter(None, (origin, calibration.source, calibration.date)))
 
 
 def _uncalibrated(used: Iterable[Term]) -> Iterator[str]:
@@ -129,10 +154,13 @@ def warnings(shown: Iterable[PlanWarning]) -> Iterable[Line]:
         yield Line(warning.message, indent=2, label=f"{warning.code}{subject}: ")
 
 
-def request_values(request: Mapping[str, Sourced[object]]) -> Table:
-    """Return every value of a request with its source."""
-    rows = [(name.replace("_", " "), _plain(value.value), value.source) for name, value in request.items()]
-    return Table(("value of", "is", "from"), rows)
+def request_values(request: Mapping[str, Sourced[object]]) -> Iterator[Table | Pairs]:
+    """Yield every value of a request with its source; plain defaults together, one after another."""
+    shown = [(name.replace("_", " "), _plain(value.value), value.source) for name, value in request.items()]
+    yield Table(("value of", "is", "from"), [row for row in shown if row[2] != DEFAULT])
+    defaults = "; ".join(f"{name} {text}" for name, text, source in shown if source == DEFAULT)
+    if defaults:
+        yield Pairs([("defaults", defaults)])
 
 
 def _plain(value: object) -> str:

@@ -6,69 +6,77 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from planner.domain.calibration import Calibration
 from planner.domain.prediction import PlanWarning, Prediction
-from planner.domain.request import Sourced
+from planner.domain.request import Sourced, Subject
 from planner.report import parts
-from planner.report.blocks import Block, Pairs, Table, heading, title
+from planner.report.blocks import Block, Line, Pairs, Table, heading, title
+from planner.report.printing import WIDTH
 from planner.units import format_seconds
 
-__all__ = ["body", "comparison", "prediction_view", "predictions_view"]
+__all__ = ["body", "comparison", "overview", "place", "prediction_view", "predictions_view"]
+
+
+Values = Mapping[str, Sourced[object]]
+"""The values of a request with their sources."""
 
 
 def prediction_view(
-    prediction: Prediction, request: Mapping[str, Sourced[object]], calibrations: Sequence[Calibration]
+    prediction: Prediction, subject: Subject, request: Values, calibrations: Sequence[Calibration]
 ) -> Iterator[Block]:
     """Yield a prediction term by term, then warnings and the values it rests on."""
     configuration = parts.configuration_words(prediction.configuration)
-    yield title(f"{_place(request)}: {configuration}")
-    yield from body(prediction, calibrations)
+    yield title(f"{place(subject)}: {configuration}")
+    yield from body(prediction, subject, calibrations)
     yield from _closing(prediction.warnings, request)
 
 
 def predictions_view(
-    predictions: Sequence[Prediction], request: Mapping[str, Sourced[object]], calibrations: Sequence[Calibration]
+    predictions: Sequence[Prediction], subject: Subject, request: Values, calibrations: Sequence[Calibration]
 ) -> Iterator[Block]:
     """Yield many predictions of one network as a table in the order given."""
-    yield title(_place(request))
-    yield comparison(list(enumerate(predictions, 1)))
+    yield title(place(subject))
+    yield from comparison(list(enumerate(predictions, 1)), subject)
     yield heading("Calibrations")
     yield parts.origins([term for one in predictions for term in one.terms], calibrations)
     yield from _closing([warning for one in predictions for warning in one.warnings], request)
 
 
-def _place(request: Mapping[str, Sourced[object]]) -> str:
-    scenario = request.get("scenario")
-    what_if = f", scenario {scenario.value}" if scenario and scenario.value else ""
-    return f"{request['network'].value} on {request['cluster'].value}{what_if}"
+def place(subject: Subject) -> str:
+    """Return network, cluster and scenario in words."""
+    what_if = f", scenario {subject.scenario}" if subject.scenario else ""
+    return f"{subject.network} on {subject.cluster}{what_if}"
 
 
-def _closing(warnings: Sequence[PlanWarning], request: Mapping[str, Sourced[object]]) -> Iterator[Block]:
+def _closing(warnings: Sequence[PlanWarning], request: Values) -> Iterator[Block]:
     if warnings:
         yield heading("Warnings")
         yield from parts.warnings(warnings)
     yield heading("Values and their sources")
-    yield parts.request_values(request)
+    yield from parts.request_values(request)
 
 
-def body(prediction: Prediction, calibrations: Sequence[Calibration]) -> Iterator[Block]:
+def body(prediction: Prediction, subject: Subject, calibrations: Sequence[Calibration]) -> Iterator[Block]:
     """Yield figures, terms and origins of one prediction."""
-    yield Pairs(_figures(prediction))
+    yield Pairs(_figures(prediction, subject))
     yield heading("Terms")
     yield parts.terms(prediction.terms, prediction.bottleneck)
     yield heading("Calibrations")
     yield parts.origins(prediction.terms, calibrations)
 
 
-def _figures(prediction: Prediction) -> list[tuple[str, str]]:
+def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
     """Return the figures as names and texts; time never without mini-batch and staleness."""
+    cost = prediction.epoch_usd(subject.usd_per_gpu_hour)
     is_async = prediction.configuration.mode == "async"
     rows = [
         ("epoch", parts.quantity(prediction.epoch_s, format_seconds)),
         ("first epoch", parts.quantity(prediction.first_epoch_s, format_seconds)),
+        ("cost of an epoch", f"{parts.quantity(cost, parts.money)} USD" if cost else "-"),
         ("GPU thread's period" if is_async else "iteration", parts.quantity(prediction.iteration_s, format_seconds)),
         ("update thread's period", parts.quantity(prediction.update_s, format_seconds)),
         ("speed", f"{parts.quantity(prediction.samples_per_s, parts.speed)} samples/s"),
         ("mini-batch", _mini_batch(prediction)),
         ("staleness", _staleness(prediction)),
+        ("precision", parts.precision_words(prediction.configuration.precision) or "-"),
         ("memory", parts.memory_line(prediction.memory_bytes)),
         ("bottleneck", prediction.bottleneck.replace("_", " ")),
     ]
@@ -93,33 +101,68 @@ def _staleness(prediction: Prediction) -> str:
     return f"{staleness.mean:.3g} updates on average" + (f" ({chances})" if chances else "")
 
 
-def comparison(numbered: Sequence[tuple[int, Prediction]]) -> Block:
-    """Return configurations side by side, one a row.
+INTERVAL = "90 %\ninterval"
 
-    Without a data set samples/s stand for the epoch time; accumulation and intervals have a column when there are any.
+
+def comparison(numbered: Sequence[tuple[int, Prediction]], subject: Subject) -> Iterator[Block]:
+    """Yield configurations side by side, one a row, and what their precisions mean.
+
+    Without a data set samples/s stand for the epoch time. Accumulation, intervals and cost have a column when there are
+    any; intervals only where the line holds them.
     """
     shown = [one for _, one in numbered]
-    epochs = all(one.epoch_s for one in shown)
-    columns: dict[str, list[str]] = {
+    columns = {name: cells for name, cells in _columns(numbered, subject).items() if any(cells)}
+    if _width(columns, 1) > WIDTH:
+        columns.pop(INTERVAL, None)
+    right = [name for name in columns if name not in ("preci-\nsion", "mode")]
+    gap = 2 if _width(columns, 2) <= WIDTH else 1
+    yield Table(list(columns), list(zip(*columns.values(), strict=True)), right, gap, fixed=True)
+    for name in dict.fromkeys(one.configuration.precision for one in shown):
+        if words := parts.precision_words(name):
+            yield Line(words)
+
+
+def _columns(numbered: Sequence[tuple[int, Prediction]], subject: Subject) -> dict[str, list[str]]:
+    """Return the cells of each column; a column that has nothing to say has empty ones."""
+    shown = [one for _, one in numbered]
+    configurations = [one.configuration for one in shown]
+    costs = [one.epoch_usd(subject.usd_per_gpu_hour) for one in shown]
+    accumulates = any(one.accumulation_steps > 1 for one in configurations)
+    return {
         "#": [str(number) for number, _ in numbered],
-        "nodes\nx GPUs": [f"{one.configuration.nodes} x {one.configuration.gpus_per_node}" for one in shown],
-        "sub-\nbatch": [str(one.configuration.sub_batch) for one in shown],
-        "accu-\nmul.": [str(one.configuration.accumulation_steps) for one in shown],
-        "preci-\nsion": [one.configuration.precision for one in shown],
-        "mode": [one.configuration.mode for one in shown],
+        "nodes\nx GPUs": [f"{one.nodes} x {one.gpus_per_node}" for one in configurations],
+        "sub-\nbatch": [str(one.sub_batch) for one in configurations],
+        "accu-\nmul.": [str(one.accumulation_steps) if accumulates else "" for one in configurations],
+        "preci-\nsion": [one.precision for one in configurations],
+        "mode": [one.mode for one in configurations],
         "mini-\nbatch": [parts.mini_batch(one.mini_batch) for one in shown],
         "stale-\nness": [f"{one.staleness.mean:.3g}" for one in shown],
-        "epoch" if epochs else "samples/s": [_speed(one) for one in shown],
-        "90 %\ninterval": [_interval(one) for one in shown],
+        "epoch" if all(one.epoch_s for one in shown) else "samples/s": [_speed(one) for one in shown],
+        INTERVAL: [_interval(one) for one in shown],
+        "USD an\nepoch": [parts.money(cost.value) if cost else "" for cost in costs],
         "memory": [_memory(one) for one in shown],
     }
-    if set(columns["accu-\nmul."]) == {"1"}:
-        del columns["accu-\nmul."]
-    intervals = any(columns["90 %\ninterval"])
-    if not intervals:
-        del columns["90 %\ninterval"]
-    right = [name for name in columns if name not in ("preci-\nsion", "mode")]
-    return Table(list(columns), list(zip(*columns.values(), strict=True)), right, 1 if intervals else 2, fixed=True)
+
+
+def _width(columns: Mapping[str, Sequence[str]], gap: int) -> int:
+    """Return the characters of a line of a table."""
+    widest = (max(map(len, (*name.split("\n"), *cells))) for name, cells in columns.items())
+    return sum(widest) + gap * (len(columns) - 1)
+
+
+def overview(answers: Sequence[tuple[Subject, Prediction | None]]) -> Iterator[Block]:
+    """Yield the answers for one cluster, one a row: network, scenario and the best plan, or that none fits."""
+    rows = [(one.network, one.scenario or "none", *_best(found)) for one, found in answers]
+    columns = ("network", "scenario", "plan", "mini-batch", "epoch")
+    yield title(f"{len(rows)} answers on {answers[0][0].cluster}")
+    yield Table(columns, rows, right=columns[3:])
+
+
+def _best(found: Prediction | None) -> tuple[str, str, str]:
+    if found is None:
+        return ("no plan fits", "-", "-")
+    speed = _speed(found) + ("" if found.epoch_s else " samples/s")
+    return (parts.configuration_words(found.configuration), parts.mini_batch(found.mini_batch), speed)
 
 
 def _speed(one: Prediction) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.domain.calibration import Calibration
+from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, SearchReport, Suggestion
 from planner.report import parts, prediction
 from planner.report.blocks import Block, Line, Pairs, heading, title
@@ -12,47 +13,44 @@ from planner.report.blocks import Block, Line, Pairs, heading, title
 __all__ = ["suggestion_view"]
 
 
-def suggestion_view(suggestion: Suggestion, calibrations: Sequence[Calibration]) -> Iterator[Block]:
+def suggestion_view(suggestion: Suggestion, subject: Subject, calibrations: Sequence[Calibration]) -> Iterator[Block]:
     """Yield the answer to one request under one scenario."""
-    yield title(_title(suggestion))
-    yield from _found(suggestion, calibrations) if suggestion.plans else _nothing_fits(suggestion)
+    target = suggestion.request["target_batch"].value
+    yield title(f"{prediction.place(subject)}, target mini-batch {target}")
+    yield from _found(suggestion, subject, calibrations) if suggestion.plans else _nothing_fits(suggestion, subject)
     warnings = [*suggestion.warnings, *(one for plan in suggestion.plans for one in plan.prediction.warnings)]
     if warnings:
         yield heading("Warnings")
         yield from parts.warnings(warnings)
     yield heading("Request")
-    yield parts.request_values(suggestion.request)
+    yield from parts.request_values(suggestion.request)
     yield heading("Search")
     yield _search(suggestion.search)
 
 
-def _title(suggestion: Suggestion) -> str:
-    values = {name: sourced.value for name, sourced in suggestion.request.items()}
-    scenario = f", scenario {values['scenario']}" if values.get("scenario") else ""
-    return f"{values['network']} on {values['cluster']}, target mini-batch {values['target_batch']}{scenario}"
-
-
-def _found(suggestion: Suggestion, calibrations: Sequence[Calibration]) -> Iterator[Block]:
-    yield _plans(suggestion.plans)
+def _found(suggestion: Suggestion, subject: Subject, calibrations: Sequence[Calibration]) -> Iterator[Block]:
+    yield from _plans(suggestion.plans, subject)
     if suggestion.pareto:
-        yield heading("Pareto front of epoch time, GPUs and distance from the target")
-        yield _plans(suggestion.pareto)
+        costs = suggestion.request.get("objective")
+        first = "cost" if costs is not None and costs.value == "cost" else "epoch time"
+        yield heading(f"Pareto front of {first}, GPUs and distance from the target")
+        yield from _plans(suggestion.pareto, subject)
     best = suggestion.plans[0]
     yield heading(f"Plan 1: {parts.configuration_words(best.prediction.configuration)}")
     if best.why:
         yield Line(best.why)
-    yield from prediction.body(best.prediction, calibrations)
+    yield from prediction.body(best.prediction, subject, calibrations)
 
 
-def _plans(plans: Sequence[Plan]) -> Block:
-    return prediction.comparison([(plan.position, plan.prediction) for plan in plans])
+def _plans(plans: Sequence[Plan], subject: Subject) -> Iterator[Block]:
+    return prediction.comparison([(plan.position, plan.prediction) for plan in plans], subject)
 
 
-def _nothing_fits(suggestion: Suggestion) -> Iterator[Block]:
+def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     yield Line("No plan fits.", style="bold red")
     if suggestion.nearest:
         yield heading("Nearest plans")
-        yield _plans(suggestion.nearest)
+        yield from _plans(suggestion.nearest, subject)
     if suggestion.loosen:
         yield heading("What to loosen")
         yield from (Line(one.message, indent=2) for one in suggestion.loosen)
@@ -60,8 +58,8 @@ def _nothing_fits(suggestion: Suggestion) -> Iterator[Block]:
 
 def _search(search: SearchReport) -> Block:
     certified = "no better plan in the space" if search.certified else "a better plan may exist"
-    refused = [(reason, f"{count:,}") for reason, count in search.refused.items()]
-    counted = f"{search.candidates:,} candidates, {search.evaluated:,} evaluated"
+    refused = [f"{count:,} {reason.replace('_', ' ')}" for reason, count in search.refused.items()]
+    counted = f"{search.candidates:,} candidates: {search.evaluated:,} ranked"
+    counted += f", {sum(search.refused.values()):,} refused" if refused else ""
     rows = [("method", f"{search.method}: {certified}"), ("plans", counted)]
-    rows += [("refused", f"{count} {reason.replace('_', ' ')}") for reason, count in refused]
-    return Pairs(rows)
+    return Pairs([*rows, *zip(["refused", *[""] * len(refused)], refused, strict=False)])

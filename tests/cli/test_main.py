@@ -30,7 +30,7 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
-  suggest    Rank plans whose mini-batch is near the target by epoch time.
+  suggest    Rank plans near a target mini-batch by epoch time or cost.
   predict    Predict configurations, term by term.
   show       Show what is bundled, or everything about one thing.
   calibrate  Measure this node, fit the cost terms, write a calibration.

@@ -2,8 +2,13 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+
+from planner import catalog
+from planner.formats.cluster import write_cluster
 
 Run = Callable[..., tuple[int, str, str]]
 DGX1 = ("--network", "resnet50", "--cluster", "dgx1-v100")
@@ -106,3 +111,102 @@ def test_loosening_never_worsens_the_best_plan(run: Run) -> None:
 )
 def test_what_is_not_there_is_refused(arguments: tuple[str, ...], sentence: str, run: Run) -> None:
     assert run("suggest", "--target-batch", "138", *arguments) == (2, "", f"planner: {sentence}\n")
+
+
+def priced(tmp_path: Path) -> str:
+    """Return the file of a cluster with a price."""
+    cluster = replace(catalog.find_cluster("dgx1-v100"), name="hired", usd_per_gpu_hour=2.5)
+    path = tmp_path / "hired.toml"
+    path.write_text(write_cluster(cluster))
+    return str(path)
+
+
+def test_the_cost_is_ranked_where_there_is_a_price(run: Run, tmp_path: Path) -> None:
+    arguments = ("--network", "resnet50", "--cluster", priced(tmp_path), "--target-batch", "1024", "--top", "20")
+    code, out, _ = run("suggest", *arguments, "--objective", "cost", "--json")
+    assert code == 0
+    plans = [plan["prediction"] for plan in json.loads(out)["plans"]]
+    costs = [one["epoch_usd"]["value"] for one in plans]
+    assert costs == sorted(costs)
+    # USD = seconds x GPUs x USD an hour / 3600, whatever the objective
+    soonest = [plan["prediction"] for plan in json.loads(run("suggest", *arguments, "--json")[1])["plans"]]
+    for one in (*plans, *soonest):
+        expected = one["epoch_s"]["value"] * one["configuration"]["gpus"] * 2.5 / 3600
+        assert one["epoch_usd"]["value"] == pytest.approx(expected)
+    assert min(one["epoch_usd"]["value"] for one in soonest) == pytest.approx(costs[0])
+    table = run("suggest", *arguments[:-2], "--objective", "cost")[1]
+    assert "cost of an epoch" in table
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_the_cost_without_a_price_is_refused(run: Run) -> None:
+    code, out, err = run("suggest", *DGX1, "--target-batch", "1024", "--objective", "cost")
+    assert (code, out) == (2, "")
+    assert err == (
+        "planner: --objective must be epoch-time on cluster 'dgx1-v100', which has no price, got 'cost'; "
+        "give --cluster a file with [price] usd_per_gpu_hour\n"
+    )
+    code, out, err = run("suggest", *DGX1, "--target-batch", "1024", "--objective", "time-to-accuracy")
+    rule = "epoch-time or cost, the only values supported yet"
+    assert (code, err) == (2, f"planner: --objective must be {rule}, got 'time-to-accuracy'\n")
+    answer = json.loads(run("suggest", *DGX1, "--target-batch", "1024", "--json")[1])
+    assert answer["plans"][0]["prediction"]["epoch_usd"] is None
+
+
+DEFAULT, REQUEST, OPTION = "default", "default request", "option"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value", "source"),
+    [
+        ((), 0.25, REQUEST),
+        (("--mode", "sync"), 0.0, DEFAULT),
+        (("--mode", "sync,async"), "0 sync, 0.25 async", f"{DEFAULT}, {REQUEST}"),
+        (("--mode", "sync,async", "--tolerance", "10%"), 0.1, OPTION),
+        (("--mode", "sync", "--tolerance", "10%"), 0.1, OPTION),
+    ],
+)
+def test_the_default_requests_tolerance_is_of_asynchronous_plans(
+    arguments: tuple[str, ...], value: object, source: str, run: Run
+) -> None:
+    answer = json.loads(run("suggest", "--target-batch", "136", *arguments, "--top", "30", "--json")[1])
+    assert answer["request"]["tolerance"] == {"value": value, "source": source}
+    width = {"sync": 0.1, "async": 0.1} if "--tolerance" in arguments else {"sync": 0.0, "async": 0.25}
+    for plan in answer["plans"]:
+        distance = abs(plan["prediction"]["mini_batch"]["mean"] / 136 - 1)
+        assert distance <= width[plan["configuration"]["mode"]] + 1e-9
+
+
+def test_every_plan_is_ranked_or_refused(run: Run) -> None:
+    search = json.loads(run("suggest", "--target-batch", "138", "--json")[1])["search"]
+    assert search["evaluated"] + sum(search["refused"].values()) == search["candidates"]
+
+
+def test_one_answer_without_a_plan_is_exit_4_with_all_answers(run: Run) -> None:
+    # Four times the largest sub-batch of vgg16 fits alexnet: 16 GPUs and no accumulation reach it with one of the two.
+    shared = ("--cluster", "dgx1-v100", "--nodes", "1", "--accumulation", "1", "--precision", "fp32")
+    arguments = ("suggest", "--network", "alexnet", "--network", "vgg16", *shared, "--target-batch", "4096")
+    code, out, err = run(*arguments, "--json")
+    assert code == 4
+    answers = json.loads(out)["suggestions"]
+    assert [one["status"] for one in answers] == ["found", "none_feasible"]
+    assert answers[0]["plans"][0]["configuration"]["network"] == "alexnet"
+    assert err.startswith("planner: no plan of the space reaches --target-batch 4096 for vgg16 on dgx1-v100; ")
+    code, out, again = run(*arguments)
+    assert (code, again) == (4, err)
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[0] == "2 answers on dgx1-v100"
+    assert "vgg16 none no plan fits - -" in lines
+
+
+def test_answers_of_scenarios_can_be_told_apart(run: Run) -> None:
+    arguments = ("suggest", "--target-batch", "138", "--scenario", "edr,fp16")
+    answers = json.loads(run(*arguments, "--json")[1])["suggestions"]
+    configurations = [one["plans"][0]["configuration"] for one in answers]
+    assert [one["scenario"] for one in configurations] == ["edr", "fp16"]
+    assert {(one["network"], one["cluster"]) for one in configurations} == {("sprint-15", "tsubame-kfc")}
+    lines = run(*arguments)[1].splitlines()
+    assert [line.split()[:2] for line in lines[2:6] if line.startswith("sprint")] == [
+        ["sprint-15", "edr"],
+        ["sprint-15", "fp16"],
+    ]

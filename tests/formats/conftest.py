@@ -11,9 +11,9 @@ import pytest
 
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
-from planner.domain.configuration import Configuration
+from planner.domain.configuration import Configuration, Settings
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
-from planner.domain.request import Sourced
+from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Loosening, Plan, SearchReport, Suggestion
 
 ASSETS = Path(__file__).parents[1] / "data" / "formats"
@@ -99,6 +99,11 @@ def _prediction(mode: str) -> Prediction:
 def prediction() -> Callable[[str], Prediction]:
     """Return the maker of a prediction of a mode."""
     return _prediction
+
+
+@pytest.fixture
+def subject() -> Subject:
+    return Subject("alexnet", "example", "edr", Settings("adam", "no-overlap", "synthetic", "mxnet@1.0"), 3.6)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 import planner
 from planner.domain.prediction import Prediction
+from planner.domain.request import Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import UnknownNameError
 from planner.formats.documents import dump_json
@@ -48,10 +49,12 @@ def test_module_rewrites_the_schemas(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_predictions_match_their_schema(validate: Validate, prediction: Callable[[str], Prediction], mode: str) -> None:
-    one = json.loads(dump_json(prediction_document(prediction(mode))))
+def test_predictions_match_their_schema(
+    validate: Validate, prediction: Callable[[str], Prediction], subject: Subject, mode: str
+) -> None:
+    one = json.loads(dump_json(prediction_document(subject, prediction(mode))))
     assert validate(schema("prediction"), one) == ""
-    two = json.loads(dump_json(predictions_document([prediction(mode)] * 2)))
+    two = json.loads(dump_json(predictions_document([(subject, prediction(mode))] * 2)))
     assert validate(schema("predictions"), two) == ""
     del one["terms"]
     assert validate(schema("prediction"), one) == "'terms' is a required property"
@@ -60,8 +63,8 @@ def test_predictions_match_their_schema(validate: Validate, prediction: Callable
 @pytest.mark.parametrize("found", [True, False])
 @pytest.mark.parametrize("pareto", [True, False])
 def test_suggestions_match_their_schema(
-    validate: Validate, suggestion: Callable[..., Suggestion], *, found: bool, pareto: bool
+    validate: Validate, suggestion: Callable[..., Suggestion], subject: Subject, *, found: bool, pareto: bool
 ) -> None:
     one = suggestion(found=found, pareto=pareto)
-    assert validate(schema("suggestion"), json.loads(dump_json(suggestion_document(one)))) == ""
-    assert validate(schema("suggestions"), json.loads(dump_json(suggestions_document([one, one])))) == ""
+    assert validate(schema("suggestion"), json.loads(dump_json(suggestion_document(subject, one)))) == ""
+    assert validate(schema("suggestions"), json.loads(dump_json(suggestions_document([(subject, one)] * 2)))) == ""

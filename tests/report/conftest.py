@@ -9,7 +9,7 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
-from planner.domain.request import Sourced
+from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Loosening, Plan, SearchReport, Suggestion
 from planner.report.blocks import Block
 from planner.report.printing import print_blocks
@@ -73,6 +73,11 @@ def without_dataset() -> Prediction:
 @pytest.fixture
 def request_values() -> dict[str, Sourced[object]]:
     return REQUEST
+
+
+@pytest.fixture
+def subject() -> Subject:
+    return Subject("sprint-15", "tsubame-kfc")
 
 
 @pytest.fixture

@@ -6,18 +6,18 @@ import pytest
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness
-from planner.domain.request import Sourced
+from planner.domain.request import Sourced, Subject
 from planner.report.blocks import Block
-from planner.report.prediction import prediction_view, predictions_view
+from planner.report.prediction import overview, prediction_view, predictions_view
 
 Printed = Callable[[Iterable[Block]], str]
 Values = dict[str, Sourced[object]]
 
 
 def test_a_prediction_shows_time_with_mini_batch_and_staleness(
-    prediction: Prediction, request_values: Values, calibration: Calibration, printed: Printed
+    prediction: Prediction, subject: Subject, request_values: Values, calibration: Calibration, printed: Printed
 ) -> None:
-    text = printed(prediction_view(prediction, request_values, [calibration]))
+    text = printed(prediction_view(prediction, subject, request_values, [calibration]))
     assert text.splitlines()[0] == "sprint-15 on tsubame-kfc: 8 nodes x 8 GPUs, sub-batch 8, fp32, asynchronous"
     words = " ".join(text.split())
     assert "epoch 1779 s (1650 s to 1920 s)" in words
@@ -31,16 +31,16 @@ def test_a_prediction_shows_time_with_mini_batch_and_staleness(
 
 
 def test_an_extrapolated_term_says_so(
-    prediction: Prediction, request_values: Values, calibration: Calibration, printed: Printed
+    prediction: Prediction, subject: Subject, request_values: Values, calibration: Calibration, printed: Printed
 ) -> None:
-    marked = " ".join(printed(prediction_view(prediction, request_values, [calibration])).split())
+    marked = " ".join(printed(prediction_view(prediction, subject, request_values, [calibration])).split())
     assert "extrapolated" in marked
     known = replace(prediction, terms=tuple(replace(term, extrapolated=False) for term in prediction.terms))
-    assert "extrapolated" not in printed(prediction_view(known, request_values, [calibration]))
+    assert "extrapolated" not in printed(prediction_view(known, subject, request_values, [calibration]))
 
 
 def test_a_synchronous_prediction_has_no_distributions(
-    prediction: Prediction, request_values: Values, printed: Printed
+    prediction: Prediction, subject: Subject, request_values: Values, printed: Printed
 ) -> None:
     sync = replace(
         prediction,
@@ -51,7 +51,7 @@ def test_a_synchronous_prediction_has_no_distributions(
         mini_batch=MiniBatch(32, 0, 32, 32),
         staleness=Staleness(0, 0, {0: 1.0}),
     )
-    text = printed(prediction_view(sync, request_values, []))
+    text = printed(prediction_view(sync, subject, request_values, []))
     words = " ".join(text.split())
     assert "1 node x 1 GPU, sub-batch 8, accumulation 4, fp16, synchronous" in words
     assert "epoch 20,000 s first epoch 21,000 s iteration" in words
@@ -60,39 +60,91 @@ def test_a_synchronous_prediction_has_no_distributions(
 
 
 def test_without_a_data_set_the_table_shows_samples_per_second(
-    without_dataset: Prediction, request_values: Values, calibration: Calibration, printed: Printed
+    without_dataset: Prediction, subject: Subject, request_values: Values, calibration: Calibration, printed: Printed
 ) -> None:
-    text = printed(predictions_view([without_dataset] * 2, request_values, [calibration]))
+    text = printed(predictions_view([without_dataset] * 2, subject, request_values, [calibration]))
     assert "samples/s" in text
     assert "epoch" not in text
     assert [line.split()[0] for line in text.splitlines()[3:5]] == ["1", "2"]
 
 
 def test_intervals_stand_beside_times_in_per_cent(
-    prediction: Prediction, request_values: Values, calibration: Calibration, printed: Printed
+    prediction: Prediction, subject: Subject, request_values: Values, calibration: Calibration, printed: Printed
 ) -> None:
     slow = replace(prediction, epoch_s=Quantity(74467.0, 71000.0, 78000.0, "covariance"))
-    rows = printed(predictions_view([prediction, slow], request_values, [calibration])).splitlines()[3:5]
+    rows = printed(predictions_view([prediction, slow], subject, request_values, [calibration])).splitlines()[3:5]
     assert [" ".join(row.split()[-6:]) for row in rows] == ["1779 s -7% +8% 1.12 GiB", "74,467 s -5% +5% 1.12 GiB"]
 
 
 def test_more_memory_than_there_is_is_marked(
-    prediction: Prediction, request_values: Values, calibration: Calibration, printed: Printed
+    prediction: Prediction, subject: Subject, request_values: Values, calibration: Calibration, printed: Printed
 ) -> None:
     large = replace(prediction, memory_bytes={"total": 13 * 2.0**30, "capacity": 12 * 2.0**30})
-    text = printed(predictions_view([prediction, large], request_values, [calibration]))
+    text = printed(predictions_view([prediction, large], subject, request_values, [calibration]))
     assert ["13 GiB !" in line for line in text.splitlines()[3:5]] == [False, True]
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("usd_per_gpu_hour", [None, 123.0])
 def test_nothing_is_wider_than_80_columns(
-    count: int, prediction: Prediction, request_values: Values, calibration: Calibration, printed: Printed
+    usd_per_gpu_hour: float | None,
+    prediction: Prediction,
+    subject: Subject,
+    request_values: Values,
+    printed: Printed,
 ) -> None:
-    wide = replace(prediction, configuration=Configuration(1408, 16, 1024, mode="sync", accumulation_steps=64))
+    epoch = Quantity(74467.0, 71000.0, 78000.0, "covariance")
+    wide = replace(prediction, configuration=Configuration(1408, 16, 1024, 64), epoch_s=epoch)
+    priced = replace(subject, usd_per_gpu_hour=usd_per_gpu_hour)
     for view in (
-        predictions_view([wide] * count, request_values, [calibration]),
-        prediction_view(wide, request_values, [calibration]),
+        predictions_view([wide], priced, request_values, []),
+        predictions_view([wide] * 10, priced, request_values, []),
+        prediction_view(wide, priced, request_values, []),
+        overview([(priced, wide), (replace(priced, scenario="inter_node.bandwidth=12.5GB/s"), None)]),
     ):
         text = printed(view)
         assert max(map(len, text.splitlines())) <= 80
         assert "…" not in text
+
+
+def test_a_price_shows_what_an_epoch_costs(
+    prediction: Prediction, subject: Subject, request_values: Values, printed: Printed
+) -> None:
+    # 64 GPUs for 1779.2 s (1650 to 1920) at 1.5 USD an hour
+    priced = replace(subject, usd_per_gpu_hour=1.5)
+    words = " ".join(printed(prediction_view(prediction, priced, request_values, [])).split())
+    assert "cost of an epoch 47.45 (44 to 51.2) USD" in words
+    assert "47.45" in printed(predictions_view([prediction] * 2, priced, request_values, [])).splitlines()[4]
+    assert "USD" not in printed(predictions_view([prediction] * 2, subject, request_values, []))
+
+
+def test_a_mixed_precision_says_how_large_its_gradients_are(
+    prediction: Prediction, subject: Subject, request_values: Values, printed: Printed
+) -> None:
+    mixed = replace(prediction, configuration=Configuration(8, 8, 8, 1, "bf16", "async"))
+    words = "bf16: mixed precision, fp32 master weights, gradients sent as 2 bytes an element"
+    for view in (
+        prediction_view(mixed, subject, request_values, []),
+        predictions_view([prediction, mixed, mixed], subject, request_values, []),
+    ):
+        assert " ".join(printed(view).split()).count(words) == 1
+    assert "master" not in printed(prediction_view(prediction, subject, request_values, []))
+
+
+def test_plain_defaults_stand_together(
+    prediction: Prediction, subject: Subject, request_values: Values, printed: Printed
+) -> None:
+    values: Values = {**request_values, "top": Sourced(5, "default")}
+    lines = printed(prediction_view(prediction, subject, values, [])).splitlines()
+    assert lines[-1] == "defaults  scenario none; top 5"
+    assert ["network", "sprint-15", "default", "request"] in [line.split() for line in lines]
+
+
+def test_several_answers_are_told_apart(
+    prediction: Prediction, without_dataset: Prediction, subject: Subject, printed: Printed
+) -> None:
+    answers = [(subject, prediction), (replace(subject, scenario="edr"), None), (subject, without_dataset)]
+    lines = [" ".join(line.split()) for line in printed(overview(answers)).splitlines()]
+    assert lines[0] == "3 answers on tsubame-kfc"
+    assert any(line.startswith("sprint-15 none 8 nodes x 8 GPUs") and line.endswith("1779 s") for line in lines)
+    assert "sprint-15 edr no plan fits - -" in lines
+    assert "samples/s" in " ".join(lines)
