@@ -76,7 +76,6 @@ def answer(case: Case, values: Values) -> Suggestion:
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:
     """Return every value of the request with its source, defaults in words where they depend on the plan."""
     cluster = case.problem.cluster
-    accumulation = (1,) if request.modes == ("async",) else "1 when asynchronous, else what reaches the target"
     defaults: Values = {
         "target_batch": Sourced(request.target_batch, OPTION),
         "mode": Sourced(request.modes, DEFAULT),
@@ -84,7 +83,7 @@ def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object
         "nodes": Sourced(f"1:{cluster.nodes}", "cluster"),
         "gpus_per_node": Sourced((cluster.node.gpus,), "cluster"),
         "sub_batch": Sourced("1 to the largest that fits", DEFAULT),
-        "accumulation": Sourced(accumulation, DEFAULT),
+        "accumulation": Sourced(_accumulation(request.modes), DEFAULT),
         "precision": Sourced("every one with a usable sub-model", DEFAULT),
         "objective": Sourced(request.objective, DEFAULT),
         "top": Sourced(request.top, DEFAULT),
@@ -93,6 +92,12 @@ def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object
     }
     given = {name: value for name, value in case.sources.items() if name != "tolerance"}
     return ordered(merge(given, defaults))
+
+
+def _accumulation(modes: tuple[str, ...]) -> object:
+    if modes == ("async",):
+        return (1,)
+    return "what reaches the target" + (", 1 when asynchronous" if "async" in modes else "")
 
 
 def _tolerance(request: SpaceRequest, given: Sourced[Any] | None) -> Sourced[object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from planner.domain.calibration import Calibration
 from planner.domain.prediction import PlanWarning, Prediction
@@ -25,6 +25,7 @@ def prediction_view(
     """Yield a prediction term by term, then warnings and the values it rests on."""
     configuration = parts.configuration_words(prediction.configuration)
     yield title(f"{place(subject)}: {configuration}")
+    yield from _mixed_precisions([prediction])
     yield from body(prediction, subject, calibrations)
     yield from _closing(prediction.warnings, request)
 
@@ -76,7 +77,6 @@ def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
         ("speed", f"{parts.quantity(prediction.samples_per_s, parts.speed)} samples/s"),
         ("mini-batch", _mini_batch(prediction)),
         ("staleness", _staleness(prediction)),
-        ("precision", parts.precision_words(prediction.configuration.precision) or "-"),
         ("memory", parts.memory_line(prediction.memory_bytes)),
         ("bottleneck", prediction.bottleneck.replace("_", " ")),
     ]
@@ -117,9 +117,12 @@ def comparison(numbered: Sequence[tuple[int, Prediction]], subject: Subject) -> 
     right = [name for name in columns if name not in ("preci-\nsion", "mode")]
     gap = 2 if _width(columns, 2) <= WIDTH else 1
     yield Table(list(columns), list(zip(*columns.values(), strict=True)), right, gap, fixed=True)
-    for name in dict.fromkeys(one.configuration.precision for one in shown):
-        if words := parts.precision_words(name):
-            yield Line(words)
+    yield from _mixed_precisions(shown)
+
+
+def _mixed_precisions(shown: Iterable[Prediction]) -> Iterator[Line]:
+    words = (parts.precision_words(name) for name in dict.fromkeys(one.configuration.precision for one in shown))
+    yield from (Line(one) for one in words if one)
 
 
 def _columns(numbered: Sequence[tuple[int, Prediction]], subject: Subject) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, SearchReport, Suggestion
 from planner.report import parts, prediction
-from planner.report.blocks import Block, Line, Pairs, heading, title
+from planner.report.blocks import Block, Line, Pairs, Table, heading, title
 
 __all__ = ["suggestion_view"]
 
@@ -25,7 +25,7 @@ def suggestion_view(suggestion: Suggestion, subject: Subject, calibrations: Sequ
     yield heading("Request")
     yield from parts.request_values(suggestion.request)
     yield heading("Search")
-    yield _search(suggestion.search)
+    yield from _search(suggestion.search)
 
 
 def _found(suggestion: Suggestion, subject: Subject, calibrations: Sequence[Calibration]) -> Iterator[Block]:
@@ -56,10 +56,11 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
         yield from (Line(one.message, indent=2) for one in suggestion.loosen)
 
 
-def _search(search: SearchReport) -> Block:
+def _search(search: SearchReport) -> Iterator[Block]:
     certified = "no better plan in the space" if search.certified else "a better plan may exist"
-    refused = [f"{count:,} {reason.replace('_', ' ')}" for reason, count in search.refused.items()]
+    refused = [(f"{count:,}", reason.replace("_", " ")) for reason, count in search.refused.items()]
     counted = f"{search.candidates:,} candidates: {search.evaluated:,} ranked"
     counted += f", {sum(search.refused.values()):,} refused" if refused else ""
-    rows = [("method", f"{search.method}: {certified}"), ("plans", counted)]
-    return Pairs([*rows, *zip(["refused", *[""] * len(refused)], refused, strict=False)])
+    yield Pairs([("method", f"{search.method}: {certified}"), ("plans", counted)])
+    if refused:
+        yield Table(("refused", "because"), refused, right=("refused",))

@@ -122,7 +122,7 @@ def priced(tmp_path: Path) -> str:
 
 
 def test_the_cost_is_ranked_where_there_is_a_price(run: Run, tmp_path: Path) -> None:
-    arguments = ("--network", "resnet50", "--cluster", priced(tmp_path), "--target-batch", "1024", "--top", "20")
+    arguments = ("--network", "resnet50", "--cluster", priced(tmp_path), "--target-batch", "1024", "--top", "100")
     code, out, _ = run("suggest", *arguments, "--objective", "cost", "--json")
     assert code == 0
     plans = [plan["prediction"] for plan in json.loads(out)["plans"]]
