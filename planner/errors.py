@@ -76,7 +76,7 @@ class UnknownNameError(UsageError):
     def __init__(self, what: str, name: str, known: Iterable[str], remedy: str = "") -> None:
         names = sorted(known)
         near = nearest_name(name, names)
-        guess = f"; did you mean {near!r}?" if near else ""
+        guess = f"; did you mean {near!r}?" if near else "." if names or remedy else ""
         listing = f" Known: {', '.join(names)}." if names and not remedy else ""
         super().__init__(f"{what} must be a known name, got {name!r}{guess}{listing}{' ' + remedy if remedy else ''}")
         self.what, self.name, self.nearest = what, name, near
@@ -127,7 +127,9 @@ class CoverageError(PlannerError):
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name nearest to ``name``, or None when nothing is near."""
+    """Return the known name nearest to ``name``, else the shortest that begins with it, else None."""
     by_lower = {candidate.lower(): candidate for candidate in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[found[0]] if found else None
+    wanted = name.lower()
+    found = difflib.get_close_matches(wanted, by_lower, n=1, cutoff=0.6)
+    longer = sorted((one for one in by_lower if len(wanted) > 2 and one.startswith(wanted)), key=len)
+    return next((by_lower[one] for one in (*found, *longer)), None)

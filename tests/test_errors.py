@@ -32,7 +32,9 @@ def test_parameter_error_says_what_rule_value_and_remedy() -> None:
     assert str(error) == "sub-batch must be at least 1, got 0; leave it out to search over it"
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("resnet5", "resnet50"), ("RESNET50", "resnet50"), ("zzz", None)])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("resnet5", "resnet50"), ("RESNET50", "resnet50"), ("vgg", "vgg16"), ("zzz", None)]
+)
 def test_nearest_name(typed: str, meant: str | None) -> None:
     assert nearest_name(typed, ["resnet50", "vgg16"]) == meant
 
@@ -40,6 +42,12 @@ def test_nearest_name(typed: str, meant: str | None) -> None:
 def test_unknown_name_offers_the_nearest_and_lists_the_known() -> None:
     text = str(UnknownNameError("network", "vgg61", ["vgg16", "alexnet"]))
     assert text == "network must be a known name, got 'vgg61'; did you mean 'vgg16'? Known: alexnet, vgg16."
+
+
+def test_unknown_name_without_a_near_one_is_a_sentence_too() -> None:
+    text = str(UnknownNameError("network", "zzz", ["vgg16", "alexnet"]))
+    assert text == "network must be a known name, got 'zzz'. Known: alexnet, vgg16."
+    assert str(UnknownNameError("option", "zzz", ["a"], "See x.")) == "option must be a known name, got 'zzz'. See x."
 
 
 def test_file_error_says_where() -> None:

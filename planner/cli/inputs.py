@@ -101,6 +101,7 @@ def machine_of(values: Values) -> Machine:
     """Return cluster and calibrations; a calibration without a cluster implies cluster ``local``, its one node."""
     named = tuple(catalog.find_calibration(name) for name in _list(values, "calibration"))
     cluster, source, own = _cluster(values, named)
+    _check_device(named, cluster)
     named_by = values["calibration"].source if named else ""
     chosen, where = _in_order((named_by, named), (OWN, own), ("bundled", catalog.calibrations_for(cluster)))
     if named:
@@ -110,6 +111,17 @@ def machine_of(values: Values) -> Machine:
         "calibration": Sourced(tuple(one.name for one in chosen), where),
     }
     return Machine(cluster, chosen, bool(named), sources)
+
+
+def _check_device(named: tuple[Calibration, ...], cluster: Cluster) -> None:
+    """Refuse named calibrations that are all of other devices than the cluster's: none could price its kernels."""
+    device = cluster.node.accelerator.name
+    if named and all(one.accelerator != device for one in named):
+        got = ", ".join(f"{one.name} of {one.accelerator}" for one in named)
+        raise CoverageError(
+            f"--calibration must be of {device}, the device of cluster {cluster.name!r}, got {got}; "
+            "leave it out, or calibrate that device"
+        )
 
 
 def _cluster(values: Values, named: tuple[Calibration, ...]) -> tuple[Cluster, str, tuple[Calibration, ...]]:

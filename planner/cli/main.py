@@ -11,6 +11,7 @@ import errno
 import inspect
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -21,7 +22,7 @@ import typer
 from planner import __version__
 from planner.cli.options import COMMANDS, OPTIONS, Command, Option
 from planner.cli.streams import note
-from planner.errors import ParameterError, PlannerError, UnknownNameError
+from planner.errors import ParameterError, PlannerError, UnknownNameError, UsageError
 
 __all__ = ["app", "main"]
 
@@ -82,18 +83,24 @@ for _command in COMMANDS:
     app.command(_command.name, help=_command.help)(_callback(_command))
 
 
-def _usage(error: Exception) -> PlannerError:
+def _usage(error: Exception, arguments: Sequence[str]) -> PlannerError:
     """Return what the parser of the command line says, in the sentence form of all errors."""
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context else "planner"
-    remedy = f"see '{command} --help'"
+    commands = {known.name: known for known in COMMANDS}
+    command = next((commands[word] for word in arguments if word in commands), None)
+    see = f"'planner {command.name} --help'" if command else "'planner --help'"
+    said = str(error).rstrip(".")
     option = getattr(error, "option_name", "")
     if option and hasattr(error, "possibilities"):
-        known = [flag for parameter in context.command.params for flag in parameter.opts] if context else []
-        return UnknownNameError("option", option, known, f"See '{command} --help'.")
-    if option:
-        return ParameterError(option, "used as its help says", str(error).rstrip("."), remedy)
-    return ParameterError("the command line", f"as '{command} --help' says", str(error).rstrip("."), remedy)
+        known = [OPTIONS[name].flag for name in command.options] if command else ["--version", "--help"]
+        return UnknownNameError("option", option, known, f"See {see}.")
+    if option and said.endswith("requires an argument"):
+        return UsageError(f"{option} must be given with a value, got nothing; see {see}")
+    if unknown := _UNKNOWN_COMMAND.match(said):
+        return UnknownNameError("command", unknown[1], commands)
+    return UsageError(f"the command line must be as {see} says, got {said.removeprefix('Got ')}")
+
+
+_UNKNOWN_COMMAND = re.compile("No such command '(.*?)'")
 
 
 def _invoke(arguments: Sequence[str]) -> None:
@@ -151,5 +158,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(_unwritable(error))
     except USAGE as error:
-        return _fail(_usage(error))
+        return _fail(_usage(error, chosen))
     return 0

@@ -210,9 +210,13 @@ def test_storage_in_the_clusters_calibration_is_used(run: Run) -> None:
 
 def test_a_calibration_for_another_gpu_is_exit_5(run: Run, named_file: str) -> None:
     arguments = ("--network", "resnet18", "--cluster", "dgx1-v100", "--sub-batch", "8")
-    code, out, err = run("predict", *arguments, "--calibration", named_file)
-    assert (code, out) == (5, "")
-    assert "v100-sxm2-16gb" in err
+    rule = "--calibration must be of v100-sxm2-16gb, the device of cluster 'dgx1-v100'"
+    remedy = "leave it out, or calibrate that device"
+    for name, got in ((named_file, "here of this-cpu"), ("tsubame-2.5", "tsubame-2.5 of k20x")):
+        sentence = f"planner: {rule}, got {got}; {remedy}\n"
+        assert run("predict", *arguments, "--calibration", name) == (5, "", sentence)
+    both = ("--calibration", "tsubame-2.5", "--calibration", "v100-sxm2-16gb")
+    assert run("predict", *arguments, *both)[0] == 0
 
 
 def test_a_calibration_without_the_precision_is_exit_5(run: Run, tmp_path: Path) -> None:

@@ -48,10 +48,13 @@ def test_version(run: Run) -> None:
 
 
 def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
-    code, out, err = run("sugest")
-    assert (code, out) == (2, "")
-    assert err.startswith("planner: the command line must be as 'planner --help' says, got ")
-    assert "suggest" in err
+    sentence = "planner: command must be a known name, got 'sugest'; did you mean 'suggest'?"
+    assert run("sugest") == (2, "", f"{sentence} Known: calibrate, predict, show, suggest.\n")
+
+
+def test_an_option_without_its_value_is_named(run: Run) -> None:
+    sentence = "--nodes must be given with a value, got nothing; see 'planner suggest --help'"
+    assert run("suggest", "--nodes") == (2, "", f"planner: {sentence}\n")
 
 
 def test_a_mistyped_option_is_answered_with_the_nearest(run: Run) -> None:
