@@ -122,6 +122,7 @@ KERNEL_TERMS = (
         _convolution_classes,
         doc="launch, FLOP by class (3x3, 1x1, 1x1 strided, other), bytes of x, w, y, im2col bytes, FLOP of whole tiles "
         "of the direction's product, bytes of y behind at most 4 channels",
+        floor=physical_floor,
     ),
     ROOFLINE,
     GEMM_INTERPOLATION,

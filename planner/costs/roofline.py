@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.costs.features import FeatureMap, Settings, Work, number, stacked
-from planner.costs.work import flop, is_convolution, moved_bytes
+from planner.costs.work import flop, has_fast_algorithm, least_bytes, moved_bytes
 from planner.domain.arrays import FloatArray, check_positive
 
 __all__ = ["ROOFLINE", "attainable_flop_per_s", "physical_floor", "ridge_flop_per_byte"]
@@ -29,12 +29,11 @@ def attainable_flop_per_s(intensity: FloatArray, peak_flop_per_s: float, peak_by
 def physical_floor(work: Work, settings: Settings) -> FloatArray:
     """Return max(FLOP/F, bytes/B) [s] with the peaks in the settings; 0 for what they do not state.
 
-    A convolution has none: Winograd and FFT algorithms do it in fewer FLOP than are counted.
+    Bytes are the least that must move. FLOP do not bound a convolution that Winograd or FFT algorithms can do in fewer
+    than are counted.
     """
-    if is_convolution(work):
-        return np.zeros(())
     compute, memory = number(settings, "peak_flop_per_s", np.inf), number(settings, "peak_bytes_per_s", np.inf)
-    return np.maximum(flop(work) / compute, moved_bytes(work) / memory)
+    return np.maximum(flop(work) * ~has_fast_algorithm(work) / compute, least_bytes(work) / memory)
 
 
 def _features(work: Work, settings: Settings) -> FloatArray:

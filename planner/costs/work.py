@@ -11,10 +11,19 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.costs.features import Work, column
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT
 
-__all__ = ["Product", "flop", "moved_bytes", "operand_bytes", "product", "work_amount"]
+__all__ = [
+    "Product",
+    "flop",
+    "has_fast_algorithm",
+    "least_bytes",
+    "moved_bytes",
+    "operand_bytes",
+    "product",
+    "work_amount",
+]
 
 
 class Product(NamedTuple):
@@ -39,6 +48,14 @@ def is_product(work: Work) -> bool:
 def is_convolution(work: Work) -> bool:
     """Tell whether the work is that of a convolution."""
     return "in_c" in work
+
+
+def has_fast_algorithm(work: Work) -> BoolArray:
+    """Tell where an algorithm needs fewer FLOP than are counted: Winograd and FFT, stride 1, kernels above 1 x 1."""
+    if not is_convolution(work):
+        return np.zeros((), dtype=np.bool_)
+    k_h, k_w, stride_h, stride_w = (column(work, name) for name in ("k_h", "k_w", "stride_h", "stride_w"))
+    return (stride_h == 1) & (stride_w == 1) & ((k_h != 1) | (k_w != 1))
 
 
 def output_size(work: Work) -> tuple[FloatArray, FloatArray]:
@@ -98,6 +115,15 @@ def moved_bytes(work: Work) -> FloatArray:
         a, b, c = operand_bytes(work)
         return a + b + c
     return column(work, "itemsize") * column(work, "traffic") + column(work, "fixed_bytes")
+
+
+def least_bytes(work: Work) -> FloatArray:
+    """Return the bytes that no kernel can avoid: those moved, less input that strides longer than the kernel skip."""
+    if not is_convolution(work):
+        return moved_bytes(work)
+    weights, x, y = operand_bytes(work)
+    touched = [np.minimum(1.0, column(work, f"k_{axis}") / column(work, f"stride_{axis}")) for axis in ("h", "w")]
+    return weights + x * (touched[0] * touched[1]) + y
 
 
 def work_amount(work: Work) -> FloatArray:

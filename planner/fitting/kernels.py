@@ -117,7 +117,7 @@ def _split(samples: Samples) -> Iterator[tuple[tuple[str, str, str, str, str], S
 def _candidates(
     key: tuple[str, str, str, str, str], rows: Samples, accelerator: Accelerator | None, estimator: str
 ) -> list[Entry]:
-    floor = _peaks(key[1], key[3], accelerator)
+    floor = _peaks(key[3], accelerator)
     found = []
     for term, settings in _shapes(key, accelerator):
         found.append(fit_entry(rows, key, term, {**settings, **floor}, estimator=estimator))
@@ -143,12 +143,12 @@ def _shapes(key: tuple[str, str, str, str, str], accelerator: Accelerator | None
         yield "traffic.bytes", {}
 
 
-def _peaks(kind: str, precision: str, accelerator: Accelerator | None) -> dict[str, float]:
+def _peaks(precision: str, accelerator: Accelerator | None) -> dict[str, float]:
     """Return the peaks below which no time may fall: those of GPUs, whose caches are small against the work.
 
-    A convolution has none, and a CPU's rates are estimates.
+    A CPU has none: its rates are estimates.
     """
-    if accelerator is None or accelerator.kind != "gpu" or kind == "convolution":
+    if accelerator is None or accelerator.kind != "gpu":
         return {}
     peaks = {"peak_bytes_per_s": accelerator.memory_bytes_per_s}
     rate = accelerator.peak_flop_per_s.get(precision)

@@ -115,14 +115,34 @@ def test_evaluate_broadcasts_sub_batches_and_layers() -> None:
     np.testing.assert_allclose(evaluate(rate, work), expected)
 
 
-def test_floor_holds_products_and_traffic_but_not_convolutions() -> None:
+def test_floor_holds_products_and_traffic() -> None:
     peaks = {"peak_flop_per_s": 1.0, "peak_bytes_per_s": 1.0}
     nothing = {"calls": 0.0, "work": 0.0}
     assert evaluate(entry("work.linear", nothing, **peaks), GEMM) == flop(GEMM)
     assert evaluate(entry("traffic.bytes", {"calls": 0.0, "bytes": 0.0}, **peaks), GEMM) == flop(GEMM)
-    assert evaluate(entry("work.linear", nothing, **peaks), CONVOLUTION) == 0
     traffic = {"elements": 10, "traffic": 30, "fixed_bytes": 8, "itemsize": 4}
     assert evaluate(entry("work.linear", nothing, **peaks), traffic) == 128
+
+
+@pytest.mark.parametrize("term", ["convolution.classes", "work.linear"])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "counted"),
+    [((1, 1), (1, 1), 1), ((3, 3), (2, 2), 1), ((3, 3), (1, 2), 1), ((3, 3), (1, 1), 0), ((1, 7), (1, 1), 0)],
+)
+def test_peak_rate_bounds_convolutions_without_a_fast_algorithm(
+    term: str, kernel: tuple[int, int], stride: tuple[int, int], counted: int
+) -> None:
+    work = CONVOLUTION | dict(zip(("k_h", "k_w", "stride_h", "stride_w"), (*kernel, *stride), strict=True))
+    free = dict.fromkeys(TERMS[term].columns({}), 0.0)
+    assert evaluate(entry(term, free, peak_flop_per_s=10.0), work) == counted * flop(work) / 10
+
+
+def test_bandwidth_bounds_every_convolution_by_what_it_must_touch() -> None:
+    classes = entry("convolution.classes", dict.fromkeys(CONVOLUTION_COLUMNS, 0.0), peak_bytes_per_s=10.0)
+    assert evaluate(classes, CONVOLUTION) == moved_bytes(CONVOLUTION) / 10
+    # one weight reads every third row and every second column of x, 2 x 8 x 5 x 7 numbers
+    skipping = CONVOLUTION | {"k_h": 1, "k_w": 1, "stride_h": 3, "stride_w": 2, "pad_h": 0, "pad_w": 0}
+    assert evaluate(classes, skipping) == pytest.approx((6 * 4 + 560 / 6 + 2 * 6 * 2 * 4) * 4 / 10)
 
 
 def test_extrapolates_outside_the_ranges_of_the_fit() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from planner.costs.terms import evaluate
+from planner.costs.work import flop
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.samples import Samples
@@ -22,6 +23,15 @@ def traffic(kind: str, elements: int, time_s: float, direction: str = "forward")
     return {
         "kind": kind, "direction": direction, "precision": "fp32", "elements": elements, "traffic": 2 * elements,
         "fixed_bytes": 0, "time_s": time_s,
+    }  # fmt: skip
+
+
+def convolution(images: int, in_c: int, kernel: int = 3, time_s: float = 1.0, **other: Any) -> dict[str, Any]:
+    """Return a convolution of 14 x 14 pixels that keeps its size, 32 channels out."""
+    return {
+        "kind": "convolution", "direction": "forward", "precision": "fp32", "images": images, "in_c": in_c,
+        "in_h": 14, "in_w": 14, "out_c": 32, "k_h": kernel, "k_w": kernel, "stride_h": 1, "stride_w": 1,
+        "pad_h": kernel // 2, "pad_w": kernel // 2, "groups": 1, "time_s": time_s, **other,
     }  # fmt: skip
 
 
@@ -121,13 +131,17 @@ def test_peaks_of_a_gpu_are_stored_as_a_floor() -> None:
     assert "peak_flop_per_s" not in only(fit(products()), "gemm").settings
 
 
+def test_no_convolution_of_a_gpu_passes_its_peaks() -> None:
+    rows = [convolution(n, c, kernel=k, time_s=1e-7 * n * c) for n in (1, 2, 8) for c in (8, 64) for k in (1, 3)]
+    entry = only(fit(rows, GPU), "convolution")
+    work = work_of(Samples.from_rows([convolution(64, 4096, kernel=1, out_c=4096)], {}), "convolution")
+    assert float(evaluate(entry, work)[0]) >= float(flop(work)[0]) / GPU.peak_flop_per_s["fp32"]
+    assert entry.settings["peak_bytes_per_s"] == GPU.memory_bytes_per_s
+
+
 def test_convolution_direction_reaches_its_features() -> None:
     def row(direction: str, images: int, channels: int) -> dict[str, Any]:
-        return {
-            "kind": "convolution", "direction": direction, "precision": "fp32", "images": images, "in_c": channels,
-            "in_h": 14, "in_w": 14, "out_c": 32, "k_h": 3, "k_w": 3, "stride_h": 1, "stride_w": 1, "pad_h": 1,
-            "pad_w": 1, "groups": 1, "time_s": 1e-5 + images * channels * 1e-7,
-        }  # fmt: skip
+        return convolution(images, channels, time_s=1e-5 + images * channels * 1e-7, direction=direction)
 
     directions = ("backward_data", "backward_weight", "forward")
     fitted = fit([row(d, n, c) for d in directions for n in (1, 2, 8, 32) for c in (8, 32, 64)])
