@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from planner.errors import InputFileError, VersionError, nearest_name
+from planner.errors import InputFileError, VersionError
 from planner.formats.documents import dump_json, dump_toml, parse_text, read_text
 from planner.formats.fields import Table
 from planner.formats.values import FieldError
@@ -102,9 +102,7 @@ class Kind(Generic[R]):
     def _check_format(self, found: Any, path: str) -> None:
         if found != self.format:
             shown = "nothing" if found is None else repr(found)
-            near = nearest_name(found, [self.format]) if isinstance(found, str) else None
-            guess = f"; did you mean {near!r}?" if near else ""
-            raise InputFileError(path, f"value must be {self.format!r}, got {shown}{guess}", "format")
+            raise InputFileError(path, f"value must be {self.format!r}, got {shown}", "format")
 
     def _checked_version(self, found: Any, path: str) -> int:
         if isinstance(found, bool) or not isinstance(found, int) or found < 1:
