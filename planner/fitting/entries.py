@@ -23,6 +23,8 @@ Key = tuple[str, str, str, str, str]
 
 INTERPOLATION = ".interpolation"
 """Terms whose stored points cannot be left out one by one: the rest is then no grid."""
+CLASS = "flop_"
+"""Columns named so hold the FLOP of one class of calls each; a call has FLOP in one of them."""
 
 
 def fit_entry(
@@ -37,8 +39,9 @@ def fit_entry(
 ) -> Entry:
     """Return the entry whose coefficients fit the rows, with everything that says how well.
 
-    Features that the rows cannot identify are fixed at 0 and named in ``fixed``; those whose coefficient follows from
-    the formula keep it. A term with the log link is fitted to log times by least squares.
+    Features that the rows cannot identify are fixed at 0 and named in ``fixed``, but a FLOP of a class without rows
+    costs what it costs in the dearest class with rows; those whose coefficient follows from the formula keep it. A term
+    with the log link is fitted to log times by least squares.
 
     Parameters
     ----------
@@ -97,6 +100,9 @@ def _coefficients(
     free[free] = identifiable(features[:, free], target, estimator)
     if free.any():
         coefficients[free] = solve(features[:, free], target, estimator)
+    classes = np.array([name.startswith(CLASS) for name in names])
+    has_rows = features.any(axis=0)
+    coefficients[classes & ~has_rows] = coefficients[classes & has_rows].max(initial=0.0)
     return coefficients, free
 
 

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.costs.terms import evaluate
+from planner.costs.terms import evaluate, extrapolates
 from planner.costs.work import flop
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
@@ -150,6 +150,26 @@ def test_convolution_direction_reaches_its_features() -> None:
         if entry.term == "convolution.classes":
             assert entry.settings["direction"] == entry.direction
             assert "flop_1x1" in entry.fixed
+
+
+def test_class_without_rows_costs_what_the_dearest_class_does() -> None:
+    def rows(*kernels: int) -> list[dict[str, Any]]:
+        rate = {1: 2e-13, 3: 0.5e-13, 5: 1e-13}
+        calls = [convolution(n, c, kernel=k) for k in kernels for n in (1, 4, 32) for c in (8, 64, 512)]
+        return [
+            row | {"time_s": 1e-5 + rate[row["k_h"]] * 2 * row["images"] * 196 * 32 * row["in_c"] * row["k_h"] ** 2}
+            for row in calls
+        ]
+
+    entry = only(fit(rows(1, 3)), "convolution")
+    assert {"flop_other", "flop_1x1_strided"} <= set(entry.fixed)
+    assert entry.coefficients["flop_other"] == entry.coefficients["flop_1x1"] == pytest.approx(2e-13, rel=1e-3)
+    # half the rate of 5 x 5, which took no part: dear, never cheap, and said to lie outside
+    work = work_of(Samples.from_rows(rows(5), {}), "convolution")
+    share = evaluate(entry, work) / Samples.from_rows(rows(5), {}).time_s
+    assert 1 < share.max() <= 2
+    assert extrapolates(entry, work).all()
+    assert entry.ranges["flop_other"] == (0, 0)
 
 
 @pytest.mark.parametrize("estimator", ["relative-nnls", "least-squares"])
