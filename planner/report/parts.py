@@ -156,7 +156,7 @@ def warnings(shown: Iterable[PlanWarning]) -> Iterable[Line]:
 
 def request_values(request: Mapping[str, Sourced[object]]) -> Iterator[Table | Pairs]:
     """Yield every value of a request with its source; plain defaults together, one after another."""
-    shown = [(name.replace("_", " "), _plain(value.value), value.source) for name, value in request.items()]
+    shown = [(name.replace("_", "-"), _plain(value.value), value.source) for name, value in request.items()]
     yield Table(("value of", "is", "from"), [row for row in shown if row[2] != DEFAULT])
     defaults = "; ".join(f"{name} {text}" for name, text, source in shown if source == DEFAULT)
     if defaults:

@@ -27,7 +27,7 @@ def test_a_prediction_shows_time_with_mini_batch_and_staleness(
     assert "update all reduce 87.6 ms 87.6 ms 69.0% reconstructed tsubame-kfc" in words
     assert "tsubame-kfc reconstructed, Oyama et al. 2016, 2016-08-01" in words
     assert "in_sample (tsubame-kfc): made from the figures that it is compared with" in words
-    assert "sub batch 1:11 default request" in words
+    assert "sub-batch 1:11 default request" in words
 
 
 def test_an_extrapolated_term_says_so(

@@ -29,7 +29,7 @@ def test_the_search_is_accounted_for(
     assert "method exhaustive: no better plan in the space" in words
     assert "plans 462 candidates: 440 ranked, 22 refused" in words
     assert "refused because 22 out of memory" in words
-    assert "target batch 138 option" in words
+    assert "target-batch 138 option" in words
 
 
 def test_each_warning_stands_once(
