@@ -16,13 +16,15 @@ from planner.fitting.entries import fit_entry
 from planner.fitting.grids import fit_grid
 from planner.fitting.rows import POINTWISE, Rejected, merged, usable
 
-__all__ = ["FittedKernels", "fit_kernels"]
+__all__ = ["FittedKernels", "fit_kernels", "preferred"]
 
 LEAST_ROWS = {"gemm": 6, "convolution": 8}
 LEAST_TRAFFIC_ROWS = 3
 OWN_REGIME = ("im2col", "col2im", "update", "softmax")
 """Kinds of bytes that do not behave like the others; they take no part in the common ``pointwise`` entry."""
 CPU_TERMS = {"convolution": "cpu.convolution", "gemm": "cpu.product"}
+CLEARLY, CLEARLY_RELATIVE = 0.02, 0.1
+"""A term of lower preference must be better by both: 2 points, and a tenth of the error; less is noise."""
 TILES_AND_SHAPES = ((128.0, 64.0), (128.0, 128.0, 256.0, 128.0, 64.0, 64.0))
 
 
@@ -56,7 +58,8 @@ def fit_kernels(
 
     Kinds whose work is bytes get precision ``any`` and share an entry ``pointwise`` besides, which serves the kinds and
     directions without an entry of their own; an entry of direction "" serves every direction without one. Of competing
-    terms the one with the least held-out error wins.
+    terms the one that says most about the kernel wins, unless the held-out error of a later one is clearly less; the
+    error that is stored is the one that decided, so it is a little too good where many settings compete.
 
     Parameters
     ----------
@@ -78,8 +81,7 @@ def fit_kernels(
             missing.append(f"{' '.join(part for part in key[1:] if part)}: {rows.size} rows, {least} needed")
             continue
         own = "; ".join(sorted({str(name) for name in rows.text["source"] if name})) or source
-        candidates = _candidates(key, rows, accelerator, estimator)
-        best = min(candidates, key=lambda entry: np.inf if entry.held_out_error is None else entry.held_out_error)
+        best = preferred(_candidates(key, rows, accelerator, estimator))
         entries.append(replace(best, origin=origin, source=own, notes=_notes(rows)))
     entries += _contained(samples.circumstances.get("contained", "").split(), origin, source)
     return FittedKernels(tuple(entries), tuple(missing), rejected)
@@ -118,15 +120,41 @@ def _candidates(
     key: tuple[str, str, str, str, str], rows: Samples, accelerator: Accelerator | None, estimator: str
 ) -> list[Entry]:
     floor = _peaks(key[3], accelerator)
-    found = []
-    for term, settings in _shapes(key, accelerator):
-        found.append(fit_entry(rows, key, term, {**settings, **floor}, estimator=estimator))
+    found = [
+        fit_entry(rows, key, term, {**settings, **floor}, estimator=estimator)
+        for term, settings in _shapes(key, accelerator)
+    ]
     grid = fit_grid(rows, key, floor) if key[1] == "gemm" else None
     return [*found, grid] if grid else found
 
 
+def preferred(candidates: Sequence[Entry]) -> Entry:
+    """Return the first of the candidates that none behind it clearly betters on rows left out.
+
+    Of settings of one term the best is taken.
+    """
+    best_of: dict[str, Entry] = {}
+    for entry in candidates:
+        known = best_of.setdefault(entry.term, entry)
+        if _error(entry) < _error(known):
+            best_of[entry.term] = entry
+    chosen, *others = best_of.values()
+    for entry in others:
+        if _error(entry) < min(_error(chosen) - CLEARLY, _error(chosen) * (1 - CLEARLY_RELATIVE)):
+            chosen = entry
+    return chosen
+
+
+def _error(entry: Entry) -> float:
+    return np.inf if entry.held_out_error is None else entry.held_out_error
+
+
 def _shapes(key: tuple[str, str, str, str, str], accelerator: Accelerator | None) -> Iterator[tuple[str, Settings]]:
-    """Yield the terms and settings that compete for a key."""
+    """Yield the terms and settings that compete for a key, in order of preference.
+
+    First the terms of the very kind of device, then those that tell classes of shapes apart, then one rate for all;
+    stored points, which say nothing beyond themselves, come last.
+    """
     _, kind, direction, _, _ = key
     if accelerator is not None and accelerator.kind == "cpu":
         yield CPU_TERMS.get(kind, "cpu.traffic"), {"direction": direction}
@@ -134,11 +162,11 @@ def _shapes(key: tuple[str, str, str, str, str], accelerator: Accelerator | None
         yield "convolution.classes", {"direction": direction}
         yield "work.linear", {}
     elif kind == "gemm":
-        yield "work.linear", {}
         processors = float(accelerator.multiprocessors or 0) if accelerator else 0.0
         for tiles in TILES_AND_SHAPES:
             for count in sorted({0.0, processors}):
                 yield "gemm.tiles", {"tiles": tiles, "multiprocessors": count}
+        yield "work.linear", {}
     else:
         yield "traffic.bytes", {}
 

@@ -8,7 +8,7 @@ from planner.costs.work import flop
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.samples import Samples
-from planner.fitting.kernels import FittedKernels, fit_kernels
+from planner.fitting.kernels import FittedKernels, fit_kernels, preferred
 from planner.fitting.rows import work_of
 
 RNG = np.random.default_rng(21)
@@ -57,10 +57,39 @@ def test_a_machine_with_known_coefficients_is_found_again() -> None:
     np.testing.assert_allclose(evaluate(entry, work_of(samples, "gemm")), samples.time_s, rtol=1e-3)
 
 
-def test_competing_terms_the_one_with_the_least_held_out_error_wins() -> None:
+def test_competing_terms_the_one_that_holds_wins() -> None:
     linear = [gemm(m, n, k, 1e-4 + 2e-13 * m * n * k) for m, n, k in RNG.integers(16, 2048, (20, 3)).tolist()]
     assert (only(fit(linear), "gemm").held_out_error or 0) < 1e-6
     assert only(fit(products()), "gemm").term == "gemm.tiles"
+
+
+@pytest.mark.parametrize(
+    ("rich", "plain", "expected"),
+    [
+        (0.279, 0.271, "convolution.classes"),  # less than 2 points
+        (0.50, 0.47, "convolution.classes"),  # less than a tenth
+        (0.30, 0.20, "work.linear"),
+        (0.03, 0.005, "work.linear"),
+        (None, 0.2, "work.linear"),
+        (None, None, "convolution.classes"),
+        (0.1, None, "convolution.classes"),
+    ],
+)
+def test_plain_term_must_be_clearly_better(rich: float | None, plain: float | None, expected: str) -> None:
+    candidates = [
+        Entry("kernels", "convolution", "", "fp32", "", term, {}, {}, held_out_error=error)
+        for term, error in (("convolution.classes", 0.9), ("convolution.classes", rich), ("work.linear", plain))
+    ]
+    assert preferred(candidates[1:]).term == expected
+    if rich is not None:  # of one term's settings the best counts
+        assert preferred(candidates) == preferred(candidates[1:])
+
+
+def test_noise_does_not_decide_for_the_plain_term() -> None:
+    noise = np.random.default_rng(3).lognormal(0, 0.02, 27).tolist()
+    shapes = [(n, c, k) for n in (1, 4, 32) for c in (8, 64, 512) for k in (1, 3, 5)]
+    rows = [convolution(n, c, k, 1e-5 + n * c * k * k * 1e-8 * e) for (n, c, k), e in zip(shapes, noise, strict=True)]
+    assert only(fit(rows), "convolution").term == "convolution.classes"
 
 
 def test_traffic_kinds_share_an_entry_and_serve_any_precision() -> None:
