@@ -138,7 +138,7 @@ _ALL = (
         parsing.only(parsing.choice("epoch-time", "cost", "time-to-accuracy"), "epoch-time", "cost"), "epoch-time",
     ),
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
-    Option("pareto", "", "Also the Pareto front of epoch time, GPUs and distance from the target."),
+    Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
     Option("runs", "FILE.csv", "A table of runs to predict (not supported yet)."),
     Option("device", "cpu|cuda[:I]", "What to measure (only cpu yet).", parsing.device, "cpu"),
     Option("budget", "TIME", "Time to measure for, with its unit; fitting comes on top.", parsing.budget, "50s"),

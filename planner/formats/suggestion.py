@@ -61,7 +61,9 @@ _SUGGESTION = Table(
         Field("request", MapOf(_SOURCED), "every value with its source"),
         Field("status", Text(("found", "none_feasible")), "whether any plan fits"),
         Field("plans", ListOf(_PLAN), "best first"),
-        Field("pareto", Nullable(ListOf(_PLAN)), "front of epoch time, GPUs and distance from the target, where asked"),
+        Field(
+            "pareto", Nullable(ListOf(_PLAN)), "front of the objective, GPUs and distance from the target, where asked"
+        ),
         Field("search", _SEARCH, "how the space was searched"),
         Field("nearest", ListOf(_PLAN), "plans nearest to the target, when none fits"),
         Field("loosen", ListOf(_LOOSENING), "what to loosen, when none fits"),
