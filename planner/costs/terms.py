@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.costs.collectives import COLLECTIVE_TERMS
 from planner.costs.cpu import CPU_TERMS
-from planner.costs.features import FeatureMap, Settings, Work
+from planner.costs.features import FeatureMap, Settings, Work, column
 from planner.costs.kernels import KERNEL_TERMS
 from planner.costs.transfers import TRANSFER_TERMS
 from planner.domain.arrays import BoolArray, FloatArray, frozen_map
@@ -55,13 +55,17 @@ def evaluate(entry: Entry, work: Work) -> FloatArray:
 
 
 def extrapolates(entry: Entry, work: Work) -> BoolArray:
-    """Tell where a feature lies outside what the fit has seen, shape (...); False for an entry without ranges."""
+    """Tell where a feature lies outside what the fit has seen, shape (...); False for an entry without ranges.
+
+    A range that names no feature is of the work column of that name.
+    """
     features = features_of(entry, work)
     names = term_named(entry.term).columns(entry.settings)
+    seen: dict[str, FloatArray] = {name: column(work, name) for name in entry.ranges if name in work}
+    seen |= {name: features[..., position] for position, name in enumerate(names) if name in entry.ranges}
     outside = np.zeros(features.shape[:-1], dtype=np.bool_)
-    for position, name in enumerate(names):
-        if name in entry.ranges:
-            low, high = entry.ranges[name]
-            margin = RANGE_MARGIN * max(abs(low), abs(high)) + 1e-9
-            outside |= (features[..., position] < low - margin) | (features[..., position] > high + margin)
+    for name, values in seen.items():
+        low, high = entry.ranges[name]
+        margin = RANGE_MARGIN * max(abs(low), abs(high)) + 1e-9
+        outside |= (values < low - margin) | (values > high + margin)
     return outside

@@ -50,6 +50,7 @@ class Entry:
     fixed : tuple of str
         Features that the data could not identify, or that were never free; their coefficient is a stated value.
     ranges : mapping of feature name to (least, most) seen in the fit
+        Also of a work column that no feature tells apart, such as ``groups`` of convolutions.
     samples : int
     error : float or None
         Mean absolute relative error on the rows of the fit.

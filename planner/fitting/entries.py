@@ -23,6 +23,8 @@ Key = tuple[str, str, str, str, str]
 
 INTERPOLATION = ".interpolation"
 """Terms whose stored points cannot be left out one by one: the rest is then no grid."""
+UNTOLD = {"convolution": ("groups",)}
+"""Work columns of a kind that its features do not tell apart: grouped convolutions have kernels of their own."""
 CLASS = "flop_"
 """Columns named so hold the FLOP of one class of calls each; a call has FLOP in one of them."""
 
@@ -73,7 +75,7 @@ def fit_entry(
         entry,
         coefficients=dict(zip(names, fitted.tolist(), strict=True)),
         fixed=tuple(name for name, kept in zip(names, free, strict=True) if not kept),
-        ranges=_ranges(names, features, chosen),
+        ranges=_ranges(names, features, chosen) | _ranges_of_work(samples, key[1]),
         samples=samples.size,
     )
     _, _, target = _free_columns(chosen, names, features, samples.time_s)
@@ -111,6 +113,12 @@ def _ranges(names: tuple[str, ...], features: FloatArray, term: FeatureMap) -> d
     if term.name.endswith(INTERPOLATION):
         names, features = names[-1:], features[:, -1:]
     return {name: (float(values.min()), float(values.max())) for name, values in zip(names, features.T, strict=True)}
+
+
+def _ranges_of_work(samples: Samples, kind: str) -> dict[str, tuple[float, float]]:
+    """Return least and greatest value of the work columns that change times but stand in no feature."""
+    work = {name: np.asarray(work_of(samples, kind)[name]) for name in UNTOLD.get(kind, ())}
+    return {name: (float(values.min()), float(values.max())) for name, values in work.items()}
 
 
 def _with_doubt(entry: Entry, features: FloatArray, target: FloatArray, free: BoolArray) -> Entry:

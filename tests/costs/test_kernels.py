@@ -157,6 +157,14 @@ def test_extrapolates_outside_the_ranges_of_the_fit() -> None:
     assert not extrapolates(replace(seen, ranges={}), work([1000])).any()
 
 
+def test_range_of_a_work_column_counts_too() -> None:
+    ungrouped = replace(
+        entry("convolution.classes", dict.fromkeys(CONVOLUTION_COLUMNS, 1.0)), ranges={"groups": (1.0, 1.0)}
+    )
+    work: Work = CONVOLUTION | {"groups": np.array([1, 2, 8])}
+    assert extrapolates(ungrouped, work).tolist() == [False, True, True]
+
+
 def test_class_without_rows_counts_as_extrapolation() -> None:
     term = TERMS["convolution.classes"]
     at_3x3 = term.features(CONVOLUTION, {})

@@ -201,6 +201,17 @@ def test_class_without_rows_costs_what_the_dearest_class_does() -> None:
     assert entry.ranges["flop_other"] == (0, 0)
 
 
+@pytest.mark.parametrize("most", [1, 4])
+def test_more_groups_than_were_seen_are_extrapolated(most: int) -> None:
+    shapes = [(n, c, g) for n in (1, 4, 32) for c in (8, 64, 512) for g in (1, most)]
+    rows = [convolution(n, c, 3, 1e-5 + n * c * 1e-7 / g, groups=g) for n, c, g in shapes]
+    entry = only(fit(rows), "convolution")
+    calls = [convolution(4, 64, 3, groups=g) for g in (1, 4, 32)]
+    work = work_of(Samples.from_rows(calls, {}), "convolution")
+    assert entry.ranges["groups"] == (1, most)
+    assert extrapolates(entry, work).tolist() == [False, most < 4, True]
+
+
 @pytest.mark.parametrize("estimator", ["relative-nnls", "least-squares"])
 def test_estimator_is_recorded(estimator: str) -> None:
     fitted = fit_kernels(Samples.from_rows(list(products()), {}), estimator=estimator)
