@@ -4,8 +4,11 @@ Backward runs in reverse order of the layers. A slot is a layer with parameters;
 time and that of the parameterless layers behind it, so that a slot's gradient is ready when its segment is done. What
 stands before the first slot is the head: computed last, with no gradient of its own.
 
-A stage (forward, backward, update) of a framework takes ((scale·ΣGPU)^p + host^p)^(1/p): p = 1 adds, a large p takes
-the longer. The stage is spread over its layers in proportion to their GPU time.
+Of several sub-batches before an update, each but the first adds its gradients to those that are there: its backward
+pass holds one more kernel a layer with parameters, ``accumulating`` (read, read, write).
+
+A stage (forward, backward, accumulating, update) of a framework takes ((scale·ΣGPU)^p + host^p)^(1/p): p = 1 adds, a
+large p takes the longer. The stage is spread over its layers in proportion to their GPU time.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import numpy as np
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
-from planner.domain.kernels import FORWARD, UPDATE, KernelCalls, MemoryBytes
+from planner.domain.kernels import BACKWARD_DATA, FORWARD, UPDATE, KernelCalls, MemoryBytes
 from planner.domain.precision import precision_named
 from planner.steps.sources import Overheads, Source, Sources
 from planner.steps.synchronous import ready_s
@@ -28,14 +31,19 @@ from planner.workload.gradients import gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
 
-__all__ = ["STAGES", "Compute", "ComputeTable", "call_times_s", "call_work", "composed_s", "stage_of"]
+__all__ = ["STAGES", "Compute", "ComputeTable", "call_times_s", "call_work", "composed_s", "term_of"]
 
-STAGES = ("forward", "backward", "update")
+STAGES = ("forward", "backward", "accumulating", "update")
 
 
-def stage_of(direction: str) -> str:
-    """Return the stage that a kernel direction belongs to."""
-    return direction if direction in (FORWARD, UPDATE) else "backward"
+def term_of(stage: str) -> str:
+    """Return the term that a stage is part of."""
+    return "backward" if stage == "accumulating" else stage
+
+
+def _stages_of(direction: str) -> tuple[str, ...]:
+    """Return the stages that hold calls of a direction."""
+    return (direction,) if direction in (FORWARD, UPDATE) else ("backward", "accumulating")
 
 
 def call_work(calls: KernelCalls, itemsize: int) -> dict[str, IntArray | float]:
@@ -65,9 +73,11 @@ class ComputeTable:
     Attributes
     ----------
     sub_batch : ndarray of int, shape (c,)
-    forward_s, backward_s, update_s, host_to_device_s : ndarray of float, shape (c,)
-    ready_s : ndarray of float, shape (c, J)
-        When each slot's gradient is ready, from the start of the backward pass.
+    forward_s, update_s, host_to_device_s : ndarray of float, shape (c,)
+    backward_s : ndarray of float, shape (c, 2)
+        A pass without and one with adding to gradients.
+    ready_s : ndarray of float, shape (c, 2, J)
+        When each slot's gradient is ready, from the start of either backward pass.
     memory_bytes, async_memory_bytes : ndarray of float, shape (c,)
         Of a synchronous and of an asynchronous plan.
     """
@@ -102,22 +112,36 @@ class Compute:
         self.slots = gradient_slots(self.network)
         self.table = self._priced(np.zeros(0, dtype=np.int64))
         self.index = Index(self.table.sub_batch)
-        self._cases: dict[int, tuple[KernelCalls, ...]] = {}
 
-    def lowered(self, sub_batch: IntArray) -> tuple[KernelCalls, ...]:
-        """Return the kernel calls of sub-batches, shape (s,)."""
+    def served(self, sub_batch: IntArray) -> dict[str, list[tuple[KernelCalls, Source]]]:
+        """Return the kernel calls of sub-batches, shape (s,), and what serves them, by stage."""
         optimizer = self.sources.problem.settings.optimizer
-        return lower(self.network, sub_batch, convolution=self.convolution, optimizer=optimizer)
+        found: dict[str, list[tuple[KernelCalls, Source]]] = {stage: [] for stage in STAGES}
+        for calls in lower(self.network, sub_batch, convolution=self.convolution, optimizer=optimizer):
+            source = self.sources.kernel(calls.kind, calls.direction, self.precision.name)
+            for stage in _stages_of(calls.direction):
+                found[stage].append((calls, source))
+        if self.accumulation_source is not None:
+            found["accumulating"].append((self._accumulation, self.accumulation_source))
+        return found
 
-    def case(self, sub_batch: int) -> tuple[KernelCalls, ...]:
-        """Return the kernel calls of one sub-batch, kept for plans that share it."""
-        if sub_batch not in self._cases:
-            self._cases[sub_batch] = self.lowered(np.array([sub_batch], dtype=np.int64))
-        return self._cases[sub_batch]
+    @cached_property
+    def accumulation_source(self) -> Source | None:
+        """What serves adding to gradients: the kernel of sums, else that of updates, which does the like; or None."""
+        find, name = self.sources.find_kernel, self.precision.name
+        return find("add", BACKWARD_DATA, name) or find("update", UPDATE, name)
 
-    def source(self, calls: KernelCalls) -> Source:
-        """Return what serves the calls."""
-        return self.sources.kernel(calls.kind, calls.direction, self.precision.name)
+    def check_accumulation(self) -> None:
+        """Raise CoverageError where nothing serves adding to gradients."""
+        if self.accumulation_source is None:
+            self.sources.kernel("add", BACKWARD_DATA, self.precision.name)
+
+    @cached_property
+    def _accumulation(self) -> KernelCalls:
+        """Sums of a new gradient and the one that is there, of as many bytes an element as an activation."""
+        elements = self.slots.elements[None, :]
+        work = {"elements": elements, "traffic": 3 * elements, "fixed_bytes": np.zeros_like(elements)}
+        return KernelCalls("add", BACKWARD_DATA, self.slots.layer, np.ones_like(self.slots.layer), work)
 
     def ensure(self, sub_batch: IntArray) -> bool:
         """Add the cases of distinct sub-batches that are missing; tell whether there were any."""
@@ -144,14 +168,11 @@ class Compute:
         """Segment of each layer, shape (L,): position of its slot plus 1; 0 is the head."""
         return np.searchsorted(self.slots.layer, np.arange(len(self.network.layers)), side="right")
 
-    def hosted_calls(self, calls: KernelCalls) -> int:
-        """Return how many calls take host time of their own: a specified kernel's launch stands for an assumed one."""
-        includes_launch = self.sources.overheads.matched == "assumed" and self.source(calls).origin == "specified"
-        return 0 if includes_launch else int(calls.count.sum())
-
-    def host_s(self, stage: str, calls: int) -> float:
-        """Return the framework's host time [s] of a stage of so many kernel calls."""
+    def host_s(self, stage: str, served: list[tuple[KernelCalls, Source]]) -> float:
+        """Return the framework's host time [s] of a stage; a specified kernel's launch stands for an assumed one."""
         overheads = self.sources.overheads
+        free = "specified" if overheads.matched == "assumed" else ""
+        calls = sum(int(group.count.sum()) for group, source in served if source.origin != free)
         layers = self.slots.layer.size if stage == UPDATE else len(self.network.layers)
         return overheads.host_s_per_call * calls + overheads.host_s_per_layer * layers
 
@@ -169,34 +190,41 @@ class Compute:
         return float(prod(self.network.input_shape) * self.itemsize)
 
     def _priced(self, sub_batch: IntArray) -> ComputeTable:
-        segments = self.slots.layer.size + 1
-        gpu_s = {stage: np.zeros((sub_batch.size, segments)) for stage in STAGES}
-        calls_of = dict.fromkeys(STAGES, 0)
-        for calls in self.lowered(sub_batch) if sub_batch.size else ():
-            stage = stage_of(calls.direction)
-            owner = np.zeros((calls.layer.size, segments))
-            owner[np.arange(calls.layer.size), self.segment[calls.layer]] = 1.0
-            gpu_s[stage] += call_times_s(self.source(calls).entry, calls, self.itemsize) @ owner
-            calls_of[stage] += self.hosted_calls(calls)
-        staged = {stage: self._composed(stage, gpu_s[stage], calls_of[stage]) for stage in STAGES}
-        totals = {stage: by_segment.sum(axis=1) for stage, by_segment in staged.items()}
-        ready = ready_s(staged["backward"])
+        served = self.served(sub_batch) if sub_batch.size else {stage: [] for stage in STAGES}
+        gpu_s = self._gpu_s(served, sub_batch.size)
+        staged = {stage: self._composed(stage, gpu_s[stage], self.host_s(stage, served[stage])) for stage in STAGES}
+        ready = np.stack([ready_s(staged[stage]) for stage in ("backward", "accumulating")], axis=1)
         return ComputeTable(
             sub_batch,
-            totals["forward"],
+            staged["forward"].sum(axis=1),
             # The sum in the order of the suffix sums: nothing is exposed by rounding.
-            ready[:, 0],
-            totals["update"],
+            ready[:, :, 0],
+            staged["update"].sum(axis=1),
             self.host_to_device_s(sub_batch),
-            np.ascontiguousarray(ready[:, 1:]),
+            np.ascontiguousarray(ready[:, :, 1:]),
             self.memory(sub_batch, "sync").total,
             self.memory(sub_batch, "async").total,
         )
 
-    def _composed(self, stage: str, gpu_s: FloatArray, calls: int) -> FloatArray:
+    def _gpu_s(self, served: dict[str, list[tuple[KernelCalls, Source]]], cases: int) -> dict[str, FloatArray]:
+        """Return GPU times by stage [s], each of shape (s, J + 1) by segment; what stages share is timed once."""
+        segments = self.slots.layer.size + 1
+        gpu_s = {stage: np.zeros((cases, segments)) for stage in STAGES}
+        shared = {id(calls) for calls, _ in served["backward"]}
+        for stage in STAGES:
+            for calls, source in served[stage]:
+                if stage == "accumulating" and id(calls) in shared:
+                    continue
+                owner = np.zeros((calls.layer.size, segments))
+                owner[np.arange(calls.layer.size), self.segment[calls.layer]] = 1.0
+                gpu_s[stage] += call_times_s(source.entry, calls, self.itemsize) @ owner
+        gpu_s["accumulating"] += gpu_s["backward"]
+        return gpu_s
+
+    def _composed(self, stage: str, gpu_s: FloatArray, host_s: float) -> FloatArray:
         """Return the stage by segment [s], shape (s, J + 1), from GPU times by segment."""
         total = gpu_s.sum(axis=1)
-        whole = composed_s(total, self.host_s(stage, calls), self.sources.overheads)
+        whole = composed_s(total, host_s, self.sources.overheads)
         factor = np.divide(whole, total, out=np.zeros_like(total), where=total > 0)
         spread = np.where(total > 0, 0.0, whole / gpu_s.shape[1])
-        return self.sources.multiplied(stage, gpu_s * factor[:, None] + spread[:, None], self.precision.name)
+        return self.sources.multiplied(term_of(stage), gpu_s * factor[:, None] + spread[:, None], self.precision.name)

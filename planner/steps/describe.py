@@ -1,28 +1,32 @@
-"""One prediction with every field: terms, distributions, memory, intervals and warnings."""
+"""Predictions with every field: terms, distributions, memory, intervals and warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from planner.domain.arrays import IntArray
 from planner.domain.calibration import ORIGINS
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MemoryBytes
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
+from planner.steps.asynchronous import Asynchrony
 from planner.steps.gradients import gpu_variance, step_variance, update_variance
 from planner.steps.intervals import quantity, reciprocal
-from planner.steps.price import AsyncTimes, Pricer, SyncTimes, asynchrony_of
+from planner.steps.price import AsyncTimes, Pricer, SyncTimes, asynchrony_of, row_of
 from planner.steps.sources import Source
 from planner.steps.stages import Stage, stages_of
-from planner.steps.warnings import warnings_of
+from planner.steps.warnings import empty_updates, warnings_of
 
 __all__ = ["described"]
 
 Window = Callable[[str], tuple[float, float]]
 Row = tuple[str, float, float, "Origin"]
 """A term's name, seconds, exposed seconds and origin."""
+CASES = 64
+"""Sub-batches looked at in detail at once; bounds memory at some 50 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +48,45 @@ class Origin:
         return ", ".join(dict.fromkeys(source.calibration for source in self.sources if source.calibration))
 
 
-def described(pricer: Pricer, chosen: Configurations, window: Window | None) -> Prediction:
-    """Return the prediction of a single configuration whose cases are tabled."""
-    return (_asynchronous if chosen.is_async[0] else _synchronous)(pricer, chosen, window)
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One configuration with what it shares with others of its sub-batch."""
+
+    pricer: Pricer
+    one: Configuration
+    stages: Mapping[str, Stage]
+    memory_bytes: Mapping[str, float]
+    window: Window | None
 
 
-def _synchronous(pricer: Pricer, chosen: Configurations, window: Window | None) -> Prediction:
-    one, times = chosen.one(0), pricer.synchronous(chosen)
-    stages = stages_of(pricer, one.sub_batch)
+def described(pricer: Pricer, chosen: Configurations, window: Window | None) -> list[Prediction]:
+    """Return the predictions of configurations of one precision and mode, whose cases are tabled."""
+    mode = chosen.one(0).mode
+    times = pricer.asynchronous(chosen) if mode == "async" else pricer.synchronous(chosen)
+    found: dict[int, Prediction] = {}
+    sub_batches, which = np.unique(chosen.sub_batch, return_inverse=True)
+    for first in range(0, sub_batches.size, CASES):
+        cases = sub_batches[first : first + CASES]
+        stages, memory = stages_of(pricer, cases), _memory(pricer, cases, mode)
+        for i in np.flatnonzero((which >= first) & (which < first + CASES)).tolist():
+            place = int(which[i]) - first
+            case = _Case(pricer, chosen.one(i), stages[place], memory[place], window)
+            row = row_of(times, i)
+            if isinstance(row, SyncTimes):
+                found[i] = _synchronous(case, row)
+            else:
+                found[i] = _asynchronous(case, row, asynchrony_of(chosen.take(slice(i, i + 1)), row))
+    return [found[i] for i in range(chosen.size)]
+
+
+def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
+    pricer, one = case.pricer, case.one
     mini_batch = one.gpus * one.sub_batch * one.accumulation_steps
-    variance = step_variance(pricer, one, times, stages)
+    variance = step_variance(pricer, one, times, case.stages)
     iteration = quantity(float(times.iteration_s[0]), variance)
-    terms, used = _threads({"step": _step_rows(pricer, one, times, stages)})
+    terms, used = _threads({"step": _step_rows(case, times)})
     steps = _epoch_steps(pricer, mini_batch)
-    inside = None if window is None else float(window("sync")[0] <= mini_batch <= window("sync")[1])
+    inside = None if case.window is None else float(case.window("sync")[0] <= mini_batch <= case.window("sync")[1])
     first_iteration = float(times.first_iteration_s[0])
     first = variance if first_iteration == iteration.value else None
     return Prediction(
@@ -69,25 +98,23 @@ def _synchronous(pricer: Pricer, chosen: Configurations, window: Window | None) 
         samples_per_s=reciprocal(iteration, mini_batch),
         mini_batch=MiniBatch(mini_batch, 0.0, mini_batch, mini_batch, inside),
         staleness=Staleness(0.0, 0.0, {0: 1.0}),
-        memory_bytes=_memory(pricer, one),
+        memory_bytes=case.memory_bytes,
         terms=terms,
         bottleneck=_bottleneck(terms, "step"),
         warnings=warnings_of(pricer.sources, one, terms, used, float(times.memory_bytes[0])),
     )
 
 
-def _asynchronous(pricer: Pricer, chosen: Configurations, window: Window | None) -> Prediction:
-    one, times = chosen.one(0), pricer.asynchronous(chosen)
-    stages = stages_of(pricer, one.sub_batch)
-    statistics = asynchrony_of(chosen, times)
-    variance = gpu_variance(pricer, one, times, stages)
+def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Prediction:
+    pricer, one = case.pricer, case.one
+    variance = gpu_variance(pricer, one, times, case.stages)
     period = quantity(float(times.gpu_s[0]), variance)
-    terms, used = _threads({"gpu": _gpu_rows(pricer, times, stages), "update": _update_rows(pricer, one, times)})
+    terms, used = _threads({"gpu": _gpu_rows(case, times), "update": _update_rows(case, times)})
     samples = one.gpus * one.sub_batch
     steps = _epoch_steps(pricer, samples)
-    inside = None if window is None else float(statistics.window_probability(*window("async"))[0])
     first_gpu = float(times.first_gpu_s[0])
     first = variance if first_gpu == period.value else None
+    mini_batch = _mini_batch(statistics, case.window)
     return Prediction(
         configuration=one,
         iteration_s=period,
@@ -95,20 +122,27 @@ def _asynchronous(pricer: Pricer, chosen: Configurations, window: Window | None)
         epoch_s=_scaled(period, steps),
         first_epoch_s=None if steps is None else quantity(first_gpu, first, steps),
         samples_per_s=reciprocal(period, samples),
-        mini_batch=MiniBatch(
-            float(statistics.mini_batch_mean[0]),
-            float(statistics.mini_batch_std[0]),
-            statistics.mini_batch_quantile(0, 0.05),
-            statistics.mini_batch_quantile(0, 0.95),
-            inside,
-        ),
+        mini_batch=mini_batch,
         staleness=Staleness(
             float(statistics.staleness_mean[0]), float(statistics.staleness_std[0]), statistics.staleness_pmf(0)
         ),
-        memory_bytes=_memory(pricer, one),
+        memory_bytes=case.memory_bytes,
         terms=terms,
         bottleneck=_bottleneck(terms, "gpu"),
-        warnings=warnings_of(pricer.sources, one, terms, used, float(times.memory_bytes[0])),
+        warnings=(
+            *warnings_of(pricer.sources, one, terms, used, float(times.memory_bytes[0])),
+            *empty_updates(float(statistics.empty_probability[0]), mini_batch.mean),
+        ),
+    )
+
+
+def _mini_batch(statistics: Asynchrony, window: Window | None) -> MiniBatch:
+    return MiniBatch(
+        float(statistics.mini_batch_mean[0]),
+        float(statistics.mini_batch_std[0]),
+        statistics.mini_batch_quantile(0, 0.05),
+        statistics.mini_batch_quantile(0, 0.95),
+        None if window is None else float(statistics.window_probability(*window("async"))[0]),
     )
 
 
@@ -124,10 +158,12 @@ def _scaled(period: Quantity, steps: float | None) -> Quantity | None:
     return replace(period, value=period.value * steps, low=low, high=high)
 
 
-def _memory(pricer: Pricer, one: Configuration) -> dict[str, float]:
-    found = pricer.compute.memory(np.array([one.sub_batch], dtype=np.int64), one.mode)
-    by_kind = {f.name: float(getattr(found, f.name)[0]) for f in fields(MemoryBytes)}
-    return by_kind | {"total": float(found.total[0]), "capacity": pricer.sources.accelerator.memory_bytes}
+def _memory(pricer: Pricer, sub_batch: IntArray, mode: str) -> list[dict[str, float]]:
+    """Return bytes by kind, in all and that there are, of each sub-batch."""
+    found = pricer.compute.memory(sub_batch, mode)
+    columns = {f.name: getattr(found, f.name).tolist() for f in fields(MemoryBytes)} | {"total": found.total.tolist()}
+    capacity = {"capacity": pricer.sources.accelerator.memory_bytes}
+    return [dict(zip(columns, values, strict=True)) | capacity for values in zip(*columns.values(), strict=True)]
 
 
 def _bottleneck(terms: tuple[Term, ...], thread: str) -> str:
@@ -158,8 +194,17 @@ def _stage_row(stage: Stage, seconds: float, exposed: float) -> Row:
     return (stage.name, seconds, exposed, Origin(stage.sources, stage.extrapolated))
 
 
-def _step_rows(pricer: Pricer, one: Configuration, times: SyncTimes, stages: dict[str, Stage]) -> list[Row]:
+def _backward_row(case: _Case, seconds: float, exposed: float) -> Row:
+    """Return the row of all backward passes; with accumulation the first differs from the others."""
+    passes = ("backward", "accumulating") if case.one.accumulation_steps > 1 else ("backward",)
+    sources = {id(source): source for name in passes for source in case.stages[name].sources}
+    origin = Origin(tuple(sources.values()), any(case.stages[name].extrapolated for name in passes))
+    return ("backward", seconds, exposed, origin)
+
+
+def _step_rows(case: _Case, times: SyncTimes) -> list[Row]:
     """Return the terms of a synchronous step; the longer of prefetched input and work is exposed, the other hidden."""
+    pricer, one, stages = case.pricer, case.one, case.stages
     sources = pricer.sources
     load, h2d, forward, backward, all_reduce, exposed, update, iteration = (
         float(getattr(times, name)[0])
@@ -174,7 +219,7 @@ def _step_rows(pricer: Pricer, one: Configuration, times: SyncTimes, stages: dic
         _row("load_input", load, shown_load, sources.storage),
         _row("host_to_device", h2d, h2d * shown, sources.host_to_device),
         _stage_row(stages["forward"], forward, forward * shown),
-        _stage_row(stages["backward"], backward, backward * shown),
+        _backward_row(case, backward, backward * shown),
         _row("all_reduce", all_reduce, exposed * shown, reduce_source),
         _stage_row(stages["update"], update, update * shown),
     ]
@@ -184,8 +229,8 @@ def _step_rows(pricer: Pricer, one: Configuration, times: SyncTimes, stages: dic
     return rows
 
 
-def _gpu_rows(pricer: Pricer, times: AsyncTimes, stages: dict[str, Stage]) -> list[Row]:
-    sources = pricer.sources
+def _gpu_rows(case: _Case, times: AsyncTimes) -> list[Row]:
+    sources, stages = case.pricer.sources, case.stages
     load, h2d, forward, backward, gradient = (
         float(getattr(times, name)[0])
         for name in ("load_s", "host_to_device_s", "forward_s", "backward_s", "update_gradient_s")
@@ -199,13 +244,13 @@ def _gpu_rows(pricer: Pricer, times: AsyncTimes, stages: dict[str, Stage]) -> li
     ]
 
 
-def _update_rows(pricer: Pricer, one: Configuration, times: AsyncTimes) -> list[Row]:
-    sources = pricer.sources
+def _update_rows(case: _Case, times: AsyncTimes) -> list[Row]:
+    sources = case.pricer.sources
     summing, all_reduce, weights = (
         float(getattr(times, name)[0]) for name in ("sum_gradient_s", "all_reduce_s", "update_weights_s")
     )
     return [
         _row("sum_gradient", summing, summing, sources.host("sum_gradient")),
-        _row("all_reduce", all_reduce, all_reduce, sources.host_all_reduce if one.nodes > 1 else None),
+        _row("all_reduce", all_reduce, all_reduce, sources.host_all_reduce if case.one.nodes > 1 else None),
         _row("update_weights", weights, weights, sources.host("update_weights")),
     ]

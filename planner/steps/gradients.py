@@ -5,12 +5,13 @@ See :mod:`planner.steps.intervals`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from planner.domain.arrays import FloatArray
 from planner.domain.configuration import Configuration
-from planner.steps.compute import call_work
-from planner.steps.intervals import Gradient
+from planner.steps.intervals import Gradient, is_uncertain
 from planner.steps.messages import host_gradient
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes
 from planner.steps.sources import Source
@@ -19,47 +20,57 @@ from planner.steps.stages import Stage
 __all__ = ["gpu_variance", "step_variance", "update_variance"]
 
 
-def step_variance(pricer: Pricer, one: Configuration, times: SyncTimes, stages: dict[str, Stage]) -> float | None:
+def step_variance(pricer: Pricer, one: Configuration, times: SyncTimes, stages: Mapping[str, Stage]) -> float | None:
     """Return the variance [s²] of a synchronous iteration, or None."""
-    gradient, sources = Gradient(), pricer.sources
-    adds = sources.problem.settings.strategy == "no-overlap"
+    gradient, steps = Gradient(), one.accumulation_steps
+    adds = pricer.sources.problem.settings.strategy == "no-overlap"
     load, iteration = float(times.load_s[0]), float(times.iteration_s[0])
     is_input_bound = not adds and load >= iteration
     if load > 0 and (adds or is_input_bound):
-        _add_load(gradient, pricer, one.sub_batch * one.accumulation_steps)
+        _add_load(gradient, pricer, one.sub_batch * steps)
     if is_input_bound:
         return gradient.variance()
-    _add_host_to_device(gradient, pricer, one.sub_batch, one.accumulation_steps)
+    is_exposed = one.gpus > 1 and float(times.exposed_s[0]) > 0
+    passes = {"forward": steps, "backward": 1, "accumulating": steps - 1, "update": 1}
+    if any(stages[name].parts is None for name, count in passes.items() if count) or (
+        is_exposed and not is_uncertain(pricer.messages.source.entry)
+    ):
+        return None
+    _add_host_to_device(gradient, pricer, one.sub_batch, steps)
     slots = pricer.messages.buffer_bytes.size
-    sent, first_slot = _path(pricer, one, slots) if float(times.exposed_s[0]) > 0 and not adds else (slots, -1)
-    backward = np.full(slots + 1, float(one.accumulation_steps))
-    backward[: first_slot + 1] -= 1.0
-    for stage in stages.values():
-        by_segment = {"forward": np.full(slots + 1, float(one.accumulation_steps)), "backward": backward}
-        _add_stage(gradient, pricer, stage, by_segment.get(stage.name, np.ones(slots + 1)))
-    if one.gpus > 1 and float(times.exposed_s[0]) > 0:
-        slopes = pricer.messages.gradient(one.nodes, one.gpus_per_node, sent)
-        gradient.add_vector(pricer.messages.source.entry, slopes * _multiplier(pricer, "all_reduce", one.nodes))
+    sent, first_slot = _path(pricer, one, slots) if is_exposed and not adds else (slots, -1)
+    last_pass = "accumulating" if steps > 1 else "backward"
+    for name, count in passes.items():
+        weight = np.full(slots + 1, float(count))
+        if name == last_pass:
+            weight[: first_slot + 1] -= 1.0
+        _add_stage(gradient, stages[name], weight)
+    if is_exposed:
+        slopes, seconds = pricer.messages.gradient(one.nodes, one.gpus_per_node, sent)
+        factor = _multiplier(pricer, "all_reduce", one.nodes)
+        gradient.add_vector(pricer.messages.source.entry, slopes * factor, seconds * factor)
     return gradient.variance()
 
 
 def _path(pricer: Pricer, one: Configuration, slots: int) -> tuple[int, int]:
     """Return how many messages, and before which segment backward, lie on the path that decides a wait-free step."""
-    table = pricer.compute.table
-    ready = table.ready_s[pricer.compute.index.positions(np.array([one.sub_batch]))[0]]
+    case = pricer.compute.index.positions(np.array([one.sub_batch]))[0]
+    ready = pricer.compute.table.ready_s[case, int(one.accumulation_steps > 1)]
     row = pricer.messages.rows(np.array([one.nodes]), np.array([one.gpus_per_node]))[0]
     slot = int(np.argmax(ready + pricer.messages.prefix_s[row])) if slots else 0
     return slot + 1, slot
 
 
-def gpu_variance(pricer: Pricer, one: Configuration, times: AsyncTimes, stages: dict[str, Stage]) -> float | None:
+def gpu_variance(pricer: Pricer, one: Configuration, times: AsyncTimes, stages: Mapping[str, Stage]) -> float | None:
     """Return the variance [s²] of the GPU thread's period, or None."""
     gradient = Gradient()
+    if any(stages[name].parts is None for name in ("forward", "backward")):
+        return None
     if float(times.load_s[0]) > 0:
         _add_load(gradient, pricer, one.sub_batch)
     _add_host_to_device(gradient, pricer, one.sub_batch, 1)
     for name in ("forward", "backward"):
-        _add_stage(gradient, pricer, stages[name], np.ones(pricer.messages.buffer_bytes.size + 1))
+        _add_stage(gradient, stages[name], np.ones(pricer.messages.buffer_bytes.size + 1))
     _add_host(gradient, pricer, "update_gradient", 1.0)
     return gradient.variance()
 
@@ -71,6 +82,8 @@ def update_variance(
 
     Where q < 1, T = C / (1 - s·N / T_GPU): deviations of C and s grow by T / C, and those of T_GPU enter.
     """
+    if one.nodes > 1 and not is_uncertain(pricer.sources.host_all_reduce.entry):
+        return None
     gradient, update, gpu = Gradient(), float(times.update_s[0]), float(times.gpu_s[0])
     growth = 1.0
     if update < gpu:
@@ -82,9 +95,9 @@ def update_variance(
     _add_host(gradient, pricer, "sum_gradient", growth, float(times.deposited[0]))
     _add_host(gradient, pricer, "update_weights", growth)
     if one.nodes > 1:
-        slopes = host_gradient(pricer.sources, pricer.parameters, one.nodes)
-        slopes = slopes * (growth * _multiplier(pricer, "all_reduce", one.nodes))
-        gradient.add_vector(pricer.sources.host_all_reduce.entry, slopes)
+        slopes, seconds = host_gradient(pricer.sources, pricer.parameters, one.nodes)
+        factor = growth * _multiplier(pricer, "all_reduce", one.nodes)
+        gradient.add_vector(pricer.sources.host_all_reduce.entry, slopes * factor, seconds * factor)
     return gradient.variance()
 
 
@@ -92,15 +105,12 @@ def _multiplier(pricer: Pricer, term: str, nodes: int = 1) -> float:
     return float(pricer.sources.problem.scenario.factor(term, pricer.compute.precision.name, nodes))
 
 
-def _add_stage(gradient: Gradient, pricer: Pricer, stage: Stage, by_segment: FloatArray) -> None:
-    """Add the calls of a stage, weighted by the segment of their layer."""
-    if stage.host_s > 0 or pricer.sources.overheads.kernel_scale != 1:
-        gradient.add_unknown()
-        return
-    factor = stage.slope * _multiplier(pricer, stage.name)
-    for calls, source in stage.calls:
-        weight = calls.count * by_segment[pricer.compute.segment[calls.layer]] * factor
-        gradient.add(source.entry, call_work(calls, pricer.compute.itemsize), weight)
+def _add_stage(gradient: Gradient, stage: Stage, by_segment: FloatArray) -> None:
+    """Add a stage, weighted by segment; its parts must be known."""
+    for part in stage.parts or ():
+        seconds = float(by_segment @ part.seconds)
+        if seconds:
+            gradient.add_vector(part.entry, by_segment @ part.slopes, seconds)
 
 
 def _add_host(gradient: Gradient, pricer: Pricer, kind: str, weight: float, buffers: float = 1.0) -> None:

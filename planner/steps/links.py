@@ -21,7 +21,7 @@ def with_links(entry: Entry, before: Cluster, after: Cluster) -> Entry:
 
     The coefficients per byte of a link scale with 1 / bandwidth, those per message with latency. Which link a feature
     belongs to is in its name: ``inside`` and ``1xR_`` inside a node, ``between``, ``NxR_`` and logarithms between
-    nodes; a host copy is of the host link. Other entries stay.
+    nodes; a host copy is of the host link. Other entries stay. How far a scaled entry is off is not known.
     """
     if after == before or not (entry.scope == "collectives" or (entry.scope, entry.kind) == ("host", "copy")):
         return entry
@@ -30,7 +30,7 @@ def with_links(entry: Entry, before: Cluster, after: Cluster) -> Entry:
     if isinstance(ratio := settings.get("beta_ratio"), float):
         settings["beta_ratio"] = ratio * factors["bytes_between"] / factors["bytes_inside"]
     scaled = {name: value * factors[name] for name, value in entry.coefficients.items()}
-    return replace(entry, coefficients=scaled, settings=settings, covariance=None)
+    return replace(entry, coefficients=scaled, settings=settings, covariance=None, error=None, held_out_error=None)
 
 
 def _link_factor(entry: Entry, feature: str, before: Cluster, after: Cluster) -> float:

@@ -41,8 +41,10 @@ def host_all_reduce_s(sources: Sources, parameters: int, nodes: IntArray) -> Flo
     return sources.multiplied("all_reduce", times, nodes=distinct)[inverse]
 
 
-def all_reduce_gradient(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
-    """Return the derivatives of the sum over buffers by the entry's coefficients, shape (p,), for one group.
+def all_reduce_gradient(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> tuple[FloatArray, float]:
+    """Return the derivatives of the sum over buffers by the entry's coefficients, shape (p,), and the sum [s].
+
+    For one group.
 
     By differences: which algorithm is least, and which link paces it, depends on the coefficients; between the kinks
     the time is linear in them.
@@ -53,7 +55,7 @@ def all_reduce_gradient(entry: Entry, buffer_bytes: FloatArray, groups: Groups) 
         step = 1e-6 * max(abs(value), 1e-15)
         moved = replace(entry, coefficients=dict(entry.coefficients) | {name: value + step})
         slopes.append((float(all_reduce_s(moved, buffer_bytes, groups).sum()) - total) / step)
-    return np.array(slopes)
+    return np.array(slopes), total
 
 
 class Messages:
@@ -102,8 +104,8 @@ class Messages:
             times[several] = all_reduce_s(self.source.entry, self.buffer_bytes, groups)
         return self._sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
-    def gradient(self, nodes: int, gpus_per_node: int, slots: int) -> FloatArray:
-        """Return the derivatives of the first slots' messages by the entry's coefficients, shape (p,)."""
+    def gradient(self, nodes: int, gpus_per_node: int, slots: int) -> tuple[FloatArray, float]:
+        """Return the derivatives of the first slots' messages by the entry's coefficients, and their sum [s]."""
         return all_reduce_gradient(self.source.entry, self.buffer_bytes[:slots], self._group(nodes, gpus_per_node))
 
     def _group(self, nodes: int, gpus_per_node: int) -> Groups:
@@ -111,6 +113,8 @@ class Messages:
 
     def extrapolates(self, nodes: int, gpus_per_node: int) -> bool:
         """Tell whether a message of a group lies outside what the all-reduce was fitted on."""
+        if not self.source.entry.ranges:
+            return False
         group = self._group(nodes, gpus_per_node)
         work: Work = {
             "bytes": self.buffer_bytes,
@@ -121,8 +125,8 @@ class Messages:
         return bool(np.any(extrapolates(self.source.entry, work)))
 
 
-def host_gradient(sources: Sources, parameters: int, nodes: int) -> FloatArray:
-    """Return the derivatives of the host's all-reduce by its entry's coefficients, shape (p,)."""
+def host_gradient(sources: Sources, parameters: int, nodes: int) -> tuple[FloatArray, float]:
+    """Return the derivatives of the host's all-reduce by its entry's coefficients, shape (p,), and its time [s]."""
     groups = Groups(np.array([nodes]), np.array([1]), np.array([1.0]))
     buffer = np.array([float(parameters * HOST_GRADIENT_BYTES)])
     return all_reduce_gradient(sources.host_all_reduce.entry, buffer, groups)

@@ -61,10 +61,12 @@ class Evaluator:
             For the probability that the mini-batch lies in it.
         """
         self._prepare(configurations)
-        return [
-            described(self._pricer_of(one), one, window)
-            for one in (configurations.take(slice(i, i + 1)) for i in range(configurations.size))
-        ]
+        found: dict[int, Prediction] = {}
+        for rows in _groups(configurations):
+            alike = configurations.take(rows)
+            positions = np.arange(configurations.size)[rows].tolist()
+            found |= zip(positions, described(self._pricer_of(alike), alike, window), strict=True)
+        return [found[i] for i in range(configurations.size)]
 
     def _pricer_of(self, one: Configurations) -> Pricer:
         return self._pricers[one.precisions[int(one.precision[0])]]
@@ -127,6 +129,8 @@ class Evaluator:
 
 def _groups(chunk: Configurations) -> list[slice | IntArray]:
     """Return the rows of each precision and mode; one slice where all are alike."""
+    if chunk.size == 0:
+        return []
     key = chunk.precision * 2 + chunk.is_async
     present = np.unique(key) if np.any(key != key[0]) else key[:1]
     return [slice(None)] if present.size == 1 else [np.flatnonzero(key == value) for value in present.tolist()]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from planner.steps.synchronous import backward_end_s, exposed_s
 from planner.steps.tables import PairTable
 from planner.workload.gradients import gradient_slots
 
-__all__ = ["AsyncTimes", "Pricer", "SyncTimes", "asynchrony_of"]
+__all__ = ["AsyncTimes", "Pricer", "SyncTimes", "asynchrony_of", "row_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,15 @@ class AsyncTimes:
     memory_bytes: FloatArray
 
 
+Times = TypeVar("Times", bound=SyncTimes | AsyncTimes)
+
+
+def row_of(times: Times, position: int) -> Times:
+    """Return the times of one configuration, each of shape (1,)."""
+    part = slice(position, position + 1)
+    return type(times)(**{f.name: getattr(times, f.name)[part] for f in fields(times)})
+
+
 class Pricer:
     """Prices configurations of one precision and mode; what it tabled stays for later calls."""
 
@@ -94,31 +104,36 @@ class Pricer:
     def _pairs(self) -> PairTable:
         if self._overlap is None:
             table, prefix = self.compute.table, self.messages.prefix_s
+            backward = table.backward_s.ravel()
+            ready = table.ready_s.reshape(backward.size, prefix.shape[1])
 
-            def exposed(compute_case: IntArray, message_case: IntArray) -> FloatArray:
-                ends = backward_end_s(table.ready_s, prefix, compute_case, message_case)
-                return exposed_s(ends, table.backward_s[compute_case])
+            def exposed(last_pass: IntArray, message_case: IntArray) -> FloatArray:
+                return exposed_s(backward_end_s(ready, prefix, last_pass, message_case), backward[last_pass])
 
-            self._overlap = PairTable(table.sub_batch.size, prefix.shape[0], exposed)
+            self._overlap = PairTable(backward.size, prefix.shape[0], exposed)
         return self._overlap
 
     def synchronous(self, chosen: Configurations) -> SyncTimes:
         """Price synchronous configurations whose cases are tabled.
 
         Without overlap everything follows each other; wait-free, input is prefetched and messages leave as gradients
-        become ready: max(t_io, t_h2d + t_f + t_b + exposed + t_u). Only the last of several sub-batches overlaps.
+        become ready: max(t_io, t_h2d + t_f + t_b + exposed + t_u). Only the last of several sub-batches overlaps; all
+        but the first add to the gradients.
         """
         table, steps = self.compute.table, chosen.accumulation_steps
+        again = steps - 1
+        if again.any():
+            self.compute.check_accumulation()
         row = self.compute.index.positions(chosen.sub_batch)
         group = self.messages.rows(chosen.nodes, chosen.gpus_per_node)
         no_overlap = self.sources.problem.settings.strategy == "no-overlap"
         slots = self.messages.prefix_s.shape[1]
         all_reduce = self.messages.prefix_s[group, slots - 1] if slots else np.zeros(row.size)
-        exposed = all_reduce if no_overlap else np.where(all_reduce > 0, self._pairs().gather(row, group), 0.0)
+        exposed = all_reduce if no_overlap else np.where(all_reduce > 0, self._overlaps(row, again, group), 0.0)
         h2d, forward, backward = (
             table.host_to_device_s[row] * steps,
             table.forward_s[row] * steps,
-            table.backward_s[row] * steps,
+            table.backward_s[row, 0] + table.backward_s[row, 1] * again,
         )
         update = table.update_s[row]
         work = h2d + forward + backward + exposed + update
@@ -128,6 +143,10 @@ class Pricer:
             later, first, h2d, forward, backward, all_reduce, exposed, update,
             join(later, work), join(first, work), table.memory_bytes[row],
         )  # fmt: skip
+
+    def _overlaps(self, row: IntArray, again: IntArray, group: IntArray) -> FloatArray:
+        """Return the exposed communication [s] behind the last backward pass of compute cases."""
+        return self._pairs().gather(2 * row + (again > 0), group)
 
     def _loads(self, chosen: Configurations, samples: IntArray) -> tuple[FloatArray, FloatArray]:
         arguments = (samples, chosen.gpus_per_node, chosen.nodes)
@@ -142,7 +161,7 @@ class Pricer:
         """
         table = self.compute.table
         row = self.compute.index.positions(chosen.sub_batch)
-        h2d, forward, backward = table.host_to_device_s[row], table.forward_s[row], table.backward_s[row]
+        h2d, forward, backward = table.host_to_device_s[row], table.forward_s[row], table.backward_s[row, 0]
         update_gradient = np.full(row.size, self.host_s("update_gradient", 1.0))
         rest = h2d + forward + backward + update_gradient
         first_gpu, gpu = (self._gpu_s(chosen, rest, first_epoch=first) for first in (True, False))

@@ -1,4 +1,4 @@
-"""The stages of one compute case in detail: which calls, served by what, extrapolated or not."""
+"""The stages of compute cases in detail: what serves them, extrapolated or not, and what an interval needs of them."""
 
 from __future__ import annotations
 
@@ -6,69 +6,149 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.costs.terms import extrapolates
+from planner.costs.terms import Work, evaluate, extrapolates
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.calibration import Entry
 from planner.domain.kernels import KernelCalls
-from planner.steps.compute import STAGES, call_times_s, call_work, composed_s, stage_of
+from planner.steps.compute import STAGES, Compute, call_work, composed_s, term_of
+from planner.steps.intervals import derivatives, has_scatter, is_uncertain
 from planner.steps.price import Pricer
 from planner.steps.sources import Source
 
-__all__ = ["EXTRAPOLATED_SHARE", "Stage", "stages_of"]
+__all__ = ["EXTRAPOLATED_SHARE", "Part", "Stage", "stages_of"]
 
 EXTRAPOLATED_SHARE = 0.05
 """A stage counts as extrapolated when calls outside their fit take more than this share of its GPU time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """Forward, backward or update of one sub-batch.
+class Part:
+    """What one entry takes of a stage, by segment of the backward pass.
 
     Attributes
     ----------
-    name : str
-    calls : tuple of (KernelCalls, Source)
+    entry : Entry
+    slopes : ndarray of float, shape (J + 1, p)
+        Derivatives of the stage's time by the entry's coefficients.
+    seconds : ndarray of float, shape (J + 1,)
+    """
+
+    entry: Entry
+    slopes: FloatArray
+    seconds: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of one sub-batch.
+
+    Attributes
+    ----------
+    name : one of STAGES
     sources : tuple of Source
         Those that take time, the framework's overheads last.
     extrapolated : bool
-    host_s : float
-        Of the framework.
-    slope : float
-        Derivative of the stage's time by its GPU time.
+    parts : tuple of Part, or None
+        None: something that takes time has no known uncertainty.
     """
 
     name: str
-    calls: tuple[tuple[KernelCalls, Source], ...]
     sources: tuple[Source, ...]
     extrapolated: bool
-    host_s: float
-    slope: float
+    parts: tuple[Part, ...] | None
 
 
-def stages_of(pricer: Pricer, sub_batch: int) -> dict[str, Stage]:
-    """Return the stages of a sub-batch by name."""
-    compute = pricer.compute
-    by_stage: dict[str, list[tuple[KernelCalls, Source]]] = {stage: [] for stage in STAGES}
-    for calls in compute.case(sub_batch):
-        by_stage[stage_of(calls.direction)].append((calls, compute.source(calls)))
-    return {stage: _stage(pricer, stage, tuple(pairs)) for stage, pairs in by_stage.items()}
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """Calls, what serves them, their work and their times [s], shape (s, k)."""
+
+    calls: KernelCalls
+    source: Source
+    work: Work
+    times_s: FloatArray
 
 
-def _stage(pricer: Pricer, name: str, pairs: tuple[tuple[KernelCalls, Source], ...]) -> Stage:
+def stages_of(pricer: Pricer, sub_batch: IntArray) -> list[dict[str, Stage]]:
+    """Return the stages of each of s sub-batches by name."""
+    served = pricer.compute.served(sub_batch)
+    known: dict[int, _Timed] = {}
+    stages = []
+    for name in STAGES:
+        for calls, source in served[name]:
+            if id(calls) not in known:
+                work = call_work(calls, pricer.compute.itemsize)
+                times = np.broadcast_to(evaluate(source.entry, work), (sub_batch.size, calls.layer.size))
+                known[id(calls)] = _Timed(calls, source, work, times * calls.count)
+        stages.append(_stages(pricer, name, [known[id(calls)] for calls, _ in served[name]], sub_batch.size))
+    return [dict(zip(STAGES, of_case, strict=True)) for of_case in zip(*stages, strict=True)]
+
+
+def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[Stage]:
+    """Return one stage of every case."""
+    overheads = pricer.sources.overheads
+    host_s = pricer.compute.host_s(name, [(group.calls, group.source) for group in timed])
+    adds = host_s > 0 or overheads.kernel_scale != 1
+    total, outside = np.zeros(cases), np.zeros(cases)
+    used: list[dict[int, Source]] = [{} for _ in range(cases)]
+    for group in timed:
+        total += group.times_s.sum(axis=1)
+        if group.source.entry.ranges:
+            outside += (group.times_s * extrapolates(group.source.entry, group.work)).sum(axis=1)
+        for case in np.flatnonzero(group.times_s.any(axis=1)).tolist():
+            used[case][id(group.source)] = group.source
+    if adds:
+        for of_case in used:
+            of_case[id(overheads.source)] = overheads.source
+    is_known = [all(is_uncertain(source.entry) for source in of_case.values()) for of_case in used]
+    if adds and not has_scatter(overheads.source.entry):
+        is_known = [False] * cases
+    parts = _parts(pricer, name, timed, (cases, host_s)) if any(is_known) else []
+    extrapolated = outside > EXTRAPOLATED_SHARE * total
+    return [
+        Stage(name, tuple(used[i].values()), bool(extrapolated[i]), parts[i] if is_known[i] else None)
+        for i in range(cases)
+    ]
+
+
+def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]) -> list[tuple[Part, ...]]:
+    """Return the parts of one stage of every case; the error of a framework's overheads is that of whole stages.
+
+    ``of``: how many cases, and the host time [s] of each.
+    """
+    cases, host_s = of
     compute, overheads = pricer.compute, pricer.sources.overheads
-    used: dict[int, Source] = {}
-    total = outside = 0.0
-    for calls, source in pairs:
-        times = call_times_s(source.entry, calls, compute.itemsize)[0]
-        if times.any():
-            used[id(source)] = source
-        total += float(times.sum())
-        is_outside = np.atleast_2d(extrapolates(source.entry, call_work(calls, compute.itemsize)))[0]
-        outside += float(times @ np.broadcast_to(is_outside, times.shape))
-    host = compute.host_s(name, sum(compute.hosted_calls(calls) for calls, _ in pairs))
-    if host > 0 or overheads.kernel_scale != 1:
-        used[id(overheads.source)] = overheads.source
-    whole = float(composed_s(np.array([total]), host, overheads)[0])
-    slope = 0.0
-    if total > 0:
-        scale, p = overheads.kernel_scale, overheads.exponent
-        slope = scale * (scale * total / whole) ** (p - 1)
-    return Stage(name, pairs, tuple(used.values()), outside > EXTRAPOLATED_SHARE * total, host, slope)
+    factor = float(pricer.sources.problem.scenario.factor(term_of(name), compute.precision.name))
+    gpu_s = np.zeros((cases, compute.slots.layer.size + 1))
+    for group in timed:
+        gpu_s += _by_segment(compute, group.calls, group.times_s)
+    total = gpu_s.sum(axis=1)
+    whole = composed_s(total, host_s, overheads)
+    scaled = np.divide(overheads.kernel_scale * total, whole, out=np.zeros_like(total), where=whole > 0)
+    slope = factor * overheads.kernel_scale * scaled ** (overheads.exponent - 1)
+    found: dict[int, tuple[Entry, FloatArray, FloatArray]] = {}
+    for group in timed:
+        entry = group.source.entry
+        rows = derivatives(entry, group.work) * group.calls.count[:, None]
+        by_segment = _by_segment(compute, group.calls, np.broadcast_to(rows, (*group.times_s.shape, rows.shape[-1])))
+        seconds = _by_segment(compute, group.calls, group.times_s)
+        _, slopes, before = found.get(id(entry), (entry, 0.0, 0.0))
+        found[id(entry)] = (entry, slopes + by_segment * slope[:, None, None], before + seconds * slope[:, None])
+    if host_s > 0 or overheads.kernel_scale != 1:
+        entry = overheads.source.entry
+        spread = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, gpu_s.shape[1])
+        seconds = factor * (spread * whole).T
+        found[id(entry)] = (entry, np.zeros((*seconds.shape, len(entry.coefficients))), seconds)
+    return [
+        tuple(Part(entry, slopes[case], seconds[case]) for entry, slopes, seconds in found.values())
+        for case in range(cases)
+    ]
+
+
+def _by_segment(compute: Compute, calls: KernelCalls, values: FloatArray) -> FloatArray:
+    """Return sums over the calls of each segment, shape (s, J + 1, ...), of values of shape (s, k, ...)."""
+    segment = compute.segment[calls.layer]
+    order = np.argsort(segment, kind="stable")
+    present, starts = np.unique(segment[order], return_index=True)
+    found = np.zeros((values.shape[0], compute.slots.layer.size + 1, *values.shape[2:]))
+    found[:, present] = np.add.reduceat(values[:, order], starts, axis=1)
+    return found

@@ -61,7 +61,7 @@ def backward_end_s(ready: FloatArray, prefix: FloatArray, compute_case: IntArray
     prefix : ndarray of float, shape (m, J)
         Of every message case, by :func:`communication_prefix_s`.
     compute_case, message_case : ndarray of int, shape (k,)
-        The pairs to evaluate; quickest when sorted by compute case, then by message case.
+        The pairs to evaluate; quickest when they are many of few cases, sorted by compute case, then by message case.
 
     Returns
     -------
@@ -70,19 +70,37 @@ def backward_end_s(ready: FloatArray, prefix: FloatArray, compute_case: IntArray
     Notes
     -----
     Equal to the recurrence: the path that decides leaves the backward pass at one slot l, after which messages
-    follow each other without a gap. Runs of equal compute cases share one row of ``ready``; neighbouring message
-    cases are read without a copy.
+    follow each other without a gap. Runs go along the side with fewer cases.
     """
-    found = np.zeros(compute_case.size)
     if ready.shape[1] == 0:
-        return found
-    by_slot = np.ascontiguousarray(prefix.T)
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(compute_case)) + 1, [compute_case.size]])
-    width = max(1, _BLOCK // ready.shape[1])
+        return np.zeros(compute_case.size)
+    if _distinct(compute_case, ready.shape[0]) <= _distinct(message_case, prefix.shape[0]):
+        return _largest_sums(ready, prefix, compute_case, message_case)
+    order = np.argsort(message_case, kind="stable")
+    found = np.empty(compute_case.size)
+    found[order] = _largest_sums(prefix, ready, message_case[order], compute_case[order])
+    return found
+
+
+def _distinct(cases: IntArray, possible: int) -> int:
+    used = np.zeros(possible, dtype=np.bool_)
+    used[cases] = True
+    return int(np.count_nonzero(used))
+
+
+def _largest_sums(held: FloatArray, varied: FloatArray, held_case: IntArray, varied_case: IntArray) -> FloatArray:
+    """Return max over l of held(l) + varied(l), shape (k,).
+
+    Runs of equal held cases share one row of ``held``; neighbouring varied cases are read without a copy.
+    """
+    found = np.zeros(held_case.size)
+    by_slot = np.ascontiguousarray(varied.T)
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(held_case)) + 1, [held_case.size]])
+    width = max(1, _BLOCK // held.shape[1])
     for first, last in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         for low in range(first, last, width):
             part = slice(low, min(low + width, last))
-            sums = _columns(by_slot, message_case[part]) + ready[compute_case[first], :, None]
+            sums = _columns(by_slot, varied_case[part]) + held[held_case[first], :, None]
             np.max(sums, axis=0, out=found[part])
     return found
 

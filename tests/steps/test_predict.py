@@ -52,6 +52,13 @@ def by_layer(problem: Problem, sub_batch: int, itemsize: int) -> tuple[float, li
     return forward, backward, update
 
 
+def added_s(problem: Problem, itemsize: int) -> list[float]:
+    """Return what adding each slot's gradient to the one that is there takes: read, read, write."""
+    pointwise = next(entry for entry in problem.calibrations[0].entries if entry.kind == "pointwise")
+    calls, per_byte = pointwise.coefficients.values()
+    return [calls + per_byte * 3 * itemsize * elements for elements in gradient_slots(problem.network).elements]
+
+
 @pytest.mark.parametrize(("precision", "itemsize"), [("fp32", 4), ("fp16", 2)])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_wait_free_step_equals_plain_loops(make_problem: Make, precision: str, itemsize: int, steps: int) -> None:
@@ -64,16 +71,18 @@ def test_wait_free_step_equals_plain_loops(make_problem: Make, precision: str, i
         slots.elements.astype(np.float64) * itemsize,
         Groups(np.array([2]), np.array([4]), np.array([4.0])),
     )[0]
-    communication = np.zeros(len(backward))
+    communication, first, later = np.zeros(len(backward)), np.array(backward), np.array(backward)
     communication[slots.layer] = sent
-    last = communication_end_s(np.array(backward), communication)
-    expected = steps * forward + (steps - 1) * sum(backward) + last + update
+    later[slots.layer] += added_s(problem, itemsize)
+    before = (first.sum() + (steps - 2) * later.sum()) if steps > 1 else 0.0
+    last = communication_end_s(later if steps > 1 else first, communication)
+    expected = steps * forward + before + last + update
     found = Evaluator(problem).evaluate(configurations)
     assert found.iteration_s[0] == pytest.approx(expected, rel=1e-9)
     assert found.mini_batch_mean[0] == 8 * 5 * steps
     assert found.epoch_s[0] == pytest.approx(expected * 10_000 / (40 * steps), rel=1e-9)
     no_overlap = Evaluator(replace(problem, settings=Settings(input="synthetic", strategy="no-overlap")))
-    plain = steps * (forward + sum(backward)) + sent.sum() + update
+    plain = steps * forward + first.sum() + (steps - 1) * later.sum() + sent.sum() + update
     assert no_overlap.evaluate(configurations).iteration_s[0] == pytest.approx(plain, rel=1e-9)
 
 
@@ -212,6 +221,43 @@ def test_edr_speeds_up_only_what_passes_between_nodes(
     assert (plain > 0) == (mode == "sync" or nodes > 1)
     assert faster == pytest.approx(factor * plain, rel=1e-12)
     assert quarter == pytest.approx(plain / 4, rel=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_accumulation_adds_to_gradients_once_a_further_pass(make_problem: Make, steps: int) -> None:
+    problem = make_problem(settings=SYNTHETIC)
+    alone = one(nodes=1, gpus_per_node=1, accumulation_steps=steps)
+    found = {term.name: term.seconds for term in Evaluator(problem).describe(alone)[0].terms}
+    expected = steps * sum(by_layer(problem, 8, 4)[1]) + (steps - 1) * sum(added_s(problem, 4))
+    assert found["backward"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_accumulation_falls_back_on_updates_and_is_refused_without(
+    make_problem: Make, calibration: Calibration
+) -> None:
+    """Kernels of every kind by name, without one of sums: the small network has none of its own."""
+    pointwise = next(entry for entry in calibration.entries if entry.kind == "pointwise")
+    others = tuple(entry for entry in calibration.entries if entry.kind != "pointwise")
+    kinds = {calls.kind for calls in lower(make_problem().network, np.array([1]))} - {"convolution", "gemm"}
+    assert "add" not in kinds
+    plans = [one(nodes=1, gpus_per_node=1, accumulation_steps=steps) for steps in (1, 2)]
+
+    def problem(optimizer: str, kinds: set[str]) -> Problem:
+        named = tuple(replace(pointwise, kind=kind) for kind in sorted(kinds))
+        return make_problem(
+            calibrations=(replace(calibration, entries=(*others, *named)),),
+            settings=Settings(input="synthetic", optimizer=optimizer),
+            explicit_calibration=True,
+        )
+
+    with_updates = Evaluator(problem("sgd", kinds))
+    seconds = [float(with_updates.evaluate(plan).iteration_s[0]) for plan in plans]
+    plain = Evaluator(make_problem(settings=Settings(input="synthetic", optimizer="sgd"))).evaluate(plans[1])
+    assert seconds[1] == pytest.approx(plain.iteration_s[0], rel=1e-12)
+    without = Evaluator(problem("none", kinds - {"update"}))
+    assert without.evaluate(plans[0]).iteration_s[0] < seconds[0]
+    with pytest.raises(CoverageError, match="kernel add backward_data in fp32 must be covered"):
+        without.evaluate(plans[1])
 
 
 def test_a_link_scales_measured_coefficients(make_problem: Make, cluster: Cluster, calibration: Calibration) -> None:
