@@ -55,7 +55,8 @@ def has_fast_algorithm(work: Work) -> BoolArray:
     if not is_convolution(work):
         return np.zeros((), dtype=np.bool_)
     k_h, k_w, stride_h, stride_w = (column(work, name) for name in ("k_h", "k_w", "stride_h", "stride_w"))
-    return (stride_h == 1) & (stride_w == 1) & ((k_h != 1) | (k_w != 1))
+    fast: BoolArray = (stride_h == 1) & (stride_w == 1) & ((k_h != 1) | (k_w != 1))
+    return fast
 
 
 def output_size(work: Work) -> tuple[FloatArray, FloatArray]:
@@ -122,8 +123,9 @@ def least_bytes(work: Work) -> FloatArray:
     if not is_convolution(work):
         return moved_bytes(work)
     weights, x, y = operand_bytes(work)
-    touched = [np.minimum(1.0, column(work, f"k_{axis}") / column(work, f"stride_{axis}")) for axis in ("h", "w")]
-    return weights + x * (touched[0] * touched[1]) + y
+    height, width = (np.minimum(1.0, column(work, f"k_{axis}") / column(work, f"stride_{axis}")) for axis in "hw")
+    least: FloatArray = weights + x * (height * width) + y
+    return least
 
 
 def work_amount(work: Work) -> FloatArray:
