@@ -1,7 +1,7 @@
 """Interpolation as a feature map: Φ holds the weights of stored points, θ what was measured there.
 
-Beyond the stored points the rate of the nearest one is kept, in FLOP/s for products and in W/s for a series, and
-:func:`planner.costs.terms.extrapolates` says so.
+Beyond the stored points the rate of the nearest one is kept, in FLOP/s, and :func:`planner.costs.terms.extrapolates`
+says so.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import math
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings, Work, stacked, vector
+from planner.costs.features import FeatureMap, Settings, Work, vector
 from planner.costs.roofline import physical_floor
-from planner.costs.work import product, work_amount
+from planner.costs.work import product
 from planner.domain.arrays import FloatArray
 from planner.errors import ParameterError
 
-__all__ = ["BEYOND", "GEMM_INTERPOLATION", "WORK_INTERPOLATION", "grid_name"]
+__all__ = ["BEYOND", "GEMM_INTERPOLATION", "grid_name"]
 
 BEYOND = "log_flop_beyond"
 AXES = ("m", "n", "k")
@@ -70,17 +70,6 @@ def _grid_features(work: Work, settings: Settings) -> FloatArray:
     return np.concatenate([weights, beyond[..., None]], axis=-1)
 
 
-def _series_columns(settings: Settings) -> tuple[str, ...]:
-    return tuple(f"{knot:.15g}" for knot in vector(settings, "knots").tolist())
-
-
-def _series_features(work: Work, settings: Settings) -> FloatArray:
-    amount, knots = work_amount(work), vector(settings, "knots")
-    rate = amount / np.clip(amount, knots[0], knots[-1])
-    weights = hat_weights(amount, knots) * rate[..., None]
-    return stacked([weights[..., position] for position in range(knots.size)])
-
-
 GEMM_INTERPOLATION = FeatureMap(
     "gemm.interpolation",
     _grid_columns,
@@ -90,13 +79,5 @@ GEMM_INTERPOLATION = FeatureMap(
     floor=physical_floor,
     stated={BEYOND: 1.0},
 )
-WORK_INTERPOLATION = FeatureMap(
-    "work.interpolation",
-    _series_columns,
-    _series_features,
-    doc="piecewise linear in W between measured points: one layer of which only the sub-batch moves",
-    floor=physical_floor,
-)
-
 LARGEST_GRID = math.prod((16, 16, 16))
 """More points than this make Φ of one call too large; a grid is thinned before it is stored."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, text, vector
-from planner.costs.interpolation import GEMM_INTERPOLATION, WORK_INTERPOLATION
+from planner.costs.interpolation import GEMM_INTERPOLATION
 from planner.costs.roofline import ROOFLINE, physical_floor
 from planner.costs.work import flop, moved_bytes, operand_bytes, output_size, product, work_amount
 from planner.domain.arrays import FloatArray
@@ -126,5 +126,4 @@ KERNEL_TERMS = (
     ),
     ROOFLINE,
     GEMM_INTERPOLATION,
-    WORK_INTERPOLATION,
 )

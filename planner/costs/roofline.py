@@ -11,7 +11,7 @@ from planner.costs.features import FeatureMap, Settings, Work, number, stacked
 from planner.costs.work import flop, has_fast_algorithm, least_bytes, moved_bytes
 from planner.domain.arrays import FloatArray, check_positive
 
-__all__ = ["ROOFLINE", "attainable_flop_per_s", "physical_floor", "ridge_flop_per_byte"]
+__all__ = ["ROOFLINE", "physical_floor", "ridge_flop_per_byte"]
 
 
 def ridge_flop_per_byte(peak_flop_per_s: float, peak_bytes_per_s: float) -> float:
@@ -19,11 +19,6 @@ def ridge_flop_per_byte(peak_flop_per_s: float, peak_bytes_per_s: float) -> floa
     check_positive("peak rate", peak_flop_per_s, "FLOP/s")
     check_positive("memory bandwidth", peak_bytes_per_s, "byte/s")
     return peak_flop_per_s / peak_bytes_per_s
-
-
-def attainable_flop_per_s(intensity: FloatArray, peak_flop_per_s: float, peak_bytes_per_s: float) -> FloatArray:
-    """Return min(F, B·I), of the shape of ``intensity``."""
-    return np.minimum(peak_flop_per_s, peak_bytes_per_s * np.asarray(intensity, dtype=np.float64))
 
 
 def physical_floor(work: Work, settings: Settings) -> FloatArray:

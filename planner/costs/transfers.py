@@ -11,12 +11,7 @@ import numpy as np
 from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked
 from planner.domain.arrays import FloatArray
 
-__all__ = ["TRANSFER_TERMS", "input_demand_bytes_per_s", "miss_fraction"]
-
-
-def input_demand_bytes_per_s(samples_per_s: FloatArray | float, bytes_per_sample: float) -> FloatArray:
-    """Return the rate [byte/s] at which training reads its input: samples/s x bytes per sample."""
-    return np.asarray(samples_per_s, dtype=np.float64) * bytes_per_sample
+__all__ = ["TRANSFER_TERMS", "miss_fraction"]
 
 
 def miss_fraction(read_bytes: FloatArray | float, cache_bytes: float) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.fitting.estimators import scaled_design
 
-__all__ = ["HeldOut", "condition_number", "covariance", "folds", "held_out", "identifiable", "prediction_variance"]
+__all__ = ["HeldOut", "condition_number", "covariance", "folds", "held_out", "identifiable"]
 
 RANK_TOLERANCE = 1e-8
 LARGEST_COVARIANCE = 64
@@ -65,22 +65,6 @@ def covariance(
     inner = design[:, free].T @ design[:, free]
     result[np.ix_(free, free)] = variance * np.linalg.pinv(inner) / np.outer(lengths[free], lengths[free])
     return result, variance
-
-
-def prediction_variance(
-    features: FloatArray, matrix: FloatArray, residual_variance: float, noise_s: FloatArray | float
-) -> FloatArray:
-    """Return the variance [s^2] of a new measurement at Φ: s^2·noise^2 + Φ·Cov·Φ', shape (...).
-
-    Parameters
-    ----------
-    features : ndarray of shape (..., p)
-    matrix : covariance, shape (p, p)
-    residual_variance : s^2 of the fit
-    noise_s : the predicted time for ``relative-nnls``, where s is relative; 1 for ``least-squares``
-    """
-    spread = np.einsum("...i,ij,...j->...", features, matrix, features)
-    return np.asarray(residual_variance * np.square(noise_s) + spread)
 
 
 class HeldOut(NamedTuple):

@@ -50,19 +50,21 @@ def test_beyond_the_grid_keeps_the_rate_of_its_edge(m: float, n: float, k: float
     assert m * n * k * batch / float(evaluate(GRID, product(m, n, k, batch))) == pytest.approx(rate)
 
 
+def test_series_of_one_layer_keeps_to_its_neighbours() -> None:
+    """A table of one m and one k is a grid too: only the sub-batch n moves."""
+    axes = {"m": (16.0,), "n": (2.0, 8.0), "k": (32.0,)}
+    series = Entry(
+        "kernels", "gemm", "", "fp32", "", "gemm.interpolation", axes,
+        {"16x2x32": math.log(1.0), "16x8x32": math.log(3.0), BEYOND: 1.0}, ranges={BEYOND: (0.0, 0.0)},
+    )  # fmt: skip
+    work: Work = {"m": 16, "n": np.array([1, 2, 4, 8, 16]), "k": 32, "batch": 1, "itemsize": 4}
+    np.testing.assert_allclose(evaluate(series, work), [0.5, 1, math.sqrt(3), 3, 6])
+    assert extrapolates(series, work).tolist() == [True, False, False, False, True]
+
+
 def test_beyond_the_grid_is_flagged() -> None:
     work: Work = {"m": np.array([8, 4, 1024]), "n": 1, "k": 32, "batch": 1, "itemsize": 4}
     assert extrapolates(GRID, work).tolist() == [False, True, True]
-
-
-def test_series_is_linear_in_the_sub_batch_of_one_layer() -> None:
-    series = Entry(
-        "kernels", "gemm", "", "fp32", "", "work.interpolation", {"knots": (2048.0, 8192.0)},
-        {"2048": 1.0, "8192": 3.0},
-    )  # fmt: skip
-    work: Work = {"m": 16, "n": np.array([2, 4, 5, 8, 16]), "k": 32, "batch": 1, "itemsize": 4}
-    # FLOP 1024·n: knots at n = 2 and 8; twice the last time at twice the last work
-    np.testing.assert_allclose(evaluate(series, work), [1, 1 + 2 / 3, 2, 3, 6])
 
 
 @given(st.floats(-10, 10), st.lists(st.integers(-5, 5), min_size=1, max_size=5, unique=True))

@@ -11,7 +11,6 @@ from planner.fitting.diagnostics import (
     folds,
     held_out,
     identifiable,
-    prediction_variance,
 )
 from planner.fitting.estimators import solve
 
@@ -46,17 +45,6 @@ def test_standard_errors_are_the_spread_of_repeated_fits() -> None:
     matrix, variance = covariance(FEATURES, times, solve(FEATURES, times), "relative-nnls")
     assert variance**0.5 == pytest.approx(0.03, rel=0.2)
     np.testing.assert_allclose(np.sqrt(np.diag(matrix)), draws(400).std(axis=0), rtol=0.25)
-
-
-def test_prediction_variance_of_a_line_is_the_textbook_form() -> None:
-    times = FEATURES @ THETA * np.random.default_rng(13).normal(1, 0.03, 60)
-    matrix, s2 = covariance(FEATURES, times, solve(FEATURES, times), "relative-nnls")
-    w, x, at = times**-2, FEATURES[:, 1], 5e4
-    mean = np.average(x, weights=w)
-    spread = 1 / w.sum() + (at - mean) ** 2 / np.sum(w * (x - mean) ** 2)
-    predicted = float(np.array([1, at]) @ solve(FEATURES, times))
-    got = prediction_variance(np.array([1.0, at]), matrix, s2, predicted)
-    assert got == pytest.approx(s2 * (predicted**2 + spread), rel=1e-6)
 
 
 def test_coefficient_at_its_bound_has_no_spread() -> None:
