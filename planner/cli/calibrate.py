@@ -14,6 +14,7 @@ from planner.cli import output
 from planner.cli.measure import check_device, measured
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import budget
+from planner.cli.streams import note
 from planner.cli.values import Values, from_options
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Node
@@ -51,6 +52,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         calibration = fitted_here(values, target, f"{now:%Y-%m-%d}")
     target.path.parent.mkdir(parents=True, exist_ok=True)
     write_file(target.path, write_calibration(calibration), target.force)
+    target.partial.unlink(missing_ok=True)  # only now: an interrupt while fitting must not cost the measurements
     if "json" in values:
         output.write_document(CALIBRATION.document(calibration))
     else:
@@ -120,15 +122,13 @@ def fitted_from_files(folder: Path, name: str) -> Calibration:
 
 
 def fitted_here(values: Values, target: Target, date: str) -> Calibration:
-    """Return the calibration that measuring this machine gives."""
+    """Return the calibration that measuring this machine gives; an interrupt leaves what was measured, and says so."""
     budget_s = values["budget"].value if "budget" in values else budget("--budget", OPTIONS["budget"].default)
-    measurement = measured(budget_s, target.partial)
-    provenance = Provenance(source=f"this machine: {measurement.accelerator.name}", date=date)
-    return fit_calibration(
-        measurement.samples,
-        target.name,
-        measurement.accelerator,
-        measurement.node,
-        provenance,
-        steps=measurement.steps,
-    )
+    try:
+        made = measured(budget_s, target.partial)
+        provenance = Provenance(source=f"this machine: {made.accelerator.name}", date=date)
+        return fit_calibration(made.samples, target.name, made.accelerator, made.node, provenance, steps=made.steps)
+    except KeyboardInterrupt:
+        if target.partial.exists():
+            note(f"what was measured so far is kept in {target.partial}; the same command goes on from there")
+        raise

@@ -28,17 +28,9 @@ def check_device(device: str) -> None:
 
 
 def measured(budget_s: float, partial: Path) -> Measurement:
-    """Return the measurements of this CPU, going on from ``partial`` where it holds some.
-
-    On an interrupt the measurements so far stay in ``partial``, and a note says so.
-    """
-    try:
-        with _progress(budget_s) as progress:
-            return measure_cpu(budget_s, resume=partial, progress=progress)
-    except KeyboardInterrupt:
-        if partial.exists():
-            note(f"what was measured so far is kept in {partial}; the same command goes on from there")
-        raise
+    """Return the measurements of this CPU, going on from ``partial`` where it holds some."""
+    with _progress(budget_s) as progress:
+        return measure_cpu(budget_s, resume=partial, progress=progress)
 
 
 @contextmanager

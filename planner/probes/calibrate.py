@@ -61,7 +61,7 @@ class Measurement:
 
 
 def measure_cpu(
-    budget_s: float = 55.0,
+    budget_s: float,
     *,
     resume: Path | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -73,8 +73,7 @@ def measure_cpu(
     budget_s : float
         Wall time to spend, loading PyTorch included [s].
     resume : Path, optional
-        File of partial samples: continued where circumstances agree, kept when the run is interrupted, deleted when it
-        ends well.
+        File of partial samples: continued where circumstances agree; to be deleted by the caller once the fit is safe.
     progress : callable, optional
 
     Raises
@@ -111,8 +110,6 @@ def measure_cpu(
             progress=progress,
         )
         steps = timed_steps(bench, float(samples.circumstances["reference_s"]))
-    if resume:
-        resume.unlink(missing_ok=True)
     after = cpu_steal_s()
     if steal is not None and after is not None:
         samples = replace(samples, circumstances={**samples.circumstances, "steal_during_s": f"{after - steal:.2f}"})

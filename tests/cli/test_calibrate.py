@@ -16,7 +16,8 @@ import pytest
 
 import planner
 from planner import catalog
-from planner.cli import measure
+from planner.cli import calibrate, measure
+from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.formats.calibration import read_calibration
@@ -107,6 +108,26 @@ def test_the_default_budget_leaves_time_to_fit_within_a_minute(run: Run, measuri
     assert run("calibrate", "--out", "fit.json")[0] == 0
     assert measuring == [50.0]
     assert "[default: 50s]" in run("calibrate", "--help")[1]
+
+
+def test_an_interrupt_while_fitting_keeps_the_measurements(
+    run: Run, measuring: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = Path("fit.json.partial")
+    partial.write_text("measured")
+
+    def interrupted(*_arguments: object, **_named: object) -> Calibration:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(calibrate, "fit_calibration", interrupted)
+        code, _, err = run("calibrate", "--out", "fit.json")
+    assert code == 130
+    assert "kept in fit.json.partial" in err
+    assert partial.read_text() == "measured"
+    assert run("calibrate", "--out", "fit.json")[0] == 0
+    assert not partial.exists()
+    assert len(measuring) == 2
 
 
 def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

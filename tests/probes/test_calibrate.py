@@ -131,13 +131,13 @@ def test_cut_off_and_foreign_lines_are_left_out(tmp_path: Path) -> None:
     assert len(bench.timed) <= 8
 
 
-def test_run_on_this_cpu_deletes_its_file_and_measures_peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_on_this_cpu_keeps_its_file_and_measures_peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "CpuBench", FakeBench)
     monkeypatch.setattr(calibrate, "timed_steps", lambda _bench, _quiet_s: ())
     affinity = os.sched_getaffinity(0)
     file = tmp_path / "here.jsonl"
     measurement = calibrate.measure_cpu(160.0, resume=file)
-    assert not file.exists()
+    assert file.exists()
     assert os.sched_getaffinity(0) == affinity
     assert measurement.accelerator.source.startswith("measured")
     assert measurement.node.accelerator == measurement.accelerator
