@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.costs.terms import evaluate
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
@@ -15,6 +16,7 @@ from planner.domain.scenario import Scenario
 from planner.domain.shapes import layer_parameters
 from planner.steps.intervals import NORMAL_90
 from planner.steps.predict import Evaluator
+from planner.workload.lowering import lower
 
 Make = Callable[..., Problem]
 SYNTHETIC = Settings(input="synthetic")
@@ -140,3 +142,99 @@ def test_asynchronous_intervals_are_the_linear_response(
     assert (found.update_s.value < found.iteration_s.value) == (share < 0.8)
     assert found.iteration_s.high == pytest.approx(found.iteration_s.value + half_width(timed, plan), rel=1e-6)
     assert found.update_s.high == pytest.approx(found.update_s.value + half_width(timed, plan, "update_s"), rel=1e-3)
+
+
+Errors = dict[str, tuple[float | None, float | None]]
+"""By kind of entry: error of the fit and on rows left out."""
+
+
+def with_errors(problem: Problem, errors: Errors, covariance: float) -> Problem:
+    """Return the problem with errors in its first calibration; covariances times a factor, or none."""
+
+    def changed(entry: Entry) -> Entry:
+        scaled = None
+        if covariance and entry.covariance is not None:
+            scaled = tuple(tuple(covariance * value for value in row) for row in entry.covariance)
+        error, held_out = errors.get(entry.kind, (None, None))
+        return replace(entry, covariance=scaled, error=error, held_out_error=held_out)
+
+    first, *others = problem.calibrations
+    entries = tuple(changed(entry) for entry in first.entries)
+    return replace(problem, calibrations=(replace(first, entries=entries), *others))
+
+
+def seconds_by_kind(problem: Problem, sub_batch: int) -> dict[str, float]:
+    """Return the times of a step's kernels by the kind of the entry that serves them [s], in plain loops."""
+    entries = {entry.kind: entry for entry in problem.calibrations[0].entries}
+    found = dict.fromkeys(("convolution", "gemm", "pointwise"), 0.0)
+    for calls in lower(problem.network, np.array([sub_batch])):
+        kind = calls.kind if calls.kind in found else "pointwise"
+        times = np.atleast_2d(evaluate(entries[kind], {**calls.work, "itemsize": 4}))
+        found[kind] += float((times * calls.count).sum())
+    return found
+
+
+@pytest.mark.parametrize("covariance", [0.0, 1.0])
+def test_scatter_is_common_to_an_entry_and_independent_between_entries(make_problem: Make, covariance: float) -> None:
+    """The held-out error goes before that of the fit; an entry without any adds what its covariance says."""
+    problem = make_problem(settings=SYNTHETIC)
+    errors: Errors = {"convolution": (0.01, 0.3), "gemm": (0.2, None), "pointwise": (0.1, 0.0)}
+    known = with_errors(problem, errors, covariance)
+    seconds = seconds_by_kind(problem, 8)
+    scatter = (1.25 * 0.3 * seconds["convolution"]) ** 2 + (1.25 * 0.2 * seconds["gemm"]) ** 2
+    of_coefficients = half_width(known, one()) / NORMAL_90
+    assert (of_coefficients > 0) == (covariance > 0)
+    found = Evaluator(known).describe(one())[0].iteration_s
+    assert found.value == pytest.approx(sum(seconds.values()), rel=1e-9)
+    assert found.high == pytest.approx(found.value + NORMAL_90 * math.sqrt(scatter + of_coefficients**2), rel=1e-6)
+    assert found.interval_basis == "covariance"
+
+
+def test_scatter_counts_accumulated_passes_and_stops_at_the_path(
+    make_measured: Callable[[Settings], Problem],
+) -> None:
+    """Of the backward pass that overlaps, kernels behind the first message's slot alone decide; no-overlap has all."""
+    errors: Errors = {"convolution": (None, 0.3)}
+    plan = one(nodes=4, gpus_per_node=2, accumulation_steps=3)
+    widths = {}
+    for strategy in ("wait-free", "no-overlap"):
+        problem = make_measured(Settings(input="synthetic", strategy=strategy))
+        known = with_errors(problem, errors, 1e-12)
+        found = Evaluator(known).describe(plan)[0].iteration_s
+        assert found.high is not None
+        covered = (found.high - found.value) ** 2 - half_width(known, plan) ** 2
+        widths[strategy] = math.sqrt(covered) / (NORMAL_90 * 1.25 * 0.3)
+    assert widths["no-overlap"] == pytest.approx(3 * seconds_by_kind(problem, 8)["convolution"], rel=1e-6)
+    assert 0 < widths["wait-free"] < widths["no-overlap"]
+
+
+def test_an_error_without_covariance_is_enough_and_nothing_at_all_is_not(make_problem: Make) -> None:
+    errors: Errors = {"convolution": (None, 0.1), "gemm": (None, 0.1)}
+    problem = make_problem(settings=SYNTHETIC)
+    assert Evaluator(with_errors(problem, errors, 0)).describe(one())[0].iteration_s.low is None
+    errors["pointwise"] = (0.1, None)
+    assert Evaluator(with_errors(problem, errors, 0)).describe(one())[0].iteration_s.low is not None
+
+
+def test_the_error_of_overheads_is_that_of_whole_stages(make_problem: Make, calibration: Calibration) -> None:
+    values = {"kernel_scale": 1.5, "host_s_per_call": 1e-5, "host_s_per_layer": 0.0, "exponent": 1.0}
+    overheads = Entry("overheads", "generic", "", "", "", "overheads", {}, values, held_out_error=0.2)
+    kernels = tuple(entry for entry in calibration.entries if entry.scope == "kernels")
+    problem = make_problem(calibrations=(replace(calibration, entries=(*kernels, overheads)),), settings=SYNTHETIC)
+    found = Evaluator(problem).describe(one())[0].iteration_s
+    expected = math.hypot(NORMAL_90 * 1.25 * 0.2 * found.value, half_width(problem, one()))
+    assert found.high == pytest.approx(found.value + expected, rel=1e-6)
+    unknown = replace(overheads, held_out_error=None)
+    silent = make_problem(calibrations=(replace(calibration, entries=(*kernels, unknown)),), settings=SYNTHETIC)
+    assert Evaluator(silent).describe(one())[0].iteration_s.low is None
+
+
+def test_intervals_do_not_depend_on_what_is_described_together(make_problem: Make) -> None:
+    problem = make_problem(settings=SYNTHETIC)
+    plans = [Configuration(1, 1, n, steps) for n in (1, 8, 3, 300) for steps in (1, 2)]
+    together = Evaluator(problem).describe(Configurations.of(plans))
+    alone = [Evaluator(problem).describe(Configurations.of([plan]))[0] for plan in plans]
+    for one_, other in zip(together, alone, strict=True):
+        assert one_.configuration == other.configuration
+        assert one_.iteration_s.high == pytest.approx(other.iteration_s.high, rel=1e-12)
+        assert one_.terms == other.terms

@@ -9,7 +9,9 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
+from planner.domain.scenario import Scenario
 from planner.steps.predict import Evaluator
+from planner.steps.warnings import empty_updates
 
 Make = Callable[..., Problem]
 ALONE = Configurations.of([Configuration(1, 1, 4)])
@@ -99,3 +101,25 @@ def test_a_calibrated_weight_update_says_whose_it_is(
     assert (f"optimizer_differs {optimizer}" in warned(timed, plan)) == differs
     assert f"optimizer_differs {optimizer}" not in warned(timed)  # synchronous: the device updates
     assert f"optimizer_differs {optimizer}" not in warned(problem, plan)  # specified: the bytes are right
+
+
+def test_empty_updates_are_said_with_the_mini_batch_of_the_others(make_problem: Make) -> None:
+    """One GPU, so an update is empty with probability 1 - q: those that are not hold the sub-batch."""
+    plan = Configurations.of([Configuration(1, 1, 64, mode="async"), Configuration(1, 4, 1, mode="async")])
+    slow = make_problem(scenario=Scenario("", {"update_weights": 1e-3, "sum_gradient": 1e-3}))
+    found = Evaluator(slow).describe(plan)
+    q = found[0].update_s.value / found[0].iteration_s.value if found[0].update_s else 0.0
+    assert 0 < q < 0.99
+    message = next(w.message for w in found[0].warnings if w.code == "empty_updates")
+    assert message.startswith(f"{1 - q:.2g} of all updates find no gradient")
+    assert "mean mini-batch is 64 samples" in message
+    often = make_problem(scenario=Scenario("", {"update_weights": 1e3}))
+    assert all(w.code != "empty_updates" for w in Evaluator(often).describe(plan)[1].warnings)
+
+
+@pytest.mark.parametrize(("share", "is_said"), [(0.0, False), (0.01, False), (0.011, True), (0.9, True)])
+def test_a_hundredth_of_empty_updates_is_not_worth_a_word(share: float, *, is_said: bool) -> None:
+    found = empty_updates(share, 50.0)
+    assert bool(found) == is_said
+    if is_said:
+        assert f"{50 / (1 - share):.4g} samples" in found[0].message
