@@ -94,6 +94,7 @@ def test_equal_epochs_are_ranked_by_staleness_and_said_to_be_equal() -> None:
     assert "smaller staleness" in first.why
 
 
+@pytest.mark.live
 def test_synchronous_resnet50_is_answered_quickly() -> None:
     request = SpaceRequest(1024)
     case = problem(network="resnet50", cluster="dgx1-v100")
