@@ -63,8 +63,23 @@ class Site:
         return self.output_elements * self.inputs[0][-1] if self.layer.kind == "linear" else 0
 
 
+_MOST_KEPT = 8
+_KEPT: dict[int, tuple[Network, tuple[Site, ...]]] = {}
+"""Sites of the networks asked for last, by identity: a network is not hashable, and holding it keeps its identity."""
+
+
 def sites(network: Network) -> tuple[Site, ...]:
     """Return every layer at its place; ParameterError where a layer cannot read what it is given."""
+    kept = _KEPT.get(id(network))
+    if kept is None:
+        kept = (network, _sites(network))
+        while len(_KEPT) >= _MOST_KEPT:
+            del _KEPT[next(iter(_KEPT))]
+        _KEPT[id(network)] = kept
+    return kept[1]
+
+
+def _sites(network: Network) -> tuple[Site, ...]:
     shapes = layer_shapes(network)
     parameters = layer_parameters(network).tolist()
     reads = Counter(source for layer in network.layers for source in layer.inputs)
