@@ -16,13 +16,17 @@ from planner.fitting.overheads import fit_overheads
 
 __all__ = ["Provenance", "fit_calibration"]
 
+WARNING = "warning"
+"""Circumstance of samples that becomes a warning of the calibration."""
+
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Where samples come from: origin and source of the figures, date, the cluster of collectives, circumstances.
 
     What is left empty is taken from the circumstances of the samples (keys ``origin``, ``source``, ``date``,
-    ``cluster``; the others are the environment); the origin is else ``measured``.
+    ``cluster``; the others are the environment, but ``warning``, a sentence for whoever uses the calibration); the
+    origin is else ``measured``.
     """
 
     origin: str = ""
@@ -89,12 +93,12 @@ def fit_calibration(
         provenance.date,
         provenance.environment,
         tuple(sorted({str(group) for group in samples.text["group"] if group})),
-        _warnings(kernels.missing + few, len(kernels.rejected), samples.size),
+        _warnings(samples.circumstances.get(WARNING, ""), kernels.missing + few, len(kernels.rejected), samples.size),
     )
 
 
 def _completed(given: Provenance, circumstances: Mapping[str, str]) -> Provenance:
-    rest = dict(circumstances)
+    rest = {key: value for key, value in circumstances.items() if key != WARNING}
     origin, source, date, cluster = (rest.pop(key, "") for key in ("origin", "source", "date", "cluster"))
     return Provenance(
         given.origin or origin or "measured",
@@ -105,6 +109,7 @@ def _completed(given: Provenance, circumstances: Mapping[str, str]) -> Provenanc
     )
 
 
-def _warnings(missing: tuple[str, ...], rejected: int, size: int) -> tuple[str, ...]:
+def _warnings(given: str, missing: tuple[str, ...], rejected: int, size: int) -> tuple[str, ...]:
+    stated = (given,) if given else ()
     dropped = (f"{rejected} of {size} rows rejected",) if rejected else ()
-    return (*(f"not fitted: {sentence}" for sentence in missing), *dropped)
+    return (*stated, *(f"not fitted: {sentence}" for sentence in missing), *dropped)

@@ -29,6 +29,13 @@ def test_calibration_says_what_it_saw_and_what_it_left_out() -> None:
     assert {entry.origin for entry in calibration.entries} == {"published"}
 
 
+def test_warning_of_the_samples_comes_first() -> None:
+    samples = Samples.from_rows(list(ROWS), {"warning": "mind the cold", "threads": "1"})
+    calibration = fit_calibration(samples, "mine", GPU, NODE)
+    assert calibration.warnings == ("mind the cold", "1 of 5 rows rejected")
+    assert calibration.environment == {"threads": "1"}
+
+
 def test_given_provenance_wins() -> None:
     calibration = fit_calibration(Samples.from_rows(list(ROWS), {}), "mine", GPU, NODE, Provenance(cluster="c"))
     assert (calibration.cluster, calibration.origin) == ("c", "measured")
