@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.formats.samples import read_samples
+from planner.formats.samples import read_sample_files, read_samples
 from validation.convert_kernels import main
 
 CONVOLUTION = """gpu,N,C,H,W,K,R,S,pad_h,pad_w,stride_h,stride_w,precision,direction,time_ms,application
@@ -44,6 +44,15 @@ def test_published_tables_become_samples(tmp_path: Path) -> None:
     assert [gemm.number[name].tolist() for name in ("m", "n", "k")] == [[1760], [16], [2048]]
     pointwise = read_samples(tmp_path / "out" / "pointwise.csv")
     assert pointwise.number["bytes"].tolist() == [3 * 4 * 50000, 2 * 4 * 50000]
+
+
+def test_converted_files_are_read_together_for_one_fit(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    main(["--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    together = read_sample_files(sorted((tmp_path / "out").glob("*.csv")))
+    assert together.size == 5
+    assert [together.circumstances["source"].count(f"{name} (") for name in ("DeepBench", "NeuSight")] == [1, 1]
+    assert together.circumstances["warning"].startswith("FP16 training is predicted too fast")
 
 
 def test_missing_table_says_where_to_get_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
