@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from planner.costs.roofline import ridge_flop_per_byte
-from planner.costs.terms import evaluate
+from planner.costs.terms import Work, evaluate
 from planner.costs.work import flop, moved_bytes
 from planner.domain.calibration import Entry
 from planner.errors import ParameterError
@@ -27,7 +27,7 @@ def test_times_bend_at_the_ridge(peak: float, bandwidth: float, ridge: float) ->
         {"calls": 0.0, "roofline_s": 1.0},
     )  # fmt: skip
     side = np.array([0.5, 0.98, 1.02, 2]) * 6 * ridge
-    work = {"m": side, "n": side, "k": side, "batch": 1, "itemsize": 4}
+    work: Work = {"m": side, "n": side, "k": side, "batch": 1, "itemsize": 4}
     times, by_flop, by_bytes = evaluate(roofline, work), flop(work) / peak, moved_bytes(work) / bandwidth
     np.testing.assert_allclose(times, [*by_bytes[:2], *by_flop[2:]])
 

@@ -194,11 +194,12 @@ def test_class_without_rows_costs_what_the_dearest_class_does() -> None:
     assert {"flop_other", "flop_1x1_strided"} <= set(entry.fixed)
     assert entry.coefficients["flop_other"] == entry.coefficients["flop_1x1"] == pytest.approx(2e-13, rel=1e-3)
     # half the rate of 5 x 5, which took no part: dear, never cheap, and said to lie outside
-    work = work_of(Samples.from_rows(rows(5), {}), "convolution")
-    share = evaluate(entry, work) / Samples.from_rows(rows(5), {}).time_s
+    samples = Samples.from_rows(list(rows(5)), {})
+    work = work_of(samples, "convolution")
+    share = evaluate(entry, work) / samples.time_s
     assert 1 < share.max() <= 2
     assert extrapolates(entry, work).all()
-    assert entry.ranges["flop_other"] == (0, 0)
+    assert entry.ranges["flop_other"] == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("most", [1, 4])
@@ -207,8 +208,8 @@ def test_more_groups_than_were_seen_are_extrapolated(most: int) -> None:
     rows = [convolution(n, c, 3, 1e-5 + n * c * 1e-7 / g, groups=g) for n, c, g in shapes]
     entry = only(fit(rows), "convolution")
     calls = [convolution(4, 64, 3, groups=g) for g in (1, 4, 32)]
-    work = work_of(Samples.from_rows(calls, {}), "convolution")
-    assert entry.ranges["groups"] == (1, most)
+    work = work_of(Samples.from_rows(list(calls), {}), "convolution")
+    assert entry.ranges["groups"] == (1.0, float(most))
     assert extrapolates(entry, work).tolist() == [False, most < 4, True]
 
 
