@@ -113,6 +113,23 @@ def test_describe_equals_evaluate(make_problem: Make, every_configuration: Confi
         assert prediction.memory_bytes["total"] == many.memory_bytes[i]
 
 
+def test_plans_that_share_their_sub_batches_share_the_work(
+    make_problem: Make, every_configuration: Configurations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Describing lowers the network once a precision and mode, whatever the number of plans."""
+    evaluator = Evaluator(make_problem())
+    evaluator.evaluate(every_configuration)
+    lowered = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        lowered.append(arguments)
+        return lower(*arguments, **options)
+
+    monkeypatch.setattr("planner.steps.compute.lower", counted)
+    evaluator.describe(every_configuration)
+    assert len(lowered) == 2 * 2
+
+
 def test_exposed_terms_add_up_to_their_period(make_problem: Make, every_configuration: Configurations) -> None:
     for prediction in Evaluator(make_problem()).describe(every_configuration):
         periods = {"step": prediction.iteration_s, "gpu": prediction.iteration_s, "update": prediction.update_s}
