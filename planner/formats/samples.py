@@ -84,18 +84,20 @@ def read_sample_files(paths: Sequence[Path]) -> Samples:
         A file is wrong, or was measured under other circumstances than one before it.
     """
     whole = read_samples(paths[0])
-    found = {key: (value, paths[0]) for key, value in whole.circumstances.items()}
+    first = dict.fromkeys(whole.circumstances, paths[0])
+    values = {key: [value] for key, value in whole.circumstances.items()}
     for path in paths[1:]:
         part = read_samples(path)
         for key, value in part.circumstances.items():
-            known, first = found.setdefault(key, (value, path))
-            if known != value and key not in MAY_DIFFER:
-                rule = f"circumstance must be {known!r}, as in {first}, got {value!r}"
+            known = values.setdefault(key, [value])
+            if value not in known and key not in MAY_DIFFER:
+                rule = f"circumstance must be {known[0]!r}, as in {first[key]}, got {value!r}"
                 raise InputFileError(str(path), f"{rule}; fit files of unlike circumstances apart", key)
-            if value not in known.split("; "):
-                found[key] = (f"{known}; {value}", first)
+            first.setdefault(key, path)
+            if value not in known:
+                known.append(value)
         whole = whole.joined(part)
-    return replace(whole, circumstances={key: value for key, (value, _) in found.items()})
+    return replace(whole, circumstances={key: "; ".join(known) for key, known in values.items()})
 
 
 def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:

@@ -145,6 +145,12 @@ def test_files_of_like_circumstances_are_joined(tmp_path: Path) -> None:
     assert dict(joined.circumstances) == known
 
 
+def test_a_value_with_a_semicolon_is_joined_once(tmp_path: Path) -> None:
+    line = "# source: one; two\n"
+    joined = read_sample_files(files(tmp_path, line, line, line))
+    assert dict(joined.circumstances) == {"source": "one; two"}
+
+
 @pytest.mark.parametrize("key", ["device", "threads", "framework", "cudnn", "origin"])
 def test_files_of_unlike_circumstances_are_refused(tmp_path: Path, key: str) -> None:
     paths = files(tmp_path, "", f"# {key}: one\n", f"# {key}: other\n")
