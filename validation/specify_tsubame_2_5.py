@@ -13,7 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.catalog import find_cluster
-from planner.costs.specified import specified_collective, specified_copy, specified_entry, specified_host
+from planner.costs.specified import (
+    specified_collective,
+    specified_copy,
+    specified_entry,
+    specified_host,
+    specified_host_collective,
+)
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster
 from planner.formats.calibration import write_calibration
@@ -32,14 +38,16 @@ def entries(cluster: Cluster) -> Iterator[Entry]:
     if traffic is not None:
         yield replace(traffic, kind="pointwise", precision="any")
     yield specified_collective(cluster)
-    hosts = (specified_host(cluster, kind) for kind in ("update_gradient", "sum_gradient", "update_weights"))
+    yield specified_host_collective(cluster)
+    kinds = ("update_gradient", "sum_gradient", "update_weights")
+    hosts = (specified_host(cluster, kind, "sgd-momentum") for kind in kinds)
     yield from (entry for entry in (specified_copy(cluster), *hosts) if entry is not None)
 
 
-def main() -> None:
-    """Write the file."""
+def calibration() -> Calibration:
+    """Return the calibration."""
     cluster = find_cluster("tsubame-2.5")
-    made = Calibration(
+    return Calibration(
         "tsubame-2.5",
         cluster.node.accelerator.name,
         tuple(entries(cluster)),
@@ -47,8 +55,12 @@ def main() -> None:
         origin="specified",
         source=cluster.node.accelerator.source,
     )
+
+
+def main() -> None:
+    """Write the file."""
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "calibrations" / "tsubame-2.5.json"
-    write_file(path, write_calibration(made), force=True)
+    write_file(path, write_calibration(calibration()), force=True)
 
 
 if __name__ == "__main__":
