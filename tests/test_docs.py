@@ -61,14 +61,7 @@ def test_readme_shows_commands() -> None:
 
 @pytest.mark.parametrize(("command", "expected"), BLOCKS, ids=[command for command, _ in BLOCKS])
 def test_readme_output_is_what_the_command_prints(command: str, expected: str, tmp_path: Path) -> None:
-    words = shlex.split(command)
-    assert words[0] == "planner"
-    environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1", "XDG_DATA_HOME": str(tmp_path)}
-    run = subprocess.run(
-        [PLANNER, *words[1:]], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert [line.rstrip() for line in run.stdout.splitlines()] == [line.rstrip() for line in expected.splitlines()]
+    assert printed(command, tmp_path) == expected
 
 
 def test_blocks_are_found_where_they_are() -> None:
