@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.kernels import TRAFFIC_KINDS
+from planner.domain.kernels import DIRECTIONS, KINDS, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 from planner.errors import InputFileError, VersionError, nearest_name
@@ -42,6 +42,15 @@ _DERIVED = ("traffic", "fixed_bytes", *_SIDES["stride"], *_SIDES["padding"])
 _PLAIN = tuple(name for name in NUMBER_COLUMNS if name not in _DERIVED)
 _FRACTIONS = ("time_s", "spread_s", "passes", "bytes")
 _ABOVE_ZERO = ("time_s",)
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_receive")
+_WORDS = {
+    "kind": (*KINDS, "pointwise", *COLLECTIVES),
+    "direction": ("", *DIRECTIONS),
+    "precision": ("", "any", *PRECISIONS),
+}
+"""Columns of words -> those words; ``pointwise`` stands for any kind whose work is bytes."""
+_QUOTED = re.compile(r'(?:\A|(?<=[,\r\n]))"[^"]*(?:""[^"]*)*"(?=[,\r\n]|\Z)')
+"""A cell in quotes, which are doubled inside."""
 MAY_DIFFER = frozenset(
     {"date", "design", "host", "load_average", "notes", "reference_s", "source", "steal_during_s", "steal_s"}
 )
@@ -62,6 +71,7 @@ def read_samples(path: Path | str) -> Samples:
     """
     name = str(path)
     circumstances, body, skipped = _comments(read_text(path), name)
+    _check_quotes(body, name, skipped)
     table = parse_table(body, name, skipped)
     _check_header(table, name, skipped + 1)
     text = {column: table.columns.get(column, _empty(table)) for column in TEXT_COLUMNS}
@@ -69,6 +79,8 @@ def read_samples(path: Path | str) -> Samples:
     for column, sides in _SIDES.items():
         number |= zip(sides, _pairs(table, column, name), strict=True)
     _refuse(text["kind"] == "", table, name, "kind", "given")
+    for column, known in _WORDS.items():
+        _check_words(table, column, known, name)
     number |= _traffic(text, number, _numbers(table, "passes", name), table, name)
     return Samples(text, {column: number[column] for column in NUMBER_COLUMNS}, circumstances)
 
@@ -133,6 +145,17 @@ def _check_header(table: TextTable, path: str, line: int) -> None:
             raise InputFileError(path, f"column {column} must be given, got nothing", f"line {line}")
 
 
+def _check_quotes(body: str, path: str, skipped: int) -> None:
+    """Refuse a quote that opens or closes no cell: a reader of CSV would take what follows it for one cell."""
+    rest = _QUOTED.sub(lambda cell: "\n" * cell[0].count("\n"), body)
+    at = rest.find('"')
+    if at >= 0:
+        begin = max(rest.rfind(mark, 0, at) for mark in ",\n") + 1
+        cell = re.split(r"[,\r\n]", rest[begin:], maxsplit=1)[0]
+        rule = "quotes must enclose a whole cell, and be doubled inside it"
+        raise InputFileError(path, f"{rule}, got {cell!r}", f"line {skipped + 1 + rest.count(chr(10), 0, at)}")
+
+
 def _empty(table: TextTable) -> NDArray[np.str_]:
     return np.full(table.lines.size, "", dtype=np.str_)
 
@@ -143,6 +166,18 @@ def _refuse(wrong: BoolArray, table: TextTable, path: str, column: str, rule: st
     if bad.size:
         cell = str(table.columns.get(column, _empty(table))[bad[0]])
         raise InputFileError(path, f"{column} must be {rule}, got {cell!r}", f"line {table.lines[bad[0]]}")
+
+
+def _check_words(table: TextTable, column: str, known: tuple[str, ...], path: str) -> None:
+    """Raise InputFileError at the first row whose word is not known, offering the nearest."""
+    cells = table.columns.get(column, _empty(table))
+    bad = np.flatnonzero(~np.isin(cells, known))
+    if bad.size:
+        cell, words = str(cells[bad[0]]), [word for word in known if word]
+        near = nearest_name(cell, words)
+        guess = f"; did you mean {near!r}?" if near else ""
+        problem = f"{column} must be one of {', '.join(words)}, got {cell!r}{guess}"
+        raise InputFileError(path, problem, f"line {table.lines[bad[0]]}")
 
 
 def _numbers(table: TextTable, column: str, path: str) -> FloatArray:

@@ -99,7 +99,10 @@ ROWS = "kind,direction,precision,m,elements,passes,bytes,stride,time_s\n"
         (HEAD + "# host: c\n", "line 3", "comment must be given once, got 'host' again"),
         ("# planner/samples 0\nkind,time_s\n", "line 1", "first line must be"),
         (HEAD, "line 2", "header must follow"),
-        (HEAD + 'kind,notes,time_s\ngemm,"cut', "line 3 or later", "text must be CSV"),
+        (HEAD + 'kind,notes,time_s\ngemm,"cut', "line 4", "quotes must enclose a whole cell.*got '\"cut'"),
+        (HEAD + 'kind,notes,time_s\ngemm,"cut,1\ngemm,"b",2\n', "line 4", "quotes must enclose.*got '\"cut'"),
+        (HEAD + 'kind,notes,time_s\ngemm,"a\nb",1\ngemm,a"b,2\n', "line 6", "quotes must .*got 'a\"b'"),
+        (HEAD + 'kind,notes,time_s\ngemm,"a"b,1\n', "line 4", "quotes must enclose a whole cell"),
         (HEAD + "\n", "line 3", "header must name each column once, got a column without a name"),
         (HEAD + "kind,tim_s\n", "line 3", "column must be a known one, got 'tim_s'; did you mean 'time_s'"),
         (HEAD + "kind,m\n", "line 3", "column time_s must be given"),
@@ -116,6 +119,14 @@ ROWS = "kind,direction,precision,m,elements,passes,bytes,stride,time_s\n"
         (HEAD + ROWS + "gemm,,,,,,,2x,1\n", "line 4", "stride must be a whole number.*HxW, got '2x'"),
         (HEAD + ROWS + "gemm,,,,,,,2*2,1\n", "line 4", "stride must be a whole number.*HxW"),
         (HEAD + ROWS + ",,,,,,,,1\n", "line 4", "kind must be given"),
+        (
+            HEAD + ROWS + "gemm,,,,,,,,1\ngem,,,,,,,,1\n",
+            "line 5",
+            "kind must be one of gemm.*'gem'; did you mean",
+        ),
+        (HEAD + ROWS + "fft,,,,,,,,1\n", "line 4", "kind must be one of gemm, convolution.*got 'fft'$"),
+        (HEAD + ROWS + "gemm,foward,,,,,,,1\n", "line 4", "direction must be one of.*did you mean 'forward'"),
+        (HEAD + ROWS + "gemm,,fp132,,,,,,1\n", "line 4", "precision must be one of any, fp32.*you mean 'fp32'"),
         (HEAD + ROWS + "copy,,,,10,,,,1\n", "line 4", "passes must be given with elements, unless bytes is given"),
         (HEAD + ROWS + "copy,,fp32,,10,2,79,,1\n", "line 4", "bytes must be at least passes x elements"),
         (HEAD + ROWS + "gemm,,,,,,,,1,1\n", "line 4", "row must have at most 9 cells"),
@@ -163,6 +174,11 @@ def test_files_of_unlike_circumstances_are_refused(tmp_path: Path, key: str) -> 
 def test_newer_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VersionError, match="version must be at most 1, got 2; the file is newer"):
         read(tmp_path, "# planner/samples 2\nwhatever\n")
+
+
+def test_quotes_inside_quoted_cells_are_doubled(tmp_path: Path) -> None:
+    samples = read(tmp_path, HEAD + 'notes,kind,time_s\n"a ""b"", c",gemm,1\n"",gemm,2\n')
+    assert list(samples.text["notes"]) == ['a "b", c', ""]
 
 
 def test_header_without_rows_is_no_sample(tmp_path: Path) -> None:
