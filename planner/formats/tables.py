@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import io
-from collections.abc import Mapping
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +16,12 @@ from numpy.typing import NDArray
 from planner.domain.arrays import FloatArray, IntArray
 from planner.errors import InputFileError
 
-__all__ = ["TextTable", "parse_table", "to_numbers", "write_table"]
+__all__ = ["TextTable", "lines_of", "parse_table", "rows_of", "to_numbers", "write_table"]
+
+LONGEST_LINE = 2**20
+"""Characters; a table of so long lines is something else."""
+MOST_LINES_OF_A_ROW = 64
+"""How far a quoted cell may reach over lines: a quote that never closes must not swallow the rest of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +95,57 @@ def write_table(columns: Mapping[str, list[str]]) -> str:
     import pandas as pd  # noqa: PLC0415 - heavy, and only sample files need it
 
     return str(pd.DataFrame(dict(columns)).to_csv(index=False, lineterminator="\n"))
+
+
+def lines_of(file: TextIO) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file with their numbers, from 1; of one over LONGEST_LINE, its first LONGEST_LINE + 1."""
+    for number in itertools.count(1):
+        line = file.readline(LONGEST_LINE + 1)
+        if not line:
+            return
+        rest = line
+        while len(rest) > LONGEST_LINE and not rest.endswith("\n"):
+            rest = file.readline(LONGEST_LINE + 1)
+        yield number, line
+
+
+def rows_of(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str] | str]]:
+    """Yield the line on which each row of a CSV starts, with its cells, or with the reason why it has none.
+
+    Unlike :func:`parse_table`, this holds one row at a time, and a broken row costs no other.
+    """
+    ahead: deque[tuple[int, str]] = deque()
+    while True:
+        number, line = ahead.popleft() if ahead else next(lines, (0, ""))
+        if not line:
+            return
+        if len(line) > LONGEST_LINE:
+            yield number, f"line must be of at most {LONGEST_LINE:,} characters, got more"
+        elif "\ufffd" in line:
+            yield number, "text must be UTF-8, got a wrong byte"
+        else:
+            cells = _closed_row(line, ahead, lines) if line.count('"') % 2 else _cells(line)
+            yield number, "quotes must enclose a whole cell, got one that does not" if cells is None else cells
+
+
+def _cells(text: str) -> list[str] | None:
+    try:
+        return [cell.strip() for cell in next(csv.reader(io.StringIO(text), strict=True))]
+    except csv.Error:
+        return None
+
+
+def _closed_row(line: str, ahead: deque[tuple[int, str]], lines: Iterator[tuple[int, str]]) -> list[str] | None:
+    """Return the cells of a row whose last quote closes on a later line, or None; takes those lines from ``ahead``."""
+    for count in range(MOST_LINES_OF_A_ROW):
+        if count == len(ahead):
+            ahead.extend(itertools.islice(lines, 1))
+        if count == len(ahead) or len(line) > LONGEST_LINE:
+            return None
+        line += ahead[count][1]
+        if line.count('"') % 2 == 0:
+            cells = _cells(line)
+            for _ in range(count + 1 if cells else 0):
+                ahead.popleft()
+            return cells
+    return None

@@ -16,6 +16,7 @@ import pytest
 
 from planner.errors import InputFileError
 from planner.formats.cluster import read_cluster
+from planner.formats.runs import read_runs
 from planner.formats.samples import read_samples
 from planner.formats.schemas import KINDS
 
@@ -44,7 +45,7 @@ def name(place: tuple[str | int, ...]) -> str:
 
 
 def test_every_kind_has_an_example() -> None:
-    assert {path.parent.parent.name for path in ASSETS.glob("*/v1/*")} == {*KINDS, "samples"}
+    assert {path.parent.parent.name for path in ASSETS.glob("*/v1/*")} == {*KINDS, "runs", "samples"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.parent.name)
@@ -99,6 +100,7 @@ def test_truncated_file_is_refused_with_a_line(path: Path, tmp_path: Path) -> No
         KINDS[path.parent.parent.name].read(cut)
 
 
-def test_kept_samples_and_cluster_read() -> None:
+def test_kept_samples_runs_and_cluster_read() -> None:
     assert read_samples(ASSETS / "samples" / "v1" / "example.csv").size == 6
+    assert len(read_runs(ASSETS / "runs" / "v1" / "example.csv").rows) == 4
     assert read_cluster(ASSETS / "cluster" / "v1" / "example.toml", lambda _: pytest.fail("is described")).nodes == 48

@@ -1,0 +1,241 @@
+"""Training runs, measured or wanted: one record a row of a runs file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from planner.domain.arrays import check_count
+from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, STRATEGIES
+from planner.domain.precision import PRECISIONS
+from planner.errors import ParameterError, nearest_name
+
+__all__ = ["CHOICES", "METRICS", "RECOMPUTE", "STATUSES", "RefusedRow", "Run", "Runs"]
+
+METRICS = ("iteration_s", "update_s", "samples_per_s", "epoch_s", "mini_batch_mean", "staleness_mean")
+"""What a value is: seconds of one update (asynchronous: of the GPU thread), seconds of the update thread, a rate of the
+whole job, seconds of an epoch, and the means of two random variables."""
+ASYNCHRONOUS_METRICS = ("update_s", "staleness_mean")
+STATUSES = ("ok", "out_of_memory")
+RECOMPUTE = ("none", "selective", "full")
+INPUTS = ("synthetic", "storage")
+MOST_SHARDED = 3
+CHOICES = {
+    "metric": METRICS, "precision": tuple(PRECISIONS), "mode": MODES, "recompute": RECOMPUTE, "status": STATUSES,
+    "strategy": STRATEGIES, "input": INPUTS, "optimizer": ("", *OPTIMIZERS),
+}  # fmt: skip
+"""Fields of a run whose values are words -> those words."""
+_DEGREES = ("nodes", "tensor_parallel", "pipeline_parallel", "virtual_stages")
+_MAY_BE_OPEN = ("gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps", "data_parallel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One training run: its plan and what was measured of it.
+
+    mini_batch = data_parallel x sub_batch x accumulation_steps, and data_parallel x tensor_parallel x
+    pipeline_parallel = GPUs. What these leave open is derived when the record is made; ``accumulation_steps`` is 1
+    where two are open. Without ``gpus_per_node`` the GPUs are all those of a node: the numbers that depend on it stay
+    None until :meth:`on` is told how many that is.
+
+    Attributes
+    ----------
+    id, network, cluster, metric : str
+        ``network`` and ``cluster`` are names or paths as written; paths of clusters start from the file of runs.
+    value : float or None
+        In the unit of ``metric``; None of a wanted run, and where memory did not suffice.
+    mini_batch : int or None
+        Asynchronous: samples of one gradient of each GPU, since what stands behind an update is random.
+    optimizer : str
+        Empty for the default of the network.
+    input : {"synthetic", "storage"}
+        Derived: an epoch reads its samples from storage, other metrics do without.
+    placement : tuple of int
+        GPUs on each node where that is stated. ``gpus_per_node`` is then the largest.
+    line : int
+        Where the run stands in its file; 0 outside files.
+
+    Raises
+    ------
+    ParameterError
+        A value against its rule, or values that contradict each other.
+    """
+
+    id: str
+    network: str
+    cluster: str
+    metric: str
+    value: float | None = None
+    nodes: int = 1
+    gpus_per_node: int | None = None
+    mini_batch: int | None = None
+    sub_batch: int | None = None
+    accumulation_steps: int | None = None
+    precision: str = "fp32"
+    mode: str = "sync"
+    data_parallel: int | None = None
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    virtual_stages: int = 1
+    recompute: str = "none"
+    sharding: int = 0
+    optimizer: str = ""
+    framework: str = "pytorch"
+    framework_version: str = ""
+    status: str = "ok"
+    input: str = ""
+    strategy: str = "wait-free"
+    dataset: str = ""
+    source: str = ""
+    group: str = ""
+    notes: str = ""
+    placement: tuple[int, ...] = ()
+    line: int = 0
+
+    def __post_init__(self) -> None:
+        for what in ("id", "network", "cluster"):
+            if not getattr(self, what):
+                raise ParameterError(what, "given", "nothing")
+        if not self.input:
+            self._set("input", "storage" if self.metric == "epoch_s" else "synthetic")
+        self._check_words()
+        self._check_numbers()
+        self._place()
+        self._check_plan()
+        self._derive()
+
+    @property
+    def gpus(self) -> int | None:
+        """Accelerators in all; None where the GPUs of a node are not known yet."""
+        if self.placement:
+            return sum(self.placement)
+        return None if self.gpus_per_node is None else self.nodes * self.gpus_per_node
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether the nodes hold unequal numbers of GPUs."""
+        return len(set(self.placement)) > 1
+
+    def on(self, gpus_of_a_node: int) -> Run:
+        """Return the run with every number known, on nodes of so many GPUs.
+
+        Raises
+        ------
+        ParameterError
+            The numbers contradict each other on such nodes.
+        """
+        return self if self.gpus_per_node is not None else replace(self, gpus_per_node=gpus_of_a_node)
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_words(self) -> None:
+        for what, words in CHOICES.items():
+            word = getattr(self, what)
+            if word not in words:
+                near = nearest_name(word, words)
+                listing = ", ".join(word for word in words if word)
+                raise ParameterError(what, f"one of {listing}", word, f"did you mean {near!r}?" if near else "")
+
+    def _check_numbers(self) -> None:
+        for what in _DEGREES:
+            check_count(what, getattr(self, what))
+        for what in _MAY_BE_OPEN:
+            if getattr(self, what) is not None:
+                check_count(what, getattr(self, what))
+        check_count("sharding", self.sharding, least=0, most=MOST_SHARDED)
+        if self.value is not None and not (math.isfinite(self.value) and self.value > 0):
+            raise ParameterError("value", "a finite number above 0", self.value)
+
+    def _place(self) -> None:
+        if not self.placement:
+            return
+        for count in self.placement:
+            check_count("placement", count)
+        written = "+".join(str(count) for count in self.placement)
+        if len(self.placement) != self.nodes:
+            rule = f"of {self.nodes} nodes, as nodes says"
+            raise ParameterError("placement", rule, written)
+        if self.gpus_per_node not in (None, max(self.placement)):
+            raise ParameterError("gpus_per_node", f"the largest of placement {written}", self.gpus_per_node)
+        self._set("gpus_per_node", max(self.placement))
+
+    def _check_plan(self) -> None:
+        if self.virtual_stages > 1 and self.pipeline_parallel == 1:
+            raise ParameterError("virtual_stages", "1 where pipeline_parallel is 1", self.virtual_stages)
+        if self.mode == "sync":
+            if self.metric in ASYNCHRONOUS_METRICS:
+                raise ParameterError("metric", "one of a synchronous run where mode is sync", self.metric)
+            return
+        for what in ("accumulation_steps", "tensor_parallel", "pipeline_parallel"):
+            if getattr(self, what) not in (None, 1):
+                raise ParameterError(what, "1 where mode is async", getattr(self, what))
+
+    def _derive(self) -> None:
+        self._derive_data_parallel()
+        if self.mini_batch is None and self.sub_batch is None:
+            raise ParameterError("sub_batch", "given, or mini_batch", "nothing")
+        if self.data_parallel is None:
+            return
+        open_ones = [what for what in _MAY_BE_OPEN[1:4] if getattr(self, what) is None]
+        if self.accumulation_steps is None and (len(open_ones) > 1 or self.mode == "async"):
+            self._set("accumulation_steps", 1)
+        if self.mini_batch is None:
+            self._set("mini_batch", self._product("data_parallel", "sub_batch", "accumulation_steps"))
+        elif self.sub_batch is None:
+            self._set("sub_batch", self._quotient("data_parallel", "accumulation_steps"))
+        elif self.accumulation_steps is None:
+            self._set("accumulation_steps", self._quotient("data_parallel", "sub_batch"))
+        self._check_mini_batch()
+
+    def _derive_data_parallel(self) -> None:
+        model = self.tensor_parallel * self.pipeline_parallel
+        if self.data_parallel is None and self.gpus is not None:
+            if self.gpus % model:
+                rule = f"a multiple of tensor_parallel x pipeline_parallel = {model}"
+                raise ParameterError("the number of GPUs", rule, self.gpus)
+            self._set("data_parallel", self.gpus // model)
+        elif self.data_parallel is None and None not in (self.mini_batch, self.sub_batch, self.accumulation_steps):
+            self._set("data_parallel", self._quotient("sub_batch", "accumulation_steps"))
+        elif self.data_parallel is not None and self.gpus not in (None, self.data_parallel * model):
+            rule = f"data_parallel x tensor_parallel x pipeline_parallel = {self.data_parallel * model}"
+            raise ParameterError("the number of GPUs", rule, self.gpus)
+
+    def _product(self, *names: str) -> int:
+        return math.prod(int(getattr(self, name)) for name in names)
+
+    def _quotient(self, *names: str) -> int:
+        divisor = self._product(*names)
+        quotient, rest = divmod(self._product("mini_batch"), divisor)
+        if rest:
+            raise ParameterError("mini_batch", f"a multiple of {' x '.join(names)} = {divisor}", self.mini_batch)
+        return quotient
+
+    def _check_mini_batch(self) -> None:
+        product = self._product("data_parallel", "sub_batch", "accumulation_steps")
+        if product > LARGEST_MINI_BATCH:
+            raise ParameterError("mini_batch", f"at most {LARGEST_MINI_BATCH:,} samples", product)
+        if self.mini_batch != product:
+            rule = f"data_parallel x sub_batch x accumulation_steps = {product}"
+            raise ParameterError("mini_batch", rule, self.mini_batch)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A row that is no run, where it stands, and why in one sentence."""
+
+    line: int
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs of a file in its order, and the rows that are none.
+
+    ``omitted`` counts refused rows beyond those listed: a broken file of gigabytes should not fill the memory.
+    """
+
+    rows: tuple[Run, ...]
+    refused: tuple[RefusedRow, ...] = ()
+    omitted: int = 0

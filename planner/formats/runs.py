@@ -1,0 +1,237 @@
+"""Run files (CSV): one measured or wanted training run a row.
+
+The first line is the header; a line ``# planner/runs 1`` before it is accepted. Columns stand in any order, and one
+that is absent is empty. A row that is wrong is refused with its line and costs no other row.
+
+History, newest first
+---------------------
+1 : first version.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from planner.domain.runs import RefusedRow, Run, Runs
+from planner.errors import InputFileError, ParameterError, VersionError, nearest_name
+from planner.formats.tables import lines_of, rows_of, write_table
+
+__all__ = ["COLUMNS", "VERSION", "NoRunError", "read_runs", "run_of", "write_runs"]
+
+VERSION = 1
+OPTIONAL = ("input", "strategy", "framework_version", "dataset", "placement")
+COLUMNS = (
+    "id", "source", "network", "cluster", "nodes", "gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps",
+    "precision", "mode", "data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_stages", "recompute",
+    "sharding", "optimizer", "framework", "metric", "value", "status", "group", "notes", *OPTIONAL,
+)  # fmt: skip
+REQUIRED = ("id", "network", "cluster", "metric")
+WHOLE = (
+    "nodes", "gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps", "data_parallel", "tensor_parallel",
+    "pipeline_parallel", "virtual_stages", "sharding",
+)  # fmt: skip
+MOST_LISTED = 100_000
+"""Refused rows that are listed; more are counted."""
+LONGEST_REASON = 300
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+PLACEMENT = re.compile(r"\d{1,9}(\+\d{1,9})*", re.ASCII)
+
+
+class NoRunError(InputFileError):
+    """No row of a file of runs can be read; ``runs`` says why, row by row."""
+
+    def __init__(self, path: str, runs: Runs) -> None:
+        if runs.refused:
+            first = runs.refused[0]
+            found = f"{len(runs.refused) + runs.omitted:,} refused rows, the first because {first.reason}"
+            super().__init__(path, f"file must hold a run that can be read, got {found}", f"line {first.line}")
+        else:
+            super().__init__(path, "file must hold a run, got a header alone")
+        self.runs = runs
+
+
+def read_runs(path: Path | str, *, wanted: bool = False) -> Runs:
+    """Return the runs of a file, and the rows refused.
+
+    Parameters
+    ----------
+    path : path
+    wanted : bool
+        Whether ``value`` may be empty of a run that did not run out of memory.
+
+    Raises
+    ------
+    InputFileError
+        Not readable, or its header is wrong: an unknown column, one that is missing, one given twice.
+    NoRunError
+        The header is right, no row is.
+    VersionError
+        Newer than this program.
+    """
+    name = str(path)
+    try:
+        with Path(path).open(encoding="utf-8-sig", errors="replace") as file:
+            lines = lines_of(file)
+            header, rows = _header(lines, name)
+            runs = _Reading(header, wanted=wanted).of(rows)
+    except OSError as error:
+        raise InputFileError(name, f"file must be readable, got {error.strerror or error}") from None
+    if not runs.rows:
+        raise NoRunError(name, runs)
+    return runs
+
+
+def _header(lines: Iterator[tuple[int, str]], path: str) -> tuple[list[str], Iterator[tuple[int, list[str] | str]]]:
+    number, first = next(lines, (1, ""))
+    if first.startswith("#"):
+        opening = re.fullmatch(r"#\s*planner/runs\s+([1-9]\d{0,8})[\s,;]*", first)
+        if opening is None:
+            rule = f"first line must be the header or '# planner/runs {VERSION}'"
+            raise InputFileError(path, f"{rule}, got {first.strip()[:LONGEST_REASON]!r}", "line 1")
+        if int(opening[1]) > VERSION:
+            remedy = "the file is newer than this program; update planner"
+            raise VersionError(path, f"version must be at most {VERSION}, got {opening[1]}; {remedy}", "line 1")
+        rows = rows_of(lines)
+    else:
+        rows = rows_of(chain([(number, first)], lines))
+    number, header = next(rows, (number, "header must name the columns, got nothing"))
+    if isinstance(header, str):
+        raise InputFileError(path, header, f"line {number}")
+    while header and not header[-1]:
+        header.pop()
+    _check_header(header, path, f"line {number}")
+    return header, rows
+
+
+def _check_header(header: list[str], path: str, where: str) -> None:
+    for column in header:
+        if column not in COLUMNS:
+            near = nearest_name(column, COLUMNS)
+            guess = f"; did you mean {near!r}?" if near else ""
+            raise InputFileError(path, f"column must be a known one, got {column[:LONGEST_REASON]!r}{guess}", where)
+        if header.count(column) > 1:
+            raise InputFileError(path, f"header must name each column once, got {column!r} twice", where)
+    for column in REQUIRED:
+        if column not in header:
+            raise InputFileError(path, f"column {column} must be given, got nothing", where)
+
+
+class _Reading:
+    """Rows of one file on their way to runs: what earlier rows said limits later ones."""
+
+    def __init__(self, header: list[str], *, wanted: bool) -> None:
+        self.header, self.wanted = header, wanted
+        self.id_at = header.index("id")
+        self.runs: list[Run] = []
+        self.refused: list[RefusedRow] = []
+        self.omitted = 0
+        self.lines: dict[str, int] = {}
+        self.metrics: dict[str, tuple[str, int]] = {}
+
+    def of(self, rows: Iterator[tuple[int, list[str] | str]]) -> Runs:
+        for line, cells in rows:
+            if isinstance(cells, str):
+                self._refuse(line, "", cells)
+            elif any(cells):
+                try:
+                    self._add(self._run(line, cells))
+                except ParameterError as error:
+                    self._refuse(line, cells[self.id_at] if len(cells) > self.id_at else "", str(error))
+        return Runs(tuple(self.runs), tuple(self.refused), self.omitted)
+
+    def _refuse(self, line: int, name: str, reason: str) -> None:
+        if len(self.refused) == MOST_LISTED:
+            self.omitted += 1
+        else:
+            self.refused.append(RefusedRow(line, _short(name), _short(reason)))
+
+    def _run(self, line: int, cells: list[str]) -> Run:
+        if any(cells[len(self.header) :]):
+            raise ParameterError("row", f"of at most {len(self.header)} cells", len(cells))
+        run = run_of(dict(zip(self.header, cells, strict=False)), line)
+        if run.value is None and run.status == "ok" and not self.wanted:
+            raise ParameterError("value", "given where status is ok", "nothing")
+        return run
+
+    def _add(self, run: Run) -> None:
+        if run.id in self.lines:
+            raise ParameterError("id", "given once", run.id, f"it stands on line {self.lines[run.id]} too")
+        if run.group:
+            metric, line = self.metrics.setdefault(run.group, (run.metric, run.line))
+            if metric != run.metric:
+                rule = f"the same in group {_short(run.group)!r}, {metric} as on line {line}"
+                raise ParameterError("metric", rule, run.metric)
+        self.lines[run.id] = run.line
+        self.runs.append(run)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 3] + "..."
+
+
+def run_of(cells: Mapping[str, str], line: int = 0) -> Run:
+    """Return the run of the cells of a row by column; an empty cell has the default of the record.
+
+    Raises
+    ------
+    ParameterError
+        A cell, or what cells say together, is wrong.
+    """
+    values: dict[str, Any] = {"line": line}
+    for column, text in cells.items():
+        if not text:
+            continue
+        if column in WHOLE:
+            values[column] = _whole(column, text)
+        elif column == "value":
+            values[column] = _number(column, text, "a finite number above 0")
+        elif column == "placement":
+            values[column] = _placement(text)
+        else:
+            # A thousand rows share a few words: keep each once.
+            values[column] = text if column in ("id", "notes") else sys.intern(text)
+    if "placement" in values:
+        values.setdefault("nodes", len(values["placement"]))
+    return Run(**{"id": "", "network": "", "cluster": "", "metric": ""} | values)
+
+
+def _number(column: str, text: str, rule: str) -> float:
+    if NUMBER.fullmatch(text) is None:
+        raise ParameterError(column, rule, _short(text))
+    return float(text)
+
+
+def _whole(column: str, text: str) -> int:
+    if len(text) < 10 and text.isascii() and text.isdigit():
+        return int(text)
+    number = _number(column, text, "a whole number")  # spreadsheets write 8.0
+    if not number.is_integer():
+        raise ParameterError(column, "a whole number", _short(text))
+    return int(number)
+
+
+def _placement(text: str) -> tuple[int, ...]:
+    if PLACEMENT.fullmatch(text) is None:
+        raise ParameterError("placement", "the GPUs on each node, as 1+1+2", _short(text))
+    return tuple(int(count) for count in text.split("+"))
+
+
+def write_runs(rows: Iterable[Run]) -> str:
+    """Return the text of a file of runs: every column in order, optional ones only where a run has them."""
+    runs = list(rows)
+    columns = {column: [_text(getattr(run, column)) for run in runs] for column in COLUMNS}
+    kept = {column: cells for column, cells in columns.items() if column not in OPTIONAL or any(cells)}
+    return f"# planner/runs {VERSION}\n{write_table(kept)}"
+
+
+def _text(value: str | float | tuple[int, ...] | None) -> str:
+    if isinstance(value, tuple):
+        return "+".join(str(count) for count in value)
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and value < 1e15 else repr(value)
+    return "" if value is None else str(value)

@@ -1,0 +1,223 @@
+"""Files of runs: headers, rows that cost no other row, and the way back."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.domain.runs import RefusedRow, Run, Runs
+from planner.errors import InputFileError, VersionError
+from planner.formats import runs as runs_format
+from planner.formats.runs import COLUMNS, NoRunError, read_runs, write_runs
+
+HEAD = "id,network,cluster,gpus_per_node,sub_batch,metric,value,group,notes"
+GOOD = "a,resnet50,dgx1-v100,8,64,samples_per_s,1734,,"
+EXAMPLE = Path(__file__).parents[1] / "data" / "formats" / "runs" / "v1" / "example.csv"
+TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffd"), max_size=20).map(str.strip)
+
+
+def read(tmp_path: Path, *lines: str) -> Runs:
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
+    return read_runs(path)
+
+
+def test_rows_are_runs_with_their_lines(tmp_path: Path) -> None:
+    (one,) = read(tmp_path, HEAD, GOOD).rows
+    expected = Run(
+        id="a", network="resnet50", cluster="dgx1-v100", gpus_per_node=8, sub_batch=64, metric="samples_per_s",
+        value=1734.0,
+    )  # fmt: skip
+    assert (one.line, one.mini_batch) == (2, 512)
+    assert write_runs([one]) == write_runs([expected])
+
+
+def test_kept_file_reads() -> None:
+    runs = read_runs(EXAMPLE)
+    assert runs.refused == ()
+    assert [row.line for row in runs.rows] == [3, 4, 5, 6]
+    assert runs.rows[0].notes == "parameter server, on the CPU"
+    assert (runs.rows[1].placement, runs.rows[1].sub_batch) == ((1, 1, 2), 100)
+    assert (runs.rows[3].value, runs.rows[3].status) == (None, "out_of_memory")
+
+
+def test_columns_stand_in_any_order_and_the_opening_line_is_free(tmp_path: Path) -> None:
+    plain = read(tmp_path, "metric,id,network,cluster,sub_batch,value", "epoch_s,a,vgg16,x,8,7").rows
+    opened = read(
+        tmp_path, "\ufeff# planner/runs 1,,,", "id,metric,network,cluster,sub_batch,value,", "a,epoch_s,vgg16,x,8,7,"
+    ).rows
+    assert write_runs(plain) == write_runs(opened)
+
+
+def test_whole_numbers_of_spreadsheets_and_windows_lines_read(tmp_path: Path) -> None:
+    (one,) = read(tmp_path, HEAD + "\r", "a,resnet50,dgx1-v100,8.0,6.4e1,samples_per_s,1734.0,,\r").rows
+    assert (one.gpus_per_node, one.sub_batch, one.value) == (8, 64, 1734)
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (["id,netwrok,cluster,metric", GOOD], r"line 1: column must be .*, got 'netwrok'; did you mean 'network'\?"),
+        (["# planner/runs 1", "id,network,cluster,id", GOOD], "line 2: header must name each column once, got 'id'"),
+        (["id,network,metric", GOOD], "line 1: column cluster must be given"),
+        (["# planner/samples 1", HEAD, GOOD], "line 1: first line must be the header or '# planner/runs 1'"),
+        (["", HEAD, GOOD], "line 1: column id must be given"),
+        (['id,"network', GOOD], "line 1: quotes must enclose a whole cell"),
+    ],
+)  # fmt: skip
+def test_wrong_header_is_an_error_with_its_line(tmp_path: Path, lines: list[str], sentence: str) -> None:
+    with pytest.raises(InputFileError, match=sentence):
+        read(tmp_path, *lines)
+
+
+def test_newer_missing_and_empty_files_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(VersionError, match="version must be at most 1, got 2"):
+        read(tmp_path, "# planner/runs 2", HEAD, GOOD)
+    with pytest.raises(InputFileError, match="file must be readable"):
+        read_runs(tmp_path / "none.csv")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(InputFileError, match="header must name the columns"):
+        read_runs(tmp_path / "empty.csv")
+    with pytest.raises(NoRunError, match="file must hold a run, got a header alone"):
+        read(tmp_path, HEAD)
+
+
+BAD = [
+    ("b,resnet50,c,8,0,iteration_s,1,,", "sub_batch must be a whole number from 1"),
+    ("b,resnet50,c,8,1.5,iteration_s,1,,", "sub_batch must be a whole number, got '1.5'"),
+    ("b,resnet50,c,8,1_0,iteration_s,1,,", "sub_batch must be a whole number, got '1_0'"),
+    ("b,resnet50,c,8,8,iteration_s,nan,,", "value must be a finite number above 0, got 'nan'"),
+    ("b,resnet50,c,8,8,iteration_s,-1,,", "value must be a finite number above 0, got -1.0"),
+    ("b,resnet50,c,8,8,iteration_s,1e999,,", "value must be a finite number above 0, got inf"),
+    ("b,resnet50,c,8,8,iteration_s,,,", "value must be given where status is ok"),
+    ("b,resnet50,c,8,8,iteration,1,,", "metric must be one of iteration_s, update_s"),
+    ("b,resnet50,c,8,,iteration_s,1,,", "sub_batch must be given, or mini_batch"),
+    (",resnet50,c,8,8,iteration_s,1,,", "id must be given"),
+    ("b", "network must be given"),
+    ("a,resnet50,c,8,8,iteration_s,1,,", "id must be given once, got 'a'; it stands on line 2 too"),
+    ("b,resnet50,c,8,8,iteration_s,1,,,,x", "row must be of at most 9 cells, got 11"),
+    ('b,resnet50,c,8,8,iteration_s,1,,"never closed', "quotes must enclose a whole cell"),
+    ('b,resnet50,c,8,8,iteration_s,1,,"x"y', "quotes must enclose a whole cell"),
+]
+
+
+@pytest.mark.parametrize(("row", "reason"), BAD)
+def test_wrong_row_is_refused_with_its_line_and_stops_nothing(tmp_path: Path, row: str, reason: str) -> None:
+    runs = read(tmp_path, HEAD, GOOD, "", row, "z" + GOOD)
+    assert [one.id for one in runs.rows] == ["a", "za"]
+    (refused,) = runs.refused
+    assert refused.line == 4
+    assert refused.reason.startswith(reason)
+
+
+def test_all_wrong_rows_are_refused_together(tmp_path: Path) -> None:
+    runs = read(tmp_path, HEAD, GOOD, *(row for row, _ in BAD), "z" + GOOD)
+    assert len(runs.rows) == 2
+    assert [one.line for one in runs.refused] == list(range(3, 3 + len(BAD)))
+
+
+def test_file_without_a_readable_row_says_why_row_by_row(tmp_path: Path) -> None:
+    with pytest.raises(
+        NoRunError, match=r"line 2: file must .*, got 1 refused rows, the first because id must be"
+    ) as caught:
+        read(tmp_path, HEAD, ",resnet50,c,8,8,iteration_s,1,,")
+    assert caught.value.runs == Runs((), (RefusedRow(2, "", "id must be given, got 'nothing'"),))
+
+
+def test_group_keeps_to_the_metric_of_its_first_row(tmp_path: Path) -> None:
+    rows = ["a,n,c,8,8,iteration_s,1,g,", "b,n,c,4,8,samples_per_s,1,g,", "c,n,c,2,8,iteration_s,1,g,"]
+    runs = read(tmp_path, HEAD, *rows)
+    assert [one.id for one in runs.rows] == ["a", "c"]
+    (refused,) = runs.refused
+    assert refused.id == "b"
+    assert refused.reason == "metric must be the same in group 'g', iteration_s as on line 2, got 'samples_per_s'"
+
+
+def test_quoted_cells_may_span_lines(tmp_path: Path) -> None:
+    runs = read(tmp_path, HEAD, GOOD + '"two', 'lines, ""here"""', "b" + GOOD)
+    assert runs.refused == ()
+    assert [(one.line, one.notes) for one in runs.rows] == [(2, 'two\nlines, "here"'), (4, "")]
+
+
+def test_wrong_bytes_cost_their_row_alone(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_bytes(f"{HEAD}\n{GOOD}".encode() + b"\xff\n" + f"b{GOOD}\n".encode())
+    runs = read_runs(path)
+    assert [one.id for one in runs.rows] == ["ba"]
+    assert runs.refused == (RefusedRow(2, "", "text must be UTF-8, got a wrong byte"),)
+
+
+def test_overlong_line_costs_itself_alone(tmp_path: Path) -> None:
+    runs = read(tmp_path, HEAD, GOOD + "x" * 3_000_000, "b" + GOOD)
+    assert [(one.id, one.line) for one in runs.rows] == [("ba", 3)]
+    assert [one.line for one in runs.refused] == [2]
+
+
+def test_wanted_runs_need_no_value(tmp_path: Path) -> None:
+    path = tmp_path / "wanted.csv"
+    path.write_text("id,network,cluster,sub_batch,metric\na,vgg16,x,8,epoch_s\n")
+    assert read_runs(path, wanted=True).rows[0].value is None
+
+
+def test_refused_rows_beyond_those_listed_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_format, "MOST_LISTED", 3)
+    runs = read(tmp_path, HEAD, GOOD, *["bad"] * 10)
+    assert (len(runs.refused), runs.omitted) == (3, 7)
+
+
+@given(
+    words=st.tuples(TEXT, TEXT, TEXT),
+    numbers=st.tuples(st.integers(1, 99), st.integers(1, 99), st.integers(1, 9), st.integers(1, 9)),
+    value=st.floats(1e-9, 1e12),
+    known=st.booleans(),
+)
+def test_what_is_written_reads_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    words: tuple[str, str, str],
+    numbers: tuple[int, int, int, int],
+    value: float,
+    known: bool,  # noqa: FBT001 - drawn by Hypothesis
+) -> None:
+    nodes, sub_batch, gpus, steps = numbers
+    run = Run(
+        id="x" + words[0], network="n" + words[1], cluster="c", metric="iteration_s", value=value, nodes=nodes,
+        sub_batch=sub_batch, gpus_per_node=gpus if known else None, accumulation_steps=steps, notes=words[2], line=3,
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("runs") / "runs.csv"
+    path.write_text(write_runs([run]), encoding="utf-8")
+    assert read_runs(path).rows == (run,)
+
+
+def test_every_column_of_a_run_is_written() -> None:
+    assert set(Run.__dataclass_fields__) == {*COLUMNS, "line"}
+
+
+def test_ten_thousand_rows_take_less_than_a_second(tmp_path: Path) -> None:
+    header, *rows = EXAMPLE.read_text().splitlines()[1:]
+    path = tmp_path / "many.csv"
+    path.write_text("\n".join([header, *(f"{number}{row}" for number in range(2500) for row in rows)]))
+    best = min(_seconds(path) for _ in range(3))
+    assert best < 1
+
+
+def _seconds(path: Path) -> float:
+    start = time.perf_counter()
+    assert len(read_runs(path).rows) == 10_000
+    return time.perf_counter() - start
+
+
+def test_memory_does_not_grow_with_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_format, "MOST_LISTED", 100)
+    path = tmp_path / "bad.csv"
+    path.write_text(f"{HEAD}\n{GOOD}\n" + "bad,row\n" * 20_000 + "x" * 2_000_000)
+    tracemalloc.start()
+    runs = read_runs(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(runs.rows), runs.omitted) == (1, 19_901)
+    assert peak < 10e6
