@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import errno
 import inspect
-import io
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +19,7 @@ import typer
 
 from planner import __version__
 from planner.cli.options import COMMANDS, OPTIONS, Command, Option
-from planner.cli.streams import note
+from planner.cli.streams import note, open_streams, silence
 from planner.errors import ParameterError, PlannerError, UnknownNameError, UsageError
 
 __all__ = ["app", "main"]
@@ -104,31 +102,26 @@ _UNKNOWN_COMMAND = re.compile("No such command '(.*?)'")
 
 
 def _invoke(arguments: Sequence[str]) -> None:
-    """Parse and run; results are flushed here, so that a closed or full output is noticed."""
+    """Parse and run."""
     command = typer.main.get_command(app)
     with command.make_context("planner", list(arguments)) as context:
         command.invoke(context)
-    sys.stdout.flush()
 
 
-def _without_output() -> None:
-    """Let nothing more be written to standard output: its reader is gone, and flushing at exit would complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _system_error(error: OSError) -> PlannerError:
+    """Return what the system refuses: standard output, or a folder that is gone.
 
-
-def _speak_utf8() -> None:
-    """Let both streams carry UTF-8 whatever the locale: the same inputs give the same bytes."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-
-
-def _unwritable(error: OSError) -> PlannerError:
-    """Return that standard output cannot take the result; files report their own errors, so anything else is a bug."""
-    if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT):
+    Files report their own errors, so anything else is a bug.
+    """
+    if error.filename is None and error.errno == errno.ENOENT:
+        return ParameterError("the working folder", "there", error.strerror, "change to a folder that exists")
+    if error.filename is not None or error.errno not in _UNWRITABLE:
         raise error
-    _without_output()
+    silence(sys.stdout)
     return ParameterError("standard output", "writable", error.strerror)
+
+
+_UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EBADF)
 
 
 def _fail(error: PlannerError) -> int:
@@ -142,10 +135,13 @@ USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on ``arguments`` (default: those of the process) and return the exit code."""
-    _speak_utf8()
-    chosen = sys.argv[1:] if arguments is None else arguments
+    open_streams()
+    return _flushed(_code(sys.argv[1:] if arguments is None else arguments))
+
+
+def _code(arguments: Sequence[str]) -> int:
     try:
-        _invoke(chosen or ["--help"])
+        _invoke(arguments or ["--help"])
     except typer.Exit as ending:
         return int(ending.exit_code)
     except PlannerError as error:
@@ -154,9 +150,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         note("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        _without_output()
+        silence(sys.stdout)
     except OSError as error:
-        return _fail(_unwritable(error))
+        return _fail(_system_error(error))
     except USAGE as error:
-        return _fail(_usage(error, chosen))
+        return _fail(_usage(error, arguments))
     return 0
+
+
+def _flushed(code: int) -> int:
+    """Write out what is buffered, so that a closed or full output is noticed here, and return the exit code."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)
+    except OSError as error:
+        return _fail(_system_error(error))
+    return code

@@ -1,12 +1,16 @@
-"""Answers as one JSON document, or as tables for people."""
+"""Answers as one JSON document, or as tables for people.
+
+A reader that closes the pipe early has what it wanted; the exit code still says what the whole answer was.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from planner.cli.streams import write
+from planner.cli.streams import silence
 from planner.formats.documents import dump_json
 from planner.report.blocks import Block, Line
 from planner.report.printing import print_blocks
@@ -16,15 +20,26 @@ __all__ = ["write_document", "write_view", "write_views"]
 
 def write_document(document: Mapping[str, Any]) -> None:
     """Write one JSON document."""
-    write(dump_json(document))
+    text = dump_json(document)
+    with _reader_may_leave():
+        sys.stdout.write(text)
 
 
 def write_view(view: Iterable[Block]) -> None:
     """Write tables and lines for people."""
-    print_blocks(view, sys.stdout)
+    with _reader_may_leave():
+        print_blocks(view, sys.stdout)
 
 
 def write_views(views: Iterable[Iterable[Block]]) -> None:
     """Write several views with an empty line between them."""
     for at, view in enumerate(views):
         write_view(view if at == 0 else (Line(""), *view))
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        silence(sys.stdout)

@@ -18,12 +18,20 @@ __all__ = ["gather", "ordered", "resolve"]
 def gather(command: str, arguments: Mapping[str, Any]) -> Values:
     """Return the values of the command line over those of ``planner.toml``, completed by the default request."""
     given = from_options(arguments)
-    settings = catalog.read_settings(Path.cwd())
+    settings = _settings()
     stored = from_settings(settings, SETTINGS_FILE, command) if settings else {}
     values, hint = with_base(merge(given, stored), command)
     if hint:
         note(hint)
     return values
+
+
+def _settings() -> Mapping[str, Any] | None:
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:  # deleted while the shell stands in it: nothing can be found upward from there
+        return None
+    return catalog.read_settings(folder)
 
 
 def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:

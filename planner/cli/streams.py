@@ -1,17 +1,37 @@
-"""Standard output holds results and nothing else; sentences beside them go to standard error."""
+"""Standard output holds results and nothing else; sentences beside them go to standard error.
+
+A stream that its caller closed swallows what is written to it: the answer is the exit code.
+"""
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+from typing import TextIO
 
-__all__ = ["note", "write"]
+__all__ = ["note", "open_streams", "silence"]
 
 
-def write(text: str) -> None:
-    """Write a result."""
-    sys.stdout.write(text)
+def open_streams() -> None:
+    """Let both streams exist, and carry UTF-8 whatever the locale: the same inputs give the same bytes."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before the program began
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def silence(stream: TextIO) -> None:
+    """Let nothing more be written to a stream that takes nothing: flushing it at exit would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def note(text: str) -> None:
-    """Write a sentence that is not the result."""
-    sys.stderr.write(f"planner: {text}\n")
+    """Write a sentence that is not the result; where nobody can read it, that is no failure."""
+    try:
+        sys.stderr.write(f"planner: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        silence(sys.stderr)

@@ -168,3 +168,67 @@ def test_an_interrupt_exits_130() -> None:
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == b"planner: interrupted\n"
     assert process.returncode == 130
+
+
+NOTHING_FITS = ("suggest", "--network", "resnet50", "--cluster", "dgx1-v100", "--nodes", "8", "--target-batch", "1009")
+OUTCOMES = [
+    (("show", "clusters"), 0),
+    (("suggest", "--target-batch", "138", "--json"), 0),
+    (("suggest",), 0),
+    (("--help",), 0),
+    (("sugest",), 2),
+    (("show", "networks", "missing.toml"), 3),
+    (NOTHING_FITS, 4),
+    (("predict", "--sub-batch", "8", "--precision", "fp16"), 5),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "closed"),
+    [
+        *((*outcome, ">&- 2>&-") for outcome in OUTCOMES),
+        *((NOTHING_FITS, 4, closed) for closed in (">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full")),
+    ],
+)
+def test_exit_codes_stand_without_streams(arguments: tuple[str, ...], code: int, closed: str) -> None:
+    done = subprocess.run(
+        ("/bin/sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *arguments),
+        env=ENVIRONMENT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    if ">&-" in closed.split() or closed.startswith("<"):
+        assert done.stdout == ""
+
+
+def test_exit_codes_stand_when_the_reader_is_gone() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        (*COMMAND, *NOTHING_FITS), env=ENVIRONMENT, stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert done.returncode == 4
+    assert done.stderr.startswith(b"planner: no plan of the space reaches")
+
+
+def test_a_deleted_working_folder_is_no_traceback(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = 'cd "$1"; rmdir "$1"; shift; exec "$@"'
+
+    def run_there(*arguments: str) -> subprocess.CompletedProcess[str]:
+        gone.mkdir(exist_ok=True)
+        words = ("/bin/sh", "-c", script, "sh", str(gone), *COMMAND, *arguments)
+        return subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+    done = run_there("suggest", "--target-batch", "138", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run_there("predict", "--network", "mine.toml", "--sub-batch", "8")
+    assert done.returncode == 3
+    assert done.stderr.startswith("planner: mine.toml: file must be readable")
+    done = run_there("calibrate", "--samples", "measured")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "planner: the working folder must be there, got 'No such file or directory'; change to a folder that exists\n"
+    )
