@@ -11,9 +11,9 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
 from planner.search.evaluator import Evaluator, Priced, joined_configurations
-from planner.search.feasibility import ABOVE, BELOW, KEPT, REASONS, Rules
+from planner.search.feasibility import ABOVE, BELOW, KEPT, REASONS, SUB_BATCH, Rules
 from planner.search.pareto import pareto_front
-from planner.search.ranking import Order, rounded
+from planner.search.ranking import Order
 from planner.search.space import CHUNK, Limits, Space, space_of
 
 __all__ = ["Outcome", "search"]
@@ -30,7 +30,8 @@ class Outcome:
     pareto : Priced or None
         The front of objective, GPUs and distance from the target, in order; None where not asked for.
     nearest : Priced or None
-        Where nothing satisfies the request: for each mode the nearest below and above its window.
+        Where nothing satisfies the request: for each mode the nearest below and above its window; a plan whose
+        sub-batch is above the window counts as above.
     candidates, evaluated : int
         In all; priced and satisfying the request.
     refused : mapping of reason to int
@@ -59,6 +60,9 @@ def search(
     run = _Run(evaluator, order, Rules.of(request, limits, space.precisions), keep, pareto)
     for batch in _batches(run.sift(chunk) for chunk in space.chunks()):
         run.price(batch)
+    if run.best is None and run.counts[SUB_BATCH]:
+        for batch in _batches(run.too_large(chunk) for chunk in space.chunks()):
+            run.offer_too_large(batch)
     return run.outcome(space)
 
 
@@ -101,6 +105,15 @@ class _Run:
             self._offer(chunk, chunk.synchronous_mini_batch.astype(np.float64), np.where(fits, why, KEPT))
         return chunk.take(kept)
 
+    def too_large(self, chunk: Configurations) -> Configurations:
+        """Return those whose sub-batch is above the window, of those that fit in memory."""
+        return chunk.take((self.rules.why_not_before_pricing(chunk) == SUB_BATCH) & self.rules.fits(chunk))
+
+    def offer_too_large(self, batch: Configurations) -> None:
+        """Price those whose sub-batch is above the window: one may be the nearest when nothing is inside."""
+        mean = self.evaluator.evaluate(batch).mini_batch_mean
+        self._offer(batch, mean, np.full(batch.size, ABOVE))
+
     def price(self, batch: Configurations) -> None:
         """Price a batch, and keep what is good in it."""
         predictions = self.evaluator.evaluate(batch)
@@ -130,7 +143,7 @@ class _Run:
 
     def _offer(self, configurations: Configurations, mini_batch: FloatArray, why: IntArray) -> None:
         """Keep those nearest to the window, by mode and side, all that are equally near."""
-        distance = rounded(np.abs(rounded(mini_batch) - self.order.target_batch))
+        distance = self.order.reaches(configurations, mini_batch)
         for mode in range(len(MODES)):
             for side in (BELOW, ABOVE):
                 here = (configurations.mode == mode) & (why == side) & np.isfinite(distance)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from planner.domain.configuration import Configuration
+from planner.domain.prediction import Prediction
 from planner.search.evaluator import Priced
 from planner.search.ranking import Order
 from planner.units import format_bytes, format_seconds
 
-__all__ = ["label", "whys", "whys_nearest", "whys_pareto"]
+__all__ = ["hardly_inside", "label", "whys", "whys_nearest", "whys_pareto"]
+
+
+_MODES = {"sync": "synchronous", "async": "asynchronous"}
 
 
 def label(configuration: Configuration) -> str:
@@ -15,7 +19,7 @@ def label(configuration: Configuration) -> str:
     c = configuration
     accumulation = f" x {c.accumulation_steps} accumulated" if c.accumulation_steps > 1 else ""
     nodes, gpus = (f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((c.nodes, "node"), (c.gpus_per_node, "GPU")))
-    return f"{nodes} x {gpus}, sub-batch {c.sub_batch}{accumulation}, {c.precision}, {c.mode}"
+    return f"{nodes} x {gpus}, sub-batch {c.sub_batch}{accumulation}, {c.precision}, {_MODES[c.mode]}"
 
 
 def whys(order: Order, best: Priced, evaluated: int, reported: int) -> list[str]:
@@ -56,13 +60,25 @@ def whys_pareto(order: Order, front: Priced) -> list[str]:
 def whys_nearest(order: Order, nearest: Priced, windows: list[tuple[float, float]]) -> list[str]:
     """Return why each plan outside its window (low, high) [samples] is shown."""
     sentences = []
-    for mean, (low, high) in zip(nearest.predictions.mini_batch_mean, windows, strict=True):
-        side = "below" if mean < low else "above"
+    means = nearest.predictions.mini_batch_mean
+    for i, (mean, (low, high)) in enumerate(zip(means, windows, strict=True)):
+        one = nearest.configurations.one(i)
+        is_too_large = one.mode == "async" and one.sub_batch > high * (1 + 1e-12)
+        side = "above" if is_too_large or mean >= low else "below"
         off = abs(mean / order.target_batch - 1)
+        alone = f"; its sub-batch alone, {one.sub_batch}, is above the window" if is_too_large else ""
         sentences.append(
             f"nearest {side} the window {low:.6g} to {high:.6g}: mini-batch {mean:.6g}, {off:.2%} from the target"
+            + alone
         )
     return sentences
+
+
+def hardly_inside(prediction: Prediction) -> str:
+    """Return the end of a sentence about a plan whose mean lies inside the window that its updates hardly ever hit."""
+    if all(warning.code != "window_missed" for warning in prediction.warnings):
+        return ""
+    return f"; only {prediction.mini_batch.probability_in_window or 0.0:.2g} of its updates lie inside the window"
 
 
 def _words(order: Order) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
 from planner.search.space import Limits, accepted_mini_batches
 
-__all__ = ["ABOVE", "BELOW", "KEPT", "MEMORY", "REASONS", "Rules"]
+__all__ = ["ABOVE", "BELOW", "KEPT", "MEMORY", "REASONS", "SUB_BATCH", "Rules"]
 
 REASONS = (
     "",
@@ -19,10 +19,14 @@ REASONS = (
     "mini-batch below the window",
     "mini-batch above the window",
     "sub-batch larger than fits in memory",
+    "sub-batch above the window",
 )
-"""Why a candidate is refused; a code is a position here, and 0 keeps it."""
+"""Why a candidate is refused; a code is a position here, and 0 keeps it.
 
-KEPT, _ACCUMULATION, BELOW, ABOVE, MEMORY = range(len(REASONS))
+A sub-batch above the window is refused in asynchronous plans whatever their mean: an update holds whole sub-batches, so
+that every one that is not empty exceeds the window."""
+
+KEPT, _ACCUMULATION, BELOW, ABOVE, MEMORY, SUB_BATCH = range(len(REASONS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,8 @@ class Rules:
         is_async = configurations.is_async
         window = np.where(is_async, KEPT, self._window(configurations, configurations.synchronous_mini_batch))
         accumulated = is_async & (configurations.accumulation_steps > 1)
-        reasons = np.where(accumulated, _ACCUMULATION, window)
+        too_large = is_async & (configurations.sub_batch > self.high[configurations.mode])
+        reasons = np.where(accumulated, _ACCUMULATION, np.where(too_large, SUB_BATCH, window))
         return np.where((reasons == KEPT) & ~self.fits(configurations), MEMORY, reasons)
 
     def why_not_after_pricing(self, configurations: Configurations, mini_batch_mean: FloatArray) -> IntArray:

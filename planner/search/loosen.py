@@ -53,7 +53,8 @@ class Loosener:
         near = outcome.nearest
         if near is None:
             return None
-        off = np.abs(near.predictions.mini_batch_mean / self.request.target_batch - 1)
+        reaches = self.order.reaches(near.configurations, near.predictions.mini_batch_mean)
+        off = reaches / self.request.target_batch
         first = int(np.argmin(off))
         value = tolerance_that_suffices(float(off[first]))
         mode = near.configurations.one(first).mode

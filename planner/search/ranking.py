@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.configuration import Configurations
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import ParameterError, UsageError
 from planner.search.evaluator import Priced
@@ -55,6 +56,15 @@ class Order:
     def distances(self, priced: Priced) -> FloatArray:
         """Return the distance of the mean mini-batch from the target (n,) [samples], rounded."""
         return rounded(np.abs(rounded(priced.predictions.mini_batch_mean) - self.target_batch))
+
+    def reaches(self, configurations: Configurations, mini_batch: FloatArray) -> FloatArray:
+        """Return how far from the target a window must reach to hold each plan (n,) [samples], rounded.
+
+        To the mean mini-batch, and in asynchronous plans to the sub-batch where that is farther above the target.
+        """
+        mean = np.abs(rounded(mini_batch) - self.target_batch)
+        above = np.where(configurations.is_async, configurations.sub_batch - self.target_batch, 0)
+        return rounded(np.maximum(mean, above))
 
     def keys(self, priced: Priced) -> list[FloatArray | IntArray]:
         """Return the columns that are compared, (n,) each, the first one first."""

@@ -12,7 +12,7 @@ from planner.domain.suggestion import Plan, SearchReport, Suggestion
 from planner.errors import ParameterError
 from planner.search.evaluator import Evaluator, Priced
 from planner.search.exhaustive import search
-from planner.search.explain import whys, whys_nearest, whys_pareto
+from planner.search.explain import hardly_inside, whys, whys_nearest, whys_pareto
 from planner.search.loosen import Loosener
 from planner.search.ranking import Order, order_of
 from planner.search.space import Limits
@@ -107,7 +107,8 @@ def suggest_with(
 
 def _plans(evaluator: Evaluator, request: SpaceRequest, priced: Priced, sentences: list[str]) -> tuple[Plan, ...]:
     described = evaluator.describe(priced.configurations, window=request.window)
-    return tuple(Plan(i, *pair) for i, pair in enumerate(zip(described, sentences, strict=True), start=1))
+    pairs = zip(described, sentences, strict=True)
+    return tuple(Plan(i, one, why + hardly_inside(one)) for i, (one, why) in enumerate(pairs, start=1))
 
 
 def _nearest(evaluator: Evaluator, order: Order, request: SpaceRequest, nearest: Priced | None) -> tuple[Plan, ...]:

@@ -18,7 +18,7 @@ from planner.steps.intervals import quantity, reciprocal
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes, asynchrony_of, row_of
 from planner.steps.sources import Source
 from planner.steps.stages import Stage, stages_of
-from planner.steps.warnings import empty_updates, warnings_of
+from planner.steps.warnings import empty_updates, warnings_of, window_missed
 
 __all__ = ["described"]
 
@@ -132,6 +132,7 @@ def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Pre
         warnings=(
             *warnings_of(pricer.sources, one, terms, used, float(times.memory_bytes[0])),
             *empty_updates(float(statistics.empty_probability[0]), mini_batch.mean),
+            *(() if case.window is None else window_missed(mini_batch, case.window("async"))),
         ),
     )
 

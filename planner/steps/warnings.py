@@ -6,15 +6,17 @@ from collections.abc import Iterable, Iterator
 
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
-from planner.domain.prediction import PlanWarning, Term
+from planner.domain.prediction import MiniBatch, PlanWarning, Term
 from planner.steps.sources import Source, Sources
 from planner.units import format_bytes
 from planner.workload.lowering import UPDATE_BYTES
 
-__all__ = ["empty_updates", "warnings_of"]
+__all__ = ["SMALLEST_SHARE_INSIDE", "empty_updates", "warnings_of", "window_missed"]
 
 LARGEST_EMPTY_SHARE = 0.01
 """Of updates that find no gradient; beyond it the mean mini-batch says little about the others."""
+SMALLEST_SHARE_INSIDE = 0.1
+"""Of updates inside the window that is asked for; below it the mean alone lies inside."""
 CALIBRATED_OPTIMIZER = "sgd-momentum"
 """What the weight updates of calibrations were timed with."""
 
@@ -45,6 +47,18 @@ def empty_updates(share: float, mini_batch: float) -> tuple[PlanWarning, ...]:
         f"{mini_batch / (1 - share):.4g} samples."
     )
     return (PlanWarning("empty_updates", "mini_batch", message),)
+
+
+def window_missed(mini_batch: MiniBatch, window: tuple[float, float]) -> tuple[PlanWarning, ...]:
+    """Return the warning that the mean mini-batch lies inside a window [samples] that updates hardly ever hit."""
+    inside, (low, high) = mini_batch.probability_in_window, window
+    if inside is None or inside >= SMALLEST_SHARE_INSIDE or not low <= mini_batch.mean <= high:
+        return ()
+    message = (
+        f"The mean mini-batch lies inside the window {low:.6g} to {high:.6g}, but {inside:.2g} of the updates do: "
+        f"the standard deviation is {mini_batch.std:.4g} samples."
+    )
+    return (PlanWarning("window_missed", "mini_batch", message),)
 
 
 def _memory(sources: Sources, needed: float) -> Iterator[PlanWarning]:

@@ -162,19 +162,26 @@ def test_nearest_are_the_closest_of_what_fits_in_memory(
     def reached(c: Configuration) -> float:
         return float(machine.one(c)["mini_batch_mean"])
 
+    def place(c: Configuration) -> tuple[tuple[str, bool], float]:
+        """Return mode and side, and how far a window must reach: to whole sub-batches, where asynchronous."""
+        excess = c.sub_batch - target if c.mode == "async" else 0
+        is_below = reached(c) < target and c.sub_batch <= target * 1.001
+        return (c.mode, is_below), max(abs(reached(c) - target), excess)
+
     request = SpaceRequest(target, 0.0, 0.001, nodes, sub_batch=(*sub_batch, 25), precisions=("fp32",), modes=modes)
     outcome = searched(machine, request)
     assume(outcome.best is None)
     # 6 nodes x 3 GPUs x 6 samples are five times 20 above it
     least: dict[tuple[str, bool], float] = {}
     for c in machine.brute_force(replace(request, tolerance_sync=5.0, tolerance_async=40.0), machine.limits()):
-        key, off = (c.mode, reached(c) < target), abs(reached(c) - target)
+        key, off = place(c)
         least[key] = min(least.get(key, off), off)
     assert outcome.nearest is not None
     found = [outcome.nearest.configurations.one(i) for i in range(outcome.nearest.size)]
     assert len(found) == len(least)
     for c in found:
-        assert abs(reached(c) - target) == pytest.approx(least[c.mode, reached(c) < target], rel=1e-6)
+        key, off = place(c)
+        assert off == pytest.approx(least[key], rel=1e-6)
         assert c.sub_batch <= 18
 
 
@@ -197,6 +204,25 @@ def test_accumulation_in_asynchronous_plans_is_a_reason(machine: Any) -> None:
     assert outcome.refused == {"accumulation in an asynchronous plan": 6 * 18 * 2}
     assert outcome.best is None
     assert outcome.nearest is None
+
+
+def test_a_sub_batch_above_the_window_is_refused_whatever_the_mean(machine: Any) -> None:
+    """One GPU deposits 12 samples every .01 + 12·.09 = 1.09 s, and every .05 s is an update: .55 samples on average."""
+    request = SpaceRequest(1, 0.0, 0.5, (1,), (1,), sub_batch=(1, 2, 12), precisions=("fp32",), modes=("async",))
+    outcome = searched(machine, request)
+    assert records(outcome) == [Configuration(1, 1, 1, mode="async")]
+    assert outcome.refused == {"sub-batch above the window": 2}
+    assert outcome.nearest is None
+
+
+def test_a_sub_batch_above_the_window_can_be_the_nearest(machine: Any) -> None:
+    request = SpaceRequest(1, 0.0, 0.5, (1,), (1,), sub_batch=(3, 12, 19), precisions=("fp32",), modes=("async",))
+    outcome = searched(machine, request)
+    assert outcome.refused == {"sub-batch above the window": 3}
+    assert outcome.nearest is not None
+    assert [outcome.nearest.configurations.one(0).sub_batch] == [3]
+    order = machine.order(request)
+    assert order.reaches(outcome.nearest.configurations, outcome.nearest.predictions.mini_batch_mean).tolist() == [2.0]
 
 
 def test_cheap_reasons_come_before_the_price(machine: Any) -> None:

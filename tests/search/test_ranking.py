@@ -59,7 +59,7 @@ A, B = Configuration(2, 4, 8), Configuration(1, 4, 16)
 @pytest.mark.parametrize(
     ("better", "worse", "sentence"),
     [
-        ((A, {"epoch_s": 99.0}), (B, {}), "the next, 1 node x 4 GPUs, sub-batch 16, fp32, sync, is 1 % slower"),
+        ((A, {"epoch_s": 99.0}), (B, {}), "the next, 1 node x 4 GPUs, sub-batch 16, fp32, synchronous, is 1 % slower"),
         ((B, {}), (A, {"epoch_s": 100 - 1e-8}), "fewer GPUs (4 against 8)"),
         ((A, {"staleness_mean": 2.0}), (A, {}), "smaller staleness (2 against 3)"),
         ((A, {}), (A, {"mini_batch_mean": 70.0}), "nearer the target (0 samples against 6 samples)"),
@@ -135,8 +135,8 @@ def test_unknown_objective_is_refused() -> None:
 @pytest.mark.parametrize(
     ("configuration", "words"),
     [
-        (Configuration(1, 1, 2, 1, "fp16", "async"), "1 node x 1 GPU, sub-batch 2, fp16, async"),
-        (Configuration(3, 2, 5, 4), "3 nodes x 2 GPUs, sub-batch 5 x 4 accumulated, fp32, sync"),
+        (Configuration(1, 1, 2, 1, "fp16", "async"), "1 node x 1 GPU, sub-batch 2, fp16, asynchronous"),
+        (Configuration(3, 2, 5, 4), "3 nodes x 2 GPUs, sub-batch 5 x 4 accumulated, fp32, synchronous"),
     ],
 )
 def test_configurations_are_named_in_a_few_words(configuration: Configuration, words: str) -> None:

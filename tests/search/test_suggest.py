@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from planner.domain.prediction import MiniBatch, Prediction
 from planner.domain.request import Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Suggestion
 from planner.errors import ParameterError
 from planner.search.loosen import tolerance_that_suffices
 from planner.search.suggest import suggest_with
+from planner.steps.warnings import window_missed
 from planner.units import parse_fraction
 
 
-def answered(machine: Any, request: SpaceRequest, limits: Any = None) -> Suggestion:
+def answered(machine: Any, request: SpaceRequest, limits: Any = None, evaluator: Any = None) -> Suggestion:
     provenance: dict[str, Sourced[object]] = {"target_batch": Sourced(request.target_batch, "option")}
-    return suggest_with(machine, machine.order(request), limits or machine.limits(), request, provenance)
+    order = machine.order(request)
+    return suggest_with(evaluator or machine, order, limits or machine.limits(), request, provenance)
 
 
 def test_found_plans_are_numbered_and_as_many_as_asked(machine: Any) -> None:
@@ -128,6 +132,31 @@ def test_smallest_tolerance_is_told_to_four_digits_by_hand(machine: Any) -> None
     assert answered(machine, replace(request, tolerance_sync=0.01562)).status == "none_feasible"
     # 4 nodes make 12, which does not divide 64 either; 1 or 2 GPUs of a node never make a 9
     assert {one.option: one.value for one in answer.loosen[1:]} == {}
+
+
+def test_tolerance_reaches_to_a_sub_batch_above_the_window(machine: Any) -> None:
+    request = SpaceRequest(4, 0.0, 0.5, (1,), (1,), sub_batch=(7, 12), precisions=("fp32",), modes=("async",))
+    answer = answered(machine, request)
+    assert answer.nearest[0].why.endswith("; its sub-batch alone, 7, is above the window")
+    assert {one.option: one.value for one in answer.loosen}[
+        "--tolerance"
+    ] == "86.33%"  # a mean of .547; 7 is 75 % above
+    request = replace(request, target_batch=1, sub_batch=(3,))
+    assert answered(machine, request).loosen[0].value == "200%"
+
+
+def test_a_plan_whose_updates_hardly_ever_hit_the_window_says_so(machine: Any) -> None:
+    def described(*arguments: Any, **keywords: Any) -> list[Prediction]:
+        wide = MiniBatch(25.0, 40.0, 0.0, 100.0, 0.04)
+        missed = window_missed(wide, (20.0, 30.0))
+        return [replace(one, mini_batch=wide, warnings=missed) for one in machine.describe(*arguments, **keywords)]
+
+    rare = SimpleNamespace(evaluate=machine.evaluate, describe=described)
+    answer = answered(machine, SpaceRequest(25, modes=("async",)), evaluator=rare)
+    assert all(plan.why.endswith("; only 0.04 of its updates lie inside the window") for plan in answer.plans)
+    assert [warning.code for warning in answer.warnings] == ["window_missed"]
+    often = answered(machine, SpaceRequest(25, modes=("async",)))
+    assert not any("inside" in plan.why for plan in often.plans)
 
 
 def test_one_missing_node_count_is_told(machine: Any) -> None:

@@ -117,6 +117,20 @@ def test_empty_updates_are_said_with_the_mini_batch_of_the_others(make_problem: 
     assert all(w.code != "empty_updates" for w in Evaluator(often).describe(plan)[1].warnings)
 
 
+def test_a_window_that_updates_hardly_ever_hit_is_said(make_problem: Make) -> None:
+    """One GPU deposits 64 samples or nothing: a window round the mean alone holds no update at all."""
+    plan = Configurations.of([Configuration(1, 1, 64, mode="async")])
+    slow = Evaluator(make_problem(scenario=Scenario("", {"update_weights": 20.0, "sum_gradient": 1e-3})))
+    mean = slow.describe(plan)[0].mini_batch.mean
+    assert 2 < mean < 62
+    for window, is_said in (((mean - 1, mean + 1), True), ((mean - 1, 64), False), ((mean + 1, mean + 2), False)):
+        (found,) = slow.describe(plan, window={"async": window}.__getitem__)
+        messages = [w.message for w in found.warnings if w.code == "window_missed"]
+        assert len(messages) == is_said
+        assert all("but 0 of the updates do" in message for message in messages)
+    assert all(w.code != "window_missed" for w in slow.describe(plan)[0].warnings)
+
+
 @pytest.mark.parametrize(("share", "is_said"), [(0.0, False), (0.01, False), (0.011, True), (0.9, True)])
 def test_a_hundredth_of_empty_updates_is_not_worth_a_word(share: float, *, is_said: bool) -> None:
     found = empty_updates(share, 50.0)
