@@ -13,6 +13,7 @@ from typing import Any
 from planner.domain.arrays import LARGEST_COUNT
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network
+from planner.domain.shapes import layer_shapes
 from planner.formats.fields import Field, ListOf, MapOf, OneOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Flag, Number, Text, Whole
@@ -32,13 +33,16 @@ _LAYER = Table(
 
 
 def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
+    """Return the network, or raise UsageError where a layer cannot read what it is given."""
     made: list[Layer] = []
     for keys_of_layer in layers:
         before = made[-1].name if made else INPUT
         inputs = keys_of_layer["inputs"] or (before,)
         name = keys_of_layer["name"]
         made.append(Layer(name, keys_of_layer["kind"], inputs, keys_of_layer["attributes"] or {}))
-    return Network(layers=tuple(made), **keys)
+    network = Network(layers=tuple(made), **keys)
+    layer_shapes(network)
+    return network
 
 
 NETWORK = Kind(
@@ -60,7 +64,7 @@ NETWORK = Kind(
 
 
 def read_network(path: Path | str) -> Network:
-    """Return the network of a file; a layer that breaks its rules is an InputFileError naming it."""
+    """Return the network of a file; a layer that breaks its rules, or does not fit its inputs, is an InputFileError."""
     return NETWORK.read(path)
 
 

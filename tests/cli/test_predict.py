@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,3 +104,12 @@ def test_an_absurd_mini_batch_is_refused(run: Run) -> None:
     code, out, err = run("predict", *arguments)
     assert (code, out) == (2, "")
     assert err.startswith("planner: the mini-batch must be at most 1,000,000,000,000,000 samples")
+
+
+def test_a_network_file_whose_layers_do_not_fit_is_exit_3(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "flat.toml"
+    layer = '[[layers]]\nname = "fc"\nkind = "linear"\nattributes = { features = 10 }\n'
+    path.write_text(f'format = "planner/network"\nversion = 1\nname = "n"\ninput = [3, 8, 8]\n{layer}')
+    code, out, err = run("predict", "--network", str(path), "--cluster", "dgx1-v100", "--sub-batch", "8")
+    assert (code, out) == (3, "")
+    assert err.startswith(f"planner: {path}: layer fc: input shape must be a vector (features)")

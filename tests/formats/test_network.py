@@ -49,6 +49,15 @@ def test_left_out_inputs_are_the_layer_before(assets: Path) -> None:
         (HEAD + CONV + 'input = ["input"]', r"layers\[0\].input: key must .* did you mean 'inputs'"),
         (HEAD.replace("[3, 8, 8]", "[3, 8, 8, 8]") + CONV, "input: value must be a list of 1 to 3 values"),
         (HEAD.replace("[3, 8, 8]", "[3, 0, 8]") + CONV, r"input\[1\]: value must be a whole number from 1"),
+        (
+            HEAD + '[[layers]]\nname = "fc"\nkind = "linear"\nattributes = { features = 10 }\n',
+            r"^x.toml: layer fc: input shape must be a vector .*, got \(3, 8, 8\); add a flatten layer before it$",
+        ),
+        (HEAD + CONV.replace("kernel = 3", "kernel = 11"), "^x.toml: layer c: kernel must be at most the padded input"),
+        (
+            HEAD + CONV.replace("kernel = 3", "kernel = 3, groups = 2"),
+            "^x.toml: layer c: channels in must be divisible",
+        ),
         (HEAD + 'optimizer = "adma"\n' + CONV, "optimizer: value must be one of none, sgd"),
     ],
 )
