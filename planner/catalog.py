@@ -1,6 +1,7 @@
 """From names and paths to records: the only place that knows what is bundled and where a user's own files are.
 
-A text with a folder in it, or with the suffix of its kind of file, is a path; anything else is a name.
+A text with a folder in it, or with the suffix of its kind of file, is a path; anything else is a name, and where no
+such name is known, the file that is called so.
 """
 
 from __future__ import annotations
@@ -66,6 +67,21 @@ def _is_path(text: str, suffix: str) -> bool:
     return text.endswith(suffix) or "/" in text or os.sep in text
 
 
+def _is_file(path: Path | str) -> bool:
+    try:
+        return Path(path).is_file()
+    except OSError:  # a name that no file can have
+        return False
+
+
+def _file_of(text: str, what: str, singular: str) -> Path | str:
+    """Return the TOML file of a path, of a bundled name, or else the file that is called ``text``."""
+    known = names(what)
+    if _is_path(text, ".toml") or (text not in known and _is_file(text)):
+        return text
+    return _bundled(what, singular, text)
+
+
 def _bundled(what: str, singular: str, name: str) -> Path:
     known = names(what)
     if name not in known:
@@ -88,14 +104,25 @@ def find_network(text: str) -> Network:
         The file is wrong.
     """
     name, colon, rest = text.partition(":")
-    if text.endswith(".toml") or (not colon and _is_path(text, ".toml")):
-        return read_network(text)
-    if colon and "=" not in rest and name not in names("networks"):
+    unknown = name not in names("networks")
+    if text.endswith(".toml") or (not colon and _is_path(text, ".toml")) or (unknown and _is_file(text)):
+        return _network_file(text)
+    if colon and "=" not in rest and unknown:
         raise UsageError(
             f"--network must be a bundled name or a .toml file, got {text!r}; "
             "importing networks from Python modules is not supported yet"
         )
     return build(name, _arguments(rest, f"argument of network {name}") if colon else {})
+
+
+def _network_file(path: str) -> Network:
+    network = read_network(path)
+    try:
+        if network.dataset is not None:
+            find_dataset(network.dataset)
+    except UsageError as error:
+        raise InputFileError(path, str(error), "dataset") from None
+    return network
 
 
 def _arguments(text: str, what: str) -> dict[str, str]:
@@ -114,7 +141,7 @@ def find_dataset(text: str) -> Dataset:
     """Return the data set of a name, of a TOML file, or of ``samples=N,bytes_per_sample=B``."""
     if "=" in text and not _is_path(text, ".toml"):
         return _typed_dataset(text)
-    return read_dataset(text if _is_path(text, ".toml") else _bundled("datasets", "data set", text))
+    return read_dataset(_file_of(text, "datasets", "data set"))
 
 
 def _typed_dataset(text: str) -> Dataset:
@@ -138,8 +165,7 @@ def find_accelerator(name: str) -> Accelerator:
 
 def find_cluster(text: str) -> Cluster:
     """Return the cluster of a bundled name, or of a TOML file."""
-    path = text if _is_path(text, ".toml") else _bundled("clusters", "cluster", text)
-    return read_cluster(path, find_accelerator)
+    return read_cluster(_file_of(text, "clusters", "cluster"), find_accelerator)
 
 
 def _bundled_calibrations() -> dict[str, Path]:
@@ -154,9 +180,11 @@ def find_calibration(text: str) -> Calibration:
     if text in bundled:
         return read_calibration(bundled[text])
     own = {_own_name(path): path for path in reversed(_own_files())}
-    if text not in own:
-        raise UnknownNameError("calibration", text, {*bundled, *own})
-    return read_calibration(own[text])
+    if text in own:
+        return read_calibration(own[text])
+    if _is_file(text):
+        return read_calibration(text)
+    raise UnknownNameError("calibration", text, {*bundled, *own})
 
 
 def _peek(path: Path) -> Mapping[str, Any]:
@@ -223,13 +251,15 @@ def read_settings(start: Path) -> Mapping[str, Any] | None:
     if found is None:
         return None
     values = read_settings_file(found)
-    return {key: _from_folder(found.parent, value, FILE_KEYS.get(key)) for key, value in values.items()}
+    return {key: _from_folder(found.parent, value, key) for key, value in values.items()}
 
 
-def _from_folder(folder: Path, value: Any, suffix: str | None) -> Any:
+def _from_folder(folder: Path, value: Any, key: str) -> Any:
     if isinstance(value, list):
-        return [_from_folder(folder, one, suffix) for one in value]
-    is_file = suffix is not None and isinstance(value, str) and "=" not in value and _is_path(value, suffix)
+        return [_from_folder(folder, one, key) for one in value]
+    if key not in FILE_KEYS or not isinstance(value, str) or "=" in value:
+        return value
+    is_file = _is_path(value, FILE_KEYS[key]) or (value not in names(f"{key}s") and _is_file(folder / value))
     return str(folder / value) if is_file else value
 
 

@@ -206,6 +206,42 @@ def test_paths_that_are_not_there_are_file_errors(tmp_path: Path) -> None:
             find(text)
 
 
+def test_a_file_without_its_suffix_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kind, name in (("network", "tiny.json"), ("cluster", "mine"), ("dataset", "data"), ("calibration", "noext")):
+        (example,) = (ASSETS / kind / "v1").glob("example.*")
+        shutil.copy(example, tmp_path / name)
+    assert catalog.find_network("tiny.json").name == "imagined"
+    assert catalog.find_cluster("mine").nodes == 48
+    assert catalog.find_dataset("data").samples > 0
+    assert catalog.find_calibration("noext").entries
+    (tmp_path / "tiny.json").write_text("{}")
+    with pytest.raises(InputFileError, match=r"^tiny.json: line 1: text must be TOML"):
+        catalog.find_network("tiny.json")
+    below = tmp_path / "below"
+    below.mkdir()
+    (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\ncluster = "mine"\n')
+    assert catalog.read_settings(below) == {"cluster": str(tmp_path / "mine")}
+
+
+def test_a_bundled_name_goes_before_a_file_that_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("alexnet", "tsubame-kfc"):
+        (tmp_path / name).write_text("not this")
+    assert catalog.find_network("alexnet").name == "alexnet"
+    assert catalog.find_cluster("tsubame-kfc").nodes == 42
+    assert catalog.find_calibration("tsubame-kfc").cluster == "tsubame-kfc"
+    with pytest.raises(UnknownNameError):
+        catalog.find_cluster("x" * 5000)
+
+
+def test_the_data_set_of_a_network_file_must_be_known(tmp_path: Path) -> None:
+    path = tmp_path / "n.toml"
+    path.write_text((ASSETS / "network" / "v1" / "example.toml").read_text().replace('"cifar-10"', '"cifar-11"'))
+    with pytest.raises(InputFileError, match=r"n.toml: dataset: data set must be a known name.*did you mean 'cifar-10'"):
+        catalog.find_network(str(path))
+
+
 def test_cluster_file_by_path_uses_bundled_accelerators(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
