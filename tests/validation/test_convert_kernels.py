@@ -3,35 +3,44 @@ from pathlib import Path
 import pytest
 
 from planner.formats.samples import read_sample_files, read_samples
-from validation.convert_kernels import main
+from validation.convert_kernels import BOARDS, main
 
+V100, P100 = "v100-sxm2-16gb", "p100-pcie-16gb"
 CONVOLUTION = """gpu,N,C,H,W,K,R,S,pad_h,pad_w,stride_h,stride_w,precision,direction,time_ms,application
+Tesla P100,8,64,56,56,64,1,1,0,0,1,1,fp32,fwd,0.1,
+Tesla P100,8,64,56,56,64,1,1,0,0,1,1,"fp16 storage, fp32 math",fwd,0.2,
+Tesla P100,16,3,224,224,64,7,7,3,3,2,2,fp32,bwd_data,1.0,
+Tesla T4,16,64,56,56,128,3,3,1,1,2,1,fp32,fwd,5.0,Resnet
 Tesla V100,16,64,56,56,128,3,3,1,1,2,1,fp32,fwd,2.5,Resnet
 Tesla V100,16,64,56,56,128,3,3,1,1,2,1,fp32,fwd,2.5,Vision
 Tesla V100,16,3,224,224,64,7,7,3,3,2,2,fp32,bwd_data,1.0,Vision
 Tesla V100,8,64,56,56,64,1,1,0,0,1,1,"fp16 (tensor, fp32 add)",bwd_weight,0.1,Face
-Tesla P100,8,64,56,56,64,1,1,0,0,1,1,fp32,fwd,0.1,Face
 """
 GEMM = """source,gpu,op,M,N,K,transA,transB,precision,time_ms,application
+DeepBench,Tesla P100,gemm,1760,16,2048,N,T,fp32,0.08,
+DeepBench,Tesla T4,gemm,1760,16,2048,N,T,fp32,0.09,DeepSpeech
 DeepBench,Tesla V100,gemm,1760,16,2048,N,T,fp32,0.04,DeepSpeech
 """
 POINTWISE = """source,gpu,op,precision,direction,B,H,time_ms
 NeuSight,Tesla V100-PCIE-32GB,add,fp32,fwd,1000,50,0.7
 NeuSight,Tesla V100-PCIE-32GB,relu,fp32,fwd,1000,50,0.5
 NeuSight,Tesla V100-PCIE-32GB,softmax,fp32,fwd,1000,50,0.5
+NeuSight,Tesla P100-PCIE-16GB,relu,fp32,fwd,1000,50,0.6
+NeuSight,Tesla T4,relu,fp32,fwd,1000,50,1.5
 """
 
 
-def write_tables(folder: Path) -> None:
-    (folder / "deepbench_conv.csv").write_text(CONVOLUTION)
-    (folder / "deepbench_gemm.csv").write_text(GEMM)
-    (folder / "neusight_elementwise_kernels.csv").write_text(POINTWISE)
-
-
-def test_published_tables_become_samples(tmp_path: Path) -> None:
-    write_tables(tmp_path)
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "deepbench_conv.csv").write_text(CONVOLUTION)
+    (tmp_path / "deepbench_gemm.csv").write_text(GEMM)
+    (tmp_path / "neusight_elementwise_kernels.csv").write_text(POINTWISE)
     assert main(["--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
-    convolution = read_samples(tmp_path / "out" / "convolution.csv")
+    return tmp_path / "out"
+
+
+def test_published_tables_become_samples(out: Path) -> None:
+    convolution = read_samples(out / V100 / "convolution.csv")
     assert convolution.text["group"].tolist() == ["Resnet", "Face"]
     assert convolution.text["precision"].tolist() == ["fp32", "fp16"]
     assert convolution.text["direction"].tolist() == ["forward", "backward_weight"]
@@ -40,16 +49,49 @@ def test_published_tables_become_samples(tmp_path: Path) -> None:
         "images": [16, 8], "out_c": [128, 64], "stride_h": [2, 1], "stride_w": [1, 1], "time_s": [2.5e-3, 1e-4]
     }  # fmt: skip
     assert convolution.circumstances["origin"] == "published"
-    gemm = read_samples(tmp_path / "out" / "gemm.csv")
+    gemm = read_samples(out / V100 / "gemm.csv")
     assert [gemm.number[name].tolist() for name in ("m", "n", "k")] == [[1760], [16], [2048]]
-    pointwise = read_samples(tmp_path / "out" / "pointwise.csv")
+    pointwise = read_samples(out / V100 / "pointwise.csv")
     assert pointwise.number["bytes"].tolist() == [3 * 4 * 50000, 2 * 4 * 50000]
 
 
-def test_converted_files_are_read_together_for_one_fit(tmp_path: Path) -> None:
-    write_tables(tmp_path)
-    main(["--data", str(tmp_path), "--out", str(tmp_path / "out")])
-    together = read_sample_files(sorted((tmp_path / "out").glob("*.csv")))
+def test_every_board_has_its_own_rows(out: Path) -> None:
+    assert sorted(folder.name for folder in out.iterdir()) == sorted(board.name for board in BOARDS)
+    times = {V100: [0.04e-3], "t4": [0.09e-3], P100: [0.08e-3], "p100-sxm2-16gb": [0.08e-3]}
+    for name, expected in times.items():
+        gemm = read_samples(out / name / "gemm.csv")
+        assert gemm.number["time_s"].tolist() == pytest.approx(expected)
+        assert gemm.text["device"].tolist() == [name]
+
+
+def test_applications_come_by_shape_where_the_sheet_has_none(out: Path) -> None:
+    convolution = read_samples(out / P100 / "convolution.csv")
+    assert convolution.text["group"].tolist() == ["Face", "Face"]
+    assert convolution.text["precision"].tolist() == ["fp32", "fp16"]  # fp16 tensors, sums in fp32
+    assert read_samples(out / P100 / "gemm.csv").text["group"].tolist() == ["DeepSpeech 1760x2048"]
+
+
+def test_gradient_of_the_networks_input_is_left_out(out: Path) -> None:
+    for board in BOARDS:
+        assert 3.0 not in read_samples(out / board.name / "convolution.csv").number["in_c"].tolist()
+
+
+def test_rows_that_stand_in_say_so(out: Path) -> None:
+    for name, stands_in in (("p100-sxm2-16gb", True), (P100, False)):
+        for file in ("convolution.csv", "gemm.csv", "pointwise.csv"):
+            notes = read_samples(out / name / file).text["notes"].tolist()
+            assert all(("stands in" in note) is stands_in for note in notes)
+
+
+def test_one_board_is_converted_alone(out: Path) -> None:
+    alone = out.parent / "alone"
+    assert main(["--data", str(out.parent), "--out", str(alone), "--gpu", "t4"]) == 0
+    assert [folder.name for folder in alone.iterdir()] == ["t4"]
+    assert (alone / "t4" / "gemm.csv").read_text() == (out / "t4" / "gemm.csv").read_text()
+
+
+def test_converted_files_are_read_together_for_one_fit(out: Path) -> None:
+    together = read_sample_files(sorted((out / V100).glob("*.csv")))
     assert together.size == 5
     assert [together.circumstances["source"].count(f"{name} (") for name in ("DeepBench", "NeuSight")] == [1, 1]
     assert together.circumstances["warning"].startswith("FP16 training is predicted too fast")
