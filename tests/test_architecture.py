@@ -23,6 +23,7 @@ ALLOWED: Mapping[str, set[str]] = {
     "steps": DOMAIN | {"workload", "costs"},
     "fitting": DOMAIN | {"workload", "costs", "steps"},
     "search": DOMAIN | {"workload", "costs", "steps", "fitting"},
+    "scoring": DOMAIN | {"workload", "costs", "steps", "fitting"},
     "networks": DOMAIN,
     "probes": DOMAIN,
     "formats": DOMAIN,

@@ -1,0 +1,254 @@
+"""A validation: predicted against measured runs, row by row and summed up.
+
+Every error, bias, coverage, share and regret is a fraction. ``n`` counts rows; where there are none, figures are None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from planner.domain.arrays import frozen_map
+
+__all__ = [
+    "AXES",
+    "ConformalScore",
+    "ErrorSummary",
+    "GroupRanking",
+    "MemoryCalls",
+    "RankingSummary",
+    "ScoredRow",
+    "TermScale",
+    "Validation",
+]
+
+AXES = ("network", "cluster", "source")
+"""Properties of a row by which errors are summed up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSummary:
+    """Relative errors e = predicted / measured - 1 of n rows.
+
+    Attributes
+    ----------
+    n : int
+    mape, median_ape, p90_ape : float or None
+        Mean, median and 90 % quantile of abs(e).
+    bias : float or None
+        Mean of e: above 0 where predictions are too long (or, of a rate, too high).
+    coverage_90 : float or None
+        Share of the rows that have an interval whose measured value lies in it, ends included.
+    """
+
+    n: int
+    mape: float | None = None
+    median_ape: float | None = None
+    p90_ape: float | None = None
+    bias: float | None = None
+    coverage_90: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRanking:
+    """How well the plans of one group were ordered.
+
+    Attributes
+    ----------
+    group : str
+    n : int
+        Plans with a prediction that ran, at least 2.
+    spearman : float or None
+        Rank correlation of predicted and measured times; None where all measured times are equal.
+    top1 : float
+        Probability that the first choice is the plan measured fastest.
+    regret, regret_best3 : float
+        Time of the first choice, and of the best of the first three, over the least time, minus 1.
+    chose_out_of_memory : float
+        Probability that the first choice ran out of memory.
+    """
+
+    group: str
+    n: int
+    spearman: float | None
+    top1: float
+    regret: float
+    regret_best3: float
+    chose_out_of_memory: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankingSummary:
+    """Means over ``groups`` groups of at least two plans that ran; ``regret_max`` and ``regret_best3_max``: the worst.
+
+    ``chose_out_of_memory`` is the share of groups whose first choice ran out of memory.
+    """
+
+    groups: int
+    spearman: float | None = None
+    top1: float | None = None
+    regret_mean: float | None = None
+    regret_max: float | None = None
+    regret_best3: float | None = None
+    regret_best3_max: float | None = None
+    chose_out_of_memory: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCalls:
+    """Rows by predicted status, each true or false by what happened: ``false_ok`` was called ok and ran out."""
+
+    true_out_of_memory: int = 0
+    false_out_of_memory: int = 0
+    true_ok: int = 0
+    false_ok: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TermScale:
+    """By how much one term would have to be multiplied to explain what predictions miss.
+
+    Attributes
+    ----------
+    term : str
+    scale : float
+    n : int
+        Rows.
+    mape : float
+        Mean absolute relative error as predicted.
+    scaled_mape : float
+        The same with the term scaled, each row by the scale that the other rows ask for.
+    """
+
+    term: str
+    scale: float
+    n: int
+    mape: float
+    scaled_mape: float
+
+    def sentence(self) -> str:
+        """Return the finding in words, such as ``all_reduce x 1.4 would take the mean error from 12 to 8 %``."""
+        before, after = 100 * self.mape, 100 * self.scaled_mape
+        digits = 0 if before - after >= 1 else 1
+        return (
+            f"{self.term} x {self.scale:.2g} would take the mean error from {before:.{digits}f} to {after:.{digits}f} %"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConformalScore:
+    """Half-width of intervals that cover a share ``level`` of rows of a group not seen before.
+
+    Attributes
+    ----------
+    score : float or None
+        In abs(log(predicted / measured)), or in multiples of a stated spread of it; None where refused.
+    unit : {"group", "maximum"}
+        What is covered: a row drawn from a new group, or all rows of a new group at once.
+    level : float
+    groups, rows : int
+        That the score was calibrated on.
+    reason : str
+        Why there is no score; empty where there is one.
+    """
+
+    score: float | None
+    unit: str
+    level: float
+    groups: int
+    rows: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRow:
+    """One run, predicted or refused.
+
+    Attributes
+    ----------
+    id : str
+    line : int
+        Of the file, the first is 1.
+    metric : str
+        ``predicted``, ``low``, ``high`` and ``measured`` are in it.
+    predicted : float or None
+        As if memory sufficed; None where refused.
+    low, high : float or None
+        Ends of the central 90 % interval; both or neither.
+    measured : float or None
+        None where the run gave no value.
+    status_predicted : str or None
+        ``ok`` or ``out_of_memory``; None where refused.
+    status_measured : str or None
+        ``ok`` or ``out_of_memory``; None where nothing was measured.
+    in_sample : bool
+        A calibration that predicts the row has seen it.
+    refused_reason : str or None
+    network, cluster, gpu, source : str
+    group : str
+        Rows of one group are plans for the same work; empty: ranked against none.
+    bottleneck : str or None
+        The term that takes most.
+    """
+
+    id: str
+    line: int
+    metric: str
+    predicted: float | None
+    low: float | None
+    high: float | None
+    measured: float | None
+    status_predicted: str | None
+    status_measured: str | None
+    in_sample: bool
+    refused_reason: str | None
+    network: str = ""
+    cluster: str = ""
+    gpu: str = ""
+    source: str = ""
+    group: str = ""
+    bottleneck: str | None = None
+
+    @property
+    def error(self) -> float | None:
+        """Return predicted / measured - 1; None unless the run was predicted and gave a value."""
+        if self.predicted is None or self.measured is None or self.status_measured != "ok":
+            return None
+        return self.predicted / self.measured - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """All rows and what they add up to.
+
+    Attributes
+    ----------
+    summary : ErrorSummary
+        Of held-out rows that were predicted and gave a value, like all that follows except ``in_sample`` and ``rows``.
+    by : mapping of AXES to mapping of name to ErrorSummary
+    ranking : RankingSummary
+    groups : tuple of GroupRanking
+        What ``ranking`` sums up, by name.
+    memory : MemoryCalls
+    terms : tuple of TermScale
+        Terms that explain what predictions miss, the best explanation first.
+    in_sample : ErrorSummary
+        Of rows that a calibration has seen.
+    rows : tuple of ScoredRow
+        As they stood in the file.
+    hold_out : str or None
+        What coefficients were refitted without, in turn.
+    """
+
+    summary: ErrorSummary
+    by: Mapping[str, Mapping[str, ErrorSummary]]
+    ranking: RankingSummary
+    groups: tuple[GroupRanking, ...]
+    memory: MemoryCalls
+    terms: tuple[TermScale, ...]
+    in_sample: ErrorSummary
+    rows: tuple[ScoredRow, ...] = field(repr=False)
+    hold_out: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by", frozen_map({axis: frozen_map(found) for axis, found in self.by.items()}))

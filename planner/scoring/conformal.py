@@ -1,0 +1,125 @@
+"""Split-conformal intervals: half-widths taken from residuals of groups that no fit has seen.
+
+s = abs(log(p / v)) (n,), p predicted and v measured, optionally over a spread that a prediction states of itself;
+K groups, n_g rows of group g. Rows of a group miss together, so that groups are exchangeable and rows are not. The
+score is the least q at which
+
+    sum over g, i of [s_gi <= q] / ((K + 1) n_g)  >=  level                                                      [1]_
+
+so that every group has one weight and the group to come has one too, at infinity. The interval p·exp(±q) then covers a
+random row of a new group with a probability of at least ``level``, whatever the distributions. Unit ``maximum`` puts
+the largest score of each group in place of its rows: all rows of a new group are covered at once, which is the wider
+and safer choice where a prediction extrapolates. Scores must come from rows that took no part in the fit.
+
+References
+----------
+.. [1] Lee, Barber, Willett (2023), Distribution-free inference with hierarchical data, arXiv:2306.06342
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray
+from planner.domain.validation import ConformalScore
+from planner.errors import ParameterError
+from planner.scoring.groups import numbered
+
+__all__ = ["conformal_score", "conformal_scores", "interval_ends", "log_scores", "scores_of"]
+
+LEAST_GROUPS = 10
+UNITS = ("group", "maximum")
+ROUNDING = 1e-9
+"""Of sums of weights that reach the level exactly."""
+
+
+def log_scores(predicted: FloatArray, measured: FloatArray, spread: FloatArray | None = None) -> FloatArray:
+    """Return s = abs(log(predicted / measured)) / spread, shape (n,); NaN where anything is missing or not above 0.
+
+    Parameters
+    ----------
+    predicted, measured : ndarray of shape (n,), in one unit
+    spread : ndarray of shape (n,), optional
+        Half-width that each prediction states of itself, in log(predicted / measured); 1 if not given.
+    """
+    width = np.ones_like(predicted) if spread is None else spread
+    columns = np.stack([predicted, measured, width])
+    known = np.all(np.isfinite(columns) & (columns > 0), axis=0)
+    result = np.full(predicted.shape, np.nan)
+    result[known] = np.abs(np.log(predicted[known]) - np.log(measured[known])) / width[known]
+    return result
+
+
+def conformal_score(
+    scores: FloatArray, groups: Sequence[str], unit: str = "group", level: float = 0.9
+) -> ConformalScore:
+    """Return the score q of the module's formula, or the reason why there are too few groups for one.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n,); rows with NaN do not count
+    groups : sequence of str, n
+    unit : {"group", "maximum"}
+    level : float, > 0 and < 1
+
+    Raises
+    ------
+    ParameterError
+        Unknown unit, or a level outside its range.
+    """
+    if unit not in UNITS:
+        raise ParameterError("unit", "one of " + ", ".join(UNITS), unit)
+    if not 0 < level < 1:
+        raise ParameterError("level", "above 0 and below 1", level)
+    use = ~np.isnan(scores)
+    names, code = numbered(groups, use)
+    count, s = len(names), scores[use]
+    least = max(LEAST_GROUPS, math.ceil(level / (1 - level) - ROUNDING))  # fewer cannot reach K / (K + 1) >= level
+    if count < least:
+        reason = f"groups of measured runs must be at least {least} for an interval of {level:.0%}, got {count}"
+        return ConformalScore(None, unit, level, count, s.size, reason)
+    if unit == "maximum":
+        largest = np.zeros(count)
+        np.maximum.at(largest, code, s)
+        s, code = largest, np.arange(count)
+    weights = 1 / ((count + 1) * np.bincount(code)[code])
+    order = np.argsort(s, kind="stable")
+    place = int(np.searchsorted(np.cumsum(weights[order]), level - ROUNDING))
+    return ConformalScore(float(s[order][place]), unit, level, count, int(use.sum()))
+
+
+def conformal_scores(
+    quantities: Sequence[str], scores: FloatArray, groups: Sequence[str], unit: str = "group", level: float = 0.9
+) -> dict[str, ConformalScore]:
+    """Return one score for every quantity (a Mondrian partition), by name; each from its own rows alone."""
+    quantity, group = np.asarray(quantities, dtype=np.str_), np.asarray(groups, dtype=np.str_)
+    found = {}
+    for name in np.unique(quantity).tolist():
+        rows = quantity == name
+        found[name] = conformal_score(scores[rows], group[rows].tolist(), unit, level)
+    return found
+
+
+def scores_of(quantities: Sequence[str], found: Mapping[str, ConformalScore]) -> FloatArray:
+    """Return the score of each row's quantity, shape (n,); NaN where there is none."""
+    by_name = {name: math.nan if one.score is None else one.score for name, one in found.items()}
+    return np.array([by_name.get(name, math.nan) for name in quantities], dtype=np.float64)
+
+
+def interval_ends(
+    predicted: FloatArray, scores: FloatArray | float, spread: FloatArray | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Return low and high = predicted·exp(∓score·spread), shape (n,) each; NaN where there is no score.
+
+    Parameters
+    ----------
+    predicted : ndarray of shape (n,)
+    scores : ndarray of shape (n,), or one number
+    spread : ndarray of shape (n,), optional
+        As it was given to :func:`log_scores`.
+    """
+    factor = np.exp(scores if spread is None else scores * spread)
+    return predicted / factor, predicted * factor

@@ -1,0 +1,73 @@
+"""Which term explains what predictions miss: one term scaled at a time.
+
+p: predicted times (n,), v: measured (n,), x: exposed time of each term over v (n, t), e = p / v - 1 (n,).
+
+With term j scaled by 1 + d the error of row i is e_i + d·x_ij. The scale minimises
+
+    sum over i of (e_i + d·x_ij)^2 + (mean of e^2 / PRIOR^2)·d^2,    SCALES[0] <= 1 + d <= SCALES[1]
+
+a parabola in d, solved exactly. The second part is the prior that a term is right within PRIOR: few rows, or a small
+share, cannot ask for a large scale. The error that is reported with it is that of each row with the scale that all
+others ask for, so that no row explains itself. A term may stand in for another with which it grows: the scale is a hint
+where to look, not a coefficient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.validation import TermScale
+from planner.scoring.errors import comparable
+
+__all__ = ["explaining_terms"]
+
+PRIOR = 0.5
+SCALES = (0.25, 4.0)
+LEAST_GAIN = 0.1
+"""A term explains something if it takes away at least this share of the mean error."""
+
+
+def explaining_terms(
+    terms: Sequence[str],
+    exposed_s: FloatArray,
+    predicted_s: FloatArray,
+    measured_s: FloatArray,
+    mask: BoolArray | None = None,
+) -> tuple[TermScale, ...]:
+    """Return the terms whose scale takes away at least LEAST_GAIN of the mean error, best first; often none.
+
+    Parameters
+    ----------
+    terms : sequence of str, t
+    exposed_s : ndarray of shape (n, t)
+        What each term adds to the predicted time; 0 where a row has no such term.
+    predicted_s, measured_s : ndarray of shape (n,)
+    mask : ndarray of bool, shape (n,), optional
+        Rows that may count; of them those count that have both times.
+    """
+    use = comparable(predicted_s, measured_s)
+    use &= True if mask is None else mask
+    if not use.any() or not terms:
+        return ()
+    x = exposed_s[use] / measured_s[use, None]
+    e = (predicted_s[use] / measured_s[use] - 1)[:, None]
+    slope, curve = -(e * x).sum(axis=0), (x * x).sum(axis=0)
+    prior = float(np.mean(e * e)) / PRIOR**2
+    change = _bounded(slope, curve + prior)
+    others = _bounded(slope + e * x, np.maximum(curve - x * x, 0) + prior)
+    before, after = float(np.abs(e).mean()), np.abs(e + others * x).mean(axis=0)
+    found = [
+        TermScale(name, 1 + d, int(use.sum()), before, error)
+        for name, d, error in zip(terms, change.tolist(), after.tolist(), strict=True)
+        if error < (1 - LEAST_GAIN) * before
+    ]
+    return tuple(sorted(found, key=lambda one: (one.scaled_mape, one.term)))
+
+
+def _bounded(slope: FloatArray, curve: FloatArray) -> FloatArray:
+    """Return the change of scale that minimises curve·d^2 / 2 - slope·d within SCALES; 0 where nothing asks for one."""
+    change = np.divide(slope, curve, out=np.zeros_like(slope), where=curve > 0)
+    return np.clip(change, SCALES[0] - 1, SCALES[1] - 1)

@@ -1,0 +1,75 @@
+"""Scored rows -> a validation: who counts where, and every figure of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray
+from planner.domain.validation import AXES, ScoredRow, Validation
+from planner.scoring.errors import Figures, summaries_by, summarise
+from planner.scoring.memory_calls import memory_calls
+from planner.scoring.ranking import Outcomes, as_times, rank_groups, summarise_ranking
+from planner.scoring.residuals import explaining_terms
+
+__all__ = ["score"]
+
+
+def score(
+    rows: Sequence[ScoredRow],
+    terms: Sequence[str] = (),
+    shares: FloatArray | None = None,
+    hold_out: str | None = None,
+) -> Validation:
+    """Return what rows add up to.
+
+    Held-out rows that were predicted count; those that a calibration has seen have their errors apart. Rows measured
+    as out of memory have no error, but are memory calls and may be a group's first choice.
+
+    Parameters
+    ----------
+    rows : sequence of ScoredRow, n
+    terms : sequence of str, t
+        Names of the columns of ``shares``.
+    shares : ndarray of shape (n, t), optional
+        What part of the predicted time each term is exposed; 0 where a row has no such term or was refused.
+    hold_out : str, optional
+        What was left out in turn.
+    """
+    figures = Figures(*(_floats([getattr(row, name) for row in rows]) for name in Figures._fields))
+    called, out = (
+        np.array([getattr(row, name) == "out_of_memory" for row in rows], dtype=np.bool_)
+        for name in ("status_predicted", "status_measured")
+    )
+    metrics = [row.metric for row in rows]
+    figures.measured[out] = np.nan
+    seen = np.array([row.in_sample for row in rows], dtype=np.bool_)
+    held = ~seen & np.isfinite(figures.predicted)
+    predicted_s, measured_s = as_times(figures.predicted, metrics), as_times(figures.measured, metrics)
+    groups = rank_groups(_one_metric_groups(rows), Outcomes(predicted_s, measured_s, called, out), held)
+    exposed_s = np.zeros((len(rows), 0)) if shares is None else shares * predicted_s[:, None]
+    return Validation(
+        summary=summarise(figures, held),
+        by={axis: summaries_by([getattr(row, axis) for row in rows], figures, held) for axis in AXES},
+        ranking=summarise_ranking(groups),
+        groups=groups,
+        memory=memory_calls(called, out, held & (out | np.isfinite(figures.measured))),
+        terms=explaining_terms(terms, exposed_s, predicted_s, measured_s, held),
+        in_sample=summarise(figures, seen),
+        rows=tuple(rows),
+        hold_out=hold_out,
+    )
+
+
+def _floats(values: Sequence[float | None]) -> FloatArray:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _one_metric_groups(rows: Sequence[ScoredRow]) -> list[str]:
+    """Return the group of every row; one of several metrics falls apart into one a metric."""
+    metrics = defaultdict(set)
+    for row in rows:
+        metrics[row.group].add(row.metric)
+    return [f"{row.group} ({row.metric})" if row.group and len(metrics[row.group]) > 1 else row.group for row in rows]
