@@ -238,7 +238,7 @@ def test_a_bundled_name_goes_before_a_file_that_is_called_so(tmp_path: Path, mon
 def test_the_data_set_of_a_network_file_must_be_known(tmp_path: Path) -> None:
     path = tmp_path / "n.toml"
     path.write_text((ASSETS / "network" / "v1" / "example.toml").read_text().replace('"cifar-10"', '"cifar-11"'))
-    with pytest.raises(InputFileError, match=r"n.toml: dataset: data set must be a known name.*did you mean 'cifar-10'"):
+    with pytest.raises(InputFileError, match=r"n.toml: dataset: data set must be a known.*did you mean 'cifar-10'"):
         catalog.find_network(str(path))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from planner import catalog
 from planner.cli.parsing import NOTHING
 from planner.cli.streams import note
-from planner.cli.values import DEFAULT, DEFAULT_REQUEST, Values, from_settings, merge
+from planner.cli.values import DEFAULT, DEFAULT_REQUEST, Values, from_settings, merge, said
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Settings
@@ -65,7 +65,7 @@ def with_base(values: Values, command: str) -> tuple[Values, str]:
     if "network" in values:
         return values, ""
     if "cluster" in values or "calibration" in values:
-        beside = "--cluster" if "cluster" in values else "--calibration"
+        beside = said(values, "cluster" if "cluster" in values else "calibration")
         remedy = "name a network; 'planner show networks' lists them"
         raise ParameterError("--network", f"given beside {beside}", NOTHING, remedy)
     defaults = from_settings(catalog.default_request(), DEFAULT_REQUEST, command)
@@ -131,7 +131,7 @@ def _cluster(values: Values, named: tuple[Calibration, ...]) -> tuple[Cluster, s
         own = None if values["network"].source == DEFAULT_REQUEST else own_calibration(cluster.node.accelerator.name)
     else:
         own = own_calibration()
-        cluster, source = _local(named, own)
+        cluster, source = _local(values, named, own)
     return cluster, source, (own,) if own and own.accelerator == cluster.node.accelerator.name else ()
 
 
@@ -152,7 +152,7 @@ def _without_products(calibration: Calibration) -> Calibration:
     return replace(calibration, entries=kept)
 
 
-def _local(named: tuple[Calibration, ...], own: Calibration | None) -> tuple[Cluster, str]:
+def _local(values: Values, named: tuple[Calibration, ...], own: Calibration | None) -> tuple[Cluster, str]:
     """Return the cluster that the named calibrations, or this machine's own, imply, and its source."""
     for calibration in named or ((own,) if own else ()):
         if calibration.node is not None:
@@ -161,7 +161,7 @@ def _local(named: tuple[Calibration, ...], own: Calibration | None) -> tuple[Clu
         what = f"calibration {named[0].name!r}"
         raise ParameterError("--cluster", f"given beside {what}, which records no node", NOTHING)
     remedy = "this machine has no calibration of its own: name a cluster, or measure with 'planner calibrate'"
-    raise ParameterError("--cluster or --calibration", "given with --network", NOTHING, remedy)
+    raise ParameterError("--cluster or --calibration", f"given with {said(values, 'network')}", NOTHING, remedy)
 
 
 def check_nodes(cluster: Cluster, values: Values) -> None:

@@ -11,7 +11,7 @@ from planner.cli import output
 from planner.cli.inputs import Case, Machine
 from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
-from planner.cli.values import DEFAULT, OPTION, Values, merge
+from planner.cli.values import DEFAULT, OPTION, Values, merge, settings_named
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import Prediction
@@ -35,10 +35,11 @@ def run(arguments: Mapping[str, Any]) -> None:
     if "runs" in arguments:
         raise ParameterError("--runs", "left out, as tables of runs are not supported yet", arguments["runs"])
     values = gather("predict", arguments)
-    machine, resolved = resolve(values)
-    values = completed(values, machine.cluster)
-    wanted = configurations(values)
-    answers = [(case, predictions(case, wanted)) for case in resolved]
+    with settings_named(values):
+        machine, resolved = resolve(values)
+        values = completed(values, machine.cluster)
+        wanted = configurations(values)
+        answers = [(case, predictions(case, wanted)) for case in resolved]
     _write(answers, values, machine, as_json="json" in arguments)
 
 

@@ -10,7 +10,7 @@ from planner import catalog
 from planner.cli.inputs import Case, Machine, cases, check_nodes, machine_of, with_base
 from planner.cli.options import OPTIONS
 from planner.cli.streams import note
-from planner.cli.values import SETTINGS_FILE, Values, from_options, from_settings, merge
+from planner.cli.values import SETTINGS_FILE, Values, from_options, from_settings, merge, settings_named
 
 __all__ = ["gather", "ordered", "resolve"]
 
@@ -20,7 +20,9 @@ def gather(command: str, arguments: Mapping[str, Any]) -> Values:
     given = from_options(arguments)
     settings = _settings()
     stored = from_settings(settings, SETTINGS_FILE, command) if settings else {}
-    values, hint = with_base(merge(given, stored), command)
+    merged = merge(given, stored)
+    with settings_named(merged):
+        values, hint = with_base(merged, command)
     if hint:
         note(hint)
     return values

@@ -9,7 +9,7 @@ from planner.cli import output
 from planner.cli.inputs import Case, Machine
 from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
-from planner.cli.values import DEFAULT, DEFAULT_REQUEST, OPTION, Values, merge
+from planner.cli.values import DEFAULT, DEFAULT_REQUEST, OPTION, Values, merge, settings_named
 from planner.domain.cluster import Cluster
 from planner.domain.request import Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
@@ -32,9 +32,10 @@ def run(arguments: Mapping[str, Any]) -> None:
     values = gather("suggest", arguments)
     if "target_batch" not in values:
         raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
-    machine, resolved = resolve(values)
-    _check_price(machine.cluster, values)
-    answers = [(case.problem.subject, answer(case, values)) for case in resolved]
+    with settings_named(values):
+        machine, resolved = resolve(values)
+        _check_price(machine.cluster, values)
+        answers = [(case.problem.subject, answer(case, values)) for case in resolved]
     _write(answers, machine, as_json="json" in arguments)
     _check_found(answers)
 

@@ -5,14 +5,27 @@ Earlier sources win. The merge is the only place that knows their order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from planner.cli.options import COMMANDS, OPTIONS, Option
 from planner.domain.request import DEFAULT, Sourced
-from planner.errors import InputFileError, ParameterError
+from planner.errors import CoverageError, InputFileError, ParameterError, UsageError
 
-__all__ = ["DEFAULT", "DEFAULT_REQUEST", "OPTION", "SETTINGS_FILE", "Values", "from_options", "from_settings", "merge"]
+__all__ = [
+    "DEFAULT",
+    "DEFAULT_REQUEST",
+    "OPTION",
+    "SETTINGS_FILE",
+    "Values",
+    "from_options",
+    "from_settings",
+    "merge",
+    "said",
+    "settings_named",
+]
 
 OPTION, SETTINGS_FILE, DEFAULT_REQUEST = "option", "planner.toml", "default request"
 Values = Mapping[str, Sourced[Any]]
@@ -45,6 +58,46 @@ def from_settings(settings: Mapping[str, Any], source: str, command: str) -> Val
 def merge(*layers: Values) -> Values:
     """Return one value each; an earlier layer wins."""
     return {name: value for layer in reversed(layers) for name, value in layer.items()}
+
+
+def said(values: Values, key: str) -> str:
+    """Return an option as the user gave it: its flag, or its key in ``planner.toml``."""
+    in_settings = key in values and values[key].source == SETTINGS_FILE
+    return f"{key} in {SETTINGS_FILE}" if in_settings else OPTIONS[key].flag
+
+
+@contextmanager
+def settings_named(values: Values) -> Iterator[None]:
+    """Let an error about a value of ``planner.toml`` name that file and the key, not a flag that nobody typed.
+
+    Raises
+    ------
+    InputFileError
+        Instead of UsageError: the file is what is wrong.
+    CoverageError
+        With the same exit code as without the file.
+    """
+    try:
+        yield
+    except (UsageError, CoverageError) as error:
+        sentence = str(error)
+        stored = (name for name, value in values.items() if value.source == SETTINGS_FILE)
+        key = next((name for name in stored if _is_about(sentence, name)), None)
+        if key is None:
+            raise
+        sentence = sentence.replace(OPTIONS[key].flag, key)
+        if isinstance(error, CoverageError):
+            raise CoverageError(f"{SETTINGS_FILE}: {key}: {sentence}") from error
+        raise InputFileError(SETTINGS_FILE, sentence, key) from error
+
+
+def _is_about(sentence: str, key: str) -> bool:
+    """Return whether what an error speaks of, the words before "must be", is an option."""
+    what = sentence.partition(" must be ")[0]
+    if key == "precision" and what.startswith("kernel "):
+        return True
+    word = "data set" if key == "dataset" else key
+    return re.match(rf"(\S+ of )?({OPTIONS[key].flag}|{word})(?![\w-])", what) is not None
 
 
 def _parsed(option: Option, what: str, value: Any) -> Any:

@@ -47,15 +47,16 @@ class Nullable:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A value of the first type that fits."""
+    """A value of the first type that fits; ``rule`` says in short what those are."""
 
     types: tuple[Type, ...]
     title: str = ""
+    rule: str = ""
 
     @property
     def words(self) -> str:
         """The rule."""
-        return " or ".join(kind.words for kind in self.types)
+        return self.rule or " or ".join(kind.words for kind in self.types)
 
     def read(self, value: Any, place: str) -> Any:
         """Return what the first fitting type makes of it."""

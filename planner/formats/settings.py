@@ -25,7 +25,11 @@ OPTION_KEYS = (
     "strategy", "input", "scenario", "task", "tolerance", "parallelism", "objective", "top", "seed",
 )  # fmt: skip
 _SCALAR = (Whole(least=0), Number(), Text())
-_VALUE = OneOf((*_SCALAR, ListOf(OneOf(_SCALAR), least=1)), "value")
+_VALUE = OneOf(
+    (*_SCALAR, ListOf(OneOf(_SCALAR), least=1)),
+    "value",
+    "text that is not empty, a number of at least 0, or a list of these",
+)
 
 
 def _given(**values: Any) -> Mapping[str, Any]:

@@ -256,3 +256,42 @@ def test_named_calibrations_go_before_bundled_ones(run: Run) -> None:
     assert values["calibration"] == {"value": ["tsubame-kfc"], SOURCE: "option"}
     values = request_of(run("suggest", *arguments, "--json"))
     assert values["calibration"] == {"value": ["tsubame-kfc"], SOURCE: "bundled"}
+
+
+OWN_VALUES = [
+    ('cluster = "dgx1-v100"', 2, "--network must be given beside cluster in planner.toml, got nothing; name a network"),
+    ('calibration = "tsubame-kfc"', 2, "--network must be given beside calibration in planner.toml, got nothing; "),
+    ('network = "alexnet"', 2, "--cluster or --calibration must be given with network in planner.toml, got nothing; "),
+    ('precision = "fp16"', 5, "planner.toml: precision: precision must be one that can be priced (fp32), got 'fp16': "),
+    ('scenario = "edr,foo"', 3, "planner.toml: scenario: scenario item must be fp16, edr, "),
+    ('scenario = "forward*=0"', 3, "planner.toml: scenario: factor of scenario item 'forward*=0' must be a number "),
+    ('cluster = "nowhere"', 3, "planner.toml: cluster: cluster must be a known name, got 'nowhere'"),
+    ('network = ["resnet50", "resnet5"]', 3, "planner.toml: network: network must be a known name, got 'resnet5'"),
+    ('network = "resnet50:a=1"', 3, "planner.toml: network: argument of network resnet50 must be a known name, "),
+    ('dataset = "imagenet"', 3, "planner.toml: dataset: data set must be a known name, got 'imagenet'"),
+    ('calibration = "nope"', 3, "planner.toml: calibration: calibration must be a known name, got 'nope'"),
+    ("nodes = 43", 3, "planner.toml: nodes: nodes must be at most 42 on cluster 'tsubame-kfc', got 43"),
+    ("gpus_per_node = 9", 3, "planner.toml: gpus_per_node: gpus_per_node must be at most 8 on cluster"),
+    ('objective = "cost"', 3, "planner.toml: objective: objective must be epoch-time on cluster 'tsubame-kfc', which "),
+    ('cluster = ""', 3, "planner.toml: cluster: value must be text that is not empty, a number of at least 0, or a "),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "words"), OWN_VALUES)
+def test_what_planner_toml_breaks_names_it_and_the_key(
+    line: str, code: int, words: str, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "planner.toml").write_text(f'format = "planner/settings"\nversion = 1\n{line}\n')
+    got, out, err = run("suggest", "--target-batch", "138")
+    assert (got, out, err.count("\n")) == (code, "", 1)
+    assert words in err
+    (tmp_path / "planner.toml").unlink()
+    assert run("suggest", "--target-batch", "138")[0] == 0
+
+
+def test_what_an_option_breaks_does_not_name_planner_toml(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\nprecision = "fp32"\nnodes = 4\n')
+    code, _, err = run("suggest", "--target-batch", "138", "--precision", "fp16")
+    assert (code, err.startswith("planner: precision must be one that can be priced")) == (5, True)
+    code, _, err = run("suggest", "--target-batch", "138", "--nodes", "43")
+    assert (code, err.startswith("planner: --nodes must be at most 42")) == (2, True)
