@@ -13,7 +13,7 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MemoryBytes
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.steps.asynchronous import Asynchrony
-from planner.steps.gradients import gpu_variance, step_variance, update_variance
+from planner.steps.gradients import gpu_gradient, step_gradient, update_gradient
 from planner.steps.intervals import quantity, reciprocal
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes, asynchrony_of, row_of
 from planner.steps.sources import Source
@@ -82,19 +82,20 @@ def described(pricer: Pricer, chosen: Configurations, window: Window | None) -> 
 def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
     pricer, one = case.pricer, case.one
     mini_batch = one.gpus * one.sub_batch * one.accumulation_steps
-    variance = step_variance(pricer, one, times, case.stages)
-    iteration = quantity(float(times.iteration_s[0]), variance)
+    spread = step_gradient(pricer, one, times, case.stages).spread()
+    iteration = quantity(float(times.iteration_s[0]), spread)
     terms, used = _threads({"step": _step_rows(case, times)})
     steps = _epoch_steps(pricer, mini_batch)
     inside = None if case.window is None else float(case.window("sync")[0] <= mini_batch <= case.window("sync")[1])
     first_iteration = float(times.first_iteration_s[0])
-    first = variance if first_iteration == iteration.value else None
+    if first_iteration != iteration.value:
+        spread = step_gradient(pricer, one, times, case.stages, first_epoch=True).spread()
     return Prediction(
         configuration=one,
         iteration_s=iteration,
         update_s=None,
         epoch_s=_scaled(iteration, steps),
-        first_epoch_s=None if steps is None else quantity(first_iteration, first, steps),
+        first_epoch_s=None if steps is None else quantity(first_iteration, spread, steps),
         samples_per_s=reciprocal(iteration, mini_batch),
         mini_batch=MiniBatch(mini_batch, 0.0, mini_batch, mini_batch, inside),
         staleness=Staleness(0.0, 0.0, {0: 1.0}),
@@ -107,20 +108,21 @@ def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
 
 def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Prediction:
     pricer, one = case.pricer, case.one
-    variance = gpu_variance(pricer, one, times, case.stages)
-    period = quantity(float(times.gpu_s[0]), variance)
+    gradient = gpu_gradient(pricer, one, times, case.stages)
+    period = quantity(float(times.gpu_s[0]), gradient.spread())
     terms, used = _threads({"gpu": _gpu_rows(case, times), "update": _update_rows(case, times)})
     samples = one.gpus * one.sub_batch
     steps = _epoch_steps(pricer, samples)
     first_gpu = float(times.first_gpu_s[0])
-    first = variance if first_gpu == period.value else None
+    is_alike = first_gpu == period.value
+    first = gradient if is_alike else gpu_gradient(pricer, one, times, case.stages, first_epoch=True)
     mini_batch = _mini_batch(statistics, case.window)
     return Prediction(
         configuration=one,
         iteration_s=period,
-        update_s=quantity(float(times.update_s[0]), update_variance(pricer, one, times, variance)),
+        update_s=quantity(float(times.update_s[0]), update_gradient(pricer, one, times, gradient).spread()),
         epoch_s=_scaled(period, steps),
-        first_epoch_s=None if steps is None else quantity(first_gpu, first, steps),
+        first_epoch_s=None if steps is None else quantity(first_gpu, first.spread(), steps),
         samples_per_s=reciprocal(period, samples),
         mini_batch=mini_batch,
         staleness=Staleness(

@@ -1,4 +1,4 @@
-"""Variances of the periods of one configuration, along the path that decides each.
+"""Gradients of the periods of one configuration, along the path that decides each.
 
 See :mod:`planner.steps.intervals`.
 """
@@ -11,31 +11,32 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray
 from planner.domain.configuration import Configuration
-from planner.steps.intervals import Gradient, is_uncertain
+from planner.steps.intervals import Gradient
 from planner.steps.messages import host_gradient
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes
 from planner.steps.sources import Source
 from planner.steps.stages import Stage
 
-__all__ = ["gpu_variance", "step_variance", "update_variance"]
+__all__ = ["gpu_gradient", "step_gradient", "update_gradient"]
 
 
-def step_variance(pricer: Pricer, one: Configuration, times: SyncTimes, stages: Mapping[str, Stage]) -> float | None:
-    """Return the variance [s²] of a synchronous iteration, or None."""
+def step_gradient(
+    pricer: Pricer, one: Configuration, times: SyncTimes, stages: Mapping[str, Stage], *, first_epoch: bool = False
+) -> Gradient:
+    """Return the gradient of a synchronous iteration."""
     gradient, steps = Gradient(), one.accumulation_steps
     adds = pricer.sources.problem.settings.strategy == "no-overlap"
-    load, iteration = float(times.load_s[0]), float(times.iteration_s[0])
+    load, iteration = (
+        float((first if first_epoch else later)[0])
+        for first, later in ((times.first_load_s, times.load_s), (times.first_iteration_s, times.iteration_s))
+    )
     is_input_bound = not adds and load >= iteration
-    if load > 0 and (adds or is_input_bound):
-        _add_load(gradient, pricer, one.sub_batch * steps)
+    if adds or is_input_bound:
+        _add_load(gradient, pricer, one.sub_batch * steps, load)
     if is_input_bound:
-        return gradient.variance()
+        return gradient
     is_exposed = one.gpus > 1 and float(times.exposed_s[0]) > 0
     passes = {"forward": steps, "backward": 1, "accumulating": steps - 1, "update": 1}
-    if any(stages[name].parts is None for name, count in passes.items() if count) or (
-        is_exposed and not is_uncertain(pricer.messages.source.entry)
-    ):
-        return None
     _add_host_to_device(gradient, pricer, one.sub_batch, steps)
     slots = pricer.messages.buffer_bytes.size
     sent, first_slot = _path(pricer, one, slots) if is_exposed and not adds else (slots, -1)
@@ -49,7 +50,7 @@ def step_variance(pricer: Pricer, one: Configuration, times: SyncTimes, stages: 
         slopes, seconds = pricer.messages.gradient(one.nodes, one.gpus_per_node, sent)
         factor = _multiplier(pricer, "all_reduce", one.nodes)
         gradient.add_vector(pricer.messages.source.entry, slopes * factor, seconds * factor)
-    return gradient.variance()
+    return gradient
 
 
 def _path(pricer: Pricer, one: Configuration, slots: int) -> tuple[int, int]:
@@ -61,44 +62,45 @@ def _path(pricer: Pricer, one: Configuration, slots: int) -> tuple[int, int]:
     return slot + 1, slot
 
 
-def gpu_variance(pricer: Pricer, one: Configuration, times: AsyncTimes, stages: Mapping[str, Stage]) -> float | None:
-    """Return the variance [s²] of the GPU thread's period, or None."""
+def gpu_gradient(
+    pricer: Pricer, one: Configuration, times: AsyncTimes, stages: Mapping[str, Stage], *, first_epoch: bool = False
+) -> Gradient:
+    """Return the gradient of the GPU thread's period."""
     gradient = Gradient()
-    if any(stages[name].parts is None for name in ("forward", "backward")):
-        return None
-    if float(times.load_s[0]) > 0:
-        _add_load(gradient, pricer, one.sub_batch)
+    period = float((times.first_gpu_s if first_epoch else times.gpu_s)[0])
+    rest = float(times.gpu_s[0] - times.load_s[0])
+    ends = (np.array([n]) for n in (one.sub_batch, one.gpus_per_node, one.nodes))
+    load = pricer.input.times(*ends, first_epoch=first_epoch)
+    if float(load.node_s[0]) > rest + float(load.alone_s[0]):
+        _add_load(gradient, pricer, one.sub_batch, period)
+        return gradient
+    _add_load(gradient, pricer, one.sub_batch, float(load.alone_s[0]))
     _add_host_to_device(gradient, pricer, one.sub_batch, 1)
     for name in ("forward", "backward"):
         _add_stage(gradient, stages[name], np.ones(pricer.messages.buffer_bytes.size + 1))
     _add_host(gradient, pricer, "update_gradient", 1.0)
-    return gradient.variance()
+    return gradient
 
 
-def update_variance(
-    pricer: Pricer, one: Configuration, times: AsyncTimes, gpu_variance_s2: float | None
-) -> float | None:
-    """Return the variance [s²] of the update thread's period, or None.
+def update_gradient(pricer: Pricer, one: Configuration, times: AsyncTimes, of_gpu: Gradient) -> Gradient:
+    """Return the gradient of the update thread's period, given that of the GPU thread's.
 
-    Where q < 1, T = C / (1 - s·N / T_GPU): deviations of C and s grow by T / C, and those of T_GPU enter.
+    Where q < 1, T = C / (1 - s·N / T_GPU): deviations of C and s grow by T / C, and those of T_GPU enter with the
+    opposite sign: the longer it is, the fewer gradients are summed.
     """
-    if one.nodes > 1 and not is_uncertain(pricer.sources.host_all_reduce.entry):
-        return None
     gradient, update, gpu = Gradient(), float(times.update_s[0]), float(times.gpu_s[0])
     growth = 1.0
     if update < gpu:
         summing = float(times.sum_gradient_s[0]) - pricer.host_s("sum_gradient", 0.0)
         growth = update / (update - summing)
-        if summing > 0:
-            slope = growth * summing / gpu
-            gradient.add_variance(None if gpu_variance_s2 is None else slope**2 * gpu_variance_s2)
+        gradient.add_scaled(of_gpu, -growth * summing / gpu)
     _add_host(gradient, pricer, "sum_gradient", growth, float(times.deposited[0]))
     _add_host(gradient, pricer, "update_weights", growth)
     if one.nodes > 1:
         slopes, seconds = host_gradient(pricer.sources, pricer.parameters, one.nodes)
         factor = growth * _multiplier(pricer, "all_reduce", one.nodes)
         gradient.add_vector(pricer.sources.host_all_reduce.entry, slopes * factor, seconds * factor)
-    return gradient.variance()
+    return gradient
 
 
 def _multiplier(pricer: Pricer, term: str, nodes: int = 1) -> float:
@@ -106,8 +108,8 @@ def _multiplier(pricer: Pricer, term: str, nodes: int = 1) -> float:
 
 
 def _add_stage(gradient: Gradient, stage: Stage, by_segment: FloatArray) -> None:
-    """Add a stage, weighted by segment; its parts must be known."""
-    for part in stage.parts or ():
+    """Add a stage, weighted by segment."""
+    for part in stage.parts:
         seconds = float(by_segment @ part.seconds)
         if seconds:
             gradient.add_vector(part.entry, by_segment @ part.slopes, seconds)
@@ -118,10 +120,14 @@ def _add_host(gradient: Gradient, pricer: Pricer, kind: str, weight: float, buff
     gradient.add(pricer.sources.host(kind).entry, work, weight * _multiplier(pricer, kind))
 
 
-def _add_load(gradient: Gradient, pricer: Pricer, samples: int) -> None:
+def _add_load(gradient: Gradient, pricer: Pricer, samples: int, seconds: float) -> None:
+    """Add loading of samples by one device, which takes ``seconds``; 0 where there is none."""
     source = pricer.sources.storage
-    if source is None or source.entry.term == "storage.bytes":
-        gradient.add_unknown()
+    if source is None or seconds == 0:
+        return
+    if source.entry.term == "storage.bytes":  # of one coefficient, so its derivative is the time over it
+        (coefficient,) = source.entry.coefficients.values()
+        gradient.add_vector(source.entry, np.array([seconds / coefficient]), seconds)
         return
     gradient.add(source.entry, {"samples": float(samples)}, _multiplier(pricer, "load_input"))
 

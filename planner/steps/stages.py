@@ -11,7 +11,7 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import KernelCalls
 from planner.steps.compute import STAGES, Compute, call_work, composed_s, term_of
-from planner.steps.intervals import derivatives, has_scatter, is_uncertain
+from planner.steps.intervals import derivatives, stated_deviation
 from planner.steps.price import Pricer
 from planner.steps.sources import Source
 
@@ -29,7 +29,7 @@ class Part:
     ----------
     entry : Entry
     slopes : ndarray of float, shape (J + 1, p)
-        Derivatives of the stage's time by the entry's coefficients.
+        Derivatives of the stage's time by the entry's coefficients; p = 0 where the entry's deviation is stated.
     seconds : ndarray of float, shape (J + 1,)
     """
 
@@ -48,14 +48,13 @@ class Stage:
     sources : tuple of Source
         Those that take time, the framework's overheads last.
     extrapolated : bool
-    parts : tuple of Part, or None
-        None: something that takes time has no known uncertainty.
+    parts : tuple of Part
     """
 
     name: str
     sources: tuple[Source, ...]
     extrapolated: bool
-    parts: tuple[Part, ...] | None
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +98,15 @@ def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[
     if adds:
         for of_case in used:
             of_case[id(overheads.source)] = overheads.source
-    is_known = [all(is_uncertain(source.entry) for source in of_case.values()) for of_case in used]
-    if adds and not has_scatter(overheads.source.entry):
-        is_known = [False] * cases
-    parts = _parts(pricer, name, timed, (cases, host_s)) if any(is_known) else []
+    parts = _parts(pricer, name, timed, (cases, host_s))
     extrapolated = outside > EXTRAPOLATED_SHARE * total
-    return [
-        Stage(name, tuple(used[i].values()), bool(extrapolated[i]), parts[i] if is_known[i] else None)
-        for i in range(cases)
-    ]
+    return [Stage(name, tuple(used[i].values()), bool(extrapolated[i]), parts[i]) for i in range(cases)]
 
 
 def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]) -> list[tuple[Part, ...]]:
     """Return the parts of one stage of every case; the error of a framework's overheads is that of whole stages.
 
+    Of assumed overheads, which leave kernels as they are, it is that of the host time alone.
     ``of``: how many cases, and the host time [s] of each.
     """
     cases, host_s = of
@@ -124,11 +118,12 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
     total = gpu_s.sum(axis=1)
     whole = composed_s(total, host_s, overheads)
     scaled = np.divide(overheads.kernel_scale * total, whole, out=np.zeros_like(total), where=whole > 0)
-    slope = factor * overheads.kernel_scale * scaled ** (overheads.exponent - 1)
+    share = overheads.kernel_scale * scaled ** (overheads.exponent - 1)
+    slope = factor * share
     found: dict[int, tuple[Entry, FloatArray, FloatArray]] = {}
     for group in timed:
         entry = group.source.entry
-        rows = derivatives(entry, group.work) * group.calls.count[:, None]
+        rows = _rows(entry, group)
         by_segment = _by_segment(compute, group.calls, np.broadcast_to(rows, (*group.times_s.shape, rows.shape[-1])))
         seconds = _by_segment(compute, group.calls, group.times_s)
         _, slopes, before = found.get(id(entry), (entry, 0.0, 0.0))
@@ -136,12 +131,21 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
     if host_s > 0 or overheads.kernel_scale != 1:
         entry = overheads.source.entry
         spread = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, gpu_s.shape[1])
-        seconds = factor * (spread * whole).T
+        covered = np.maximum(whole - share * total, 0.0) if overheads.matched == "assumed" else whole
+        seconds = factor * (spread * covered).T
         found[id(entry)] = (entry, np.zeros((*seconds.shape, len(entry.coefficients))), seconds)
     return [
         tuple(Part(entry, slopes[case], seconds[case]) for entry, slopes, seconds in found.values())
         for case in range(cases)
     ]
+
+
+def _rows(entry: Entry, group: _Timed) -> FloatArray:
+    """Return the derivatives of a group's times by its entry's coefficients, shape (..., k, p)."""
+    if stated_deviation(entry) is not None:
+        return np.zeros((group.calls.layer.size, 0))
+    found: FloatArray = derivatives(entry, group.work) * group.calls.count[..., None]
+    return found
 
 
 def _by_segment(compute: Compute, calls: KernelCalls, values: FloatArray) -> FloatArray:

@@ -399,4 +399,4 @@ def test_framework_overheads_compose(make_problem: Make, calibration: Calibratio
             host = 1e-5 * calls[term.name] + 2e-5 * layers[term.name]
             expected = ((1.5 * gpu[term.name]) ** exponent + host**exponent) ** (1 / exponent)
             assert term.seconds == pytest.approx(expected, rel=1e-9)
-    assert found.iteration_s.interval_basis == "none"
+    assert found.iteration_s.interval_basis == "assumed"

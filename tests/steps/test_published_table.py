@@ -44,7 +44,7 @@ def test_the_answer_says_that_it_is_a_reconstruction() -> None:
     assert "reconstructed" in {warning.code for warning in prediction.warnings}
     assert {term.origin for term in prediction.terms if term.seconds > 0} == {"reconstructed"}
     assert prediction.epoch_s is not None
-    assert prediction.epoch_s.interval_basis == "none"
+    assert prediction.epoch_s.interval_basis == "assumed"
 
 
 def test_tsubame_2_5_is_specified_and_said_so() -> None:
