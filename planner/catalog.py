@@ -37,6 +37,7 @@ __all__ = [
     "names",
     "newest_own_calibration",
     "own_calibration_file",
+    "own_calibrations",
     "own_calibrations_folder",
     "read_settings",
 ]
@@ -239,6 +240,24 @@ def newest_own_calibration(
         except InputFileError as error:
             skipped(error)
     return None
+
+
+def own_calibrations(skipped: Callable[[InputFileError], None] = lambda _: None) -> tuple[Calibration, ...]:
+    """Return the user's own calibrations that ``find_calibration`` finds by name, newest first.
+
+    ``skipped`` is told what is wrong with a file that cannot be used.
+    """
+    found: dict[str, Calibration] = {}
+    bundled = _bundled_calibrations()
+    for path in _own_files():
+        try:
+            one = read_calibration(path)
+        except InputFileError as error:
+            skipped(error)
+            continue
+        if one.name not in bundled:
+            found.setdefault(one.name, one)
+    return tuple(found.values())
 
 
 def read_settings(start: Path) -> Mapping[str, Any] | None:

@@ -148,7 +148,8 @@ _ALL = (
     Option("force", "", "Overwrite an existing --out."),
     Option("json", "", "Print one JSON document instead of tables."),
     Option("seed", "N", "Seed of everything random.", parsing.whole(0, 2**63 - 1), "0"),
-    Option("what", "networks|clusters|calibrations", "What to show.", positional=True),
+    Option("toml", "", "Print the file of one network, cluster or data set, to start your own from."),
+    Option("what", "networks|clusters|calibrations|datasets|accelerators", "What to show.", positional=True),
     Option("item", "[NAME]", "A name or file: everything about one.", positional=True),
 )  # fmt: skip
 
@@ -174,7 +175,7 @@ COMMANDS = (
         "Predict configurations, term by term.",
         (*_PROBLEM, *_PLAN, "mini_batch", "runs", "json", "seed"),
     ),
-    Command("show", "Show what is bundled, or everything about one thing.", ("what", "item", "json")),
+    Command("show", "Show what is bundled, or everything about one thing.", ("what", "item", "json", "toml")),
     Command(
         "calibrate",
         "Measure this node, fit the cost terms, write a calibration.",

@@ -15,12 +15,16 @@ from planner.formats.documents import dump_json
 from planner.report.blocks import Block, Line
 from planner.report.printing import print_blocks
 
-__all__ = ["write_document", "write_view", "write_views"]
+__all__ = ["write_document", "write_text", "write_view", "write_views"]
 
 
 def write_document(document: Mapping[str, Any]) -> None:
     """Write one JSON document."""
-    text = dump_json(document)
+    write_text(dump_json(document))
+
+
+def write_text(text: str) -> None:
+    """Write a document as it stands in a file."""
     with _reader_may_leave():
         sys.stdout.write(text)
 

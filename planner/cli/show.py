@@ -11,19 +11,26 @@ from typing import Any
 from planner import catalog
 from planner.cli import output
 from planner.cli.parsing import NOTHING, choice
+from planner.cli.streams import note
 from planner.costs.terms import TERMS
+from planner.domain.calibration import Calibration
 from planner.errors import ParameterError
 from planner.formats.calibration import write_calibration
-from planner.formats.cluster import write_cluster
+from planner.formats.cluster import ACCELERATOR, write_cluster
+from planner.formats.dataset import DATASET, write_dataset
 from planner.formats.names import LISTED, names_document
 from planner.formats.network import write_network
 from planner.networks.zoo import arguments_of, zoo_names
 from planner.report.blocks import Block
 from planner.report.show import (
+    accelerator_view,
+    accelerators_view,
     calibration_view,
     calibrations_view,
     cluster_view,
     clusters_view,
+    dataset_view,
+    datasets_view,
     network_view,
     networks_view,
 )
@@ -34,25 +41,39 @@ __all__ = ["run"]
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """How one kind of thing is found, listed, shown and printed as a document."""
+    """How one kind of thing is found, listed, shown and printed as a document; ``toml`` writes its file."""
 
     find: Callable[[str], Any]
     listing: Callable[[Iterable[Any]], Iterable[Block]]
     view: Callable[[str, Any], Iterable[Block]]
     document: Callable[[Any], Mapping[str, Any]]
+    toml: Callable[[Any], str] | None = None
 
 
 def run(arguments: Mapping[str, Any]) -> None:
-    """Show a list, or one thing, as tables or as one document."""
-    shelves = dict(zip(LISTED, (_networks, _clusters, _calibrations), strict=True))
+    """Show a list, or one thing, as tables, as one document or as a file to start from."""
+    makers = (_networks, _clusters, _calibrations, _datasets, _accelerators)
+    shelves = dict(zip(LISTED, makers, strict=True))
     if "what" not in arguments:
         raise ParameterError("what to show", "one of " + ", ".join(shelves), NOTHING)
     what = str(choice(*shelves)("what to show", arguments["what"]))
     shelf, as_json = shelves[what](), "json" in arguments
-    if "item" in arguments:
+    if "toml" in arguments:
+        _show_toml(shelf, what, arguments)
+    elif "item" in arguments:
         _show_one(shelf, arguments["item"], as_json=as_json)
     else:
         _show_list(shelf, what, as_json=as_json)
+
+
+def _show_toml(shelf: Shelf, what: str, arguments: Mapping[str, Any]) -> None:
+    if "json" in arguments:
+        raise ParameterError("--toml", "given without --json", "both")
+    if shelf.toml is None:
+        raise ParameterError("--toml", "used with networks, clusters or datasets", what)
+    if "item" not in arguments:
+        raise ParameterError("--toml", f"used with one of the {what}", NOTHING, f"'planner show {what}' lists them")
+    output.write_text(shelf.toml(shelf.find(arguments["item"])))
 
 
 def _show_one(shelf: Shelf, name: str, *, as_json: bool) -> None:
@@ -66,9 +87,14 @@ def _show_one(shelf: Shelf, name: str, *, as_json: bool) -> None:
 def _show_list(shelf: Shelf, what: str, *, as_json: bool) -> None:
     names = catalog.names(what)
     if as_json:
-        output.write_document(names_document(what, names))
+        own = [one.name for one in _own()] if what == "calibrations" else ()
+        output.write_document(names_document(what, names, own))
     else:
         output.write_view(shelf.listing(shelf.find(name) for name in names))
+
+
+def _own() -> tuple[Calibration, ...]:
+    return catalog.own_calibrations(lambda error: note(f"own calibration skipped: {error}"))
 
 
 def _networks() -> Shelf:
@@ -80,7 +106,9 @@ def _networks() -> Shelf:
     def listing(networks: Iterable[Any]) -> Iterable[Block]:
         return networks_view((network, totals(network)) for network in networks)
 
-    return Shelf(catalog.find_network, listing, view, lambda network: tomllib.loads(write_network(network)))
+    return Shelf(
+        catalog.find_network, listing, view, lambda network: tomllib.loads(write_network(network)), write_network
+    )
 
 
 def _clusters() -> Shelf:
@@ -89,6 +117,7 @@ def _clusters() -> Shelf:
         clusters_view,
         lambda _, cluster: cluster_view(cluster),
         lambda cluster: tomllib.loads(write_cluster(cluster)),
+        write_cluster,
     )
 
 
@@ -98,4 +127,17 @@ def _calibrations() -> Shelf:
     def view(_name: str, calibration: Any) -> Iterable[Block]:
         return calibration_view(calibration, formulas)
 
-    return Shelf(catalog.find_calibration, calibrations_view, view, lambda one: json.loads(write_calibration(one)))
+    def listing(bundled: Iterable[Any]) -> Iterable[Block]:
+        return calibrations_view(bundled, _own())
+
+    return Shelf(catalog.find_calibration, listing, view, lambda one: json.loads(write_calibration(one)))
+
+
+def _datasets() -> Shelf:
+    return Shelf(catalog.find_dataset, datasets_view, lambda _, one: dataset_view(one), DATASET.document, write_dataset)
+
+
+def _accelerators() -> Shelf:
+    return Shelf(
+        catalog.find_accelerator, accelerators_view, lambda _, one: accelerator_view(one), ACCELERATOR.document
+    )

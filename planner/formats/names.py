@@ -16,7 +16,7 @@ from planner.formats.values import Text
 
 __all__ = ["LISTED", "NAMES", "names_document"]
 
-LISTED = ("networks", "clusters", "calibrations")
+LISTED = ("networks", "clusters", "calibrations", "datasets", "accelerators")
 """What is listed, and shown by name."""
 
 
@@ -29,14 +29,17 @@ NAMES = Kind(
     1,
     "json",
     Table(
-        tuple(Field(what, ListOf(Text()), f"names of bundled {what}", None) for what in LISTED),
+        (
+            *(Field(what, ListOf(Text()), f"names of bundled {what}", None) for what in LISTED),
+            Field("own", ListOf(Text()), "names of this user's own calibrations, newest first", None),
+        ),
         _given,
         "the names of one kind of thing",
-        split=lambda lists: dict.fromkeys(LISTED) | dict(lists),
+        split=lambda lists: dict.fromkeys((*LISTED, "own")) | dict(lists),
     ),
 )
 
 
-def names_document(what: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return the document of the names of one of LISTED."""
-    return NAMES.document({what: names})
+def names_document(what: str, names: Sequence[str], own: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the document of the names of one of LISTED, and of the user's ``own``, if any."""
+    return NAMES.document({what: names, "own": list(own) or None})

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
+from planner.domain.dataset import Dataset
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Network
 from planner.report.blocks import Block, Line, Pairs, Row, Table, given, heading, title
@@ -14,10 +15,14 @@ from planner.units import format_bytes, format_count, format_rate, format_second
 
 __all__ = [
     "LayerFigures",
+    "accelerator_view",
+    "accelerators_view",
     "calibration_view",
     "calibrations_view",
     "cluster_view",
     "clusters_view",
+    "dataset_view",
+    "datasets_view",
     "fit_view",
     "network_view",
     "networks_view",
@@ -132,14 +137,36 @@ def cluster_view(cluster: Cluster) -> Iterator[Block]:
         cache = f", cache {format_bytes(storage.cache_bytes)} a node" if storage.cache_bytes else ""
         rows.append(("storage", f"{format_rate(storage.read_bytes_per_s, 'B/s')} {reach}{cache}"))
     yield given(rows)
-    yield from _accelerator(node.accelerator)
+    yield heading(f"Accelerator {node.accelerator.name}")
+    yield _accelerator(node.accelerator)
     if cluster.sources:
         yield heading("Sources")
         yield Pairs(list(cluster.sources.items()))
 
 
-def _accelerator(accelerator: Accelerator) -> Iterator[Block]:
-    yield heading(f"Accelerator {accelerator.name}")
+def accelerators_view(accelerators: Iterable[Accelerator]) -> Iterator[Block]:
+    """Yield one line an accelerator."""
+    columns = ("name", "memory", "bandwidth", "fp32\nFLOP/s", "other precisions")
+    rows = [
+        (
+            one.name,
+            format_bytes(one.memory_bytes),
+            format_rate(one.memory_bytes_per_s, "B/s"),
+            format_count(one.peak_flop_per_s["fp32"]) if "fp32" in one.peak_flop_per_s else "-",
+            ", ".join(name for name in one.peak_flop_per_s if name != "fp32") or "-",
+        )
+        for one in accelerators
+    ]
+    yield Table(columns, rows, right=columns[1:4])
+
+
+def accelerator_view(accelerator: Accelerator) -> Iterator[Block]:
+    """Yield everything about one accelerator."""
+    yield title(accelerator.name)
+    yield _accelerator(accelerator)
+
+
+def _accelerator(accelerator: Accelerator) -> Pairs:
     rates = ", ".join(f"{name} {format_rate(rate, 'FLOP/s')}" for name, rate in accelerator.peak_flop_per_s.items())
     rows = [
         ("kind", accelerator.kind),
@@ -147,6 +174,25 @@ def _accelerator(accelerator: Accelerator) -> Iterator[Block]:
         ("peak rates", rates),
         ("multiprocessors", str(accelerator.multiprocessors or "")),
         ("source", accelerator.source),
+    ]
+    return given(rows)
+
+
+def datasets_view(datasets: Iterable[Dataset]) -> Iterator[Block]:
+    """Yield one line a data set."""
+    columns = ("name", "samples", "bytes per sample")
+    rows = [(one.name, f"{one.samples:,}", f"{one.bytes_per_sample:,.10g}") for one in datasets]
+    yield Table(columns, rows, right=columns[1:])
+
+
+def dataset_view(dataset: Dataset) -> Iterator[Block]:
+    """Yield everything about one data set."""
+    yield title(dataset.name)
+    rows = [
+        ("samples", f"{dataset.samples:,}"),
+        ("bytes per sample", f"{dataset.bytes_per_sample:,.10g} (as stored)"),
+        ("size", format_bytes(dataset.samples * dataset.bytes_per_sample)),
+        ("source", dataset.source),
     ]
     yield given(rows)
 
@@ -162,19 +208,20 @@ def _link_line(link: Link | None) -> str:
     return f"{_bandwidth(link)}, {format_seconds(link.latency_s)}" if link else ""
 
 
-def calibrations_view(calibrations: Iterable[Calibration]) -> Iterator[Block]:
-    """Yield one line a calibration."""
+def calibrations_view(bundled: Iterable[Calibration], own: Iterable[Calibration] = ()) -> Iterator[Block]:
+    """Yield one line a calibration, those of the user behind the bundled ones."""
     columns = ("name", "accelerator", "cluster", "origin", "entries", "held-out\nerror")
     rows = [
         (
             one.name,
             one.accelerator,
             one.cluster or "-",
-            one.origin,
+            one.origin + mark,
             str(len(one.entries)),
             _errors(one),
         )
-        for one in calibrations
+        for mark, shown in (("", bundled), (", own", own))
+        for one in shown
     ]
     yield Table(columns, rows, right=("entries", "held-out\nerror"))
 
@@ -201,6 +248,10 @@ def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> I
         *(("warning", one) for one in calibration.warnings),
     ]
     yield given(rows)
+    yield Line(
+        "\nA coefficient is in seconds per unit of its feature (calls: s, flop: s/FLOP, bytes: s/byte); where the "
+        "formula speaks of logarithms, it is the logarithm of seconds."
+    )
     for entry in calibration.entries:
         yield from _entry(entry, formulas.get(entry.term, ""))
 

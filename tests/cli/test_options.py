@@ -51,7 +51,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "what": ("network", ""),
     "item": ("resnet5",),
 }
-SWITCHES = {"pareto", "force", "json"}
+SWITCHES = {"pareto", "force", "json", "toml"}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
     "predict": ["--sub-batch", "8"],

@@ -2,16 +2,20 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from planner import catalog
+from planner.formats.calibration import write_calibration
 from planner.formats.names import NAMES
 
+WHAT = ("networks", "clusters", "calibrations", "datasets", "accelerators")
 Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.mark.parametrize("what", ["networks", "clusters", "calibrations"])
+@pytest.mark.parametrize("what", WHAT)
 def test_every_bundled_thing_is_listed_and_shown(what: str, run: Run) -> None:
     code, out, err = run("show", what)
     assert (code, err) == (0, "")
@@ -34,7 +38,7 @@ def test_resnet50_shows_layers_shapes_parameters_and_flop(run: Run) -> None:
     assert "parameters 25,557,032" in lines
 
 
-@pytest.mark.parametrize("what", ["networks", "clusters", "calibrations"])
+@pytest.mark.parametrize("what", WHAT)
 def test_one_thing_as_a_document_reads_back(what: str, run: Run) -> None:
     for name in catalog.names(what):
         document = json.loads(run("show", what, name, "--json")[1])
@@ -54,5 +58,73 @@ def test_what_to_show_is_needed(run: Run) -> None:
     assert run("show") == (
         2,
         "",
-        "planner: what to show must be one of networks, clusters, calibrations, got nothing\n",
+        f"planner: what to show must be one of {', '.join(WHAT)}, got nothing\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "find"),
+    [
+        ("networks", "resnet18", catalog.find_network),
+        ("networks", "resnet50:stride=1x1", catalog.find_network),
+        *(("clusters", name, catalog.find_cluster) for name in catalog.names("clusters")),
+        ("datasets", "imagenet-1k", catalog.find_dataset),
+    ],
+)
+def test_toml_is_a_file_that_reads_back(
+    what: str, name: str, find: Callable[[str], object], run: Run, tmp_path: Path
+) -> None:
+    code, out, err = run("show", what, name, "--toml")
+    assert (code, err) == (0, "")
+    path = tmp_path / "mine.toml"
+    path.write_text(out)
+    assert find(str(path)) == find(name)
+    assert run("show", what, str(path), "--toml") == (0, out, "")
+
+
+def test_a_network_written_as_toml_predicts_the_same(run: Run) -> None:
+    Path("mine.toml").write_text(run("show", "networks", "resnet18", "--toml")[1])
+    arguments = ("--cluster", "dgx1-v100", "--sub-batch", "8", "--json")
+    assert run("predict", "--network", "mine.toml", *arguments) == run("predict", "--network", "resnet18", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ("calibrations", "tsubame-kfc"),
+            "--toml must be used with networks, clusters or datasets, got 'calibrations'",
+        ),
+        (
+            ("networks",),
+            "--toml must be used with one of the networks, got nothing; 'planner show networks' lists them",
+        ),
+        (("networks", "resnet18", "--json"), "--toml must be given without --json, got 'both'"),
+    ],
+)
+def test_toml_is_of_one_thing_that_people_write(arguments: tuple[str, ...], sentence: str, run: Run) -> None:
+    assert run("show", *arguments, "--toml") == (2, "", f"planner: {sentence}\n")
+
+
+def test_own_calibrations_are_listed_and_shown(run: Run) -> None:
+    folder = catalog.own_calibrations_folder()
+    folder.mkdir(parents=True)
+    mine = replace(catalog.find_calibration("tsubame-2.5"), name="mine", origin="measured")
+    for stamp, one in (("20260101", mine), ("20260102", replace(mine, date="2026-01-02"))):
+        (folder / f"{stamp}T000000-mine.json").write_text(write_calibration(one))
+    (folder / "20260103T000000-cut.json").write_text("{")
+    code, out, err = run("show", "calibrations")
+    assert code == 0
+    assert err.startswith("planner: own calibration skipped: ")
+    rows = [line.split() for line in out.splitlines() if line.startswith("mine ")]
+    assert [row[:5] for row in rows] == [["mine", "k20x", "tsubame-2.5", "measured,", "own"]]
+    listed = NAMES.parse(run("show", "calibrations", "--json")[1], "stdout")
+    assert listed == {"calibrations": catalog.names("calibrations"), "own": ("mine",)}
+    code, out, _ = run("show", "calibrations", "mine")
+    assert (code, out.splitlines()[0]) == (0, "mine")
+    assert "2026-01-02" in out
+
+
+def test_coefficients_have_units(run: Run) -> None:
+    words = " ".join(run("show", "calibrations", "tsubame-kfc")[1].split())
+    assert "A coefficient is in seconds per unit of its feature (calls: s, flop: s/FLOP, bytes: s/byte)" in words
