@@ -34,8 +34,8 @@ class NetworkBuilder:
     def convolution_norm(
         self, name: str, source: str, channels: int, kernel: Pair, **attributes: AttributeValue
     ) -> str:
-        """Append a convolution without bias and its batch normalisation."""
-        convolution = self.convolution(name, source, channels, kernel, bias=False, **attributes)
+        """Append a convolution, without bias unless told otherwise, and its batch normalisation."""
+        convolution = self.convolution(name, source, channels, kernel, **{"bias": False, **attributes})
         return self.add("batch_norm", f"{name}.norm", convolution)
 
     def pool(self, name: str, source: str, window: int, stride: int, **attributes: AttributeValue) -> str:
@@ -58,6 +58,8 @@ class NetworkBuilder:
             top = self.add("dropout", f"{name}.dropout", top)
         return self.add("loss", "loss", self.linear(names[-1], top, classes))
 
-    def network(self, name: str, input_shape: tuple[int, ...], notes: str) -> Network:
-        """Return the image classification network, trained on imagenet-1k unless the user says otherwise."""
-        return Network(name, input_shape, tuple(self._layers), dataset="imagenet-1k", notes=notes)
+    def network(
+        self, name: str, input_shape: tuple[int, ...], notes: str, dataset: str | None = "imagenet-1k"
+    ) -> Network:
+        """Return the image classification network, trained on ``dataset`` unless the user says otherwise."""
+        return Network(name, input_shape, tuple(self._layers), dataset=dataset, notes=notes)

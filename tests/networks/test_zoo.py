@@ -76,8 +76,10 @@ def test_sprint_15_is_of_the_published_class() -> None:
 
 @pytest.mark.parametrize(
     ("name", "weight_layers", "input_side"),
-    [("alexnet", 8, 227), ("alexnet-owt", 8, 224), ("vgg16", 16, 224), ("vgg19", 19, 224), ("inception-v3", None, 299)]
-    + [(f"resnet{depth}", depth, 224) for depth in (18, 34, 50, 101, 152)],
+    [("alexnet", 8, 227), ("alexnet-owt", 8, 224), ("alexnet-mxnet", 8, 224), ("overfeat", 8, 231)]
+    + [("inception-v3", None, 299), ("inception-bn", None, 224)]
+    + [(f"vgg{depth}", depth, 224) for depth in (11, 16, 19)]
+    + [(f"resnet{depth}", depth, 224) for depth in (18, 34, 50, 101, 152, 200)],
 )
 def test_depth_and_input(name: str, weight_layers: int | None, input_side: int) -> None:
     network = build(name, {})
@@ -117,10 +119,56 @@ def test_arguments_change_the_network_and_its_name() -> None:
     assert build("resnet50", {"stride": "3x3"}).layers == build("resnet50", {}).layers
 
 
+def test_resnet_for_small_images() -> None:
+    small = build("resnet18", {"input": "32", "classes": "10", "stem": "cifar"})
+    shapes = layer_shapes(small)
+    assert small.name == "resnet18:classes=10,input=32,stem=cifar"
+    assert small.dataset == "cifar-10"
+    assert (shapes["conv1"], shapes["stage4.2.relu"], shapes["fc"]) == ((64, 32, 32), (512, 4, 4), (10,))
+    assert "pool1" not in shapes
+    assert build("resnet18", {"input": "224", "classes": "1000", "stem": "imagenet"}).layers == (
+        build("resnet18", {}).layers
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dataset"),
+    [
+        ({"input": "32", "classes": "10"}, "cifar-10"),
+        ({"input": "32", "classes": "100"}, None),
+        ({"input": "96", "classes": "10"}, None),
+        ({"input": "288"}, "imagenet-1k"),
+    ],
+)
+def test_dataset_is_named_only_where_image_and_classes_are_its_own(
+    arguments: dict[str, str], dataset: str | None
+) -> None:
+    assert build("resnet50", arguments).dataset == dataset
+
+
+def test_parameters_of_convolutions_do_not_depend_on_the_image() -> None:
+    small, large = (totals(build("resnet34", {"input": side})) for side in ("64", "128"))
+    assert small.parameters == large.parameters
+    fully_connected = 512 * 1000
+    assert large.forward_mac - fully_connected == 4 * (small.forward_mac - fully_connected)
+
+
+def test_pre_activation_normalises_before_convolutions() -> None:
+    network = build("resnet200", {})
+    layers = {layer.name: layer for layer in network.layers}
+    kinds = [layer.kind for layer in network.layers]
+    assert kinds.count("add") == 66
+    assert kinds.count("convolution") == 1 + 3 * 66 + 4  # stem, three a block, one projection a stage
+    assert kinds.count("batch_norm") == 1 + 3 * 66 - 1 + 1  # the first block reads the stem's, one follows the last
+    readers = {name: [layer.kind for layer in network.layers if name in layer.inputs] for name in layers}
+    assert all("activation" not in readers[name] for name, layer in layers.items() if layer.kind == "add")
+
+
 def test_arguments_are_documented() -> None:
     assert arguments_of("vgg16") == {}
     assert "default 3x3" in arguments_of("resnet101")["stride"]
     assert set(arguments_of("googlenet")) == {"auxiliary"}
+    assert "whole number from 1 to 9999; default 224" in arguments_of("resnet18")["input"]
 
 
 def test_bad_names_and_arguments() -> None:
@@ -136,6 +184,9 @@ def test_bad_names_and_arguments() -> None:
         build("resnet18", {"stride": "1x1"})
     with pytest.raises(ParameterError, match="argument stride of network resnet50 must be 3x3 or 1x1, got '2x2'"):
         build("resnet50", {"stride": "2x2"})
+    for value in ("0", "-1", "1.5", "10000", "٣", " 32", "9" * 5000):
+        with pytest.raises(ParameterError, match="argument input of network resnet18 must be a whole number from 1 to"):
+            build("resnet18", {"input": value})
 
 
 def test_original_regularisation_is_there() -> None:

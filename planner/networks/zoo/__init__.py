@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from planner.domain.network import Network
 from planner.errors import ParameterError, UnknownNameError
-from planner.networks.zoo import alexnet, googlenet, inception, resnet, sprint, vgg
+from planner.networks.zoo import alexnet, googlenet, inception, inception_bn, overfeat, preresnet, resnet, sprint, vgg
 from planner.networks.zoo.entry import ZooEntry
 
 __all__ = ["arguments_of", "build", "zoo_names"]
 
 _ENTRIES: Mapping[str, ZooEntry] = {
     name: entry
-    for family in (alexnet, googlenet, inception, resnet, sprint, vgg)
+    for family in (alexnet, googlenet, inception, inception_bn, overfeat, preresnet, resnet, sprint, vgg)
     for name, entry in family.ENTRIES.items()
 }
 
@@ -32,7 +32,8 @@ def arguments_of(name: str) -> Mapping[str, str]:
         No bundled network has that name.
     """
     return {
-        key: f"{argument.doc} ({', '.join(argument.values)}; default {argument.values[0]})"
+        key: f"{argument.doc} ({argument.rule if argument.counts else ', '.join(argument.values)}; "
+        f"default {argument.values[0]})"
         for key, argument in _entry(name).arguments.items()
     }
 
@@ -62,8 +63,8 @@ def build(name: str, arguments: Mapping[str, str]) -> Network:
     for key, value in arguments.items():
         if key not in entry.arguments:
             raise UnknownNameError(f"argument of network {name}", key, entry.arguments)
-        if value not in entry.arguments[key].values:
-            raise ParameterError(f"argument {key} of network {name}", " or ".join(entry.arguments[key].values), value)
+        if not entry.arguments[key].takes(value):
+            raise ParameterError(f"argument {key} of network {name}", entry.arguments[key].rule, value)
     typed = ",".join(f"{key}={arguments[key]}" for key in sorted(arguments))
     filled = {key: arguments.get(key, argument.values[0]) for key, argument in entry.arguments.items()}
     return entry.make(f"{name}:{typed}" if typed else name, filled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -9,13 +10,28 @@ from planner.domain.network import Network
 
 __all__ = ["Argument", "ZooEntry"]
 
+_COUNT = re.compile("[1-9][0-9]{0,3}")
+
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a network: its values, the default first, and one line on what it does."""
+    """An argument of a network: its values, the default first, and one line on what it does.
+
+    One that ``counts`` takes any whole number from 1 to 9999.
+    """
 
     values: tuple[str, ...]
     doc: str
+    counts: bool = False
+
+    @property
+    def rule(self) -> str:
+        """What it takes, in words."""
+        return "a whole number from 1 to 9999" if self.counts else " or ".join(self.values)
+
+    def takes(self, value: str) -> bool:
+        """Tell whether a value is one that it takes."""
+        return bool(_COUNT.fullmatch(value)) if self.counts else value in self.values
 
 
 @dataclass(frozen=True, slots=True)

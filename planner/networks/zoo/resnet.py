@@ -2,7 +2,8 @@
 
 Projections (1 x 1 convolutions) where sizes change, batch normalisation after every convolution. Bottleneck blocks
 take their stride in the 3 x 3 convolution, as torchvision and NVIDIA's "v1.5" do, or in the first 1 x 1, as in the
-paper and in Caffe.
+paper and in Caffe. For small images the stem is one 3 x 3 convolution of stride 1 without pooling, as in
+kuangliu/pytorch-cifar: ``resnet18:classes=10,input=32,stem=cifar``.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from planner.networks.zoo.entry import Argument, ZooEntry
 __all__ = ["ENTRIES"]
 
 _BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+_COMMON = {
+    "input": Argument(("224",), "height and width of the image", counts=True),
+    "classes": Argument(("1000",), "classes told apart", counts=True),
+    "stem": Argument(("imagenet", "cifar"), "7 x 7 convolution of stride 2 and pooling, or 3 x 3 of stride 1 alone"),
+}
 _STRIDE = {"stride": Argument(("3x3", "1x1"), "convolution of a bottleneck block that takes the stride")}
 
 
 def _resnet(name: str, arguments: Mapping[str, str], *, depth: int) -> Network:
     net = NetworkBuilder()
-    top = net.relu("conv1.relu", net.convolution_norm("conv1", "input", 64, 7, stride=2, padding=3))
-    top = net.pool("pool1", top, 3, 2, padding=1)
+    top = _stem(net, arguments["stem"])
     on_first = arguments.get("stride") == "1x1"
     for stage, blocks in enumerate(_BLOCKS[depth]):
         for number in range(blocks):
@@ -37,9 +42,26 @@ def _resnet(name: str, arguments: Mapping[str, str], *, depth: int) -> Network:
                 shortcut = _shortcut(net, block, top, 256 << stage, stride, project=not number)
             top = net.relu(f"{block}.relu", net.add("add", f"{block}.add", (branch, shortcut)))
     top = net.add("flatten", "flatten", net.add("global_pool", "pool5", top))
-    net.add("loss", "loss", net.linear("fc", top, 1000))
+    net.add("loss", "loss", net.linear("fc", top, int(arguments["classes"])))
     placed = "" if depth < 50 else f", stride on the {arguments['stride']} convolution"
-    return net.network(name, (3, 224, 224), f"He et al. 2016, {depth} weight layers{placed}")
+    side = int(arguments["input"])
+    stem = "" if arguments["stem"] == "imagenet" else ", stem of kuangliu/pytorch-cifar"
+    notes = f"He et al. 2016, {depth} weight layers{placed}{stem}"
+    return net.network(name, (3, side, side), notes, _dataset(side, int(arguments["classes"])))
+
+
+def _dataset(side: int, classes: int) -> str | None:
+    """Return the data set that a size of image and a number of classes are those of."""
+    if classes == 1000:
+        return "imagenet-1k"
+    return "cifar-10" if (side, classes) == (32, 10) else None
+
+
+def _stem(net: NetworkBuilder, kind: str) -> str:
+    if kind == "cifar":
+        return net.relu("conv1.relu", net.convolution_norm("conv1", "input", 64, 3, padding=1))
+    top = net.relu("conv1.relu", net.convolution_norm("conv1", "input", 64, 7, stride=2, padding=3))
+    return net.pool("pool1", top, 3, 2, padding=1)
 
 
 def _basic(net: NetworkBuilder, block: str, source: str, channels: int, stride: int) -> str:
@@ -60,5 +82,6 @@ def _shortcut(net: NetworkBuilder, block: str, source: str, channels: int, strid
 
 
 ENTRIES = {
-    f"resnet{depth}": ZooEntry(partial(_resnet, depth=depth), _STRIDE if depth >= 50 else {}) for depth in _BLOCKS
+    f"resnet{depth}": ZooEntry(partial(_resnet, depth=depth), _COMMON | (_STRIDE if depth >= 50 else {}))
+    for depth in _BLOCKS
 }

@@ -1,4 +1,4 @@
-"""VGG-16 and VGG-19: configurations D and E of Simonyan, Zisserman (2014), arXiv:1409.1556."""
+"""VGG-11, VGG-16 and VGG-19: configurations A, D and E of Simonyan, Zisserman (2014), arXiv:1409.1556."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import ZooEntry
 
 __all__ = ["ENTRIES", "convolution_stages"]
+
+# weight layers: convolutions in the first two stages, in the other three
+_REPEATS = {11: (1, 2), 16: (2, 3), 19: (2, 4)}
 
 
 def convolution_stages(net: NetworkBuilder, stages: tuple[tuple[int, ...], ...]) -> str:
@@ -23,11 +26,11 @@ def convolution_stages(net: NetworkBuilder, stages: tuple[tuple[int, ...], ...])
 
 
 def _vgg(name: str, _arguments: Mapping[str, str], *, depth: int) -> Network:
-    repeats = {16: 3, 19: 4}[depth]
+    first, rest = _REPEATS[depth]
     net = NetworkBuilder()
-    stages = ((64,) * 2, (128,) * 2, (256,) * repeats, (512,) * repeats, (512,) * repeats)
+    stages = ((64,) * first, (128,) * first, (256,) * rest, (512,) * rest, (512,) * rest)
     net.classifier(("fc6", "fc7", "fc8"), convolution_stages(net, stages), (4096, 4096))
     return net.network(name, (3, 224, 224), f"Simonyan and Zisserman 2014, {depth} weight layers, no batch norm")
 
 
-ENTRIES = {f"vgg{depth}": ZooEntry(partial(_vgg, depth=depth)) for depth in (16, 19)}
+ENTRIES = {f"vgg{depth}": ZooEntry(partial(_vgg, depth=depth)) for depth in _REPEATS}
