@@ -102,7 +102,7 @@ def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
         memory_bytes=case.memory_bytes,
         terms=terms,
         bottleneck=_bottleneck(terms, "step"),
-        warnings=warnings_of(pricer.sources, one, terms, used, float(times.memory_bytes[0])),
+        warnings=warnings_of(pricer.sources, one, terms, used, (float(times.memory_bytes[0]), mini_batch)),
     )
 
 
@@ -132,7 +132,7 @@ def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Pre
         terms=terms,
         bottleneck=_bottleneck(terms, "gpu"),
         warnings=(
-            *warnings_of(pricer.sources, one, terms, used, float(times.memory_bytes[0])),
+            *warnings_of(pricer.sources, one, terms, used, (float(times.memory_bytes[0]), mini_batch.mean)),
             *empty_updates(float(statistics.empty_probability[0]), mini_batch.mean),
             *(() if case.window is None else window_missed(mini_batch, case.window("async"))),
         ),

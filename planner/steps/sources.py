@@ -156,10 +156,19 @@ class Sources:
             for c in self.problem.calibrations
             if c.accelerator == device and c not in self.for_accelerator
         )
+        is_specified = specified_entry(self.accelerator, kind, direction, precision) is not None
+        instead = ", or leave out --calibration to use specifications" if is_specified else ""
         return (
             f"kernel {kind} {direction} in {precision} must be covered by a calibration of {device}, "
-            f"got {looked_at} without it{also}; measure it on that device with `planner calibrate --network NAME`"
+            f"got {looked_at} without it{also}; {self.measuring}{instead}"
         )
+
+    @property
+    def measuring(self) -> str:
+        """The command that makes a calibration of the accelerator; GPUs are not measured by this program yet."""
+        if self.accelerator.kind == "cpu":
+            return "measure on that device with `planner calibrate`"
+        return "fit measurements of that device with `planner calibrate --samples DIR`"
 
     def convolution_lowering(self, precision: str) -> str:
         """Return ``direct`` where convolutions have entries, else ``im2col`` where products and copies have."""
@@ -237,7 +246,7 @@ class Sources:
         """Return the error that a link is not described."""
         return CoverageError(
             f"links.{name} of cluster {self.problem.cluster.name} must be described ({why}), got nothing; "
-            f"give a cluster file with [links.{name}] by --cluster, or measure with `planner calibrate` under torchrun"
+            f"give a cluster file with [links.{name}] by --cluster"
         )
 
     def cluster_entry(self, scope: str, kind: str, libraries: tuple[str, ...] = ()) -> Source | None:

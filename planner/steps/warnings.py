@@ -17,22 +17,28 @@ LARGEST_EMPTY_SHARE = 0.01
 """Of updates that find no gradient; beyond it the mean mini-batch says little about the others."""
 SMALLEST_SHARE_INSIDE = 0.1
 """Of updates inside the window that is asked for; below it the mean alone lies inside."""
+TIGHT_MEMORY = 0.95
+"""Of the capacity; beyond it what is not counted, such as fragmentation, may not fit."""
 CALIBRATED_OPTIMIZER = "sgd-momentum"
 """What the weight updates of calibrations were timed with."""
 
 
 def warnings_of(
-    sources: Sources, one: Configuration, terms: tuple[Term, ...], used: Iterable[Source], memory_bytes: float
+    sources: Sources, one: Configuration, terms: tuple[Term, ...], used: Iterable[Source], of: tuple[float, float]
 ) -> tuple[PlanWarning, ...]:
-    """Return the warnings of one prediction, in a fixed order."""
+    """Return the warnings of one prediction, in a fixed order; ``of``: its memory [byte] and mean mini-batch."""
+    memory_bytes, mini_batch = of
     chosen = tuple({(s.entry.key, s.calibration): s for s in used}.values())
     return (
         *_memory(sources, memory_bytes),
         *_missing_input(sources),
+        *_decoding(sources),
+        *_small_dataset(sources, mini_batch),
         *_extrapolated(terms),
         *_origins(sources, chosen),
         *_overheads(sources),
         *_calibrations(sources, chosen),
+        *_proportional(sources, chosen),
         *_links(sources, one),
         *_optimizer(sources, one),
     )
@@ -66,6 +72,12 @@ def _memory(sources: Sources, needed: float) -> Iterator[PlanWarning]:
     if needed > capacity:
         message = f"It needs {format_bytes(needed)} of the {format_bytes(capacity)} of a {sources.accelerator.name}."
         yield PlanWarning("out_of_memory", sources.accelerator.name, message)
+    elif needed > TIGHT_MEMORY * capacity:
+        message = (
+            f"It needs {needed / capacity:.1%} of the memory of a {sources.accelerator.name}; what the allocator "
+            "wastes and what libraries choose as workspace is not counted."
+        )
+        yield PlanWarning("memory_tight", sources.accelerator.name, message)
 
 
 def _missing_input(sources: Sources) -> Iterator[PlanWarning]:
@@ -76,6 +88,23 @@ def _missing_input(sources: Sources) -> Iterator[PlanWarning]:
         why = "is synthetic" if problem.settings.input == "synthetic" else "has no data set to take its size from"
         message = f"Reading samples is left out of every time: the input {why}."
         yield PlanWarning("input_not_modelled", "input", message)
+
+
+def _decoding(sources: Sources) -> Iterator[PlanWarning]:
+    # A measured loader holds whatever its samples went through; bytes over a bandwidth do not.
+    if sources.storage is not None and sources.storage.entry.term == "storage.bytes":
+        message = "Decoding and augmenting samples is left out of every time: loading is bytes over a bandwidth."
+        yield PlanWarning("decode_not_modelled", "load_input", message)
+
+
+def _small_dataset(sources: Sources, mini_batch: float) -> Iterator[PlanWarning]:
+    dataset = sources.problem.dataset
+    if dataset is not None and mini_batch > dataset.samples:
+        message = (
+            f"The mini-batch, {mini_batch:.6g} samples, is larger than {dataset.name} of {dataset.samples:,}: an epoch "
+            "is less than one update."
+        )
+        yield PlanWarning("mini_batch_above_dataset", "mini_batch", message)
 
 
 def _extrapolated(terms: tuple[Term, ...]) -> Iterator[PlanWarning]:
@@ -90,7 +119,7 @@ def _origins(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning
     if kernels:
         message = (
             f"Times of {', '.join(kernels)} kernels come from the peak rates of {sources.accelerator.name} and assumed "
-            "efficiencies, which miss by 30 to 50 %; measure with `planner calibrate`."
+            f"efficiencies, which miss by 30 to 50 %; {sources.measuring}."
         )
         yield PlanWarning("specified", sources.accelerator.name, message)
     others = {
@@ -136,6 +165,26 @@ def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWa
             yield PlanWarning("reconstructed", calibration.name, message)
         for sentence in calibration.warnings:
             yield PlanWarning("calibration", calibration.name, sentence)
+
+
+def _proportional(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
+    kernels = [source for source in used if source.entry.scope == "kernels"]
+    overheads = sources.overheads
+    host_s = overheads.host_s_per_call + overheads.host_s_per_layer
+    if kernels and host_s == 0 and all(_is_proportional(source) for source in kernels):
+        names = " and ".join(dict.fromkeys(source.calibration for source in kernels))
+        message = (
+            f"Calibration {names} has no time per call, so computing is exactly proportional to the sub-batch and "
+            "sub-batches can tie: small ones are less efficient on any real device."
+        )
+        yield PlanWarning("no_time_per_call", names, message)
+
+
+def _is_proportional(source: Source) -> bool:
+    """Tell whether twice the work always takes twice the time."""
+    return source.entry.term in ("flop.rate", "traffic.bytes", "work.linear") and not source.entry.coefficients.get(
+        "calls"
+    )
 
 
 def _links(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:

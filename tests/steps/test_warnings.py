@@ -8,6 +8,7 @@ import pytest
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.dataset import Dataset
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.steps.predict import Evaluator
@@ -129,6 +130,55 @@ def test_a_window_that_updates_hardly_ever_hit_is_said(make_problem: Make) -> No
         assert len(messages) == is_said
         assert all("but 0 of the updates do" in message for message in messages)
     assert all(w.code != "window_missed" for w in slow.describe(plan)[0].warnings)
+
+
+def test_decoding_is_missed_where_loading_is_bytes_over_a_bandwidth(make_problem: Make, cluster: Cluster) -> None:
+    assert "decode_not_modelled load_input" in warned(make_problem())
+    assert "decode_not_modelled load_input" not in warned(make_problem(settings=Settings(input="synthetic")))
+    assert "decode_not_modelled load_input" not in warned(make_problem(dataset=None))  # nothing is loaded then
+    load = Entry("storage", "load", "", "", "", "storage.samples", {}, {"calls": 0.0, "samples": 1e-6})
+    problem = make_problem()
+    here = Calibration("here", "toy", (load,), cluster=cluster.name)
+    assert "decode_not_modelled load_input" not in warned(replace(problem, calibrations=(*problem.calibrations, here)))
+
+
+@pytest.mark.parametrize(
+    ("share", "code"), [(0.94, None), (0.951, "memory_tight"), (1.0, "memory_tight"), (1.001, "out_of_memory")]
+)
+def test_memory_is_tight_above_95_percent(make_problem: Make, cluster: Cluster, share: float, code: str | None) -> None:
+    needed = Evaluator(make_problem()).evaluate(ALONE).memory_bytes[0]
+    device = replace(cluster.node.accelerator, memory_bytes=needed / share)
+    found = warned(make_problem(cluster=replace(cluster, node=replace(cluster.node, accelerator=device))))
+    codes = {f"{name} toy" for name in ("memory_tight", "out_of_memory")}
+    assert codes & set(found) == ({f"{code} toy"} if code else set())
+
+
+@pytest.mark.parametrize(("samples", "is_said"), [(127, True), (128, False)])
+def test_a_mini_batch_larger_than_the_data_set_is_said(make_problem: Make, samples: int, *, is_said: bool) -> None:
+    plan = Configurations.of([Configuration(2, 4, 8, 2)])
+    found = warned(make_problem(dataset=Dataset("few", samples, 1e4)), plan)
+    assert ("mini_batch_above_dataset mini_batch" in found) == is_said
+
+
+@pytest.mark.parametrize(("calls", "host_s", "is_said"), [(0.0, 0.0, True), (1e-6, 0.0, False), (0.0, 1e-6, False)])
+def test_a_calibration_without_time_per_call_says_that_sub_batches_can_tie(
+    make_problem: Make, calibration: Calibration, calls: float, host_s: float, *, is_said: bool
+) -> None:
+    """And they do: twice the sub-batch computes for twice as long, exactly then."""
+    *kernels, pointwise, host = calibration.entries
+    entries = (
+        *kernels,
+        replace(pointwise, coefficients={"calls": calls, "bytes": 1e-11}),
+        replace(host, coefficients=dict(host.coefficients) | {"host_s_per_call": host_s}),
+    )
+    problem = make_problem(calibrations=(replace(calibration, entries=entries),))
+    assert ("no_time_per_call toy-kernels" in warned(problem)) == is_said
+    plans = Configurations.of([Configuration(1, 1, n) for n in (4, 8)])
+    small, large = (
+        sum(t.seconds for t in one.terms if t.name in ("forward", "backward"))
+        for one in Evaluator(problem).describe(plans)
+    )
+    assert (large == pytest.approx(2 * small, rel=1e-12)) == is_said
 
 
 @pytest.mark.parametrize(("share", "is_said"), [(0.0, False), (0.01, False), (0.011, True), (0.9, True)])
