@@ -110,7 +110,7 @@ BOARDS = (
         "without layout changes and casts, by a newer cuDNN.",
         pointwise_notes="measured on a V100-PCIe-32GB, which stands in: its memory bandwidth is that of the SXM2; "
         f"{CONSTANT} because with 8 us (a small product in a loop of calls) 21 published MXNet steps on a V100 are "
-        "missed by 22 % instead of 16 %",
+        "missed by 19 % instead of 13 %",
     ),
     Board(
         "p100-pcie-16gb", "Tesla P100", "Tesla P100-PCIE-16GB", ("cudnn 6", "cublas 8"), "2017",
