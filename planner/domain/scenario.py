@@ -25,7 +25,7 @@ class Scenario:
     link_values : mapping of (link, field) to SI value
         Such as ``("inter_node", "bytes_per_s"): 12.5e9``.
     sub_batch_factor : int
-        Applied to the largest sub-batch of fp32 plans.
+        Applied to the largest sub-batch of fp32 plans, whose activations take as many fewer bytes a sample.
     fp32_multipliers : mapping of term name to factor
         Applied besides in fp32 plans alone: what if they computed in fp16.
     inter_node_multipliers : mapping of term name to factor

@@ -41,7 +41,10 @@ class SearchReport:
 
 @dataclass(frozen=True, slots=True)
 class Loosening:
-    """A constraint to loosen so that something fits: the option, the value that suffices, and what is reached then."""
+    """A constraint to loosen so that something fits: the option, the value that suffices, and what is reached then.
+
+    Two that must give way together stand in one, options and values separated by a space.
+    """
 
     option: str
     value: str

@@ -35,13 +35,19 @@ class Loosener:
     order: Order
 
     def loosenings(self, outcome: Outcome) -> tuple[Loosening, ...]:
-        """Return the constraints whose loosening alone helps: the tolerance first, then values, then memory."""
+        """Return the constraints whose loosening helps: the tolerance first, then values, then memory.
+
+        Each alone; nodes and GPUs per node together where neither alone helps.
+        """
         request, most = self.request, self.limits.gpus_per_node
         gpus, all_gpus = request.gpus_per_node or (most,), tuple(range(1, most + 1))
-        tried = (
-            self._tolerance(outcome),
+        counts = [
             self._values("--nodes", request.nodes, replace(request, nodes=None), _nodes),
             self._values("--gpus-per-node", gpus, replace(request, gpus_per_node=all_gpus), _gpus_per_node),
+        ]
+        tried = (
+            self._tolerance(outcome),
+            *(counts if any(counts) else [self._fewer_gpus(gpus)]),
             self._values("--sub-batch", request.sub_batch, replace(request, sub_batch=None), _sub_batch),
             self._values("--accumulation", request.accumulation, replace(request, accumulation=None), _accumulation),
             self._precision(),
@@ -76,8 +82,24 @@ class Loosener:
         found = self._first(relaxed, self.limits, change)
         if found is None:
             return None
-        shown = ",".join(map(str, asked)) if now.size <= 4 else f"{now.min()} to {now.max()}"
-        return self._sentence(option, str(int(column(found)[0])), shown, found)
+        return self._sentence(option, str(int(column(found)[0])), _listed(asked), found)
+
+    def _fewer_gpus(self, gpus: tuple[int, ...]) -> Loosening | None:
+        """Try fewer nodes of fewer GPUs; of those that help, report the most GPUs, on the fewest nodes."""
+        nodes = self.request.nodes
+        if nodes is None:
+            return None
+        fewer = replace(
+            self.request, nodes=tuple(range(1, max(nodes) + 1)), gpus_per_node=tuple(range(1, max(gpus) + 1))
+        )
+        found = self._first(
+            fewer, self.limits, lambda p: p.configurations.nodes - p.configurations.gpus * (self.limits.nodes + 1.0)
+        )
+        if found is None:
+            return None
+        plan = found.configurations.one(0)
+        now = f"{_listed(nodes)} x {_listed(gpus)}"
+        return self._sentence("--nodes --gpus-per-node", f"{plan.nodes} {plan.gpus_per_node}", now, found)
 
     def _precision(self) -> Loosening | None:
         if self.request.precisions is None:
@@ -115,8 +137,14 @@ class Loosener:
             else f"{float(plan.predictions.samples_per_s[0]):.4g} samples/s"
         )
         reached = f"mini-batch {float(plan.predictions.mini_batch_mean[0]):.6g} in {speed}"
-        message = f"{option} {value} (now {now}) allows {label(plan.configurations.one(0))}: {reached}"
+        pairs = zip(option.split(), value.split(), strict=True)
+        options = " ".join(word for pair in pairs for word in pair)
+        message = f"{options} (now {now}) allows {label(plan.configurations.one(0))}: {reached}"
         return Loosening(option, value, message)
+
+
+def _listed(values: tuple[int, ...]) -> str:
+    return ",".join(map(str, values)) if len(values) <= 4 else f"{min(values)} to {max(values)}"
 
 
 def _nodes(plan: Priced) -> IntArray:

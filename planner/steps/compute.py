@@ -13,7 +13,7 @@ large p takes the longer. The stage is spread over its layers in proportion to t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
 
@@ -152,8 +152,12 @@ class Compute:
         return bool(missing.size)
 
     def memory(self, sub_batch: IntArray, mode: str) -> MemoryBytes:
-        """Return bytes on one device by kind, each of shape (s,)."""
-        return memory_bytes(
+        """Return bytes on one device by kind, each of shape (s,).
+
+        A scenario that lets fp32 plans hold larger sub-batches stores their activations, and what the workspace holds
+        of their gradients, in as many fewer bytes: what if they computed in fp16. Weights and gradients stay.
+        """
+        found = memory_bytes(
             self.network,
             sub_batch,
             self.precision.name,
@@ -162,6 +166,8 @@ class Compute:
             convolution=self.convolution,
             mode=mode,
         )
+        factor = self.sources.problem.scenario.sub_batch_factor if self.precision.name == "fp32" else 1
+        return replace(found, activations=found.activations / factor, workspace=found.workspace / factor)
 
     @cached_property
     def segment(self) -> IntArray:

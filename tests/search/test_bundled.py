@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from planner import catalog
-from planner.domain.configuration import Configuration
+from planner.domain.configuration import Configuration, Configurations
 from planner.domain.request import Problem, SpaceRequest
+from planner.domain.scenario import NO_SCENARIO
 from planner.domain.suggestion import Suggestion
 from planner.errors import CoverageError, ParameterError
 from planner.formats.scenario import parse_scenarios
-from planner.search.suggest import suggest
+from planner.search.suggest import limits_of, suggest
+from planner.steps.predict import Evaluator
 
 PUBLISHED = {"": (8, 8), "fp16": (7, 22), "edr": (12, 11), "fp16+edr": (8, 15)}
 MEANS = {"": 165.1, "fp16": 170.1, "edr": 166.6, "fp16+edr": 171.5}
@@ -75,6 +77,24 @@ def test_published_plans_that_our_figures_would_refuse(capsys: pytest.CaptureFix
 def test_default_request_reaches_the_published_sub_batch_in_fp16() -> None:
     found = answer("fp16", replace(REQUEST, nodes=(7,), top=50))
     assert (7, 22) in {(c.nodes, c.sub_batch) for c in (plan.prediction.configuration for plan in found.plans)}
+
+
+def test_plans_that_only_a_scenario_makes_room_for_are_shown_to_fit() -> None:
+    """Twice the sub-batch of half the activations takes the memory of the plan that it stands for."""
+    case = problem("fp16", network="resnet50", cluster="dgx1-v100")
+    case = replace(case, settings=replace(case.settings, input="synthetic"))
+    bare = replace(case, scenario=NO_SCENARIO)
+    largest = limits_of(bare).fits("fp32", "sync")
+    assert limits_of(case).fits("fp32", "sync") == 2 * largest
+    request = SpaceRequest(16 * largest, nodes=(1,), precisions=("fp32",), sub_batch=(2 * largest,))
+    (plan,) = suggest(case, request, {}).plans
+    found = plan.prediction
+    assert "out_of_memory" not in {warning.code for warning in found.warnings}
+    (plain,) = Evaluator(bare).describe(Configurations.of([Configuration(1, 8, largest)]))
+    assert dict(found.memory_bytes) == pytest.approx(dict(plain.memory_bytes))
+    other = Configurations.of([Configuration(1, 8, 4, precision="fp16")])
+    scenario, without = (Evaluator(which).evaluate(other).memory_bytes for which in (case, bare))
+    assert scenario.tolist() == without.tolist()
 
 
 @pytest.mark.parametrize("base", ["", "fp16"])

@@ -78,8 +78,10 @@ def loosened(request: SpaceRequest, one: Loosening) -> SpaceRequest:
         return replace(request, tolerance_sync=tolerance, tolerance_async=tolerance)
     if one.option == "--precision":
         return replace(request, precisions=(*(request.precisions or ()), one.value))
-    field = one.option.removeprefix("--").replace("-", "_")
-    values: dict[str, Any] = {field: (*(getattr(request, field) or ()), int(one.value))}
+    values: dict[str, Any] = {}
+    for option, value in zip(one.option.split(), one.value.split(), strict=True):
+        field = option.removeprefix("--").replace("-", "_")
+        values[field] = (*(getattr(request, field) or ()), int(value))
     return replace(request, **values)
 
 
@@ -115,7 +117,7 @@ def test_loosening_one_constraint_as_told_makes_something_fit(machine: Any, requ
             roomy = replace(machine, capacity=float(one.value.removesuffix("GiB")) * 2**30)
         relaxed = request if one.option == "memory" else loosened(request, one)
         assert answered(roomy, relaxed).status == "found", one
-        assert one.value in one.message
+        assert all(value in one.message for value in one.value.split())
     for option, change in EVERYTHING.items():  # what is not told does not help
         assert (answered(machine, replace(request, **change)).status == "found") == (option in told), option
 
@@ -130,8 +132,8 @@ def test_smallest_tolerance_is_told_to_four_digits_by_hand(machine: Any) -> None
     assert answer.loosen[0].value == "1.563%"
     assert "now 0%" in answer.loosen[0].message
     assert answered(machine, replace(request, tolerance_sync=0.01562)).status == "none_feasible"
-    # 4 nodes make 12, which does not divide 64 either; 1 or 2 GPUs of a node never make a 9
-    assert {one.option: one.value for one in answer.loosen[1:]} == {}
+    # 4 nodes make 12, which does not divide 64 either; 1 or 2 GPUs of a node never make a 9; 2 of 2 nodes do
+    assert {one.option: one.value for one in answer.loosen[1:]} == {"--nodes --gpus-per-node": "2 2"}
 
 
 def test_tolerance_reaches_to_a_sub_batch_above_the_window(machine: Any) -> None:
@@ -159,6 +161,19 @@ def test_a_plan_whose_updates_hardly_ever_hit_the_window_says_so(machine: Any) -
     assert not any("inside" in plan.why for plan in often.plans)
 
 
+def test_fewer_nodes_of_fewer_gpus_are_told_where_neither_alone_helps(machine: Any) -> None:
+    # 6 x 3 GPUs make 18; multiples of 3 and of 6 do not hold 4, but 2 x 2 and 4 x 1 GPUs do
+    answer = answered(machine, SpaceRequest(4, nodes=(6,), precisions=("fp32",)))
+    assert {one.option: one.value for one in answer.loosen} == {
+        "--tolerance": "350%",
+        "--nodes --gpus-per-node": "2 2",
+    }
+    expected = "--nodes 2 --gpus-per-node 2 (now 6 x 3) allows 2 nodes x 2 GPUs, sub-batch 1, fp32, synchronous"
+    assert answer.loosen[1].message.startswith(expected)
+    alone = answered(machine, SpaceRequest(6, nodes=(6,), precisions=("fp32",)))  # 6 x 1, or 2 x 3
+    assert [one.option for one in alone.loosen[1:]] == ["--nodes", "--gpus-per-node"]
+
+
 def test_one_missing_node_count_is_told(machine: Any) -> None:
     answer = answered(machine, SpaceRequest(60, nodes=(1, 3), sub_batch=(5,), accumulation=(1,), precisions=("fp32",)))
     told = {one.option: one.value for one in answer.loosen}  # 45 is a quarter off; 4 x 15 or 15 x 4 are 60
@@ -181,7 +196,8 @@ def test_space_too_large_to_try_is_left_out_of_what_to_loosen(machine: Any) -> N
     )
     answer = answered(machine, SpaceRequest(1001, nodes=(2,), precisions=("fp32",)), limits)
     assert [plan.prediction.mini_batch.mean for plan in answer.nearest] == [1000, 1002]
-    assert [one.option for one in answer.loosen] == ["--tolerance"]
+    # every count of 10^6 nodes is too much; up to the two that were asked for is not
+    assert [(one.option, one.value) for one in answer.loosen[1:]] == [("--nodes --gpus-per-node", "1 1")]
 
 
 @given(st.floats(1e-6, 50))
