@@ -6,14 +6,25 @@ from collections.abc import Mapping
 
 from planner.domain.network import Network
 from planner.errors import ParameterError, UnknownNameError
-from planner.networks.zoo import alexnet, googlenet, inception, inception_bn, overfeat, preresnet, resnet, sprint, vgg
+from planner.networks.zoo import (
+    alexnet,
+    googlenet,
+    inception,
+    inception_bn,
+    mobilenet,
+    overfeat,
+    preresnet,
+    resnet,
+    sprint,
+    vgg,
+)
 from planner.networks.zoo.entry import ZooEntry
 
 __all__ = ["arguments_of", "build", "zoo_names"]
 
 _ENTRIES: Mapping[str, ZooEntry] = {
     name: entry
-    for family in (alexnet, googlenet, inception, inception_bn, overfeat, preresnet, resnet, sprint, vgg)
+    for family in (alexnet, googlenet, inception, inception_bn, mobilenet, overfeat, preresnet, resnet, sprint, vgg)
     for name, entry in family.ENTRIES.items()
 }
 
