@@ -199,7 +199,7 @@ def _case(values: Values, machine: Machine, name: str, scenario: Scenario) -> Ca
     own: Values = {
         "network": Sourced(network.name, values["network"].source),
         "dataset": Sourced(dataset.name if dataset else None, dataset_source),
-        "scenario": Sourced(scenario.text, values["scenario"].source if "scenario" in values else DEFAULT),
+        "scenario": Sourced(scenario.text or None, values["scenario"].source if "scenario" in values else DEFAULT),
     }
     return Case(problem, merge(own, machine.sources, sources, values))
 

@@ -75,17 +75,17 @@ def answer(case: Case, values: Values) -> Suggestion:
 
 
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:
-    """Return every value of the request with its source, defaults in words where they depend on the plan."""
+    """Return every value of the request with its source; None, and why in words, where it depends on the plan."""
     cluster = case.problem.cluster
     defaults: Values = {
         "target_batch": Sourced(request.target_batch, OPTION),
         "mode": Sourced(request.modes, DEFAULT),
         "tolerance": _tolerance(request, case.sources.get("tolerance")),
-        "nodes": Sourced(f"1:{cluster.nodes}", "cluster"),
+        "nodes": Sourced(tuple(range(1, cluster.nodes + 1)), "cluster"),
         "gpus_per_node": Sourced((cluster.node.gpus,), "cluster"),
-        "sub_batch": Sourced("1 to the largest that fits", DEFAULT),
-        "accumulation": Sourced(_accumulation(request.modes), DEFAULT),
-        "precision": Sourced("every one with a usable sub-model", DEFAULT),
+        "sub_batch": Sourced(None, f"{DEFAULT}: 1 to the largest that fits"),
+        "accumulation": _accumulation(request.modes),
+        "precision": Sourced(None, f"{DEFAULT}: every one with a usable sub-model"),
         "objective": Sourced(request.objective, DEFAULT),
         "top": Sourced(request.top, DEFAULT),
         "pareto": Sourced(request.pareto, DEFAULT),
@@ -95,21 +95,19 @@ def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object
     return ordered(merge(given, defaults))
 
 
-def _accumulation(modes: tuple[str, ...]) -> object:
+def _accumulation(modes: tuple[str, ...]) -> Sourced[object]:
     if modes == ("async",):
-        return (1,)
-    return "what reaches the target" + (", 1 when asynchronous" if "async" in modes else "")
+        return Sourced((1,), DEFAULT)
+    return Sourced(None, f"{DEFAULT}: what reaches the target" + (", 1 when asynchronous" if "async" in modes else ""))
 
 
 def _tolerance(request: SpaceRequest, given: Sourced[Any] | None) -> Sourced[object]:
-    """Return the tolerance of the modes in play, and which of them are from where."""
+    """Return the tolerance of each mode in play, and which of them are from where."""
     widths = {mode: request.tolerance(mode) for mode in request.modes}
     sources = dict.fromkeys(request.modes, given.source if given else DEFAULT)
     if given and given.source == DEFAULT_REQUEST and "sync" in sources:
         sources["sync"] = DEFAULT
-    same = len(set(widths.values())) == 1
-    value = next(iter(widths.values())) if same else ", ".join(f"{width:.3g} {mode}" for mode, width in widths.items())
-    return Sourced(value, ", ".join(dict.fromkeys(sources.values())))
+    return Sourced(widths, ", ".join(dict.fromkeys(sources.values())))
 
 
 Answers = Sequence[tuple[Subject, Suggestion]]

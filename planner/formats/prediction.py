@@ -35,11 +35,12 @@ __all__ = [
 _MAYBE = Nullable(Number())
 _PROBABILITY = Number()
 _PRODUCT = Whole(most=10**18)
+_BYTES = Whole(least=0, most=10**18)
 CONFIGURATION_TABLE = Table(
     (
         Field("network", Text(), "network that is trained"),
         Field("cluster", Text(), "cluster that it is trained on"),
-        Field("scenario", Text(empty=True), "what-if, as it was written; empty: things as they are"),
+        Field("scenario", Nullable(Text()), "what-if, as it was written; null: things as they are"),
         Field("nodes", Whole(), "computers"),
         Field("gpus_per_node", Whole(), "devices of each"),
         Field("gpus", _PRODUCT, "devices in all"),
@@ -132,7 +133,7 @@ PREDICTION_TABLE = Table(
         Field("staleness", _STALENESS, "distribution of the staleness"),
         Field(
             "memory_bytes",
-            Table(tuple(Field(name, Number(), f"{name} on one device") for name in _MEMORY), dict[str, Any]),
+            Table(tuple(Field(name, _BYTES, f"{name} on one device") for name in _MEMORY), dict[str, Any]),
             "memory of one device, by kind",
         ),
         Field("terms", ListOf(_TERM), "parts of the periods"),
@@ -167,7 +168,7 @@ def configuration_keys(subject: Subject, configuration: Configuration) -> dict[s
     return asdict(subject.settings) | {
         "network": subject.network,
         "cluster": subject.cluster,
-        "scenario": subject.scenario,
+        "scenario": subject.scenario or None,
         "gradient_bytes_per_element": precision_named(c.precision).gradient_bytes,
         "nodes": c.nodes,
         "gpus_per_node": c.gpus_per_node,
@@ -200,7 +201,7 @@ def prediction_keys(subject: Subject, prediction: Prediction) -> dict[str, Any]:
         "samples_per_s": _quantity_keys(p.samples_per_s),
         "mini_batch": p.mini_batch,
         "staleness": p.staleness,
-        "memory_bytes": p.memory_bytes,
+        "memory_bytes": {kind: round(size) for kind, size in p.memory_bytes.items()},
         "terms": p.terms,
         "bottleneck": p.bottleneck,
         "warnings": p.warnings,

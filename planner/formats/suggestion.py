@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from planner.domain.request import Subject
-from planner.domain.suggestion import Plan, Suggestion
-from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
+from planner.domain.suggestion import Plan, SearchReport, Suggestion
+from planner.formats.asked import REQUEST_TABLE, request_keys
+from planner.formats.fields import Field, ListOf, Nullable, Table
 from planner.formats.kinds import Kind
 from planner.formats.prediction import (
     CONFIGURATION_TABLE,
@@ -21,7 +22,7 @@ from planner.formats.prediction import (
     configuration_keys,
     prediction_keys,
 )
-from planner.formats.values import Anything, Flag, Text, Whole
+from planner.formats.values import Flag, Text, Whole
 
 __all__ = ["SUGGESTION", "SUGGESTIONS", "suggestion_document", "suggestions_document"]
 
@@ -35,8 +36,23 @@ _PLAN = Table(
     dict[str, Any],
     title="plan",
 )
-_SOURCED = Table(
-    (Field("value", Anything(), "the value"), Field("source", Text(), "where it comes from")), dict[str, Any]
+_CODES = {
+    "precision ": "precision",
+    "mode ": "mode",
+    "accumulation ": "accumulation",
+    "mini-batch below": "below_window",
+    "mini-batch above": "above_window",
+    "sub-batch above": "above_window",
+    "sub-batch larger": "memory",
+}
+"""Beginning of a reason why plans are refused -> its code; any other reason is of code ``other``."""
+_REFUSED = Table(
+    (
+        Field("code", Text((*dict.fromkeys(_CODES.values()), "other")), "for programs"),
+        Field("reason", Text(), "for people"),
+        Field("count", Whole(least=0, most=10**18), "plans that are refused for it"),
+    ),
+    dict[str, Any],
 )
 _SEARCH = Table(
     (
@@ -44,7 +60,7 @@ _SEARCH = Table(
         Field("certified", Flag(), "whether no better plan exists in it"),
         Field("candidates", Whole(least=0, most=10**18), "plans of the space: those ranked and those refused"),
         Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request and were ranked"),
-        Field("refused", MapOf(Whole(least=0, most=10**18)), "all other plans, by the reason why they were refused"),
+        Field("refused", ListOf(_REFUSED), "all other plans, by the reason why they were refused"),
     ),
     dict[str, Any],
 )
@@ -58,7 +74,7 @@ _LOOSENING = Table(
 )
 _SUGGESTION = Table(
     (
-        Field("request", MapOf(_SOURCED), "every value with its source"),
+        Field("request", REQUEST_TABLE, "every value with its source"),
         Field("status", Text(("found", "none_feasible")), "whether any plan fits"),
         Field("plans", ListOf(_PLAN), "best first"),
         Field(
@@ -96,11 +112,11 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
 
     asked = suggestion.request.get("pareto")
     return {
-        "request": {key: {"value": _plain(one.value), "source": one.source} for key, one in suggestion.request.items()},
+        "request": request_keys(suggestion.request),
         "status": suggestion.status,
         "plans": rows(suggestion.plans),
         "pareto": rows(suggestion.pareto) if suggestion.pareto or (asked is not None and asked.value) else None,
-        "search": suggestion.search,
+        "search": _search_keys(suggestion.search),
         "nearest": rows(suggestion.nearest),
         "loosen": suggestion.loosen,
         "warnings": suggestion.warnings,
@@ -116,7 +132,12 @@ def _plan_keys(subject: Subject, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _plain(value: object) -> Any:
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return value
+def _search_keys(search: SearchReport) -> dict[str, Any]:
+    refused = [{"code": _code(why), "reason": why, "count": count} for why, count in search.refused.items()]
+    return {key: getattr(search, key) for key in ("method", "certified", "candidates", "evaluated")} | {
+        "refused": refused
+    }
+
+
+def _code(reason: str) -> str:
+    return next((code for beginning, code in _CODES.items() if reason.startswith(beginning)), "other")

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 from planner.domain.arrays import LARGEST_COUNT
 
-__all__ = ["UNITS", "Anything", "FieldError", "Flag", "Number", "Text", "Type", "Whole", "at", "refuse"]
+__all__ = ["UNITS", "FieldError", "Flag", "Number", "Text", "Type", "Whole", "at", "refuse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +69,6 @@ def refuse(place: str, rule: str, value: Any) -> NoReturn:
     if isinstance(value, Mapping | list):
         shown = "a table" if isinstance(value, Mapping) else "a list"
     raise FieldError(place, f"value must be {rule}, got {shown}")
-
-
-@dataclass(frozen=True, slots=True)
-class Anything:
-    """Whatever the syntax can hold."""
-
-    words = "any value"
-
-    def read(self, value: Any, place: str) -> Any:
-        """Return the value."""
-        del place
-        return value
-
-    def write(self, value: Any) -> Any:
-        """Return the value."""
-        return value
-
-    def schema(self) -> dict[str, Any]:
-        """Return the schema that allows everything."""
-        return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,12 +155,20 @@ def warnings(shown: Iterable[PlanWarning]) -> Iterable[Line]:
 
 
 def request_values(request: Mapping[str, Sourced[object]]) -> Iterator[Table | Pairs]:
-    """Yield every value of a request with its source; plain defaults together, one after another."""
-    shown = [(name.replace("_", "-"), _plain(value.value), value.source) for name, value in request.items()]
+    """Yield every value of a request with its source; plain defaults together, one after another.
+
+    A value that the plan decides is None, and its source says in words what stands for it.
+    """
+    shown = [(name.replace("_", "-"), *_in_words(value)) for name, value in request.items()]
     yield Table(("value of", "is", "from"), [row for row in shown if row[2] != DEFAULT])
     defaults = "; ".join(f"{name} {text}" for name, text, source in shown if source == DEFAULT)
     if defaults:
         yield Pairs([("defaults", defaults)])
+
+
+def _in_words(value: Sourced[object]) -> tuple[str, str]:
+    source, colon, words = value.source.partition(": ")
+    return (words, source) if colon and value.value is None else (_plain(value.value), value.source)
 
 
 def _plain(value: object) -> str:
@@ -168,9 +176,19 @@ def _plain(value: object) -> str:
         return "yes" if value else "no"
     if value is None or value in ("", ()):
         return "none"
+    if isinstance(value, Mapping):
+        return _by_key(value)
     if isinstance(value, tuple | list):
         return _numbers(value) if all(isinstance(one, int) for one in value) else ", ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _by_key(values: Mapping[str, object]) -> str:
+    """Return the value that all keys share, or each value with its key."""
+    words = {key: _plain(value) for key, value in values.items()}
+    if len(set(words.values())) == 1:
+        return next(iter(words.values()))
+    return ", ".join(f"{text} {key}" for key, text in words.items())
 
 
 def _numbers(values: Sequence[int]) -> str:

@@ -94,7 +94,7 @@ def test_any_option_overrides_the_default_request(run: Run) -> None:
     assert values["sub_batch"] == {"value": [1, 2], SOURCE: "option"}
     assert values["mode"] == {"value": ["sync"], SOURCE: "option"}
     assert values["nodes"] == {"value": [2, 3, 4], SOURCE: "option"}
-    assert values["tolerance"] == {"value": 0.5, SOURCE: "option"}
+    assert values["tolerance"] == {"value": {"sync": 0.5}, SOURCE: "option"}
     assert values["cluster"][SOURCE] == "default request"
 
 
@@ -102,9 +102,9 @@ def test_a_network_alone_uses_this_machines_own_calibration(run: Run, own: Calib
     values = request_of(run("suggest", "--target-batch", "16", "--network", "resnet18", "--json"))
     assert values["cluster"] == {"value": "local", SOURCE: "own calibration"}
     assert values["calibration"] == {"value": [own.name], SOURCE: "own calibration"}
-    assert values["nodes"]["value"] == "1:1"
+    assert values["nodes"]["value"] == [1]
     assert values["mode"] == {"value": ["sync"], SOURCE: "default"}
-    assert values["tolerance"]["value"] == 0
+    assert values["tolerance"]["value"] == {"sync": 0}
 
 
 def test_an_own_calibration_of_an_absent_device_is_not_used(

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema  # type: ignore[import-untyped]  # its stubs are a separate package
 import pytest
 
+import planner
 from planner import catalog
 from planner.formats.cluster import write_cluster
 
@@ -159,11 +161,11 @@ DEFAULT, REQUEST, OPTION = "default", "default request", "option"
 @pytest.mark.parametrize(
     ("arguments", "value", "source"),
     [
-        ((), 0.25, REQUEST),
-        (("--mode", "sync"), 0.0, DEFAULT),
-        (("--mode", "sync,async"), "0 sync, 0.25 async", f"{DEFAULT}, {REQUEST}"),
-        (("--mode", "sync,async", "--tolerance", "10%"), 0.1, OPTION),
-        (("--mode", "sync", "--tolerance", "10%"), 0.1, OPTION),
+        ((), {"async": 0.25}, REQUEST),
+        (("--mode", "sync"), {"sync": 0.0}, DEFAULT),
+        (("--mode", "sync,async"), {"sync": 0.0, "async": 0.25}, f"{DEFAULT}, {REQUEST}"),
+        (("--mode", "sync,async", "--tolerance", "10%"), {"sync": 0.1, "async": 0.1}, OPTION),
+        (("--mode", "sync", "--tolerance", "10%"), {"sync": 0.1}, OPTION),
     ],
 )
 def test_the_default_requests_tolerance_is_of_asynchronous_plans(
@@ -179,7 +181,7 @@ def test_the_default_requests_tolerance_is_of_asynchronous_plans(
 
 def test_every_plan_is_ranked_or_refused(run: Run) -> None:
     search = json.loads(run("suggest", "--target-batch", "138", "--json")[1])["search"]
-    assert search["evaluated"] + sum(search["refused"].values()) == search["candidates"]
+    assert search["evaluated"] + sum(one["count"] for one in search["refused"]) == search["candidates"]
 
 
 def test_one_answer_without_a_plan_is_exit_4_with_all_answers(run: Run) -> None:
@@ -210,3 +212,22 @@ def test_answers_of_scenarios_can_be_told_apart(run: Run) -> None:
         ["sprint-15", "edr"],
         ["sprint-15", "fp16"],
     ]
+
+
+def test_request_values_have_one_type(run: Run) -> None:
+    """Every document that is printed matches the schema that is shipped."""
+    shipped = Path(planner.__file__).parent / "_bundled" / "schemas" / "suggestion.json"
+    validator = jsonschema.Draft202012Validator(json.loads(shipped.read_text()))
+    every = ("--mode", "sync,async", "--tensor", "1", "--seed", "3", "--pareto", "--scenario", "edr", "--top", "1")
+    for arguments in ((), every, DGX1, (*DGX1, "--nodes", "1", "--precision", "fp32", "--sub-batch", "1:500")):
+        code, out, err = run(
+            "suggest", "--target-batch", "1024" if DGX1[0] in arguments else "138", *arguments, "--json"
+        )
+        assert code == 0, err
+        document = json.loads(out)
+        assert [error.message for error in validator.iter_errors(document)] == []
+    assert document["request"]["sub_batch"]["value"] == {"first": 1, "last": 500, "step": 1}
+    request = json.loads(run("suggest", *DGX1, "--target-batch", "1024", "--json")[1])["request"]
+    assert request["nodes"] == {"value": list(range(1, 65)), "source": "cluster"}
+    assert request["sub_batch"] == {"value": None, "source": "default: 1 to the largest that fits"}
+    assert request["scenario"]["value"] is None

@@ -114,6 +114,10 @@ def suggestion() -> Callable[..., Suggestion]:
         plan = Plan(1, _prediction("async"), "soonest")
         request: dict[str, Sourced[object]] = {
             "target_batch": Sourced(64, "option"),
+            "tolerance": Sourced({"async": 0.25}, "default request"),
+            "precision": Sourced(None, "default: every one with a usable sub-model"),
+            "scenario": Sourced(None, "default"),
+            "nodes": Sourced(tuple(range(1, 1001)), "cluster"),
             "sub_batch": Sourced((1, 2), "default request"),
             "dataset": Sourced(None, "default"),
             "pareto": Sourced(pareto, "default"),
@@ -123,7 +127,7 @@ def suggestion() -> Callable[..., Suggestion]:
             "found" if found else "none_feasible",
             (plan,) if found else (),
             (plan,) if pareto else (),
-            SearchReport("exhaustive", True, 10, 4, {"out_of_memory": 6}),  # noqa: FBT003 - as the record has it
+            SearchReport("exhaustive", True, 10, 4, {"sub-batch larger than fits in memory": 6}),  # noqa: FBT003 - as the record has it
             () if found else (plan,),
             () if found else (Loosening("--tolerance", "30%", "then 3 plans fit"),),
             (PlanWarning("extrapolated", "all_reduce", "beyond what was measured"),),

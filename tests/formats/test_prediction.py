@@ -12,11 +12,13 @@ import pytest
 from planner.domain.configuration import Configuration
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import Prediction, Quantity
-from planner.domain.request import Subject
+from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Suggestion
+from planner.formats.asked import request_keys
 from planner.formats.documents import dump_json
 from planner.formats.prediction import configuration_keys, prediction_document, predictions_document
 from planner.formats.suggestion import suggestion_document, suggestions_document
+from planner.search.feasibility import REASONS
 
 KEYS = {
     "network", "cluster", "scenario", "optimizer", "strategy", "input", "framework", "gradient_bytes_per_element",
@@ -90,7 +92,51 @@ def test_suggestion_says_where_every_value_comes_from(suggestion: Callable[..., 
     assert document["request"]["dataset"] == {"value": None, "source": "default"}
     assert document["plans"][0]["position"] == 1
     assert document["plans"][0]["configuration"] == document["plans"][0]["prediction"]["configuration"]
-    assert document["search"]["refused"] == {"out_of_memory": 6}
+    assert document["request"]["precision"]["value"] is None
+    assert document["request"]["scenario"]["value"] is None
+    assert document["request"]["tolerance"]["value"] == {"async": 0.25}
+    assert document["request"]["nodes"]["value"] == {"first": 1, "last": 1000, "step": 1}
+    reason = "sub-batch larger than fits in memory"
+    assert document["search"]["refused"] == [{"code": "memory", "reason": reason, "count": 6}]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (tuple(range(1, 257)), list(range(1, 257))),
+        (tuple(range(8, 8008, 8)), {"first": 8, "last": 8000, "step": 8}),
+        ((*range(1, 300), 400), [*range(1, 300), 400]),
+        (tuple(range(300, 0, -1)), list(range(300, 0, -1))),
+    ],
+)
+def test_long_even_ranges_are_first_last_and_step(values: tuple[int, ...], expected: object) -> None:
+    assert request_keys({"nodes": Sourced(values, "option")})["nodes"]["value"] == expected
+
+
+def test_every_reason_of_the_search_has_a_code(suggestion: Callable[..., Suggestion], subject: Subject) -> None:
+    told = [reason for reason in REASONS if reason]
+    told += ["precision tf32: k80 does not have tf32", "mode async: nothing between hosts"]
+    one = suggestion()
+    one = replace(one, search=replace(one.search, refused=dict.fromkeys(told, 1)))
+    rows = suggestion_document(subject, one)["search"]["refused"]
+    assert [row["reason"] for row in rows] == told
+    codes = {row["reason"]: row["code"] for row in rows}
+    assert "other" not in codes.values()
+    assert codes["mini-batch below the window"] == "below_window"
+    assert codes["mini-batch above the window"] == "above_window"
+    assert (codes[told[-2]], codes[told[-1]]) == ("precision", "mode")
+
+
+def test_bytes_are_whole_numbers(prediction: Callable[[str], Prediction], subject: Subject) -> None:
+    one = replace(prediction("sync"), memory_bytes=dict.fromkeys(prediction("sync").memory_bytes, 1e9 + 0.25))
+    found = prediction_document(subject, one)["memory_bytes"]
+    assert {type(size) for size in found.values()} == {int}
+    assert set(found.values()) == {10**9}
+
+
+def test_no_scenario_is_null(prediction: Callable[[str], Prediction], subject: Subject) -> None:
+    none = replace(subject, scenario="")
+    assert prediction_document(none, prediction("sync"))["configuration"]["scenario"] is None
 
 
 def test_plans_say_what_they_are_of(suggestion: Callable[..., Suggestion], subject: Subject) -> None:

@@ -1,0 +1,99 @@
+"""The request inside a suggestion: a value of one type a key, each with its source; null where the plan decides.
+
+Whole numbers to try are a list, or, where an even range is long, its first, last and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from planner.domain.configuration import MODES
+from planner.domain.precision import PRECISIONS
+from planner.domain.request import Sourced
+from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
+from planner.formats.values import Flag, Number, Text, Type, Whole
+
+__all__ = ["LONGEST_LIST", "REQUEST_TABLE", "request_keys"]
+
+LONGEST_LIST = 256
+"""Values up to which an even range is a list."""
+
+_RANGE = Table(
+    (
+        Field("first", Whole(), "least value"),
+        Field("last", Whole(), "largest value"),
+        Field("step", Whole(), "from each value to the next"),
+    ),
+    dict[str, Any],
+)
+_COUNTS = Nullable(OneOf((ListOf(Whole(), least=1), _RANGE), "counts"))
+_NAMES = ListOf(Text(), least=1)
+_TYPES: Mapping[str, tuple[Type, str]] = {
+    "target_batch": (Whole(most=10**15), "wanted mini-batch [samples]"),
+    "tolerance": (MapOf(Number(), choices=MODES), "accepted distance from the target, relative to it, by mode"),
+    "network": (Text(), "network to train"),
+    "dataset": (Nullable(Text()), "data set of an epoch; null: none"),
+    "cluster": (Text(), "cluster to train on"),
+    "calibration": (ListOf(Text()), "calibrations, first come first served"),
+    "framework": (Text(), "training framework"),
+    "mode": (ListOf(Text(MODES), least=1), "kinds of updates to try"),
+    "nodes": (_COUNTS, "numbers of nodes to try"),
+    "gpus_per_node": (_COUNTS, "numbers of GPUs of each node to try"),
+    "sub_batch": (_COUNTS, "sub-batches to try; null: every one that fits"),
+    "accumulation": (_COUNTS, "accumulation steps to try; null: every number that can reach the target"),
+    "precision": (
+        Nullable(ListOf(Text(tuple(PRECISIONS)), least=1)),
+        "precisions to try; null: every one with a usable sub-model",
+    ),
+    "tensor": (Whole(), "tensor-parallel degree"),
+    "pipeline": (Whole(), "pipeline-parallel degree"),
+    "virtual_stages": (Whole(), "virtual stages of a pipeline rank"),
+    "recompute": (Text(), "activations recomputed"),
+    "sharding": (Whole(least=0, most=3), "stage of sharded state"),
+    "parallelism": (_NAMES, "kinds of parallelism to try"),
+    "optimizer": (Text(), "optimizer"),
+    "strategy": (Text(), "what overlaps in a synchronous step"),
+    "input": (Text(), "where samples come from"),
+    "scenario": (Nullable(Text()), "what-if, as it was written; null: things as they are"),
+    "task": (Text(), "what runs"),
+    "objective": (Text(), "what is minimised"),
+    "top": (Whole(), "plans to report"),
+    "pareto": (Flag(), "whether the Pareto front is wanted"),
+    "seed": (Whole(least=0, most=2**63 - 1), "seed of everything random"),
+}
+
+
+def _sourced(value: Type, doc: str) -> Table[dict[str, Any]]:
+    return Table((Field("value", value, doc), Field("source", Text(), "where it comes from")), dict[str, Any])
+
+
+def _given(**values: Any) -> Mapping[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+REQUEST_TABLE = Table(
+    tuple(Field(key, _sourced(kind, doc), doc, None) for key, (kind, doc) in _TYPES.items()),
+    _given,
+    "every value with its source",
+    split=lambda given: dict.fromkeys(_TYPES) | dict(given),
+)
+
+
+def request_keys(request: Mapping[str, Sourced[object]]) -> dict[str, Any]:
+    """Return the keys of a request: values by option name, each with its source."""
+    return {key: {"value": _plain(one.value), "source": one.source} for key, one in request.items()}
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, tuple) and len(value) > LONGEST_LIST and all(isinstance(one, int) for one in value):
+        return _as_range(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _as_range(values: Sequence[int]) -> Any:
+    """Return the first, last and step of numbers that are evenly spaced, else the numbers."""
+    step = values[1] - values[0]
+    if step > 0 and list(values) == list(range(values[0], values[-1] + 1, step)):
+        return {"first": values[0], "last": values[-1], "step": step}
+    return list(values)
