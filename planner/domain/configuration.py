@@ -23,7 +23,7 @@ __all__ = [
 LARGEST_MINI_BATCH = 10**15
 """No more samples pass between two updates; far more than any data set holds, and exact in a float."""
 MODES = ("sync", "async")
-STRATEGIES = ("wait-free", "no-overlap")
+STRATEGIES = ("wait-free", "no-overlap", "bucketed")
 OPTIMIZERS = {
     "none": 0, "sgd": 0, "sgd-momentum": 4, "nesterov": 4, "adagrad": 4, "rmsprop": 4, "adam": 8, "adam-8bit": 2,
 }  # fmt: skip
@@ -38,7 +38,8 @@ class Settings:
     ----------
     optimizer : one of OPTIMIZERS
     strategy : one of STRATEGIES
-        What overlaps in a synchronous step.
+        What overlaps in a synchronous step: ``wait-free``, each layer's gradient is sent when it is ready;
+        ``bucketed``, so are buckets of neighbouring layers; ``no-overlap``, each layer's after the backward pass.
     input : {"storage", "synthetic"}
     framework : str
         ``name`` or ``name@version``.

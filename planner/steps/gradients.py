@@ -38,11 +38,12 @@ def step_gradient(
     is_exposed = one.gpus > 1 and float(times.exposed_s[0]) > 0
     passes = {"forward": steps, "backward": 1, "accumulating": steps - 1, "update": 1}
     _add_host_to_device(gradient, pricer, one.sub_batch, steps)
-    slots = pricer.messages.buffer_bytes.size
-    sent, first_slot = _path(pricer, one, slots) if is_exposed and not adds else (slots, -1)
+    sent, first_slot = (pricer.messages.slot.size, -1)
+    if is_exposed and not adds:
+        sent, first_slot = _path(pricer, one)
     last_pass = "accumulating" if steps > 1 else "backward"
     for name, count in passes.items():
-        weight = np.full(slots + 1, float(count))
+        weight = np.full(pricer.compute.slots.layer.size + 1, float(count))
         if name == last_pass:
             weight[: first_slot + 1] -= 1.0
         _add_stage(gradient, stages[name], weight)
@@ -53,13 +54,14 @@ def step_gradient(
     return gradient
 
 
-def _path(pricer: Pricer, one: Configuration, slots: int) -> tuple[int, int]:
-    """Return how many messages, and before which segment backward, lie on the path that decides a wait-free step."""
+def _path(pricer: Pricer, one: Configuration) -> tuple[int, int]:
+    """Return how many messages, and before which segment backward, lie on the path that decides a step."""
     case = pricer.compute.index.positions(np.array([one.sub_batch]))[0]
     ready = pricer.compute.table.ready_s[case, int(one.accumulation_steps > 1)]
     row = pricer.messages.rows(np.array([one.nodes]), np.array([one.gpus_per_node]))[0]
-    slot = int(np.argmax(ready + pricer.messages.prefix_s[row])) if slots else 0
-    return slot + 1, slot
+    slot = pricer.messages.slot
+    message = int(np.argmax(ready[slot] + pricer.messages.prefix_s[row]))
+    return message + 1, int(slot[message])
 
 
 def gpu_gradient(
@@ -77,7 +79,7 @@ def gpu_gradient(
     _add_load(gradient, pricer, one.sub_batch, float(load.alone_s[0]))
     _add_host_to_device(gradient, pricer, one.sub_batch, 1)
     for name in ("forward", "backward"):
-        _add_stage(gradient, stages[name], np.ones(pricer.messages.buffer_bytes.size + 1))
+        _add_stage(gradient, stages[name], np.ones(pricer.compute.slots.layer.size + 1))
     _add_host(gradient, pricer, "update_gradient", 1.0)
     return gradient
 

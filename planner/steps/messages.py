@@ -1,4 +1,7 @@
-"""Message cases: all-reduce of every slot's gradient, tabled by bytes of an element, nodes and ranks a node."""
+"""Message cases: all-reduce of every slot's gradient, tabled by bytes of an element, nodes and ranks a node.
+
+A message holds one slot's gradient, or those of several neighbouring slots where they are sent in buckets.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from planner.domain.messages import Groups
 from planner.steps.sources import Source, Sources
 from planner.steps.synchronous import communication_prefix_s
 from planner.steps.tables import Index
-from planner.workload.gradients import gradient_slots
+from planner.workload.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets, gradient_slots
 
 __all__ = ["HOST_GRADIENT_BYTES", "Messages", "all_reduce_gradient", "groups_of", "host_all_reduce_s", "host_gradient"]
 
@@ -63,13 +66,20 @@ class Messages:
 
     Attributes
     ----------
-    prefix_s : ndarray of float, shape (m, J)
-        Time of slot l's message and all after it, one after another; the last column is their sum.
+    slot : ndarray of int, shape (B,)
+        The lowest slot of each message, whose gradient is its last to be ready; every slot where there are no buckets.
+    buffer_bytes : ndarray of float, shape (B,)
+    prefix_s : ndarray of float, shape (m, B)
+        Time of a message and all after it, one after another; the last column is their sum.
     """
 
     def __init__(self, sources: Sources, gradient_bytes: int) -> None:
         self._sources = sources
-        self.buffer_bytes = gradient_slots(sources.problem.network).elements.astype(np.float64) * gradient_bytes
+        by_slot = gradient_slots(sources.problem.network).elements.astype(np.float64) * gradient_bytes
+        is_bucketed = sources.problem.settings.strategy == "bucketed"
+        sizes = (FIRST_BUCKET_BYTES, BUCKET_BYTES) if is_bucketed else (0.0, 0.0)
+        self.slot = gradient_buckets(by_slot, *sizes)
+        self.buffer_bytes = np.add.reduceat(by_slot, self.slot) if self.slot.size else by_slot
         self._stride = sources.cluster.node.gpus + 1
         self.prefix_s = np.zeros((0, self.buffer_bytes.size))
         self.index = Index(np.zeros(0, dtype=np.int64))
@@ -88,15 +98,15 @@ class Messages:
         missing = np.setdiff1d(nodes * self._stride + gpus_per_node, self.index.keys)
         if missing.size == 0:
             return False
-        times = self.slot_s(missing // self._stride, missing % self._stride)
+        times = self.message_s(missing // self._stride, missing % self._stride)
         keys = np.concatenate([self.index.keys, missing])
         order = np.argsort(keys)
         self.prefix_s = np.concatenate([self.prefix_s, communication_prefix_s(times)])[order]
         self.index = Index(keys[order])
         return True
 
-    def slot_s(self, nodes: IntArray, gpus_per_node: IntArray) -> FloatArray:
-        """Return the time of each slot's message [s], shape (g, J); one rank sends nothing."""
+    def message_s(self, nodes: IntArray, gpus_per_node: IntArray) -> FloatArray:
+        """Return the time of each message [s], shape (g, B); one rank sends nothing."""
         times = np.zeros((nodes.size, self.buffer_bytes.size))
         several = nodes * gpus_per_node > 1
         if several.any():
@@ -104,9 +114,9 @@ class Messages:
             times[several] = all_reduce_s(self.source.entry, self.buffer_bytes, groups)
         return self._sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
-    def gradient(self, nodes: int, gpus_per_node: int, slots: int) -> tuple[FloatArray, float]:
-        """Return the derivatives of the first slots' messages by the entry's coefficients, and their sum [s]."""
-        return all_reduce_gradient(self.source.entry, self.buffer_bytes[:slots], self._group(nodes, gpus_per_node))
+    def gradient(self, nodes: int, gpus_per_node: int, messages: int) -> tuple[FloatArray, float]:
+        """Return the derivatives of the first messages by the entry's coefficients, and their sum [s]."""
+        return all_reduce_gradient(self.source.entry, self.buffer_bytes[:messages], self._group(nodes, gpus_per_node))
 
     def _group(self, nodes: int, gpus_per_node: int) -> Groups:
         return groups_of(self._sources, np.array([nodes]), np.array([gpus_per_node]))

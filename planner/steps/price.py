@@ -105,7 +105,7 @@ class Pricer:
         if self._overlap is None:
             table, prefix = self.compute.table, self.messages.prefix_s
             backward = table.backward_s.ravel()
-            ready = table.ready_s.reshape(backward.size, prefix.shape[1])
+            ready = table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, self.messages.slot]
 
             def exposed(last_pass: IntArray, message_case: IntArray) -> FloatArray:
                 return exposed_s(backward_end_s(ready, prefix, last_pass, message_case), backward[last_pass])
@@ -117,8 +117,8 @@ class Pricer:
         """Price synchronous configurations whose cases are tabled.
 
         Without overlap everything follows each other; wait-free, input is prefetched and messages leave as gradients
-        become ready: max(t_io, t_h2d + t_f + t_b + exposed + t_u). Only the last of several sub-batches overlaps; all
-        but the first add to the gradients.
+        become ready, or in buckets, as the last gradient of each does: max(t_io, t_h2d + t_f + t_b + exposed + t_u).
+        Only the last of several sub-batches overlaps; all but the first add to the gradients.
         """
         table, steps = self.compute.table, chosen.accumulation_steps
         again = steps - 1
@@ -127,8 +127,8 @@ class Pricer:
         row = self.compute.index.positions(chosen.sub_batch)
         group = self.messages.rows(chosen.nodes, chosen.gpus_per_node)
         no_overlap = self.sources.problem.settings.strategy == "no-overlap"
-        slots = self.messages.prefix_s.shape[1]
-        all_reduce = self.messages.prefix_s[group, slots - 1] if slots else np.zeros(row.size)
+        messages = self.messages.prefix_s.shape[1]
+        all_reduce = self.messages.prefix_s[group, messages - 1] if messages else np.zeros(row.size)
         exposed = all_reduce if no_overlap else np.where(all_reduce > 0, self._overlaps(row, again, group), 0.0)
         h2d, forward, backward = (
             table.host_to_device_s[row] * steps,

@@ -2,7 +2,8 @@
 
 Slots 1...J are the layers with parameters, in forward order; backward runs from J to 1 and so does communication, one
 message at a time. A slot's message starts when its gradient is ready and the message before it is done: wait-free
-backpropagation (Zhang et al. 2017, Poseidon; Shi, Chu, Li, INFOCOM 2019).
+backpropagation (Zhang et al. 2017, Poseidon; Shi, Chu, Li, INFOCOM 2019). A bucket of neighbouring slots is one message
+under the same rule, ready with its lowest slot.
 
 =========  ===========================================================================================
 b(l)       backward time of slot l [s], with that of the parameterless layers behind it

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.domain.arrays import IntArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.network import Network
 from planner.domain.shapes import layer_parameters
 
-__all__ = ["GradientSlots", "gradient_slots"]
+__all__ = ["BUCKET_BYTES", "FIRST_BUCKET_BYTES", "GradientSlots", "gradient_buckets", "gradient_slots"]
+
+FIRST_BUCKET_BYTES = 2.0**20
+BUCKET_BYTES = 25 * 2.0**20
+"""Defaults of PyTorch's DistributedDataParallel: the first bucket is small, so that sending begins early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +38,27 @@ def gradient_slots(network: Network) -> GradientSlots:
     parameters = layer_parameters(network)
     layer = np.flatnonzero(parameters).astype(np.int64)
     return GradientSlots(layer, parameters[layer])
+
+
+def gradient_buckets(gradient_bytes: FloatArray, first_bytes: float, bucket_bytes: float) -> IntArray:
+    """Return the lowest slot of each bucket, shape (b,), ascending: the one whose gradient is its last to be ready.
+
+    Buckets are filled in reverse order of the slots, the order in which gradients become ready. One is full, and the
+    next begins, when it holds at least its size: static buckets of Li et al., "PyTorch Distributed: Experiences on
+    Accelerating Data Parallel Training", VLDB 2020, which fill them tensor by tensor where this takes whole layers.
+
+    Parameters
+    ----------
+    gradient_bytes : ndarray of float, shape (j,)
+        By slot, in forward order.
+    first_bytes, bucket_bytes : float
+        Size of the first bucket to be filled and of the others; 0 gives every slot its own.
+    """
+    lowest: list[int] = []
+    held, size = 0.0, first_bytes
+    for slot in range(gradient_bytes.size - 1, -1, -1):
+        held += float(gradient_bytes[slot])
+        if held >= size or slot == 0:
+            lowest.append(slot)
+            held, size = 0.0, bucket_bytes
+    return np.array(lowest[::-1], dtype=np.int64)
