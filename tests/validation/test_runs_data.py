@@ -1,0 +1,165 @@
+"""The measured runs of the checkout: readable, sourced, and what their sources print."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from planner import catalog
+from planner.domain.runs import Run, Runs
+from planner.formats.runs import read_runs, write_runs
+
+FOLDER = Path(__file__).parents[2] / "validation"
+FILES = sorted(FOLDER.glob("*.csv"))
+CLUSTERS = sorted(FOLDER.glob("clusters/*.toml"))
+NAMES = {
+    "tensorflow-2017", "mxnet", "pollux-t4", "elasticflow", "cnn-benchmarks", "convnet-benchmarks", "neusight-e2e",
+    "timm-rtx3090", "vtrain-multi", "vtrain-single", "bigscience-v100", "seeds",
+}  # fmt: skip
+
+
+@cache
+def runs_of(name: str) -> Runs:
+    return read_runs(FOLDER / f"{name}.csv")
+
+
+@cache
+def by_id(name: str) -> Mapping[str, Run]:
+    return {run.id: run for run in runs_of(name).rows}
+
+
+def test_every_source_has_its_file() -> None:
+    assert {path.stem for path in FILES} >= NAMES
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_no_row_is_refused_and_the_text_is_the_writers(name: str) -> None:
+    runs = runs_of(name)
+    assert runs.refused == ()
+    assert (FOLDER / f"{name}.csv").read_text(encoding="utf-8") == write_runs(runs.rows)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_runs_fit_on_their_clusters(name: str) -> None:
+    clusters = {
+        text: catalog.find_cluster(str(FOLDER / text) if text.endswith(".toml") else text)
+        for text in {run.cluster for run in runs_of(name).rows}
+    }
+    for run in runs_of(name).rows:
+        cluster = clusters[run.cluster]
+        assert run.nodes <= cluster.nodes, run.id
+        assert run.gpus_per_node is not None, run.id
+        assert run.gpus_per_node <= cluster.node.gpus, run.id
+        assert run.precision in cluster.node.accelerator.peak_flop_per_s, run.id
+        assert run.nodes == 1 or cluster.inter_node is not None, run.id
+        assert run.gpus_per_node == 1 or cluster.intra_node is not None, run.id
+
+
+def test_every_source_is_described() -> None:
+    described = tomllib.loads((FOLDER / "SOURCES.toml").read_text(encoding="utf-8"))
+    assert {run.source for name in NAMES for run in runs_of(name).rows} == set(described)
+    keys = {"title", "authors", "repository", "commit", "licence", "trust", "assumed", "remarks"}
+    for source, entry in described.items():
+        assert set(entry) == keys, source
+        assert all(entry.values()), source
+
+
+@pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
+def test_cluster_is_named_as_its_file_and_sourced(path: Path) -> None:
+    cluster = catalog.find_cluster(str(path))
+    assert cluster.name == path.stem
+    keys = {"nodes", "node", "links.host.bandwidth_GBps", "links.host.latency_us"}
+    for link in ("intra_node", "inter_node"):
+        if getattr(cluster, link) is not None:
+            keys |= {f"links.{link}.bandwidth_GBps", f"links.{link}.latency_us"}
+    if cluster.storage is not None:
+        keys |= {"storage.read_GBps"} | ({"storage.cache_GiB"} if cluster.storage.cache_bytes else set())
+    assert set(cluster.sources) == keys
+    assert all(cluster.sources.values())
+
+
+# Typed in from the published pages, not from the tables that the script reads.
+PRINTED = [
+    ("tensorflow-2017", "tf-dgx1-p100-resnet-50-n1-g8-b64-synthetic", 1734.0, 512),
+    ("tensorflow-2017", "tf-dgx1-p100-alexnet-n1-g4-b512-real", 7105.0, 2048),
+    ("tensorflow-2017", "tf-gce-k80-vgg16-n1-g8-b32-synthetic", 234.0, 256),
+    ("tensorflow-2017", "tf-ec2-p2-8xlarge-distributed-inceptionv3-n8-g8-b64-synthetic", 1783.0, 4096),
+    ("mxnet", "mxnet-ec2-p3-2xlarge-resnet-50-n1-g1-b64", 343.19, 64),
+    ("mxnet", "mxnet-ec2-p2-16xlarge-resnet-152-n16-g16-b32", 4630.42, 8192),
+    ("convnet-benchmarks", "convnet-torch7-alexnet-owt", 0.081, 128),
+    ("convnet-benchmarks", "convnet-tensorflow-googlenet", 0.445, 128),
+    ("bigscience-v100", "bigscience-tr3m-line24", 28.0, 512),
+    ("bigscience-v100", "bigscience-gpt2-line73", 0.661, 4),
+    ("seeds", "sprint-baseline-epoch-s", 1779.0, 512),
+    ("seeds", "sprint-baseline-mini-batch-mean", 165.1, 512),
+    ("seeds", "dell-sxm2-resnet50", 2940.0, 1024),
+]
+
+
+@pytest.mark.parametrize(("name", "run", "value", "mini_batch"), PRINTED, ids=str)
+def test_values_are_those_printed(name: str, run: str, value: float, mini_batch: int) -> None:
+    assert (by_id(name)[run].value, by_id(name)[run].mini_batch) == (value, mini_batch)
+
+
+def test_single_passes_have_no_update() -> None:
+    for name in ("cnn-benchmarks", "convnet-benchmarks", "neusight-e2e"):
+        assert {run.optimizer for run in runs_of(name).rows} == {"none"}
+
+
+def test_least_pass_stands_where_outliers_spoil_the_mean() -> None:
+    assert by_id("cnn-benchmarks")["cnn-titan-x-maxwell-5105-resnet-200"].value == pytest.approx(0.464, abs=5e-4)
+
+
+def test_stride_of_resnet_is_that_of_the_framework() -> None:
+    networks = {run.network for run in runs_of("tensorflow-2017").rows if run.network.startswith("resnet")}
+    assert networks == {"resnet50:stride=1x1", "resnet152:stride=1x1"}
+    for name in ("mxnet", "cnn-benchmarks"):
+        assert not any("stride" in run.network for run in runs_of(name).rows)
+
+
+def test_out_of_memory_rows_have_no_value_and_lie_beside_plans_that_fit() -> None:
+    failed = [run for run in runs_of("bigscience-v100").rows if run.status == "out_of_memory"]
+    assert len(failed) == 4
+    assert all(run.value is None for run in failed)
+    fits = by_id("bigscience-v100")["bigscience-tr3m-line97"]
+    fails = by_id("bigscience-v100")["bigscience-tr3m-line98"]
+    assert (fits.sub_batch, fits.status, fails.sub_batch, fails.status) == (4, "ok", 8, "out_of_memory")
+
+
+def test_composed_rows_say_so() -> None:
+    assert all(run.notes.startswith("composed by a formula") for run in runs_of("vtrain-single").rows)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_groups_hold_rivals_for_equal_work(name: str) -> None:
+    members: dict[str, list[Run]] = {}
+    for run in runs_of(name).rows:
+        if run.group:
+            members.setdefault(run.group, []).append(run)
+    for group, rivals in members.items():
+        assert sum(run.status == "ok" for run in rivals) > 1, group
+        assert len({(run.network, run.cluster, run.gpus, run.mini_batch, run.framework) for run in rivals}) == 1, group
+        plans = {replace(run, id="x", line=0, value=None, notes="") for run in rivals}
+        assert len(plans) == len(rivals), group
+
+
+def test_uneven_placements_add_up() -> None:
+    pollux = runs_of("pollux-t4").rows
+    uneven = [run for run in pollux if run.is_uneven]
+    assert Counter(run.is_uneven for run in pollux)[True] > 1000
+    assert all(sum(run.placement) == run.data_parallel and len(run.placement) == run.nodes for run in uneven)
+    assert by_id("pollux-t4")["pollux-resnet-50-1324-b81"].placement == (1, 3, 2, 4)
+
+
+def test_no_file_is_a_published_table() -> None:
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in FILES]
+    assert len(set(digests)) == len(digests)
+    for path in FILES:
+        assert path.read_text(encoding="utf-8").startswith("# planner/runs 1\nid,source,network,cluster,")

@@ -1,0 +1,81 @@
+"""Convert published measurements of training runs to files of runs.
+
+    python -m validation.convert_runs --data DIR [--out FOLDER]
+
+``DIR`` holds the published tables as CSV, one row a figure as printed, with a header; where each comes from is said
+when it is missing, and by ``SOURCES.toml`` with commit, licence and what is assumed. Every source becomes one file
+beside this script; rows left out are counted by reason on stderr. Rules that hold for all: training alone, no
+inference; whole iterations, no single pass; a setting measured again becomes one row with the median (of
+cnn-benchmarks the least, because its means hold outliers); seven digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections import Counter
+from pathlib import Path
+
+from planner.domain.runs import Run
+from planner.errors import InputFileError, PlannerError
+from planner.formats.documents import write_file
+from planner.formats.runs import write_runs
+from validation.sources import data_parallel, image_frameworks, seeds, torch7, transformers
+from validation.sources.rows import Cells, Dropped, Source
+
+__all__ = ["SOURCES", "convert", "main"]
+
+HERE = Path(__file__).resolve().parent
+SOURCES: tuple[Source, ...] = (
+    image_frameworks.TENSORFLOW, image_frameworks.MXNET, image_frameworks.TIMM, torch7.CNN_BENCHMARKS,
+    torch7.CONVNET_BENCHMARKS, data_parallel.POLLUX, data_parallel.ELASTICFLOW, transformers.NEUSIGHT,
+    transformers.VTRAIN_MULTI, transformers.VTRAIN_SINGLE, transformers.BIGSCIENCE, seeds.SEEDS,
+)  # fmt: skip
+
+
+def _table(path: Path, origin: str) -> list[Cells]:
+    if not path.is_file():
+        raise InputFileError(str(path), f"table must be there, got nothing; transcribe it from {origin}")
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def convert(source: Source, data: Path) -> tuple[list[Run], Counter[str]]:
+    """Return the runs of a source, and how many rows are left out by reason.
+
+    Raises
+    ------
+    InputFileError
+        A table is missing; the error says where it comes from.
+    """
+    rows = [row for name, origin in source.tables.items() for row in _table(data / name, origin)]
+    results = list(source.convert(rows))
+    runs = [result for result in results if isinstance(result, Run)]
+    dropped = Counter(result.reason for result in results if isinstance(result, Dropped))
+    return list(source.finish(runs)), dropped
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the published tables")
+    parser.add_argument(
+        "--out", type=Path, default=HERE, help="folder for the files of runs; default: beside this script"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        for source in SOURCES:
+            runs, dropped = convert(source, options.data)
+            write_file(options.out / f"{source.name}.csv", write_runs(runs), force=True)
+            sys.stderr.write(f"{source.name}: {len(runs)} runs\n")
+            for reason, count in dropped.most_common():
+                sys.stderr.write(f"    {count} rows left out: {reason}\n")
+    except PlannerError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

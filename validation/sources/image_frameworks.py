@@ -1,0 +1,140 @@
+"""Images per second of frameworks: TensorFlow 2017, MXNet, and PyTorch image models (timm)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.domain.runs import Run
+from validation.sources.rows import Cells, Converted, Dropped, Source, name_of, settled
+
+__all__ = ["MXNET", "TENSORFLOW", "TIMM"]
+
+TF_NETWORKS = {
+    "InceptionV3": "inception-v3", "ResNet-50": "resnet50:stride=1x1", "ResNet-152": "resnet152:stride=1x1",
+    "AlexNet": "alexnet-owt", "VGG16": "vgg16",
+}  # fmt: skip
+TF_NOTES = {
+    "ResNet-50": "stride on the 1x1 convolution, as in the benchmark's own ResNet",
+    "ResNet-152": "stride on the 1x1 convolution, as in the benchmark's own ResNet",
+    "AlexNet": "convolutions 4 and 5 of the benchmark take 384 channels, 0.84 G multiply-adds instead of 0.71 G",
+}
+TF_CLUSTERS = {
+    "P100-SXM2-16GB (DGX-1)": "dgx1-p100", "K80 (GCE n1-standard-32-k80x8)": "gce-k80",
+    "K80 (EC2 p2.8xlarge)": "ec2-p2-8xlarge",
+}  # fmt: skip
+
+
+def _tensorflow(rows: Sequence[Cells]) -> Converted:
+    for row in rows:
+        real = row["dataset"].endswith("real")
+        cluster = TF_CLUSTERS[row["gpu"]]
+        update = row["notes"].partition(" (")[0]
+        kind = "distributed" if update.startswith("distributed") else ""
+        where = (
+            cluster,
+            kind,
+            row["network"],
+            f"n{row['nodes']}",
+            f"g{row['gpus_per_node']}",
+            f"b{row['batch_per_gpu']}",
+        )
+        yield Run(
+            id=name_of("tf", *where, "real" if real else "synthetic"),
+            source="tensorflow-2017", network=TF_NETWORKS[row["network"]], cluster=f"clusters/{cluster}.toml",
+            nodes=int(row["nodes"]), gpus_per_node=int(row["gpus_per_node"]), sub_batch=int(row["batch_per_gpu"]),
+            accumulation_steps=1, optimizer="sgd", framework="tensorflow", framework_version="b1e174e (May 2017)",
+            metric="samples_per_s", value=float(row["value"]), input="storage" if real else "synthetic",
+            dataset="imagenet-1k",
+            notes="; ".join(filter(None, [f"variables: {row['notes']}", TF_NOTES.get(row["network"], "")])),
+        )  # fmt: skip
+
+
+TENSORFLOW = Source(
+    "tensorflow-2017",
+    {"tensorflow_benchmarks_2017.csv": "tensorflow/docs, site/en/r1/guide/performance/benchmarks.md"},
+    _tensorflow,
+)
+
+# The AlexNet of MXNet's examples has one tower (no groups) and takes 224 x 224 unpadded: 50.8 M parameters, 203 MB.
+MXNET_NETWORKS = {
+    "alexnet": "alexnet:groups=1,input=224", "inception-v3": "inception-v3", "resnet 50": "resnet50",
+    "resnet-152": "resnet152",
+}  # fmt: skip
+MXNET_CLUSTERS = {
+    "K80 (EC2 p2.16xlarge)": "ec2-p2-16xlarge", "K80 (EC2 p2.2xlarge as written)": "ec2-p2-xlarge",
+    "M60 (EC2 g3.4xlarge)": "ec2-g3-4xlarge", "V100 (EC2 p3.2xlarge)": "ec2-p3-2xlarge",
+}  # fmt: skip
+MXNET_NOTES = {
+    "alexnet": "one tower of 96, 256, 384, 384 and 256 channels, 224 x 224",
+    "resnet 50": "stride on the 3x3 convolution assumed", "resnet-152": "stride on the 3x3 convolution assumed",
+}  # fmt: skip
+
+
+def _mxnet(rows: Sequence[Cells]) -> Converted:
+    for row in rows:
+        network, batch = row["network"].lower(), int(row["batch_per_gpu"])
+        if "INFERENCE" in row["notes"]:
+            yield Dropped("inference: runs are of training")
+            continue
+        if row["gpu"].startswith("V100") and network == "alexnet" and batch > 256:
+            yield Dropped(
+                "AlexNet on the V100 beyond 256 images, where the rate falls for another reason than computing"
+            )
+            continue
+        cluster = MXNET_CLUSTERS[row["gpu"]]
+        scaling = "parameter server" in row["notes"]
+        server = "parameter server (kv-store dist_device_sync), not a ring" if scaling else ""
+        where = (cluster, network, f"n{row['nodes']}", f"g{row['gpus_per_node']}", f"b{batch}")
+        yield Run(
+            id=name_of("mxnet", *where), source="mxnet", network=MXNET_NETWORKS[network],
+            cluster=f"clusters/{cluster}.toml", nodes=int(row["nodes"]), gpus_per_node=int(row["gpus_per_node"]),
+            sub_batch=batch, accumulation_steps=1, optimizer="sgd-momentum", framework="mxnet",
+            framework_version="CUDA 7.5, cuDNN 5.1" if scaling else "1.2.0rc1 (cuDNN 7.0.5)",
+            metric="samples_per_s", value=float(row["value"]), input="synthetic", dataset="imagenet-1k",
+            notes="; ".join(filter(None, [server, MXNET_NOTES.get(network, "")])),
+        )  # fmt: skip
+
+
+MXNET = Source(
+    "mxnet",
+    {
+        "mxnet.csv": "apache/mxnet, docs/static_site/src/pages/api/faq/perf.md and "
+        "example/image-classification/README.md"
+    },
+    _mxnet,
+)
+
+TIMM_NETWORKS = {
+    "resnet18": "resnet18", "gluon_resnet18_v1b": "resnet18", "resnet34": "resnet34", "tv_resnet34": "resnet34",
+    "gluon_resnet34_v1b": "resnet34", "resnet50": "resnet50", "tv_resnet50": "resnet50",
+    "gluon_resnet50_v1b": "resnet50", "resnet101": "resnet101", "tv_resnet101": "resnet101",
+    "gluon_resnet101_v1b": "resnet101", "resnet152": "resnet152", "tv_resnet152": "resnet152",
+    "gluon_resnet152_v1b": "resnet152", "vgg16": "vgg16", "vgg19": "vgg19", "inception_v3": "inception-v3",
+    "tf_inception_v3": "inception-v3", "gluon_inception_v3": "inception-v3",
+}  # fmt: skip
+"""Names of one architecture with different weights stand for the same network."""
+
+
+def _timm(rows: Sequence[Cells]) -> Converted:
+    for row in rows:
+        if row["network"] not in TIMM_NETWORKS:
+            yield Dropped("a network that the zoo does not know")
+            continue
+        network, batch = TIMM_NETWORKS[row["network"]], int(row["batch_per_gpu"])
+        layout = row["framework"].rpartition(" ")[2]
+        yield Run(
+            id=name_of("timm", network, layout, f"b{batch}"), source="timm-rtx3090", network=network,
+            cluster="clusters/rtx-3090-box.toml", nodes=1, gpus_per_node=1, sub_batch=batch, accumulation_steps=1,
+            precision="fp16", optimizer="sgd-momentum",
+            framework="pytorch" if layout == "nchw" else "pytorch-channels-last", framework_version="1.12 (CUDA 11.3)",
+            metric="samples_per_s", value=float(row["value"]), input="synthetic", dataset="imagenet-1k",
+            notes=f"automatic mixed precision; {layout.upper()}; optimizer assumed: the default of the benchmark",
+        )  # fmt: skip
+
+
+TIMM = Source(
+    "timm-rtx3090",
+    {"timm_train_rtx3090.csv": "huggingface/pytorch-image-models, results/benchmark-train-amp-*-rtx3090.csv"},
+    _timm,
+    settled,
+)
