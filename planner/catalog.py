@@ -152,9 +152,12 @@ def _typed_dataset(text: str) -> Dataset:
     for key in arguments:
         if key not in known:
             raise UnknownNameError("key of --dataset", key, known)
+    missing = [key for key in known if key not in arguments]
+    if missing:
+        raise ParameterError("--dataset", rule, text, f"{missing[0]} is missing")
     try:
         samples, size = int(arguments["samples"]), float(arguments["bytes_per_sample"])
-    except (KeyError, ValueError):
+    except ValueError:
         raise ParameterError("--dataset", rule, text) from None
     return Dataset(text, samples, size, "as given")
 

@@ -168,6 +168,12 @@ def test_wrong_network_names(text: str, sentence: str) -> None:
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize(("text", "missing"), [("samples=1000", "bytes_per_sample"), ("bytes_per_sample=9", "samples")])
+def test_half_a_data_set_says_what_is_missing(text: str, missing: str) -> None:
+    with pytest.raises(ParameterError, match=rf"^--dataset must be .*, got '{text}'; {missing} is missing$"):
+        catalog.find_dataset(text)
+
+
 def test_data_sets_as_typed() -> None:
     dataset = catalog.find_dataset("samples=1000,bytes_per_sample=2.5e3")
     assert (dataset.samples, dataset.bytes_per_sample) == (1000, 2500)

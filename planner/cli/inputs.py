@@ -114,10 +114,13 @@ def machine_of(values: Values) -> Machine:
 
 
 def _check_device(named: tuple[Calibration, ...], cluster: Cluster) -> None:
-    """Refuse named calibrations that are all of other devices than the cluster's: none could price its kernels."""
+    """Refuse named calibrations that are all of other devices than the cluster's; of one among others, say so."""
     device = cluster.node.accelerator.name
-    if named and all(one.accelerator != device for one in named):
-        got = ", ".join(f"{one.name} of {one.accelerator}" for one in named)
+    foreign = [one for one in named if one.accelerator != device]
+    got = ", ".join(f"{one.name} of {one.accelerator}" for one in foreign)
+    if foreign and len(foreign) < len(named):
+        note(f"--calibration {got}: cluster {cluster.name!r} has {device}, so no kernel is priced by it")
+    elif foreign:
         raise CoverageError(
             f"--calibration must be of {device}, the device of cluster {cluster.name!r}, got {got}; "
             "leave it out, or calibrate that device"

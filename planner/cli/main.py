@@ -53,7 +53,7 @@ def _program(
 
 
 def _parameter(option: Option, command: str) -> inspect.Parameter:
-    kind: Any = bool if option.switch else list[str] | None if option.repeatable else str | None
+    kind: Any = bool if option.switch else str | None if option.positional else list[str] | None
     declared = (
         typer.Argument(metavar=option.metavar, help=option.text(command), show_default=False)
         if option.positional
@@ -64,11 +64,20 @@ def _parameter(option: Option, command: str) -> inspect.Parameter:
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
+def _once(option: Option, value: Any) -> Any:
+    """Return the value of an option; one that is not repeatable must not be given twice."""
+    if option.repeatable or not isinstance(value, list):
+        return value
+    if len(value) > 1:
+        raise ParameterError(option.flag, "given once", " and ".join(value))
+    return value[0]
+
+
 def _callback(command: Command) -> Callable[..., None]:
     """Return the function that typer calls: its signature is the command's options."""
 
     def call(**values: Any) -> None:
-        given = {name: value for name, value in values.items() if value not in (None, False, [])}
+        given = {name: _once(OPTIONS[name], value) for name, value in values.items() if value not in (None, False, [])}
         import_module(f"planner.cli.{command.name}").run(given)
 
     parameters = [_parameter(OPTIONS[name], command.name) for name in command.options]

@@ -104,7 +104,7 @@ def _parsed(option: Option, what: str, value: Any) -> Any:
     if option.switch:
         return value
     if option.repeatable:
-        return tuple(option.parse(what, one) for one in value)
+        return tuple(dict.fromkeys(option.parse(what, one) for one in value))
     return option.parse(what, value)
 
 

@@ -24,9 +24,9 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def read_text(path: Path | str) -> str:
-    """Return the text of a file, or raise InputFileError."""
+    """Return the text of a file without a byte-order mark, or raise InputFileError."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputFileError(str(path), f"file must be readable, got {error.strerror or error}") from None
     except UnicodeDecodeError as error:

@@ -107,7 +107,8 @@ class Kind(Generic[R]):
     def _checked_version(self, found: Any, path: str) -> int:
         if isinstance(found, bool) or not isinstance(found, int) or found < 1:
             shown = "nothing" if found is None else repr(found)
-            raise InputFileError(path, f"value must be a whole number from 1 to {self.version}, got {shown}", "version")
+            rule = f"a whole number from 1 to {self.version}" if self.version > 1 else "1"
+            raise InputFileError(path, f"value must be {rule}, got {shown}", "version")
         if found > self.version:
             remedy = "the file is newer than this program; update planner"
             raise VersionError(path, f"value must be at most {self.version}, got {found}; {remedy}", "version")

@@ -29,14 +29,14 @@ _FORMS = "fp16, edr, TERM*=FACTOR such as all_reduce*=0.5, or LINK.KEY=VALUE suc
 
 
 def parse_scenarios(text: str, cluster: Cluster) -> tuple[Scenario, ...]:
-    """Return the alternatives of a text, in its order.
+    """Return the alternatives of a text, in its order, each once.
 
     Raises
     ------
     ParameterError, UnknownNameError
         An item is unknown, impossible on this cluster, or contradicts another; the item is named.
     """
-    return tuple(_alternative(one.strip(), cluster) for one in text.split(","))
+    return tuple(_alternative(one, cluster) for one in dict.fromkeys(part.strip() for part in text.split(",")))
 
 
 def _alternative(text: str, cluster: Cluster) -> Scenario:

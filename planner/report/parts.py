@@ -14,6 +14,7 @@ from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_seconds
 
 __all__ = [
+    "ORIGINS",
     "configuration_words",
     "interval",
     "memory_line",
@@ -28,6 +29,10 @@ __all__ = [
     "terms",
     "warnings",
 ]
+
+
+ORIGINS = "Where the times come from"
+"""Heading above :func:`origins`."""
 
 
 def quantity(value: Quantity | None, write: Callable[[float], str]) -> str:
@@ -126,12 +131,12 @@ def memory_line(memory_bytes: Mapping[str, float]) -> str:
 
 
 def origins(used: Iterable[Term], calibrations: Iterable[Calibration]) -> Pairs:
-    """Return origin and source of every calibration that the terms name, then what is taken without one."""
+    """Return origin and source of every calibration that the terms name, then what is stated or assumed."""
     shown = list(used)
     by_name = {calibration.name: calibration for calibration in calibrations}
     names = dict.fromkeys(name for term in shown for name in term.calibration.split(", ") if name)
     rows = [(name, _calibration_line(by_name[name]) if name in by_name else "") for name in names]
-    return Pairs([*rows, *(("no calibration", line) for line in _uncalibrated(shown))])
+    return Pairs([*rows, *_uncalibrated(shown)])
 
 
 def _calibration_line(calibration: Calibration) -> str:
@@ -139,12 +144,13 @@ def _calibration_line(calibration: Calibration) -> str:
     return ", ".join(filter(None, (origin, calibration.source, calibration.date)))
 
 
-def _uncalibrated(used: Iterable[Term]) -> Iterator[str]:
-    """Yield, for every origin that needs no calibration, the terms that rest on it."""
-    for origin in ("specified", "assumed"):
-        names = dict.fromkeys(term.name.replace("_", " ") for term in used if origin in term.origin.split("+"))
+def _uncalibrated(used: Iterable[Term]) -> Iterator[tuple[str, str]]:
+    """Yield each origin that needs no calibration, and the terms that rest on it."""
+    shown = list(used)
+    for origin, words in (("specified", "from stated figures of the hardware"), ("assumed", "in part")):
+        names = dict.fromkeys(term.name.replace("_", " ") for term in shown if origin in term.origin.split("+"))
         if names:
-            yield f"{origin}: {', '.join(names)}"
+            yield origin, f"{', '.join(names)}: {words}"
 
 
 def warnings(shown: Iterable[PlanWarning]) -> Iterable[Line]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from planner.domain.calibration import Calibration
 from planner.domain.prediction import PlanWarning, Prediction
@@ -36,7 +36,7 @@ def predictions_view(
     """Yield many predictions of one network as a table in the order given."""
     yield title(place(subject))
     yield from comparison(list(enumerate(predictions, 1)), subject)
-    yield heading("Calibrations")
+    yield heading(parts.ORIGINS)
     yield parts.origins([term for one in predictions for term in one.terms], calibrations)
     yield from _closing([warning for one in predictions for warning in one.warnings], request)
 
@@ -60,7 +60,7 @@ def body(prediction: Prediction, subject: Subject, calibrations: Sequence[Calibr
     yield Pairs(_figures(prediction, subject))
     yield heading("Terms")
     yield parts.terms(prediction.terms, prediction.bottleneck)
-    yield heading("Calibrations")
+    yield heading(parts.ORIGINS)
     yield parts.origins(prediction.terms, calibrations)
 
 
@@ -108,15 +108,16 @@ def comparison(numbered: Sequence[tuple[int, Prediction]], subject: Subject) -> 
     """Yield configurations side by side, one a row, and what their precisions mean.
 
     Without a data set samples/s stand for the epoch time. Accumulation, intervals and cost have a column when there are
-    any; intervals only where the line holds them.
+    any; intervals only where the line holds them. Rows that extrapolate or exceed the memory are marked.
     """
     shown = [one for _, one in numbered]
     columns = {name: cells for name, cells in _columns(numbered, subject).items() if any(cells)}
     if _width(columns, 1) > WIDTH:
         columns.pop(INTERVAL, None)
-    right = [name for name in columns if name not in ("preci-\nsion", "mode")]
+    right = [name for name in columns if name not in ("preci-\nsion", "mode", "")]
     gap = 2 if _width(columns, 2) <= WIDTH else 1
     yield Table(list(columns), list(zip(*columns.values(), strict=True)), right, gap, fixed=True)
+    yield from (Line(f"{mark} {MEANINGS[mark]}") for mark, holds in MARKS.items() if any(map(holds, shown)))
     yield from _mixed_precisions(shown)
 
 
@@ -135,7 +136,7 @@ def _columns(numbered: Sequence[tuple[int, Prediction]], subject: Subject) -> di
         "#": [str(number) for number, _ in numbered],
         "nodes\nx GPUs": [f"{one.nodes} x {one.gpus_per_node}" for one in configurations],
         "sub-\nbatch": [str(one.sub_batch) for one in configurations],
-        "accu-\nmul.": [str(one.accumulation_steps) if accumulates else "" for one in configurations],
+        "accumu-\nlation": [str(one.accumulation_steps) if accumulates else "" for one in configurations],
         "preci-\nsion": [one.precision for one in configurations],
         "mode": [one.mode for one in configurations],
         "mini-\nbatch": [parts.mini_batch(one.mini_batch) for one in shown],
@@ -143,7 +144,8 @@ def _columns(numbered: Sequence[tuple[int, Prediction]], subject: Subject) -> di
         "epoch" if all(one.epoch_s for one in shown) else "samples/s": [_speed(one) for one in shown],
         INTERVAL: [_interval(one) for one in shown],
         "USD an\nepoch": [parts.money(cost.value) if cost else "" for cost in costs],
-        "memory": [_memory(one) for one in shown],
+        "memory": [f"{one.memory_bytes['total'] / 2**30:.3g} GiB" for one in shown],
+        "": ["".join(mark for mark, holds in MARKS.items() if holds(one)) for one in shown],
     }
 
 
@@ -180,6 +182,14 @@ def _interval(one: Prediction) -> str:
     return f"{figure.low / figure.value - 1:+.0%} {figure.high / figure.value - 1:+.0%}"
 
 
-def _memory(one: Prediction) -> str:
-    over = one.memory_bytes["total"] > one.memory_bytes.get("capacity", float("inf"))
-    return f"{one.memory_bytes['total'] / 2**30:.3g} GiB" + (" !" if over else "")
+def _out_of_memory(one: Prediction) -> bool:
+    return one.memory_bytes["total"] > one.memory_bytes.get("capacity", float("inf"))
+
+
+def _extrapolates(one: Prediction) -> bool:
+    return any(term.extrapolated for term in one.terms)
+
+
+MARKS: Mapping[str, Callable[[Prediction], bool]] = {"*": _extrapolates, "!": _out_of_memory}
+"""Mark of a row -> what it says of a prediction."""
+MEANINGS = {"*": "extrapolated: a time lies outside what was fitted", "!": "needs more memory than one GPU has"}

@@ -113,3 +113,17 @@ def test_a_network_file_whose_layers_do_not_fit_is_exit_3(run: Run, tmp_path: Pa
     code, out, err = run("predict", "--network", str(path), "--cluster", "dgx1-v100", "--sub-batch", "8")
     assert (code, out) == (3, "")
     assert err.startswith(f"planner: {path}: layer fc: input shape must be a vector (features)")
+
+
+@pytest.mark.parametrize(("flag", "values"), [("--sub-batch", ("32", "64")), ("--scenario", ("fp16", "forward*=2"))])
+def test_an_option_of_one_value_given_twice_is_exit_2(flag: str, values: tuple[str, str], run: Run) -> None:
+    arguments = [*DGX1, "--nodes", "1", flag, values[0], flag, values[1]]
+    assert run("predict", *arguments) == (2, "", f"planner: {flag} must be given once, got '{' and '.join(values)}'\n")
+
+
+def test_the_same_network_or_scenario_twice_is_answered_once(run: Run) -> None:
+    arguments = ("--sub-batch", "8", "--scenario", "fp16,fp16")
+    once = predicted(run, *DGX1, "--sub-batch", "8", "--scenario", "fp16")
+    assert predicted(run, *DGX1, "--network", "alexnet", *arguments) == once
+    both = predicted(run, *DGX1, "--network", "vgg16", "--network", "alexnet", *arguments)["predictions"]
+    assert [one["configuration"]["network"] for one in both] == ["alexnet", "vgg16"]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from planner.errors import InputFileError, OutputError
 from planner.formats.documents import dump_json, dump_toml, parse_text, read_text, write_file
+from planner.formats.samples import read_samples
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 SCALARS = st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
@@ -138,3 +139,11 @@ def test_interrupted_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         write_file(target, "new", force=True)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "old")]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "marked.toml"
+    path.write_bytes(b"\xef\xbb\xbfa = 1\n")
+    assert parse_text(read_text(path), str(path), "toml") == {"a": 1}
+    path.write_bytes(b"\xef\xbb\xbf# planner/samples 1\nkind,time_s\ngemm,1\n")
+    assert read_samples(path).size == 1

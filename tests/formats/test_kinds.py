@@ -61,3 +61,10 @@ def test_format_must_be_that_of_the_kind(opening: str) -> None:
 def test_place_and_path_are_in_the_sentence() -> None:
     with pytest.raises(InputFileError, match=r"^my\.toml: rate_GBps: value must be .*, got -2$"):
         HISTORY.parse('format = "planner/link"\nversion = 2\nrate_GBps = -2', "my.toml")
+
+
+@pytest.mark.parametrize("version", ["", "version = 0"])
+def test_of_a_format_with_one_version_the_rule_is_that_number(version: str) -> None:
+    first = Kind("thing", 1, "toml", Table((Field("name", Text(), "a name"),), dict[str, Any]))
+    with pytest.raises(InputFileError, match=r"version: value must be 1, got (nothing|0)$"):
+        first.parse(f'format = "planner/thing"\n{version}\nname = "a"\n', "x")

@@ -100,3 +100,7 @@ def test_edr_is_refused_where_the_link_is_as_fast(cluster: Cluster, bandwidth: f
 def test_a_missing_link_cannot_be_changed(text: str) -> None:
     with pytest.raises(UsageError, match="'bare'"):
         parse_scenarios(text, _bare())
+
+
+def test_an_alternative_given_twice_is_one(cluster: Cluster) -> None:
+    assert [one.text for one in parse_scenarios("edr, fp16,edr ,fp16", cluster)] == ["edr", "fp16"]

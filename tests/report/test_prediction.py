@@ -73,15 +73,29 @@ def test_intervals_stand_beside_times_in_per_cent(
 ) -> None:
     slow = replace(prediction, epoch_s=Quantity(74467.0, 71000.0, 78000.0, "covariance"))
     rows = printed(predictions_view([prediction, slow], subject, request_values, [calibration])).splitlines()[3:5]
-    assert [" ".join(row.split()[-6:]) for row in rows] == ["1779 s -7% +8% 1.12 GiB", "74,467 s -5% +5% 1.12 GiB"]
+    assert [" ".join(row.split()[-7:-1]) for row in rows] == ["1779 s -7% +8% 1.12 GiB", "74,467 s -5% +5% 1.12 GiB"]
 
 
-def test_more_memory_than_there_is_is_marked(
+def test_rows_that_extrapolate_or_exceed_the_memory_are_marked(
     prediction: Prediction, subject: Subject, request_values: Values, calibration: Calibration, printed: Printed
 ) -> None:
-    large = replace(prediction, memory_bytes={"total": 13 * 2.0**30, "capacity": 12 * 2.0**30})
-    text = printed(predictions_view([prediction, large], subject, request_values, [calibration]))
-    assert ["13 GiB !" in line for line in text.splitlines()[3:5]] == [False, True]
+    known = replace(prediction, terms=tuple(replace(term, extrapolated=False) for term in prediction.terms))
+    large = {"memory_bytes": {"total": 13 * 2.0**30, "capacity": 12 * 2.0**30}}
+    rows = [known, prediction, replace(known, **large), replace(prediction, **large)]
+    lines = printed(predictions_view(rows, subject, request_values, [calibration])).splitlines()
+    assert [line.rpartition("GiB")[2].strip() for line in lines[3:7]] == ["", "*", "!", "*!"]
+    legend = ["* extrapolated: a time lies outside what was fitted", "! needs more memory than one GPU has"]
+    assert lines[7:9] == legend
+    plain = printed(predictions_view([known, known], subject, request_values, [calibration]))
+    assert not [one for one in legend if one in plain]
+
+
+def test_what_no_calibration_gives_says_where_it_is_from(
+    prediction: Prediction, subject: Subject, request_values: Values, calibration: Calibration, printed: Printed
+) -> None:
+    text = printed(prediction_view(prediction, subject, request_values, [calibration]))
+    assert "specified    update gradient: from stated figures of the hardware" in text
+    assert "no calibration" not in text
 
 
 @pytest.mark.parametrize("usd_per_gpu_hour", [None, 123.0])

@@ -15,7 +15,7 @@ def test_plans_stand_in_order_with_the_best_in_full(
     text = printed(suggestion_view(suggestion, subject, [calibration]))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0] == "sprint-15 on tsubame-kfc, target mini-batch 138"
-    assert lines[3] == "1 8 x 8 8 fp32 async 165.1 ± 12 1.31 1779 s -7% +8% 1.12 GiB"
+    assert lines[3] == "1 8 x 8 8 fp32 async 165.1 ± 12 1.31 1779 s -7% +8% 1.12 GiB *"
     assert lines[4].startswith("2 12 x 8 8 ")
     assert "Plan 1: 8 nodes x 8 GPUs, sub-batch 8, fp32, asynchronous" in lines
     assert "shortest epoch of 440 plans" in lines
