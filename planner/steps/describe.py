@@ -95,7 +95,7 @@ def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
         iteration_s=iteration,
         update_s=None,
         epoch_s=_scaled(iteration, steps),
-        first_epoch_s=None if steps is None else quantity(first_iteration, spread, steps),
+        first_epoch_s=_scaled(quantity(first_iteration, spread), steps),
         samples_per_s=reciprocal(iteration, mini_batch),
         mini_batch=MiniBatch(mini_batch, 0.0, mini_batch, mini_batch, inside),
         staleness=Staleness(0.0, 0.0, {0: 1.0}),
@@ -122,7 +122,7 @@ def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Pre
         iteration_s=period,
         update_s=quantity(float(times.update_s[0]), update_gradient(pricer, one, times, gradient).spread()),
         epoch_s=_scaled(period, steps),
-        first_epoch_s=None if steps is None else quantity(first_gpu, first.spread(), steps),
+        first_epoch_s=_scaled(quantity(first_gpu, first.spread()), steps),
         samples_per_s=reciprocal(period, samples),
         mini_batch=mini_batch,
         staleness=Staleness(

@@ -140,13 +140,13 @@ def _variance(entry: Entry, vector: FloatArray, seconds: float) -> float:
     return max(of_coefficients, 0.0) + (STANDARD_PER_MEAN_ERROR * (_error(entry) or 0.0) * seconds) ** 2
 
 
-def quantity(value: float, spread: Spread | None, factor: float = 1.0) -> Quantity:
-    """Return value·factor with the central 90 % interval of a spread, which is above 0; None: without."""
+def quantity(value: float, spread: Spread | None) -> Quantity:
+    """Return a value with the central 90 % interval of a spread, which is above 0; None: without."""
     if spread is None or value <= 0:
-        return Quantity(value * factor)
+        return Quantity(value)
     reach = math.exp(min(NORMAL_90 * math.sqrt(spread.variance_s2) / value, math.log(LARGEST_REACH)))
     basis = "assumed" if spread.stated_s > LARGEST_STATED_SHARE * value else "covariance"
-    return Quantity(value * factor, value * factor / reach, value * factor * reach, basis)
+    return Quantity(value, value / reach, value * reach, basis)
 
 
 def reciprocal(period: Quantity, amount: float) -> Quantity:

@@ -322,6 +322,13 @@ def test_the_error_of_overheads_is_that_of_whole_stages(make_problem: Make, cali
     assert Evaluator(silent).describe(one())[0].iteration_s.interval_basis == "assumed"
 
 
+def test_a_first_epoch_like_all_others_is_equal_to_the_last_digit(make_problem: Make, cluster: Cluster) -> None:
+    """Reports leave it out then."""
+    for mode in ("sync", "async"):
+        found = Evaluator(make_problem(cluster=replace(cluster, storage=Storage(1e9)))).describe(one(mode=mode))[0]
+        assert found.first_epoch_s == found.epoch_s
+
+
 def test_intervals_do_not_depend_on_what_is_described_together(make_problem: Make) -> None:
     problem = make_problem(settings=SYNTHETIC)
     plans = [Configuration(1, 1, n, steps) for n in (1, 8, 3, 300) for steps in (1, 2)]
