@@ -36,6 +36,8 @@ class Option:
         What holds when nothing says otherwise, in words.
     in_predict : str
         The same in ``predict``, where it differs.
+    in_validate : str
+        The same in ``validate``.
     repeatable, positional : bool
     """
 
@@ -45,6 +47,7 @@ class Option:
     parse: Parser = parsing.text
     default: str = ""
     in_predict: str = ""
+    in_validate: str = ""
     repeatable: bool = False
     positional: bool = False
 
@@ -61,7 +64,7 @@ class Option:
     def text(self, command: str) -> str:
         """Return the help with the default."""
         repeat = " Repeatable." if self.repeatable else ""
-        default = (self.in_predict if command == "predict" else "") or self.default
+        default = {"predict": self.in_predict, "validate": self.in_validate}.get(command) or self.default
         return f"{self.help}{repeat}" + (f" [default: {default}]" if default else "")
 
 
@@ -80,9 +83,12 @@ _ALL = (
     Option("cluster", "NAME|FILE", "Cluster to train on.", default="this node ('local'), or the default request"),
     Option(
         "calibration", "NAME|FILE", "Coefficients, first come first served.",
-        default="this machine's own, then bundled ones", repeatable=True,
+        default="this machine's own, then bundled ones", in_validate="bundled ones", repeatable=True,
     ),
-    Option("framework", "NAME[@VERSION]", "Training framework.", parsing.framework, "pytorch"),
+    Option(
+        "framework", "NAME[@VERSION]", "Training framework.", parsing.framework, "pytorch",
+        in_validate="that of each row",
+    ),
     Option("mode", "sync|async", "Updates: synchronous or asynchronous.", parsing.choices("sync", "async"), "sync"),
     Option("nodes", RANGE, "Nodes.", parsing.counts, "1 to the cluster's", "1"),
     Option("gpus_per_node", RANGE, "GPUs of each node.", parsing.counts, "all"),
@@ -115,8 +121,9 @@ _ALL = (
     ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
     Option(
-        "strategy", "wait-free|no-overlap", "Whether all-reduce overlaps the backward pass.",
-        parsing.choice("wait-free", "no-overlap"), "wait-free",
+        "strategy", "wait-free|no-overlap|bucketed",
+        "Whether all-reduce overlaps the backward pass, layer by layer or in buckets of layers.",
+        parsing.choice("wait-free", "no-overlap", "bucketed"), "wait-free",
     ),
     Option(
         "input", "synthetic|storage", "Where samples come from; storage puts reading in the epoch.",
@@ -139,7 +146,15 @@ _ALL = (
     ),
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
-    Option("runs", "FILE.csv", "A table of runs to predict (not supported yet)."),
+    Option(
+        "runs", "FILE.csv", "A table of runs: wanted ones to predict (not supported yet), measured ones to validate.",
+        repeatable=True,
+    ),
+    Option(
+        "hold_out", "network|gpu|cluster|source", "Refit without each of these in turn (not supported yet).",
+        parsing.choice("network", "gpu", "cluster", "source"),
+    ),
+    Option("plot", "FILE", "Draw predicted against measured (not supported yet)."),
     Option("device", "cpu|cuda[:I]", "What to measure (only cpu yet).", parsing.device, "cpu"),
     Option("budget", "TIME", "Time to measure for, with its unit; fitting comes on top.", parsing.budget, "50s"),
     Option("samples", "DIR", "Fit the sample files (CSV) of a folder instead of measuring."),
@@ -174,6 +189,11 @@ COMMANDS = (
         "predict",
         "Predict configurations, term by term.",
         (*_PROBLEM, *_PLAN, "mini_batch", "runs", "json", "seed"),
+    ),
+    Command(
+        "validate",
+        "Compare predictions with measured runs: errors, ranking, memory, intervals.",
+        ("runs", "calibration", "framework", "hold_out", "plot", "json"),
     ),
     Command("show", "Show what is bundled, or everything about one thing.", ("what", "item", "json", "toml")),
     Command(

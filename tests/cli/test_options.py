@@ -42,6 +42,8 @@ INVALID: dict[str, tuple[str, ...]] = {
     "objective": ("time", "cost"),
     "top": ("0", "-1", "1e9"),
     "runs": ("runs.csv",),
+    "hold_out": ("colour", "network", ""),
+    "plot": ("plot.png", ""),
     "device": ("tpu", "cuda:x", ""),
     "budget": ("60", "0s", "-1s", "5GB", "1ms"),
     "samples": ("missing-folder",),
@@ -55,6 +57,7 @@ SWITCHES = {"pareto", "force", "json", "toml"}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
     "predict": ["--sub-batch", "8"],
+    "validate": ["--runs", "runs.csv"],
     "show": ["networks"],
     "calibrate": ["--device", "cpu", "--budget", "2s"],
 }

@@ -22,7 +22,7 @@ from planner.formats.schemas import KINDS
 
 ASSETS = Path(__file__).parents[1] / "data" / "formats"
 FILES = sorted(path for path in ASSETS.glob("*/v*/*") if path.suffix != ".csv")
-FREE = {"settings", "environment", "sources"}
+FREE = {"settings", "environment", "sources", "network", "cluster", "source"}
 """Tables whose keys are the user's own."""
 
 

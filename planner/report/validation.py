@@ -1,0 +1,149 @@
+"""Validations for people: errors by network, cluster and source, ranking, memory, refusals, the worst rows."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from planner.domain.validation import ErrorSummary, ScoredRow, Validation
+from planner.report.blocks import Block, Line, Pairs, Table, heading, title
+
+__all__ = ["validation_view"]
+
+WORST = 5
+REASONS = 10
+VALUES = 4
+"""Rules that refused rows broke, and values that broke each, that are listed: the most frequent ones."""
+ERRORS = ("rows", "mean", "median", "90 %", "bias", "in interval")
+
+
+def validation_view(validation: Validation, files: Sequence[str], omitted: int = 0) -> Iterator[Block]:
+    """Yield what rows of files add up to; ``omitted`` rows could not be read and are not among them."""
+    yield title(f"{', '.join(files)}: predicted against measured")
+    yield Pairs(list(_counts(validation, omitted)))
+    yield heading("Errors: abs(predicted / measured - 1); bias without abs")
+    yield from _errors(validation)
+    for axis, summaries in validation.by.items():
+        if summaries:
+            yield heading(f"By {axis}")
+            yield Table((axis, *ERRORS), [(name or "-", *_cells(one)) for name, one in summaries.items()], ERRORS)
+    if validation.ranking.groups:
+        yield heading("Ranking of the plans of a group")
+        yield Pairs(list(_ranking(validation)))
+    yield from _closing(validation)
+
+
+def _counts(validation: Validation, omitted: int) -> Iterator[tuple[str, str]]:
+    rows = validation.rows
+    unread = sum(row.refused_reason is not None for row in rows) + omitted
+    predicted = sum(row.predicted is not None for row in rows)
+    seen = sum(row.in_sample for row in rows)
+    yield "rows", f"{len(rows) + omitted:,}: {predicted:,} predicted, {unread:,} refused"
+    if seen:
+        yield "in-sample", f"{seen:,} of the predicted rows: a calibration was made from them"
+
+
+def _errors(validation: Validation) -> Iterator[Block]:
+    kinds = {"held out": validation.summary, "in-sample": validation.in_sample}
+    rows = [(name, *_cells(one)) for name, one in kinds.items() if one.n or name == "held out"]
+    yield Table(("", *ERRORS), rows, ERRORS)
+
+
+def _cells(one: ErrorSummary) -> tuple[str, ...]:
+    figures = (one.mape, one.median_ape, one.p90_ape)
+    return (f"{one.n:,}", *(_percent(x) for x in figures), _percent(one.bias, "+"), _percent(one.coverage_90, places=0))
+
+
+def _percent(share: float | None, sign: str = "", places: int = 1) -> str:
+    return "-" if share is None else f"{100 * share:{sign}.{places}f} %"
+
+
+def _ranking(validation: Validation) -> Iterator[tuple[str, str]]:
+    found = validation.ranking
+    yield "groups", f"{found.groups:,}"
+    if found.spearman is not None:
+        yield "rank correlation", f"{found.spearman:.2f} on average (Spearman)"
+    yield "first choice fastest", f"in {_percent(found.top1, places=0)} of the groups"
+    yield "regret of the first", f"{_percent(found.regret_mean)} on average, {_percent(found.regret_max)} at worst"
+    yield (
+        "best of the first three",
+        f"{_percent(found.regret_best3)} on average, {_percent(found.regret_best3_max)} at worst",
+    )
+    if found.chose_out_of_memory:
+        yield "first out of memory", f"in {_percent(found.chose_out_of_memory, places=0)} of the groups"
+
+
+def _closing(validation: Validation) -> Iterator[Block]:
+    memory = validation.memory
+    called = memory.true_out_of_memory + memory.false_out_of_memory
+    if called or memory.false_ok:
+        yield heading("Memory")
+        rows = [
+            ("called out of memory", f"{called:,}: {memory.true_out_of_memory:,} ran out, the others ran"),
+            ("called ok", f"{memory.true_ok + memory.false_ok:,}: {memory.true_ok:,} ran, the others ran out"),
+        ]
+        yield Pairs(rows)
+    if validation.summary.n:
+        yield heading("What the errors may come from, all metrics taken as times")
+        best = validation.terms[:1]
+        yield Line(best[0].sentence() if best else "No single term explains a tenth of the mean error.", indent=2)
+    yield from _refusals(validation.rows)
+    yield from _worst(validation.rows)
+
+
+def _refusals(rows: Sequence[ScoredRow]) -> Iterator[Block]:
+    """Yield how many rows broke each rule, with the values that did so most often."""
+    rules: dict[str, Counter[str]] = {}
+    first: dict[str, int] = {}
+    for row in rows:
+        if row.refused_reason:
+            rule, value = _parts(row.refused_reason)
+            rules.setdefault(rule, Counter())[value] += 1
+            first.setdefault(rule, row.line)
+    if not rules:
+        return
+    ordered = sorted(rules.items(), key=lambda item: (-item[1].total(), item[0]))
+    yield heading("Refused rows")
+    shown = [
+        (f"{values.total():,}", str(first[rule]), rule + _got(values, values.total()))
+        for rule, values in ordered[:REASONS]
+    ]
+    yield Table(("rows", "first line", "because"), shown, ("rows", "first line"))
+    if len(ordered) > REASONS:
+        rest = sum(values.total() for _, values in ordered[REASONS:])
+        yield Line(f"and {rest:,} more for {len(ordered) - REASONS:,} other reasons", indent=2)
+
+
+def _parts(reason: str) -> tuple[str, str]:
+    """Return the rule of a reason, and what was received without the remedy."""
+    rule, _, rest = reason.partition(", got ")
+    return rule, _REMEDY.split(rest)[0]
+
+
+_REMEDY = re.compile(r"; |\.(?: |$)")
+
+
+def _got(values: Counter[str], total: int) -> str:
+    """Return the most frequent values, with their rows where there are several."""
+    listed = sorted(((value, count) for value, count in values.items() if value), key=lambda pair: -pair[1])
+    if not listed:
+        return ""
+    words = [f"{value} ({count:,})" if count < total else value for value, count in listed[:VALUES]]
+    more = f" and {len(listed) - VALUES:,} other values" if len(listed) > VALUES else ""
+    return f", got {', '.join(words)}{more}"
+
+
+def _worst(rows: Sequence[ScoredRow]) -> Iterator[Block]:
+    errors = [(row, row.error) for row in rows if not row.in_sample]
+    known = [(row, error) for row, error in errors if error is not None]
+    worst = sorted(known, key=lambda pair: -abs(pair[1]))[:WORST]
+    if not worst:
+        return
+    yield heading("Worst rows")
+    numbers = ("line", "predicted", "measured", "error")
+    cells = [
+        (row.id, str(row.line), row.metric, f"{row.predicted:.4g}", f"{row.measured:.4g}", _percent(error, "+"))
+        for row, error in worst
+    ]
+    yield Table(("row", "line", "metric", *numbers[1:]), cells, numbers)

@@ -1,0 +1,222 @@
+"""Runs -> rows to be scored: what is predicted of each, or the reason why nothing is.
+
+Runs of one problem are predicted together, each distinct configuration once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from planner.domain.arrays import frozen_map
+from planner.domain.cluster import Cluster
+from planner.domain.configuration import Configuration, Configurations
+from planner.domain.prediction import Prediction, Quantity
+from planner.domain.request import Problem
+from planner.domain.runs import RefusedRow, Run
+from planner.domain.validation import ScoredRow, Validation
+from planner.errors import ParameterError, PlannerError
+from planner.scoring.score import score
+from planner.steps.predict import Evaluator
+
+__all__ = ["Answer", "answers_of", "refused", "unread", "validation_of"]
+
+SLICE = 1024
+"""Configurations described at once: a full prediction is large, and a row keeps little of it."""
+ONLY = {"tensor_parallel": 1, "pipeline_parallel": 1, "virtual_stages": 1, "recompute": "none", "sharding": 0}
+"""Fields of a run -> the value that predictions cover so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A row, and the exposed part of its predicted time by term; no parts where the metric is not a time or rate."""
+
+    row: ScoredRow
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shares", frozen_map(self.shares))
+
+
+def unread(row: RefusedRow) -> Answer:
+    """Return the answer to a row that is no run."""
+    nothing = ScoredRow(
+        id=row.id, line=row.line, metric="", predicted=None, low=None, high=None, measured=None, status_predicted=None,
+        status_measured=None, in_sample=False, refused_reason=row.reason,
+    )  # fmt: skip
+    return Answer(nothing)
+
+
+def refused(run: Run, reason: str, cluster: Cluster | None = None) -> Answer:
+    """Return the answer to a run that is not predicted; without ``cluster`` that is named as it was written."""
+    return Answer(replace(_row(run, cluster), refused_reason=reason))
+
+
+def _row(run: Run, cluster: Cluster | None) -> ScoredRow:
+    """Return the row of a run without a prediction."""
+    wanted = run.value is None and run.status == "ok"
+    return ScoredRow(
+        id=run.id,
+        line=run.line,
+        metric=run.metric,
+        predicted=None,
+        low=None,
+        high=None,
+        measured=run.value,
+        status_predicted=None,
+        status_measured=None if wanted else run.status,
+        in_sample=False,
+        refused_reason=None,
+        network=run.network,
+        cluster=cluster.name if cluster else run.cluster,
+        gpu=cluster.node.accelerator.name if cluster else "",
+        source=run.source,
+        group=run.group,
+    )
+
+
+def answers_of(problem: Problem, runs: Sequence[Run]) -> list[Answer]:
+    """Return the answers to runs of one problem, in their order.
+
+    A run is refused where its plan is not supported yet, does not fit on the cluster, or nothing prices it.
+    """
+    evaluator, seen = Evaluator(problem), _Seen(problem)
+    found: dict[int, Answer] = {}
+    rows: dict[Configuration, list[int]] = {}
+    for at, run in enumerate(runs):
+        try:
+            rows.setdefault(_configuration(run, problem), []).append(at)
+        except ParameterError as error:
+            found[at] = refused(run, str(error), problem.cluster)
+    reasons = _refusals(evaluator, list(rows))
+    for one, reason in reasons.items():
+        found |= {at: refused(runs[at], reason, problem.cluster) for at in rows[one]}
+    for one, prediction in _described(evaluator, [one for one in rows if one not in reasons]):
+        found |= {at: _answer(runs[at], prediction, problem, seen) for at in rows[one]}
+    return [found[at] for at in range(len(runs))]
+
+
+def _configuration(run: Run, problem: Problem) -> Configuration:
+    """Return the plan of a run, or raise ParameterError saying why it is not predicted."""
+    for what, value in ONLY.items():
+        if getattr(run, what) != value:
+            raise ParameterError(what, f"{value}, the only value supported yet", getattr(run, what))
+    if run.is_uneven:
+        written = "+".join(str(count) for count in run.placement)
+        raise ParameterError("placement", "as many GPUs on every node, as others are not supported yet", written)
+    if problem.dataset is None and "storage" in (run.input, problem.settings.input):
+        raise ParameterError("dataset", f"given where input is storage, as {run.network} has none of its own", "")
+    if problem.dataset is None and run.metric == "epoch_s":
+        raise ParameterError("dataset", f"given for an epoch, as {run.network} has none of its own", "")
+    placed = run.on(problem.cluster.node.gpus)
+    counts = (placed.gpus_per_node, placed.sub_batch, placed.accumulation_steps)
+    return Configuration(placed.nodes, *(count or 1 for count in counts), precision=run.precision, mode=run.mode)
+
+
+def _refusals(evaluator: Evaluator, wanted: list[Configuration]) -> dict[Configuration, str]:
+    """Return the configurations that cannot be priced, with the reasons: those depend on precision, mode and place."""
+    if not wanted or not _reason(evaluator, wanted):
+        return {}
+    reasons: dict[tuple[str, str, int, int], str] = {}
+    for one in wanted:
+        key = _case(one)
+        if key not in reasons:
+            reasons[key] = _reason(evaluator, [one])
+    return {one: reasons[_case(one)] for one in wanted if reasons[_case(one)]}
+
+
+def _case(one: Configuration) -> tuple[str, str, int, int]:
+    return (one.precision, one.mode, one.nodes, one.gpus_per_node)
+
+
+def _reason(evaluator: Evaluator, wanted: list[Configuration]) -> str:
+    """Return why configurations cannot be priced together; empty where they can."""
+    try:
+        evaluator.evaluate(Configurations.of(wanted))
+    except PlannerError as error:
+        return str(error)
+    return ""
+
+
+def _described(evaluator: Evaluator, wanted: list[Configuration]) -> Iterator[tuple[Configuration, Prediction]]:
+    for first in range(0, len(wanted), SLICE):
+        some = wanted[first : first + SLICE]
+        yield from zip(some, evaluator.describe(Configurations.of(some)), strict=True)
+
+
+class _Seen:
+    """What the calibrations of a problem have seen, once for every set of them that serves a prediction."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.by_name = {one.name: one for one in problem.calibrations}
+        self.labels: dict[str, frozenset[str]] = {}
+
+    def has(self, run: Run, prediction: Prediction) -> bool:
+        """Return whether a calibration that serves the prediction has seen the run, or what it is one of."""
+        network, cluster = self.problem.network.name, self.problem.cluster.name
+        names = {run.source, run.group, run.network, network, network.partition(":")[0], run.cluster, cluster} - {""}
+        texts = {term.calibration for term in prediction.terms}
+        return any(not names.isdisjoint(self._labels(text)) for text in texts if text)
+
+    def _labels(self, text: str) -> frozenset[str]:
+        """Return what the calibrations of a term have seen; one that was reconstructed has seen its cluster."""
+        if text not in self.labels:
+            serving = [self.by_name[name] for name in text.split(", ") if name in self.by_name]
+            clusters = {one.cluster for one in serving if one.origin == "reconstructed" and one.cluster}
+            self.labels[text] = frozenset(clusters.union(*(one.seen for one in serving)))
+        return self.labels[text]
+
+
+def _answer(run: Run, prediction: Prediction, problem: Problem, seen: _Seen) -> Answer:
+    value = _metric(run.metric, prediction)
+    if value is None or not math.isfinite(value.value):
+        shown = "none" if value is None else f"{value.value:g}"
+        return refused(run, f"the predicted {run.metric} must be a finite number, got {shown}", problem.cluster)
+    ends = [end if end is not None and math.isfinite(end) else None for end in (value.low, value.high)]
+    low, high = ends if None not in ends else (None, None)
+    memory = prediction.memory_bytes
+    row = replace(
+        _row(run, problem.cluster),
+        predicted=value.value,
+        low=low,
+        high=high,
+        status_predicted="out_of_memory" if memory["total"] > memory["capacity"] else "ok",
+        in_sample=seen.has(run, prediction),
+        bottleneck=prediction.bottleneck,
+    )
+    thread = _thread(run)
+    return Answer(row, {term.name: term.share for term in prediction.terms if term.thread == thread and term.share})
+
+
+def _metric(metric: str, prediction: Prediction) -> Quantity | None:
+    """Return what is predicted of a metric; means of random variables come without an interval."""
+    if metric == "mini_batch_mean":
+        return Quantity(prediction.mini_batch.mean)
+    if metric == "staleness_mean":
+        return Quantity(prediction.staleness.mean)
+    found: Quantity | None = getattr(prediction, metric)
+    return found
+
+
+def _thread(run: Run) -> str:
+    """Return the thread whose period the metric of a run is, or is proportional to; empty: of none."""
+    if run.metric.endswith("_mean"):
+        return ""
+    if run.mode == "sync":
+        return "step"
+    return "update" if run.metric == "update_s" else "gpu"
+
+
+def validation_of(answers: Sequence[Answer]) -> Validation:
+    """Return what answers add up to."""
+    terms = sorted({name for one in answers for name in one.shares})
+    place = {name: at for at, name in enumerate(terms)}
+    shares = np.zeros((len(answers), len(terms)))
+    for at, one in enumerate(answers):
+        for name, share in one.shares.items():
+            shares[at, place[name]] = share
+    return score([one.row for one in answers], terms, shares)
