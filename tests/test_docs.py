@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sysconfig
 import tempfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,29 @@ def test_readme_shows_commands() -> None:
 @pytest.mark.parametrize(("command", "expected"), BLOCKS, ids=[command for command, _ in BLOCKS])
 def test_readme_output_is_what_the_command_prints(command: str, expected: str, tmp_path: Path) -> None:
     assert printed(command, tmp_path) == expected
+
+
+def toml_blocks(text: str) -> dict[str, str]:
+    """Return the TOML files that the text shows, by kind; one each."""
+    blocks = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    found = {tomllib.loads(block)["format"].removeprefix("planner/"): block for block in blocks}
+    assert len(found) == len(blocks)
+    return found
+
+
+def test_files_that_the_readme_shows_work(tmp_path: Path) -> None:
+    files = toml_blocks(README)
+    assert set(files) == {"network", "cluster", "settings"}
+    for kind, text in files.items():
+        (tmp_path / ("planner.toml" if kind == "settings" else f"{kind}.toml")).write_text(text)
+    document = json.loads(printed("planner suggest --target-batch 256 --network network.toml --json", tmp_path))
+    sources = {key: document["request"][key]["source"] for key in ("cluster", "precision")}
+    assert sources == dict.fromkeys(sources, "planner.toml")
+    command = "planner predict --network network.toml --cluster cluster.toml --sub-batch 32 --precision fp32 --json"
+    prediction = json.loads(printed(command, tmp_path))
+    configuration = prediction["configuration"]
+    assert (configuration["network"], configuration["cluster"], configuration["input"]) == ("small", "mine", "storage")
+    assert prediction["epoch_usd"]["value"] > 0
 
 
 def test_blocks_are_found_where_they_are() -> None:
