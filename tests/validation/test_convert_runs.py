@@ -1,0 +1,118 @@
+"""The script that converts published tables to runs, on tables of a few rows."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.domain.runs import Run
+from planner.formats.runs import read_runs
+from validation.convert_runs import SOURCES, convert, main
+from validation.sources.rows import grouped, settled
+
+POLLUX = {
+    "network": "ResNet-50", "precision": "mixed fp16 (apex amp default O1)", "nodes": "3", "gpus": "4",
+    "placement_gpus_on_each_node": "121", "batch_per_gpu": "50", "iter_s": "0.123456789",
+}  # fmt: skip
+CNN = {
+    "network": "resnet-50", "gpu": "TITAN X", "framework": "Torch7 cuDNN 5105", "batch_per_gpu": "16",
+    "notes": "total; mean of 10; min 100.5; a.json",
+}  # fmt: skip
+SWEEP = {
+    "source": "BigScience experiments/tr3m-1B3.md", "framework": "Megatron-DeepSpeed", "gpu": "V100-SXM2-16GB",
+    "gpus_per_node": "4", "nodes": "2", "gpus": "8", "global_batch": "512", "hidden": "2048.0", "layers": "24.0",
+    "seq": "2048", "tp": "1.0", "pp": "2.0", "dp": "4.0", "micro_batch": "8.0", "status": "OOM", "value": "",
+    "line": "98",
+}  # fmt: skip
+
+
+def converted(tmp_path: Path, name: str, *rows: Mapping[str, str]) -> tuple[list[Run], Counter[str]]:
+    source = next(one for one in SOURCES if one.name == name)
+    (table,) = source.tables
+    with (tmp_path / table).open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    return convert(source, tmp_path)
+
+
+def test_uneven_nodes_become_a_placement(tmp_path: Path) -> None:
+    spread = {**POLLUX, "placement_gpus_on_each_node": "", "nodes": "3", "gpus": "7"}
+    even = {**POLLUX, "placement_gpus_on_each_node": "22", "nodes": "2"}
+    (stated, assumed, plain), dropped = converted(tmp_path, "pollux-t4", POLLUX, spread, even)
+    assert (stated.placement, stated.mini_batch, stated.precision, stated.value) == ((1, 2, 1), 200, "fp16", 0.1234568)
+    assert (assumed.placement, assumed.notes.endswith("assumed"), stated.notes) == ((3, 2, 2), True, "")
+    assert (plain.placement, plain.nodes, plain.gpus_per_node) == ((), 2, 2)
+    assert stated.group == plain.group != ""
+    assert assumed.group == ""
+    assert not dropped
+
+
+def test_least_of_passes_and_of_repeated_settings_is_kept(tmp_path: Path) -> None:
+    again = {**CNN, "notes": "total; mean of 10; min 99.5; b.json"}
+    alone = {**CNN, "notes": "forward; mean of 10; min 30; a.json"}
+    host = {**CNN, "gpu": "cpu"}
+    plain = {**CNN, "framework": "Torch7 nn (no cuDNN)"}
+    (run,), dropped = converted(tmp_path, "cnn-benchmarks", CNN, again, alone, host, plain)
+    assert (run.value, run.cluster, run.optimizer) == (0.0995, "clusters/titan-x-pascal-box.toml", "none")
+    assert run.notes.endswith("least of 2 measurements from 0.0995 to 0.1005")
+    assert sum(dropped.values()) == 3
+
+
+def test_sweep_keeps_what_ran_out_of_memory_and_leaves_out_what_runs_cannot_say(tmp_path: Path) -> None:
+    rows = [
+        SWEEP,
+        {**SWEEP, "line": "46", "status": "ok", "value": "25.0", "gpu": "V100-SXM2-32GB"},
+        {**SWEEP, "source": "BigScience experiments/tr8-104B.md"},
+        {**SWEEP, "hidden": ""},
+        {**SWEEP, "dp": "3.0"},
+        {**SWEEP, "source": "BigScience experiments/gpt2.md", "line": "421"},
+    ]
+    (failed, fits), dropped = converted(tmp_path, "bigscience-v100", *rows)
+    assert (failed.status, failed.value, failed.recompute, failed.accumulation_steps) == (
+        "out_of_memory",
+        None,
+        "full",
+        16,
+    )
+    assert (fits.value, fits.recompute, fits.cluster) == (25.0, "none", "clusters/jean-zay-v100-32gb.toml")
+    assert sorted(dropped.values()) == [1, 1, 1, 1]
+
+
+def run(**changes: Any) -> Run:
+    values = {"id": "a", "network": "n", "cluster": "c", "metric": "iteration_s", "value": 1.0, "mini_batch": 8}
+    return Run(**{**values, "gpus_per_node": 4, **changes})
+
+
+def test_repeated_settings_become_their_median() -> None:
+    (one, other) = settled([run(value=3.0), run(value=1.0), run(value=2.0), run(mini_batch=16)])
+    assert (one.value, one.notes) == (2.0, "median of 3 measurements from 1 to 3")
+    assert (other.value, other.notes) == (1.0, "")
+
+
+def test_only_rivals_for_equal_work_are_grouped() -> None:
+    rivals = [run(tensor_parallel=1), run(tensor_parallel=2)]
+    alone = [run(mini_batch=16), run(gpus_per_node=2), run(mini_batch=32), run(mini_batch=32, status="out_of_memory")]
+    groups = [one.group for one in grouped([*rivals, *alone])]
+    assert groups == ["n-c-fp32-pytorch-4gpu-b8"] * 2 + [""] * 4
+
+
+def test_missing_table_says_where_to_get_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--data", str(tmp_path), "--out", str(tmp_path)]) == 3
+    said = capsys.readouterr().err
+    assert (
+        "tensorflow_benchmarks_2017.csv: table must be there, got nothing; transcribe it from tensorflow/docs" in said
+    )
+
+
+def test_command_writes_files_that_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("validation.convert_runs.SOURCES", tuple(one for one in SOURCES if one.name == "seeds"))
+    assert main(["--data", str(tmp_path), "--out", str(tmp_path)]) == 0
+    committed = Path(__file__).parents[2] / "validation" / "seeds.csv"
+    assert (tmp_path / "seeds.csv").read_bytes() == committed.read_bytes()
+    assert len(read_runs(tmp_path / "seeds.csv").rows) == 6
