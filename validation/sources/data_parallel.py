@@ -33,7 +33,8 @@ def _pollux(rows: Sequence[Cells]) -> Converted:
             source="pollux-t4", network=network, cluster="clusters/ec2-g4dn-12xlarge.toml", nodes=nodes,
             gpus_per_node=max(placement), sub_batch=batch, accumulation_steps=1, data_parallel=gpus,
             precision="fp16" if row["precision"].startswith("mixed") else "fp32", optimizer=optimizer,
-            framework="pytorch", metric="iteration_s", value=digits(float(row["iter_s"])), dataset=dataset,
+            framework="pytorch", strategy="bucketed", metric="iteration_s", value=digits(float(row["iter_s"])),
+            dataset=dataset,
             placement=() if even else placement,
             notes="" if stated else "GPUs spread over the nodes as evenly as they can be, assumed",
         )  # fmt: skip
@@ -63,8 +64,9 @@ def _elasticflow(rows: Sequence[Cells]) -> Converted:
         yield Run(
             id=name_of("elasticflow", row["network"], f"b{batch}", f"n{nodes}", f"g{gpus}"),
             source="elasticflow", network=network, cluster="clusters/a100-40gb-hdr.toml", nodes=nodes,
-            gpus_per_node=gpus, mini_batch=batch, accumulation_steps=1, framework="pytorch", metric="iteration_s",
-            value=digits(float(row["value"])), dataset="imagenet-1k" if network in ON_IMAGENET else "",
+            gpus_per_node=gpus, mini_batch=batch, accumulation_steps=1, framework="pytorch",
+            strategy="bucketed", metric="iteration_s", value=digits(float(row["value"])),
+            dataset="imagenet-1k" if network in ON_IMAGENET else "",
             notes="the source states no precision: fp32 assumed",
         )  # fmt: skip
 

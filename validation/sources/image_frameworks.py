@@ -55,9 +55,8 @@ TENSORFLOW = Source(
     _tensorflow,
 )
 
-# The AlexNet of MXNet's examples has one tower (no groups) and takes 224 x 224 unpadded: 50.8 M parameters, 203 MB.
 MXNET_NETWORKS = {
-    "alexnet": "alexnet:groups=1,input=224", "inception-v3": "inception-v3", "resnet 50": "resnet50",
+    "alexnet": "alexnet-mxnet", "inception-v3": "inception-v3", "resnet 50": "resnet50",
     "resnet-152": "resnet152",
 }  # fmt: skip
 MXNET_CLUSTERS = {
@@ -65,7 +64,6 @@ MXNET_CLUSTERS = {
     "M60 (EC2 g3.4xlarge)": "ec2-g3-4xlarge", "V100 (EC2 p3.2xlarge)": "ec2-p3-2xlarge",
 }  # fmt: skip
 MXNET_NOTES = {
-    "alexnet": "one tower of 96, 256, 384, 384 and 256 channels, 224 x 224",
     "resnet 50": "stride on the 3x3 convolution assumed", "resnet-152": "stride on the 3x3 convolution assumed",
 }  # fmt: skip
 
@@ -109,7 +107,9 @@ TIMM_NETWORKS = {
     "gluon_resnet34_v1b": "resnet34", "resnet50": "resnet50", "tv_resnet50": "resnet50",
     "gluon_resnet50_v1b": "resnet50", "resnet101": "resnet101", "tv_resnet101": "resnet101",
     "gluon_resnet101_v1b": "resnet101", "resnet152": "resnet152", "tv_resnet152": "resnet152",
-    "gluon_resnet152_v1b": "resnet152", "vgg16": "vgg16", "vgg19": "vgg19", "inception_v3": "inception-v3",
+    "gluon_resnet152_v1b": "resnet152",
+    "vgg11": "vgg11", "vgg16": "vgg16", "vgg19": "vgg19", "mobilenetv2_100": "mobilenet-v2",
+    "inception_v3": "inception-v3",
     "tf_inception_v3": "inception-v3", "gluon_inception_v3": "inception-v3",
 }  # fmt: skip
 """Names of one architecture with different weights stand for the same network."""
