@@ -128,7 +128,7 @@ def test_a_window_that_updates_hardly_ever_hit_is_said(make_problem: Make) -> No
         (found,) = slow.describe(plan, window={"async": window}.__getitem__)
         messages = [w.message for w in found.warnings if w.code == "window_missed"]
         assert len(messages) == is_said
-        assert all("but 0 of the updates do" in message for message in messages)
+        assert all("but only 0 % of the updates do" in message for message in messages)
     assert all(w.code != "window_missed" for w in slow.describe(plan)[0].warnings)
 
 
