@@ -52,7 +52,7 @@ VTRAIN_SINGLE = Source(
 )
 
 HEADS = {"gpt2": 32, "tr3m": 16}
-"""Attention heads in the job scripts of the experiments."""
+"""Attention heads: of gpt2.md as in its scripts, of tr3m assumed."""
 WITHOUT_RECOMPUTE = range(44, 49)
 """Lines of tr3m-1B3.md under "after removing --checkpoint-activations"."""
 OFFLOADED = (*range(400, 449), *range(466, 469), *range(483, 488))
