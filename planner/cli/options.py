@@ -192,7 +192,7 @@ COMMANDS = (
     ),
     Command(
         "validate",
-        "Compare predictions with measured runs: errors, ranking, memory, intervals.",
+        "Compare predictions with measured runs. Errors, ranking, memory and intervals, row by row and summed up.",
         ("runs", "calibration", "framework", "hold_out", "plot", "json"),
     ),
     Command("show", "Show what is bundled, or everything about one thing.", ("what", "item", "json", "toml")),

@@ -32,6 +32,7 @@ Options:
 Commands:
   suggest    Rank plans near a target mini-batch by epoch time or cost.
   predict    Predict configurations, term by term.
+  validate   Compare predictions with measured runs.
   show       Show what is bundled, or everything about one thing.
   calibrate  Measure this node, fit the cost terms, write a calibration.
 """
@@ -49,7 +50,7 @@ def test_version(run: Run) -> None:
 
 def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
     sentence = "planner: command must be a known name, got 'sugest'; did you mean 'suggest'?"
-    assert run("sugest") == (2, "", f"{sentence} Known: calibrate, predict, show, suggest.\n")
+    assert run("sugest") == (2, "", f"{sentence} Known: calibrate, predict, show, suggest, validate.\n")
 
 
 def test_an_option_without_its_value_is_named(run: Run) -> None:

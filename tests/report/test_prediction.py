@@ -80,8 +80,8 @@ def test_rows_that_extrapolate_or_exceed_the_memory_are_marked(
     prediction: Prediction, subject: Subject, request_values: Values, calibration: Calibration, printed: Printed
 ) -> None:
     known = replace(prediction, terms=tuple(replace(term, extrapolated=False) for term in prediction.terms))
-    large = {"memory_bytes": {"total": 13 * 2.0**30, "capacity": 12 * 2.0**30}}
-    rows = [known, prediction, replace(known, **large), replace(prediction, **large)]
+    large = {"total": 13 * 2.0**30, "capacity": 12 * 2.0**30}
+    rows = [known, prediction, replace(known, memory_bytes=large), replace(prediction, memory_bytes=large)]
     lines = printed(predictions_view(rows, subject, request_values, [calibration])).splitlines()
     assert [line.rpartition("GiB")[2].strip() for line in lines[3:7]] == ["", "*", "!", "*!"]
     legend = ["* extrapolated: a time lies outside what was fitted", "! needs more memory than one GPU has"]
