@@ -78,7 +78,8 @@ def hardly_inside(prediction: Prediction) -> str:
     """Return the end of a sentence about a plan whose mean lies inside the window that its updates hardly ever hit."""
     if all(warning.code != "window_missed" for warning in prediction.warnings):
         return ""
-    return f"; only {100 * (prediction.mini_batch.probability_in_window or 0.0):.2g} % of its updates lie inside the window"
+    share = 100 * (prediction.mini_batch.probability_in_window or 0.0)
+    return f"; only {share:.2g} % of its updates lie inside the window"
 
 
 def _words(order: Order) -> tuple[str, str]:

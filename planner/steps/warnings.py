@@ -61,8 +61,8 @@ def window_missed(mini_batch: MiniBatch, window: tuple[float, float]) -> tuple[P
     if inside is None or inside >= SMALLEST_SHARE_INSIDE or not low <= mini_batch.mean <= high:
         return ()
     message = (
-        f"The mean mini-batch lies inside the window {low:.6g} to {high:.6g}, but only {100 * inside:.2g} % of the updates do: "
-        f"the standard deviation is {mini_batch.std:.4g} samples."
+        f"The mean mini-batch lies inside the window {low:.6g} to {high:.6g}, but only {100 * inside:.2g} % of the "
+        f"updates do: the standard deviation is {mini_batch.std:.4g} samples."
     )
     return (PlanWarning("window_missed", "mini_batch", message),)
 
