@@ -33,7 +33,8 @@ AXES = ("nodes", "gpus_per_node", "sub_batch", "accumulation", "precision")
 def run(arguments: Mapping[str, Any]) -> None:
     """Predict: gather values, resolve names, multiply the lists out, evaluate, write."""
     if "runs" in arguments:
-        raise ParameterError("--runs", "left out, as tables of runs are not supported yet", ", ".join(arguments["runs"]))
+        given = ", ".join(arguments["runs"])
+        raise ParameterError("--runs", "left out, as tables of runs are not supported yet", given)
     values = gather("predict", arguments)
     with settings_named(values):
         machine, resolved = resolve(values)
