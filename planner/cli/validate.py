@@ -125,12 +125,20 @@ def _key(run: Run, values: Values) -> _Key:
 def _answered(files: _Files, key: _Key, runs: Sequence[Run]) -> list[Answer]:
     cluster = None
     try:
+        _check_texts(key)
         machine = files.machine(key.cluster)
         cluster = machine.cluster
         problem = files.problem(key, machine)
     except PlannerError as error:
         return [refused(one, str(error), cluster) for one in runs]
     return answers_of(problem, runs)
+
+
+def _check_texts(key: _Key) -> None:
+    """Refuse a null character, which no name has and no path can have."""
+    for what, text in key._asdict().items():
+        if "\0" in text:
+            raise ParameterError(what, "text without a null character", text)
 
 
 class _Once(Generic[T]):

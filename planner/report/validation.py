@@ -15,14 +15,14 @@ WORST = 5
 REASONS = 10
 VALUES = 4
 """Rules that refused rows broke, and values that broke each, that are listed: the most frequent ones."""
-ERRORS = ("rows", "mean", "median", "90 %", "bias", "in interval")
+ERRORS = ("rows", "mean", "median", "90 %", "bias", "covered")
 
 
 def validation_view(validation: Validation, files: Sequence[str], omitted: int = 0) -> Iterator[Block]:
     """Yield what rows of files add up to; ``omitted`` rows could not be read and are not among them."""
     yield title(f"{', '.join(files)}: predicted against measured")
     yield Pairs(list(_counts(validation, omitted)))
-    yield heading("Errors: abs(predicted / measured - 1); bias without abs")
+    yield heading("Errors: abs(predicted / measured - 1), bias without abs; covered by 90 % intervals")
     yield from _errors(validation)
     for axis, summaries in validation.by.items():
         if summaries:
@@ -56,7 +56,7 @@ def _cells(one: ErrorSummary) -> tuple[str, ...]:
 
 
 def _percent(share: float | None, sign: str = "", places: int = 1) -> str:
-    return "-" if share is None else f"{100 * share:{sign}.{places}f} %"
+    return "-" if share is None else f"{100 * share:{sign}.{places}f}%"
 
 
 def _ranking(validation: Validation) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -52,29 +52,40 @@ def unread(row: RefusedRow) -> Answer:
 
 def refused(run: Run, reason: str, cluster: Cluster | None = None) -> Answer:
     """Return the answer to a run that is not predicted; without ``cluster`` that is named as it was written."""
-    return Answer(replace(_row(run, cluster), refused_reason=reason))
+    return Answer(_row(run, cluster, refused_reason=reason))
 
 
-def _row(run: Run, cluster: Cluster | None) -> ScoredRow:
-    """Return the row of a run without a prediction."""
+def _row(
+    run: Run,
+    cluster: Cluster | None,
+    *,
+    figures: tuple[float | None, float | None, float | None] = (None, None, None),
+    status: str | None = None,
+    in_sample: bool = False,
+    refused_reason: str | None = None,
+    bottleneck: str | None = None,
+) -> ScoredRow:
+    """Return the row of a run; ``figures`` are predicted, low and high."""
+    predicted, low, high = figures
     wanted = run.value is None and run.status == "ok"
     return ScoredRow(
         id=run.id,
         line=run.line,
         metric=run.metric,
-        predicted=None,
-        low=None,
-        high=None,
+        predicted=predicted,
+        low=low,
+        high=high,
         measured=run.value,
-        status_predicted=None,
+        status_predicted=status,
         status_measured=None if wanted else run.status,
-        in_sample=False,
-        refused_reason=None,
+        in_sample=in_sample,
+        refused_reason=refused_reason,
         network=run.network,
         cluster=cluster.name if cluster else run.cluster,
         gpu=cluster.node.accelerator.name if cluster else "",
         source=run.source,
         group=run.group,
+        bottleneck=bottleneck,
     )
 
 
@@ -112,8 +123,8 @@ def _configuration(run: Run, problem: Problem) -> Configuration:
     if problem.dataset is None and run.metric == "epoch_s":
         raise ParameterError("dataset", f"given for an epoch, as {run.network} has none of its own", "")
     placed = run.on(problem.cluster.node.gpus)
-    counts = (placed.gpus_per_node, placed.sub_batch, placed.accumulation_steps)
-    return Configuration(placed.nodes, *(count or 1 for count in counts), precision=run.precision, mode=run.mode)
+    gpus, sub_batch, steps = placed.gpus_per_node or 1, placed.sub_batch or 1, placed.accumulation_steps or 1
+    return Configuration(placed.nodes, gpus, sub_batch, steps, run.precision, run.mode)
 
 
 def _refusals(evaluator: Evaluator, wanted: list[Configuration]) -> dict[Configuration, str]:
@@ -179,12 +190,11 @@ def _answer(run: Run, prediction: Prediction, problem: Problem, seen: _Seen) -> 
     ends = [end if end is not None and math.isfinite(end) else None for end in (value.low, value.high)]
     low, high = ends if None not in ends else (None, None)
     memory = prediction.memory_bytes
-    row = replace(
-        _row(run, problem.cluster),
-        predicted=value.value,
-        low=low,
-        high=high,
-        status_predicted="out_of_memory" if memory["total"] > memory["capacity"] else "ok",
+    row = _row(
+        run,
+        problem.cluster,
+        figures=(value.value, low, high),
+        status="out_of_memory" if memory["total"] > memory["capacity"] else "ok",
         in_sample=seen.has(run, prediction),
         bottleneck=prediction.bottleneck,
     )

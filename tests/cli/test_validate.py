@@ -1,0 +1,169 @@
+"""``planner validate``, whole: document, view, exit codes, rows that are wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+HEADER = "id,source,network,cluster,nodes,gpus_per_node,sub_batch,precision,mode,metric,value,status,group"
+ONE = "one,s,resnet50,dgx1-v100,1,1,64,fp32,sync,samples_per_s,350,ok,g"
+EIGHT = "eight,s,resnet50,dgx1-v100,1,8,64,fp32,sync,samples_per_s,2600,ok,g"
+CLUSTER = """
+format = "planner/cluster"
+version = 1
+name = "mine"
+nodes = 1
+[node]
+gpus = 2
+gpu = "v100-sxm2-16gb"
+host_memory_GiB = 64
+cpu_threads = 8
+[links.intra_node]
+kind = "pcie3"
+bandwidth_GBps = 10
+latency_us = 5
+"""
+
+
+def write(path: Path, *rows: str, header: str = HEADER) -> str:
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return str(path)
+
+
+def document(run: Run, *arguments: str) -> dict[str, Any]:
+    code, out, err = run("validate", *arguments, "--json")
+    assert (code, err) == (0, "")
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_predicted_values_are_those_of_predict(run: Run, tmp_path: Path) -> None:
+    found = document(run, "--runs", write(tmp_path / "runs.csv", ONE, EIGHT))
+    arguments = ("--network", "resnet50", "--cluster", "dgx1-v100", "--gpus-per-node", "1,8", "--sub-batch", "64")
+    code, out, _ = run("predict", *arguments, "--input", "synthetic", "--json")
+    assert code == 0
+    wanted = [one["samples_per_s"] for one in json.loads(out)["predictions"]]
+    rows = found["rows"]
+    assert [row["predicted"] for row in rows] == pytest.approx([one["value"] for one in wanted])
+    assert [row["low"] for row in rows] == pytest.approx([one["low"] for one in wanted])
+    errors = [abs(row["predicted"] / row["measured"] - 1) for row in rows]
+    assert found["summary"]["mape"] == pytest.approx(sum(errors) / 2)
+    assert found["ranking"]["groups"] == 1
+
+
+def test_wrong_rows_are_results_in_file_order(run: Run, tmp_path: Path) -> None:
+    rows = [
+        ONE,
+        "zero,s,resnet50,dgx1-v100,1,1,0,fp32,sync,samples_per_s,350,ok,g",
+        "nowhere,s,resnet50,nowhere,1,1,8,fp32,sync,samples_per_s,350,ok,",
+        "missing,s,resnet50,missing.toml,1,1,8,fp32,sync,samples_per_s,350,ok,",
+        "nothing,s,nothing,dgx1-v100,1,1,8,fp32,sync,samples_per_s,350,ok,",
+        "argument,s,resnet50:strid=1x1,dgx1-v100,1,1,8,fp32,sync,samples_per_s,350,ok,",
+        "nul,s,a\0b.toml,dgx1-v100,1,1,8,fp32,sync,samples_per_s,350,ok,",
+        "huge,s,resnet50,dgx1-v100,1,8,999999999,fp32,sync,iteration_s,350,ok,",
+        "one,s,resnet50,dgx1-v100,1,1,8,fp32,sync,samples_per_s,350,ok,",
+        EIGHT,
+    ]
+    found = document(run, "--runs", write(tmp_path / "runs.csv", *rows))
+    assert [row["line"] for row in found["rows"]] == list(range(2, 12))
+    predicted = {row["id"] for row in found["rows"] if row["predicted"] is not None}
+    assert predicted == {"one", "huge", "eight"}
+    for row in found["rows"]:
+        assert (row["refused_reason"] is None) == (row["predicted"] is not None)
+        if row["refused_reason"]:
+            assert " must be " in row["refused_reason"]
+
+
+def test_paths_start_from_the_file_of_runs(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data" / "clusters").mkdir(parents=True)
+    (tmp_path / "data" / "clusters" / "mine.toml").write_text(CLUSTER)
+    path = write(tmp_path / "data" / "runs.csv", ONE.replace("dgx1-v100", "clusters/mine.toml"))
+    found = document(run, "--runs", path)
+    assert found["rows"][0]["refused_reason"] is None
+    assert list(found["by"]["cluster"]) == ["mine"]
+
+
+def test_groups_of_two_files_are_told_apart(run: Run, tmp_path: Path) -> None:
+    first, second = write(tmp_path / "a.csv", ONE, EIGHT), write(tmp_path / "b.csv", EIGHT, ONE)
+    found = document(run, "--runs", first, "--runs", second)
+    assert [row["id"] for row in found["rows"]] == ["one", "eight", "eight", "one"]
+    assert [group["group"] for group in found["groups"]] == [f"g ({first})", f"g ({second})"]
+
+
+def test_a_named_calibration_must_be_of_the_device_of_the_row(run: Run, tmp_path: Path) -> None:
+    rows = (ONE, "t,s,sprint-15,tsubame-kfc,1,1,8,fp32,sync,iteration_s,1,ok,")
+    path = write(tmp_path / "runs.csv", *rows)
+    found = document(run, "--runs", path, "--calibration", "v100-sxm2-16gb")
+    assert found["rows"][0]["predicted"] is not None
+    assert "--calibration must be of k80" in found["rows"][1]["refused_reason"]
+
+
+def test_framework_holds_for_all_rows(run: Run, tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.csv", f"{ONE},tensorflow", header=f"{HEADER},framework")
+    assert document(run, "--runs", path, "--framework", "mxnet@1.0")["summary"]["n"] == 1
+
+
+def test_same_command_same_bytes(run: Run, tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.csv", ONE, EIGHT)
+    assert run("validate", "--runs", path, "--json") == run("validate", "--runs", path, "--json")
+
+
+def test_view_fits_80_columns(run: Run, tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.csv", ONE, EIGHT, ONE)
+    code, out, err = run("validate", "--runs", "runs.csv")
+    assert (code, err) == (0, "")
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert out.startswith("runs.csv: predicted against measured")
+    assert Path(path).name in out
+    for words in ("By network", "By cluster", "By source", "Ranking", "Refused rows", "Worst rows", "held out"):
+        assert words in out
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_without_a_row_the_exit_code_is_3_and_the_document_has_the_reasons(
+    run: Run, tmp_path: Path, *, as_json: bool
+) -> None:
+    path = write(tmp_path / "runs.csv", ONE.replace("64", "0"), ONE.replace("350", "-1"))
+    code, out, err = run("validate", "--runs", path, *(["--json"] if as_json else []))
+    assert code == 3
+    assert "file must hold a run that can be read, got 2 refused rows" in err
+    reasons = [row["refused_reason"] for row in json.loads(out)["rows"]] if as_json else []
+    assert ("sub_batch must be" in reasons[0] and "value must be" in reasons[1]) if as_json else out == ""
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (HEADER.replace("metric", "metrik"), "did you mean 'metric'"),
+        (HEADER.replace("metric", "notes"), "column metric"),
+        ("", "line 1"),
+    ],
+)
+def test_wrong_header_is_exit_3_without_a_document(run: Run, tmp_path: Path, header: str, words: str) -> None:
+    code, out, err = run("validate", "--runs", write(tmp_path / "runs.csv", ONE, header=header), "--json")
+    assert (code, out) == (3, "")
+    assert words in err
+
+
+def test_runs_must_be_given(run: Run) -> None:
+    assert run("validate") == (
+        2, "", "planner: --runs must be given, got nothing; name a table of measured runs\n",
+    )  # fmt: skip
+
+
+def test_an_unknown_calibration_is_a_usage_error(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("validate", "--runs", write(tmp_path / "runs.csv", ONE), "--calibration", "v100")
+    assert (code, out) == (2, "")
+    assert "calibration must be a known name" in err
+
+
+@pytest.mark.parametrize("option", [("--hold-out", "network"), ("--plot", "x.png")])
+def test_what_is_not_supported_yet_is_refused(run: Run, tmp_path: Path, option: tuple[str, str]) -> None:
+    code, out, err = run("validate", "--runs", write(tmp_path / "runs.csv", ONE), *option)
+    assert (code, out) == (2, "")
+    assert f"{option[0]} must be left out, as it is not supported yet" in err

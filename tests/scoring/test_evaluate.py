@@ -1,0 +1,164 @@
+"""Rows against the prediction that each must show, and every reason why a run is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from planner import catalog
+from planner.domain.calibration import Calibration
+from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.request import Problem
+from planner.domain.runs import RefusedRow, Run
+from planner.errors import PlannerError
+from planner.scoring.evaluate import answers_of, refused, unread, validation_of
+from planner.steps.predict import Evaluator
+
+
+def problem_of(cluster: str = "dgx1-v100", network: str = "resnet50", **settings: Any) -> Problem:
+    found, where = catalog.find_network(network), catalog.find_cluster(cluster)
+    dataset = catalog.find_dataset(found.dataset) if found.dataset else None
+    chosen = Settings(**{"input": "synthetic"} | settings)
+    return Problem(found, dataset, where, catalog.calibrations_for(where), settings=chosen)
+
+
+PROBLEM = problem_of()
+SPRINT = problem_of("tsubame-kfc", "sprint-15", input="storage")
+
+
+def run_of(**values: Any) -> Run:
+    given: dict[str, Any] = {
+        "id": "a", "network": "resnet50", "cluster": "dgx1-v100", "metric": "iteration_s", "value": 1.0,
+        "sub_batch": 32, "gpus_per_node": 4, "source": "a table", "group": "g", "line": 7,
+    }  # fmt: skip
+    return Run(**given | values)
+
+
+def sprint_of(metric: str) -> Run:
+    return run_of(network="sprint-15", cluster="tsubame-kfc", mode="async", nodes=8, gpus_per_node=8, sub_batch=8,
+                  metric=metric)  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", ["iteration_s", "samples_per_s", "epoch_s"])
+def test_figures_of_a_synchronous_run_are_those_of_its_prediction(metric: str) -> None:
+    (one,) = answers_of(PROBLEM, [run_of(metric=metric, accumulation_steps=2)])
+    wanted = Configurations.of([Configuration(1, 4, 32, 2)])
+    full = getattr(Evaluator(PROBLEM).describe(wanted)[0], metric)
+    assert one.row.predicted == pytest.approx(getattr(Evaluator(PROBLEM).evaluate(wanted), metric)[0], rel=1e-12)
+    assert (one.row.low, one.row.high) == (full.low, full.high)
+    assert sum(one.shares.values()) == pytest.approx(1)
+    assert one.row.bottleneck in one.shares
+    assert (one.row.status_predicted, one.row.status_measured) == ("ok", "ok")
+
+
+@pytest.mark.parametrize(
+    ("metric", "terms"),
+    [
+        ("iteration_s", {"forward", "backward"}),
+        ("epoch_s", {"forward", "backward"}),
+        ("update_s", {"sum_gradient", "all_reduce"}),
+        ("mini_batch_mean", set()),
+        ("staleness_mean", set()),
+    ],
+)
+def test_asynchronous_metrics_have_the_terms_of_their_thread(metric: str, terms: set[str]) -> None:
+    (one,) = answers_of(SPRINT, [sprint_of(metric)])
+    many = Evaluator(SPRINT).evaluate(Configurations.of([Configuration(8, 8, 8, mode="async")]))
+    assert one.row.predicted == pytest.approx(getattr(many, metric)[0], rel=1e-9)
+    assert terms <= set(one.shares) if terms else not one.shares
+
+
+def test_gpus_of_a_node_that_are_not_given_are_all() -> None:
+    all_of_them, eight = answers_of(
+        PROBLEM, [run_of(gpus_per_node=None), run_of(gpus_per_node=PROBLEM.cluster.node.gpus)]
+    )
+    assert all_of_them.row.predicted == eight.row.predicted
+
+
+def test_rows_keep_their_order_and_equal_plans_their_prediction() -> None:
+    runs = [run_of(id=f"{at}", sub_batch=8 + at % 3, precision=("fp16", "fp32")[at % 2], line=at) for at in range(12)]
+    found = [one.row for one in answers_of(PROBLEM, runs)]
+    assert [row.line for row in found] == list(range(12))
+    assert [row.predicted for row in found[:6]] == [row.predicted for row in found[6:]]
+    assert found[0].predicted == answers_of(PROBLEM, runs[:1])[0].row.predicted
+    assert len({row.predicted for row in found}) == 6
+
+
+def test_memory_is_called_and_the_time_is_as_if_it_sufficed() -> None:
+    fits, full = answers_of(
+        PROBLEM,
+        [run_of(sub_batch=32), run_of(sub_batch=4096, value=None, status="out_of_memory")],
+    )
+    assert (fits.row.status_predicted, full.row.status_predicted) == ("ok", "out_of_memory")
+    assert full.row.status_measured == "out_of_memory"
+    assert fits.row.predicted is not None
+    assert full.row.predicted is not None
+    assert full.row.predicted > 50 * fits.row.predicted
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"tensor_parallel": 2}, "tensor_parallel must be 1, the only value supported yet, got 2"),
+        ({"pipeline_parallel": 4}, "pipeline_parallel must be 1"),
+        ({"recompute": "full"}, "recompute must be none"),
+        ({"sharding": 1}, "sharding must be 0"),
+        (
+            {"placement": (1, 2), "nodes": 2, "gpus_per_node": 2},
+            r"placement must be as many GPUs on every node, .* got '1\+2'",
+        ),
+        ({"gpus_per_node": 9}, "gpus_per_node must be at most the 8 of dgx1-v100, got 9"),
+        ({"nodes": 10**6}, "nodes must be at most"),
+        ({"precision": "fp8"}, "precision must be one that can be priced .*, got 'fp8'"),
+        ({"precision": "int8"}, "precision must be one that can be priced .*, got 'int8'"),
+        ({"gpus_per_node": None, "mini_batch": 12, "sub_batch": None}, "mini_batch must be a multiple of"),
+    ],
+)
+def test_a_refused_row_says_why_and_costs_no_other(values: dict[str, Any], reason: str) -> None:
+    before, wrong, after = answers_of(PROBLEM, [run_of(), run_of(**values), run_of(gpus_per_node=2)])
+    assert pytest.approx(before.row.predicted) == answers_of(PROBLEM, [run_of()])[0].row.predicted
+    assert after.row.predicted is not None
+    assert (wrong.row.predicted, wrong.row.status_predicted, wrong.row.in_sample) == (None, None, False)
+    assert wrong.row.refused_reason is not None
+    with pytest.raises(PlannerError, match=f"^{reason}"):
+        raise PlannerError(wrong.row.refused_reason)
+
+
+def test_an_epoch_and_samples_from_storage_need_a_data_set() -> None:
+    bare = replace(PROBLEM, dataset=None)
+    epoch, stored, rate = answers_of(
+        bare,
+        [run_of(metric="epoch_s", input="synthetic"), run_of(input="storage"), run_of(metric="samples_per_s")],
+    )
+    assert "dataset must be given for an epoch" in str(epoch.row.refused_reason)
+    assert "dataset must be given where input is storage" in str(stored.row.refused_reason)
+    assert rate.row.predicted is not None
+
+
+def test_a_run_that_a_reconstruction_was_made_from_is_in_sample() -> None:
+    assert answers_of(SPRINT, [sprint_of("epoch_s")])[0].row.in_sample
+    assert not answers_of(PROBLEM, [run_of()])[0].row.in_sample
+
+
+@pytest.mark.parametrize("label", ["a table", "g", "resnet50", "dgx1-v100"])
+def test_what_a_serving_calibration_has_seen_is_in_sample(label: str) -> None:
+    def seeing(calibration: Calibration) -> Calibration:
+        return replace(calibration, seen=(*calibration.seen, label))
+
+    serving = replace(PROBLEM, calibrations=tuple(seeing(one) for one in PROBLEM.calibrations))
+    idle = seeing(replace(PROBLEM.calibrations[0], name="idle", entries=()))
+    beside = replace(PROBLEM, calibrations=(*PROBLEM.calibrations, idle))
+    assert answers_of(serving, [run_of()])[0].row.in_sample
+    assert not answers_of(beside, [run_of()])[0].row.in_sample
+
+
+def test_all_answers_add_up() -> None:
+    runs = [run_of(id=f"{n}", gpus_per_node=n, metric="samples_per_s", value=300.0 * n) for n in (1, 2, 4, 8)]
+    every = [*answers_of(PROBLEM, runs), refused(run_of(), "why"), unread(RefusedRow(3, "x", "bad cell"))]
+    found = validation_of(every)
+    assert (found.summary.n, found.ranking.groups, len(found.rows)) == (4, 1, 6)
+    assert found.ranking.spearman == 1.0
+    assert [row.refused_reason for row in found.rows[4:]] == ["why", "bad cell"]
+    assert found.memory.true_ok == 4
