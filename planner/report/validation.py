@@ -22,7 +22,7 @@ def validation_view(validation: Validation, files: Sequence[str], omitted: int =
     """Yield what rows of files add up to; ``omitted`` rows could not be read and are not among them."""
     yield title(f"{', '.join(files)}: predicted against measured")
     yield Pairs(list(_counts(validation, omitted)))
-    yield heading("Errors: abs(predicted / measured - 1), bias without abs; covered by 90 % intervals")
+    yield heading("abs(predicted / measured - 1), bias without abs, covered by 90 % intervals")
     yield from _errors(validation)
     for axis, summaries in validation.by.items():
         if summaries:
