@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from planner.probes.kernels import reference_call, timed_call
 from planner.probes.operands import Operands
 from planner.probes.points import Point
-from planner.probes.timing import Timing, keep_freed_memory, time_call
+from planner.probes.timing import Timing, give_back_memory, keep_freed_memory, time_call
 from planner.probes.torch_package import import_torch
 
 __all__ = ["DISTURBED", "Bench", "CpuBench", "one_thread", "undisturbed"]
@@ -20,6 +20,8 @@ __all__ = ["DISTURBED", "Bench", "CpuBench", "one_thread", "undisturbed"]
 DISTURBED = 1.2
 """The machine is disturbed where the reference takes this much longer than in the quiet part of a run."""
 REFERENCE_REPEATS = 3
+LARGE_S = 0.05
+"""Calls as long leave much memory free in pieces; without giving it back a run would need 2 GB."""
 
 Result = TypeVar("Result")
 
@@ -52,7 +54,10 @@ class CpuBench:
 
     def time(self, point: Point) -> Timing:
         """Return the time of a point's call."""
-        return time_call(timed_call(point, self._operands))
+        timing = time_call(timed_call(point, self._operands))
+        if timing.time_s >= LARGE_S:
+            give_back_memory()
+        return timing
 
     def reference(self) -> float:
         """Return the median of three calls of the reference kernel [s], after one that is not timed."""

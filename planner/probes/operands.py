@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Operands"]
 
 POOL_ELEMENTS = 1 << 26
-"""256 MiB of fp32: larger than the last cache of current CPUs, and the largest operand of a designed point."""
+"""256 MiB of fp32: larger than the last cache of current CPUs, and two of the largest operands of a designed point."""
 COLD_BYTES = 96 * 2**20
 """Views in turn cover this much before the first is used again."""
 MOST_VIEWS = 64

@@ -2,7 +2,8 @@
 
 Sizes are geometric, so that small and large calls count alike. Nothing here knows any network: channels, sides,
 kernels, strides and batches are drawn independently within what convolutional networks use, and calls that would take
-too long or too much memory are drawn again.
+too long or too much memory are drawn again. A few calls are large, as those of 8 to 32 samples of 224 x 224 are: far
+beyond all caches.
 Work columns are those of :mod:`planner.domain.kernels`; traffic is counted as a training step counts it, each tensor
 once (elements E of the output unless said; see the table there):
 
@@ -26,20 +27,37 @@ update         -                               20 bytes each
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from planner.domain.arrays import frozen_map
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, CONVOLUTION_COLUMNS, FORWARD, UPDATE
 
-__all__ = ["Point", "convolution_output", "designed_points"]
+__all__ = ["DESIGN", "Point", "convolution_output", "designed_points"]
 
 SEED = 20160705
-MOST_FLOP = 2.5e9
-LEAST_FLOP = 1.5e6
-MOST_OPERAND_BYTES = 64e6
+DESIGN = f"{SEED}, large"
+"""Name of the design: measurements of another one are not continued."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """What convolutions and passes of one size may be: FLOP, bytes of the largest operand, elements; images, sides."""
+
+    flop: tuple[float, float]
+    operand_bytes: tuple[float, float]
+    elements: tuple[float, float]
+    images: tuple[int, ...]
+    sides: tuple[int, int]
+
+
+_USUAL = _Range((1.5e6, 2.5e9), (0, 64e6), (1e4, 8e6), (1, 1, 2, 2, 3, 4, 4, 6, 8), (5, 120))
+_LARGE = _Range((6.5e9, 1.6e10), (0, 110e6), (2.45e7, 2.7e7), (8, 16, 16, 32), (12, 160))
+_LARGE_OPERAND = replace(_LARGE, operand_bytes=(1e8, 1.1e8))
+_LARGE_COMPOSED = replace(_LARGE, elements=(8e6, 1e7))
+"""Normalisation over channels is made of many calls that each keep a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +88,30 @@ class Point:
         return " ".join([self.kind, self.direction, *(f"{key}={value}" for key, value in sizes.items())])
 
 
-def designed_points(convolutions: int = 240, products: int = 60, passes: int = 14) -> tuple[Point, ...]:
+def designed_points(convolutions: int = 190, products: int = 50, passes: int = 14) -> tuple[Point, ...]:
     """Return the points of a calibration, the same on every machine, kinds in turn so that any prefix is balanced.
 
     Parameters
     ----------
     convolutions, products, passes : int
-        Shapes of convolutions, of matrix products, and of each kind whose work is bytes.
+        Shapes of convolutions, of matrix products, and of each kind whose work is bytes; a few large ones come on top.
     """
     random = np.random.default_rng(SEED)
-    families: list[tuple[Point, ...]] = [_peaks(), *(_convolution(random) for _ in range(convolutions))]
+    families: list[tuple[Point, ...]] = [_peaks()]
+    families += [_convolution(random) for _ in range(convolutions)]
     families += [_product(random) for _ in range(products)]
-    for make in _PASSES:
-        families += [make(random) for _ in range(passes)]
+    for make, large in _PASSES.items():
+        families += [make(random, _USUAL) for _ in range(passes)]
+        families += [make(random, large) for _ in range(LARGE_PASSES) if large]
+    families += [_large_convolution(random, *shape) for shape in _LARGE_CONVOLUTIONS]
     return tuple(point for position in random.permutation(len(families)) for point in families[position])
+
+
+_LARGE_CONVOLUTIONS = (
+    (3, 1, _LARGE), (3, 1, _LARGE), (5, 1, _LARGE), (1, 2, _LARGE), (1, 1, _LARGE_OPERAND), (0, 0, _LARGE_OPERAND),
+)  # fmt: skip
+"""Kernel, stride and limits of the large convolutions; 0: one that reads the samples."""
+LARGE_PASSES = 2
 
 
 def _peaks() -> tuple[Point, ...]:
@@ -127,63 +155,81 @@ _KERNELS = (
     ((1, 1), 0.30), ((3, 3), 0.36), ((5, 5), 0.12), ((7, 7), 0.06), ((11, 11), 0.05),
     ((1, 7), 0.03), ((7, 1), 0.03), ((1, 3), 0.025), ((3, 1), 0.025),
 )  # fmt: skip
-_IMAGES = (1, 1, 2, 2, 3, 4, 4, 6, 8)
-_FIRST_LAYER_SHARE = 0.14
+FIRST_LAYER_SHARE = 0.14
+MOST_SAMPLE_CHANNELS = 3
 
 
 def _convolution(random: np.random.Generator) -> tuple[Point, ...]:
-    """Return the three directions of one convolution, or two of one that reads the samples."""
+    """Return the three directions of one convolution, or two of one that reads the samples: a first layer."""
     while True:
-        first = random.random() < _FIRST_LAYER_SHARE
-        work = _first_convolution(random) if first else _inner_convolution(random)
-        if _is_measurable(work):
-            directions = (FORWARD, BACKWARD_WEIGHT) if first else (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT)
-            return tuple(Point("convolution", direction, work) for direction in directions)
+        first = random.random() < FIRST_LAYER_SHARE
+        work = _first_convolution(random, _USUAL) if first else _inner_convolution(random, *_any_kernel(random), _USUAL)
+        if _is_measurable(work, _USUAL):
+            return _directions(work)
 
 
-def _first_convolution(random: np.random.Generator) -> dict[str, int]:
+def _large_convolution(random: np.random.Generator, kernel: int, stride: int, limits: _Range) -> tuple[Point, ...]:
+    while True:
+        if kernel:
+            work = _inner_convolution(random, (kernel, kernel), stride, limits)
+        else:
+            work = _first_convolution(random, limits)
+        if _is_measurable(work, limits):
+            return _directions(work)
+
+
+def _directions(work: Mapping[str, int]) -> tuple[Point, ...]:
+    """Return a point a direction; no gradient of samples is computed."""
+    reads_samples = work["in_c"] <= MOST_SAMPLE_CHANNELS
+    directions = (FORWARD, BACKWARD_WEIGHT) if reads_samples else (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT)
+    return tuple(Point("convolution", direction, work) for direction in directions)
+
+
+def _any_kernel(random: np.random.Generator) -> tuple[tuple[int, int], int]:
+    kernels = [kernel for kernel, _ in _KERNELS]
+    chosen = kernels[int(random.choice(len(kernels), p=[share for _, share in _KERNELS]))]
+    return chosen, int(random.choice([1, 1, 1, 2]))
+
+
+def _first_convolution(random: np.random.Generator, limits: _Range) -> dict[str, int]:
     """Return a convolution of few channels on a large image: kernel 3 to 11, stride 1 to 4."""
     kernel = int(random.choice([3, 3, 5, 7, 7, 11]))
     stride = int(random.choice([1, 1, 2]) if kernel < 7 else random.choice([2, 2, 3, 4]))
     side = _geometric(random, 96, 260)
     padding = int(random.choice([0, kernel // 2]))
-    return _columns(
-        random,
-        (int(random.choice([3, 3, 3, 1])), side, _channels(random, 16, 128)),
-        (kernel, kernel),
-        (stride, padding, padding),
-    )
+    images = int(random.choice(limits.images))
+    sizes = (images, int(random.choice([3, 3, 3, 1])), side, _channels(random, 16, 128))
+    return _columns(sizes, (kernel, kernel), (stride, padding, padding))
 
 
-def _inner_convolution(random: np.random.Generator) -> dict[str, int]:
-    kernels = [kernel for kernel, _ in _KERNELS]
-    k_h, k_w = kernels[int(random.choice(len(kernels), p=[share for _, share in _KERNELS]))]
-    stride = int(random.choice([1, 1, 1, 2]))
+def _inner_convolution(
+    random: np.random.Generator, kernel: tuple[int, int], stride: int, limits: _Range
+) -> dict[str, int]:
+    k_h, k_w = kernel
     same = random.random() < 0.75
-    sizes = (_channels(random, 16, 1100), _geometric(random, 5, 120), _channels(random, 16, 1100))
-    work = _columns(random, sizes, (k_h, k_w), (stride, k_h // 2 * same, k_w // 2 * same))
+    images, in_c = int(random.choice(limits.images)), _channels(random, 16, 1100)
+    sizes = (images, in_c, _geometric(random, *limits.sides), _channels(random, 16, 1100))
+    work = _columns(sizes, (k_h, k_w), (stride, k_h // 2 * same, k_w // 2 * same))
     in_whole_blocks = work["in_c"] % 32 == 0 == work["out_c"] % 32
     return work | {"groups": 2 if random.random() < 0.08 and in_whole_blocks else 1}
 
 
-def _columns(
-    random: np.random.Generator, sizes: tuple[int, int, int], kernel: tuple[int, int], steps: tuple[int, int, int]
-) -> dict[str, int]:
-    images = int(random.choice(_IMAGES))
-    in_c, side, out_c = sizes
+def _columns(sizes: tuple[int, int, int, int], kernel: tuple[int, int], steps: tuple[int, int, int]) -> dict[str, int]:
+    images, in_c, side, out_c = sizes
     stride, pad_h, pad_w = steps
     values = (images, in_c, side, side, out_c, *kernel, stride, stride, pad_h, pad_w, 1)
     return dict(zip(CONVOLUTION_COLUMNS, values, strict=True))
 
 
-def _is_measurable(work: Mapping[str, int]) -> bool:
+def _is_measurable(work: Mapping[str, int], limits: _Range) -> bool:
     height, width = convolution_output(work)
     if min(height, width) < 3:
         return False
     read = work["images"] * work["in_c"] * work["in_h"] * work["in_w"]
     written = work["images"] * work["out_c"] * height * width
     flop = 2 * written * work["in_c"] // work["groups"] * work["k_h"] * work["k_w"]
-    return LEAST_FLOP < flop < MOST_FLOP and 4 * max(read, written) < MOST_OPERAND_BYTES
+    least, most = limits.operand_bytes
+    return limits.flop[0] < flop < limits.flop[1] and least < 4 * max(read, written) < most
 
 
 _LARGE_PRODUCT_SHARE = 0.2
@@ -209,25 +255,27 @@ def _traffic(elements: int, traffic: int, fixed_bytes: int = 0) -> dict[str, int
     return {"elements": elements, "traffic": traffic, "fixed_bytes": fixed_bytes}
 
 
-def _image(random: np.random.Generator) -> dict[str, int]:
-    """Return images x channels x side x side, 1e4 to 8e6 elements in all."""
+def _image(random: np.random.Generator, limits: _Range) -> dict[str, int]:
+    """Return images x channels x side x side of as many elements in all as the limits say."""
+    least, most = limits.elements
     while True:
         sizes = {
-            "images": int(random.choice(_IMAGES)),
+            "images": int(random.choice(limits.images)),
             "channels": _channels(random, 8, 1100),
-            "side": _geometric(random, 6, 120),
+            "side": _geometric(random, limits.sides[0] + 1, limits.sides[1]),
         }
-        if 1e4 <= sizes["images"] * sizes["channels"] * sizes["side"] ** 2 <= 8e6:
+        if least <= sizes["images"] * sizes["channels"] * sizes["side"] ** 2 <= most:
             return sizes
 
 
-def _over(
-    kind: str, forward: int, backward: int, mask_bytes: int = 0
-) -> Callable[[np.random.Generator], tuple[Point, ...]]:
+_Make = Callable[[np.random.Generator, _Range], tuple[Point, ...]]
+
+
+def _over(kind: str, forward: int, backward: int, mask_bytes: int = 0) -> _Make:
     """Return what draws both directions of a kind that goes over all E elements, moving so many times E."""
 
-    def make(random: np.random.Generator) -> tuple[Point, ...]:
-        geometry = _image(random)
+    def make(random: np.random.Generator, limits: _Range) -> tuple[Point, ...]:
+        geometry = _image(random, limits)
         elements = geometry["images"] * geometry["channels"] * geometry["side"] ** 2
         times = {FORWARD: forward, BACKWARD_DATA: backward}
         return tuple(
@@ -239,9 +287,10 @@ def _over(
     return make
 
 
-def _pool(random: np.random.Generator) -> Iterator[Point]:
+def _pool(random: np.random.Generator, limits: _Range) -> tuple[Point, ...]:
+    points = []
     for kind in ("max_pool", "average_pool"):
-        geometry = _image(random)
+        geometry = _image(random, limits)
         everywhere = kind == "average_pool" and random.random() < 0.5
         window = geometry["side"] if everywhere else int(random.choice([2, 3, 3]))
         stride = window if everywhere or window == 2 else int(random.choice([1, 2, 2]))
@@ -249,11 +298,12 @@ def _pool(random: np.random.Generator) -> Iterator[Point]:
         planes = geometry["images"] * geometry["channels"]
         read, written = planes * geometry["side"] ** 2, planes * out**2
         work = _traffic(read, read + written, 4 * written if kind == "max_pool" else 0)
-        for direction in (FORWARD, BACKWARD_DATA):
-            yield Point(kind, direction, work, geometry | {"window": window, "stride": stride})
+        geometry |= {"window": window, "stride": stride}
+        points += [Point(kind, direction, work, geometry) for direction in (FORWARD, BACKWARD_DATA)]
+    return tuple(points)
 
 
-def _softmax(random: np.random.Generator) -> tuple[Point, ...]:
+def _softmax(random: np.random.Generator, _limits: _Range) -> tuple[Point, ...]:
     geometry = {"images": _geometric(random, 1, 256), "classes": _geometric(random, 10, 4000)}
     elements = geometry["images"] * geometry["classes"]
     return tuple(
@@ -262,20 +312,21 @@ def _softmax(random: np.random.Generator) -> tuple[Point, ...]:
     )
 
 
-def _update(random: np.random.Generator) -> tuple[Point, ...]:
-    elements = _geometric(random, 64, 1 << 24)
+def _update(random: np.random.Generator, _limits: _Range) -> tuple[Point, ...]:
+    elements = _geometric(random, 64, 4e7)
     return (Point("update", UPDATE, _traffic(elements, 0, 20 * elements)),)
 
 
-_PASSES: tuple[Callable[[np.random.Generator], tuple[Point, ...]], ...] = (
-    _over("activation", 2, 3),
-    lambda random: tuple(_pool(random)),
-    _over("batch_norm", 3, 5),
-    _over("lrn", 3, 5),
-    _over("dropout", 2, 2, mask_bytes=1),
-    _over("add", 3, 3),
-    _over("concat", 2, 2),
-    _over("copy", 2, 0),
-    _softmax,
-    _update,
-)
+_PASSES: Mapping[_Make, _Range | None] = {
+    _over("activation", 2, 3): _LARGE,
+    _pool: _LARGE,
+    _over("batch_norm", 3, 5): _LARGE,
+    _over("lrn", 3, 5): _LARGE_COMPOSED,
+    _over("dropout", 2, 2, mask_bytes=1): None,
+    _over("add", 3, 3): _LARGE,
+    _over("concat", 2, 2): _LARGE,
+    _over("copy", 2, 0): _LARGE,
+    _softmax: None,
+    _update: None,
+}
+"""What draws the points of a kind, and what its large ones may be; None: there are none of their own."""

@@ -1,4 +1,4 @@
-"""Time one call: blocks of at least 2 ms, the median over blocks and their spread.
+"""Time one call: blocks of at least 2 ms, the median over blocks and their spread; fewer blocks of long calls.
 
 A result is dropped before the next call, whose memory then comes from the allocator's free list, as a training step's
 does once the first steps are over.
@@ -11,6 +11,7 @@ are recommended for training on CPUs.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import statistics
@@ -18,10 +19,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Call", "Timing", "keep_freed_memory", "summary", "time_call"]
+__all__ = ["Call", "Timing", "give_back_memory", "keep_freed_memory", "summary", "time_call"]
 
 LEAST_BLOCK_S = 2e-3
 BLOCKS = 5
+LONG_S = 0.01
+FEW_BLOCKS = 3
+"""Of calls longer than LONG_S [s]: they are disturbed less for their length, and cost the budget most."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt(3), as glibc numbers them."""
@@ -64,10 +68,21 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_TRIM_THRESHOLD, WITHOUT_LIMIT) and mallopt(_MMAP_THRESHOLD, WITHOUT_LIMIT))
 
 
+def give_back_memory() -> None:
+    """Let the allocator return what is free to the system, where it is glibc: pieces too small to be used again."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def time_call(call: Call, clock: Callable[[], float] = time.perf_counter, blocks: int = BLOCKS) -> Timing:
-    """Return the time of a call, after one call that is not timed and one that only sets the block's length."""
+    """Return the time of a call, after one call that is not timed and one that only sets the block's length.
+
+    The latter counts as a block where the call is long.
+    """
     call.run()
     once = max(_block(call, 1, clock), 1e-9)
+    if once >= LONG_S:
+        return summary([once, *(_block(call, 1, clock) for _ in range(FEW_BLOCKS - 1))])
     in_block = max(1, math.ceil(LEAST_BLOCK_S / once))
     if call.kept_bytes:
         in_block = max(1, min(in_block, MOST_KEPT_BYTES // call.kept_bytes))

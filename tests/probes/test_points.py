@@ -1,4 +1,6 @@
+import math
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -39,6 +41,23 @@ def test_operands_stay_below_two_gigabytes_together() -> None:
             assert min(height, width) >= 3
         if point.kind == "gemm":
             assert 4 * max(point.work[a] * point.work[b] for a, b in ("mn", "nk", "mk")) < 0.3e9
+
+
+def flop(work: Mapping[str, int]) -> int:
+    """Return the FLOP of a convolution, counted from its output."""
+    height, width = convolution_output(work)
+    written = work["images"] * work["out_c"] * height * width
+    return 2 * written * work["in_c"] // work["groups"] * work["k_h"] * work["k_w"]
+
+
+def test_calls_of_32_samples_of_resnet_lie_inside_the_design() -> None:
+    """Its largest 3 x 3 and strided 1 x 1 convolutions, the output of its first one, its first activation."""
+    convolutions = [point.work for point in POINTS if point.kind == "convolution"]
+    assert max(flop(w) for w in convolutions if (w["k_h"], w["k_w"], w["stride_h"]) == (3, 3, 1)) > 32 * 231e6
+    assert max(flop(w) for w in convolutions if (w["k_h"], w["k_w"], w["stride_h"]) == (1, 1, 2)) > 32 * 205e6
+    written = [w["images"] * w["out_c"] * math.prod(convolution_output(w)) for w in convolutions if w["in_c"] == 3]
+    for elements in (written, [point.work["elements"] for point in POINTS if point.kind == "activation"]):
+        assert max(elements) > 0.95 * 32 * 64 * 112**2
 
 
 def test_first_points_hold_every_kind() -> None:
