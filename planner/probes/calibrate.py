@@ -20,15 +20,16 @@ from planner.domain.arrays import check_positive
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
-from planner.probes.bench import DISTURBED, Bench, CpuBench, one_thread
+from planner.probes.bench import DISTURBED as MOST_SLOWER
+from planner.probes.bench import Bench, CpuBench, one_thread
 from planner.probes.machine import cpu_steal_s, describe_cpu
-from planner.probes.points import SEED, Point, designed_points
-from planner.probes.resume import Measured, append_measured, read_measured, start_file
+from planner.probes.points import DESIGN, SEED, Point, designed_points
+from planner.probes.resume import Earlier, Measured, append_measured, read_measured, start_file
 from planner.probes.steps import timed_steps
 from planner.probes.timing import Timing, keep_freed_memory
 from planner.probes.torch_package import import_torch
 
-__all__ = ["Measurement", "Progress", "measure_cpu", "measure_points"]
+__all__ = ["DISTURBED", "Measurement", "Progress", "measure_cpu", "measure_points"]
 
 STRETCH_S = 0.7
 QUIET_SHARE = 0.25
@@ -37,6 +38,16 @@ LARGEST_TIMES_BEFORE_STOP = 0.97
 STEPS_SHARE = 0.12
 """Of the budget, for training steps."""
 MOST_PASSES = 3
+DISTURBED = "warning_disturbed"
+"""Circumstance that says how much was measured while the machine was disturbed; absent where little was."""
+DISTURBED_NOTE = "measured while the machine was disturbed"
+LEAST_SHARE = 0.05
+"""Of convolutions and products, measured while the machine was disturbed: less does not matter to a fit."""
+KEPT = "freed memory kept"
+ALLOCATOR_WARNING = (
+    "measured with an allocator that keeps freed memory; training with the default of glibc can take up to 40 % more: "
+    "start it with MALLOC_MMAP_THRESHOLD_=2147483647 MALLOC_TRIM_THRESHOLD_=2147483647, or with jemalloc or tcmalloc"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +76,20 @@ def measure_cpu(
     *,
     resume: Path | None = None,
     progress: Callable[[Progress], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Measurement:
     """Return timed kernels and training steps of this CPU, on one pinned thread.
 
     Parameters
     ----------
     budget_s : float
-        Wall time to spend, loading PyTorch included [s].
+        Wall time to spend, loading PyTorch and the measuring of a run that is continued included [s].
     resume : Path, optional
-        File of partial samples: continued where circumstances agree; to be deleted by the caller once the fit is safe.
+        File of partial samples: continued where circumstances agree, else set aside; to be deleted by the caller once
+        the fit is safe.
     progress : callable, optional
+    say : callable, optional
+        Takes a sentence about what is continued or set aside.
 
     Raises
     ------
@@ -92,27 +107,25 @@ def measure_cpu(
     circumstances |= {
         "framework": f"pytorch {torch.__version__}",
         "threads": "1",
-        "allocator": "freed memory kept" if keep_freed_memory() else "as it is",
-        "design": str(SEED),
+        "allocator": KEPT if keep_freed_memory() else "as it is",
+        "design": DESIGN,
         "contained": "bias",
     }
-    steal = cpu_steal_s()
+    steal, earlier = cpu_steal_s(), _continued(resume, circumstances)
+    if say and earlier.note:
+        say(earlier.note)
     with one_thread():
         bench = CpuBench()
         for_points = max(budget_s * (1 - STEPS_SHARE) - (time.perf_counter() - start), 0.0)
-        samples = measure_points(
-            bench,
-            designed_points(),
-            for_points,
-            circumstances,
-            device=accelerator.name,
-            resume=resume,
-            progress=progress,
-        )
-        steps = timed_steps(bench, float(samples.circumstances["reference_s"]))
+        run = _Run(bench, designed_points(), for_points, earlier, resume=resume, progress=progress)
+        samples = run.samples(accelerator.name, circumstances)
+        left_s = budget_s - earlier.used_s - (time.perf_counter() - start)
+        steps = timed_steps(bench, float(samples.circumstances["reference_s"]), bench.clock() + left_s)
+    added = _warnings(samples, kept=circumstances["allocator"] == KEPT)
     after = cpu_steal_s()
     if steal is not None and after is not None:
-        samples = replace(samples, circumstances={**samples.circumstances, "steal_during_s": f"{after - steal:.2f}"})
+        added["steal_during_s"] = f"{after - steal:.2f}"
+    samples = replace(samples, circumstances={**samples.circumstances, **added})
     accelerator = _with_measured_peaks(accelerator, samples)
     return Measurement(samples, steps, accelerator, replace(node, accelerator=accelerator))
 
@@ -143,14 +156,18 @@ def measure_points(
         File of partial samples, to be deleted by the caller once it is done with them.
     progress : callable, optional
     """
-    lasting = {key: value for key, value in circumstances.items() if key not in PASSING}
-    run = _Run(bench, {point.name: point for point in points}, budget_s, resume, progress)
-    if resume:
-        run.measured = read_measured(resume, lasting)
-        start_file(resume, lasting, run.measured)
-    run.first_pass()
-    run.further_passes()
+    run = _Run(bench, points, budget_s, _continued(resume, circumstances), resume=resume, progress=progress)
     return run.samples(device, circumstances)
+
+
+def _continued(resume: Path | None, circumstances: Mapping[str, str]) -> Earlier:
+    """Return what an earlier run left; its file is open for more."""
+    if not resume:
+        return Earlier()
+    lasting = {key: value for key, value in circumstances.items() if key not in PASSING}
+    earlier = read_measured(resume, lasting)
+    start_file(resume, lasting, earlier.measured)
+    return earlier
 
 
 PASSING = frozenset({"load_average", "steal_s", "steal_during_s"})
@@ -163,15 +180,20 @@ class _Run:
     def __init__(
         self,
         bench: Bench,
-        points: Mapping[str, Point],
+        points: Sequence[Point],
         budget_s: float,
+        earlier: Earlier,
+        *,
         resume: Path | None,
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        self.bench, self.points, self.budget_s, self.resume, self.progress = bench, points, budget_s, resume, progress
-        self.measured: list[Measured] = []
-        self.start_s = bench.clock()
+        self.bench, self.budget_s, self.resume, self.progress = bench, budget_s, resume, progress
+        self.points = {point.name: point for point in points}
+        self.measured = list(earlier.measured)
+        self.start_s = bench.clock() - earlier.used_s
         self.random = np.random.default_rng(SEED)
+        self.first_pass()
+        self.further_passes()
 
     @property
     def elapsed_s(self) -> float:
@@ -187,7 +209,7 @@ class _Run:
 
     def quiet(self) -> dict[str, list[Measured]]:
         """Return the timings of every point outside of disturbed stretches."""
-        limit = DISTURBED * self.quiet_s() if self.measured else 0.0
+        limit = MOST_SLOWER * self.quiet_s() if self.measured else 0.0
         found: dict[str, list[Measured]] = {name: [] for name in self.points}
         for made in self.measured:
             if made.reference_s <= limit and made.name in found:
@@ -197,7 +219,9 @@ class _Run:
     def first_pass(self) -> None:
         """Measure every point that has no timing yet."""
         known = {made.name for made in self.measured}
-        self.measure([name for name in self.points if name not in known])
+        names = [name for name in self.points if name not in known]
+        if names and not (known and self.is_over):
+            self.measure(names)
 
     def further_passes(self) -> None:
         """Measure what was disturbed again, then the points with the fewest quiet timings, until time is up."""
@@ -224,7 +248,8 @@ class _Run:
 
     def note(self, stretch: Sequence[tuple[str, Timing]], reference_s: float) -> None:
         """Keep a stretch, in the file too, and tell how far the run is."""
-        made = [Measured(name, t.time_s, t.spread_s, t.repeats, reference_s) for name, t in stretch]
+        used_s = self.elapsed_s
+        made = [Measured(name, t.time_s, t.spread_s, t.repeats, reference_s, used_s) for name, t in stretch]
         self.measured += made
         if self.resume:
             append_measured(self.resume, made)
@@ -255,10 +280,24 @@ class _Run:
                     "time_s": statistics.median(made.time_s for made in timings),
                     "spread_s": statistics.median(made.spread_s for made in timings),
                     "repeats": sum(made.repeats for made in timings),
-                    "notes": "" if quiet else "measured while the machine was disturbed",
+                    "notes": "" if quiet else DISTURBED_NOTE,
                 }
             )
         return Samples.from_rows(rows, {**circumstances, "reference_s": f"{self.quiet_s():.6g}"})
+
+
+def _warnings(samples: Samples, *, kept: bool) -> dict[str, str]:
+    """Return what whoever uses the calibration must know, as circumstances of the samples."""
+    found = {"warning_allocator": ALLOCATOR_WARNING} if kept else {}
+    products = np.isin(samples.text["kind"], ("convolution", "gemm"))
+    disturbed = (samples.text["notes"] == DISTURBED_NOTE) & products
+    share = float(disturbed.sum() / max(products.sum(), 1))
+    if share >= LEAST_SHARE:
+        found[DISTURBED] = (
+            f"{share:.0%} of the convolutions and products were measured while the machine was disturbed; "
+            "run it again when it is quiet"
+        )
+    return found
 
 
 LARGE_COPY_ELEMENTS = 1 << 21

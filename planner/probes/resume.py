@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,32 +10,82 @@ from pathlib import Path
 
 from planner.errors import OutputError
 
-__all__ = ["Measured", "append_measured", "read_measured", "start_file"]
+__all__ = ["Earlier", "Measured", "append_measured", "read_measured", "start_file"]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One timing of a point; ``reference_s``: the slower of the reference timings before and after it."""
+    """One timing of a point.
+
+    ``reference_s``: the slower of the reference timings before and after it; ``used_s``: what the run, with those
+    before that it continues, had used of its budget by then.
+    """
 
     name: str
     time_s: float
     spread_s: float
     repeats: int
     reference_s: float
+    used_s: float
 
 
-def read_measured(path: Path, circumstances: Mapping[str, str]) -> list[Measured]:
-    """Return what an earlier run left; nothing where there is no file or it was made under other circumstances.
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What an earlier run left, and a sentence about it for the user; empty: there was nothing."""
 
-    A last line that was cut off is left out.
+    measured: tuple[Measured, ...] = ()
+    note: str = ""
+
+    @property
+    def used_s(self) -> float:
+        """Seconds of the budget that it used."""
+        return max((made.used_s for made in self.measured), default=0.0)
+
+
+def read_measured(path: Path, circumstances: Mapping[str, str]) -> Earlier:
+    """Return what an earlier run left under the same circumstances; a last line that was cut off is left out.
+
+    A file of other circumstances, or that is no such file, is set aside: renamed, never lost.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be read or renamed.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-    if not lines or _parsed(lines[0]) != dict(circumstances):
-        return []
-    return [made for made in map(_measured, lines[1:]) if made is not None]
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return Earlier()
+    except OSError as error:
+        raise OutputError(f"the file of partial samples must be readable, got {path}: {error.strerror}") from error
+    if not lines:
+        return Earlier()
+    known = _parsed(lines[0])
+    if known != dict(circumstances):
+        return Earlier(note=_set_aside(path, _why_other(known, circumstances)))
+    measured = tuple(made for made in map(_measured, lines[1:]) if made is not None)
+    used_s = Earlier(measured).used_s
+    points = len({made.name for made in measured})
+    return Earlier(measured, f"continuing from {path}: {points} points, {used_s:.0f} s used" if measured else "")
+
+
+def _why_other(known: object, circumstances: Mapping[str, str]) -> str:
+    if not isinstance(known, dict):
+        return "which does not hold measurements of this program"
+    keys = sorted({*known, *circumstances})
+    key = next(key for key in keys if known.get(key) != circumstances.get(key))
+    return f"which was measured under other circumstances ({key} {known.get(key)!r}, now {circumstances.get(key)!r})"
+
+
+def _set_aside(path: Path, why: str) -> str:
+    """Rename a file to the first name that is free, and say so."""
+    names = (path.with_name(f"{path.name}.old{'' if at == 1 else f'-{at}'}") for at in itertools.count(1))
+    aside = next(name for name in names if not name.exists())
+    try:
+        path.rename(aside)
+    except OSError as error:
+        raise OutputError(f"{path}, {why}, must be renamed to {aside.name}, got {error.strerror}") from error
+    return f"starting anew: {path}, {why}, is now {aside.name}"
 
 
 def start_file(path: Path, circumstances: Mapping[str, str], kept: Sequence[Measured]) -> None:
@@ -50,7 +101,7 @@ def start_file(path: Path, circumstances: Mapping[str, str], kept: Sequence[Meas
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
-        raise OutputError(f"the file of partial samples must be writable, got {error}") from error
+        raise OutputError(f"the file of partial samples must be writable, got {path}: {error.strerror}") from error
 
 
 def append_measured(path: Path, measured: Sequence[Measured]) -> None:
@@ -70,4 +121,5 @@ def _measured(line: str) -> Measured | None:
     fields = _parsed(line)
     if not isinstance(fields, dict) or set(fields) != set(Measured.__slots__):
         return None
-    return Measured(**fields)
+    numbers = [fields[name] for name in Measured.__slots__ if name != "name"]
+    return Measured(**fields) if all(isinstance(number, int | float) for number in numbers) else None

@@ -26,15 +26,18 @@ def probe_networks() -> tuple[Network, ...]:
     )
 
 
-def timed_steps(bench: Bench, quiet_s: float) -> tuple[TimedStep, ...]:
+def timed_steps(bench: Bench, quiet_s: float, until_s: float) -> tuple[TimedStep, ...]:
     """Return the time of a gradient computation of every probe network at every sub-batch of SUB_BATCHES.
 
-    Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says are left out.
+    Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says are left out, and
+    those that could not be begun before the bench's clock shows ``until_s`` [s].
     """
-    steps = []
+    steps: list[TimedStep] = []
     for network in probe_networks():
         module = build_module(network)
         for sub_batch in SUB_BATCHES:
+            if bench.clock() >= until_s:
+                return tuple(steps)
             measure = partial(gradient_time, module, network, sub_batch, REPEATS)
             timing = undisturbed(measure, bench, quiet_s)
             if timing:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 from planner.errors import MissingPackageError
 
-__all__ = ["import_torch"]
+__all__ = ["check_torch", "import_torch"]
+
+MISSING = "measuring must be done with PyTorch, got no package torch; pip install 'epoch-planner[torch]'"
+
+
+def check_torch() -> None:
+    """Raise MissingPackageError where PyTorch is not installed, without the seconds that importing it takes."""
+    if find_spec("torch") is None:
+        raise MissingPackageError(MISSING)
 
 
 def import_torch() -> Any:
@@ -14,7 +23,5 @@ def import_torch() -> Any:
     try:
         import torch  # noqa: PLC0415 - heavy, and optional
     except ImportError as error:
-        raise MissingPackageError(
-            "measuring must be done with PyTorch, got no package torch; pip install 'epoch-planner[torch]'"
-        ) from error
+        raise MissingPackageError(MISSING) from error
     return torch

@@ -11,6 +11,8 @@ from planner.errors import MissingPackageError, ParameterError
 from planner.probes import calibrate
 from planner.probes.calibrate import Progress, measure_points
 from planner.probes.points import Point
+from planner.probes.resume import read_measured
+from planner.probes.steps import timed_steps
 from planner.probes.timing import Timing
 
 CIRCUMSTANCES = {"cpu_model": "test", "load_average": "0.1"}
@@ -108,9 +110,32 @@ def test_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert 50 <= len(kept) <= 60
     second = FakeBench()
     later = {**CIRCUMSTANCES, "load_average": "7.0"}
-    samples = measure_points(second, POINTS, 0.11 * (100 - len(kept)), later, resume=file)
+    samples = measure_points(second, POINTS, 11.0, later, resume=file)
     assert samples.size == len(POINTS)
     assert not kept & set(second.timed[: 100 - len(kept)])
+
+
+def test_time_of_an_earlier_run_counts_against_the_budget(tmp_path: Path) -> None:
+    file = tmp_path / "here.jsonl"
+    first = FakeBench(stop_after=60)
+    with pytest.raises(KeyboardInterrupt):
+        measure_points(first, POINTS, 15.0, CIRCUMSTANCES, resume=file)
+    second = FakeBench()
+    measure_points(second, POINTS, 15.0, CIRCUMSTANCES, resume=file)
+    assert 0.9 * 15 <= first.now + second.now <= 1.1 * 15
+    third = FakeBench()
+    assert measure_points(third, POINTS, 15.0, CIRCUMSTANCES, resume=file).size == len(POINTS)
+    assert third.timed == []
+
+
+def test_used_up_budget_measures_no_more_and_a_larger_one_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "here.jsonl"
+    before = measure_points(FakeBench(), POINTS, 3.0, CIRCUMSTANCES, resume=file)
+    bench = FakeBench()
+    assert measure_points(bench, POINTS, 3.0, CIRCUMSTANCES, resume=file).size == before.size
+    assert bench.timed == []
+    assert measure_points(bench, POINTS, 11.0, CIRCUMSTANCES, resume=file).size == len(POINTS)
+    assert bench.now < 9
 
 
 def test_other_circumstances_begin_anew(tmp_path: Path) -> None:
@@ -121,19 +146,40 @@ def test_other_circumstances_begin_anew(tmp_path: Path) -> None:
     assert samples.size == len(set(bench.timed))
 
 
+@pytest.mark.parametrize("text", ["garbage\n", "[1]\n", '{"cpu_model": "another"}\n', "\xff\xfe"])
+def test_file_of_something_else_is_set_aside_and_said(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "here.jsonl"
+    for place in ("here.jsonl.old", "here.jsonl.old-2"):
+        file.write_text(text, encoding="latin-1")
+        earlier = read_measured(file, {"cpu_model": "test"})
+        assert (earlier.measured, earlier.used_s) == ((), 0.0)
+        assert earlier.note.startswith(f"starting anew: {file}, which ")
+        assert earlier.note.endswith(f"is now {place}")
+        assert (tmp_path / place).read_text(encoding="latin-1") == text
+        assert not file.exists()
+
+
+def test_what_is_continued_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "here.jsonl"
+    measure_points(FakeBench(), POINTS, 11.0, CIRCUMSTANCES, resume=file)
+    earlier = read_measured(file, {"cpu_model": "test"})
+    assert earlier.note == f"continuing from {file}: 100 points, 11 s used"
+    assert read_measured(tmp_path / "none.jsonl", {}).note == ""
+
+
 def test_cut_off_and_foreign_lines_are_left_out(tmp_path: Path) -> None:
     file = tmp_path / "here.jsonl"
     measure_points(FakeBench(), POINTS, 11.0, CIRCUMSTANCES, resume=file)
     text = file.read_text()
     file.write_text(text[:-20] + "\n[1]\n")
     bench = FakeBench()
-    measure_points(bench, POINTS, 0.2, CIRCUMSTANCES, resume=file)
+    measure_points(bench, POINTS, 11.0, CIRCUMSTANCES, resume=file)
     assert len(bench.timed) <= 8
 
 
 def test_run_on_this_cpu_keeps_its_file_and_measures_peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "CpuBench", FakeBench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda _bench, _quiet_s: ())
+    monkeypatch.setattr(calibrate, "timed_steps", lambda _bench, _quiet_s, _until_s: ())
     affinity = os.sched_getaffinity(0)
     file = tmp_path / "here.jsonl"
     measurement = calibrate.measure_cpu(160.0, resume=file)
@@ -143,6 +189,24 @@ def test_run_on_this_cpu_keeps_its_file_and_measures_peaks(tmp_path: Path, monke
     assert measurement.node.accelerator == measurement.accelerator
     assert {"framework", "threads", "allocator"} <= set(measurement.samples.circumstances)
     assert set(measurement.samples.text["device"].tolist()) == {measurement.accelerator.name}
+
+
+@pytest.mark.parametrize("slow", [(0.0, 0.0), (60.0, 1e9)])
+def test_run_on_this_cpu_warns_of_the_allocator_and_of_disturbances(
+    slow: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate, "CpuBench", lambda: FakeBench(slow=slow))
+    monkeypatch.setattr(calibrate, "timed_steps", lambda _bench, _quiet_s, _until_s: ())
+    circumstances = calibrate.measure_cpu(140.0).samples.circumstances
+    kept = circumstances["allocator"] == "freed memory kept"
+    assert ("MALLOC_TRIM_THRESHOLD_=" in circumstances.get("warning_allocator", "")) == kept
+    warning = circumstances.get(calibrate.DISTURBED, "")
+    assert bool(warning) == (slow[1] > 0)
+    assert not warning or (5 <= int(warning.partition("%")[0]) <= 90 and "run it again" in warning)
+
+
+def test_steps_stop_when_the_budget_is_used_up() -> None:
+    assert timed_steps(FakeBench(), 1.0, 0.0) == ()
 
 
 def test_interrupted_run_on_this_cpu_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
