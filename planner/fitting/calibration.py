@@ -17,7 +17,7 @@ from planner.fitting.overheads import fit_overheads
 __all__ = ["Provenance", "fit_calibration"]
 
 WARNING = "warning"
-"""Circumstance of samples that becomes a warning of the calibration."""
+"""Circumstances of samples named so, or named so and more, become warnings of the calibration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Provenance:
     """Where samples come from: origin and source of the figures, date, the cluster of collectives, circumstances.
 
     What is left empty is taken from the circumstances of the samples (keys ``origin``, ``source``, ``date``,
-    ``cluster``; the others are the environment, but ``warning``, a sentence for whoever uses the calibration); the
-    origin is else ``measured``.
+    ``cluster``; the others are the environment, but those that begin with ``warning``, sentences for whoever uses the
+    calibration); the origin is else ``measured``.
     """
 
     origin: str = ""
@@ -93,12 +93,12 @@ def fit_calibration(
         provenance.date,
         provenance.environment,
         tuple(sorted({str(group) for group in samples.text["group"] if group})),
-        _warnings(samples.circumstances.get(WARNING, ""), kernels.missing + few, len(kernels.rejected), samples.size),
+        _warnings(samples, kernels.missing + few, len(kernels.rejected)),
     )
 
 
 def _completed(given: Provenance, circumstances: Mapping[str, str]) -> Provenance:
-    rest = {key: value for key, value in circumstances.items() if key != WARNING}
+    rest = {key: value for key, value in circumstances.items() if not key.startswith(WARNING)}
     origin, source, date, cluster = (rest.pop(key, "") for key in ("origin", "source", "date", "cluster"))
     return Provenance(
         given.origin or origin or "measured",
@@ -109,7 +109,7 @@ def _completed(given: Provenance, circumstances: Mapping[str, str]) -> Provenanc
     )
 
 
-def _warnings(given: str, missing: tuple[str, ...], rejected: int, size: int) -> tuple[str, ...]:
-    stated = (given,) if given else ()
-    dropped = (f"{rejected} of {size} rows rejected",) if rejected else ()
-    return (*stated, *(f"not fitted: {sentence}" for sentence in missing), *dropped)
+def _warnings(samples: Samples, missing: tuple[str, ...], rejected: int) -> tuple[str, ...]:
+    stated = (samples.circumstances[key] for key in sorted(samples.circumstances) if key.startswith(WARNING))
+    dropped = (f"{rejected} of {samples.size} rows rejected",) if rejected else ()
+    return (*filter(None, stated), *(f"not fitted: {sentence}" for sentence in missing), *dropped)

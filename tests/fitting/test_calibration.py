@@ -30,9 +30,10 @@ def test_calibration_says_what_it_saw_and_what_it_left_out() -> None:
 
 
 def test_warning_of_the_samples_comes_first() -> None:
-    samples = Samples.from_rows(list(ROWS), {"warning": "mind the cold", "threads": "1"})
+    circumstances = {"warning_more": "and the wet", "warning": "mind the cold", "threads": "1"}
+    samples = Samples.from_rows(list(ROWS), circumstances)
     calibration = fit_calibration(samples, "mine", GPU, NODE)
-    assert calibration.warnings == ("mind the cold", "1 of 5 rows rejected")
+    assert calibration.warnings == ("mind the cold", "and the wet", "1 of 5 rows rejected")
     assert calibration.environment == {"threads": "1"}
 
 
