@@ -25,6 +25,8 @@ OWN_REGIME = ("im2col", "col2im", "update", "softmax")
 CPU_TERMS = {"convolution": "cpu.convolution", "gemm": "cpu.product"}
 CLEARLY, CLEARLY_RELATIVE = 0.02, 0.1
 """A term of lower preference must be better by both: 2 points, and a tenth of the error; less is noise."""
+POOR = 0.4
+"""Held-out error above which an entry is called poor."""
 TILES_AND_SHAPES = ((128.0, 64.0), (128.0, 128.0, 256.0, 128.0, 64.0, 64.0))
 
 
@@ -82,7 +84,7 @@ def fit_kernels(
             continue
         own = "; ".join(sorted({str(name) for name in rows.text["source"] if name})) or source
         best = preferred(_candidates(key, rows, accelerator, estimator))
-        entries.append(replace(best, origin=origin, source=own, notes=_notes(rows)))
+        entries.append(replace(best, origin=origin, source=own, notes=_notes(rows, best)))
     entries += _contained(samples.circumstances.get("contained", "").split(), origin, source)
     return FittedKernels(tuple(entries), tuple(missing), rejected)
 
@@ -183,6 +185,9 @@ def _peaks(precision: str, accelerator: Accelerator | None) -> dict[str, float]:
     return peaks | ({"peak_flop_per_s": rate} if rate else {})
 
 
-def _notes(rows: Samples) -> str:
-    """Return the notes that the rows carry, each once."""
-    return "; ".join(dict.fromkeys(str(note) for note in rows.text["notes"].tolist() if note))
+def _notes(rows: Samples, entry: Entry) -> str:
+    """Return the notes that the rows carry, each once, behind a word about an entry that predicts badly."""
+    poor = f"poor: {_error(entry):.0%} off on rows left out" if POOR < _error(entry) < np.inf else ""
+    if poor and entry.kind == POINTWISE:
+        poor += "; serves only kinds without an entry of their own"
+    return "; ".join(filter(None, dict.fromkeys([poor, *map(str, rows.text["notes"].tolist())])))

@@ -105,6 +105,18 @@ def test_traffic_kinds_share_an_entry_and_serve_any_precision() -> None:
     assert fitted.missing == ("bias forward any: 1 rows, 3 needed",)
 
 
+def test_an_entry_that_predicts_badly_is_called_poor() -> None:
+    """Two kinds of very different cost: each is known well, what they share is not."""
+    sizes = [2**at for at in range(8, 20)]
+    rows = [traffic("add", n, 1e-10 * n) for n in sizes] + [traffic("lrn", 3 * n, 1e-8 * n) for n in sizes]
+    fitted = fit(rows)
+    for entry in fitted.entries:
+        assert entry.notes.startswith("poor: ") == (entry.kind == "pointwise")
+    assert only(fitted, "pointwise").notes.endswith(
+        "% off on rows left out; serves only kinds without an entry of their own"
+    )
+
+
 def test_rows_that_cannot_be_right_are_rejected_and_listed() -> None:
     rows = products(12)
     bad = [gemm(8, 8, 8, time) for time in (0.0, -1.0, np.nan, np.inf)] + [gemm(0, 8, 8), {"kind": "fft", "time_s": 1}]
