@@ -11,18 +11,19 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.measure import check_device, measured
+from planner.cli.measure import check_complete, check_device, check_writable, measured
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import budget
 from planner.cli.streams import note
 from planner.cli.values import Values, from_options
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Node
-from planner.errors import OutputError, ParameterError, UsageError
+from planner.errors import CoverageError, OutputError, ParameterError, UsageError
 from planner.fitting.calibration import Provenance, fit_calibration
 from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.formats.documents import write_file
 from planner.formats.samples import read_sample_files
+from planner.probes.calibrate import DISTURBED, Measurement
 from planner.report.show import fit_view
 
 __all__ = ["Target", "fitted_from_files", "fitted_here", "run", "target_of"]
@@ -46,6 +47,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     _check_supported(values)
     now = datetime.now().astimezone()
     target = target_of(values, now)
+    check_writable("the calibration", target.path)
     if "samples" in values:
         calibration = fitted_from_files(Path(values["samples"].value), target.name)
     else:
@@ -79,6 +81,8 @@ def target_of(values: Values, now: datetime) -> Target:
     name = values["name"].value if "name" in values else _default_name(values)
     if not _NAME.fullmatch(name):
         raise ParameterError("--name", "letters, digits and . _ + -", name)
+    if name in catalog.names("calibrations"):
+        raise ParameterError("--name", "a name of your own", name, "a bundled calibration has this one")
     if out is not None:
         return Target(name, out, out.with_name(f"{out.name}.partial"), force)
     folder = catalog.own_calibrations_folder()
@@ -91,6 +95,9 @@ def _output(values: Values) -> Path | None:
     path = Path(values["out"].value)
     if path.is_dir() or not path.parent.is_dir():
         raise OutputError(f"--out must be a file in a folder that exists, got {str(path)!r}")
+    if path.suffix != ".json":
+        named = path.with_suffix(".json")
+        raise OutputError(f"--out must be a file whose name ends in .json, got {str(path)!r}; use {str(named)!r}")
     if path.exists() and "force" not in values:
         raise OutputError(f"--out must be a new file, got {str(path)!r}, which exists; use --force to replace it")
     return path
@@ -127,8 +134,21 @@ def fitted_here(values: Values, target: Target, date: str) -> Calibration:
     try:
         made = measured(budget_s, target.partial)
         provenance = Provenance(source=f"this machine: {made.accelerator.name}", date=date)
-        return fit_calibration(made.samples, target.name, made.accelerator, made.node, provenance, steps=made.steps)
+        if DISTURBED in made.samples.circumstances:
+            note(made.samples.circumstances[DISTURBED])
+        calibration = _fitted(made, target.name, provenance, budget_s)
     except KeyboardInterrupt:
         if target.partial.exists():
             note(f"what was measured so far is kept in {target.partial}; the same command goes on from there")
         raise
+    return calibration
+
+
+def _fitted(made: Measurement, name: str, provenance: Provenance, budget_s: float) -> Calibration:
+    """Return the calibration; refuse one that would serve no bundled network, and name the budget that suffices."""
+    try:
+        calibration = fit_calibration(made.samples, name, made.accelerator, made.node, provenance, steps=made.steps)
+    except CoverageError:
+        calibration = Calibration(name, made.accelerator.name, ())
+    check_complete(calibration, budget_s)
+    return calibration

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from planner.cli.streams import note
-from planner.errors import MissingPackageError, ParameterError
-from planner.probes.calibrate import Measurement, Progress, measure_cpu
-from planner.probes.torch_package import import_torch
-from planner.report.printing import console
+import numpy as np
 
-__all__ = ["check_device", "measured"]
+from planner.cli.options import OPTIONS
+from planner.cli.parsing import budget
+from planner.cli.streams import note
+from planner.domain.calibration import Calibration
+from planner.domain.kernels import DIRECTIONS
+from planner.errors import CoverageError, MissingPackageError, OutputError, ParameterError
+from planner.networks.zoo import build, zoo_names
+from planner.probes.calibrate import Measurement, Progress, measure_cpu
+from planner.probes.torch_package import check_torch, import_torch
+from planner.report.printing import console
+from planner.workload.lowering import lower
+
+__all__ = ["check_complete", "check_device", "check_writable", "measured", "needed_kernels"]
+
+MOST_NAMES = 4
+"""Kernels that a sentence names."""
 
 
 def check_device(device: str) -> None:
@@ -27,10 +39,53 @@ def check_device(device: str) -> None:
     raise ParameterError("--device", "cpu, the only device that can be measured yet", device)
 
 
+def check_writable(what: str, path: Path) -> None:
+    """Refuse a path whose folder, or the nearest one above that exists, cannot be written; nothing is left there."""
+    folder = next((above for above in path.absolute().parents if above.exists()), path.parent)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OutputError(f"{what} must be in a folder that can be written, got {folder}: {error.strerror}") from error
+
+
 def measured(budget_s: float, partial: Path) -> Measurement:
     """Return the measurements of this CPU, going on from ``partial`` where it holds some."""
+    check_torch()
+    check_writable("what is measured", partial)
     with _progress(budget_s) as progress:
-        return measure_cpu(budget_s, resume=partial, progress=progress)
+        return measure_cpu(budget_s, resume=partial, progress=progress, say=note)
+
+
+def check_complete(calibration: Calibration, budget_s: float) -> None:
+    """Refuse a calibration without every kernel of the bundled networks: it would serve none of them.
+
+    Raises
+    ------
+    CoverageError
+        Names what is missing, and the budget that suffices.
+    """
+    fitted = {
+        (one.kind, way) for one in calibration.entries for way in ((one.direction,) if one.direction else DIRECTIONS)
+    }
+    missing = [" ".join(pair).replace("_", " ") for pair in needed_kernels() if pair not in fitted]
+    if not missing:
+        return
+    default_s = budget("--budget", OPTIONS["budget"].default)
+    enough_s = default_s if budget_s < default_s else 2 * budget_s
+    shown = ", ".join(missing[:MOST_NAMES])
+    more = f" and {len(missing) - MOST_NAMES} more" if missing[MOST_NAMES:] else ""
+    raise CoverageError(
+        f"a calibration must hold every kernel of the bundled networks, got too few timings of {shown}{more}; "
+        f"what was measured is kept, and the same command with --budget {enough_s:.0f}s goes on from there"
+    )
+
+
+def needed_kernels() -> tuple[tuple[str, str], ...]:
+    """Return kind and direction of every kernel that a bundled network calls, products first."""
+    one = np.ones(1, dtype=np.int64)
+    pairs = {(calls.kind, calls.direction) for name in zoo_names() for calls in lower(build(name, {}), one)}
+    return tuple(sorted(pairs, key=lambda pair: (pair[0] not in ("convolution", "gemm"), pair)))
 
 
 @contextmanager

@@ -52,14 +52,16 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Replace the measuring loop; return the list of budgets that it was called with."""
     budgets: list[float] = []
 
-    def measured(budget_s: float, *, resume: Path, progress: object) -> Measurement:
+    def measured(budget_s: float, *, resume: Path, progress: object, say: object) -> Measurement:
         assert callable(progress)
+        assert callable(say)
         resume.parent.mkdir(parents=True, exist_ok=True)
         resume.write_text("measured")
         budgets.append(budget_s)
         return Measurement(made_samples(CPU.name), (), CPU, Node(1, CPU))
 
     monkeypatch.setattr(measure, "measure_cpu", measured)
+    monkeypatch.setattr(measure, "needed_kernels", lambda: (("copy", "forward"),))
     return budgets
 
 
@@ -93,6 +95,80 @@ def test_an_output_that_cannot_be_is_refused_before_measuring(path: str, run: Ru
     assert (code, out) == (2, "")
     assert err.startswith("planner: --out must be a file in a folder that exists, got ")
     assert measuring == []
+
+
+@pytest.mark.parametrize("path", ["fit.toml", "fit.txt", "fit"])
+def test_an_output_of_another_suffix_is_refused(path: str, run: Run, folder: str, measuring: list[float]) -> None:
+    sentence = f"planner: --out must be a file whose name ends in .json, got {path!r}; use 'fit.json'\n"
+    assert run("calibrate", "--out", path) == (2, "", sentence)
+    assert run("calibrate", "--samples", folder, "--out", path) == (2, "", sentence)
+    assert measuring == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_measuring(
+    run: Run, measuring: list[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Path("file").write_text("mine")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    code, out, err = run("calibrate")
+    assert (code, out, measuring) == (2, "", [])
+    assert (
+        err
+        == f"planner: the calibration must be in a folder that can be written, got {tmp_path}/file: Not a directory\n"
+    )
+
+
+def test_missing_torch_is_said_before_anything_else(
+    run: Run, measuring: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, out, err = run("calibrate")
+    assert (code, out, measuring) == (2, "", [])
+    assert err.startswith("planner: measuring must be done with PyTorch, got no package torch; pip install")
+
+
+def test_a_bundled_name_is_refused(run: Run, folder: str, measuring: list[float]) -> None:
+    sentence = "planner: --name must be a name of your own, got 'tsubame-kfc'; a bundled calibration has this one\n"
+    assert run("calibrate", "--name", "tsubame-kfc") == (2, "", sentence)
+    assert run("calibrate", "--samples", folder, "--out", "tsubame-kfc.json") == (2, "", sentence)
+    assert measuring == []
+
+
+@pytest.mark.parametrize(("budget", "enough"), [("1s", "50s"), ("60s", "120s")])
+def test_too_few_kernels_are_exit_5_and_kept_for_resuming(
+    budget: str, enough: str, run: Run, measuring: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "needed_kernels", lambda: (("convolution", "backward_data"), ("copy", "forward")))
+    code, out, err = run("calibrate", "--budget", budget)
+    assert (code, out, len(measuring)) == (5, "", 1)
+    assert "too few timings of convolution backward data; what was measured is kept" in err
+    assert err.endswith(f"the same command with --budget {enough} goes on from there\n")
+    folder = catalog.own_calibrations_folder()
+    assert not folder.exists()
+    assert (folder.parent / "partial" / "local.jsonl").read_text() == "measured"
+
+
+def test_kernels_of_the_bundled_networks_are_needed() -> None:
+    needed = measure.needed_kernels()
+    assert {kind for kind, _ in needed[:6]} == {"convolution", "gemm"}
+    assert {("update", "update"), ("batch_norm", "backward_data"), ("lrn", "forward")} <= set(needed)
+
+
+@pytest.mark.usefixtures("measuring")
+def test_a_disturbed_machine_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = "12% of the convolutions and products were measured while the machine was disturbed"
+
+    def disturbed(_budget_s: float, **_named: object) -> Measurement:
+        samples = made_samples(CPU.name)
+        circumstances = {**samples.circumstances, "warning_disturbed": sentence}
+        return Measurement(replace(samples, circumstances=circumstances), (), CPU, Node(1, CPU))
+
+    monkeypatch.setattr(measure, "measure_cpu", disturbed)
+    code, out, err = run("calibrate", "--out", "fit.json")
+    assert code == 0
+    assert f"planner: {sentence}\n" in err
+    assert read_calibration("fit.json").warnings == (sentence,)
+    assert "disturbed" in out
 
 
 def test_measuring_writes_a_stamped_file_that_suggest_finds(run: Run, measuring: list[float]) -> None:
@@ -131,8 +207,9 @@ def test_an_interrupt_while_fitting_keeps_the_measurements(
 
 
 def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_budget_s: float, *, resume: Path, progress: object) -> Measurement:
+    def interrupted(_budget_s: float, *, resume: Path, progress: object, say: object) -> Measurement:
         assert callable(progress)
+        assert callable(say)
         resume.write_text("partial")
         raise KeyboardInterrupt
 
