@@ -83,6 +83,7 @@ class Messages:
         self._stride = sources.cluster.node.gpus + 1
         self.prefix_s = np.zeros((0, self.buffer_bytes.size))
         self.index = Index(np.zeros(0, dtype=np.int64))
+        self._gradients: dict[tuple[int, int, int], tuple[FloatArray, float]] = {}
 
     @property
     def source(self) -> Source:
@@ -116,7 +117,11 @@ class Messages:
 
     def gradient(self, nodes: int, gpus_per_node: int, messages: int) -> tuple[FloatArray, float]:
         """Return the derivatives of the first messages by the entry's coefficients, and their sum [s]."""
-        return all_reduce_gradient(self.source.entry, self.buffer_bytes[:messages], self._group(nodes, gpus_per_node))
+        key = (nodes, gpus_per_node, messages)
+        if key not in self._gradients:  # plans that differ in sub-batch alone share it
+            group = self._group(nodes, gpus_per_node)
+            self._gradients[key] = all_reduce_gradient(self.source.entry, self.buffer_bytes[:messages], group)
+        return self._gradients[key]
 
     def _group(self, nodes: int, gpus_per_node: int) -> Groups:
         return groups_of(self._sources, np.array([nodes]), np.array([gpus_per_node]))
