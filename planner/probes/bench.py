@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import statistics
 import time
@@ -71,7 +72,13 @@ class CpuBench:
 
 
 def undisturbed(
-    measure: Callable[[], Result], bench: Bench, quiet_s: float, tries: int = 3, pause_s: float = 0.0
+    measure: Callable[[], Result],
+    bench: Bench,
+    quiet_s: float,
+    *,
+    tries: int = 3,
+    pause_s: float = 0.0,
+    until_s: float = math.inf,
 ) -> Result | None:
     """Return what ``measure`` gives while the machine is as quiet as ``quiet_s`` says; None if it never is.
 
@@ -84,10 +91,14 @@ def undisturbed(
     tries : int
     pause_s : float
         What is waited after a disturbed try [s].
+    until_s : float
+        What the bench's clock may show when a try begins [s].
     """
     for attempt in range(tries):
         if attempt:
             time.sleep(pause_s)
+        if bench.clock() >= until_s:
+            return None
         before = bench.reference()
         result = measure()
         if max(before, bench.reference()) <= DISTURBED * quiet_s:

@@ -36,10 +36,8 @@ def timed_steps(bench: Bench, quiet_s: float, until_s: float) -> tuple[TimedStep
     for network in probe_networks():
         module = build_module(network)
         for sub_batch in SUB_BATCHES:
-            if bench.clock() >= until_s:
-                return tuple(steps)
             measure = partial(gradient_time, module, network, sub_batch, REPEATS)
-            timing = undisturbed(measure, bench, quiet_s)
+            timing = undisturbed(measure, bench, quiet_s, until_s=until_s)
             if timing:
                 steps.append(TimedStep(network, sub_batch, timing.time_s, timing.spread_s))
     return tuple(steps)

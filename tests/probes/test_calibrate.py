@@ -9,6 +9,7 @@ import pytest
 from planner.domain.kernels import FORWARD
 from planner.errors import MissingPackageError, ParameterError
 from planner.probes import calibrate
+from planner.probes.bench import undisturbed
 from planner.probes.calibrate import Progress, measure_points
 from planner.probes.points import Point
 from planner.probes.resume import read_measured
@@ -207,6 +208,9 @@ def test_run_on_this_cpu_warns_of_the_allocator_and_of_disturbances(
 
 def test_steps_stop_when_the_budget_is_used_up() -> None:
     assert timed_steps(FakeBench(), 1.0, 0.0) == ()
+    bench, tries = FakeBench(slow=(0.0, 1e9)), []
+    assert undisturbed(lambda: tries.append(1), bench, REFERENCE_S, tries=10**6, until_s=1.0) is None
+    assert 1 < len(tries) < 1 / REFERENCE_S
 
 
 def test_interrupted_run_on_this_cpu_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
