@@ -25,7 +25,7 @@ from planner.probes.modules import build_module, gradient_time
 from planner.steps.predict import Evaluator
 
 NETWORKS = ("resnet34", "googlenet")
-SUB_BATCHES = (1, 2, 4)
+SUB_BATCHES = (1, 4, 16)
 LARGEST_MEAN_ERROR = 0.12
 BUDGET_S = 50.0
 LONGEST_CALIBRATION_S = 60.0
