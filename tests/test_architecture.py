@@ -165,6 +165,12 @@ def test_no_circle_of_imports() -> None:
     assert cycles(FILES) == []
 
 
+def test_tests_and_scripts_stay_short() -> None:
+    checkout = Path(__file__).parent.parent
+    others = [path for folder in ("tests", "validation", "benchmarks") for path in (checkout / folder).rglob("*.py")]
+    assert [path.name for path in others if path.read_text().count("\n") > 400] == []
+
+
 @pytest.mark.parametrize("path", FILES)
 def test_files_and_functions_stay_short(path: str) -> None:
     assert FILES[path].count("\n") <= 400

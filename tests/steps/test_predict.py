@@ -39,10 +39,9 @@ def by_layer(problem: Problem, sub_batch: int, itemsize: int) -> tuple[float, li
     forward, update, backward = 0.0, 0.0, [0.0] * len(problem.network.layers)
     for calls in lower(problem.network, np.array([sub_batch])):
         entry = entries.get(calls.kind, entries["pointwise"])
-        times = np.atleast_2d(evaluate(entry, {**calls.work, "itemsize": itemsize}))[0]
-        for layer, count, seconds in zip(
-            calls.layer, calls.count, np.broadcast_to(times, calls.layer.shape), strict=True
-        ):
+        times = np.atleast_2d(evaluate(entry, {**calls.work, "itemsize": itemsize}))
+        each = np.broadcast_to(times[0], calls.layer.shape)
+        for layer, count, seconds in zip(calls.layer, calls.count, each, strict=True):
             if calls.direction == "forward":
                 forward += count * seconds
             elif calls.direction == "update":
@@ -56,7 +55,7 @@ def added_s(problem: Problem, itemsize: int) -> list[float]:
     """Return what adding each slot's gradient to the one that is there takes: read, read, write."""
     pointwise = next(entry for entry in problem.calibrations[0].entries if entry.kind == "pointwise")
     calls, per_byte = pointwise.coefficients.values()
-    return [calls + per_byte * 3 * itemsize * elements for elements in gradient_slots(problem.network).elements]
+    return [calls + per_byte * 3 * itemsize * size for size in gradient_slots(problem.network).elements]
 
 
 @pytest.mark.parametrize(("precision", "itemsize"), [("fp32", 4), ("fp16", 2)])
@@ -389,8 +388,7 @@ def test_framework_overheads_compose(make_problem: Make, calibration: Calibratio
     problem = make_problem(calibrations=(replace(calibration, entries=entries),), settings=SYNTHETIC)
     found = Evaluator(problem).describe(one(nodes=1, gpus_per_node=1, sub_batch=5))[0]
     forward, backward, update = by_layer(problem, 5, 4)
-    gpu = {"forward": forward, "backward": sum(backward), "update": update}
-    calls = dict.fromkeys(gpu, 0)
+    calls = dict.fromkeys(gpu := {"forward": forward, "backward": sum(backward), "update": update}, 0)
     for group in lower(problem.network, np.array([5])):
         calls[group.direction if group.direction in gpu else "backward"] += int(group.count.sum())
     layers = {"forward": 8, "backward": 8, "update": 3}
