@@ -300,9 +300,12 @@ def test_a_real_interrupt_keeps_samples_and_the_next_run_goes_on() -> None:
     assert b"kept in here.json.partial" in err
     assert not Path("here.json").exists()
     kept = partial.read_text().count("\n")
-    with started("--device", "cpu", "--budget", "25s", "--out", "here.json") as process:
-        process.communicate(timeout=120)
+    began = time.monotonic()
+    with started("--device", "cpu", "--budget", "50s", "--out", "here.json") as process:
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 0
+    assert b"continuing from here.json.partial: " in err
+    assert time.monotonic() - began < 1.1 * 50 + 10  # at most 10 s to fit
     assert kept > 20
     assert not partial.exists()
     assert read_calibration("here.json").node is not None
