@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from planner.cli.streams import silence
+from planner.cli.streams import beside, silence
 from planner.formats.documents import dump_json
 from planner.report.blocks import Block, Line
 from planner.report.printing import print_blocks
@@ -30,9 +30,14 @@ def write_text(text: str) -> None:
 
 
 def write_view(view: Iterable[Block]) -> None:
-    """Write tables and lines for people."""
+    """Write tables and lines for people: the result, then its warnings to standard error."""
+    blocks = list(view)
+    asides = [block for block in blocks if isinstance(block, Line) and block.aside]
     with _reader_may_leave():
-        print_blocks(view, sys.stdout)
+        print_blocks([block for block in blocks if block not in asides], sys.stdout)
+        sys.stdout.flush()
+        if asides:
+            beside(lambda: print_blocks(asides, sys.stderr))
 
 
 def write_views(views: Iterable[Iterable[Block]]) -> None:

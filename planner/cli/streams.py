@@ -8,9 +8,10 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable
 from typing import TextIO
 
-__all__ = ["note", "open_streams", "silence"]
+__all__ = ["beside", "note", "open_streams", "silence"]
 
 
 def open_streams() -> None:
@@ -29,9 +30,14 @@ def silence(stream: TextIO) -> None:
 
 
 def note(text: str) -> None:
-    """Write a sentence that is not the result; where nobody can read it, that is no failure."""
+    """Write a sentence that is not the result."""
+    beside(lambda: sys.stderr.write(f"planner: {text}\n"))
+
+
+def beside(write: Callable[[], object]) -> None:
+    """Do what writes to standard error; where nobody can read it, that is no failure."""
     try:
-        sys.stderr.write(f"planner: {text}\n")
+        write()
         sys.stderr.flush()
     except OSError:
         silence(sys.stderr)

@@ -66,7 +66,7 @@ def nearest_case(nodes: int, ranks_per_node: int, cases: list[tuple[int, int]]) 
         where = "across nodes" if nodes > 1 else "inside one node"
         raise CoverageError(
             f"collectives must be measured {where}, got only (nodes, ranks per node) {cases}; "
-            "run planner calibrate under torchrun there, or describe the links in the cluster"
+            "describe the links of the cluster, or leave out the calibration that holds them"
         )
     ranks = nodes * ranks_per_node
     return min(same, key=lambda case: (abs(np.log2(case[0] * case[1] / ranks)), abs(case[1] - ranks_per_node), case))

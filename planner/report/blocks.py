@@ -12,12 +12,16 @@ Row = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A paragraph: indented by ``indent`` spaces, in a style of the terminal, ``label`` before it in another."""
+    """A paragraph: indented by ``indent`` spaces, in a style of the terminal, ``label`` before it in another.
+
+    ``aside``: a warning beside the result, for standard error.
+    """
 
     text: str
     style: str = ""
     indent: int = 0
     label: str = ""
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

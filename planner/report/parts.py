@@ -154,10 +154,13 @@ def _uncalibrated(used: Iterable[Term]) -> Iterator[tuple[str, str]]:
 
 
 def warnings(shown: Iterable[PlanWarning]) -> Iterable[Line]:
-    """Yield each distinct warning as an indented paragraph."""
-    for warning in dict.fromkeys(shown):
+    """Yield each distinct warning as an indented paragraph under a heading; nothing without any."""
+    distinct = dict.fromkeys(shown)
+    if distinct:
+        yield Line("\nWarnings", "bold", aside=True)
+    for warning in distinct:
         subject = f" ({warning.subject})" if warning.subject else ""
-        yield Line(warning.message, indent=2, label=f"{warning.code}{subject}: ")
+        yield Line(warning.message, indent=2, label=f"{warning.code}{subject}: ", aside=True)
 
 
 def request_values(request: Mapping[str, Sourced[object]]) -> Iterator[Table | Pairs]:

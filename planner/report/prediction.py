@@ -48,9 +48,7 @@ def place(subject: Subject) -> str:
 
 
 def _closing(warnings: Sequence[PlanWarning], request: Values) -> Iterator[Block]:
-    if warnings:
-        yield heading("Warnings")
-        yield from parts.warnings(warnings)
+    yield from parts.warnings(warnings)
     yield heading("Values and their sources")
     yield from parts.request_values(request)
 

@@ -94,9 +94,18 @@ def test_scenarios_and_networks_multiply(run: Run) -> None:
 def test_tables_fit_80_columns(run: Run) -> None:
     for arguments in ((*DGX1, "--sub-batch", "64"), (*DGX1, "--sub-batch", "8:64:8", "--accumulation", "1:3")):
         code, out, err = run("predict", *arguments)
-        assert (code, err) == (0, "")
-        assert max(map(len, out.splitlines())) <= 80
+        assert code == 0
+        assert err.startswith("\nWarnings\n  input_not_modelled (input): ")
+        assert max(map(len, (out + err).splitlines())) <= 80
         assert "alexnet on dgx1-v100" in out
+
+
+def test_warnings_stand_beside_the_table_and_inside_the_document(run: Run) -> None:
+    arguments = (*DGX1, "--sub-batch", "64")
+    _, out, err = run("predict", *arguments)
+    codes = [one["code"] for one in json.loads(run("predict", *arguments, "--json")[1])["warnings"]]
+    assert codes
+    assert all(f"  {code} (" in err and f"{code} (" not in out for code in codes)
 
 
 def test_an_absurd_mini_batch_is_refused(run: Run) -> None:

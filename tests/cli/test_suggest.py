@@ -81,7 +81,8 @@ def test_a_target_out_of_reach_is_exit_4_with_a_way_out(run: Run) -> None:
     assert err.startswith("planner: no plan of the space reaches --target-batch 1009; ")
     assert "--tolerance" in err
     code, out, err_table = run(*arguments)
-    assert (code, err_table) == (4, err)
+    assert code == 4
+    assert err_table.endswith(err)
     assert "No plan fits." in out
     assert "Nearest plans" in out
 
@@ -195,7 +196,8 @@ def test_one_answer_without_a_plan_is_exit_4_with_all_answers(run: Run) -> None:
     assert answers[0]["plans"][0]["configuration"]["network"] == "alexnet"
     assert err.startswith("planner: no plan of the space reaches --target-batch 4096 for vgg16 on dgx1-v100; ")
     code, out, again = run(*arguments)
-    assert (code, again) == (4, err)
+    assert code == 4
+    assert again.endswith(err)
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert lines[0] == "2 answers on dgx1-v100"
     assert "vgg16 none no plan fits - -" in lines
