@@ -45,7 +45,7 @@ TRAFFIC_COLUMNS = ("elements", "traffic", "fixed_bytes")
 
 TRAFFIC_KINDS = (
     "im2col", "col2im", "bias", "activation", "max_pool", "average_pool", "batch_norm", "lrn", "dropout",
-    "add", "concat", "softmax", "copy", "update",
+    "add", "concat", "upsample", "softmax", "copy", "update",
 )  # fmt: skip
 KINDS = ("gemm", "convolution", *TRAFFIC_KINDS)
 WORK_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(

@@ -50,11 +50,12 @@ LAYER_KINDS: Mapping[str, Mapping[str, Attribute]] = frozen_map(
             "ceil": Attribute("bool", default=False, doc="round the output size up, as Caffe does"),
         },
         "global_pool": {},
+        "upsample": {"factor": Attribute("int", 2, "copies of every element along each axis")},
         "linear": {
             "features": Attribute("int", None, "features out"),
             "bias": Attribute("bool", default=True, doc="whether a bias is added"),
         },
-        "activation": {"function": Attribute("relu|tanh|sigmoid|gelu", "relu", "the function")},
+        "activation": {"function": Attribute("relu|leaky_relu|tanh|sigmoid|gelu", "relu", "the function")},
         "batch_norm": {},
         "lrn": {"window": Attribute("int", 5, "channels normalised over")},
         "dropout": {"rate": Attribute("float", 0.5, "fraction dropped")},

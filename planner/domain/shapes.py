@@ -113,6 +113,11 @@ def _padded(layer: Layer, shape: Shape, window: tuple[int, int], what: str) -> t
     return padded
 
 
+def _upsample(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    factor = layer.integer("factor")
+    return (inputs[0][0], *(factor * side for side in inputs[0][1:]))
+
+
 def _same(_layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
     return inputs[0]
 
@@ -161,6 +166,7 @@ _RANKS = {
     "convolution": (3,),
     "pool": (3,),
     "global_pool": (3,),
+    "upsample": (3,),
     "lrn": (3,),
     "batch_norm": (1, 3),
     "linear": (1, 2),
@@ -169,6 +175,7 @@ _OUTPUT: Mapping[str, Callable[[Layer, tuple[Shape, ...]], Shape]] = {
     "convolution": _convolution,
     "pool": _pool,
     "global_pool": lambda _layer, inputs: (inputs[0][0], 1, 1),
+    "upsample": _upsample,
     "linear": lambda layer, inputs: (*inputs[0][:-1], layer.integer("features")),
     "activation": _same,
     "batch_norm": _same,

@@ -20,6 +20,8 @@ __all__ = ["build_module", "gradient_time"]
 
 
 WARM_UP_STEPS = 3
+LEAKY_SLOPE = 0.1
+"""Of a leaky ReLU below zero, as in YOLO; no time depends on it."""
 
 
 def build_module(network: Network) -> torch.nn.Module:
@@ -114,8 +116,7 @@ def gradient_time(module: torch.nn.Module, network: Network, sub_batch: int, rep
 
 def _targets(library: Any, network: Network, sub_batch: int, generator: Any) -> torch.Tensor:
     shapes = layer_shapes(network)
-    loss = next((layer for layer in network.layers if layer.kind == "loss"), None)
-    logits = shapes[loss.inputs[0]] if loss else (1,)
+    logits = min((shapes[layer.inputs[0]] for layer in network.layers if layer.kind == "loss"), default=(1,))
     targets: torch.Tensor = library.randint(0, logits[-1], (sub_batch, *logits[:-1]), generator=generator)
     return targets
 
@@ -143,7 +144,13 @@ def _linear(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
 
 
 def _activation(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
-    functions = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "sigmoid": torch.nn.Sigmoid, "gelu": torch.nn.GELU}
+    functions = {
+        "relu": torch.nn.ReLU,
+        "leaky_relu": lambda: torch.nn.LeakyReLU(LEAKY_SLOPE),
+        "tanh": torch.nn.Tanh,
+        "sigmoid": torch.nn.Sigmoid,
+        "gelu": torch.nn.GELU,
+    }
     return functions[str(layer.attributes["function"])]()
 
 
@@ -162,6 +169,10 @@ def _dropout(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
 
 def _global_pool(torch: Any, _layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
     return torch.nn.AdaptiveAvgPool2d(1)
+
+
+def _upsample(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
+    return torch.nn.Upsample(scale_factor=layer.integer("factor"), mode="nearest")
 
 
 def _flatten(torch: Any, _layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
@@ -192,6 +203,7 @@ _PARTS: dict[str, Callable[[Any, Layer, tuple[Shape, ...]], Any]] = {
     "convolution": _convolution,
     "pool": _pool,
     "global_pool": _global_pool,
+    "upsample": _upsample,
     "linear": _linear,
     "activation": _activation,
     "batch_norm": _batch_norm,

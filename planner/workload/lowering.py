@@ -11,6 +11,7 @@ bias           2E                             E (a reduction)
 activation     2E                             3E
 max_pool       in + E, 4-byte index of E      the same
 average_pool   in + E                         the same
+upsample       in + E                         the same
 batch_norm     3E (two reads, one write)      5E
 lrn            3E                             5E
 dropout        2E, 1-byte mask of E           the same
@@ -220,6 +221,13 @@ def _pool(ledger: Ledger, site: Site, _options: _Options) -> None:
         ledger.add(kind, BACKWARD_DATA, site.position, *work)
 
 
+def _upsample(ledger: Ledger, site: Site, _options: _Options) -> None:
+    work = _traffic(site.output_elements, site.input_elements + site.output_elements)
+    ledger.add("upsample", FORWARD, site.position, *work)
+    if site.has_gradient:
+        ledger.add("upsample", BACKWARD_DATA, site.position, *work)
+
+
 def _add(ledger: Ledger, site: Site, _options: _Options) -> None:
     elements, sums = site.output_elements, len(site.inputs) - 1
     ledger.add("add", FORWARD, site.position, *_traffic(elements, 3 * elements), count=fixed(sums))
@@ -259,6 +267,7 @@ _LOWERINGS: Mapping[str, Callable[[Ledger, Site, _Options], None]] = {
     "dropout": _pass_over("dropout", 2, 2, mask_bytes=1),
     "pool": _pool,
     "global_pool": _pool,
+    "upsample": _upsample,
     "add": _add,
     "concat": _concat,
     "flatten": _flatten,

@@ -3,10 +3,12 @@
 Activations are tensors, each counted once however many layers keep it:
 
 - convolution, fully connected and batch normalisation keep their input (weight gradients need it);
-- ReLU, tanh and sigmoid keep their output, in place or not; GELU keeps its input;
+- ReLU, tanh and sigmoid keep their output, in place or not, and so does leaky ReLU, taken to be done in place; GELU
+  keeps its input;
 - max-pooling keeps its input and 8-byte indices of its output, average pooling its input, dropout a 1-byte mask;
 - local response normalisation, made of simple operations, keeps its input, padded squares, their mean and its power;
-- the loss keeps the softmax of its input; global pooling, add, concat and flatten keep nothing.
+- the loss keeps the softmax of its input; global pooling, upsampling, add, concat and
+  flatten keep nothing.
 
 The sub-batch itself is counted with them.
 

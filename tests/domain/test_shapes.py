@@ -79,6 +79,7 @@ def test_pool_of_known_networks(
 
 def test_the_other_kinds() -> None:
     assert shape_of("global_pool", (7, 5, 4)) == (7, 1, 1)
+    assert shape_of("upsample", (7, 5, 4), factor=3) == (7, 15, 12)
     assert shape_of("flatten", (7, 5, 4)) == (140,)
     assert shape_of("linear", (140,), features=10) == (10,)
     assert shape_of("linear", (9, 140), features=10) == (9, 10)

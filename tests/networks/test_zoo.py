@@ -92,8 +92,11 @@ def test_depth_and_input(name: str, weight_layers: int | None, input_side: int) 
     assert weight_layers in (None, len(main))
 
 
-@pytest.mark.parametrize("name", zoo_names())
-def test_every_network_ends_in_a_loss_over_imagenet(name: str) -> None:
+DETECTORS = ("yolov3",)
+
+
+@pytest.mark.parametrize("name", [name for name in zoo_names() if name not in DETECTORS])
+def test_every_classifier_ends_in_a_loss_over_imagenet(name: str) -> None:
     network = build(name, {})
     shapes = layer_shapes(network)
     assert network.name == name
@@ -103,6 +106,21 @@ def test_every_network_ends_in_a_loss_over_imagenet(name: str) -> None:
     assert shapes[network.layers[-1].inputs[0]] == (1000,)
     read = {source for layer in network.layers for source in layer.inputs}
     assert [layer.name for layer in network.layers if layer.name not in read] == ["loss"]
+
+
+def test_yolov3_detects_on_three_scales() -> None:
+    network = build("yolov3", {})
+    shapes = layer_shapes(network)
+    boxes = 3 * (5 + 20)
+    assert [shapes[f"detector{number}.boxes"] for number in (1, 2, 3)] == [(boxes, side, side) for side in (13, 26, 52)]
+    assert [shapes[f"detector{number}.concat"][0] for number in (2, 3)] == [512 + 256, 256 + 128]
+    kinds = [layer.kind for layer in network.layers]
+    assert kinds.count("convolution") == 75
+    assert kinds.count("batch_norm") == kinds.count("activation") == 72
+    assert (kinds.count("add"), kinds.count("upsample"), kinds.count("loss")) == (23, 2, 3)
+    assert network.dataset is None
+    with pytest.raises(ParameterError, match="argument input of network yolov3 must be a multiple of 32, got 400"):
+        build("yolov3", {"input": "400"})
 
 
 def losses(network: Network) -> dict[str, Any]:

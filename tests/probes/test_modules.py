@@ -13,7 +13,7 @@ from planner.probes.points import designed_points
 from planner.probes.steps import probe_networks
 
 
-@pytest.mark.parametrize("name", ["alexnet", "googlenet", "resnet18", "sprint-15"])
+@pytest.mark.parametrize("name", ["alexnet", "googlenet", "resnet18", "sprint-15", "yolov3"])
 def test_module_has_the_parameters_of_the_network(name: str) -> None:
     network = build(name, {})
     with torch.device("meta"):
@@ -31,7 +31,9 @@ def test_every_kind_of_layer_has_the_shape_that_the_network_says() -> None:
         Layer("e", "batch_norm", ("d",)),
         Layer("f", "concat", ("c", "e")),
         Layer("g", "add", ("f", "f")),
-        Layer("h", "activation", ("g",), {"function": "gelu"}),
+        Layer("u", "upsample", ("g",), {"factor": 2}),
+        Layer("v", "activation", ("u",), {"function": "leaky_relu"}),
+        Layer("h", "activation", ("v",), {"function": "gelu"}),
         Layer("i", "dropout", ("h",)),
         Layer("j", "global_pool", ("i",)),
         Layer("k", "flatten", ("j",)),
@@ -60,6 +62,11 @@ def test_loss_is_the_weighted_sum_of_cross_entropies() -> None:
     logits = (samples @ linear.weight.T + linear.bias).detach().numpy().astype(np.float64)
     by_hand = np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(5), targets.numpy()])
     assert module(samples, targets).item() == pytest.approx(1.3 * by_hand, rel=1e-5)
+
+
+def test_targets_suit_losses_of_different_width() -> None:
+    network = build("yolov3", {"input": "32", "classes": "1"})
+    assert gradient_time(build_module(network), network, 2, 1).time_s > 0
 
 
 def test_gradient_time_leaves_no_gradients() -> None:

@@ -35,7 +35,8 @@ def every_kind() -> Network:
         Layer("p2", "pool", ("p1",), {"window": 3, "stride": 1, "padding": 1, "mode": "average"}),
         Layer("g2", "activation", ("p2",), {"function": "gelu"}),
         Layer("j", "concat", ("r2", "g2", "s2")),
-        Layer("c3", "convolution", ("j",), {"channels": 4, "kernel": (1, 3)}),
+        Layer("u", "upsample", ("j",)),
+        Layer("c3", "convolution", ("u",), {"channels": 4, "kernel": (1, 3)}),
         Layer("r3", "activation", ("c3",), {"function": "sigmoid"}),
         Layer("global", "global_pool", ("r3",)),
         Layer("flat1", "flatten", ("global",)),
@@ -90,6 +91,17 @@ def test_chain_by_hand() -> None:
     assert memory.workspace[0] == 2 * 4 * (64 + 64)  # gradients of ReLU's output and input, the largest neighbours
     assert (memory.weights[0], memory.gradients[0], memory.optimizer[0]) == (4 * 197, 4 * 197, 8 * 197)
     assert memory.framework[0] == 0
+
+
+def test_leaky_relu_is_done_in_place() -> None:
+    layers = (
+        Layer("c", "convolution", (INPUT,), {"channels": 4, "kernel": 1, "bias": False}),
+        Layer("n", "batch_norm", ("c",)),
+        Layer("r", "activation", ("n",), {"function": "leaky_relu"}),
+        Layer("s", "add", ("r", "c")),
+    )
+    memory = memory_bytes(Network("leaky", (3, 6, 6), layers), ONE, "fp32", "sgd", "cpu")
+    assert memory.activations[0] == 4 * 36 * (3 + 4 + 4)  # input; what the normalisation reads; its result, overwritten
 
 
 def test_shortcut_gradient_waits_for_its_branch() -> None:

@@ -17,16 +17,16 @@ from planner.networks.zoo import (
     resnet,
     sprint,
     vgg,
+    yolo,
 )
 from planner.networks.zoo.entry import ZooEntry
 
 __all__ = ["arguments_of", "build", "zoo_names"]
 
-_ENTRIES: Mapping[str, ZooEntry] = {
-    name: entry
-    for family in (alexnet, googlenet, inception, inception_bn, mobilenet, overfeat, preresnet, resnet, sprint, vgg)
-    for name, entry in family.ENTRIES.items()
-}
+_FAMILIES = (
+    alexnet, googlenet, inception, inception_bn, mobilenet, overfeat, preresnet, resnet, sprint, vgg, yolo
+)  # fmt: skip
+_ENTRIES: Mapping[str, ZooEntry] = {name: entry for family in _FAMILIES for name, entry in family.ENTRIES.items()}
 
 
 def zoo_names() -> tuple[str, ...]:
