@@ -44,8 +44,8 @@ CONVOLUTION_COLUMNS = (
 TRAFFIC_COLUMNS = ("elements", "traffic", "fixed_bytes")
 
 TRAFFIC_KINDS = (
-    "im2col", "col2im", "bias", "activation", "max_pool", "average_pool", "batch_norm", "lrn", "dropout",
-    "add", "concat", "upsample", "softmax", "copy", "update",
+    "im2col", "col2im", "bias", "activation", "max_pool", "average_pool", "batch_norm", "layer_norm", "lrn",
+    "dropout", "embedding", "add", "concat", "upsample", "softmax", "copy", "update",
 )  # fmt: skip
 KINDS = ("gemm", "convolution", *TRAFFIC_KINDS)
 WORK_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(

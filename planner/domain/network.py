@@ -1,7 +1,8 @@
 """A neural network as a directed graph of layers, in topological order.
 
-Shapes are per sample: (channels, height, width) of an image, (features,) of a vector, (positions, features)
-of a sequence. What each kind of layer does to shapes and parameters stands in :mod:`planner.domain.shapes`.
+Shapes are per sample: (channels, height, width) of an image, (features,) of a vector, (positions, features) of a
+sequence, (positions,) of the token numbers that an embedding reads. What each kind of layer does to shapes and
+parameters stands in :mod:`planner.domain.shapes`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ INPUT = "input"
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute of a layer kind: type, default (None: required) and rule in words.
+    """One attribute of a layer kind: type, default (None: required), rule in words, and the least whole number.
 
     ``pair`` is a whole number for both axes, or two of them: (height, width).
     """
@@ -30,6 +31,7 @@ class Attribute:
     type: str  # "int", "pair", "float", "bool" or one of "a|b|c"
     default: AttributeValue | None
     doc: str
+    least: int = 1
 
 
 LAYER_KINDS: Mapping[str, Mapping[str, Attribute]] = frozen_map(
@@ -38,7 +40,7 @@ LAYER_KINDS: Mapping[str, Mapping[str, Attribute]] = frozen_map(
             "channels": Attribute("int", None, "channels out"),
             "kernel": Attribute("pair", None, "height and width of the kernel"),
             "stride": Attribute("pair", 1, "step of the kernel"),
-            "padding": Attribute("pair", 0, "zeros on each side"),
+            "padding": Attribute("pair", 0, "zeros on each side", least=0),
             "groups": Attribute("int", 1, "groups of channels that do not mix"),
             "bias": Attribute("bool", default=True, doc="whether a bias is added"),
         },
@@ -46,7 +48,7 @@ LAYER_KINDS: Mapping[str, Mapping[str, Attribute]] = frozen_map(
             "mode": Attribute("max|average", "max", "what is taken of a window"),
             "window": Attribute("pair", None, "height and width of the window"),
             "stride": Attribute("pair", None, "step of the window"),
-            "padding": Attribute("pair", 0, "border on each side"),
+            "padding": Attribute("pair", 0, "border on each side", least=0),
             "ceil": Attribute("bool", default=False, doc="round the output size up, as Caffe does"),
         },
         "global_pool": {},
@@ -54,7 +56,21 @@ LAYER_KINDS: Mapping[str, Mapping[str, Attribute]] = frozen_map(
         "linear": {
             "features": Attribute("int", None, "features out"),
             "bias": Attribute("bool", default=True, doc="whether a bias is added"),
+            "tied": Attribute("bool", default=False, doc="whether its weights are the table of the embedding"),
         },
+        "embedding": {
+            "vocabulary": Attribute("int", None, "rows of the table of tokens"),
+            "features": Attribute("int", None, "features of a token"),
+            "positions": Attribute("int", 0, "rows of the table that is added by position; 0: none", least=0),
+            "types": Attribute("int", 0, "rows of the table that is added by type of token; 0: none", least=0),
+        },
+        "attention": {
+            "heads": Attribute("int", None, "heads that the features are split into"),
+            "causal": Attribute("bool", default=False, doc="whether later positions are masked"),
+            "dropout": Attribute("float", 0.0, "fraction of the attention weights dropped"),
+        },
+        "layer_norm": {},
+        "first_position": {},
         "activation": {"function": Attribute("relu|leaky_relu|tanh|sigmoid|gelu", "relu", "the function")},
         "batch_norm": {},
         "lrn": {"window": Attribute("int", 5, "channels normalised over")},
@@ -114,24 +130,23 @@ def _checked(layer: Layer, key: str, attribute: Attribute) -> AttributeValue:
         raise ParameterError(what, f"given ({attribute.doc})", "nothing")
     check = {"int": _check_sizes, "pair": _check_sizes, "bool": _check_bool, "float": _check_number}.get(attribute.type)
     if check is not None:
-        check(what, value, attribute.type)
+        check(what, value, attribute)
     elif value not in attribute.type.split("|"):
         raise ParameterError(what, "one of " + ", ".join(attribute.type.split("|")), value)
     return value
 
 
-def _check_sizes(what: str, value: AttributeValue, kind: str) -> None:
-    least = 0 if what.endswith("padding") else 1
-    for side in value if kind == "pair" and isinstance(value, tuple) else (value,):
-        check_count(what, side, least)
+def _check_sizes(what: str, value: AttributeValue, attribute: Attribute) -> None:
+    for side in value if attribute.type == "pair" and isinstance(value, tuple) else (value,):
+        check_count(what, side, attribute.least)
 
 
-def _check_bool(what: str, value: AttributeValue, _kind: str) -> None:
+def _check_bool(what: str, value: AttributeValue, _attribute: Attribute) -> None:
     if not isinstance(value, bool):
         raise ParameterError(what, "true or false", value)
 
 
-def _check_number(what: str, value: AttributeValue, _kind: str) -> None:
+def _check_number(what: str, value: AttributeValue, _attribute: Attribute) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_COUNT:
         raise ParameterError(what, "a number, at least 0", value)
 

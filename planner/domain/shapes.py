@@ -4,7 +4,9 @@ Convolutions round sizes down: x' = ⌊(x + 2p - c) / s⌋ + 1, with input side 
 Pooling rounds down, or up where the layer says ``ceil``; then a last window that would start beyond the input and
 its leading padding is dropped, as Caffe and PyTorch do.
 
-Shapes: (channels, height, width) of an image, (features,) of a vector, (positions, features) of a sequence.
+Shapes: (channels, height, width) of an image, (features,) of a vector, (positions, features) of a sequence. An
+embedding reads (positions,), the numbers of tokens; attention reads queries, keys and values side by side:
+(positions, 3·features), each part split into heads.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ def layer_shapes(network: Network) -> dict[str, Shape]:
     for layer in network.layers:
         inputs = input_shapes(layer, shapes)
         _check_inputs(layer, inputs)
+        if layer.kind == "linear" and layer.attributes["tied"]:
+            _check_tied(network, layer, inputs[0])
         shapes[layer.name] = _OUTPUT[layer.kind](layer, inputs)
     return shapes
 
@@ -51,8 +55,9 @@ def layer_shapes(network: Network) -> dict[str, Shape]:
 def layer_parameters(network: Network) -> IntArray:
     """Return the trained parameters of every layer in order, shape (L,).
 
-    Convolution m·(m_in/g)·c_h·c_w, linear m_in·m, each with m more where it has a bias; batch normalisation 2m
-    (scale and shift; the running statistics are not trained); every other kind 0.
+    Convolution m·(m_in/g)·c_h·c_w, linear m_in·m, or 0 where they are those of the embedding, each with m more where
+    it has a bias; batch and layer normalisation 2m (scale and shift; the running statistics are not trained);
+    embedding m a row of every table; every other kind 0.
     """
     shapes = layer_shapes(network)
     counts = [_PARAMETERS.get(layer.kind, _none)(layer, input_shapes(layer, shapes)[0]) for layer in network.layers]
@@ -76,6 +81,16 @@ def _check_inputs(layer: Layer, inputs: tuple[Shape, ...]) -> None:
             forms = " or ".join(_FORMS[rank] for rank in ranks)
             remedy = "add a flatten layer before it" if layer.kind == "linear" else ""
             raise ParameterError(f"layer {layer.name}: input shape", forms, shape, remedy)
+
+
+def _check_tied(network: Network, layer: Layer, shape: Shape) -> None:
+    embedding = next((one for one in network.layers if one.kind == "embedding"), None)
+    if embedding is None:
+        raise ParameterError(f"layer {layer.name}: tied", "false in a network without an embedding", value=True)
+    table = (embedding.integer("vocabulary"), embedding.integer("features"))
+    if (layer.integer("features"), shape[-1]) != table:
+        rule = f"those of the table of {embedding.name}, {table}"
+        raise ParameterError(f"layer {layer.name}: features out and in", rule, (layer.integer("features"), shape[-1]))
 
 
 def _convolution(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
@@ -122,6 +137,23 @@ def _same(_layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
     return inputs[0]
 
 
+def _embedding(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    (positions,), rows = inputs[0], layer.integer("positions")
+    if layer.inputs != (INPUT,):
+        raise ParameterError(f"layer {layer.name}: input", f"{INPUT}, the numbers of tokens", layer.inputs[0])
+    if 0 < rows < positions:
+        raise ParameterError(f"layer {layer.name}: positions", f"0, or at least the {positions} of a sample", rows)
+    return (positions, layer.integer("features"))
+
+
+def _attention(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    (positions, features), heads = inputs[0], layer.integer("heads")
+    if features % (3 * heads):
+        rule = f"divisible by 3 x heads = {3 * heads}: queries, keys and values"
+        raise ParameterError(f"layer {layer.name}: features in", rule, features)
+    return (positions, features // 3)
+
+
 def _add(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
     for source, shape in zip(layer.inputs, inputs, strict=True):
         if shape != inputs[0]:
@@ -148,12 +180,21 @@ def _convolution_parameters(layer: Layer, shape: Shape) -> int:
 
 
 def _linear_parameters(layer: Layer, shape: Shape) -> int:
-    features = layer.integer("features")
-    return features * (shape[-1] + (1 if layer.attributes["bias"] else 0))
+    inner = 0 if layer.attributes["tied"] else shape[-1]
+    return layer.integer("features") * (inner + (1 if layer.attributes["bias"] else 0))
+
+
+def _embedding_parameters(layer: Layer, _shape: Shape) -> int:
+    rows = sum(layer.integer(table) for table in ("vocabulary", "positions", "types"))
+    return rows * layer.integer("features")
 
 
 def _batch_norm_parameters(_layer: Layer, shape: Shape) -> int:
     return 2 * shape[0]
+
+
+def _layer_norm_parameters(_layer: Layer, shape: Shape) -> int:
+    return 2 * shape[-1]
 
 
 def _none(_layer: Layer, _shape: Shape) -> int:
@@ -170,6 +211,10 @@ _RANKS = {
     "lrn": (3,),
     "batch_norm": (1, 3),
     "linear": (1, 2),
+    "layer_norm": (1, 2),
+    "embedding": (1,),
+    "attention": (2,),
+    "first_position": (2,),
 }
 _OUTPUT: Mapping[str, Callable[[Layer, tuple[Shape, ...]], Shape]] = {
     "convolution": _convolution,
@@ -177,8 +222,12 @@ _OUTPUT: Mapping[str, Callable[[Layer, tuple[Shape, ...]], Shape]] = {
     "global_pool": lambda _layer, inputs: (inputs[0][0], 1, 1),
     "upsample": _upsample,
     "linear": lambda layer, inputs: (*inputs[0][:-1], layer.integer("features")),
+    "embedding": _embedding,
+    "attention": _attention,
+    "first_position": lambda _layer, inputs: inputs[0][1:],
     "activation": _same,
     "batch_norm": _same,
+    "layer_norm": _same,
     "lrn": _same,
     "dropout": _same,
     "add": _add,
@@ -190,4 +239,6 @@ _PARAMETERS: Mapping[str, Callable[[Layer, Shape], int]] = {
     "convolution": _convolution_parameters,
     "linear": _linear_parameters,
     "batch_norm": _batch_norm_parameters,
+    "layer_norm": _layer_norm_parameters,
+    "embedding": _embedding_parameters,
 }

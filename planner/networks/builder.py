@@ -46,9 +46,9 @@ class NetworkBuilder:
         """Append a ReLU."""
         return self.add("activation", name, source)
 
-    def linear(self, name: str, source: str, features: int) -> str:
+    def linear(self, name: str, source: str, features: int, **attributes: AttributeValue) -> str:
         """Append a fully connected layer."""
-        return self.add("linear", name, source, features=features)
+        return self.add("linear", name, source, features=features, **attributes)
 
     def classifier(self, names: tuple[str, ...], source: str, hidden: tuple[int, ...], classes: int = 1000) -> str:
         """Append flattening, hidden layers each with ReLU and dropout, the output layer, and the loss."""
@@ -59,7 +59,13 @@ class NetworkBuilder:
         return self.add("loss", "loss", self.linear(names[-1], top, classes))
 
     def network(
-        self, name: str, input_shape: tuple[int, ...], notes: str, dataset: str | None = "imagenet-1k"
+        self,
+        name: str,
+        input_shape: tuple[int, ...],
+        notes: str,
+        dataset: str | None = "imagenet-1k",
+        *,
+        optimizer: str = "sgd-momentum",
     ) -> Network:
-        """Return the image classification network, trained on ``dataset`` unless the user says otherwise."""
-        return Network(name, input_shape, tuple(self._layers), dataset=dataset, notes=notes)
+        """Return the network, trained on ``dataset`` with ``optimizer`` unless the user says otherwise."""
+        return Network(name, input_shape, tuple(self._layers), dataset=dataset, optimizer=optimizer, notes=notes)

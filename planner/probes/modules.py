@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from planner.domain.arrays import check_count
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.shapes import Shape, input_shapes, layer_shapes
+from planner.probes.sequence_parts import attention, embedding, first_position, layer_norm
 from planner.probes.timing import Timing, keep_freed_memory, summary
 from planner.probes.torch_package import import_torch
 
@@ -38,8 +39,8 @@ def build_module(network: Network) -> torch.nn.Module:
     Returns
     -------
     torch.nn.Module
-        ``samples``: tensor of shape (n, *network.input_shape); ``targets``: tensor of class numbers of shape (n,), or
-        (n, positions) where the loss reads a sequence.
+        ``samples``: tensor of shape (n, *network.input_shape), of token numbers where an embedding reads them;
+        ``targets``: tensor of class numbers of shape (n,), or (n, positions) where the loss reads a sequence.
 
     Raises
     ------
@@ -60,6 +61,7 @@ def build_module(network: Network) -> torch.nn.Module:
         def __init__(self) -> None:
             super().__init__()
             made = [_PARTS[layer.kind](library, layer, input_shapes(layer, shapes)) for layer in network.layers]
+            _tie(network, made)
             self.parts = library.nn.ModuleList(part for part in made if isinstance(part, library.nn.Module))
             self._calls: list[Callable[..., Any]] = made
 
@@ -101,7 +103,7 @@ def gradient_time(module: torch.nn.Module, network: Network, sub_batch: int, rep
     torch = import_torch()
     keep_freed_memory()
     generator = torch.Generator().manual_seed(sub_batch)
-    samples = torch.randn(sub_batch, *network.input_shape, generator=generator)
+    samples = _samples(torch, network, sub_batch, generator)
     targets = _targets(torch, network, sub_batch, generator)
     module.train()
     times = []
@@ -112,6 +114,26 @@ def gradient_time(module: torch.nn.Module, network: Network, sub_batch: int, rep
         times.append(time.perf_counter() - start)
     module.zero_grad(set_to_none=True)
     return summary(times[WARM_UP_STEPS:])
+
+
+def _tie(network: Network, made: list[Any]) -> None:
+    """Give tied linear layers the table of the embedding as their weights."""
+    parts = {layer.name: part for layer, part in zip(network.layers, made, strict=True)}
+    tables = [parts[layer.name].words.weight for layer in network.layers if layer.kind == "embedding"]
+    for layer in network.layers:
+        if layer.kind == "linear" and layer.attributes["tied"]:
+            parts[layer.name].weight = tables[0]
+
+
+def _samples(library: Any, network: Network, sub_batch: int, generator: Any) -> torch.Tensor:
+    shape = (sub_batch, *network.input_shape)
+    rows = [layer.integer("vocabulary") for layer in network.layers if layer.kind == "embedding"]
+    samples: torch.Tensor
+    if rows:
+        samples = library.randint(0, min(rows), shape, generator=generator)
+    else:
+        samples = library.randn(*shape, generator=generator)
+    return samples
 
 
 def _targets(library: Any, network: Network, sub_batch: int, generator: Any) -> torch.Tensor:
@@ -207,6 +229,10 @@ _PARTS: dict[str, Callable[[Any, Layer, tuple[Shape, ...]], Any]] = {
     "linear": _linear,
     "activation": _activation,
     "batch_norm": _batch_norm,
+    "layer_norm": layer_norm,
+    "embedding": embedding,
+    "attention": attention,
+    "first_position": first_position,
     "lrn": _lrn,
     "dropout": _dropout,
     "add": _add,

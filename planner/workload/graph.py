@@ -56,11 +56,28 @@ class Site:
 
     @property
     def forward_mac(self) -> int:
-        """Multiply-adds of a convolution or fully connected layer forward, per sample; 0 for every other kind."""
+        """Multiply-adds of products forward, per sample; 0 for every kind but those below.
+
+        Convolution: output elements times channels in a group times kernel area; linear: output elements times features
+        in; attention over s positions of h features: 2·s²·h, whether or not a mask hides half of them.
+        """
         if self.layer.kind == "convolution":
             height, width = self.layer.pair("kernel")
             return self.output_elements * (self.inputs[0][0] // self.layer.integer("groups")) * height * width
+        if self.layer.kind == "attention":
+            return 2 * self.output_elements * self.output[0]
         return self.output_elements * self.inputs[0][-1] if self.layer.kind == "linear" else 0
+
+    @property
+    def training_flop(self) -> int:
+        """FLOP of products forward and backward, per sample, two a multiply-add.
+
+        Backward takes each operand's gradient, of as many FLOP as forward: of weights always, of inputs where one has
+        to be passed on.
+        """
+        operands = any(self.input_gradients) * (2 if self.layer.kind == "attention" else 1)
+        weights = self.layer.kind != "attention"
+        return 2 * self.forward_mac * (1 + operands + weights)
 
 
 _MOST_KEPT = 8

@@ -7,7 +7,7 @@ import numpy as np
 from planner.domain.arrays import IntArray
 from planner.domain.kernels import DIRECTIONS, KINDS, WORK_COLUMNS, KernelCalls
 
-__all__ = ["Amount", "Ledger", "fixed", "per_sample"]
+__all__ = ["Amount", "Ledger", "fixed", "per_sample", "traffic"]
 
 Amount = tuple[int, int]
 """A count (a, b) that is a + b·n for a sub-batch of n samples."""
@@ -21,6 +21,11 @@ def fixed(count: int) -> Amount:
 def per_sample(count: int) -> Amount:
     """Return a count proportional to the sub-batch."""
     return (0, count)
+
+
+def traffic(elements: int, moved: int, fixed_bytes: int = 0) -> tuple[Amount, Amount, Amount]:
+    """Return the work of a kernel that moves bytes, each count per sample."""
+    return per_sample(elements), per_sample(moved), per_sample(fixed_bytes)
 
 
 class Ledger:

@@ -13,16 +13,18 @@ max_pool       in + E, 4-byte index of E      the same
 average_pool   in + E                         the same
 upsample       in + E                         the same
 batch_norm     3E (two reads, one write)      5E
+layer_norm     2E                             5E
 lrn            3E                             5E
 dropout        2E, 1-byte mask of E           the same
 add            3E for two inputs              0; 3E for every gradient that meets another
 concat         2E                             2E
-softmax        3·classes·n                    2·classes·n
+softmax        3E of a loss                   2E
 update         -                              12, 20, 28 bytes a parameter: SGD, with momentum, Adam
 =============  =============================  ==================================
 
 Sources: Chetlur et al. 2014, arXiv:1410.0759 (convolution as matrix products); Oyama et al., SPRINT slides, 2016
-(im2col as a kernel whose work is the elements of the column matrix).
+(im2col as a kernel whose work is the elements of the column matrix). Embeddings and attention are lowered in
+:mod:`planner.workload.sequences`.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDA
 from planner.domain.network import Network
 from planner.errors import ParameterError, UnknownNameError
 from planner.workload.graph import Site, sites
-from planner.workload.ledger import Amount, Ledger, fixed, per_sample
+from planner.workload.ledger import Ledger, fixed, per_sample, traffic
+from planner.workload.sequences import lower_attention, lower_embedding, lower_first_position, lower_tied_gradient
 
 __all__ = ["CONVOLUTIONS", "UPDATE_BYTES", "lower", "needs_columns"]
 
@@ -179,6 +182,8 @@ def _linear(ledger: Ledger, site: Site, _options: _Options) -> None:
     }
     for direction in (FORWARD, *_backward_directions(site)):
         ledger.add("gemm", direction, site.position, *products[direction], fixed(1))
+    if site.layer.attributes["tied"]:
+        lower_tied_gradient(ledger, site)
     _bias(ledger, site)
 
 
@@ -189,12 +194,8 @@ def _backward_directions(site: Site) -> tuple[str, ...]:
 def _bias(ledger: Ledger, site: Site) -> None:
     if site.layer.attributes["bias"]:
         elements = site.output_elements
-        ledger.add("bias", FORWARD, site.position, *_traffic(elements, 2 * elements))
-        ledger.add("bias", BACKWARD_WEIGHT, site.position, *_traffic(elements, elements))
-
-
-def _traffic(elements: int, moved: int, fixed_bytes: int = 0) -> tuple[Amount, Amount, Amount]:
-    return per_sample(elements), per_sample(moved), per_sample(fixed_bytes)
+        ledger.add("bias", FORWARD, site.position, *traffic(elements, 2 * elements))
+        ledger.add("bias", BACKWARD_WEIGHT, site.position, *traffic(elements, elements))
 
 
 def _pass_over(kind: str, forward: int, backward: int, mask_bytes: int = 0) -> Callable[[Ledger, Site, _Options], None]:
@@ -202,9 +203,9 @@ def _pass_over(kind: str, forward: int, backward: int, mask_bytes: int = 0) -> C
 
     def lowering(ledger: Ledger, site: Site, _options: _Options) -> None:
         elements = site.output_elements
-        ledger.add(kind, FORWARD, site.position, *_traffic(elements, forward * elements, mask_bytes * elements))
+        ledger.add(kind, FORWARD, site.position, *traffic(elements, forward * elements, mask_bytes * elements))
         if site.has_gradient:
-            work = _traffic(elements, backward * elements, mask_bytes * elements)
+            work = traffic(elements, backward * elements, mask_bytes * elements)
             ledger.add(kind, BACKWARD_DATA, site.position, *work)
 
     return lowering
@@ -215,14 +216,14 @@ def _pool(ledger: Ledger, site: Site, _options: _Options) -> None:
     of_maximum = site.layer.kind == "pool" and site.layer.attributes["mode"] == "max"
     kind = "max_pool" if of_maximum else "average_pool"
     index_bytes = 4 * site.output_elements if of_maximum else 0
-    work = _traffic(site.input_elements, site.input_elements + site.output_elements, index_bytes)
+    work = traffic(site.input_elements, site.input_elements + site.output_elements, index_bytes)
     ledger.add(kind, FORWARD, site.position, *work)
     if site.has_gradient:
         ledger.add(kind, BACKWARD_DATA, site.position, *work)
 
 
 def _upsample(ledger: Ledger, site: Site, _options: _Options) -> None:
-    work = _traffic(site.output_elements, site.input_elements + site.output_elements)
+    work = traffic(site.output_elements, site.input_elements + site.output_elements)
     ledger.add("upsample", FORWARD, site.position, *work)
     if site.has_gradient:
         ledger.add("upsample", BACKWARD_DATA, site.position, *work)
@@ -230,21 +231,26 @@ def _upsample(ledger: Ledger, site: Site, _options: _Options) -> None:
 
 def _add(ledger: Ledger, site: Site, _options: _Options) -> None:
     elements, sums = site.output_elements, len(site.inputs) - 1
-    ledger.add("add", FORWARD, site.position, *_traffic(elements, 3 * elements), count=fixed(sums))
+    ledger.add("add", FORWARD, site.position, *traffic(elements, 3 * elements), count=fixed(sums))
 
 
 def _concat(ledger: Ledger, site: Site, _options: _Options) -> None:
-    ledger.add("concat", FORWARD, site.position, *_traffic(site.output_elements, 2 * site.output_elements))
+    ledger.add("concat", FORWARD, site.position, *traffic(site.output_elements, 2 * site.output_elements))
     passed = sum(prod(shape) for shape, flows in zip(site.inputs, site.input_gradients, strict=True) if flows)
     if passed:
-        ledger.add("concat", BACKWARD_DATA, site.position, *_traffic(passed, 2 * passed))
+        ledger.add("concat", BACKWARD_DATA, site.position, *traffic(passed, 2 * passed))
 
 
 def _loss(ledger: Ledger, site: Site, _options: _Options) -> None:
     elements = site.input_elements
-    ledger.add("softmax", FORWARD, site.position, *_traffic(elements, 3 * elements))
+    ledger.add("softmax", FORWARD, site.position, *traffic(elements, 3 * elements))
     if site.has_gradient:
-        ledger.add("softmax", BACKWARD_DATA, site.position, *_traffic(elements, 2 * elements))
+        ledger.add("softmax", BACKWARD_DATA, site.position, *traffic(elements, 2 * elements))
+
+
+def _sequence(lowering: Callable[[Ledger, Site], None]) -> Callable[[Ledger, Site, _Options], None]:
+    """Return a lowering that no option changes."""
+    return lambda ledger, site, _options: lowering(ledger, site)
 
 
 def _flatten(_ledger: Ledger, _site: Site, _options: _Options) -> None:
@@ -254,7 +260,7 @@ def _flatten(_ledger: Ledger, _site: Site, _options: _Options) -> None:
 def _meeting_gradients(ledger: Ledger, site: Site) -> None:
     """Where an output is read several times, the gradients that come back are summed."""
     if site.has_gradient and site.reads > 1:
-        work = _traffic(site.output_elements, 3 * site.output_elements)
+        work = traffic(site.output_elements, 3 * site.output_elements)
         ledger.add("add", BACKWARD_DATA, site.position, *work, count=fixed(site.reads - 1))
 
 
@@ -263,6 +269,10 @@ _LOWERINGS: Mapping[str, Callable[[Ledger, Site, _Options], None]] = {
     "linear": _linear,
     "activation": _pass_over("activation", 2, 3),
     "batch_norm": _pass_over("batch_norm", 3, 5),
+    "layer_norm": _pass_over("layer_norm", 2, 5),
+    "embedding": _sequence(lower_embedding),
+    "attention": _sequence(lower_attention),
+    "first_position": _sequence(lower_first_position),
     "lrn": _pass_over("lrn", 3, 5),
     "dropout": _pass_over("dropout", 2, 2, mask_bytes=1),
     "pool": _pool,

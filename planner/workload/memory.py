@@ -2,12 +2,16 @@
 
 Activations are tensors, each counted once however many layers keep it:
 
-- convolution, fully connected and batch normalisation keep their input (weight gradients need it);
+- convolution, fully connected, batch and layer normalisation keep their input (weight gradients need it), layer
+  normalisation two fp32 numbers a position besides;
 - ReLU, tanh and sigmoid keep their output, in place or not, and so does leaky ReLU, taken to be done in place; GELU
   keeps its input;
 - max-pooling keeps its input and 8-byte indices of its output, average pooling its input, dropout a 1-byte mask;
 - local response normalisation, made of simple operations, keeps its input, padded squares, their mean and its power;
-- the loss keeps the softmax of its input; global pooling, upsampling, add, concat and
+- attention keeps queries, keys and values, the softmax of its scores and, with dropout, its mask and what it leaves:
+  nothing is made again in the backward pass;
+- embeddings keep the numbers of the tokens, of 8 bytes;
+- the loss keeps the softmax of its input, in fp32 in mixed precision too; global pooling, upsampling, add, concat and
   flatten keep nothing.
 
 The sub-batch itself is counted with them.
@@ -19,11 +23,15 @@ Not counted: statistics of batch normalisation (16 bytes a channel), fragmentati
 libraries choose for themselves, communication buffers, and the prefetched next sub-batch. The workspace is the most
 that gradients of activations take at one time, counted as if no activation had been freed by then, so the total
 errs on the large side; im2col adds its column buffer.
+
+A transformer layer of s positions, h features and a heads so keeps n·s·h·(34 + 5·a·s/h) bytes in mixed precision with
+dropout, the figure of Korthikanti et al. 2022, arXiv:2205.05198, and 16·n·s more of its two normalisations.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from math import prod
 
 import numpy as np
@@ -36,6 +44,7 @@ from planner.domain.precision import Precision, precision_named
 from planner.errors import ParameterError, UnknownNameError
 from planner.workload.graph import Site, sites
 from planner.workload.lowering import CONVOLUTIONS, needs_columns
+from planner.workload.sequences import TOKEN_BYTES
 
 __all__ = ["ASSUMED_CONTEXT_BYTES", "largest_sub_batch", "memory_bytes"]
 
@@ -45,7 +54,14 @@ ASSUMED_CONTEXT_BYTES = {"gpu": 500 * 2.0**20, "cpu": 0.0}
 INDEX_BYTES = 8
 """Of a position in a pooling window, as PyTorch keeps it."""
 
-_KEEPS_INPUT = frozenset({"convolution", "linear", "batch_norm", "lrn", "pool"})
+STATISTICS_BYTES = 8
+"""Of a position that layer normalisation works on: mean and scale in fp32."""
+LOSS_BYTES = 4
+"""Of an element of the softmax that a loss keeps, at least."""
+
+_KEEPS_INPUT = frozenset({"convolution", "linear", "batch_norm", "layer_norm", "attention", "lrn", "pool"})
+_VIEWS = frozenset({"flatten", "first_position"})
+"""Kinds whose output is another name for a tensor that is there."""
 
 
 def memory_bytes(
@@ -129,13 +145,13 @@ def largest_sub_batch(
 
 def _kept_bytes(network: Network, found: tuple[Site, ...], sizes: Precision) -> int:
     """Return the bytes per sample of activations, masks and indices kept for the backward pass."""
-    tensor = {INPUT: INPUT}  # layer -> the layer whose output it is: flattening makes no tensor of its own
+    tensor = {INPUT: INPUT}  # layer -> the layer whose output it is: a view has no tensor of its own
     elements = {INPUT: prod(network.input_shape)}
     kept = {INPUT}
     besides = 0
     for site in found:
         name = site.layer.name
-        tensor[name] = tensor[site.layer.inputs[0]] if site.layer.kind == "flatten" else name
+        tensor[name] = tensor[site.layer.inputs[0]] if site.layer.kind in _VIEWS else name
         elements[name] = site.output_elements
         if site.has_gradient:
             kept.update(tensor[keeper] for keeper in _kept_tensors(site))
@@ -153,21 +169,49 @@ def _kept_tensors(site: Site) -> tuple[str, ...]:
 
 def _kept_besides(site: Site, itemsize: int) -> int:
     """Return the bytes per sample that a layer keeps besides layers' outputs."""
-    layer = site.layer
-    if layer.kind == "dropout":
-        return site.output_elements
-    if layer.kind == "pool" and layer.attributes["mode"] == "max":
-        return INDEX_BYTES * site.output_elements
-    if layer.kind == "lrn":
-        return itemsize * (3 * site.output_elements + (layer.integer("window") - 1) * prod(site.output[1:]))
-    return itemsize * site.input_elements if layer.kind == "loss" else 0
+    kept = _BESIDES.get(site.layer.kind)
+    return kept(site, itemsize) if kept else 0
+
+
+def _of_pooling(site: Site, _itemsize: int) -> int:
+    return INDEX_BYTES * site.output_elements if site.layer.attributes["mode"] == "max" else 0
+
+
+def _of_lrn(site: Site, itemsize: int) -> int:
+    return itemsize * (3 * site.output_elements + (site.layer.integer("window") - 1) * prod(site.output[1:]))
+
+
+def _of_embedding(site: Site, itemsize: int) -> int:
+    """Numbers of tokens, less what was counted for them as the network's input, and of their types."""
+    return (TOKEN_BYTES * (2 if site.layer.integer("types") else 1) - itemsize) * site.input_elements
+
+
+def _of_attention(site: Site, itemsize: int) -> int:
+    return _attention_weights(site) * (2 * itemsize + 1 if site.layer.number("dropout") else itemsize)
+
+
+_BESIDES: Mapping[str, Callable[[Site, int], int]] = {
+    "dropout": lambda site, _itemsize: site.output_elements,
+    "pool": _of_pooling,
+    "lrn": _of_lrn,
+    "layer_norm": lambda site, _itemsize: STATISTICS_BYTES * (site.output_elements // site.output[-1]),
+    "embedding": _of_embedding,
+    "attention": _of_attention,
+    "loss": lambda site, itemsize: max(itemsize, LOSS_BYTES) * site.input_elements,
+}
+
+
+def _attention_weights(site: Site) -> int:
+    """Return how many weights attention computes per sample: one a head and pair of positions."""
+    return site.layer.integer("heads") * site.output[0] ** 2
 
 
 def _peak_gradient_elements(found: tuple[Site, ...]) -> int:
     """Return the most elements per sample of activation gradients that exist at one time.
 
     Backward runs in reverse order. A layer's step needs the gradient of its output and makes those of its inputs,
-    which stay until the layers they belong to have run; so a shortcut's gradient waits while its branch runs.
+    which stay until the layers they belong to have run; so a shortcut's gradient waits while its branch runs. Inside of
+    attention the gradients of its weights before and behind the softmax are there together.
     """
     sizes = {site.layer.name: site.output_elements for site in found}
     live: dict[str, int] = {}
@@ -179,7 +223,8 @@ def _peak_gradient_elements(found: tuple[Site, ...]) -> int:
         for source, flows in zip(site.layer.inputs, site.input_gradients, strict=True):
             if flows:
                 live[source] = sizes[source]
-        peak = max(peak, sum(live.values()))
+        inside = 2 * _attention_weights(site) if site.layer.kind == "attention" else 0
+        peak = max(peak, sum(live.values()) + inside)
         del live[site.layer.name]
     return peak
 

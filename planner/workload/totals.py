@@ -37,15 +37,14 @@ def layer_work(network: Network) -> tuple[LayerWork, ...]:
 def totals(network: Network, *, convolution: str = "direct") -> WorkTotals:
     """Return parameters, multiply-adds forward and FLOP of a training pass per sample, and kernel calls a step.
 
-    FLOP are those of convolutions and fully connected layers, two a multiply-add: forward, backward-weight, and
-    backward-data wherever a gradient is passed on (so 6·MAC less the backward-data of the first layer).
+    FLOP are those of convolutions, fully connected layers and attention, two a multiply-add: forward and the gradients
+    of both operands, wherever one is passed on (so 6·MAC less the backward-data of the first layer).
     """
     found = sites(network)
-    directions = ((2 + any(site.input_gradients)) * 2 * site.forward_mac for site in found)
     calls = lower(network, np.ones(1, dtype=np.int64), convolution=convolution)
     return WorkTotals(
         parameters=sum(site.parameters for site in found),
         forward_mac=sum(site.forward_mac for site in found),
-        training_flop=sum(directions),
+        training_flop=sum(site.training_flop for site in found),
         kernel_calls=sum(int(call.count.sum()) for call in calls),
     )

@@ -83,6 +83,10 @@ def test_the_other_kinds() -> None:
     assert shape_of("flatten", (7, 5, 4)) == (140,)
     assert shape_of("linear", (140,), features=10) == (10,)
     assert shape_of("linear", (9, 140), features=10) == (9, 10)
+    assert shape_of("embedding", (9,), vocabulary=50, features=6) == (9, 6)
+    assert shape_of("attention", (9, 24), heads=2) == (9, 8)
+    assert shape_of("layer_norm", (9, 8)) == (9, 8)
+    assert shape_of("first_position", (9, 8)) == (8,)
     assert shape_of("loss", (10,)) == (1,)
     for kind in ("activation", "dropout", "batch_norm", "lrn"):
         assert shape_of(kind, (7, 5, 4)) == (7, 5, 4)
@@ -115,6 +119,10 @@ def test_concat_of_sequences_joins_features() -> None:
         ("linear", (6,), {"features": 4}, 28),
         ("linear", (9, 6), {"features": 4, "bias": False}, 24),
         ("batch_norm", (6, 9, 9), {}, 12),
+        ("layer_norm", (9, 6), {}, 12),
+        ("embedding", (9,), {"vocabulary": 50, "features": 6}, 300),
+        ("embedding", (9,), {"vocabulary": 50, "features": 6, "positions": 12, "types": 2}, 384),
+        ("attention", (9, 24), {"heads": 2}, 0),
         ("activation", (6, 9, 9), {}, 0),
     ],
 )
@@ -148,6 +156,20 @@ def test_parameters(kind: str, shape: tuple[int, ...], attributes: dict[str, Att
         ("pool", (4, 5, 5), {"window": 2, "stride": 1, "padding": 2}, "padding must be smaller than the window (2, 2)"),
         ("linear", (4, 5, 5), {"features": 7}, "got (4, 5, 5); add a flatten layer before it"),
         ("batch_norm", (4, 5), {}, "input shape must be a vector (features) or an image"),
+        ("embedding", (9, 4), {"vocabulary": 50, "features": 6}, "input shape must be a vector"),
+        (
+            "embedding",
+            (9,),
+            {"vocabulary": 50, "features": 6, "positions": 8},
+            "positions must be 0, or at least the 9",
+        ),
+        (
+            "attention",
+            (9, 24),
+            {"heads": 3},
+            "features in must be divisible by 3 x heads = 9: queries, keys and values",
+        ),
+        ("linear", (9, 4), {"features": 7, "tied": True}, "tied must be false in a network without an embedding"),
         ("add", (4,), {}, "inputs must be at least two for kind add, got 1"),
     ],
 )
@@ -158,6 +180,33 @@ def test_errors_name_the_layer(
         layer_shapes(one_layer(kind, shape, **attributes))
     assert str(caught.value).startswith("layer x: ")
     assert sentence in str(caught.value)
+
+
+def tied(features: int, width: int) -> Network:
+    layers = (
+        Layer("e", "embedding", (INPUT,), {"vocabulary": 50, "features": 6}),
+        Layer("l", "linear", ("e",), {"features": width}),
+        Layer("t", "linear", ("l",), {"features": features, "tied": True}),
+    )
+    return Network("n", (9,), layers)
+
+
+def test_tied_weights_count_once() -> None:
+    assert layer_shapes(tied(50, 6))["t"] == (9, 50)
+    np.testing.assert_array_equal(layer_parameters(tied(50, 6)), [300, 42, 50])
+
+
+@pytest.mark.parametrize(("features", "width"), [(49, 6), (50, 7)])
+def test_tied_weights_fit_the_table(features: int, width: int) -> None:
+    sentence = r"layer t: features out and in must be those of the table of e, \(50, 6\)"
+    with pytest.raises(ParameterError, match=sentence):
+        layer_shapes(tied(features, width))
+
+
+def test_an_embedding_reads_tokens() -> None:
+    layers = (Layer("a", "activation", (INPUT,)), Layer("e", "embedding", ("a",), {"vocabulary": 50, "features": 6}))
+    with pytest.raises(ParameterError, match="layer e: input must be input, the numbers of tokens, got 'a'"):
+        layer_shapes(Network("n", (9,), layers))
 
 
 @pytest.mark.parametrize(

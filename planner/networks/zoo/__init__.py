@@ -11,11 +11,13 @@ from planner.networks.zoo import (
     googlenet,
     inception,
     inception_bn,
+    mlp,
     mobilenet,
     overfeat,
     preresnet,
     resnet,
     sprint,
+    transformers,
     vgg,
     yolo,
 )
@@ -24,7 +26,8 @@ from planner.networks.zoo.entry import ZooEntry
 __all__ = ["arguments_of", "build", "zoo_names"]
 
 _FAMILIES = (
-    alexnet, googlenet, inception, inception_bn, mobilenet, overfeat, preresnet, resnet, sprint, vgg, yolo
+    alexnet, googlenet, inception, inception_bn, mlp, mobilenet, overfeat, preresnet, resnet, sprint, transformers, vgg,
+    yolo,
 )  # fmt: skip
 _ENTRIES: Mapping[str, ZooEntry] = {name: entry for family in _FAMILIES for name, entry in family.ENTRIES.items()}
 

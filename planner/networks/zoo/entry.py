@@ -10,28 +10,31 @@ from planner.domain.network import Network
 
 __all__ = ["Argument", "ZooEntry"]
 
-_COUNT = re.compile("[1-9][0-9]{0,3}")
+_COUNT = re.compile("[1-9][0-9]{0,6}")
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
     """An argument of a network: its values, the default first, and one line on what it does.
 
-    One that ``counts`` takes any whole number from 1 to 9999.
+    One that ``counts`` takes any whole number from 1 to ``most``, and its default, which may be in words.
     """
 
     values: tuple[str, ...]
     doc: str
     counts: bool = False
+    most: int = 9999
 
     @property
     def rule(self) -> str:
         """What it takes, in words."""
-        return "a whole number from 1 to 9999" if self.counts else " or ".join(self.values)
+        return f"a whole number from 1 to {self.most}" if self.counts else " or ".join(self.values)
 
     def takes(self, value: str) -> bool:
         """Tell whether a value is one that it takes."""
-        return bool(_COUNT.fullmatch(value)) if self.counts else value in self.values
+        if value in self.values or not self.counts:
+            return value in self.values
+        return bool(_COUNT.fullmatch(value)) and int(value) <= self.most
 
 
 @dataclass(frozen=True, slots=True)

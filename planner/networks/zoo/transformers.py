@@ -1,0 +1,182 @@
+"""Transformers: decoders of the GPT family and encoders of the BERT family, of any size.
+
+``gpt``: Radford et al. (2019), "Language models are unsupervised multitask learners", as Megatron-LM trains it:
+normalisation before attention and before the feed-forward part, one more at the end, learned positions, dropout of 0.1,
+and an output layer that shares the table of the embedding. ``gpt2`` is its smallest published size, with 1024 learned
+positions however short the sequence. ``opt-1.3b``: Zhang et al. (2022), arXiv:2205.01068: the same with ReLU and 2050
+positions.
+
+``bert``: Devlin et al. (2018), arXiv:1810.04805: normalisation behind each sum, 512 learned positions, two types of
+token. ``bert-base`` and ``bert-large`` are its published sizes.
+
+Queries, keys and values come from one linear layer, as in GPT-2 and Megatron-LM; three of a third the width have the
+same parameters and FLOP. What follows the last layer is the head:
+
+- ``tokens``: the logits of the vocabulary at every position (BERT: behind a linear layer, GELU and a normalisation);
+- ``labels``: two numbers at every position, as for answers in SQuAD (start and end) or for classes;
+- ``pooler`` (BERT): a linear layer and tanh on the first position. The loss is over its features, without a classifier.
+
+The loss is a softmax cross-entropy over the last axis wherever the head gives numbers; tasks that have targets at a few
+positions alone need less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from planner.domain.network import Network
+from planner.errors import ParameterError
+from planner.networks.builder import NetworkBuilder
+from planner.networks.zoo.entry import Argument, ZooEntry
+
+__all__ = ["ENTRIES"]
+
+_RATE = 0.1
+_LABELS = 2
+_TYPES = 2
+_FFN = "4 x hidden"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Sizes of a transformer; ``causal`` masks later positions."""
+
+    layers: int
+    hidden: int
+    heads: int
+    ffn: int
+    sequence: int
+    vocabulary: int
+    causal: bool
+    function: str = "gelu"
+
+    @property
+    def notes(self) -> str:
+        return f"{self.layers} layers, {self.hidden} features, {self.heads} heads, {self.sequence} positions"
+
+
+def _sizes(name: str, arguments: Mapping[str, str], *, causal: bool, function: str = "gelu") -> _Sizes:
+    hidden, heads = int(arguments["hidden"]), int(arguments["heads"])
+    if hidden % heads:
+        what = f"argument heads of network {name.partition(':')[0]}"
+        raise ParameterError(what, f"a divisor of hidden = {hidden}", heads)
+    ffn = 4 * hidden if arguments["ffn"] == _FFN else int(arguments["ffn"])
+    return _Sizes(
+        layers=int(arguments["layers"]),
+        hidden=hidden,
+        heads=heads,
+        ffn=ffn,
+        sequence=int(arguments["sequence"]),
+        vocabulary=int(arguments["vocabulary"]),
+        causal=causal,
+        function=function,
+    )
+
+
+def _gpt(name: str, arguments: Mapping[str, str], *, positions: int = 0, function: str = "gelu") -> Network:
+    """Return a decoder; its table of positions has as many rows as a sample needs, and at least ``positions``."""
+    sizes = _sizes(name, arguments, causal=True, function=function)
+    net = NetworkBuilder()
+    rows = {"vocabulary": sizes.vocabulary, "positions": max(positions, sizes.sequence)}
+    top = net.add("embedding", "embedding", "input", features=sizes.hidden, **rows)
+    top = net.add("dropout", "embedding.dropout", top, rate=_RATE)
+    for number, (name_of_part, part) in product(range(1, sizes.layers + 1), _PARTS.items()):
+        block = f"layer{number}.{name_of_part}"
+        branch = part(net, block, net.add("layer_norm", f"{block}.norm", top), sizes)
+        top = net.add("add", f"{block}.add", (branch, top))
+    top = net.add("layer_norm", "norm", top)
+    if arguments["head"] == "tokens":
+        net.add("loss", "loss", net.linear("logits", top, sizes.vocabulary, tied=True, bias=False))
+    else:
+        net.add("loss", "loss", net.linear("labels", top, _LABELS, bias=False))
+    return net.network(name, (sizes.sequence,), f"decoder of {sizes.notes}", dataset=None, optimizer="adam")
+
+
+def _bert(name: str, arguments: Mapping[str, str]) -> Network:
+    sizes = _sizes(name, arguments, causal=False)
+    net = NetworkBuilder()
+    rows = {"vocabulary": sizes.vocabulary, "positions": max(_BERT_POSITIONS, sizes.sequence), "types": _TYPES}
+    top = net.add("embedding", "embedding", "input", features=sizes.hidden, **rows)
+    top = net.add("layer_norm", "embedding.norm", top)
+    top = net.add("dropout", "embedding.dropout", top, rate=_RATE)
+    for number, (name_of_part, part) in product(range(1, sizes.layers + 1), _PARTS.items()):
+        block = f"layer{number}.{name_of_part}"
+        branch = part(net, block, top, sizes)
+        top = net.add("layer_norm", f"{block}.norm", net.add("add", f"{block}.add", (branch, top)))
+    net.add("loss", "loss", _BERT_HEADS[arguments["head"]](net, top, sizes))
+    return net.network(name, (sizes.sequence,), f"encoder of {sizes.notes}", dataset=None, optimizer="adam")
+
+
+def _attention(net: NetworkBuilder, name: str, source: str, sizes: _Sizes) -> str:
+    joined = net.linear(f"{name}.qkv", source, 3 * sizes.hidden)
+    core = net.add("attention", f"{name}.core", joined, heads=sizes.heads, causal=sizes.causal, dropout=_RATE)
+    return net.add("dropout", f"{name}.dropout", net.linear(f"{name}.project", core, sizes.hidden), rate=_RATE)
+
+
+def _feed_forward(net: NetworkBuilder, name: str, source: str, sizes: _Sizes) -> str:
+    wide = net.linear(f"{name}.widen", source, sizes.ffn)
+    wide = net.add("activation", f"{name}.{sizes.function}", wide, function=sizes.function)
+    return net.add("dropout", f"{name}.dropout", net.linear(f"{name}.narrow", wide, sizes.hidden), rate=_RATE)
+
+
+_PARTS = {"attention": _attention, "mlp": _feed_forward}
+
+
+def _pooler(net: NetworkBuilder, source: str, sizes: _Sizes) -> str:
+    pooled = net.linear("pooler", net.add("first_position", "first", source), sizes.hidden)
+    return net.add("activation", "pooler.tanh", pooled, function="tanh")
+
+
+def _labels(net: NetworkBuilder, source: str, _sizes: _Sizes) -> str:
+    return net.linear("labels", source, _LABELS)
+
+
+def _masked_tokens(net: NetworkBuilder, source: str, sizes: _Sizes) -> str:
+    top = net.add("activation", "tokens.gelu", net.linear("tokens", source, sizes.hidden), function="gelu")
+    return net.linear("logits", net.add("layer_norm", "tokens.norm", top), sizes.vocabulary, tied=True)
+
+
+_BERT_POSITIONS = 512
+_BERT_HEADS = {"pooler": _pooler, "labels": _labels, "tokens": _masked_tokens}
+
+
+def _arguments(sequence: int, *heads: str) -> dict[str, Argument]:
+    return {
+        "sequence": Argument((str(sequence),), "positions of a sample", counts=True, most=999_999),
+        "head": Argument(heads, "what is computed of the last layer"),
+    }
+
+
+def _sized(vocabulary: int) -> dict[str, Argument]:
+    return {
+        "layers": Argument(("12",), "transformer layers", counts=True),
+        "hidden": Argument(("768",), "features of a position", counts=True, most=999_999),
+        "heads": Argument(("12",), "heads of attention, a divisor of hidden", counts=True),
+        "ffn": Argument((_FFN,), "features inside the feed-forward part", counts=True, most=9_999_999),
+        "vocabulary": Argument((str(vocabulary),), "tokens told apart", counts=True, most=9_999_999),
+    }
+
+
+_Make = Callable[[str, Mapping[str, str]], Network]
+
+
+def _preset(make: _Make, layers: int, hidden: int, heads: int, vocabulary: int) -> _Make:
+    values = {"layers": layers, "hidden": hidden, "heads": heads, "vocabulary": vocabulary}
+    fixed = {"ffn": _FFN, **{key: str(value) for key, value in values.items()}}
+    return lambda name, arguments: make(name, {**fixed, **arguments})
+
+
+_GPT2 = partial(_gpt, positions=1024)
+_OPT = partial(_gpt, positions=2050, function="relu")
+_OF_GPT, _OF_BERT = _arguments(1024, "tokens", "labels"), _arguments(512, *_BERT_HEADS)
+ENTRIES = {
+    "gpt": ZooEntry(_gpt, _sized(50257) | _OF_GPT),
+    "gpt2": ZooEntry(_preset(_GPT2, 12, 768, 12, 50257), _OF_GPT),
+    "opt-1.3b": ZooEntry(_preset(_OPT, 24, 2048, 32, 50272), _arguments(2048, "tokens", "labels")),
+    "bert": ZooEntry(_bert, _sized(30522) | _OF_BERT),
+    "bert-base": ZooEntry(_preset(_bert, 12, 768, 12, 30522), _OF_BERT),
+    "bert-large": ZooEntry(_preset(_bert, 24, 1024, 16, 30522), _OF_BERT),
+}

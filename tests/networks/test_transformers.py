@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from planner.domain.shapes import layer_shapes
+from planner.errors import ParameterError, UnknownNameError
+from planner.networks.zoo import arguments_of, build
+from planner.workload.totals import layer_work, totals
+
+
+def test_gpt_normalises_before_and_bert_behind_each_part() -> None:
+    gpt, bert = build("gpt2", {}), build("bert-base", {})
+    readers = {
+        network.name: {
+            reader.kind for layer in network.layers if layer.kind == "layer_norm" for reader in network.layers
+            if layer.name in reader.inputs
+        }
+        for network in (gpt, bert)
+    }  # fmt: skip
+    assert readers["gpt2"] == {"linear"}
+    assert readers["bert-base"] == {"linear", "add", "dropout", "first_position"}
+    assert [layer.kind for layer in gpt.layers].count("layer_norm") == 2 * 12 + 1
+    assert [layer.kind for layer in bert.layers].count("layer_norm") == 2 * 12 + 1
+    assert {layer.attributes["causal"] for layer in gpt.layers if layer.kind == "attention"} == {True}
+    assert {layer.attributes["causal"] for layer in bert.layers if layer.kind == "attention"} == {False}
+
+
+def test_default_gpt_is_gpt2() -> None:
+    assert build("gpt", {}).layers == build("gpt2", {}).layers
+    assert build("bert", {}).layers == build("bert-base", {}).layers
+    assert build("gpt2", {}).optimizer == build("bert-large", {}).optimizer == "adam"
+    assert build("gpt2", {}).dataset is None
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "rows"),
+    [
+        ("gpt2", {"sequence": "128"}, 1024),
+        ("gpt", {"sequence": "128"}, 128),
+        ("gpt2", {"sequence": "2048"}, 2048),
+        ("bert-base", {"sequence": "384"}, 512),
+        ("opt-1.3b", {}, 2050),
+    ],
+)
+def test_published_sizes_keep_their_table_of_positions(name: str, arguments: dict[str, str], rows: int) -> None:
+    network = build(name, arguments)
+    assert network.layers[0].integer("positions") == rows
+    assert layer_shapes(network)["embedding"][0] == network.input_shape[0]
+
+
+def test_heads() -> None:
+    shapes = {
+        head: layer_shapes(network)[network.layers[-1].inputs[0]]
+        for head in ("pooler", "labels", "tokens")
+        for network in [build("bert-base", {"sequence": "384", "head": head})]
+    }
+    assert shapes == {"pooler": (768,), "labels": (384, 2), "tokens": (384, 30522)}
+    gpt = build("gpt2", {"sequence": "60", "head": "labels"})
+    assert layer_shapes(gpt)["labels"] == (60, 2)
+    assert totals(gpt).parameters == totals(build("gpt2", {})).parameters + 2 * 768
+
+
+def test_attention_grows_with_the_square_of_the_sequence_and_the_rest_linearly() -> None:
+    short, long = ({row.name: row for row in layer_work(build("gpt2", {"sequence": s}))} for s in ("256", "512"))
+    for name, row in short.items():
+        factor = 4 if row.kind == "attention" else 2
+        assert long[name].forward_mac == factor * row.forward_mac
+
+
+def test_width_of_the_feed_forward_part() -> None:
+    plain, narrow = build("gpt", {"hidden": "96"}), build("gpt", {"hidden": "96", "ffn": "100"})
+    assert layer_shapes(plain)["layer1.mlp.widen"] == (1024, 384)
+    assert layer_shapes(narrow)["layer1.mlp.widen"] == (1024, 100)
+    assert narrow.name == "gpt:ffn=100,hidden=96"
+    assert build("gpt", {"ffn": "4 x hidden"}).layers == build("gpt", {}).layers
+
+
+def test_arguments() -> None:
+    assert set(arguments_of("gpt")) == {"layers", "hidden", "heads", "ffn", "sequence", "vocabulary", "head"}
+    assert set(arguments_of("gpt2")) == {"sequence", "head"}
+    assert "a whole number from 1 to 9999999; default 4 x hidden" in arguments_of("gpt")["ffn"]
+    with pytest.raises(ParameterError, match="argument heads of network gpt must be a divisor of hidden = 768, got 10"):
+        build("gpt", {"heads": "10"})
+    with pytest.raises(ParameterError, match="argument head of network gpt2 must be tokens or labels, got 'pooler'"):
+        build("gpt2", {"head": "pooler"})
+    with pytest.raises(UnknownNameError, match="argument of network gpt2"):
+        build("gpt2", {"layers": "3"})
