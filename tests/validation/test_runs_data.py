@@ -14,6 +14,8 @@ import pytest
 
 from planner import catalog
 from planner.domain.runs import Run, Runs
+from planner.domain.shapes import layer_shapes
+from planner.errors import UnknownNameError
 from planner.formats.runs import read_runs, write_runs
 
 FOLDER = Path(__file__).parents[2] / "validation"
@@ -44,6 +46,16 @@ def test_no_row_is_refused_and_the_text_is_the_writers(name: str) -> None:
     runs = runs_of(name)
     assert runs.refused == ()
     assert (FOLDER / f"{name}.csv").read_text(encoding="utf-8") == write_runs(runs.rows)
+
+
+def test_networks_are_known_but_for_a_few_of_other_families() -> None:
+    unknown = set()
+    for text in {run.network for name in NAMES for run in runs_of(name).rows}:
+        try:
+            layer_shapes(catalog.find_network(text))
+        except UnknownNameError:
+            unknown.add(text)
+    assert unknown == {"deepspeech2", "neumf", "resnet50-cifar10", "switch-xl-4:sequence=512"}
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))

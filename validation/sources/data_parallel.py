@@ -13,7 +13,7 @@ POLLUX_NETWORKS = {
     "ResNet-50": ("resnet50", "sgd-momentum", "imagenet-1k"),
     "ResNet-18": ("resnet18:input=32,classes=10,stem=cifar", "sgd-momentum", "cifar-10"),
     "YOLOv3": ("yolov3:input=448", "sgd-momentum", ""),
-    "BERT-base finetune": ("bert-base", "adam", ""),
+    "BERT-base finetune": ("bert-base:head=labels,sequence=384", "adam", ""),
     "DeepSpeech2": ("deepspeech2", "", ""),
     "NeuMF": ("neumf", "adam", ""),
 }
@@ -48,8 +48,8 @@ POLLUX = Source(
 )
 
 ELASTICFLOW_NETWORKS = {
-    "resnet50": "resnet50", "vgg16": "vgg16", "inception3": "inception-v3", "bert": "bert-base", "gpt2": "gpt2",
-    "deepspeech2": "deepspeech2", "resnet50_cifar10": "resnet50-cifar10",
+    "resnet50": "resnet50", "vgg16": "vgg16", "inception3": "inception-v3", "bert": "bert-base:sequence=64",
+    "gpt2": "gpt2:head=labels,sequence=60", "deepspeech2": "deepspeech2", "resnet50_cifar10": "resnet50-cifar10",
 }  # fmt: skip
 ON_IMAGENET = ("resnet50", "vgg16", "inception-v3")
 

@@ -124,12 +124,16 @@ BIGSCIENCE = Source(
 )
 
 NEUSIGHT_NETWORKS = {
-    "bert_large": "bert-large:sequence={}",
+    "bert_large": "bert-large:head=tokens,sequence={}",
     "gpt2_large": _gpt(36, 1280, 20, "{}"),
     "gpt3_27": _gpt(32, 2560, 32, "{}"),
-    "gpt3_xl": "gpt3-xl:sequence={}",
+    "gpt3_xl": _gpt(24, 3072, 24, "{}"),
     "opt_13": "opt-1.3b:sequence={}",
     "switchxl4": "switch-xl-4:sequence={}",
+}
+NEUSIGHT_ASSUMED = {
+    "gpt3_27": "; 32 heads assumed",
+    "gpt3_xl": "; 24 heads of 128 features assumed",
 }
 NEUSIGHT_CLUSTERS = {
     "NVIDIA A100 80GB PCIe": "a100-pcie-80gb-box", "NVIDIA A100-SXM4-40GB": "a100-sxm4-40gb-box",
@@ -153,7 +157,7 @@ def _neusight_run(row: Cells) -> Run:
     cluster = NEUSIGHT_CLUSTERS[row["gpu"]]
     fused = "torch.compile" if "fusion" in row["notes"] else ""
     where = (cluster.removesuffix("-box"), row["network"], f"b{row['global_batch']}")
-    heads = "; 32 heads assumed" if row["network"] == "gpt3_27" else ""
+    heads = NEUSIGHT_ASSUMED.get(row["network"], "")
     return Run(
         id=name_of("neusight", *where, row["parallel"], fused),
         source="neusight-e2e", network=NEUSIGHT_NETWORKS[row["network"]].format(row["seq"]),
