@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, STRATEGIES, Configuration
-from planner.domain.precision import PRECISIONS, precision_named
+from planner.domain.precision import PRECISIONS, gradient_bytes
 from planner.domain.prediction import Prediction, Quantity
 from planner.domain.request import Subject
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
@@ -169,7 +169,7 @@ def configuration_keys(subject: Subject, configuration: Configuration) -> dict[s
         "network": subject.network,
         "cluster": subject.cluster,
         "scenario": subject.scenario or None,
-        "gradient_bytes_per_element": precision_named(c.precision).gradient_bytes,
+        "gradient_bytes_per_element": gradient_bytes(c.precision, subject.settings.framework),
         "nodes": c.nodes,
         "gpus_per_node": c.gpus_per_node,
         "gpus": c.gpus,

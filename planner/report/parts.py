@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
-from planner.domain.precision import precision_named
+from planner.domain.precision import gradient_bytes, precision_named
 from planner.domain.prediction import MiniBatch, PlanWarning, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
 from planner.report.blocks import Line, Pairs, Table
@@ -70,14 +70,12 @@ def mode_words(mode: str) -> str:
     return "asynchronous" if mode == "async" else "synchronous"
 
 
-def precision_words(name: str) -> str:
+def precision_words(name: str, framework: str) -> str:
     """Return what a mixed precision means, with the size of its gradients; '' for a precision that is not mixed."""
-    precision = precision_named(name)
-    if not precision.master_bytes:
+    if not precision_named(name).master_bytes:
         return ""
-    return (
-        f"{name}: mixed precision, fp32 master weights, gradients sent as {precision.gradient_bytes} bytes an element"
-    )
+    sent = gradient_bytes(name, framework)
+    return f"{name}: mixed precision, fp32 master weights, gradients sent as {sent} bytes an element"
 
 
 def configuration_words(configuration: Configuration) -> str:

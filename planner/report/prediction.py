@@ -25,7 +25,7 @@ def prediction_view(
     """Yield a prediction term by term, then warnings and the values it rests on."""
     configuration = parts.configuration_words(prediction.configuration)
     yield title(f"{place(subject)}: {configuration}")
-    yield from _mixed_precisions([prediction])
+    yield from _mixed_precisions([prediction], subject)
     yield from body(prediction, subject, calibrations)
     yield from _closing(prediction.warnings, request)
 
@@ -116,11 +116,12 @@ def comparison(numbered: Sequence[tuple[int, Prediction]], subject: Subject) -> 
     gap = 2 if _width(columns, 2) <= WIDTH else 1
     yield Table(list(columns), list(zip(*columns.values(), strict=True)), right, gap, fixed=True)
     yield from (Line(f"{mark} {MEANINGS[mark]}") for mark, holds in MARKS.items() if any(map(holds, shown)))
-    yield from _mixed_precisions(shown)
+    yield from _mixed_precisions(shown, subject)
 
 
-def _mixed_precisions(shown: Iterable[Prediction]) -> Iterator[Line]:
-    words = (parts.precision_words(name) for name in dict.fromkeys(one.configuration.precision for one in shown))
+def _mixed_precisions(shown: Iterable[Prediction], subject: Subject) -> Iterator[Line]:
+    names = dict.fromkeys(one.configuration.precision for one in shown)
+    words = (parts.precision_words(name, subject.settings.framework) for name in names)
     yield from (Line(one) for one in words if one)
 
 

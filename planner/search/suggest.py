@@ -71,7 +71,14 @@ def limits_of(problem: Problem) -> Limits:
 def _largest_sub_batch(problem: Problem, precision: str, mode: str, convolution: str) -> int:
     device, optimizer = problem.cluster.node.accelerator, problem.settings.optimizer
     return largest_sub_batch(
-        problem.network, precision, optimizer, device.kind, device.memory_bytes, convolution=convolution, mode=mode
+        problem.network,
+        precision,
+        optimizer,
+        device.kind,
+        device.memory_bytes,
+        convolution=convolution,
+        mode=mode,
+        framework=problem.settings.framework,
     )
 
 

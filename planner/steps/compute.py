@@ -23,7 +23,7 @@ from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, UPDATE, KernelCalls, MemoryBytes
-from planner.domain.precision import precision_named
+from planner.domain.precision import gradient_bytes, precision_named
 from planner.steps.sources import Overheads, Source, Sources
 from planner.steps.synchronous import ready_s
 from planner.steps.tables import Index
@@ -138,9 +138,10 @@ class Compute:
 
     @cached_property
     def _accumulation(self) -> KernelCalls:
-        """Sums of a new gradient and the one that is there, of as many bytes an element as an activation."""
+        """Sums of a new gradient and the one that is there: two are read, one is written."""
         elements = self.slots.elements[None, :]
-        work = {"elements": elements, "traffic": 3 * elements, "fixed_bytes": np.zeros_like(elements)}
+        moved = 3 * gradient_bytes(self.precision.name, self.sources.problem.settings.framework) * elements
+        work = {"elements": elements, "traffic": np.zeros_like(elements), "fixed_bytes": moved}
         return KernelCalls("add", BACKWARD_DATA, self.slots.layer, np.ones_like(self.slots.layer), work)
 
     def ensure(self, sub_batch: IntArray) -> bool:
@@ -165,6 +166,7 @@ class Compute:
             self.sources.accelerator.kind,
             convolution=self.convolution,
             mode=mode,
+            framework=self.sources.problem.settings.framework,
         )
         factor = self.sources.problem.scenario.sub_batch_factor if self.precision.name == "fp32" else 1
         return replace(found, activations=found.activations / factor, workspace=found.workspace / factor)

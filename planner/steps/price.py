@@ -11,7 +11,7 @@ import numpy as np
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configurations
-from planner.domain.precision import precision_named
+from planner.domain.precision import gradient_bytes
 from planner.steps.asynchronous import Asynchrony, update_period_s
 from planner.steps.compute import Compute
 from planner.steps.epoch import Input
@@ -82,7 +82,7 @@ class Pricer:
     def __init__(self, sources: Sources, precision: str) -> None:
         self.sources = sources
         self.compute = Compute(sources, precision)
-        self.messages = Messages(sources, precision_named(precision).gradient_bytes)
+        self.messages = Messages(sources, gradient_bytes(precision, sources.problem.settings.framework))
         self.input = Input(sources)
         self._overlap: PairTable | None = None
 

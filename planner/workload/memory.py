@@ -40,7 +40,7 @@ from planner.domain.arrays import IntArray
 from planner.domain.configuration import MODES, OPTIMIZERS
 from planner.domain.kernels import MemoryBytes
 from planner.domain.network import INPUT, Network
-from planner.domain.precision import Precision, precision_named
+from planner.domain.precision import Precision, gradient_bytes, precision_named
 from planner.errors import ParameterError, UnknownNameError
 from planner.workload.graph import Site, sites
 from planner.workload.lowering import CONVOLUTIONS, needs_columns
@@ -73,6 +73,7 @@ def memory_bytes(
     *,
     convolution: str = "direct",
     mode: str = "sync",
+    framework: str = "",
 ) -> MemoryBytes:
     """Return the bytes that training takes of one device, by kind.
 
@@ -92,6 +93,8 @@ def memory_bytes(
         ``im2col`` adds the largest column buffer of a whole sub-batch.
     mode : one of MODES
         In ``async`` the host holds what updates the weights.
+    framework : str
+        Decides the bytes of a gradient in mixed precision; empty: those of the precision.
 
     Returns
     -------
@@ -118,7 +121,7 @@ def memory_bytes(
     columns = _column_elements(found) if convolution == "im2col" else 0
     return MemoryBytes(
         weights=parameters * sizes.weight_bytes,
-        gradients=parameters * sizes.gradient_bytes,
+        gradients=parameters * gradient_bytes(precision, framework),
         optimizer=parameters * updating,
         activations=samples * _kept_bytes(network, found, sizes),
         workspace=samples * ((_peak_gradient_elements(found) + columns) * sizes.activation_bytes),
@@ -135,10 +138,13 @@ def largest_sub_batch(
     *,
     convolution: str = "direct",
     mode: str = "sync",
+    framework: str = "",
 ) -> int:
     """Return the largest sub-batch [samples] whose :func:`memory_bytes` fit in the capacity; 0: not even one does."""
     ends = np.array([0, 1])
-    both = memory_bytes(network, ends, precision, optimizer, device_kind, convolution=convolution, mode=mode).total
+    both = memory_bytes(
+        network, ends, precision, optimizer, device_kind, convolution=convolution, mode=mode, framework=framework
+    ).total
     empty, one = float(both[0]), float(both[1])
     return max(0, math.floor((capacity_bytes - empty) / (one - empty)))
 

@@ -48,10 +48,14 @@ def test_configuration_says_what_it_is_of(prediction: Callable[[str], Prediction
     assert known.items() <= configuration.items()
 
 
-def test_gradient_bytes_are_those_of_the_precision(subject: Subject) -> None:
-    sizes = {name: configuration_keys(subject, Configuration(1, 1, 1, 1, name)) for name in PRECISIONS}
+@pytest.mark.parametrize(("framework", "bytes_of_mixed"), [("megatron@0.9", 2), ("pytorch@2.4", 4)])
+def test_gradient_bytes_are_those_of_precision_and_framework(
+    subject: Subject, framework: str, bytes_of_mixed: int
+) -> None:
+    asked = replace(subject, settings=replace(subject.settings, framework=framework))
+    sizes = {name: configuration_keys(asked, Configuration(1, 1, 1, 1, name)) for name in PRECISIONS}
     stated = {name: keys["gradient_bytes_per_element"] for name, keys in sizes.items()}
-    assert stated == {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2, "int8": 2}
+    assert stated == {"fp32": 4, "tf32": 4} | dict.fromkeys(("fp16", "bf16", "fp8", "int8"), bytes_of_mixed)
 
 
 def test_an_epoch_costs_its_gpu_hours(prediction: Callable[[str], Prediction], subject: Subject) -> None:

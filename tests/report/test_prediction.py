@@ -135,7 +135,7 @@ def test_a_mixed_precision_says_how_large_its_gradients_are(
     prediction: Prediction, subject: Subject, request_values: Values, printed: Printed
 ) -> None:
     mixed = replace(prediction, configuration=Configuration(8, 8, 8, 1, "bf16", "async"))
-    words = "bf16: mixed precision, fp32 master weights, gradients sent as 2 bytes an element"
+    words = "bf16: mixed precision, fp32 master weights, gradients sent as 4 bytes an element"
     for view in (
         prediction_view(mixed, subject, request_values, []),
         predictions_view([prediction, mixed, mixed], subject, request_values, []),

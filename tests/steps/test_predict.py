@@ -51,28 +51,31 @@ def by_layer(problem: Problem, sub_batch: int, itemsize: int) -> tuple[float, li
     return forward, backward, update
 
 
-def added_s(problem: Problem, itemsize: int) -> list[float]:
+def added_s(problem: Problem, gradient_bytes: int) -> list[float]:
     """Return what adding each slot's gradient to the one that is there takes: read, read, write."""
     pointwise = next(entry for entry in problem.calibrations[0].entries if entry.kind == "pointwise")
     calls, per_byte = pointwise.coefficients.values()
-    return [calls + per_byte * 3 * itemsize * size for size in gradient_slots(problem.network).elements]
+    return [calls + per_byte * 3 * gradient_bytes * size for size in gradient_slots(problem.network).elements]
 
 
-@pytest.mark.parametrize(("precision", "itemsize"), [("fp32", 4), ("fp16", 2)])
+@pytest.mark.parametrize(
+    "case", [("fp32", "megatron", 4, 4), ("fp16", "megatron", 2, 2), ("fp16", "pytorch@2.4", 2, 4)], ids=str
+)
 @pytest.mark.parametrize("steps", [1, 3])
-def test_wait_free_step_equals_plain_loops(make_problem: Make, precision: str, itemsize: int, steps: int) -> None:
-    problem = make_problem(settings=SYNTHETIC)
+def test_wait_free_step_equals_plain_loops(make_problem: Make, case: tuple[str, str, int, int], steps: int) -> None:
+    precision, framework, itemsize, gradient_bytes = case
+    problem = make_problem(settings=replace(SYNTHETIC, framework=framework))
     configurations = one(sub_batch=5, accumulation_steps=steps, precision=precision)
     forward, backward, update = by_layer(problem, 5, itemsize)
     slots = gradient_slots(problem.network)
     sent = all_reduce_s(
         specified_collective(problem.cluster),
-        slots.elements.astype(np.float64) * itemsize,
+        slots.elements.astype(np.float64) * gradient_bytes,
         Groups(np.array([2]), np.array([4]), np.array([4.0])),
     )[0]
     communication, first, later = np.zeros(len(backward)), np.array(backward), np.array(backward)
     communication[slots.layer] = sent
-    later[slots.layer] += added_s(problem, itemsize)
+    later[slots.layer] += added_s(problem, gradient_bytes)
     before = (first.sum() + (steps - 2) * later.sum()) if steps > 1 else 0.0
     last = communication_end_s(later if steps > 1 else first, communication)
     expected = steps * forward + before + last + update
@@ -80,7 +83,7 @@ def test_wait_free_step_equals_plain_loops(make_problem: Make, precision: str, i
     assert found.iteration_s[0] == pytest.approx(expected, rel=1e-9)
     assert found.mini_batch_mean[0] == 8 * 5 * steps
     assert found.epoch_s[0] == pytest.approx(expected * 10_000 / (40 * steps), rel=1e-9)
-    no_overlap = Evaluator(replace(problem, settings=Settings(input="synthetic", strategy="no-overlap")))
+    no_overlap = Evaluator(replace(problem, settings=replace(problem.settings, strategy="no-overlap")))
     plain = steps * forward + first.sum() + (steps - 1) * later.sum() + sent.sum() + update
     assert no_overlap.evaluate(configurations).iteration_s[0] == pytest.approx(plain, rel=1e-9)
 
