@@ -8,7 +8,8 @@ Scopes and their keys:
 ===========  ==========================================================================================
 kernels      kind, direction, precision, library; belongs to an accelerator. Kind ``pointwise`` serves every
              kind whose work is traffic and that has no entry of its own; precision ``any`` serves all.
-overheads    kind = framework (or ``generic``); coefficients kernel_scale, host_s_per_call, host_s_per_layer, exponent
+overheads    kind = framework (or ``generic``), for one precision or all; coefficients of
+             :class:`planner.steps.overheads.Overheads`; accelerator ``any``: pooled over GPUs
 collectives  kind = operation (``all_reduce``); belongs to a cluster
 storage      kind ``load``: bringing a sub-batch from storage into host memory; belongs to a cluster
 host         kinds ``update_gradient``, ``sum_gradient``, ``update_weights`` of the asynchronous threads; of a cluster

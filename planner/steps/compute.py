@@ -7,12 +7,16 @@ stands before the first slot is the head: computed last, with no gradient of its
 Of several sub-batches before an update, each but the first adds its gradients to those that are there: its backward
 pass holds one more kernel a layer with parameters, ``accumulating`` (read, read, write).
 
-A stage (forward, backward, accumulating, update) of a framework takes ((scale·ΣGPU)^p + host^p)^(1/p): p = 1 adds, a
+A stage (forward, backward, accumulating, update) of a framework takes ((Σ scale·GPU)^p + host^p)^(1/p): p = 1 adds, a
 large p takes the longer. The stage is spread over its layers in proportion to their GPU time.
+
+What kernels take by themselves depends on neither overheads nor messages: it is kept for problems that differ in
+those.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
@@ -24,14 +28,15 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, UPDATE, KernelCalls, MemoryBytes
 from planner.domain.precision import gradient_bytes, precision_named
-from planner.steps.sources import Overheads, Source, Sources
+from planner.steps.overheads import MATRIX_KINDS
+from planner.steps.sources import Source, Sources
 from planner.steps.synchronous import ready_s
 from planner.steps.tables import Index
 from planner.workload.gradients import gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
 
-__all__ = ["STAGES", "Compute", "ComputeTable", "call_times_s", "call_work", "composed_s", "term_of"]
+__all__ = ["STAGES", "Compute", "ComputeTable", "Kept", "call_work", "composed_s", "counted", "term_of"]
 
 STAGES = ("forward", "backward", "accumulating", "update")
 
@@ -51,19 +56,55 @@ def call_work(calls: KernelCalls, itemsize: int) -> dict[str, IntArray | float]:
     return {**calls.work, "itemsize": float(itemsize)}
 
 
+def counted(served: list[tuple[KernelCalls, Source]]) -> tuple[int, int]:
+    """Return how many calls there are in all, and without those whose kernels are specified."""
+    counts = [(int(calls.count.sum()), source.origin != "specified") for calls, source in served]
+    return sum(count for count, _ in counts), sum(count for count, measured in counts if measured)
+
+
 def call_times_s(entry: Entry, calls: KernelCalls, itemsize: int) -> FloatArray:
     """Return GPU times [s] of calls times their count, shape (s, k)."""
     return np.atleast_2d(evaluate(entry, call_work(calls, itemsize))) * calls.count
 
 
-def composed_s(gpu_s: FloatArray, host_s: float, overheads: Overheads) -> FloatArray:
-    """Return ((scale·GPU)^p + host^p)^(1/p) [s], shape of ``gpu_s``; see :class:`Overheads`."""
-    scaled = overheads.kernel_scale * gpu_s
-    if overheads.exponent == 1.0:
-        return scaled + host_s
-    longer = np.maximum(scaled, host_s)
-    parts = np.divide(np.minimum(scaled, host_s), longer, out=np.zeros_like(longer), where=longer > 0)
-    return longer * (1 + parts**overheads.exponent) ** (1 / overheads.exponent)
+def composed_s(gpu_s: FloatArray, host_s: float, exponent: float) -> FloatArray:
+    """Return (GPU^p + host^p)^(1/p) [s], shape of ``gpu_s``; see :class:`planner.steps.overheads.Overheads`."""
+    if exponent == 1.0:
+        return gpu_s + host_s
+    longer = np.maximum(gpu_s, host_s)
+    parts = np.divide(np.minimum(gpu_s, host_s), longer, out=np.zeros_like(longer), where=longer > 0)
+    return longer * (1 + parts**exponent) ** (1 / exponent)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """What the kernels of a stage take by themselves, s sub-batches.
+
+    Attributes
+    ----------
+    matrix_s, traffic_s : ndarray of float, shape (s, J + 1)
+        Kernels of MATRIX_KINDS and all others, by segment.
+    calls, measured_calls : int
+        In all, and without those whose kernels are specified.
+    """
+
+    matrix_s: FloatArray
+    traffic_s: FloatArray
+    calls: int
+    measured_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What s sub-batches take whatever the overheads and messages: kernel times by stage, and memory by mode."""
+
+    kernels: Mapping[str, KernelTimes]
+    sync_bytes: FloatArray
+    async_bytes: FloatArray
+
+
+Kept = dict[bytes, Alone]
+"""By the sub-batches, shape (s,), as bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +143,11 @@ class ComputeTable:
 class Compute:
     """The compute cases of one precision; the table grows as sub-batches are asked for."""
 
-    def __init__(self, sources: Sources, precision: str) -> None:
+    def __init__(self, sources: Sources, precision: str, kept: Kept | None = None) -> None:
         sources.check_precision(precision)
         self.sources = sources
+        self.overheads = sources.overheads(precision)
+        self._kept: Kept = {} if kept is None else kept
         self.precision = precision_named(precision)
         self.network = sources.problem.network
         self.convolution = sources.convolution_lowering(precision)
@@ -176,13 +219,12 @@ class Compute:
         """Segment of each layer, shape (L,): position of its slot plus 1; 0 is the head."""
         return np.searchsorted(self.slots.layer, np.arange(len(self.network.layers)), side="right")
 
-    def host_s(self, stage: str, served: list[tuple[KernelCalls, Source]]) -> float:
+    def host_s(self, stage: str, calls: int, measured_calls: int) -> float:
         """Return the framework's host time [s] of a stage; a specified kernel's launch stands for an assumed one."""
-        overheads = self.sources.overheads
-        free = "specified" if overheads.matched == "assumed" else ""
-        calls = sum(int(group.count.sum()) for group, source in served if source.origin != free)
+        overheads = self.overheads
+        counted = measured_calls if overheads.matched == "assumed" else calls
         layers = self.slots.layer.size if stage == UPDATE else len(self.network.layers)
-        return overheads.host_s_per_call * calls + overheads.host_s_per_layer * layers
+        return overheads.host_s_per_call * counted + overheads.host_s_per_layer * layers
 
     def host_to_device_s(self, sub_batch: IntArray) -> FloatArray:
         """Return the copy of a sub-batch to the device [s], shape (s,); 0 where the input is synthetic or on a CPU."""
@@ -198,9 +240,8 @@ class Compute:
         return float(prod(self.network.input_shape) * self.itemsize)
 
     def _priced(self, sub_batch: IntArray) -> ComputeTable:
-        served = self.served(sub_batch) if sub_batch.size else {stage: [] for stage in STAGES}
-        gpu_s = self._gpu_s(served, sub_batch.size)
-        staged = {stage: self._composed(stage, gpu_s[stage], self.host_s(stage, served[stage])) for stage in STAGES}
+        alone = self._alone(sub_batch)
+        staged = {stage: self._composed(stage, alone.kernels[stage]) for stage in STAGES}
         ready = np.stack([ready_s(staged[stage]) for stage in ("backward", "accumulating")], axis=1)
         return ComputeTable(
             sub_batch,
@@ -210,29 +251,40 @@ class Compute:
             staged["update"].sum(axis=1),
             self.host_to_device_s(sub_batch),
             np.ascontiguousarray(ready[:, :, 1:]),
-            self.memory(sub_batch, "sync").total,
-            self.memory(sub_batch, "async").total,
+            alone.sync_bytes,
+            alone.async_bytes,
         )
 
-    def _gpu_s(self, served: dict[str, list[tuple[KernelCalls, Source]]], cases: int) -> dict[str, FloatArray]:
-        """Return GPU times by stage [s], each of shape (s, J + 1) by segment; what stages share is timed once."""
-        segments = self.slots.layer.size + 1
-        gpu_s = {stage: np.zeros((cases, segments)) for stage in STAGES}
+    def _alone(self, sub_batch: IntArray) -> Alone:
+        key = sub_batch.tobytes()
+        if key not in self._kept:
+            sync, later = (self.memory(sub_batch, mode).total for mode in ("sync", "async"))
+            self._kept[key] = Alone(self._kernel_times(sub_batch), sync, later)
+        return self._kept[key]
+
+    def _kernel_times(self, sub_batch: IntArray) -> dict[str, KernelTimes]:
+        """Return kernel times by stage; what stages share is timed once."""
+        served = self.served(sub_batch) if sub_batch.size else {stage: [] for stage in STAGES}
+        shape = (2, sub_batch.size, self.slots.layer.size + 1)
+        gpu_s = {stage: np.zeros(shape) for stage in STAGES}
         shared = {id(calls) for calls, _ in served["backward"]}
         for stage in STAGES:
             for calls, source in served[stage]:
                 if stage == "accumulating" and id(calls) in shared:
                     continue
-                owner = np.zeros((calls.layer.size, segments))
+                owner = np.zeros((calls.layer.size, shape[2]))
                 owner[np.arange(calls.layer.size), self.segment[calls.layer]] = 1.0
-                gpu_s[stage] += call_times_s(source.entry, calls, self.itemsize) @ owner
+                part = 0 if calls.kind in MATRIX_KINDS else 1
+                gpu_s[stage][part] += call_times_s(source.entry, calls, self.itemsize) @ owner
         gpu_s["accumulating"] += gpu_s["backward"]
-        return gpu_s
+        return {stage: KernelTimes(gpu_s[stage][0], gpu_s[stage][1], *counted(served[stage])) for stage in STAGES}
 
-    def _composed(self, stage: str, gpu_s: FloatArray, host_s: float) -> FloatArray:
-        """Return the stage by segment [s], shape (s, J + 1), from GPU times by segment."""
+    def _composed(self, stage: str, kernels: KernelTimes) -> FloatArray:
+        """Return the stage by segment [s], shape (s, J + 1)."""
+        overheads = self.overheads
+        gpu_s = overheads.kernel_scale * (overheads.matrix_scale * kernels.matrix_s + kernels.traffic_s)
         total = gpu_s.sum(axis=1)
-        whole = composed_s(total, host_s, self.sources.overheads)
+        whole = composed_s(total, self.host_s(stage, kernels.calls, kernels.measured_calls), overheads.exponent)
         factor = np.divide(whole, total, out=np.zeros_like(total), where=total > 0)
         spread = np.where(total > 0, 0.0, whole / gpu_s.shape[1])
         return self.sources.multiplied(term_of(stage), gpu_s * factor[:, None] + spread[:, None], self.precision.name)

@@ -209,12 +209,12 @@ def _step_rows(case: _Case, times: SyncTimes) -> list[Row]:
     """Return the terms of a synchronous step; the longer of prefetched input and work is exposed, the other hidden."""
     pricer, one, stages = case.pricer, case.one, case.stages
     sources = pricer.sources
-    load, h2d, forward, backward, all_reduce, exposed, update, iteration = (
+    load, h2d, forward, backward, all_reduce, exposed, update, wait, iteration = (
         float(getattr(times, name)[0])
         for name in ("load_s", "host_to_device_s", "forward_s", "backward_s", "all_reduce_s", "exposed_s", "update_s",
-                     "iteration_s")
+                     "replica_wait_s", "iteration_s")
     )  # fmt: skip
-    work = h2d + forward + backward + exposed + update
+    work = h2d + forward + backward + exposed + update + wait
     adds = sources.problem.settings.strategy == "no-overlap"
     shown_load, shown = (load, 1.0) if adds else (0.0, 1.0) if work >= load else (iteration, 0.0)
     reduce_source = pricer.messages.source if one.gpus > 1 else None
@@ -229,6 +229,8 @@ def _step_rows(case: _Case, times: SyncTimes) -> list[Row]:
     if reduce_source is not None:
         outside = pricer.messages.extrapolates(one.nodes, one.gpus_per_node)
         rows[4] = ("all_reduce", all_reduce, exposed * shown, Origin((reduce_source,), outside))
+    if wait > 0:
+        rows.append(_row("replica_wait", wait, wait * shown, pricer.compute.overheads.source))
     return rows
 
 

@@ -46,6 +46,8 @@ def step_gradient(
         weight = np.full(pricer.compute.slots.layer.size + 1, float(count))
         if name == last_pass:
             weight[: first_slot + 1] -= 1.0
+        if one.gpus > 1:
+            weight += count * pricer.compute.overheads.replica_wait
         _add_stage(gradient, stages[name], weight)
     if is_exposed:
         slopes, seconds = pricer.messages.gradient(one.nodes, one.gpus_per_node, sent)

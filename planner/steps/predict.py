@@ -12,6 +12,7 @@ from planner.domain.configuration import Configurations
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
 from planner.errors import ParameterError
+from planner.steps.compute import Kept
 from planner.steps.describe import described
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.sources import Sources
@@ -21,12 +22,20 @@ __all__ = ["Evaluator"]
 
 
 class Evaluator:
-    """Prices configurations of one problem. Tables are made once for a distinct case and kept between calls."""
+    """Prices configurations of one problem. Tables are made once for a distinct case and kept between calls.
 
-    def __init__(self, problem: Problem) -> None:
+    Parameters
+    ----------
+    problem : Problem
+    like : Evaluator, optional
+        Of a problem that differs in overheads and collectives alone: what its kernels take is not computed again.
+    """
+
+    def __init__(self, problem: Problem, like: Evaluator | None = None) -> None:
         self.problem = problem
         self.sources = Sources(problem)
         self._pricers: dict[str, Pricer] = {}
+        self.kept: dict[str, Kept] = {} if like is None else like.kept
 
     def evaluate(self, configurations: Configurations) -> Predictions:
         """Return predictions as arrays of shape (n,).
@@ -77,7 +86,7 @@ class Evaluator:
         for position in np.unique(precision).tolist():
             name = configurations.precisions[position]
             if name not in self._pricers:
-                self._pricers[name] = Pricer(self.sources, name)
+                self._pricers[name] = Pricer(self.sources, name, self.kept.setdefault(name, {}))
             self._pricers[name].ensure_sub_batches(sub_batch[precision == position])
         is_sync = ~configurations.is_async
         for position in np.unique(precision).tolist() if is_sync.any() else ():

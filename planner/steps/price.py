@@ -13,7 +13,7 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.precision import gradient_bytes
 from planner.steps.asynchronous import Asynchrony, update_period_s
-from planner.steps.compute import Compute
+from planner.steps.compute import Compute, Kept
 from planner.steps.epoch import Input
 from planner.steps.messages import Messages, host_all_reduce_s
 from planner.steps.sources import Sources
@@ -28,7 +28,8 @@ __all__ = ["AsyncTimes", "Pricer", "SyncTimes", "asynchrony_of", "row_of"]
 class SyncTimes:
     """Synchronous steps of n configurations; times [s] of all accumulation steps, each of shape (n,).
 
-    ``work_s`` is the step without input; ``exposed_s`` the part of ``all_reduce_s`` that outlasts the backward pass.
+    ``exposed_s`` is the part of ``all_reduce_s`` that outlasts the backward pass; ``replica_wait_s`` what compute takes
+    longer because replicas wait for the slowest of them.
     """
 
     load_s: FloatArray
@@ -39,6 +40,7 @@ class SyncTimes:
     all_reduce_s: FloatArray
     exposed_s: FloatArray
     update_s: FloatArray
+    replica_wait_s: FloatArray
     iteration_s: FloatArray
     first_iteration_s: FloatArray
     memory_bytes: FloatArray
@@ -79,9 +81,9 @@ def row_of(times: Times, position: int) -> Times:
 class Pricer:
     """Prices configurations of one precision and mode; what it tabled stays for later calls."""
 
-    def __init__(self, sources: Sources, precision: str) -> None:
+    def __init__(self, sources: Sources, precision: str, kept: Kept | None = None) -> None:
         self.sources = sources
-        self.compute = Compute(sources, precision)
+        self.compute = Compute(sources, precision, kept)
         self.messages = Messages(sources, gradient_bytes(precision, sources.problem.settings.framework))
         self.input = Input(sources)
         self._overlap: PairTable | None = None
@@ -117,7 +119,8 @@ class Pricer:
         """Price synchronous configurations whose cases are tabled.
 
         Without overlap everything follows each other; wait-free, input is prefetched and messages leave as gradients
-        become ready, or in buckets, as the last gradient of each does: max(t_io, t_h2d + t_f + t_b + exposed + t_u).
+        become ready, or in buckets, as the last gradient of each does: max(t_io, t_h2d + t_f + t_b + exposed + t_u +
+        wait).
         Only the last of several sub-batches overlaps; all but the first add to the gradients.
         """
         table, steps = self.compute.table, chosen.accumulation_steps
@@ -136,11 +139,13 @@ class Pricer:
             table.backward_s[row, 0] + table.backward_s[row, 1] * again,
         )
         update = table.update_s[row]
-        work = h2d + forward + backward + exposed + update
+        share = self.compute.overheads.replica_wait
+        wait = np.where(chosen.gpus > 1, share * (forward + backward + update), 0.0)
+        work = h2d + forward + backward + exposed + update + wait
         first, later = self._loads(chosen, steps * chosen.sub_batch)
         join = np.add if no_overlap else np.maximum
         return SyncTimes(
-            later, first, h2d, forward, backward, all_reduce, exposed, update,
+            later, first, h2d, forward, backward, all_reduce, exposed, update, wait,
             join(later, work), join(first, work), table.memory_bytes[row],
         )  # fmt: skip
 

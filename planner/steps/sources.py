@@ -8,7 +8,7 @@ cluster. What nothing serves is refused with the command that mends it, never gu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -22,53 +22,22 @@ from planner.costs.specified import (
     specified_storage,
 )
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.calibration import Calibration, Entry
+from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster, Link
-from planner.domain.kernels import TRAFFIC_KINDS
+from planner.domain.kernels import FORWARD, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError
 from planner.steps.links import with_links, with_value
+from planner.steps.overheads import ANY_ACCELERATOR, Overheads, assumed_overheads, find_overheads
+from planner.steps.source import Source
 from planner.workload.lowering import lower
 
-__all__ = ["Overheads", "Source", "Sources", "usable_precisions"]
+__all__ = ["Source", "Sources", "usable_precisions"]
 
 HOST_LIBRARY = "host"
 """Library of collective entries that are between host buffers: for asynchronous update threads only."""
 HOST_KINDS = ("update_gradient", "sum_gradient", "update_weights")
-ASSUMED_HOST_S_PER_CALL = 10e-6
-"""Host time of a kernel call on a GPU where no framework was measured (fits on public CNN tables span 8 to 42 us).
-
-Not added to kernels that are specified: their launch is stated with them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """An entry and the name of the calibration that holds it; empty: taken from a specification or assumed."""
-
-    entry: Entry
-    calibration: str = ""
-
-    @property
-    def origin(self) -> str:
-        """Origin of the entry."""
-        return self.entry.origin
-
-
-@dataclass(frozen=True, slots=True)
-class Overheads:
-    """What a framework adds: a stage takes ((kernel_scale·GPU)^exponent + host^exponent)^(1/exponent).
-
-    ``host`` is host_s_per_call x calls + host_s_per_layer x layers. ``matched`` says how the entry was found:
-    ``exact``, ``framework``, ``generic`` or ``assumed``.
-    """
-
-    kernel_scale: float
-    host_s_per_call: float
-    host_s_per_layer: float
-    exponent: float
-    source: Source
-    matched: str
 
 
 class Sources:
@@ -78,6 +47,7 @@ class Sources:
         self.problem = problem
         self.accelerator = problem.cluster.node.accelerator
         self._kernels: dict[tuple[str, str, str], Source | None] = {}
+        self._overheads: dict[str, Overheads] = {}
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -214,33 +184,35 @@ class Sources:
                 else f"precision must be one that can be priced ({usable}), got {precision!r}: {reason}"
             )
 
-    @cached_property
-    def overheads(self) -> Overheads:
-        """Overheads of the framework as asked for, else of any version of it, else generic, else assumed.
+    def overheads(self, precision: str) -> Overheads:
+        """Return the overheads of the framework in a precision: as asked for, of any version, generic or assumed."""
+        if precision not in self._overheads:
+            entries = (
+                (entry, calibration.name, pooled)
+                for pooled, calibrations in ((False, self.for_accelerator), (True, self._pooled))
+                for calibration in calibrations
+                for entry in calibration.entries
+                if entry.scope == "overheads"
+            )
+            framework = self.problem.settings.framework
+            found = find_overheads(entries, framework, precision, on_specified=self._is_specified(precision))
+            self._overheads[precision] = found or assumed_overheads(self.accelerator.kind)
+        return self._overheads[precision]
 
-        Of several versions, one without a number goes first, then the order of the calibrations decides.
-        """
-        framework = self.problem.settings.framework
-        name = framework.partition("@")[0]
-        entries = [(e, c.name) for c in self.for_accelerator for e in c.entries if e.scope == "overheads"]
-        found = (
-            [("exact", *pair) for pair in entries if pair[0].kind == framework]
-            + [("framework", *pair) for pair in entries if pair[0].kind == name]
-            + [("framework", *pair) for pair in entries if pair[0].kind.startswith(f"{name}@")]
-            + [("generic", *pair) for pair in entries if pair[0].kind == "generic"]
-        )
-        if not found:
-            return _overheads(Source(self._assumed_overheads()), "assumed")
-        matched, entry, calibration = found[0]
-        return _overheads(Source(entry, calibration), matched)
+    @property
+    def _pooled(self) -> tuple[Calibration, ...]:
+        """Calibrations of any accelerator: pooled over GPUs, they say nothing of a CPU."""
+        return tuple(c for c in self.problem.calibrations if c.accelerator == ANY_ACCELERATOR and self._is_gpu)
 
-    def _assumed_overheads(self) -> Entry:
-        per_call = ASSUMED_HOST_S_PER_CALL if self.accelerator.kind == "gpu" else 0.0
-        values = {"kernel_scale": 1.0, "host_s_per_call": per_call, "host_s_per_layer": 0.0, "exponent": 1.0}
-        return Entry(
-            "overheads", "generic", "", "", "", "overheads", {}, values, fixed=tuple(values), origin="assumed",
-            source="stated assumption: no framework was measured on this accelerator",
-        )  # fmt: skip
+    @property
+    def _is_gpu(self) -> bool:
+        return self.accelerator.kind == "gpu"
+
+    def _is_specified(self, precision: str) -> bool:
+        """Tell whether the network's matrix kernels come from the specification."""
+        convolves = any(layer.kind == "convolution" for layer in self.problem.network.layers)
+        source = self.find_kernel("convolution" if convolves else "gemm", FORWARD, precision)
+        return source is not None and source.origin == "specified"
 
     def missing_link(self, name: str, why: str) -> CoverageError:
         """Return the error that a link is not described."""
@@ -355,15 +327,3 @@ def usable_precisions(problem: Problem) -> dict[str, str]:
     """Return each training precision with the reason why it is refused; empty where it is usable."""
     sources = Sources(problem)
     return {name: sources.why_not_precision(name) for name in PRECISIONS}
-
-
-def _overheads(source: Source, matched: str) -> Overheads:
-    values = source.entry.coefficients
-    return Overheads(
-        values.get("kernel_scale", 1.0),
-        values.get("host_s_per_call", 0.0),
-        values.get("host_s_per_layer", 0.0),
-        values.get("exponent", 1.0),
-        source,
-        matched,
-    )

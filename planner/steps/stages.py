@@ -10,7 +10,7 @@ from planner.costs.terms import Work, evaluate, extrapolates
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import KernelCalls
-from planner.steps.compute import STAGES, Compute, call_work, composed_s, term_of
+from planner.steps.compute import STAGES, Compute, call_work, composed_s, counted, term_of
 from planner.steps.intervals import derivatives, stated_deviation
 from planner.steps.price import Pricer
 from planner.steps.sources import Source
@@ -84,9 +84,9 @@ def stages_of(pricer: Pricer, sub_batch: IntArray) -> list[dict[str, Stage]]:
 
 def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[Stage]:
     """Return one stage of every case."""
-    overheads = pricer.sources.overheads
-    host_s = pricer.compute.host_s(name, [(group.calls, group.source) for group in timed])
-    adds = host_s > 0 or overheads.kernel_scale != 1
+    overheads = pricer.compute.overheads
+    host_s = pricer.compute.host_s(name, *counted([(group.calls, group.source) for group in timed]))
+    adds = host_s > 0 or overheads.scales
     total, outside = np.zeros(cases), np.zeros(cases)
     used: list[dict[int, Source]] = [{} for _ in range(cases)]
     for group in timed:
@@ -110,25 +110,25 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
     ``of``: how many cases, and the host time [s] of each.
     """
     cases, host_s = of
-    compute, overheads = pricer.compute, pricer.sources.overheads
+    compute, overheads = pricer.compute, pricer.compute.overheads
     factor = float(pricer.sources.problem.scenario.factor(term_of(name), compute.precision.name))
     gpu_s = np.zeros((cases, compute.slots.layer.size + 1))
     for group in timed:
-        gpu_s += _by_segment(compute, group.calls, group.times_s)
+        gpu_s += overheads.scale_of(group.calls.kind) * _by_segment(compute, group.calls, group.times_s)
     total = gpu_s.sum(axis=1)
-    whole = composed_s(total, host_s, overheads)
-    scaled = np.divide(overheads.kernel_scale * total, whole, out=np.zeros_like(total), where=whole > 0)
-    share = overheads.kernel_scale * scaled ** (overheads.exponent - 1)
-    slope = factor * share
+    whole = composed_s(total, host_s, overheads.exponent)
+    scaled = np.divide(total, whole, out=np.zeros_like(total), where=whole > 0)
+    share = scaled ** (overheads.exponent - 1)
     found: dict[int, tuple[Entry, FloatArray, FloatArray]] = {}
     for group in timed:
         entry = group.source.entry
+        slope = factor * overheads.scale_of(group.calls.kind) * share
         rows = _rows(entry, group)
         by_segment = _by_segment(compute, group.calls, np.broadcast_to(rows, (*group.times_s.shape, rows.shape[-1])))
         seconds = _by_segment(compute, group.calls, group.times_s)
         _, slopes, before = found.get(id(entry), (entry, 0.0, 0.0))
         found[id(entry)] = (entry, slopes + by_segment * slope[:, None, None], before + seconds * slope[:, None])
-    if host_s > 0 or overheads.kernel_scale != 1:
+    if host_s > 0 or overheads.scales:
         entry = overheads.source.entry
         spread = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, gpu_s.shape[1])
         covered = np.maximum(whole - share * total, 0.0) if overheads.matched == "assumed" else whole

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
+from planner.steps.overheads import Overheads
 from planner.steps.sources import Source, Sources
 from planner.units import format_bytes
 from planner.workload.lowering import UPDATE_BYTES
@@ -36,9 +37,9 @@ def warnings_of(
         *_small_dataset(sources, mini_batch),
         *_extrapolated(terms),
         *_origins(sources, chosen),
-        *_overheads(sources),
+        *_overheads(sources, sources.overheads(one.precision)),
         *_calibrations(sources, chosen),
-        *_proportional(sources, chosen),
+        *_proportional(sources.overheads(one.precision), chosen),
         *_links(sources, one),
         *_optimizer(sources, one),
     )
@@ -134,8 +135,8 @@ def _origins(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning
         yield PlanWarning("assumed", kind, f"Times of {kind} rest on a stated assumption, not on a measurement.")
 
 
-def _overheads(sources: Sources) -> Iterator[PlanWarning]:
-    overheads, framework = sources.overheads, sources.problem.settings.framework
+def _overheads(sources: Sources, overheads: Overheads) -> Iterator[PlanWarning]:
+    framework = sources.problem.settings.framework
     if overheads.matched == "assumed":
         message = (
             f"Overheads of {framework} were not measured on {sources.accelerator.name}: assumed are "
@@ -147,6 +148,12 @@ def _overheads(sources: Sources) -> Iterator[PlanWarning]:
             f"Overheads of {framework} were not measured: the generic ones of {overheads.source.calibration} are used."
         )
         yield PlanWarning("framework_overheads_generic", framework, message)
+    elif overheads.pooled:
+        message = (
+            f"Overheads of {framework} were not measured on {sources.accelerator.name}: those of "
+            f"{overheads.source.calibration}, pooled over other GPUs, are used."
+        )
+        yield PlanWarning("framework_overheads_pooled", framework, message)
     elif overheads.matched == "framework" and "@" in framework:
         message = f"Overheads of {framework} are those measured with {overheads.source.entry.kind}."
         yield PlanWarning("framework_overheads_other_version", framework, message)
@@ -167,9 +174,8 @@ def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWa
             yield PlanWarning("calibration", calibration.name, sentence)
 
 
-def _proportional(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
+def _proportional(overheads: Overheads, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
     kernels = [source for source in used if source.entry.scope == "kernels"]
-    overheads = sources.overheads
     host_s = overheads.host_s_per_call + overheads.host_s_per_layer
     if kernels and host_s == 0 and all(_is_proportional(source) for source in kernels):
         names = " and ".join(dict.fromkeys(source.calibration for source in kernels))

@@ -1,0 +1,131 @@
+"""What a framework adds to its kernels, and which entry of the calibrations says so.
+
+Of the entries of a framework those of the asked precision go before those of any, and of equals the accelerator's own
+before those of any accelerator, which were pooled over GPUs. Coefficients that were fitted on top of specified kernels
+make up for the errors of these and serve nothing else (library ``specified``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from planner.domain.calibration import Entry
+from planner.steps.source import Source
+
+__all__ = ["ANY_ACCELERATOR", "MATRIX_KINDS", "ON_SPECIFIED", "Overheads", "assumed_overheads", "find_overheads"]
+
+ANY_ACCELERATOR = "any"
+"""Accelerator of calibrations whose overheads were pooled over GPUs."""
+ON_SPECIFIED = "specified"
+"""Library of overheads that were fitted on top of specified kernels."""
+MATRIX_KINDS = frozenset({"gemm", "convolution"})
+"""Kernels whose speed depends on algorithms, layouts and clocks; the others move bytes at the memory's rate."""
+ASSUMED_HOST_S_PER_CALL = 10e-6
+"""Host time of a kernel call on a GPU where no framework was measured (fits on public CNN tables span 8 to 42 us).
+
+Not added to kernels that are specified: their launch is stated with them."""
+NEUTRAL: Mapping[str, float] = {
+    "kernel_scale": 1.0,
+    "matrix_scale": 1.0,
+    "host_s_per_call": 0.0,
+    "host_s_per_layer": 0.0,
+    "exponent": 1.0,
+    "replica_wait": 0.0,
+}
+"""Coefficient -> the value at which it changes nothing."""
+MATCHES = ("exact", "framework", "framework", "generic")
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """What a framework adds: a stage takes (GPU^exponent + host^exponent)^(1/exponent).
+
+    Attributes
+    ----------
+    kernel_scale, matrix_scale : float
+        GPU is kernel_scale x the sum of the stage's kernels, those of MATRIX_KINDS times matrix_scale first.
+    host_s_per_call, host_s_per_layer : float
+        host is host_s_per_call x calls + host_s_per_layer x layers [s].
+    exponent : float
+        1 adds, a large one takes the longer.
+    replica_wait : float
+        Share by which the compute of a step takes longer once several replicas wait for the slowest of them.
+    source : Source
+    matched : str
+        How the entry was found: ``exact``, ``framework``, ``generic`` or ``assumed``.
+    pooled : bool
+        The entry is one of any accelerator.
+    """
+
+    kernel_scale: float
+    matrix_scale: float
+    host_s_per_call: float
+    host_s_per_layer: float
+    exponent: float
+    replica_wait: float
+    source: Source
+    matched: str
+    pooled: bool = False
+
+    def scale_of(self, kind: str) -> float:
+        """Return by what the times of a kernel kind are multiplied."""
+        return self.kernel_scale * (self.matrix_scale if kind in MATRIX_KINDS else 1.0)
+
+    @property
+    def scales(self) -> bool:
+        """Whether any kernel's time is multiplied by other than 1."""
+        return self.kernel_scale != 1 or self.matrix_scale != 1
+
+
+def find_overheads(
+    entries: Iterable[tuple[Entry, str, bool]], framework: str, precision: str, *, on_specified: bool
+) -> Overheads | None:
+    """Return the overheads of a framework, as asked for, of any version, or generic; None where there are none.
+
+    Parameters
+    ----------
+    entries : (entry, name of its calibration, whether it was pooled over accelerators), in the order of precedence
+    framework : str
+        Name, or ``name@version``.
+    precision : str
+    on_specified : bool
+        Whether matrix kernels come from the specification.
+    """
+    name = framework.partition("@")[0]
+    library = ON_SPECIFIED if on_specified else ""
+    best: tuple[tuple[int, ...], Source] | None = None
+    for place, (entry, calibration, pooled) in enumerate(entries):
+        matched = _match(entry.kind, framework, name)
+        if matched is None or entry.precision not in ("", precision) or entry.library not in ("", library):
+            continue
+        rank = (matched, int(pooled), int(entry.library != library), int(entry.precision != precision), place)
+        if best is None or rank < best[0]:
+            best = (rank, Source(entry, calibration))
+    return None if best is None else _overheads(best[1], MATCHES[best[0][0]], pooled=bool(best[0][1]))
+
+
+def _match(kind: str, framework: str, name: str) -> int | None:
+    """Return how well an entry's framework matches, 0 best: of several versions one without a number goes first."""
+    if kind == framework:
+        return 0
+    if kind == name:
+        return 1
+    if kind.startswith(f"{name}@"):
+        return 2
+    return 3 if kind == "generic" else None
+
+
+def assumed_overheads(device_kind: str) -> Overheads:
+    """Return what is assumed where no framework was measured."""
+    values = {**NEUTRAL, "host_s_per_call": ASSUMED_HOST_S_PER_CALL if device_kind == "gpu" else 0.0}
+    entry = Entry(
+        "overheads", "generic", "", "", "", "overheads", {}, values, fixed=tuple(values), origin="assumed",
+        source="stated assumption: no framework was measured on this accelerator",
+    )  # fmt: skip
+    return _overheads(Source(entry), "assumed")
+
+
+def _overheads(source: Source, matched: str, *, pooled: bool = False) -> Overheads:
+    values = {**NEUTRAL, **source.entry.coefficients}
+    return Overheads(**{name: values[name] for name in NEUTRAL}, source=source, matched=matched, pooled=pooled)

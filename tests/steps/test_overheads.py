@@ -1,0 +1,123 @@
+"""Which overheads serve a framework, and what they do to a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.request import Problem
+from planner.steps.overheads import find_overheads
+from planner.steps.predict import Evaluator
+from planner.steps.sources import Sources
+
+Make = Callable[..., Problem]
+
+
+def entry(kind: str = "torch", precision: str = "", library: str = "", **coefficients: float) -> Entry:
+    return Entry("overheads", kind, "", precision, library, "overheads", {}, coefficients or {"kernel_scale": 2.0})
+
+
+def having(problem: Problem, **coefficients: float) -> Problem:
+    mine = Calibration("mine", "toy", (entry("generic", **coefficients),))
+    return replace(problem, calibrations=(mine, *problem.calibrations))
+
+
+def priced(problem: Problem, **plan: Any) -> dict[str, float]:
+    configuration = Configuration(**{"nodes": 1, "gpus_per_node": 1, "sub_batch": 8, **plan})
+    (found,) = Evaluator(problem).describe(Configurations.of([configuration]))
+    return {term.name: term.exposed_seconds for term in found.terms} | {"iteration": found.iteration_s.value}
+
+
+@pytest.fixture
+def problem(make_problem: Make) -> Problem:
+    return make_problem(settings=Settings(input="synthetic", framework="torch"))
+
+
+@pytest.mark.parametrize(
+    ("offered", "wanted"),
+    [
+        # of the asked precision before any, the own accelerator before a pooled one, a framework before generic ones
+        ([("", "", False), ("fp16", "", False)], 1),
+        ([("fp32", "", False), ("", "", False)], 1),
+        ([("fp16", "", True), ("", "", False)], 1),
+        ([("", "specified", False), ("", "", False)], 1),
+        ([("fp32", "", False)], None),
+    ],
+)
+def test_precision_place_and_kernels_decide(offered: list[tuple[str, str, bool]], wanted: int | None) -> None:
+    entries = [
+        (entry(precision=precision, library=library), str(place), pooled)
+        for place, (precision, library, pooled) in enumerate(offered)
+    ]
+    found = find_overheads(entries, "torch@2", "fp16", on_specified=False)
+    assert (found and found.source.calibration) == (None if wanted is None else str(wanted))
+
+
+def test_a_pooled_framework_goes_before_what_is_generic() -> None:
+    entries = [(entry("generic"), "own", False), (entry("torch"), "pooled", True)]
+    found = find_overheads(entries, "torch", "fp32", on_specified=False)
+    assert found is not None
+    assert (found.matched, found.pooled, found.source.calibration) == ("exact", True, "pooled")
+
+
+def test_overheads_on_specified_kernels_serve_those_alone() -> None:
+    entries = [(entry(), "measured", False), (entry(library="specified"), "specified", False)]
+    for on_specified, name in ((False, "measured"), (True, "specified")):
+        found = find_overheads(entries, "torch", "fp32", on_specified=on_specified)
+        assert found is not None
+        assert found.source.calibration == name
+
+
+def test_pooled_overheads_serve_gpus_and_not_cpus(problem: Problem) -> None:
+    pooled = Calibration("pooled", "any", (entry(),))
+    node = problem.cluster.node
+    for kind, matched in (("gpu", "exact"), ("cpu", "assumed")):
+        cluster = replace(
+            problem.cluster, node=replace(node, accelerator=replace(node.accelerator, name="other", kind=kind))
+        )
+        sources = Sources(replace(problem, cluster=cluster, calibrations=(pooled,)))
+        assert sources.overheads("fp32").matched == matched
+
+
+def test_matrix_scale_multiplies_products_and_convolutions_alone(problem: Problem) -> None:
+    once, twice, thrice = (priced(having(problem, matrix_scale=scale)) for scale in (1.0, 2.0, 3.0))
+    # linear in the scale; updates are traffic
+    assert thrice["iteration"] - once["iteration"] == pytest.approx(2 * (twice["iteration"] - once["iteration"]))
+    assert once["forward"] < twice["forward"] < 2 * once["forward"]
+    assert twice["update"] == once["update"]
+    everything = priced(having(problem, kernel_scale=2.0))
+    assert everything["iteration"] == pytest.approx(2 * once["iteration"])
+
+
+def test_replicas_wait_only_where_there_are_several(problem: Problem) -> None:
+    waiting, at_once = having(problem, replica_wait=0.25), having(problem, replica_wait=0.0)
+    assert priced(waiting) == priced(at_once)
+    some, none = (priced(one, gpus_per_node=4) for one in (waiting, at_once))
+    compute = none["forward"] + none["backward"] + none["update"]
+    assert some["replica_wait"] == pytest.approx(0.25 * compute)
+    assert some["iteration"] == pytest.approx(none["iteration"] + 0.25 * compute)
+    assert "replica_wait" not in none
+
+
+def test_waiting_widens_an_interval_by_no_more_than_it_adds(problem: Problem) -> None:
+    plan = Configurations.of([Configuration(1, 4, 8)])
+    some, none = (Evaluator(having(problem, replica_wait=wait)).describe(plan)[0].iteration_s for wait in (0.25, 0.0))
+    assert some.high is not None
+    assert none.high is not None
+    assert none.high / none.value * 0.9 < some.high / some.value <= none.high / none.value * 1.25
+
+
+def test_an_evaluator_like_another_prices_as_one_of_its_own(problem: Problem) -> None:
+    changed = having(problem, kernel_scale=1.5, matrix_scale=0.5, host_s_per_call=1e-5)
+    plans = Configurations.of([Configuration(2, 4, n, steps) for n in (1, 8, 32) for steps in (1, 2)])
+    first = Evaluator(problem)
+    first.evaluate(plans)
+    alone = Evaluator(changed).evaluate(plans).iteration_s
+    assert np.array_equal(Evaluator(changed, like=first).evaluate(plans).iteration_s, alone)
+    assert np.all(alone != first.evaluate(plans).iteration_s)
