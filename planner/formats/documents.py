@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.errors import InputFileError, OutputError
 
-__all__ = ["dump_json", "dump_toml", "key_order", "parse_text", "read_text", "write_file"]
+__all__ = ["dump_json", "dump_toml", "key_order", "parse_text", "read_text", "write_bytes", "write_file"]
 
 TWICE = re.compile(r"Cannot overwrite|Cannot declare|Duplicate inline table key '(.*)'")
 """Messages of the TOML parser about a key given twice; only the last names it."""
@@ -151,9 +151,14 @@ def _toml_value(value: Any) -> str:
 
 
 def write_file(path: Path | str, text: str, force: bool = False) -> None:  # noqa: FBT001, FBT002 - the option as given
+    """Write a text, in UTF-8, as ``write_bytes`` does."""
+    write_bytes(path, text.encode(), force)
+
+
+def write_bytes(path: Path | str, content: bytes, force: bool = False) -> None:  # noqa: FBT001, FBT002 - as above
     """Write a file whole or not at all.
 
-    The text goes to a temporary file in the same folder, which then takes the place of ``path``: a reader, or an
+    The content goes to a temporary file in the same folder, which then takes the place of ``path``: a reader, or an
     interruption, never meets half a document.
 
     Raises
@@ -166,8 +171,8 @@ def write_file(path: Path | str, text: str, force: bool = False) -> None:  # noq
         raise OutputError(f"output file must be a new one, got {str(path)!r}, which exists; use --force to replace it")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)

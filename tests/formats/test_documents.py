@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import InputFileError, OutputError
-from planner.formats.documents import dump_json, dump_toml, parse_text, read_text, write_file
+from planner.formats.documents import dump_json, dump_toml, parse_text, read_text, write_bytes, write_file
 from planner.formats.samples import read_samples
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -108,6 +108,13 @@ def test_write_file_leaves_nothing_else_behind(tmp_path: Path) -> None:
     write_file(tmp_path / "a.json", "one\n")
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     assert (tmp_path / "a.json").read_bytes() == b"one\n"
+
+
+def test_text_and_bytes_are_written_alike(tmp_path: Path) -> None:
+    write_bytes(tmp_path / "a.svg", b"\r\n\x00\xff")
+    assert (tmp_path / "a.svg").read_bytes() == b"\r\n\x00\xff"
+    write_file(tmp_path / "a.json", "\u00fc\r\n")
+    assert (tmp_path / "a.json").read_bytes() == b"\xc3\xbc\r\n"
 
 
 def test_write_file_replaces_only_when_forced(tmp_path: Path) -> None:
