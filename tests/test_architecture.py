@@ -37,15 +37,15 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "sklearn": ("fitting/estimators.py",),
     "pandas": ("formats/tables.py",),
     "optuna": ("search/optuna_search.py",),
-    "matplotlib": ("report",),
+    "matplotlib": ("report/plots.py",),
     "typer": ("cli",),
     "rich": ("cli", "report"),
-    "scipy": (),
+    "scipy": ("fitting/estimators.py",),
     "jsonschema": (),
 }
 """Package -> the only places that may import it; a test-only package has none."""
 
-LAZY = {"torch", "sklearn", "pandas", "optuna", "matplotlib", "rich"}
+LAZY = {"torch", "sklearn", "scipy", "pandas", "optuna", "matplotlib", "rich"}
 """Packages imported only inside the function that needs them, so that commands start fast."""
 
 

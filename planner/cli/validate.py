@@ -16,11 +16,13 @@ from planner import catalog
 from planner.cli import output
 from planner.cli.inputs import Machine, machine_of
 from planner.cli.parsing import NOTHING
+from planner.cli.plot import draw, plot_file
 from planner.cli.values import DEFAULT_REQUEST, OPTION, Values, from_options
 from planner.domain.configuration import Settings
 from planner.domain.network import Network
 from planner.domain.request import Problem, Sourced
 from planner.domain.runs import Run, Runs
+from planner.domain.validation import Validation
 from planner.errors import ParameterError, PlannerError, UnknownNameError
 from planner.formats.runs import NoRunError, read_runs
 from planner.formats.validation import validation_document
@@ -35,17 +37,20 @@ T = TypeVar("T")
 def run(arguments: Mapping[str, Any]) -> None:
     """Validate: read the runs, predict them problem by problem, score, write."""
     values = from_options(arguments)
-    for name in ("hold_out", "plot"):
-        if name in values:
-            raise ParameterError(f"--{name.replace('_', '-')}", "left out, as it is not supported yet", arguments[name])
+    if "hold_out" in values:
+        raise ParameterError("--hold-out", "left out, as it is not supported yet", arguments["hold_out"])
     if "runs" not in values:
         raise ParameterError("--runs", "given", NOTHING, "name a table of measured runs")
+    plot = plot_file(values)
     paths = values["runs"].value
     read, broken = _read(paths)
     for name in values["calibration"].value if "calibration" in values else ():
         catalog.find_calibration(name)
     each = [answers(one, Path(path).parent, values) for path, one in zip(paths, read, strict=True)]
-    _write(paths, read, each, as_json="json" in arguments, read_any=any(one.rows for one in read))
+    read_any = any(one.rows for one in read)
+    found = _write(paths, read, each, as_json="json" in arguments, read_any=read_any)
+    if plot and read_any:
+        draw(found, plot, force="force" in arguments)
     if broken is not None:
         raise broken
 
@@ -65,7 +70,7 @@ def _read(paths: Sequence[str]) -> tuple[list[Runs], NoRunError | None]:
 
 def _write(
     paths: Sequence[str], read: Sequence[Runs], each: Sequence[list[Answer]], *, as_json: bool, read_any: bool
-) -> None:
+) -> Validation:
     if len(paths) > 1:
         each = [[_in_file(one, path) for one in found] for path, found in zip(paths, each, strict=True)]
     found = validation_of([one for some in each for one in some])
@@ -74,6 +79,7 @@ def _write(
         output.write_document(validation_document(found, omitted))
     elif read_any:
         output.write_view(validation_view(found, paths, omitted))
+    return found
 
 
 def _in_file(answer: Answer, path: str) -> Answer:

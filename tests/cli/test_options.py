@@ -43,7 +43,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "top": ("0", "-1", "1e9"),
     "runs": ("runs.csv",),
     "hold_out": ("colour", "network", ""),
-    "plot": ("plot.png", ""),
+    "plot": ("plot.gif", "plot", "missing-folder/plot.png", ""),
     "device": ("tpu", "cuda:x", ""),
     "budget": ("60", "0s", "-1s", "5GB", "1ms"),
     "samples": ("missing-folder",),

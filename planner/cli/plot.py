@@ -1,0 +1,72 @@
+"""``validate --plot``: what is drawn, and the file that it goes to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from planner.cli.streams import note
+from planner.cli.values import Values
+from planner.domain.arrays import FloatArray
+from planner.domain.validation import Validation
+from planner.errors import OutputError, UsageError
+from planner.formats.documents import write_bytes
+from planner.report.plots import FORMS, Points, check_matplotlib, validation_plot
+from planner.scoring.ranking import as_times
+
+__all__ = ["draw", "plot_file", "points_of"]
+
+
+def plot_file(values: Values) -> Path | None:
+    """Return where the plot goes, None where none is wanted; what cannot be drawn or written is refused."""
+    if "plot" not in values:
+        return None
+    path = Path(values["plot"].value)
+    if _form(path) not in FORMS:
+        raise OutputError(f"--plot must be a file whose name ends in .png, .svg or .pdf, got {str(path)!r}")
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise OutputError(f"--plot must be a file in a folder that exists and can be written, got {str(path)!r}")
+    if path.exists() and "force" not in values:
+        raise OutputError(f"--plot must be a new file, got {str(path)!r}, which exists; use --force to replace it")
+    check_matplotlib()
+    return path
+
+
+def draw(validation: Validation, path: Path, *, force: bool) -> None:
+    """Draw the rows that have a predicted and a measured time, and say how many have other figures.
+
+    Raises
+    ------
+    UsageError
+        No row has both.
+    OutputError
+        The file cannot be written.
+    """
+    points = points_of(validation)
+    if not points.rows:
+        found = f"none in {len(validation.rows):,}"
+        raise UsageError(f"--plot must be given for rows with a predicted and a measured time, got {found}")
+    write_bytes(path, validation_plot(points, _form(path)), force)
+    left = f"; left out, as they are neither times nor rates: {points.omitted:,}" if points.omitted else ""
+    note(f"rows shown in {path}: {len(points.rows):,}{left}")
+
+
+def points_of(validation: Validation) -> Points:
+    """Return the rows that have an error and are times or rates, with their times."""
+    rows = [row for row in validation.rows if row.error is not None]
+    metrics = [row.metric for row in rows]
+    predicted_s = as_times(_floats([row.predicted for row in rows]), metrics)
+    measured_s = as_times(_floats([row.measured for row in rows]), metrics)
+    use = np.isfinite(predicted_s) & np.isfinite(measured_s)
+    kept = [row for row, known in zip(rows, use, strict=True) if known]
+    return Points(kept, predicted_s[use], measured_s[use], len(rows) - len(kept))
+
+
+def _form(path: Path) -> str:
+    return path.suffix[1:].lower()
+
+
+def _floats(values: list[float | None]) -> FloatArray:
+    return np.array(values, dtype=np.float64)

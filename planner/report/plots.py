@@ -1,0 +1,211 @@
+"""Predicted against measured times as a picture: PNG, SVG or PDF, the same bytes for the same rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray
+from planner.domain.validation import ScoredRow
+from planner.errors import MissingPackageError
+
+__all__ = ["FORMS", "PER", "Points", "check_matplotlib", "validation_plot"]
+
+FORMS: Mapping[str, Mapping[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+"""Form of a picture -> what it must not say, because it would differ the next time."""
+PER = {"iteration_s": "step", "update_s": "update", "epoch_s": "epoch", "samples_per_s": "sample"}
+"""Metric -> what its times are of; the time of a rate is 1 / rate."""
+MISSING = "plots must be drawn with Matplotlib, got no package matplotlib; pip install 'epoch-planner[plot]'"
+SALT = "planner"
+"""Of the names of things in SVG, which would be random."""
+COLOURS = (
+    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22", "#17becf", "#1a237e",
+)  # fmt: skip
+LOOKS = tuple({"color": colour, "marker": marker} for colour, marker in zip(COLOURS, "os^DvP<X>p", strict=True))
+GREY = {"color": "#8a8a8a", "marker": "o"}
+FILLINGS = {
+    "held out": {"markeredgecolor": "white", "markeredgewidth": 0.3},
+    "in-sample": {"markerfacecolor": "none", "markeredgewidth": 0.9},
+}
+"""What is known of a row -> how its marker is filled."""
+LINE = "#404040"
+SIZES = ((100, 6.0), (1000, 4.5), (10**9, 3.0))
+"""Rows up to which a marker has this size, in points."""
+MARGIN = 0.2
+"""Error at which a line runs on either side of the diagonal."""
+LONGEST = 48
+"""Letters of a name in the legend."""
+FEW_DECADES = 2.5
+"""Where axes span less, 2 and 5 of each decade are ticks too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """What is drawn: n rows, at least 1, and their times in seconds, above 0, shape (n,).
+
+    ``omitted`` other rows were predicted and measured, but are neither times nor rates.
+    """
+
+    rows: Sequence[ScoredRow]
+    predicted_s: FloatArray
+    measured_s: FloatArray
+    omitted: int = 0
+
+
+def check_matplotlib() -> None:
+    """Raise MissingPackageError where Matplotlib is not installed, without the time that importing it takes."""
+    if find_spec("matplotlib") is None:
+        raise MissingPackageError(MISSING)
+
+
+def validation_plot(points: Points, form: str) -> bytes:
+    """Return a picture of predicted against measured times, both axes logarithmic and of one scale.
+
+    One colour and marker a source, or a network where there is one source; held-out rows are filled, in-sample ones
+    hollow.
+
+    Parameters
+    ----------
+    points : Points
+    form : {"png", "svg", "pdf"}
+
+    Raises
+    ------
+    MissingPackageError
+        Matplotlib is not installed.
+    """
+    check_matplotlib()
+    from matplotlib import rc_context, style  # noqa: PLC0415 - heavy, and optional
+    from matplotlib.figure import Figure  # noqa: PLC0415 - as above
+
+    picture = BytesIO()
+    with (
+        style.context("default", after_reset=True),
+        rc_context({"svg.hashsalt": SALT, "text.parse_math": False, "font.size": 9.0, "savefig.dpi": 150.0}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Glyph")  # letters that the font lacks become boxes
+        figure = Figure(figsize=(5.4, 5.4))
+        axes = figure.add_subplot()
+        limits = _limits(points)
+        lines = _lines(axes, limits)
+        handles = [*_series(axes, points), *_fillings(axes, points), *lines]
+        _scale(axes, limits)
+        unit = _unit({row.metric for row in points.rows})
+        axes.set(xlabel=f"measured {unit}", ylabel=f"predicted {unit}")
+        axes.set_title(_title(points), loc="left")
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.0}
+        axes.legend(handles=handles, title=_axis(points.rows), alignment="left", frameon=False, **place)
+        figure.savefig(picture, format=form, bbox_inches="tight", metadata=dict(FORMS[form]))
+    return picture.getvalue()
+
+
+def _unit(metrics: Collection[str]) -> str:
+    *others, last = [name for metric, name in PER.items() if metric in metrics]
+    return f"seconds per {', '.join(others)}{' or ' if others else ''}{last}"
+
+
+def _title(points: Points) -> str:
+    """Return how many rows there are and their mean error, held-out ones apart from in-sample ones."""
+    sources = {row.source for row in points.rows}
+    parts = []
+    for words, seen in (("held out", False), ("in-sample", True)):
+        errors = [abs(row.error) for row in points.rows if row.in_sample == seen and row.error is not None]
+        if errors:
+            parts.append(f"{_rows(len(errors))} {words}, mean error {np.mean(errors):.1%}")
+    left = f"\n{_rows(points.omitted)} left out: neither times nor rates" if points.omitted else ""
+    name = _short(sources.pop()) + ": " if len(sources) == 1 else ""
+    return name + "; ".join(parts) + left
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def _limits(points: Points) -> tuple[float, float]:
+    """Return the ends of both axes, with some room around the points."""
+    logarithms = np.log10(np.concatenate([points.predicted_s, points.measured_s]))
+    low, high = float(logarithms.min()), float(logarithms.max())
+    room = max(0.05 * (high - low), 0.1)
+    return 10 ** (low - room), 10 ** (high + room)
+
+
+def _scale(axes: Any, limits: tuple[float, float]) -> None:
+    """Let both axes be logarithmic, of one scale, with plain numbers at the ticks."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415 - heavy, and optional
+
+    steps = (1.0, 2.0, 5.0) if np.log10(limits[1] / limits[0]) < FEW_DECADES else (1.0,)
+    axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=steps))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    axes.grid(visible=True, which="major", color="#e4e4e4", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _lines(axes: Any, limits: tuple[float, float]) -> list[Any]:
+    """Draw the diagonal and a line on either side; return what the legend names."""
+    ends = np.array(limits)
+    look = {"color": LINE, "zorder": 1.5, "linewidth": 0.9}
+    equal = axes.plot(ends, ends, label="predicted = measured", **look)
+    above, _ = (axes.plot(ends, share * ends, linestyle="--", **look) for share in (1 + MARGIN, 1 - MARGIN))
+    above[0].set_label(f"\N{PLUS-MINUS SIGN}{MARGIN:.0%}")
+    return [*equal, *above]
+
+
+def _axis(rows: Sequence[ScoredRow]) -> str:
+    """Return the property of a row that gives its colour."""
+    return "source" if len({row.source for row in rows}) > 1 else "network"
+
+
+def _series(axes: Any, points: Points) -> list[Any]:
+    """Draw the rows, the most frequent name below; return what the legend names."""
+    axis = _axis(points.rows)
+    names = [str(getattr(row, axis)) for row in points.rows]
+    counts = Counter(names)
+    frequent = sorted(counts, key=lambda name: (-counts[name], name))
+    handles = []
+    for name, look in zip(sorted(frequent[: len(LOOKS)]), LOOKS, strict=False):
+        use = [one == name for one in names]
+        handles.append(_markers(axes, points, use, look | {"zorder": 3 + frequent.index(name)}))
+        handles[-1].set_label(f"{_short(name)} ({counts[name]:,})")
+    if rest := frozenset(frequent[len(LOOKS) :]):
+        use = [one in rest for one in names]
+        handles.append(_markers(axes, points, use, GREY | {"zorder": 2}))
+        handles[-1].set_label(f"{len(rest):,} others ({sum(use):,})")
+    return handles
+
+
+def _markers(axes: Any, points: Points, use: Sequence[bool], look: Mapping[str, Any]) -> Any:
+    """Draw some rows, held-out ones filled and in-sample ones hollow; return one of the two."""
+    seen = np.array([row.in_sample for row in points.rows])
+    size = next(size for most, size in SIZES if len(points.rows) <= most)
+    drawn = []
+    for known, some in (("held out", ~seen & use), ("in-sample", seen & use)):
+        if some.any():
+            x, y = points.measured_s[some], points.predicted_s[some]
+            drawn += axes.plot(x, y, linestyle="", markersize=size, **FILLINGS[known], **look)
+            drawn[-1].set_gid(f"{known.replace(' ', '-')}-{len(axes.lines)}")
+    return drawn[0]
+
+
+def _fillings(axes: Any, points: Points) -> list[Any]:
+    """Return what the legend says of filled and hollow markers, where there are both or hollow ones alone."""
+    if not any(row.in_sample for row in points.rows):
+        return []
+    return [axes.plot([], [], linestyle="", label=known, **GREY, **look)[0] for known, look in FILLINGS.items()]
+
+
+def _short(name: str) -> str:
+    """Return a name of one line; the legend leaves out what begins with an underscore."""
+    line = " ".join(name.split()) or "-"
+    line = line if len(line) <= LONGEST else line[: LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return " " + line if line.startswith("_") else line
