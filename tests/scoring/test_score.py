@@ -96,6 +96,19 @@ def test_terms_are_found_for_times_and_rates_alike() -> None:
     assert best.scale == pytest.approx(1.5, abs=0.05)
 
 
+@pytest.mark.parametrize("metric", ["mini_batch_mean", "staleness_mean"])
+def test_figures_that_are_no_times_explain_nothing(metric: str) -> None:
+    shares = np.random.default_rng(4).dirichlet([1.0, 1.0], 50)
+    times = [replace(ROW, predicted=1.0, measured=t, in_sample=False) for t in (1 + 0.5 * shares[:, 1]).tolist()]
+    others = [replace(ROW, metric=metric, predicted=100.0, measured=2.0)] * 50
+    alone = score(times, ("forward", "all_reduce"), shares)
+    both = score([*times, *others], ("forward", "all_reduce"), np.concatenate([shares, shares]))
+    assert both.terms == alone.terms
+    assert both.terms[0].n == 50
+    assert both.summary.n == 100
+    assert score(others, ("forward", "all_reduce"), shares).terms == ()
+
+
 def test_ten_thousand_rows_take_well_under_a_second() -> None:
     rng = np.random.default_rng(6)
     rows = [
