@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -36,12 +37,14 @@ FILLINGS = {
 }
 """What is known of a row -> how its marker is filled."""
 LINE = "#404040"
-SIZES = ((100, 6.0), (1000, 4.5), (10**9, 3.0))
+SIZES = ((100, 6.0), (1000, 4.5), (math.inf, 3.0))
 """Rows up to which a marker has this size, in points."""
 MARGIN = 0.2
 """Error at which a line runs on either side of the diagonal."""
 LONGEST = 48
 """Letters of a name in the legend."""
+EXPONENT = 200
+"""Axes go from 10^-EXPONENT to 10^EXPONENT at most, as ticks beyond their ends must be numbers too."""
 FEW_DECADES = 2.5
 """Where axes span less, 2 and 5 of each decade are ticks too."""
 
@@ -95,9 +98,9 @@ def validation_plot(points: Points, form: str) -> bytes:
         figure = Figure(figsize=(5.4, 5.4))
         axes = figure.add_subplot()
         limits = _limits(points)
+        _scale(axes, limits)
         lines = _lines(axes, limits)
         handles = [*_series(axes, points), *_fillings(axes, points), *lines]
-        _scale(axes, limits)
         unit = _unit({row.metric for row in points.rows})
         axes.set(xlabel=f"measured {unit}", ylabel=f"predicted {unit}")
         axes.set_title(_title(points), loc="left")
@@ -131,7 +134,7 @@ def _rows(count: int) -> str:
 
 def _limits(points: Points) -> tuple[float, float]:
     """Return the ends of both axes, with some room around the points."""
-    logarithms = np.log10(np.concatenate([points.predicted_s, points.measured_s]))
+    logarithms = np.log10(np.concatenate([points.predicted_s, points.measured_s])).clip(-EXPONENT, EXPONENT)
     low, high = float(logarithms.min()), float(logarithms.max())
     room = max(0.05 * (high - low), 0.1)
     return 10 ** (low - room), 10 ** (high + room)
@@ -187,12 +190,11 @@ def _series(axes: Any, points: Points) -> list[Any]:
 def _markers(axes: Any, points: Points, use: Sequence[bool], look: Mapping[str, Any]) -> Any:
     """Draw some rows, held-out ones filled and in-sample ones hollow; return one of the two."""
     seen = np.array([row.in_sample for row in points.rows])
-    size = next(size for most, size in SIZES if len(points.rows) <= most)
     drawn = []
     for known, some in (("held out", ~seen & use), ("in-sample", seen & use)):
         if some.any():
             x, y = points.measured_s[some], points.predicted_s[some]
-            drawn += axes.plot(x, y, linestyle="", markersize=size, **FILLINGS[known], **look)
+            drawn += axes.plot(x, y, linestyle="", markersize=_size(points), **FILLINGS[known], **look)
             drawn[-1].set_gid(f"{known.replace(' ', '-')}-{len(axes.lines)}")
     return drawn[0]
 
@@ -201,7 +203,13 @@ def _fillings(axes: Any, points: Points) -> list[Any]:
     """Return what the legend says of filled and hollow markers, where there are both or hollow ones alone."""
     if not any(row.in_sample for row in points.rows):
         return []
-    return [axes.plot([], [], linestyle="", label=known, **GREY, **look)[0] for known, look in FILLINGS.items()]
+    look = {"color": LINE, "marker": "o", "linestyle": "", "markersize": _size(points)}
+    return [axes.plot([], [], label=known, **look, **filling)[0] for known, filling in FILLINGS.items()]
+
+
+def _size(points: Points) -> float:
+    """Return the size of markers: the more rows, the smaller."""
+    return next(size for most, size in SIZES if len(points.rows) <= most)
 
 
 def _short(name: str) -> str:

@@ -118,10 +118,15 @@ def test_any_name_can_be_drawn(name: str) -> None:
     assert words(picture).count("(1)") == 2
 
 
-@pytest.mark.parametrize("value", [1e-9, 1.0, 1e15])
+@pytest.mark.parametrize("value", [1e-150, 1e-9, 1.0, 1e15, 1e150])
 def test_one_row_has_room_around_it(value: float) -> None:
     picture = validation_plot(points(replace(ROW, predicted=value, measured=value)), "svg")
     assert sum(map(len, series(picture).values())) == 1
+
+
+def test_absurd_values_do_not_hide_the_others() -> None:
+    rows = [replace(ROW, measured=5e-324), replace(ROW, predicted=1.7e308), ROW]
+    assert sum(map(len, series(validation_plot(points(*rows), "svg")).values())) >= 1
 
 
 def test_pictures_do_not_depend_on_settings_of_matplotlib_nor_change_them() -> None:
