@@ -10,7 +10,7 @@ from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, 
 from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError, nearest_name
 
-__all__ = ["CHOICES", "METRICS", "RECOMPUTE", "STATUSES", "RefusedRow", "Run", "Runs"]
+__all__ = ["CHOICES", "METRICS", "NOTHING", "RECOMPUTE", "STATUSES", "RefusedRow", "Run", "Runs"]
 
 METRICS = ("iteration_s", "update_s", "samples_per_s", "epoch_s", "mini_batch_mean", "staleness_mean")
 """What a value is: seconds of one update (asynchronous: of the GPU thread), seconds of the update thread, a rate of the
@@ -27,6 +27,16 @@ CHOICES = {
 """Fields of a run whose values are words -> those words."""
 _DEGREES = ("nodes", "tensor_parallel", "pipeline_parallel", "virtual_stages")
 _MAY_BE_OPEN = ("gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps", "data_parallel")
+
+
+class _Nothing:
+    """What was received where something had to be given; unlike text it is not quoted."""
+
+    def __str__(self) -> str:
+        return "nothing"
+
+
+NOTHING = _Nothing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +105,7 @@ class Run:
     def __post_init__(self) -> None:
         for what in ("id", "network", "cluster"):
             if not getattr(self, what):
-                raise ParameterError(what, "given", "nothing")
+                raise ParameterError(what, "given", NOTHING)
         if not self.input:
             self._set("input", "storage" if self.metric == "epoch_s" else "synthetic")
         self._check_words()
@@ -174,7 +184,7 @@ class Run:
     def _derive(self) -> None:
         self._derive_data_parallel()
         if self.mini_batch is None and self.sub_batch is None:
-            raise ParameterError("sub_batch", "given, or mini_batch", "nothing")
+            raise ParameterError("sub_batch", "given, or mini_batch", NOTHING)
         if self.data_parallel is None:
             return
         open_ones = [what for what in _MAY_BE_OPEN[1:4] if getattr(self, what) is None]
@@ -233,7 +243,7 @@ class RefusedRow:
 class Runs:
     """The runs of a file in its order, and the rows that are none.
 
-    ``omitted`` counts refused rows beyond those listed: a broken file of gigabytes should not fill the memory.
+    ``omitted`` counts rows beyond those listed, refused or not read: a file of gigabytes should not fill the memory.
     """
 
     rows: tuple[Run, ...]

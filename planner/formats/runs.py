@@ -1,7 +1,8 @@
 """Run files (CSV): one measured or wanted training run a row.
 
 The first line is the header; a line ``# planner/runs 1`` before it is accepted. Columns stand in any order, and one
-that is absent is empty. A row that is wrong is refused with its line and costs no other row.
+that is absent is empty. A row that is wrong is refused with its line and costs no other row. Of a file of more than
+``MOST_RUNS`` runs the first so many are read and the others counted.
 
 History, newest first
 ---------------------
@@ -10,14 +11,16 @@ History, newest first
 
 from __future__ import annotations
 
+import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from planner.domain.runs import RefusedRow, Run, Runs
+from planner.domain.runs import NOTHING, RefusedRow, Run, Runs
 from planner.errors import InputFileError, ParameterError, VersionError, nearest_name
 from planner.formats.tables import lines_of, rows_of, write_table
 
@@ -35,9 +38,20 @@ WHOLE = (
     "nodes", "gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps", "data_parallel", "tensor_parallel",
     "pipeline_parallel", "virtual_stages", "sharding",
 )  # fmt: skip
+MOST_RUNS = 4_000_000
+"""Runs of a file that are read; what follows is counted. Answering one takes about 2 kB of memory."""
 MOST_LISTED = 100_000
 """Refused rows that are listed; more are counted."""
 LONGEST_REASON = 300
+LONGEST_WORD = 300
+"""Characters of a cell other than notes."""
+UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
+"""Control characters and line breaks: a terminal would obey them."""
+GZIP = "\x1f\udc8b"
+"""How a file compressed with gzip starts, read as text."""
+LONGEST_SHOWN = 60
+"""Characters of a wrong cell that a reason repeats."""
+SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 PLACEMENT = re.compile(r"\d{1,9}(\+\d{1,9})*", re.ASCII)
 
@@ -47,11 +61,11 @@ class NoRunError(InputFileError):
 
     def __init__(self, path: str, runs: Runs) -> None:
         if runs.refused:
-            first = runs.refused[0]
-            found = f"{len(runs.refused) + runs.omitted:,} refused rows, the first because {first.reason}"
+            first, count = runs.refused[0], len(runs.refused) + runs.omitted
+            found = f"{count:,} refused row{'s' * (count > 1)}, the first because {first.reason}"
             super().__init__(path, f"file must hold a run that can be read, got {found}", f"line {first.line}")
         else:
-            super().__init__(path, "file must hold a run, got a header alone")
+            super().__init__(path, "file must hold a run, got a header alone; add a row a run")
         self.runs = runs
 
 
@@ -75,7 +89,7 @@ def read_runs(path: Path | str, *, wanted: bool = False) -> Runs:
     """
     name = str(path)
     try:
-        with Path(path).open(encoding="utf-8-sig", errors="replace") as file:
+        with Path(path).open(encoding="utf-8-sig", errors="surrogateescape") as file:
             lines = lines_of(file)
             header, rows = _header(lines, name)
             runs = _Reading(header, wanted=wanted).of(rows)
@@ -88,18 +102,20 @@ def read_runs(path: Path | str, *, wanted: bool = False) -> Runs:
 
 def _header(lines: Iterator[tuple[int, str]], path: str) -> tuple[list[str], Iterator[tuple[int, list[str] | str]]]:
     number, first = next(lines, (1, ""))
+    if first.startswith(GZIP):
+        raise InputFileError(path, "file must be text, got one compressed with gzip; decompress it first")
     if first.startswith("#"):
         opening = re.fullmatch(r"#\s*planner/runs\s+([1-9]\d{0,8})[\s,;]*", first)
         if opening is None:
             rule = f"first line must be the header or '# planner/runs {VERSION}'"
-            raise InputFileError(path, f"{rule}, got {first.strip()[:LONGEST_REASON]!r}", "line 1")
+            raise InputFileError(path, f"{rule}, got {_short(first.strip(), LONGEST_SHOWN)!r}", "line 1")
         if int(opening[1]) > VERSION:
             remedy = "the file is newer than this program; update planner"
             raise VersionError(path, f"version must be at most {VERSION}, got {opening[1]}; {remedy}", "line 1")
         rows = rows_of(lines)
     else:
         rows = rows_of(chain([(number, first)], lines))
-    number, header = next(rows, (number, "header must name the columns, got nothing"))
+    number, header = next(rows, (number, "header must name the columns, got an empty file"))
     if isinstance(header, str):
         raise InputFileError(path, header, f"line {number}")
     while header and not header[-1]:
@@ -109,16 +125,29 @@ def _header(lines: Iterator[tuple[int, str]], path: str) -> tuple[list[str], Ite
 
 
 def _check_header(header: list[str], path: str, where: str) -> None:
+    if not header:
+        raise InputFileError(path, "header must name the columns, got an empty line; remove it", where)
     for column in header:
         if column not in COLUMNS:
-            near = nearest_name(column, COLUMNS)
-            guess = f"; did you mean {near!r}?" if near else ""
-            raise InputFileError(path, f"column must be a known one, got {column[:LONGEST_REASON]!r}{guess}", where)
+            raise InputFileError(
+                path, f"column must be a known one, got {_short(column, LONGEST_SHOWN)!r}{_guess(column)}", where
+            )
         if header.count(column) > 1:
             raise InputFileError(path, f"header must name each column once, got {column!r} twice", where)
     for column in REQUIRED:
         if column not in header:
             raise InputFileError(path, f"column {column} must be given, got nothing", where)
+
+
+def _guess(column: str) -> str:
+    """Return what to do about an unknown column."""
+    separators = [name for name, sign in SEPARATORS.items() if column.count(sign) >= len(REQUIRED) - 1]
+    if separators:
+        return f"; separate columns by commas, not by {separators[0]}"
+    if not column:
+        return "; name the column or remove it"
+    near = nearest_name(column[:LONGEST_SHOWN], COLUMNS)
+    return f"; did you mean {near!r}?" if near else f"; known: {', '.join(COLUMNS)}"
 
 
 class _Reading:
@@ -131,18 +160,32 @@ class _Reading:
         self.refused: list[RefusedRow] = []
         self.omitted = 0
         self.lines: dict[str, int] = {}
-        self.metrics: dict[str, tuple[str, int]] = {}
+        self.groups: dict[str, Run] = {}
 
     def of(self, rows: Iterator[tuple[int, list[str] | str]]) -> Runs:
         for line, cells in rows:
             if isinstance(cells, str):
                 self._refuse(line, "", cells)
             elif any(cells):
+                if len(self.runs) == MOST_RUNS:
+                    self._stop(line, cells, rows)
+                    break
                 try:
                     self._add(self._run(line, cells))
                 except ParameterError as error:
-                    self._refuse(line, cells[self.id_at] if len(cells) > self.id_at else "", str(error))
+                    self._refuse(line, self._name(cells), str(error))
         return Runs(tuple(self.runs), tuple(self.refused), self.omitted)
+
+    def _stop(self, line: int, cells: list[str], rows: Iterator[tuple[int, list[str] | str]]) -> None:
+        """Refuse a row that is one too many, in words and whatever is listed already, and count those after it."""
+        rest = sum(isinstance(cells, str) or any(cells) for _, cells in rows)
+        more = f"{rest:,} row{'s' * (rest != 1)} after it, all omitted; split the file"
+        reason = f"file must be of at most {MOST_RUNS:,} runs, got this row and {more}"
+        self.refused.append(RefusedRow(line, self._name(cells), reason))
+        self.omitted += rest
+
+    def _name(self, cells: list[str]) -> str:
+        return cells[self.id_at] if len(cells) > self.id_at else ""
 
     def _refuse(self, line: int, name: str, reason: str) -> None:
         if len(self.refused) == MOST_LISTED:
@@ -152,26 +195,29 @@ class _Reading:
 
     def _run(self, line: int, cells: list[str]) -> Run:
         if any(cells[len(self.header) :]):
-            raise ParameterError("row", f"of at most {len(self.header)} cells", len(cells))
+            remedy = "quote a cell that has a comma"
+            raise ParameterError("row", f"of at most {len(self.header)} cells, as the header", len(cells), remedy)
         run = run_of(dict(zip(self.header, cells, strict=False)), line)
         if run.value is None and run.status == "ok" and not self.wanted:
-            raise ParameterError("value", "given where status is ok", "nothing")
+            raise ParameterError("value", "given where status is ok", NOTHING)
         return run
 
     def _add(self, run: Run) -> None:
         if run.id in self.lines:
-            raise ParameterError("id", "given once", run.id, f"it stands on line {self.lines[run.id]} too")
+            raise ParameterError(
+                "id", "given once", _short(run.id, LONGEST_SHOWN), f"it stands on line {self.lines[run.id]} too"
+            )
         if run.group:
-            metric, line = self.metrics.setdefault(run.group, (run.metric, run.line))
-            if metric != run.metric:
-                rule = f"the same in group {_short(run.group)!r}, {metric} as on line {line}"
-                raise ParameterError("metric", rule, run.metric)
+            first = self.groups.setdefault(run.group, run)
+            if first.metric != run.metric:
+                rule = f"the same in group {_short(run.group, LONGEST_SHOWN)!r}, {first.metric} as on line {first.line}"
+                raise ParameterError("metric", rule, run.metric, "give each metric a group of its own")
         self.lines[run.id] = run.line
         self.runs.append(run)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 3] + "..."
+def _short(text: str, most: int = LONGEST_REASON) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def run_of(cells: Mapping[str, str], line: int = 0) -> Run:
@@ -182,43 +228,58 @@ def run_of(cells: Mapping[str, str], line: int = 0) -> Run:
     ParameterError
         A cell, or what cells say together, is wrong.
     """
-    values: dict[str, Any] = {"line": line}
-    for column, text in cells.items():
-        if not text:
-            continue
-        if column in WHOLE:
-            values[column] = _whole(column, text)
-        elif column == "value":
-            values[column] = _number(column, text, "a finite number above 0")
-        elif column == "placement":
-            values[column] = _placement(text)
-        else:
-            # A thousand rows share a few words: keep each once.
-            values[column] = text if column in ("id", "notes") else sys.intern(text)
+    values: dict[str, Any] = {column: READERS[column](text) for column, text in cells.items() if text}
     if "placement" in values:
         values.setdefault("nodes", len(values["placement"]))
-    return Run(**{"id": "", "network": "", "cluster": "", "metric": ""} | values)
+    for column in REQUIRED:
+        if column not in values:
+            raise ParameterError(column, "given", NOTHING)
+    return Run(**values, line=line)
 
 
-def _number(column: str, text: str, rule: str) -> float:
-    if NUMBER.fullmatch(text) is None:
-        raise ParameterError(column, rule, _short(text))
-    return float(text)
+def _word(column: str, text: str) -> str:
+    if len(text) > LONGEST_WORD:
+        raise ParameterError(column, f"of at most {LONGEST_WORD} characters", len(text))
+    if not text.isprintable() and UNPRINTABLE.search(text):
+        raise ParameterError(column, "on one line, without control characters", _short(text, LONGEST_SHOWN))
+    return text
+
+
+def _shared_word(column: str, text: str) -> str:
+    return sys.intern(_word(column, text))  # a thousand rows share a few words: keep each once
+
+
+def _value(text: str) -> float:
+    number = float(text) if NUMBER.fullmatch(text) else math.nan
+    if not 0 < number < math.inf:
+        raise ParameterError("value", "a finite number above 0", _short(text, LONGEST_SHOWN))
+    return number
 
 
 def _whole(column: str, text: str) -> int:
     if len(text) < 10 and text.isascii() and text.isdigit():
         return int(text)
-    number = _number(column, text, "a whole number")  # spreadsheets write 8.0
+    number = float(text) if NUMBER.fullmatch(text) else math.nan  # spreadsheets write 8.0
     if not number.is_integer():
-        raise ParameterError(column, "a whole number", _short(text))
+        raise ParameterError(column, "a whole number", _short(text, LONGEST_SHOWN))
     return int(number)
 
 
 def _placement(text: str) -> tuple[int, ...]:
     if PLACEMENT.fullmatch(text) is None:
-        raise ParameterError("placement", "the GPUs on each node, as 1+1+2", _short(text))
+        raise ParameterError("placement", "the GPUs on each node, as 1+1+2", _short(text, LONGEST_SHOWN))
     return tuple(int(count) for count in text.split("+"))
+
+
+READERS: Mapping[str, Callable[[str], Any]] = {
+    **{column: partial(_shared_word, column) for column in COLUMNS},
+    **{column: partial(_whole, column) for column in WHOLE},
+    "id": partial(_word, "id"),
+    "notes": sys.intern,
+    "value": _value,
+    "placement": _placement,
+}
+"""Columns -> what their cells become; an empty cell has the default of the record."""
 
 
 def write_runs(rows: Iterable[Run]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from planner.errors import InputFileError
 
 __all__ = ["TextTable", "lines_of", "parse_table", "rows_of", "to_numbers", "write_table"]
 
-LONGEST_LINE = 2**20
-"""Characters; a table of so long lines is something else."""
+LONGEST_LINE = 2**16
+"""Characters; a table of longer lines is something else."""
 MOST_LINES_OF_A_ROW = 64
 """How far a quoted cell may reach over lines: a quote that never closes must not swallow the rest of a table."""
+WRONG_BYTE = re.compile("[\udc80-\udcff]")
+"""What ``errors="surrogateescape"`` makes of a byte that is not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +115,45 @@ def lines_of(file: TextIO) -> Iterator[tuple[int, str]]:
 def rows_of(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str] | str]]:
     """Yield the line on which each row of a CSV starts, with its cells, or with the reason why it has none.
 
-    Unlike :func:`parse_table`, this holds one row at a time, and a broken row costs no other.
+    Unlike :func:`parse_table`, this holds one row at a time, and a broken row costs no other. Lines come from a file
+    opened with ``errors="surrogateescape"``.
     """
     ahead: deque[tuple[int, str]] = deque()
     while True:
         number, line = ahead.popleft() if ahead else next(lines, (0, ""))
         if not line:
             return
-        if len(line) > LONGEST_LINE:
-            yield number, f"line must be of at most {LONGEST_LINE:,} characters, got more"
-        elif "\ufffd" in line:
-            yield number, "text must be UTF-8, got a wrong byte"
-        else:
-            cells = _closed_row(line, ahead, lines) if line.count('"') % 2 else _cells(line)
-            yield number, "quotes must enclose a whole cell, got one that does not" if cells is None else cells
+        problem = _problem(line)
+        if problem:
+            yield number, problem
+            continue
+        cells = _cells(line)
+        if cells is None and line.count('"') % 2:
+            cells = _closed_row(line, ahead, lines)
+        yield number, QUOTES if cells is None else cells
+
+
+QUOTES = "quotes must enclose a whole cell, got one that does not; write a quote inside a quoted cell twice"
+
+
+def _problem(line: str) -> str:
+    """Return why a line is none of a table; empty where it may be one."""
+    if len(line) > LONGEST_LINE:
+        return f"line must be of at most {LONGEST_LINE:,} characters, got more"
+    wrong = None if line.isascii() else WRONG_BYTE.search(line)
+    if wrong:
+        byte = ord(wrong[0]) - 0xDC00
+        return f"text must be UTF-8, got byte 0x{byte:02x} as character {wrong.start() + 1}; save the file as UTF-8"
+    if "\0" in line:
+        return f"text must be free of null characters, got one as character {line.index(chr(0)) + 1}; remove it"
+    return ""
 
 
 def _cells(text: str) -> list[str] | None:
+    if '"' not in text:
+        return [cell.strip() for cell in text.split(",")]
     try:
-        return [cell.strip() for cell in next(csv.reader(io.StringIO(text), strict=True))]
+        return [cell.strip() for cell in next(csv.reader((text,), strict=True))]
     except csv.Error:
         return None
 
@@ -140,7 +163,7 @@ def _closed_row(line: str, ahead: deque[tuple[int, str]], lines: Iterator[tuple[
     for count in range(MOST_LINES_OF_A_ROW):
         if count == len(ahead):
             ahead.extend(itertools.islice(lines, 1))
-        if count == len(ahead) or len(line) > LONGEST_LINE:
+        if count == len(ahead) or _problem(ahead[count][1]) or len(line) > LONGEST_LINE:
             return None
         line += ahead[count][1]
         if line.count('"') % 2 == 0:

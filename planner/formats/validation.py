@@ -118,7 +118,11 @@ VALIDATION = Kind(
             Field("terms", ListOf(_TERM), "terms that explain what predictions miss, the best explanation first"),
             Field("in_sample", _ERRORS, "errors of rows that a calibration has seen"),
             Field("hold_out", Nullable(Text()), "what coefficients were refitted without, in turn"),
-            Field("omitted", _ROWS, "rows that could not be read and are not listed, as there are too many"),
+            Field(
+                "omitted",
+                _ROWS,
+                "rows that are not listed, as there are too many: they could not be read, or stand beyond the most",
+            ),
             Field("rows", ListOf(_ROW), "every row, file by file in its order"),
         ),
         dict[str, Any],
@@ -129,7 +133,7 @@ VALIDATION = Kind(
 def validation_document(validation: Validation, omitted: int = 0) -> dict[str, Any]:
     """Return the document of a validation; ``omitted`` counts the rows that it does not list."""
     keys = {one.name: getattr(validation, one.name) for one in fields(Validation)}
-    return VALIDATION.document(keys | {"rows": [_keys(row) for row in validation.rows], "omitted": omitted})
+    return VALIDATION.document(keys | {"rows": map(_keys, validation.rows), "omitted": omitted})
 
 
 def _keys(row: ScoredRow) -> Mapping[str, Any]:

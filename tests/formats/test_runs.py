@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import time
 import tracemalloc
 from pathlib import Path
@@ -14,11 +16,12 @@ from planner.domain.runs import RefusedRow, Run, Runs
 from planner.errors import InputFileError, VersionError
 from planner.formats import runs as runs_format
 from planner.formats.runs import COLUMNS, NoRunError, read_runs, write_runs
+from planner.formats.tables import rows_of
 
 HEAD = "id,network,cluster,gpus_per_node,sub_batch,metric,value,group,notes"
 GOOD = "a,resnet50,dgx1-v100,8,64,samples_per_s,1734,,"
 EXAMPLE = Path(__file__).parents[1] / "data" / "formats" / "runs" / "v1" / "example.csv"
-TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffd"), max_size=20).map(str.strip)
+TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20).map(str.strip)
 
 
 def read(tmp_path: Path, *lines: str) -> Runs:
@@ -66,8 +69,13 @@ def test_whole_numbers_of_spreadsheets_and_windows_lines_read(tmp_path: Path) ->
         (["# planner/runs 1", "id,network,cluster,id", GOOD], "line 2: header must name each column once, got 'id'"),
         (["id,network,metric", GOOD], "line 1: column cluster must be given"),
         (["# planner/samples 1", HEAD, GOOD], "line 1: first line must be the header or '# planner/runs 1'"),
-        (["", HEAD, GOOD], "line 1: column id must be given"),
+        (["", HEAD, GOOD], "line 1: header must name the columns, got an empty line; remove it"),
         (['id,"network', GOOD], "line 1: quotes must enclose a whole cell"),
+        (["id,network,,cluster", GOOD], "got ''; name the column or remove it"),
+        ([HEAD.replace(",", ";"), GOOD], r"got 'id;network.*\.\.\.'; separate columns by commas, not by semicolons"),
+        ([HEAD.replace(",", "\t"), GOOD], "separate columns by commas, not by tabs"),
+        (["x" * 100_000, GOOD], "line 1: line must be of at most 65,536 characters"),
+        (["id,qqq", GOOD], "line 1: column must be a known one, got 'qqq'; known: id, source, network"),
     ],
 )  # fmt: skip
 def test_wrong_header_is_an_error_with_its_line(tmp_path: Path, lines: list[str], sentence: str) -> None:
@@ -81,7 +89,7 @@ def test_newer_missing_and_empty_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match="file must be readable"):
         read_runs(tmp_path / "none.csv")
     (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(InputFileError, match="header must name the columns"):
+    with pytest.raises(InputFileError, match="header must name the columns, got an empty file"):
         read_runs(tmp_path / "empty.csv")
     with pytest.raises(NoRunError, match="file must hold a run, got a header alone"):
         read(tmp_path, HEAD)
@@ -92,15 +100,25 @@ BAD = [
     ("b,resnet50,c,8,1.5,iteration_s,1,,", "sub_batch must be a whole number, got '1.5'"),
     ("b,resnet50,c,8,1_0,iteration_s,1,,", "sub_batch must be a whole number, got '1_0'"),
     ("b,resnet50,c,8,8,iteration_s,nan,,", "value must be a finite number above 0, got 'nan'"),
-    ("b,resnet50,c,8,8,iteration_s,-1,,", "value must be a finite number above 0, got -1.0"),
-    ("b,resnet50,c,8,8,iteration_s,1e999,,", "value must be a finite number above 0, got inf"),
-    ("b,resnet50,c,8,8,iteration_s,,,", "value must be given where status is ok"),
+    ("b,resnet50,c,8,8,iteration_s,-1,,", "value must be a finite number above 0, got '-1'"),
+    ("b,resnet50,c,8,8,iteration_s,1e999,,", "value must be a finite number above 0, got '1e999'"),
+    ("b,resnet50,c,8,8,iteration_s,0,,", "value must be a finite number above 0, got '0'"),
+    ("b,resnet50,c,8,8,iteration_s,1e-999,,", "value must be a finite number above 0, got '1e-999'"),
+    ('b,resnet50,c,8,8,iteration_s,"1,000",,', "value must be a finite number above 0, got '1,000'"),
+    ("b,resnet50,c,8,8,iteration_s,,,", "value must be given where status is ok, got nothing"),
     ("b,resnet50,c,8,8,iteration,1,,", "metric must be one of iteration_s, update_s"),
     ("b,resnet50,c,8,,iteration_s,1,,", "sub_batch must be given, or mini_batch"),
-    (",resnet50,c,8,8,iteration_s,1,,", "id must be given"),
-    ("b", "network must be given"),
+    (",resnet50,c,8,8,iteration_s,1,,", "id must be given, got nothing"),
+    ("b", "network must be given, got nothing"),
+    (f"{'b' * 301},resnet50,c,8,8,iteration_s,1,,", "id must be of at most 300 characters, got 301"),
+    ("b\x1b[2J,resnet50,c,8,8,iteration_s,1,,", "id must be on one line, without control characters, got 'b\\x1b[2J'"),
+    ("b,resnet50\u2028,c,8,8,iteration_s,1,x\u2028y,", "group must be on one line"),
+    ("b,res\0net,c,8,8,iteration_s,1,,", "text must be free of null characters"),
     ("a,resnet50,c,8,8,iteration_s,1,,", "id must be given once, got 'a'; it stands on line 2 too"),
-    ("b,resnet50,c,8,8,iteration_s,1,,,,x", "row must be of at most 9 cells, got 11"),
+    (
+        "b,resnet50,c,8,8,iteration_s,1,,,,x",
+        "row must be of at most 9 cells, as the header, got 11; quote a cell that has a comma",
+    ),
     ('b,resnet50,c,8,8,iteration_s,1,,"never closed', "quotes must enclose a whole cell"),
     ('b,resnet50,c,8,8,iteration_s,1,,"x"y', "quotes must enclose a whole cell"),
 ]
@@ -123,10 +141,10 @@ def test_all_wrong_rows_are_refused_together(tmp_path: Path) -> None:
 
 def test_file_without_a_readable_row_says_why_row_by_row(tmp_path: Path) -> None:
     with pytest.raises(
-        NoRunError, match=r"line 2: file must .*, got 1 refused rows, the first because id must be"
+        NoRunError, match=r"line 2: file must .*, got 1 refused row, the first because id must be"
     ) as caught:
         read(tmp_path, HEAD, ",resnet50,c,8,8,iteration_s,1,,")
-    assert caught.value.runs == Runs((), (RefusedRow(2, "", "id must be given, got 'nothing'"),))
+    assert caught.value.runs == Runs((), (RefusedRow(2, "", "id must be given, got nothing"),))
 
 
 def test_group_keeps_to_the_metric_of_its_first_row(tmp_path: Path) -> None:
@@ -135,7 +153,8 @@ def test_group_keeps_to_the_metric_of_its_first_row(tmp_path: Path) -> None:
     assert [one.id for one in runs.rows] == ["a", "c"]
     (refused,) = runs.refused
     assert refused.id == "b"
-    assert refused.reason == "metric must be the same in group 'g', iteration_s as on line 2, got 'samples_per_s'"
+    rule = "metric must be the same in group 'g', iteration_s as on line 2"
+    assert refused.reason == f"{rule}, got 'samples_per_s'; give each metric a group of its own"
 
 
 def test_quoted_cells_may_span_lines(tmp_path: Path) -> None:
@@ -149,7 +168,48 @@ def test_wrong_bytes_cost_their_row_alone(tmp_path: Path) -> None:
     path.write_bytes(f"{HEAD}\n{GOOD}".encode() + b"\xff\n" + f"b{GOOD}\n".encode())
     runs = read_runs(path)
     assert [one.id for one in runs.rows] == ["ba"]
-    assert runs.refused == (RefusedRow(2, "", "text must be UTF-8, got a wrong byte"),)
+    reason = f"text must be UTF-8, got byte 0xff as character {len(GOOD) + 1}; save the file as UTF-8"
+    assert runs.refused == (RefusedRow(2, "", reason),)
+
+
+def test_the_sign_for_a_wrong_byte_is_text_like_any_other(tmp_path: Path) -> None:
+    assert [one.notes for one in read(tmp_path, HEAD, f"{GOOD}\ufffd").rows] == ["\ufffd"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (gzip.compress(f"{HEAD}\n{GOOD}\n".encode()), "got one compressed with gzip; decompress it first"),
+        (f"{HEAD}\n{GOOD}\n".encode("utf-16"), "line 1: text must be UTF-8, got byte 0xff as character 1"),
+        (b"\0" * 9000, "line 1: text must be free of null characters"),
+        (b"\n\n\n", "line 1: header must name the columns, got an empty line"),
+    ],
+)
+def test_what_is_no_table_is_an_error(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputFileError, match=sentence):
+        read_runs(path)
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters='"'), max_size=9), min_size=2)
+)
+def test_cells_are_those_of_the_csv_module(cells: list[str]) -> None:
+    line = ",".join(cells) + "\n"
+    (expected,) = csv.reader([line])
+    ((number, found),) = rows_of(iter([(7, line)]))
+    assert number == 7
+    assert found == [cell.strip() for cell in expected]
+
+
+def test_an_open_quote_before_a_wrong_line_costs_itself_alone(tmp_path: Path) -> None:
+    runs = read(tmp_path, HEAD, f'a{GOOD}"open', "b\0" + GOOD, f'c"{GOOD}', "d" + GOOD)
+    assert [one.id for one in runs.rows] == ['c"a', "da"]
+    assert [(one.line, one.reason.split(",")[0]) for one in runs.refused] == [
+        (2, "quotes must enclose a whole cell"),
+        (3, "text must be free of null characters"),
+    ]
 
 
 def test_overlong_line_costs_itself_alone(tmp_path: Path) -> None:
@@ -168,6 +228,24 @@ def test_refused_rows_beyond_those_listed_are_counted(tmp_path: Path, monkeypatc
     monkeypatch.setattr(runs_format, "MOST_LISTED", 3)
     runs = read(tmp_path, HEAD, GOOD, *["bad"] * 10)
     assert (len(runs.refused), runs.omitted) == (3, 7)
+
+
+def test_runs_beyond_the_most_are_counted_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_format, "MOST_RUNS", 2)
+    monkeypatch.setattr(runs_format, "MOST_LISTED", 1)
+    rows = ["bad", "bad", GOOD, "b" + GOOD, "", "c" + GOOD, "bad", "", "d" + GOOD + '"two', 'lines"', "e\0"]
+    runs = read(tmp_path, HEAD, *rows)
+    assert [one.id for one in runs.rows] == ["a", "ba"]
+    assert [(one.line, one.id) for one in runs.refused] == [(2, "bad"), (7, "ca")]
+    rule = "file must be of at most 2 runs, got this row and 3 rows after it"
+    assert runs.refused[1].reason == f"{rule}, all omitted; split the file"
+    assert runs.omitted == 1 + 3
+
+
+def test_exactly_the_most_runs_are_no_row_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_format, "MOST_RUNS", 2)
+    runs = read(tmp_path, HEAD, GOOD, "b" + GOOD, "", "")
+    assert (len(runs.rows), runs.refused, runs.omitted) == (2, (), 0)
 
 
 @given(
