@@ -15,7 +15,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -246,7 +246,7 @@ def _word(column: str, text: str) -> str:
 
 
 def _shared_word(column: str, text: str) -> str:
-    return sys.intern(_word(column, text))  # a thousand rows share a few words: keep each once
+    return sys.intern(_word(column, text))  # kept once, however many rows have it
 
 
 def _value(text: str) -> float:
@@ -272,8 +272,9 @@ def _placement(text: str) -> tuple[int, ...]:
 
 
 READERS: Mapping[str, Callable[[str], Any]] = {
-    **{column: partial(_shared_word, column) for column in COLUMNS},
-    **{column: partial(_whole, column) for column in WHOLE},
+    # A million rows share a few words and numbers: look them up rather than read them again.
+    **{column: lru_cache(512)(partial(_shared_word, column)) for column in COLUMNS},
+    **{column: lru_cache(512)(partial(_whole, column)) for column in WHOLE},
     "id": partial(_word, "id"),
     "notes": sys.intern,
     "value": _value,

@@ -289,13 +289,37 @@ def _seconds(path: Path) -> float:
     return time.perf_counter() - start
 
 
+def measured(path: Path) -> tuple[Runs, int]:
+    """Return the runs of a file and the most bytes that reading it held at once."""
+    tracemalloc.start()
+    try:
+        return read_runs(path), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 def test_memory_does_not_grow_with_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_format, "MOST_LISTED", 100)
     path = tmp_path / "bad.csv"
     path.write_text(f"{HEAD}\n{GOOD}\n" + "bad,row\n" * 20_000 + "x" * 2_000_000)
-    tracemalloc.start()
-    runs = read_runs(path)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    runs, peak = measured(path)
     assert (len(runs.rows), runs.omitted) == (1, 19_901)
-    assert peak < 10e6
+    assert peak < 2e6
+
+
+def test_memory_does_not_grow_with_runs_beyond_the_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_format, "MOST_RUNS", 100)
+    path = tmp_path / "many.csv"
+    path.write_text(f"{HEAD}\n" + "".join(f"{at}{GOOD}\n" for at in range(20_000)))
+    runs, peak = measured(path)
+    assert (len(runs.rows), len(runs.refused), runs.omitted) == (100, 1, 19_899)
+    assert peak < 1e6
+
+
+def test_a_run_takes_less_than_half_a_kilobyte(tmp_path: Path) -> None:
+    header, *rows = EXAMPLE.read_text().splitlines()[1:]
+    path = tmp_path / "many.csv"
+    path.write_text("\n".join([header, *(f"{number}{row}" for number in range(2500) for row in rows)]))
+    runs, peak = measured(path)
+    assert len(runs.rows) == 10_000
+    assert peak / 10_000 < 500
