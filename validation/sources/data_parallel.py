@@ -12,7 +12,7 @@ __all__ = ["ELASTICFLOW", "POLLUX"]
 POLLUX_NETWORKS = {
     "ResNet-50": ("resnet50", "sgd-momentum", "imagenet-1k"),
     "ResNet-18": ("resnet18:input=32,classes=10,stem=cifar", "sgd-momentum", "cifar-10"),
-    "YOLOv3": ("yolov3:input=448", "sgd-momentum", ""),
+    "YOLOv3": ("yolov3:input=480", "sgd-momentum", ""),
     "BERT-base finetune": ("bert-base:head=labels,sequence=384", "adam", ""),
     "DeepSpeech2": ("deepspeech2", "", ""),
     "NeuMF": ("neumf", "adam", ""),
