@@ -72,11 +72,12 @@ def _alpha_beta(link: Link | None) -> tuple[float, float]:
 def specified_collective(cluster: Cluster) -> Entry:
     """Return all-reduce from the cluster's links: alpha = latency, beta = 1/bandwidth, nothing lost.
 
-    A link that is not described is named in the setting ``unknown_links``; using it is refused.
+    Between GPUs the algorithms are those that NCCL chooses from: rings and double binary trees
+    over all ranks. A link that is not described is named in the setting ``unknown_links``; using it is refused.
     """
     unknown = [name for name in ("intra_node", "inter_node") if getattr(cluster, name) is None]
     message_passing = "ring recursive_doubling rabenseifner hierarchical"
-    algorithms = message_passing if cluster.node.accelerator.kind == "cpu" else "ring double_binary_tree hierarchical"
+    algorithms = message_passing if cluster.node.accelerator.kind == "cpu" else "ring double_binary_tree"
     (alpha_1, beta_1), (alpha_2, beta_2) = _alpha_beta(cluster.intra_node), _alpha_beta(cluster.inter_node)
     return Entry(
         "collectives", "all_reduce", "", "", "", "collective.alpha_beta",

@@ -1,4 +1,4 @@
-"""Estimators of coefficients; the only home of scikit-learn.
+"""Estimators of coefficients; the only home of scikit-learn and SciPy.
 
 X: features (n, p); t: measured times (n,) > 0; w: weights (n,) >= 0, 1 if not given; θ: coefficients (p,).
 
@@ -9,12 +9,17 @@ X: features (n, p); t: measured times (n,) > 0; w: weights (n,) >= 0, 1 if not g
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from planner.domain.arrays import FloatArray
 from planner.errors import UnknownNameError
 
-__all__ = ["ESTIMATORS", "scaled_design", "solve"]
+HUBER = 3.0
+"""Residual, in standard deviations, beyond which it counts linearly."""
+
+__all__ = ["ESTIMATORS", "HUBER", "robust_least_squares", "scaled_design", "solve"]
 
 ESTIMATORS = ("relative-nnls", "least-squares")
 
@@ -62,3 +67,59 @@ def solve(
     model = LinearRegression(positive=estimator == "relative-nnls", fit_intercept=False)
     model.fit(design * root[:, None], target * root)
     return np.asarray(model.coef_, dtype=np.float64) / lengths
+
+
+def robust_least_squares(
+    residuals: Callable[[FloatArray], FloatArray],
+    jacobian: Callable[[FloatArray], FloatArray],
+    start: FloatArray,
+    deviations: FloatArray,
+    weights: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Return the φ that minimises Σ w·huber(r(φ)) + Σ (φ / deviation)², and its covariance: a MAP estimate.
+
+    Trust region (SciPy's ``least_squares``) from ``start``; the covariance is the inverse of JᵀWJ + diag(1/deviation²),
+    W with the weights that the Huber loss leaves at the solution.
+
+    Parameters
+    ----------
+    residuals : φ (p,) -> r (n,), in standard deviations
+    jacobian : φ (p,) -> dr/dφ (n, p)
+    start, deviations : ndarray of shape (p,)
+        The prior of every φ is normal around 0.
+    weights : ndarray of shape (n,)
+
+    Returns
+    -------
+    φ (p,), covariance (p, p)
+    """
+    from scipy.optimize import least_squares  # noqa: PLC0415 - slow to import, and only fitting needs it
+
+    root = np.sqrt(weights)
+    count = weights.size
+
+    def loss(squares: FloatArray) -> FloatArray:
+        """Huber's loss of weighted squares, as value and two derivatives; the prior's own squares stay as they are."""
+        found = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
+        plain = np.divide(squares[:count], weights, out=np.zeros(count), where=weights > 0)
+        far = np.flatnonzero(plain > HUBER**2)
+        size = np.sqrt(plain[far])
+        found[0, far] = weights[far] * (2 * HUBER * size - HUBER**2)
+        found[1, far] = HUBER / size
+        found[2, far] = -HUBER / (2 * size**3 * weights[far])
+        return found
+
+    result = least_squares(
+        lambda x: np.concatenate([root * residuals(x), x / deviations]),
+        start,
+        jac=lambda x: np.concatenate([root[:, None] * jacobian(x), np.diag(1 / deviations)]),
+        loss=loss,
+        x_scale=deviations,
+        ftol=1e-4,
+        xtol=1e-4,
+        gtol=1e-6,
+        max_nfev=40,
+    )
+    kept = np.minimum(1.0, HUBER / np.maximum(np.abs(residuals(result.x)), 1e-300))
+    slopes = jacobian(result.x) * (root * np.sqrt(kept))[:, None]
+    return result.x, np.linalg.inv(slopes.T @ slopes + np.diag(1 / deviations**2))

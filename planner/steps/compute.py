@@ -32,11 +32,11 @@ from planner.steps.overheads import MATRIX_KINDS
 from planner.steps.sources import Source, Sources
 from planner.steps.synchronous import ready_s
 from planner.steps.tables import Index
-from planner.workload.gradients import gradient_slots
+from planner.workload.gradients import GradientSlots, gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
 
-__all__ = ["STAGES", "Compute", "ComputeTable", "Kept", "call_work", "composed_s", "counted", "term_of"]
+__all__ = ["STAGES", "Compute", "ComputeTable", "call_work", "composed_s", "counted", "term_of"]
 
 STAGES = ("forward", "backward", "accumulating", "update")
 
@@ -103,8 +103,6 @@ class Alone:
     async_bytes: FloatArray
 
 
-Kept = dict[bytes, Alone]
-"""By the sub-batches, shape (s,), as bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +139,22 @@ class ComputeTable:
 
 
 class Compute:
-    """The compute cases of one precision; the table grows as sub-batches are asked for."""
+    """The compute cases of one precision; the table grows as sub-batches are asked for.
 
-    def __init__(self, sources: Sources, precision: str, kept: Kept | None = None) -> None:
-        sources.check_precision(precision)
+    ``like``: of a problem that differs in overheads and collectives alone; what its kernels take is used again.
+    """
+
+    def __init__(self, sources: Sources, precision: str, like: Compute | None = None) -> None:
+        if like is None:
+            sources.check_precision(precision)
         self.sources = sources
         self.overheads = sources.overheads(precision)
-        self._kept: Kept = {} if kept is None else kept
         self.precision = precision_named(precision)
         self.network = sources.problem.network
-        self.convolution = sources.convolution_lowering(precision)
+        self.convolution: str = like.convolution if like else sources.convolution_lowering(precision)
         self.itemsize = self.precision.activation_bytes
-        self.slots = gradient_slots(self.network)
+        self.slots: GradientSlots = like.slots if like else gradient_slots(self.network)
+        self.kept: dict[bytes, Alone] = like.kept if like else {}
         self.table = self._priced(np.zeros(0, dtype=np.int64))
         self.index = Index(self.table.sub_batch)
 
@@ -257,10 +259,10 @@ class Compute:
 
     def _alone(self, sub_batch: IntArray) -> Alone:
         key = sub_batch.tobytes()
-        if key not in self._kept:
+        if key not in self.kept:
             sync, later = (self.memory(sub_batch, mode).total for mode in ("sync", "async"))
-            self._kept[key] = Alone(self._kernel_times(sub_batch), sync, later)
-        return self._kept[key]
+            self.kept[key] = Alone(self._kernel_times(sub_batch), sync, later)
+        return self.kept[key]
 
     def _kernel_times(self, sub_batch: IntArray) -> dict[str, KernelTimes]:
         """Return kernel times by stage; what stages share is timed once."""

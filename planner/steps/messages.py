@@ -17,7 +17,7 @@ from planner.domain.messages import Groups
 from planner.steps.sources import Source, Sources
 from planner.steps.synchronous import communication_prefix_s
 from planner.steps.tables import Index
-from planner.workload.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets, gradient_slots
+from planner.workload.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets
 
 __all__ = ["HOST_GRADIENT_BYTES", "Messages", "all_reduce_gradient", "groups_of", "host_all_reduce_s", "host_gradient"]
 
@@ -62,7 +62,7 @@ def all_reduce_gradient(entry: Entry, buffer_bytes: FloatArray, groups: Groups) 
 
 
 class Messages:
-    """The message cases of one size of gradient elements; the table grows as groups are asked for.
+    """The message cases of gradients of ``by_slot`` bytes, shape (J,); the table grows as groups are asked for.
 
     Attributes
     ----------
@@ -73,9 +73,8 @@ class Messages:
         Time of a message and all after it, one after another; the last column is their sum.
     """
 
-    def __init__(self, sources: Sources, gradient_bytes: int) -> None:
+    def __init__(self, sources: Sources, by_slot: FloatArray) -> None:
         self._sources = sources
-        by_slot = gradient_slots(sources.problem.network).elements.astype(np.float64) * gradient_bytes
         is_bucketed = sources.problem.settings.strategy == "bucketed"
         sizes = (FIRST_BUCKET_BYTES, BUCKET_BYTES) if is_bucketed else (0.0, 0.0)
         self.slot = gradient_buckets(by_slot, *sizes)

@@ -12,7 +12,6 @@ from planner.domain.configuration import Configurations
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
 from planner.errors import ParameterError
-from planner.steps.compute import Kept
 from planner.steps.describe import described
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.sources import Sources
@@ -34,8 +33,8 @@ class Evaluator:
     def __init__(self, problem: Problem, like: Evaluator | None = None) -> None:
         self.problem = problem
         self.sources = Sources(problem)
-        self._pricers: dict[str, Pricer] = {}
-        self.kept: dict[str, Kept] = {} if like is None else like.kept
+        self.pricers: dict[str, Pricer] = {}
+        self._like = like
 
     def evaluate(self, configurations: Configurations) -> Predictions:
         """Return predictions as arrays of shape (n,).
@@ -78,21 +77,22 @@ class Evaluator:
         return [found[i] for i in range(configurations.size)]
 
     def _pricer_of(self, one: Configurations) -> Pricer:
-        return self._pricers[one.precisions[int(one.precision[0])]]
+        return self.pricers[one.precisions[int(one.precision[0])]]
 
     def _prepare(self, configurations: Configurations) -> None:
         self._check(configurations)
         precision, sub_batch = distinct_pairs(configurations.precision, configurations.sub_batch)
         for position in np.unique(precision).tolist():
             name = configurations.precisions[position]
-            if name not in self._pricers:
-                self._pricers[name] = Pricer(self.sources, name, self.kept.setdefault(name, {}))
-            self._pricers[name].ensure_sub_batches(sub_batch[precision == position])
+            if name not in self.pricers:
+                like = self._like.pricers.get(name) if self._like else None
+                self.pricers[name] = Pricer(self.sources, name, like)
+            self.pricers[name].ensure_sub_batches(sub_batch[precision == position])
         is_sync = ~configurations.is_async
         for position in np.unique(precision).tolist() if is_sync.any() else ():
             same = (configurations.precision == position) & is_sync
             nodes, gpus = distinct_pairs(configurations.nodes[same], configurations.gpus_per_node[same])
-            self._pricers[configurations.precisions[position]].ensure_groups(nodes, gpus)
+            self.pricers[configurations.precisions[position]].ensure_groups(nodes, gpus)
 
     def _check(self, configurations: Configurations) -> None:
         cluster = self.problem.cluster

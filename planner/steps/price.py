@@ -13,13 +13,12 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.precision import gradient_bytes
 from planner.steps.asynchronous import Asynchrony, update_period_s
-from planner.steps.compute import Compute, Kept
+from planner.steps.compute import Compute
 from planner.steps.epoch import Input
 from planner.steps.messages import Messages, host_all_reduce_s
 from planner.steps.sources import Sources
 from planner.steps.synchronous import backward_end_s, exposed_s
 from planner.steps.tables import PairTable
-from planner.workload.gradients import gradient_slots
 
 __all__ = ["AsyncTimes", "Pricer", "SyncTimes", "asynchrony_of", "row_of"]
 
@@ -81,17 +80,18 @@ def row_of(times: Times, position: int) -> Times:
 class Pricer:
     """Prices configurations of one precision and mode; what it tabled stays for later calls."""
 
-    def __init__(self, sources: Sources, precision: str, kept: Kept | None = None) -> None:
+    def __init__(self, sources: Sources, precision: str, like: Pricer | None = None) -> None:
         self.sources = sources
-        self.compute = Compute(sources, precision, kept)
-        self.messages = Messages(sources, gradient_bytes(precision, sources.problem.settings.framework))
+        self.compute: Compute = Compute(sources, precision, like.compute if like else None)
+        sent_bytes = gradient_bytes(precision, sources.problem.settings.framework)
+        self.messages = Messages(sources, (self.compute.slots.elements * sent_bytes).astype(np.float64))
         self.input = Input(sources)
         self._overlap: PairTable | None = None
 
     @cached_property
     def parameters(self) -> int:
         """Trained parameters of the network."""
-        return int(gradient_slots(self.sources.problem.network).elements.sum())
+        return int(self.compute.slots.elements.sum())
 
     def ensure_sub_batches(self, sub_batch: IntArray) -> None:
         """Table the compute cases of distinct sub-batches."""

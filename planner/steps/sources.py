@@ -195,7 +195,7 @@ class Sources:
                 if entry.scope == "overheads"
             )
             framework = self.problem.settings.framework
-            found = find_overheads(entries, framework, precision, on_specified=self._is_specified(precision))
+            found = find_overheads(entries, framework, precision, on_specified=self.is_specified(precision))
             self._overheads[precision] = found or assumed_overheads(self.accelerator.kind)
         return self._overheads[precision]
 
@@ -208,7 +208,7 @@ class Sources:
     def _is_gpu(self) -> bool:
         return self.accelerator.kind == "gpu"
 
-    def _is_specified(self, precision: str) -> bool:
+    def is_specified(self, precision: str) -> bool:
         """Tell whether the network's matrix kernels come from the specification."""
         convolves = any(layer.kind == "convolution" for layer in self.problem.network.layers)
         source = self.find_kernel("convolution" if convolves else "gemm", FORWARD, precision)

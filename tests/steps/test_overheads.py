@@ -15,16 +15,17 @@ from planner.domain.request import Problem
 from planner.steps.overheads import find_overheads
 from planner.steps.predict import Evaluator
 from planner.steps.sources import Sources
+from planner.workload.lowering import lower
 
 Make = Callable[..., Problem]
 
 
-def entry(kind: str = "torch", precision: str = "", library: str = "", **coefficients: float) -> Entry:
-    return Entry("overheads", kind, "", precision, library, "overheads", {}, coefficients or {"kernel_scale": 2.0})
+def entry(kind: str = "torch", precision: str = "", library: str = "") -> Entry:
+    return Entry("overheads", kind, "", precision, library, "overheads", {}, {"kernel_scale": 2.0})
 
 
 def having(problem: Problem, **coefficients: float) -> Problem:
-    mine = Calibration("mine", "toy", (entry("generic", **coefficients),))
+    mine = Calibration("mine", "toy", (replace(entry("generic"), coefficients=coefficients),))
     return replace(problem, calibrations=(mine, *problem.calibrations))
 
 
@@ -121,3 +122,18 @@ def test_an_evaluator_like_another_prices_as_one_of_its_own(problem: Problem) ->
     alone = Evaluator(changed).evaluate(plans).iteration_s
     assert np.array_equal(Evaluator(changed, like=first).evaluate(plans).iteration_s, alone)
     assert np.all(alone != first.evaluate(plans).iteration_s)
+
+
+def test_an_assumed_call_is_not_charged_twice(make_problem: Make, calibration: Calibration) -> None:
+    """Measured kernels get the assumed host time, specified ones have a launch of their own."""
+    measured = replace(calibration, entries=tuple(e for e in calibration.entries if e.scope == "kernels"))
+    alone = Configurations.of([Configuration(1, 1, 8)])
+    for calibrations, expected in (((measured,), 1e-5), ((), 0.0)):
+        problem = make_problem(calibrations=calibrations, settings=Settings(input="synthetic"))
+        zero = Entry("overheads", "generic", "", "", "", "overheads", {}, {"host_s_per_call": 0.0})
+        without = make_problem(
+            calibrations=(*calibrations, Calibration("zero", "toy", (zero,))), settings=Settings(input="synthetic")
+        )
+        calls = sum(int(group.count.sum()) for group in lower(problem.network, np.array([8])))
+        times = [float(Evaluator(which).evaluate(alone).iteration_s[0]) for which in (problem, without)]
+        assert times[0] - times[1] == pytest.approx(expected * calls, rel=1e-9, abs=1e-12)

@@ -370,19 +370,6 @@ def test_calls_outside_the_fit_are_flagged(make_problem: Make, calibration: Cali
     assert [w.subject for w in prediction.warnings if w.code == "extrapolated"] == ["forward", "backward"]
 
 
-def test_an_assumed_call_is_not_charged_twice(make_problem: Make, calibration: Calibration) -> None:
-    """Measured kernels get the assumed host time, specified ones have a launch of their own."""
-    measured = replace(calibration, entries=tuple(e for e in calibration.entries if e.scope == "kernels"))
-    alone = one(nodes=1, gpus_per_node=1)
-    for calibrations, expected in (((measured,), 1e-5), ((), 0.0)):
-        problem = make_problem(calibrations=calibrations, settings=SYNTHETIC)
-        zero = Entry("overheads", "generic", "", "", "", "overheads", {}, {"host_s_per_call": 0.0})
-        without = make_problem(calibrations=(*calibrations, Calibration("zero", "toy", (zero,))), settings=SYNTHETIC)
-        calls = sum(int(group.count.sum()) for group in lower(problem.network, np.array([8])))
-        times = [float(Evaluator(which).evaluate(alone).iteration_s[0]) for which in (problem, without)]
-        assert times[0] - times[1] == pytest.approx(expected * calls, rel=1e-9, abs=1e-12)
-
-
 @pytest.mark.parametrize("exponent", [1.0, 2.0, 8.0])
 def test_framework_overheads_compose(make_problem: Make, calibration: Calibration, exponent: float) -> None:
     values = {"kernel_scale": 1.5, "host_s_per_call": 1e-5, "host_s_per_layer": 2e-5, "exponent": exponent}
