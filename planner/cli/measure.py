@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import budget
+from planner.cli.progress import bar
 from planner.cli.streams import note
 from planner.domain.calibration import Calibration
 from planner.domain.kernels import DIRECTIONS
@@ -19,7 +17,6 @@ from planner.errors import CoverageError, MissingPackageError, OutputError, Para
 from planner.networks.zoo import build, zoo_names
 from planner.probes.calibrate import Measurement, Progress, measure_cpu
 from planner.probes.torch_package import check_torch, import_torch
-from planner.report.printing import console
 from planner.workload.lowering import lower
 
 __all__ = ["check_complete", "check_device", "check_writable", "measured", "needed_kernels"]
@@ -53,8 +50,8 @@ def measured(budget_s: float, partial: Path) -> Measurement:
     """Return the measurements of this CPU, going on from ``partial`` where it holds some."""
     check_torch()
     check_writable("what is measured", partial)
-    with _progress(budget_s) as progress:
-        return measure_cpu(budget_s, resume=partial, progress=progress, say=note)
+    with bar("measuring", budget_s, f"measuring this CPU for {budget_s:.0f} s") as show:
+        return measure_cpu(budget_s, resume=partial, progress=lambda now: show(now.elapsed_s, _state(now)), say=note)
 
 
 def check_complete(calibration: Calibration, budget_s: float) -> None:
@@ -88,23 +85,6 @@ def needed_kernels() -> tuple[tuple[str, str], ...]:
     return tuple(sorted(pairs, key=lambda pair: (pair[0] not in ("convolution", "gemm"), pair)))
 
 
-@contextmanager
-def _progress(budget_s: float) -> Iterator[Callable[[Progress], None]]:
-    """Give a function that shows how far a run is: a bar on a terminal, a sentence before it elsewhere."""
-    if not sys.stderr.isatty():
-        note(f"measuring this CPU for {budget_s:.0f} s")
-        yield lambda _: None
-        return
-    from rich.progress import BarColumn, TextColumn  # noqa: PLC0415 - heavy, and only a terminal needs it
-    from rich.progress import Progress as Bars  # noqa: PLC0415 - as above
-
-    columns = (TextColumn("measuring"), BarColumn(), TextColumn("{task.fields[state]}"))
-    with Bars(*columns, console=console(sys.stderr), transient=True) as bars:
-        task = bars.add_task("measuring", total=budget_s, state="starting")
-
-        def show(now: Progress) -> None:
-            disturbed = f", {now.disturbed} disturbed" if now.disturbed else ""
-            state = f"{now.elapsed_s:.0f} of {now.budget_s:.0f} s, {now.done}/{now.total} points{disturbed}"
-            bars.update(task, completed=now.elapsed_s, state=state)
-
-        yield show
+def _state(now: Progress) -> str:
+    disturbed = f", {now.disturbed} disturbed" if now.disturbed else ""
+    return f"{now.elapsed_s:.0f} of {now.budget_s:.0f} s, {now.done}/{now.total} points{disturbed}"

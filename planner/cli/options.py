@@ -151,7 +151,8 @@ _ALL = (
         repeatable=True,
     ),
     Option(
-        "hold_out", "network|gpu|cluster|source", "Refit without each of these in turn (not supported yet).",
+        "hold_out", "network|gpu|cluster|source",
+        "Refit end-to-end coefficients without each of these in turn, and predict it.",
         parsing.choice("network", "gpu", "cluster", "source"),
     ),
     Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib."),

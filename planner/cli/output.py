@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from planner.cli.streams import beside, silence
-from planner.formats.documents import dump_json
+from planner.formats.documents import json_pieces
 from planner.report.blocks import Block, Line
 from planner.report.printing import print_blocks
 
@@ -20,7 +20,8 @@ __all__ = ["write_document", "write_text", "write_view", "write_views"]
 
 def write_document(document: Mapping[str, Any]) -> None:
     """Write one JSON document."""
-    write_text(dump_json(document))
+    with _reader_may_leave():
+        sys.stdout.writelines(json_pieces(document))
 
 
 def write_text(text: str) -> None:

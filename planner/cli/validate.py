@@ -17,19 +17,20 @@ from planner.cli import output
 from planner.cli.inputs import Machine, machine_of
 from planner.cli.parsing import NOTHING
 from planner.cli.plot import draw, plot_file
+from planner.cli.progress import bar
 from planner.cli.values import DEFAULT_REQUEST, OPTION, Values, from_options
 from planner.domain.configuration import Settings
 from planner.domain.network import Network
 from planner.domain.request import Problem, Sourced
 from planner.domain.runs import Run, Runs
-from planner.domain.validation import Validation
 from planner.errors import ParameterError, PlannerError, UnknownNameError
 from planner.formats.runs import NoRunError, read_runs
 from planner.formats.validation import validation_document
 from planner.report.validation import validation_view
 from planner.scoring.evaluate import Answer, answers_of, refused, unread, validation_of
+from planner.scoring.refit import Asked, held_out_answers
 
-__all__ = ["answers", "run"]
+__all__ = ["run"]
 
 T = TypeVar("T")
 
@@ -37,8 +38,6 @@ T = TypeVar("T")
 def run(arguments: Mapping[str, Any]) -> None:
     """Validate: read the runs, predict them problem by problem, score, write."""
     values = from_options(arguments)
-    if "hold_out" in values:
-        raise ParameterError("--hold-out", "left out, as it is not supported yet", arguments["hold_out"])
     if "runs" not in values:
         raise ParameterError("--runs", "given", NOTHING, "name a table of measured runs")
     plot = plot_file(values)
@@ -46,11 +45,20 @@ def run(arguments: Mapping[str, Any]) -> None:
     read, broken = _read(paths)
     for name in values["calibration"].value if "calibration" in values else ():
         catalog.find_calibration(name)
-    each = [answers(one, Path(path).parent, values) for path, one in zip(paths, read, strict=True)]
+    tables = [_table(one, Path(path).parent, values) for path, one in zip(paths, read, strict=True)]
+    axis = values["hold_out"].value if "hold_out" in values else None
+    each = _answered(tables, axis)
     read_any = any(one.rows for one in read)
-    found = _write(paths, read, each, as_json="json" in arguments, read_any=read_any)
+    if len(paths) > 1:
+        each = [[_in_file(one, path) for one in found] for path, found in zip(paths, each, strict=True)]
+    scored = validation_of([one for some in each for one in some], axis)
+    omitted = sum(one.omitted for one in read)
+    if "json" in arguments:
+        output.write_document(validation_document(scored, omitted))
+    elif read_any:
+        output.write_view(validation_view(scored, paths, omitted))
     if plot and read_any:
-        draw(found, plot, force="force" in arguments)
+        draw(scored, plot, force="force" in arguments)
     if broken is not None:
         raise broken
 
@@ -66,20 +74,6 @@ def _read(paths: Sequence[str]) -> tuple[list[Runs], NoRunError | None]:
             read.append(error.runs)
             broken = broken or error
     return read, broken
-
-
-def _write(
-    paths: Sequence[str], read: Sequence[Runs], each: Sequence[list[Answer]], *, as_json: bool, read_any: bool
-) -> Validation:
-    if len(paths) > 1:
-        each = [[_in_file(one, path) for one in found] for path, found in zip(paths, each, strict=True)]
-    found = validation_of([one for some in each for one in some])
-    omitted = sum(one.omitted for one in read)
-    if as_json:
-        output.write_document(validation_document(found, omitted))
-    elif read_any:
-        output.write_view(validation_view(found, paths, omitted))
-    return found
 
 
 def _in_file(answer: Answer, path: str) -> Answer:
@@ -98,46 +92,58 @@ class _Key(NamedTuple):
     strategy: str
     input: str
     framework: str
+    source: str
 
 
-def answers(runs: Runs, folder: Path, values: Values) -> list[Answer]:
-    """Return the answers to the rows of a file in ``folder``, in its order, those that are no runs among them.
+class _Table(NamedTuple):
+    """A file: answers to rows that are not predicted whatever the coefficients, and the runs of each problem."""
 
-    Parameters
-    ----------
-    runs : Runs
-    folder : Path
-        Where relative paths in the rows start.
-    values : Values
-        ``calibration`` and ``framework``, where the user gave them, hold for all rows.
-    """
+    answers: list[Answer]
+    asked: list[tuple[Problem, list[Run]]]
+
+
+def _table(runs: Runs, folder: Path, values: Values) -> _Table:
+    """Return the rows of a file in ``folder``, where relative paths in them start."""
     files = _Files(folder, values)
     grouped: dict[_Key, list[Run]] = {}
     for one in runs.rows:
         grouped.setdefault(_key(one, values), []).append(one)
-    found = [unread(row) for row in runs.refused]
+    found = _Table([unread(row) for row in runs.refused], [])
     for key, some in grouped.items():
-        found += _answered(files, key, some)
-    return sorted(found, key=lambda answer: answer.row.line)
+        cluster = None
+        try:
+            _check_texts(key)
+            machine = files.machine(key.cluster)
+            cluster = machine.cluster
+            found.asked.append((files.problem(key, machine), some))
+        except PlannerError as error:
+            found.answers.extend(refused(one, str(error), cluster) for one in some)
+    return found
+
+
+def _answered(tables: Sequence[_Table], axis: str | None) -> list[list[Answer]]:
+    """Return the answers of each file, in its order; with an axis by coefficients fitted without each group of it."""
+    if axis is None:
+        predicted = [[answers_of(problem, runs) for problem, runs in table.asked] for table in tables]
+    else:
+        asked = [Asked(problem, runs) for table in tables for problem, runs in table.asked]
+        sentence = f"fitting end-to-end coefficients without each {axis} in turn"
+        with bar("fitting", 1.0, sentence) as show:
+            found = iter(
+                held_out_answers(asked, axis, lambda name, number, of: show(number / of, f"without {axis} {name}"))
+            )
+        predicted = [[next(found) for _ in table.asked] for table in tables]
+    return [
+        sorted([*table.answers, *(one for some in each for one in some)], key=lambda answer: answer.row.line)
+        for table, each in zip(tables, predicted, strict=True)
+    ]
 
 
 def _key(run: Run, values: Values) -> _Key:
     framework = run.framework + (f"@{run.framework_version}" if run.framework_version else "")
     if "framework" in values:
         framework = values["framework"].value
-    return _Key(run.network, run.cluster, run.dataset, run.optimizer, run.strategy, run.input, framework)
-
-
-def _answered(files: _Files, key: _Key, runs: Sequence[Run]) -> list[Answer]:
-    cluster = None
-    try:
-        _check_texts(key)
-        machine = files.machine(key.cluster)
-        cluster = machine.cluster
-        problem = files.problem(key, machine)
-    except PlannerError as error:
-        return [refused(one, str(error), cluster) for one in runs]
-    return answers_of(problem, runs)
+    return _Key(run.network, run.cluster, run.dataset, run.optimizer, run.strategy, run.input, framework, run.source)
 
 
 def _check_texts(key: _Key) -> None:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.errors import InputFileError, OutputError
 
-__all__ = ["dump_json", "dump_toml", "key_order", "parse_text", "read_text", "write_bytes", "write_file"]
+__all__ = ["dump_json", "dump_toml", "json_pieces", "key_order", "parse_text", "read_text", "write_bytes", "write_file"]
 
 TWICE = re.compile(r"Cannot overwrite|Cannot declare|Duplicate inline table key '(.*)'")
 """Messages of the TOML parser about a key given twice; only the last names it."""
@@ -84,27 +84,47 @@ def dump_json(document: Mapping[str, Any]) -> str:
     ``format`` and ``version`` first, other keys sorted, indented by two, lists of plain values on one line, shortest
     floats that read back exactly; numbers that are not finite are null.
     """
-    return _json(document, 0) + "\n"
+    return "".join(json_pieces(document))
 
 
-def _json(value: Any, depth: int) -> str:
+def json_pieces(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the text of ``dump_json`` piece by piece: of a long list of tables, a table at a time."""
+    yield from _pieces(document, 0)
+    yield "\n"
+
+
+def _pieces(value: Any, depth: int) -> Iterator[str]:
     inside, outside = "\n" + "  " * (depth + 1), "\n" + "  " * depth
-    if isinstance(value, Mapping):
-        items = [f"{json.dumps(str(k), ensure_ascii=False)}: {_json(value[k], depth + 1)}" for k in key_order(value)]
-        return "{" + inside + ("," + inside).join(items) + outside + "}" if items else "{}"
-    if isinstance(value, list | tuple | np.ndarray):
-        items = [_json(item, depth + 1) for item in value]
-        if any(isinstance(item, Mapping | list | tuple | np.ndarray) for item in value):
-            return "[" + inside + ("," + inside).join(items) + outside + "]"
-        return "[" + ", ".join(items) + "]"
-    return _json_scalar(value)
+    if isinstance(value, Mapping) and value:
+        for at, key in enumerate(key_order(value)):
+            yield f"{',' if at else '{'}{inside}{_json_scalar(str(key))}: "
+            if _is_nested(value[key]):
+                yield from _pieces(value[key], depth + 1)
+            else:
+                yield _json_scalar(value[key])
+        yield outside + "}"
+    elif _is_nested(value) and any(map(_is_nested, value)):
+        for at, item in enumerate(value):
+            yield f"{',' if at else '['}{inside}{''.join(_pieces(item, depth + 1))}"
+        yield outside + "]"
+    elif isinstance(value, Mapping):
+        yield "{}"
+    else:
+        yield f"[{', '.join(map(_json_scalar, value))}]" if _is_nested(value) else _json_scalar(value)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Mapping | list | tuple | np.ndarray)
+
+
+_encoded = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _json_scalar(value: Any) -> str:
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, float) and not math.isfinite(plain):
         return "null"
-    return json.dumps(plain, ensure_ascii=False)
+    return _encoded(plain)
 
 
 def dump_toml(document: Mapping[str, Any]) -> str:

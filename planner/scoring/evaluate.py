@@ -22,7 +22,7 @@ from planner.errors import ParameterError, PlannerError
 from planner.scoring.score import score
 from planner.steps.predict import Evaluator
 
-__all__ = ["Answer", "answers_of", "refused", "unread", "validation_of"]
+__all__ = ["Answer", "Sorted", "answers_of", "refused", "sort_runs", "unread", "validation_of"]
 
 SLICE = 1024
 """Configurations described at once: a full prediction is large, and a row keeps little of it."""
@@ -89,25 +89,50 @@ def _row(
     )
 
 
-def answers_of(problem: Problem, runs: Sequence[Run]) -> list[Answer]:
-    """Return the answers to runs of one problem, in their order.
+@dataclass(frozen=True)
+class Sorted:
+    """Runs of one problem by plan.
+
+    Attributes
+    ----------
+    evaluator : Evaluator
+        Prices the problem.
+    plans : mapping of Configuration to list of int
+        Positions of the runs of each plan that can be priced.
+    refused : mapping of int to str
+        Position -> why the run is not predicted.
+    """
+
+    evaluator: Evaluator
+    plans: Mapping[Configuration, list[int]]
+    refused: Mapping[int, str]
+
+
+def sort_runs(problem: Problem, runs: Sequence[Run], like: Evaluator | None = None) -> Sorted:
+    """Return runs of one problem by plan; see :class:`planner.steps.predict.Evaluator` for ``like``.
 
     A run is refused where its plan is not supported yet, does not fit on the cluster, or nothing prices it.
     """
-    evaluator, seen = Evaluator(problem), _Seen(problem)
-    found: dict[int, Answer] = {}
+    evaluator = Evaluator(problem, like)
+    refusals: dict[int, str] = {}
     rows: dict[Configuration, list[int]] = {}
     for at, run in enumerate(runs):
         try:
             rows.setdefault(_configuration(run, problem), []).append(at)
         except ParameterError as error:
-            found[at] = refused(run, str(error), problem.cluster)
-    reasons = _refusals(evaluator, list(rows))
-    for one, reason in reasons.items():
-        found |= {at: refused(runs[at], reason, problem.cluster) for at in rows[one]}
-    for one, prediction in _described(evaluator, [one for one in rows if one not in reasons]):
-        found |= {at: _answer(runs[at], prediction, problem, seen) for at in rows[one]}
-    return [found[at] for at in range(len(runs))]
+            refusals[at] = str(error)
+    for one, reason in _refusals(evaluator, list(rows)).items():
+        refusals |= dict.fromkeys(rows.pop(one), reason)
+    return Sorted(evaluator, rows, refusals)
+
+
+def answers_of(problem: Problem, runs: Sequence[Run], like: Evaluator | None = None) -> list[Answer]:
+    """Return the answers to runs of one problem, in their order."""
+    found, seen = sort_runs(problem, runs, like), _Seen(problem)
+    answers = {at: refused(runs[at], reason, problem.cluster) for at, reason in found.refused.items()}
+    for one, prediction in _described(found.evaluator, list(found.plans)):
+        answers |= {at: _answer(runs[at], prediction, problem, seen) for at in found.plans[one]}
+    return [answers[at] for at in range(len(runs))]
 
 
 def _configuration(run: Run, problem: Problem) -> Configuration:
@@ -221,12 +246,12 @@ def _thread(run: Run) -> str:
     return "update" if run.metric == "update_s" else "gpu"
 
 
-def validation_of(answers: Sequence[Answer]) -> Validation:
-    """Return what answers add up to."""
+def validation_of(answers: Sequence[Answer], hold_out: str | None = None) -> Validation:
+    """Return what answers add up to; ``hold_out``: what coefficients were refitted without, in turn."""
     terms = sorted({name for one in answers for name in one.shares})
     place = {name: at for at, name in enumerate(terms)}
     shares = np.zeros((len(answers), len(terms)))
     for at, one in enumerate(answers):
         for name, share in one.shares.items():
             shares[at, place[name]] = share
-    return score([one.row for one in answers], terms, shares)
+    return score([one.row for one in answers], terms, shares, hold_out)

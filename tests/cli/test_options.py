@@ -42,7 +42,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "objective": ("time", "cost"),
     "top": ("0", "-1", "1e9"),
     "runs": ("runs.csv",),
-    "hold_out": ("colour", "network", ""),
+    "hold_out": ("colour", ""),
     "plot": ("plot.gif", "plot", "missing-folder/plot.png", ""),
     "device": ("tpu", "cuda:x", ""),
     "budget": ("60", "0s", "-1s", "5GB", "1ms"),

@@ -162,7 +162,31 @@ def test_an_unknown_calibration_is_a_usage_error(run: Run, tmp_path: Path) -> No
     assert "calibration must be a known name" in err
 
 
-def test_what_is_not_supported_yet_is_refused(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("validate", "--runs", write(tmp_path / "runs.csv", ONE), "--hold-out", "network")
-    assert (code, out) == (2, "")
-    assert "--hold-out must be left out, as it is not supported yet" in err
+def test_hold_out_refits_without_each_group(run: Run, tmp_path: Path) -> None:
+    """Steps of two networks take three times what is predicted: each network is told by the other alone."""
+    plans = [(network, n) for network in ("resnet18", "vgg11") for n in (8, 64)]
+
+    def table(values: list[float]) -> str:
+        rows = (
+            f"{network}-{n},s,{network},dgx1-v100,1,1,{n},fp32,sync,iteration_s,{value},ok,"
+            for (network, n), value in zip(plans, values, strict=True)
+        )
+        return write(tmp_path / "runs.csv", *rows)
+
+    wanted = document(run, "--runs", table([1.0] * 4))["rows"]
+    path = table([3 * row["predicted"] for row in wanted])
+    assert document(run, "--runs", path)["summary"]["mape"] == pytest.approx(2 / 3)
+    code, out, err = run("validate", "--runs", path, "--hold-out", "network", "--json")
+    assert code == 0
+    assert "fitting end-to-end coefficients without each network in turn" in err
+    found = json.loads(out)
+    assert (found["hold_out"], found["summary"]["n"]) == ("network", 4)
+    assert found["summary"]["mape"] < 0.4
+
+
+def test_without_another_group_priors_are_all_there_is(run: Run, tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.csv", ONE, EIGHT)
+    plain, held_out = (
+        json.loads(run("validate", "--runs", path, "--json", *more)[1]) for more in ((), ("--hold-out", "gpu"))
+    )
+    assert held_out["summary"]["n"] == plain["summary"]["n"] == 2

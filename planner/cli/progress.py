@@ -1,0 +1,28 @@
+"""How far long work is: a bar on a terminal, one sentence before it elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from planner.cli.streams import note
+from planner.report.printing import console
+
+__all__ = ["bar"]
+
+
+@contextmanager
+def bar(label: str, total: float, sentence: str) -> Iterator[Callable[[float, str], None]]:
+    """Give a function that shows how much of ``total`` is done, and its state in words."""
+    if not sys.stderr.isatty():
+        note(sentence)
+        yield lambda _done, _state: None
+        return
+    from rich.progress import BarColumn, TextColumn  # noqa: PLC0415 - heavy, and only a terminal needs it
+    from rich.progress import Progress as Bars  # noqa: PLC0415 - as above
+
+    columns = (TextColumn(label), BarColumn(), TextColumn("{task.fields[state]}"))
+    with Bars(*columns, console=console(sys.stderr), transient=True) as bars:
+        task = bars.add_task(label, total=total, state="starting")
+        yield lambda done, state: bars.update(task, completed=done, state=state)

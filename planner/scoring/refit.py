@@ -1,0 +1,129 @@
+"""Predicting what took no part in the fit: end-to-end coefficients are fitted anew without each group in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from planner.domain.configuration import Configuration, Configurations
+from planner.domain.request import Problem
+from planner.domain.runs import Run
+from planner.domain.validation import ScoredRow
+from planner.errors import ParameterError
+from planner.fitting.end_to_end import EndToEnd, Observed, fit_end_to_end, without_end_to_end
+from planner.scoring.evaluate import Answer, answers_of, sort_runs
+from planner.scoring.hold_out import HOLD_OUTS, splits
+
+__all__ = ["Asked", "fit_runs", "held_out_answers", "property_of"]
+
+Progress = Callable[[str, int, int], None]
+"""Called with the group that is left out next, its number and how many there are."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Runs of one problem and one source.
+
+    ``problem`` has no overheads that were fitted to runs, whatever it was made with.
+    """
+
+    problem: Problem
+    runs: Sequence[Run]
+
+    def __post_init__(self) -> None:
+        bare = without_end_to_end(self.problem.calibrations)
+        object.__setattr__(self, "problem", replace(self.problem, calibrations=bare))
+
+    @cached_property
+    def observed(self) -> tuple[Observed, ...]:
+        """What a fit learns from: the times of synchronous steps that were measured and can be priced, by precision."""
+        found: dict[str, list[tuple[Configuration, float]]] = {}
+        for one, positions in sort_runs(self.problem, self.runs).plans.items():
+            for at in positions:
+                seconds = self._step_s(self.runs[at], one)
+                if seconds is not None and one.mode == "sync":
+                    found.setdefault(one.precision, []).append((one, seconds))
+        return tuple(
+            Observed(self.problem, Configurations.of([one for one, _ in rows]), np.array([s for _, s in rows]))
+            for rows in found.values()
+        )
+
+    def _step_s(self, run: Run, one: Configuration) -> float | None:
+        """Return the measured time of a step [s]; None where the run does not tell it."""
+        if run.value is None or run.status != "ok":
+            return None
+        if run.metric == "samples_per_s":
+            return one.samples_per_update / run.value
+        if run.metric == "epoch_s" and self.problem.dataset is not None:
+            return run.value * one.samples_per_update / self.problem.dataset.samples
+        return run.value if run.metric == "iteration_s" else None
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Precisions of the runs, each once."""
+        return tuple(dict.fromkeys(run.precision for run in self.runs))
+
+
+def property_of(row: ScoredRow, axis: str) -> str:
+    """Return the group of a row that is left out as one; variants of a network (``resnet50:input=32``) are one group.
+
+    Raises
+    ------
+    ParameterError
+        An axis that is none of HOLD_OUTS.
+    """
+    if axis not in HOLD_OUTS:
+        raise ParameterError("hold-out", "one of " + ", ".join(HOLD_OUTS), axis)
+    value: str = getattr(row, axis)
+    return value.partition(":")[0] if axis == "network" else value
+
+
+def _group(asked: Asked, axis: str) -> str:
+    run, cluster = asked.runs[0], asked.problem.cluster
+    values = {
+        "network": run.network.partition(":")[0],
+        "gpu": cluster.node.accelerator.name,
+        "cluster": cluster.name,
+        "source": run.source,
+    }
+    return values[axis]
+
+
+def fit_runs(asked: Sequence[Asked], start: EndToEnd | None = None) -> EndToEnd:
+    """Return the end-to-end coefficients of runs."""
+    sources = dict.fromkeys(one.runs[0].source for one in asked if one.observed)
+    return fit_end_to_end([each for one in asked for each in one.observed], tuple(sources), start)
+
+
+def held_out_answers(
+    asked: Sequence[Asked], axis: str, progress: Progress = lambda _name, _number, _of: None
+) -> list[list[Answer]]:
+    """Return the answers to the runs of each problem, predicted by a fit to the runs of all other groups.
+
+    Parameters
+    ----------
+    asked : sequence of Asked
+    axis : one of HOLD_OUTS
+    progress : callable, optional
+    """
+    if axis not in HOLD_OUTS:
+        raise ParameterError("hold-out", "one of " + ", ".join(HOLD_OUTS), axis)
+    found: dict[int, list[Answer]] = {}
+    whole = fit_runs(asked)
+    folds = list(splits([_group(one, axis) for one in asked]))
+    for number, fold in enumerate(folds):
+        progress(fold.name, number, len(folds))
+        fitted = fit_runs([one for one, fits in zip(asked, fold.fit.tolist(), strict=True) if fits], whole)
+        for at in np.flatnonzero(fold.test).tolist():
+            found[at] = _answers(asked[at], fitted)
+    return [found[at] for at in range(len(asked))]
+
+
+def _answers(asked: Asked, fitted: EndToEnd) -> list[Answer]:
+    problem = asked.problem
+    mine = fitted.calibrations(problem, asked.precisions)
+    like = asked.observed[0].evaluator if asked.observed else None
+    return answers_of(replace(problem, calibrations=(*mine, *problem.calibrations)), asked.runs, like)
