@@ -1,7 +1,7 @@
 """What a framework adds to its kernels, and which entry of the calibrations says so.
 
-Of the entries of a framework those of the asked precision go before those of any, and of equals the accelerator's own
-before those of any accelerator, which were pooled over GPUs. Coefficients that were fitted on top of specified kernels
+The accelerator's own entries go before those of any accelerator, which were pooled over GPUs; of each those of the
+framework before generic ones, and of these those of the asked precision before those of any. Coefficients that were fitted on top of specified kernels
 make up for the errors of these and serve nothing else (library ``specified``).
 """
 
@@ -99,10 +99,10 @@ def find_overheads(
         matched = _match(entry.kind, framework, name)
         if matched is None or entry.precision not in ("", precision) or entry.library not in ("", library):
             continue
-        rank = (matched, int(pooled), int(entry.library != library), int(entry.precision != precision), place)
+        rank = (int(pooled), matched, int(entry.library != library), int(entry.precision != precision), place)
         if best is None or rank < best[0]:
             best = (rank, Source(entry, calibration))
-    return None if best is None else _overheads(best[1], MATCHES[best[0][0]], pooled=bool(best[0][1]))
+    return None if best is None else _overheads(best[1], MATCHES[best[0][1]], pooled=bool(best[0][0]))
 
 
 def _match(kind: str, framework: str, name: str) -> int | None:

@@ -47,6 +47,7 @@ def problem(make_problem: Make) -> Problem:
         ([("", "", False), ("fp16", "", False)], 1),
         ([("fp32", "", False), ("", "", False)], 1),
         ([("fp16", "", True), ("", "", False)], 1),
+        ([("", "", True), ("fp16", "", True)], 1),
         ([("", "specified", False), ("", "", False)], 1),
         ([("fp32", "", False)], None),
     ],
@@ -60,11 +61,12 @@ def test_precision_place_and_kernels_decide(offered: list[tuple[str, str, bool]]
     assert (found and found.source.calibration) == (None if wanted is None else str(wanted))
 
 
-def test_a_pooled_framework_goes_before_what_is_generic() -> None:
-    entries = [(entry("generic"), "own", False), (entry("torch"), "pooled", True)]
-    found = find_overheads(entries, "torch", "fp32", on_specified=False)
-    assert found is not None
-    assert (found.matched, found.pooled, found.source.calibration) == ("exact", True, "pooled")
+def test_what_is_generic_on_the_accelerator_goes_before_a_pooled_framework() -> None:
+    entries = [(entry("torch"), "pooled", True), (entry("generic"), "own", False)]
+    for offered, expected in ((entries, ("generic", False)), (entries[:1], ("exact", True))):
+        found = find_overheads(offered, "torch", "fp32", on_specified=False)
+        assert found is not None
+        assert (found.matched, found.pooled) == expected
 
 
 def test_overheads_on_specified_kernels_serve_those_alone() -> None:
