@@ -25,11 +25,32 @@ from planner.domain.arrays import frozen_map
 from planner.domain.cluster import Node
 from planner.errors import ParameterError
 
-__all__ = ["ORIGINS", "SCOPES", "Calibration", "Entry", "SettingValue"]
+__all__ = [
+    "INTERVAL_LEVEL",
+    "ORIGINS",
+    "OUTSIDE",
+    "PREDICTION_KINDS",
+    "SCOPES",
+    "SCORE_UNITS",
+    "Calibration",
+    "ConformalScore",
+    "Entry",
+    "SettingValue",
+]
 
 SCOPES = ("kernels", "overheads", "collectives", "storage", "host")
 ORIGINS = ("measured", "published", "specified", "reconstructed", "assumed")
 SettingValue = float | str | tuple[float, ...]
+OUTSIDE = "_outside"
+"""Suffix of the kind of a prediction that extrapolates."""
+PREDICTION_KINDS = tuple(
+    kind + where for kind in ("one_gpu_measured", "one_gpu_specified", "several_gpus") for where in ("", OUTSIDE)
+)
+"""Kinds of predictions of synchronous steps: on one GPU, its matrix kernels measured or from the specification, and on
+several. Each has scores of its own, as each misses by other amounts."""
+SCORE_UNITS = ("group", "maximum")
+INTERVAL_LEVEL = 0.9
+"""Share that intervals are to cover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +127,31 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class ConformalScore:
+    """Half-width of intervals that cover a share ``level`` of rows of a group not seen before.
+
+    Attributes
+    ----------
+    score : float or None
+        In abs(log(predicted / measured)), or in multiples of a stated spread of it; None where refused.
+    unit : {"group", "maximum"}
+        What is covered: a row drawn from a new group, or all rows of a new group at once.
+    level : float
+    groups, rows : int
+        That the score was calibrated on.
+    reason : str
+        Why there is no score; empty where there is one.
+    """
+
+    score: float | None
+    unit: str
+    level: float
+    groups: int
+    rows: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """Entries of one accelerator, or cluster, with where they come from.
 
@@ -130,6 +176,9 @@ class Calibration:
     seen : tuple of str
         Groups (networks, applications, clusters) that took part in a fit: scored as in-sample.
     warnings : tuple of str
+    conformal : mapping of one of PREDICTION_KINDS to ConformalScore
+        Scores in standard deviations that predictions state of themselves: ends of their intervals. Those of what
+        extrapolates are at least those of what does not.
     """
 
     name: str
@@ -143,6 +192,7 @@ class Calibration:
     environment: Mapping[str, str] = field(default_factory=dict)
     seen: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    conformal: Mapping[str, ConformalScore] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.origin not in ORIGINS:
@@ -151,4 +201,19 @@ class Calibration:
         if len(set(keys)) != len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ParameterError("entries", "unique in scope, kind, direction, precision and library", twice)
-        object.__setattr__(self, "environment", frozen_map(self.environment))
+        for name in ("environment", "conformal"):
+            object.__setattr__(self, name, frozen_map(getattr(self, name)))
+        self._check_scores()
+
+    def _check_scores(self) -> None:
+        for kind, one in self.conformal.items():
+            if kind not in PREDICTION_KINDS:
+                raise ParameterError("conformal", "of kinds " + ", ".join(PREDICTION_KINDS), kind)
+            if one.level != INTERVAL_LEVEL:
+                raise ParameterError(f"level of {kind}", f"{INTERVAL_LEVEL}, as of all intervals", one.level)
+            inside = self.conformal.get(kind.removesuffix(OUTSIDE))
+            least = inside.score if inside is not None else None
+            if one.score is not None and least is not None and one.score < least:
+                raise ParameterError(
+                    f"score of {kind}", f"at least the {least:g} of what does not extrapolate", one.score
+                )

@@ -106,7 +106,10 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Everything about one configuration; memory in bytes on one device, by kind, with ``total`` and ``capacity``."""
+    """Everything about one configuration; memory in bytes on one device, by kind, with ``total`` and ``capacity``.
+
+    ``kind`` is one of :data:`planner.domain.calibration.PREDICTION_KINDS`, or empty: no score applies.
+    """
 
     configuration: Configuration
     iteration_s: Quantity
@@ -120,6 +123,7 @@ class Prediction:
     terms: tuple[Term, ...]
     bottleneck: str
     warnings: tuple[PlanWarning, ...]
+    kind: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory_bytes", frozen_map(self.memory_bytes))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.domain.arrays import frozen_map
+from planner.domain.calibration import ConformalScore
 
 __all__ = [
     "AXES",
@@ -136,31 +137,6 @@ class TermScale:
 
 
 @dataclass(frozen=True, slots=True)
-class ConformalScore:
-    """Half-width of intervals that cover a share ``level`` of rows of a group not seen before.
-
-    Attributes
-    ----------
-    score : float or None
-        In abs(log(predicted / measured)), or in multiples of a stated spread of it; None where refused.
-    unit : {"group", "maximum"}
-        What is covered: a row drawn from a new group, or all rows of a new group at once.
-    level : float
-    groups, rows : int
-        That the score was calibrated on.
-    reason : str
-        Why there is no score; empty where there is one.
-    """
-
-    score: float | None
-    unit: str
-    level: float
-    groups: int
-    rows: int
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ScoredRow:
     """One run, predicted or refused.
 
@@ -189,6 +165,8 @@ class ScoredRow:
         Rows of one group are plans for the same work; empty: ranked against none.
     bottleneck : str or None
         The term that takes most.
+    kind : str
+        Kind of prediction, with a score of its own; see :data:`planner.domain.calibration.PREDICTION_KINDS`.
     """
 
     id: str
@@ -208,6 +186,7 @@ class ScoredRow:
     source: str = ""
     group: str = ""
     bottleneck: str | None = None
+    kind: str = ""
 
     @property
     def error(self) -> float | None:

@@ -15,7 +15,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from planner.domain.calibration import ORIGINS, SCOPES, Calibration, Entry
+from planner.domain.calibration import (
+    ORIGINS,
+    PREDICTION_KINDS,
+    SCOPES,
+    SCORE_UNITS,
+    Calibration,
+    ConformalScore,
+    Entry,
+)
 from planner.domain.cluster import Accelerator, Node
 from planner.errors import ParameterError
 from planner.formats.cluster import accelerator_fields
@@ -113,6 +121,18 @@ _NODE = Table(
     ),
     Node,
 )
+_SCORE = Table(
+    (
+        Field("score", _POSITIVE_OR_ZERO, "standard deviations to either end; absent: too few groups", None),
+        Field("unit", Text(SCORE_UNITS), "what is covered: a run of a new group, or all runs of a new group at once"),
+        Field("level", Number(above=True), "share of new groups, or of runs of them, that is covered"),
+        Field("groups", Whole(least=0), "groups of measured runs that it was calibrated on"),
+        Field("rows", Whole(least=0), "measured runs that it was calibrated on"),
+        Field("reason", Text(empty=True), "why there is no score", ""),
+    ),
+    ConformalScore,
+    "conformal score of predictions of one kind; interval = value * exp(-+ score * standard deviation)",
+)
 CALIBRATION = Kind(
     "calibration",
     1,
@@ -130,6 +150,7 @@ CALIBRATION = Kind(
             Field("environment", MapOf(Text(empty=True)), "library versions, threads, clocks", {}),
             Field("seen", ListOf(Text()), "groups that took part in a fit", ()),
             Field("warnings", ListOf(Text()), "what a reader should know", ()),
+            Field("conformal", MapOf(_SCORE, choices=PREDICTION_KINDS), "conformal scores by kind of prediction", {}),
         ),
         Calibration,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import OUTSIDE, Calibration
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Sourced, Subject
 from planner.report import parts
@@ -77,9 +77,19 @@ def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
         ("staleness", _staleness(prediction)),
         ("memory", parts.memory_line(prediction.memory_bytes)),
         ("bottleneck", prediction.bottleneck.replace("_", " ")),
+        ("intervals", _intervals(prediction)),
     ]
     first_is_alike = prediction.first_epoch_s == prediction.epoch_s
     return [row for row in rows if row[1] != "-" and not (row[0] == "first epoch" and first_is_alike)]
+
+
+def _intervals(prediction: Prediction) -> str:
+    """Return what the intervals of times rest on; a dash where there are none."""
+    words = BASES.get(prediction.iteration_s.interval_basis)
+    if words is None:
+        return "-"
+    is_wider = prediction.iteration_s.interval_basis == "conformal" and prediction.kind.endswith(OUTSIDE)
+    return f"90 %, {words}" + ("; wider, as outside of what was seen" if is_wider else "")
 
 
 def _mini_batch(prediction: Prediction) -> str:
@@ -100,6 +110,12 @@ def _staleness(prediction: Prediction) -> str:
 
 
 INTERVAL = "90 %\ninterval"
+BASES = {
+    "assumed": "in part by stated assumptions",
+    "covariance": "by the errors of the fits",
+    "conformal": "scaled by what predictions of measured runs missed (conformal)",
+}
+"""Basis of intervals -> what they rest on."""
 
 
 def comparison(numbered: Sequence[tuple[int, Prediction]], subject: Subject) -> Iterator[Block]:

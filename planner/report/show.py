@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from planner.domain.calibration import Calibration, Entry
+from planner.domain.calibration import Calibration, ConformalScore, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.dataset import Dataset
 from planner.domain.kernels import WorkTotals
@@ -248,12 +248,35 @@ def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> I
         *(("warning", one) for one in calibration.warnings),
     ]
     yield given(rows)
+    yield from _scores(calibration.conformal)
     yield Line(
         "\nA coefficient is in seconds per unit of its feature (calls: s, flop: s/FLOP, bytes: s/byte); where the "
         "formula speaks of logarithms, it is the logarithm of seconds."
     )
     for entry in calibration.entries:
         yield from _entry(entry, formulas.get(entry.term, ""))
+
+
+def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:
+    """Yield the conformal scores by kind of prediction; nothing without any."""
+    if not scores:
+        return
+    yield heading("Conformal scores: standard deviations to either end of an interval")
+    columns = ("predictions", "score", "covers", "of", "groups", "runs")
+    rows = [
+        (
+            kind.replace("_", " "),
+            "-" if one.score is None else f"{one.score:.3g}",
+            f"{one.level:.0%}",
+            "groups, every run" if one.unit == "maximum" else "runs of a group",
+            f"{one.groups:,}",
+            f"{one.rows:,}",
+        )
+        for kind, one in scores.items()
+    ]
+    yield Table(columns, rows, right=("score", "covers", "groups", "runs"))
+    for reason in dict.fromkeys(one.reason for one in scores.values() if one.reason):
+        yield Line(f"- {reason}")
 
 
 def _some(names: Sequence[str]) -> str:

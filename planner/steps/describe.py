@@ -14,7 +14,7 @@ from planner.domain.kernels import MemoryBytes
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.steps.asynchronous import Asynchrony
 from planner.steps.gradients import gpu_gradient, step_gradient, update_gradient
-from planner.steps.intervals import quantity, reciprocal
+from planner.steps.intervals import kind_of, quantity, reciprocal, score_of
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes, asynchrony_of, row_of
 from planner.steps.sources import Source
 from planner.steps.stages import Stage, stages_of
@@ -83,8 +83,10 @@ def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
     pricer, one = case.pricer, case.one
     mini_batch = one.gpus * one.sub_batch * one.accumulation_steps
     spread = step_gradient(pricer, one, times, case.stages).spread()
-    iteration = quantity(float(times.iteration_s[0]), spread)
     terms, used = _threads({"step": _step_rows(case, times)})
+    kind = kind_of(one, terms, on_specified=pricer.sources.is_specified(one.precision))
+    score = score_of(kind, (*pricer.sources.for_accelerator, *pricer.sources.pooled))
+    iteration = quantity(float(times.iteration_s[0]), spread, score)
     steps = _epoch_steps(pricer, mini_batch)
     inside = None if case.window is None else float(case.window("sync")[0] <= mini_batch <= case.window("sync")[1])
     first_iteration = float(times.first_iteration_s[0])
@@ -95,14 +97,22 @@ def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
         iteration_s=iteration,
         update_s=None,
         epoch_s=_scaled(iteration, steps),
-        first_epoch_s=_scaled(quantity(first_iteration, spread), steps),
+        first_epoch_s=_scaled(quantity(first_iteration, spread, score), steps),
         samples_per_s=reciprocal(iteration, mini_batch),
         mini_batch=MiniBatch(mini_batch, 0.0, mini_batch, mini_batch, inside),
         staleness=Staleness(0.0, 0.0, {0: 1.0}),
         memory_bytes=case.memory_bytes,
         terms=terms,
         bottleneck=_bottleneck(terms, "step"),
-        warnings=warnings_of(pricer.sources, one, terms, used, (float(times.memory_bytes[0]), mini_batch)),
+        warnings=warnings_of(
+            pricer.sources,
+            one,
+            terms,
+            used,
+            (float(times.memory_bytes[0]), mini_batch),
+            interval_basis=iteration.interval_basis,
+        ),
+        kind=kind,
     )
 
 

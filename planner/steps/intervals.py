@@ -14,23 +14,38 @@ parts are fully correlated within their group: all kernels of specifications sha
 was reconstructed shares one table, each other scope is a group.
 
 Entries and groups are independent. With s the relative standard deviation, the central 90 % interval is multiplicative,
-value·exp(-1.645·s) to value·exp(1.645·s), and so never reaches 0. It rests on ``covariance`` where stated deviations
-take part in at most :data:`LARGEST_STATED_SHARE` of the time, else it is ``assumed``.
+value·exp(-q·s) to value·exp(q·s), and so never reaches 0. Where a calibration holds the conformal score of predictions
+of this kind, q is that: what measured runs that took no part in a fit asked for, and the interval is ``conformal``.
+Else q is 1.645 as of a normal distribution, and the interval rests on ``covariance`` where stated deviations take part
+in at most :data:`LARGEST_STATED_SHARE` of the time, else it is ``assumed``.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.costs.terms import Work, evaluate, features_of, term_named
 from planner.domain.arrays import FloatArray
-from planner.domain.calibration import Entry
-from planner.domain.prediction import Quantity
+from planner.domain.calibration import OUTSIDE, Calibration, ConformalScore, Entry
+from planner.domain.configuration import Configuration
+from planner.domain.prediction import Quantity, Term
 
-__all__ = ["Gradient", "Spread", "derivatives", "has_scatter", "quantity", "reciprocal", "stated_deviation"]
+__all__ = [
+    "NORMAL_90",
+    "Gradient",
+    "Spread",
+    "derivatives",
+    "has_scatter",
+    "kind_of",
+    "quantity",
+    "reciprocal",
+    "score_of",
+    "stated_deviation",
+]
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations from the mean to either end of the central 90 % of a normal distribution."""
@@ -140,13 +155,44 @@ def _variance(entry: Entry, vector: FloatArray, seconds: float) -> float:
     return max(of_coefficients, 0.0) + (STANDARD_PER_MEAN_ERROR * (_error(entry) or 0.0) * seconds) ** 2
 
 
-def quantity(value: float, spread: Spread | None) -> Quantity:
-    """Return a value with the central 90 % interval of a spread, which is above 0; None: without."""
+def kind_of(one: Configuration, terms: Iterable[Term], *, on_specified: bool) -> str:
+    """Return the kind of a prediction, which conformal scores are told apart by; empty: of none.
+
+    Of asynchronous periods no runs were measured but those that calibrations were made from.
+
+    Parameters
+    ----------
+    one : Configuration
+    terms : iterable of Term
+    on_specified : bool
+        Whether matrix kernels come from the specification.
+    """
+    if one.mode == "async":
+        return ""
+    where = OUTSIDE if any(term.extrapolated for term in terms) else ""
+    if one.gpus > 1:
+        return "several_gpus" + where
+    return ("one_gpu_specified" if on_specified else "one_gpu_measured") + where
+
+
+def score_of(kind: str, calibrations: Iterable[Calibration]) -> ConformalScore | None:
+    """Return the score of a kind of prediction from the first calibration that has one; None: none has."""
+    scores = (one.conformal.get(kind) for one in calibrations)
+    return next((score for score in scores if score is not None and score.score is not None), None)
+
+
+def quantity(value: float, spread: Spread | None, score: ConformalScore | None = None) -> Quantity:
+    """Return a value with the central 90 % interval of a spread, which is above 0; None: without.
+
+    ``score`` stands for the 1.645 of a normal distribution where there is one.
+    """
     if spread is None or value <= 0:
         return Quantity(value)
-    reach = math.exp(min(NORMAL_90 * math.sqrt(spread.variance_s2) / value, math.log(LARGEST_REACH)))
-    basis = "assumed" if spread.stated_s > LARGEST_STATED_SHARE * value else "covariance"
-    return Quantity(value, value / reach, value * reach, basis)
+    calibrated = None if score is None else score.score
+    deviations = NORMAL_90 if calibrated is None else calibrated
+    reach = math.exp(min(deviations * math.sqrt(spread.variance_s2) / value, math.log(LARGEST_REACH)))
+    stated = "assumed" if spread.stated_s > LARGEST_STATED_SHARE * value else "covariance"
+    return Quantity(value, value / reach, value * reach, stated if calibrated is None else "conformal")
 
 
 def reciprocal(period: Quantity, amount: float) -> Quantity:

@@ -189,7 +189,7 @@ class Sources:
         if precision not in self._overheads:
             entries = (
                 (entry, calibration.name, pooled)
-                for pooled, calibrations in ((False, self.for_accelerator), (True, self._pooled))
+                for pooled, calibrations in ((False, self.for_accelerator), (True, self.pooled))
                 for calibration in calibrations
                 for entry in calibration.entries
                 if entry.scope == "overheads"
@@ -200,7 +200,7 @@ class Sources:
         return self._overheads[precision]
 
     @property
-    def _pooled(self) -> tuple[Calibration, ...]:
+    def pooled(self) -> tuple[Calibration, ...]:
         """Calibrations of any accelerator: pooled over GPUs, they say nothing of a CPU."""
         return tuple(c for c in self.problem.calibrations if c.accelerator == ANY_ACCELERATOR and self._is_gpu)
 

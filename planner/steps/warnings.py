@@ -25,7 +25,13 @@ CALIBRATED_OPTIMIZER = "sgd-momentum"
 
 
 def warnings_of(
-    sources: Sources, one: Configuration, terms: tuple[Term, ...], used: Iterable[Source], of: tuple[float, float]
+    sources: Sources,
+    one: Configuration,
+    terms: tuple[Term, ...],
+    used: Iterable[Source],
+    of: tuple[float, float],
+    *,
+    interval_basis: str = "none",
 ) -> tuple[PlanWarning, ...]:
     """Return the warnings of one prediction, in a fixed order; ``of``: its memory [byte] and mean mini-batch."""
     memory_bytes, mini_batch = of
@@ -35,7 +41,7 @@ def warnings_of(
         *_missing_input(sources),
         *_decoding(sources),
         *_small_dataset(sources, mini_batch),
-        *_extrapolated(terms),
+        *_extrapolated(terms, is_wider=interval_basis == "conformal"),
         *_origins(sources, chosen),
         *_overheads(sources, sources.overheads(one.precision)),
         *_calibrations(sources, chosen),
@@ -108,10 +114,11 @@ def _small_dataset(sources: Sources, mini_batch: float) -> Iterator[PlanWarning]
         yield PlanWarning("mini_batch_above_dataset", "mini_batch", message)
 
 
-def _extrapolated(terms: tuple[Term, ...]) -> Iterator[PlanWarning]:
+def _extrapolated(terms: tuple[Term, ...], *, is_wider: bool) -> Iterator[PlanWarning]:
+    interval = "; the interval is the wider one, which holds all runs of a network at once" if is_wider else ""
     for term in terms:
         if term.extrapolated:
-            message = f"The {term.name} time lies outside what {term.calibration} was fitted on."
+            message = f"The {term.name} time lies outside what {term.calibration} was fitted on{interval}."
             yield PlanWarning("extrapolated", term.name, message)
 
 
