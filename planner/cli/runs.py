@@ -1,0 +1,140 @@
+"""Rows of files of runs -> problems: networks, clusters and data sets found once, and why a row has none.
+
+Relative paths of clusters, networks and data sets start from the folder of their file of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from planner import catalog
+from planner.cli.inputs import Machine, machine_of
+from planner.cli.values import DEFAULT_REQUEST, OPTION, Values
+from planner.domain.configuration import Settings
+from planner.domain.network import Network
+from planner.domain.request import Problem, Sourced
+from planner.domain.runs import Run, Runs
+from planner.errors import ParameterError, PlannerError, UnknownNameError
+from planner.scoring.evaluate import Answer, refused, unread
+
+__all__ = ["Table", "table_of"]
+
+T = TypeVar("T")
+
+
+class _Key(NamedTuple):
+    """What the runs of one problem share, as it is written."""
+
+    network: str
+    cluster: str
+    dataset: str
+    optimizer: str
+    strategy: str
+    input: str
+    framework: str
+    source: str
+
+
+class Table(NamedTuple):
+    """A file: answers to rows that are not predicted whatever the coefficients, and the runs of each problem."""
+
+    answers: list[Answer]
+    asked: list[tuple[Problem, list[Run]]]
+
+
+def table_of(runs: Runs, folder: Path, values: Values) -> Table:
+    """Return the rows of a file in ``folder``, where relative paths in them start."""
+    files = _Files(folder, values)
+    grouped: dict[_Key, list[Run]] = {}
+    for one in runs.rows:
+        grouped.setdefault(_key(one, values), []).append(one)
+    found = Table([unread(row) for row in runs.refused], [])
+    for key, some in grouped.items():
+        cluster = None
+        try:
+            _check_texts(key)
+            machine = files.machine(key.cluster)
+            cluster = machine.cluster
+            found.asked.append((files.problem(key, machine), some))
+        except PlannerError as error:
+            found.answers.extend(refused(one, str(error), cluster) for one in some)
+    return found
+
+
+def _key(run: Run, values: Values) -> _Key:
+    framework = run.framework + (f"@{run.framework_version}" if run.framework_version else "")
+    if "framework" in values:
+        framework = values["framework"].value
+    return _Key(run.network, run.cluster, run.dataset, run.optimizer, run.strategy, run.input, framework, run.source)
+
+
+def _check_texts(key: _Key) -> None:
+    """Refuse a null character, which no name has and no path can have."""
+    for what, text in key._asdict().items():
+        if "\0" in text:
+            raise ParameterError(what, "text without a null character", text)
+
+
+class _Once(Generic[T]):
+    """Finds each thing once; what cannot be found is refused again without looking."""
+
+    def __init__(self, find: Callable[[str], T]) -> None:
+        self.find = find
+        self.found: dict[str, T | PlannerError] = {}
+
+    def __call__(self, text: str) -> T:
+        if text not in self.found:
+            try:
+                self.found[text] = self.find(text)
+            except PlannerError as error:
+                self.found[text] = error
+        one = self.found[text]
+        if isinstance(one, PlannerError):
+            raise one
+        return one
+
+
+class _Files:
+    """Networks, clusters and data sets that rows of a file name."""
+
+    def __init__(self, folder: Path, values: Values) -> None:
+        self.folder, self.values = folder, values
+        self.network = _Once(self._network)
+        self.machine = _Once(self._machine)
+
+    def problem(self, key: _Key, machine: Machine) -> Problem:
+        """Return the problem of rows, or raise PlannerError."""
+        network = self.network(key.network)
+        dataset = key.dataset or network.dataset
+        settings = Settings(key.optimizer or network.optimizer, key.strategy, key.input, key.framework)
+        return Problem(
+            network,
+            catalog.find_dataset(self._path(dataset)) if dataset else None,
+            machine.cluster,
+            machine.calibrations,
+            machine.explicit,
+            settings,
+        )
+
+    def _network(self, text: str) -> Network:
+        return catalog.find_network(self._path(text))
+
+    def _machine(self, text: str) -> Machine:
+        if text not in catalog.names("clusters") and not _is_path(text):
+            raise UnknownNameError("cluster", text, catalog.names("clusters"))
+        values: dict[str, Sourced[Any]] = {
+            "cluster": Sourced(self._path(text), OPTION),
+            # As in the default request: no calibration of this machine's own, which would differ elsewhere.
+            "network": Sourced((), DEFAULT_REQUEST),
+        }
+        return machine_of(values | {key: one for key, one in self.values.items() if key == "calibration"})
+
+    def _path(self, text: str) -> str:
+        """Return a path from the folder of the file of runs; a name stays as it is."""
+        return str(self.folder / text) if _is_path(text) else text
+
+
+def _is_path(text: str) -> bool:
+    return text.endswith(".toml") or ("/" in text and "=" not in text)
