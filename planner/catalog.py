@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
 from planner.domain.network import Network
@@ -206,12 +206,14 @@ def _own_name(path: Path) -> str:
 
 
 def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
-    """Return the bundled calibrations of a cluster, then those of its accelerator, each group by name."""
+    """Return the bundled calibrations of a cluster, of its accelerator, and of any GPU, each group by name."""
     peeks = {path: _peek(path) for _, path in sorted(_bundled_calibrations().items())}
     of_cluster = [path for path, keys in peeks.items() if keys.get("cluster") == cluster.name]
     device = cluster.node.accelerator.name
     of_device = [path for path, keys in peeks.items() if keys.get("accelerator") == device and path not in of_cluster]
-    return tuple(read_calibration(path) for path in (*of_cluster, *of_device))
+    is_gpu = cluster.node.accelerator.kind == "gpu"
+    of_any = [path for path, keys in peeks.items() if keys.get("accelerator") == ANY_ACCELERATOR] if is_gpu else []
+    return tuple(read_calibration(path) for path in (*of_cluster, *of_device, *of_any))
 
 
 def own_calibrations_folder() -> Path:

@@ -26,6 +26,7 @@ from planner.domain.cluster import Node
 from planner.errors import ParameterError
 
 __all__ = [
+    "ANY_ACCELERATOR",
     "INTERVAL_LEVEL",
     "ORIGINS",
     "OUTSIDE",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 SCOPES = ("kernels", "overheads", "collectives", "storage", "host")
+ANY_ACCELERATOR = "any"
+"""Accelerator of calibrations whose overheads were pooled over GPUs: they serve those that have none of their own."""
 ORIGINS = ("measured", "published", "specified", "reconstructed", "assumed")
 SettingValue = float | str | tuple[float, ...]
 OUTSIDE = "_outside"

@@ -1,8 +1,8 @@
 """What a framework adds to its kernels, and which entry of the calibrations says so.
 
 The accelerator's own entries go before those of any accelerator, which were pooled over GPUs; of each those of the
-framework before generic ones, and of these those of the asked precision before those of any. Coefficients that were fitted on top of specified kernels
-make up for the errors of these and serve nothing else (library ``specified``).
+framework before generic ones, and of these those of the asked precision before those of any. Coefficients that were
+fitted on top of specified kernels make up for the errors of these and serve nothing else (library ``specified``).
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from planner.domain.calibration import Entry
 from planner.steps.source import Source
 
-__all__ = ["ANY_ACCELERATOR", "MATRIX_KINDS", "ON_SPECIFIED", "Overheads", "assumed_overheads", "find_overheads"]
+__all__ = ["MATRIX_KINDS", "ON_SPECIFIED", "Overheads", "assumed_overheads", "find_overheads"]
 
-ANY_ACCELERATOR = "any"
-"""Accelerator of calibrations whose overheads were pooled over GPUs."""
 ON_SPECIFIED = "specified"
 """Library of overheads that were fitted on top of specified kernels."""
 MATRIX_KINDS = frozenset({"gemm", "convolution"})

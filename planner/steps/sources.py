@@ -22,14 +22,14 @@ from planner.costs.specified import (
     specified_storage,
 )
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import Cluster, Link
 from planner.domain.kernels import FORWARD, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError
 from planner.steps.links import with_links, with_value
-from planner.steps.overheads import ANY_ACCELERATOR, Overheads, assumed_overheads, find_overheads
+from planner.steps.overheads import Overheads, assumed_overheads, find_overheads
 from planner.steps.source import Source
 from planner.workload.lowering import lower
 
