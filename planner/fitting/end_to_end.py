@@ -19,37 +19,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from planner.costs.specified import specified_collective
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.cluster import Link
-from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
 from planner.fitting.estimators import robust_least_squares
-from planner.steps.overheads import ON_SPECIFIED
-from planner.steps.predict import Evaluator
-from planner.steps.sources import Sources
+from planner.fitting.observed import (
+    ESTIMATOR,
+    HALF,
+    AloneSteps,
+    JointSteps,
+    Observed,
+    calibrations_of,
+    is_fitted,
+    overheads_entry,
+    properties_of,
+    without_end_to_end,
+)
 
-__all__ = ["COEFFICIENTS", "ESTIMATOR", "EndToEnd", "Observed", "fit_end_to_end", "without_end_to_end"]
+__all__ = [
+    "COEFFICIENTS",
+    "ESTIMATOR",
+    "HALF",
+    "EndToEnd",
+    "Observed",
+    "fit_end_to_end",
+    "properties_of",
+    "without_end_to_end",
+]
 
-ESTIMATOR = "end-to-end"
 ROW_DEVIATION = 0.1
 """Of log(predicted / measured) of a run."""
 SET_ROWS = 20.0
-STEP = 0.02
-"""Of a coefficient, in the differences that stand for derivatives."""
 
 
 class Coefficient(NamedTuple):
-    """A coefficient: value where every effect is 0, and the properties whose effects add to it, with their deviations.
+    """A coefficient: value where every effect is 0, and the properties whose effects add to θ, with their deviations.
 
-    ``is_log``: θ is its logarithm. ``of_several``: only runs on several GPUs tell it.
+    θ is the logarithm of the value, or where it is not ``is_log`` the value itself, so far as that is above ``base``:
+    below, the value bends away from θ and reaches 0 at -``base``, smoothly, as a search that meets an edge stops there.
+    ``of_several``: only runs on several GPUs tell it.
     """
 
     name: str
@@ -57,6 +70,20 @@ class Coefficient(NamedTuple):
     levels: tuple[tuple[tuple[str, ...], float], ...]
     is_log: bool = True
     of_several: bool = False
+
+    @property
+    def start(self) -> float:
+        """θ where every effect is 0."""
+        return math.log(self.base) if self.is_log else self.base
+
+    def value(self, theta: float) -> tuple[float, float]:
+        """Return the value and its derivative by θ."""
+        if self.is_log:
+            return math.exp(theta), math.exp(theta)
+        if theta >= self.base:
+            return theta, 1.0
+        above = max(theta + self.base, 0.0)
+        return above**2 / (4 * self.base), above / (2 * self.base)
 
 
 _GPU = ("framework", "accelerator", "kernels")
@@ -75,71 +102,8 @@ COEFFICIENTS = (
 )
 """The last two multiply the time of a byte over the links of the cluster."""
 OVERHEADS = tuple(one.name for one in COEFFICIENTS[:4])
-HALF = frozenset({"fp16", "bf16"})
-"""Precisions that share their effects."""
 Key = tuple[str, ...]
 """A coefficient, then the names and values of properties."""
-
-
-@dataclass(frozen=True, eq=False)
-class Observed:
-    """Measured steps of one problem in one precision, n of them.
-
-    Attributes
-    ----------
-    problem : Problem
-        Without calibrations of overheads that were fitted to runs.
-    configurations : Configurations
-        Synchronous, of one precision.
-    measured_s : ndarray of float, shape (n,)
-        One update each.
-    """
-
-    problem: Problem
-    configurations: Configurations
-    measured_s: FloatArray
-
-    @cached_property
-    def evaluator(self) -> Evaluator:
-        """Prices the problem as it stands; its kernel times are used again under every coefficient."""
-        found = Evaluator(self.problem)
-        found.evaluate(self.configurations)
-        return found
-
-    @cached_property
-    def properties(self) -> Mapping[str, str]:
-        """Property -> value, of those that effects belong to."""
-        (precision,) = self.configurations.precisions
-        return properties_of(self.problem, precision)
-
-    def part(self, *, several: bool) -> Observed | None:
-        """Return the rows on several GPUs, or on one; None where there are none."""
-        chosen = (self.configurations.gpus > 1) == several
-        if chosen.all():
-            return self
-        rows = np.flatnonzero(chosen)
-        return Observed(self.problem, self.configurations.take(rows), self.measured_s[rows]) if rows.size else None
-
-
-def properties_of(problem: Problem, precision: str) -> dict[str, str]:
-    """Return the properties of runs of a problem in a precision that effects belong to."""
-    return {
-        "framework": problem.settings.framework.partition("@")[0],
-        "accelerator": problem.cluster.node.accelerator.name,
-        "cluster": problem.cluster.name,
-        "precision": "half" if precision in HALF else precision,
-        "kernels": ON_SPECIFIED if Sources(problem).is_specified(precision) else "measured",
-    }
-
-
-def without_end_to_end(calibrations: Sequence[Calibration]) -> tuple[Calibration, ...]:
-    """Return calibrations without the entries that were fitted to runs; those that held nothing else are left out."""
-    found = []
-    for one in calibrations:
-        kept = tuple(entry for entry in one.entries if entry.estimator != ESTIMATOR)
-        if kept:
-            found.append(one if len(kept) == len(one.entries) else replace(one, entries=kept))
-    return tuple(found)
 
 
 def _keys(one: Coefficient, properties: Mapping[str, str]) -> list[tuple[Key, float]]:
@@ -172,7 +136,10 @@ class EndToEnd:
 
     def coefficients(self, properties: Mapping[str, str]) -> dict[str, float]:
         """Return all coefficients of runs with these properties; effects that no run showed are 0."""
-        return _values(theta_of(self.effects, properties))
+        return {
+            one.name: one.value(one.start + sum(self.effects.get(key, 0.0) for key, _ in _keys(one, properties)))[0]
+            for one in COEFFICIENTS
+        }
 
     def deviations(self, properties: Mapping[str, str]) -> dict[str, float]:
         """Return the standard errors of :meth:`coefficients`; unseen effects count with their prior deviation."""
@@ -188,112 +155,67 @@ class EndToEnd:
     def overheads(self, properties: Mapping[str, str], precision: str = "", kind: str = "") -> Entry:
         """Return the overheads entry of runs with these properties; ``kind`` stands for the framework."""
         values, errors = self.coefficients(properties), self.deviations(properties)
-        return Entry(
-            "overheads",
+        entry = overheads_entry(
             kind or properties["framework"],
-            "",
             precision,
-            ON_SPECIFIED if properties["kernels"] == ON_SPECIFIED else "",
-            "overheads",
-            {},
+            properties["kernels"],
             {name: values[name] for name in OVERHEADS},
-            {name: errors[name] for name in OVERHEADS},
-            estimator=ESTIMATOR,
-            origin="published",
-            source=", ".join(self.sources),
+        )
+        return replace(
+            entry, standard_errors={name: errors[name] for name in OVERHEADS}, source=", ".join(self.sources)
         )
 
     def calibrations(self, problem: Problem, precisions: Sequence[str]) -> tuple[Calibration, ...]:
         """Return the overheads of a problem in some precisions, and the collectives of its cluster."""
+        if not is_fitted(problem):
+            return ()
         found = [properties_of(problem, precision) for precision in precisions]
         values = self.coefficients(found[0])
-        entries = [self.overheads(one, precision) for one, precision in zip(found, precisions, strict=True)]
-        return _calibrations(problem, entries, (values["intra_node"], values["inter_node"]))
-
-
-def theta_of(effects: Mapping[Key, float], properties: Mapping[str, str]) -> FloatArray:
-    """Return θ of runs with these properties, shape (c,)."""
-    return np.array(
-        [
-            (math.log(one.base) if one.is_log else one.base)
-            + sum(effects.get(key, 0.0) for key, _ in _keys(one, properties))
-            for one in COEFFICIENTS
-        ]
-    )
-
-
-def _values(theta: FloatArray) -> dict[str, float]:
-    return {
-        one.name: math.exp(x) if one.is_log else max(x, 0.0)
-        for one, x in zip(COEFFICIENTS, theta.tolist(), strict=True)
-    }
-
-
-def _calibrations(
-    problem: Problem, overheads: Sequence[Entry], link_scales: tuple[float, float]
-) -> tuple[Calibration, ...]:
-    cluster = problem.cluster
-    found = [Calibration(ESTIMATOR, cluster.node.accelerator.name, tuple(overheads), origin="published")]
-    sources = Sources(problem)
-    is_linked = cluster.intra_node is not None or cluster.inter_node is not None
-    if is_linked and sources.device_all_reduce.origin == "specified":
-        inside, between = (
-            _slower(link, scale)
-            for link, scale in zip((cluster.intra_node, cluster.inter_node), link_scales, strict=True)
-        )
-        entry = specified_collective(replace(cluster, intra_node=inside, inter_node=between))
-        fitted = replace(entry, origin="published", estimator=ESTIMATOR, source=f"runs on {cluster.name}", notes="")
-        found.append(Calibration(f"{ESTIMATOR} links", "", (fitted,), cluster=cluster.name, origin="published"))
-    return tuple(found)
-
-
-def _slower(link: Link | None, scale: float) -> Link | None:
-    return None if link is None else replace(link, bytes_per_s=link.bytes_per_s / scale)
+        kind = problem.settings.framework
+        entries = [self.overheads(one, precision, kind) for one, precision in zip(found, precisions, strict=True)]
+        return calibrations_of(problem, entries, (values["intra_node"], values["inter_node"]))
 
 
 class _Set:
-    """Observed rows with the effects that their coefficients depend on."""
+    """Rows with the effects that some coefficients of theirs depend on."""
 
-    def __init__(self, observed: Observed, evaluator: Evaluator, place: Mapping[Key, int]) -> None:
-        self.observed, self.evaluator = observed, evaluator
-        self.design = np.zeros((len(COEFFICIENTS), len(place)))
-        for row, one in enumerate(COEFFICIENTS):
+    def __init__(
+        self,
+        observed: Observed,
+        steps: AloneSteps | JointSteps,
+        chosen: Sequence[Coefficient],
+        place: Mapping[Key, int],
+    ) -> None:
+        self.steps, self.chosen = steps, chosen
+        self.log_measured = np.log(observed.measured_s)
+        self.start = np.array([one.start for one in chosen])
+        self.design = np.zeros((len(chosen), len(place)))
+        for row, one in enumerate(chosen):
             for key, _ in _keys(one, observed.properties):
                 self.design[row, place[key]] = 1.0
-        self.base = theta_of({}, observed.properties)
-        gpus, nodes = observed.configurations.gpus, observed.configurations.nodes
-        several = bool(np.any(gpus > 1))
-        self.live = dict.fromkeys(("replica_wait", "intra_node"), several) | {"inter_node": bool(np.any(nodes > 1))}
-        self.weights = np.full(gpus.size, min(1.0, SET_ROWS / gpus.size))
+        rows = observed.measured_s.size
+        self.weights = np.full(rows, min(1.0, SET_ROWS / rows))
 
-    def errors(self, theta: FloatArray) -> FloatArray:
+    def errors(self, effects: FloatArray) -> FloatArray:
         """Return log(predicted / measured) in row deviations, shape (n,)."""
-        problem, values = self.observed.problem, _values(theta)
-        (precision,) = self.observed.configurations.precisions
-        coefficients = {name: values[name] for name in OVERHEADS}
-        kind = problem.settings.framework
-        entry = Entry("overheads", kind, "", precision, "", "overheads", {}, coefficients)
-        fitted = _calibrations(problem, [entry], (values["intra_node"], values["inter_node"]))
-        changed = replace(problem, calibrations=(*fitted, *problem.calibrations))
-        found = Evaluator(changed, like=self.evaluator).evaluate(self.observed.configurations)
-        errors: FloatArray = np.log(found.iteration_s / self.observed.measured_s) / ROW_DEVIATION
-        return errors
+        values, _ = self._valued(effects)
+        found: FloatArray = np.log(self.steps.times_s(values)) - self.log_measured
+        return found / ROW_DEVIATION
 
-    def slopes(self, theta: FloatArray) -> FloatArray:
-        """Return the derivatives of the errors by all effects, shape (n, p)."""
-        before = self.errors(theta)
-        by_theta = np.zeros((before.size, theta.size))
-        for at, one in enumerate(COEFFICIENTS):
-            if self.live.get(one.name, True):
-                moved = theta.copy()
-                moved[at] += STEP
-                by_theta[:, at] = (self.errors(moved) - before) / STEP
-        return by_theta @ self.design
+    def slopes(self, effects: FloatArray) -> FloatArray:
+        """Return the derivatives of the errors by the effects, shape (n, p)."""
+        values, by_theta = self._valued(effects)
+        relative = self.steps.slopes(values) / self.steps.times_s(values)[:, None]
+        found: FloatArray = (relative * by_theta) @ self.design / ROW_DEVIATION
+        return found
+
+    def _valued(self, effects: FloatArray) -> FloatArray:
+        """Return the coefficients and their derivatives by θ, shape (2, c)."""
+        theta = (self.start + self.design @ effects).tolist()
+        return np.array([one.value(x) for one, x in zip(self.chosen, theta, strict=True)]).T
 
 
-def fit_end_to_end(
-    observed: Sequence[Observed], sources: Sequence[str] = (), start: EndToEnd | None = None
-) -> EndToEnd:
+def fit_end_to_end(observed: Sequence[Observed], sources: Sequence[str] = ()) -> EndToEnd:
     """Return the effects that measured runs ask for; see the module's text.
 
     Parameters
@@ -302,52 +224,38 @@ def fit_end_to_end(
         Without any, every effect is 0.
     sources : sequence of str
         Names of the runs' sources.
-    start : EndToEnd, optional
-        Where the search begins; of a fit to nearly the same runs it saves time. What it finds does not depend on it
-        where the minimum is the only one.
     """
-    prior = {key: deviation for one in observed for c in COEFFICIENTS for key, deviation in _keys(c, one.properties)}
-    keys = sorted(prior)
-    place = {key: at for at, key in enumerate(keys)}
-    deviations = np.array([prior[key] for key in keys])
-    x = np.array([start.effects.get(key, 0.0) if start else 0.0 for key in keys])
-    of_several = {one.name for one in COEFFICIENTS if one.of_several}
-    is_several = np.array([key[0] in of_several for key in keys], dtype=np.bool_)
-    covariance: dict[tuple[Key, Key], float] = {}
-    for several in (False, True):
-        parts = [(one, part) for one in observed if (part := one.part(several=several)) is not None]
-        free = np.flatnonzero(is_several == several)
-        if not free.size:
-            continue
-        found = _fitted([_Set(part, one.evaluator, place) for one, part in parts], x, free, deviations[free])
-        x, variances = found
-        names = [keys[at] for at in free]
-        covariance |= {
-            (a, b): float(variances[i, j]) for i, a in enumerate(names) for j, b in enumerate(names) if variances[i, j]
-        }
-    return EndToEnd(dict(zip(keys, x.tolist(), strict=True)), covariance, tuple(sorted(sources)))
+    alone = [one for one in COEFFICIENTS if not one.of_several]
+    joint = [one for one in COEFFICIENTS if one.of_several]
+    parts = [(part, part.alone_steps) for one in observed if (part := one.alone) is not None]
+    computed = EndToEnd(*_fitted(observed, parts, alone))
+    several = [
+        (part, JointSteps(part, computed.coefficients(part.properties)))
+        for one in observed
+        if (part := one.joint) is not None
+    ]
+    effects, covariance = _fitted(observed, several, joint)
+    return EndToEnd({**computed.effects, **effects}, {**computed.covariance, **covariance}, tuple(sorted(sources)))
 
 
 def _fitted(
-    sets: Sequence[_Set], x: FloatArray, free: np.ndarray, deviations: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return all effects with those that are free fitted, and the covariance of these."""
-    if not sets:
-        x = x.copy()
-        x[free] = 0.0
-        return x, np.diag(deviations**2)
-
-    def whole(part: FloatArray) -> FloatArray:
-        every = x.copy()
-        every[free] = part
-        return every
-
-    def errors(part: FloatArray) -> FloatArray:
-        return np.concatenate([one.errors(one.base + one.design @ whole(part)) for one in sets])
-
-    def slopes(part: FloatArray) -> FloatArray:
-        return np.concatenate([one.slopes(one.base + one.design @ whole(part)) for one in sets])[:, free]
-
-    weights = np.concatenate([one.weights for one in sets])
-    best, covariance = robust_least_squares(errors, slopes, x[free], deviations, weights)
-    return whole(best), covariance
+    observed: Sequence[Observed],
+    parts: Sequence[tuple[Observed, AloneSteps | JointSteps]],
+    chosen: Sequence[Coefficient],
+) -> tuple[dict[Key, float], dict[tuple[Key, Key], float]]:
+    """Return the effects of some coefficients on all that was observed, fitted to parts of it, and their covariance."""
+    prior = {key: deviation for one in observed for each in chosen for key, deviation in _keys(each, one.properties)}
+    place = {key: at for at, key in enumerate(sorted(prior))}
+    deviations = np.array([prior[key] for key in place])
+    best, covariance = np.zeros(deviations.size), np.diag(deviations**2)
+    sets = [_Set(rows, steps, chosen, place) for rows, steps in parts]
+    if sets:
+        best, covariance = robust_least_squares(
+            lambda x: np.concatenate([one.errors(x) for one in sets]),
+            lambda x: np.concatenate([one.slopes(x) for one in sets]),
+            best,
+            deviations,
+            np.concatenate([one.weights for one in sets]),
+        )
+    pairs = {(a, b): float(covariance[i, j]) for a, i in place.items() for b, j in place.items() if covariance[i, j]}
+    return dict(zip(place, best.tolist(), strict=True)), pairs

@@ -115,10 +115,10 @@ def robust_least_squares(
         jac=lambda x: np.concatenate([root[:, None] * jacobian(x), np.diag(1 / deviations)]),
         loss=loss,
         x_scale=deviations,
-        ftol=1e-4,
-        xtol=1e-4,
+        ftol=1e-6,
+        xtol=1e-6,
         gtol=1e-6,
-        max_nfev=40,
+        max_nfev=100,
     )
     kept = np.minimum(1.0, HUBER / np.maximum(np.abs(residuals(result.x)), 1e-300))
     slopes = jacobian(result.x) * (root * np.sqrt(kept))[:, None]

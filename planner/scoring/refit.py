@@ -13,7 +13,8 @@ from planner.domain.request import Problem
 from planner.domain.runs import Run
 from planner.domain.validation import ScoredRow
 from planner.errors import ParameterError
-from planner.fitting.end_to_end import EndToEnd, Observed, fit_end_to_end, without_end_to_end
+from planner.fitting.end_to_end import EndToEnd, fit_end_to_end
+from planner.fitting.observed import Observed, is_fitted, without_end_to_end
 from planner.scoring.evaluate import Answer, answers_of, sort_runs
 from planner.scoring.hold_out import HOLD_OUTS, splits
 
@@ -40,16 +41,19 @@ class Asked:
     @cached_property
     def observed(self) -> tuple[Observed, ...]:
         """What a fit learns from: the times of synchronous steps that were measured and can be priced, by precision."""
+        if not is_fitted(self.problem):
+            return ()
         found: dict[str, list[tuple[Configuration, float]]] = {}
         for one, positions in sort_runs(self.problem, self.runs).plans.items():
             for at in positions:
                 seconds = self._step_s(self.runs[at], one)
                 if seconds is not None and one.mode == "sync":
                     found.setdefault(one.precision, []).append((one, seconds))
-        return tuple(
-            Observed(self.problem, Configurations.of([one for one, _ in rows]), np.array([s for _, s in rows]))
+        observed = (
+            Observed.of(self.problem, Configurations.of([one for one, _ in rows]), np.array([s for _, s in rows]))
             for rows in found.values()
         )
+        return tuple(one for one in observed if one.measured_s.size)
 
     def _step_s(self, run: Run, one: Configuration) -> float | None:
         """Return the measured time of a step [s]; None where the run does not tell it."""
@@ -92,10 +96,10 @@ def _group(asked: Asked, axis: str) -> str:
     return values[axis]
 
 
-def fit_runs(asked: Sequence[Asked], start: EndToEnd | None = None) -> EndToEnd:
+def fit_runs(asked: Sequence[Asked]) -> EndToEnd:
     """Return the end-to-end coefficients of runs."""
     sources = dict.fromkeys(one.runs[0].source for one in asked if one.observed)
-    return fit_end_to_end([each for one in asked for each in one.observed], tuple(sources), start)
+    return fit_end_to_end([each for one in asked for each in one.observed], tuple(sources))
 
 
 def held_out_answers(
@@ -112,11 +116,10 @@ def held_out_answers(
     if axis not in HOLD_OUTS:
         raise ParameterError("hold-out", "one of " + ", ".join(HOLD_OUTS), axis)
     found: dict[int, list[Answer]] = {}
-    whole = fit_runs(asked)
     folds = list(splits([_group(one, axis) for one in asked]))
     for number, fold in enumerate(folds):
         progress(fold.name, number, len(folds))
-        fitted = fit_runs([one for one, fits in zip(asked, fold.fit.tolist(), strict=True) if fits], whole)
+        fitted = fit_runs([one for one, fits in zip(asked, fold.fit.tolist(), strict=True) if fits])
         for at in np.flatnonzero(fold.test).tolist():
             found[at] = _answers(asked[at], fitted)
     return [found[at] for at in range(len(asked))]

@@ -1,0 +1,308 @@
+"""Measured steps, and what is predicted of them as a function of the coefficients of whole steps.
+
+On one GPU compute is linear in kernel_scale x matrix_scale, kernel_scale and host_s_per_call; on several, with those
+kept, it grows by replica_wait, and the scales of links change what messages add to it. So kernels are priced a few
+times, however often a fit asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from planner.costs.collectives import all_reduce_s
+from planner.costs.specified import specified_collective
+from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Cluster, Link
+from planner.domain.configuration import Configurations
+from planner.domain.request import Problem
+from planner.steps.messages import groups_of
+from planner.steps.overheads import ON_SPECIFIED
+from planner.steps.predict import Evaluator
+from planner.steps.price import Pricer, SyncTimes
+from planner.steps.sources import Sources
+from planner.steps.synchronous import backward_end_s, communication_prefix_s, exposed_s
+
+__all__ = [
+    "ESTIMATOR",
+    "HALF",
+    "AloneSteps",
+    "JointSteps",
+    "Observed",
+    "calibrations_of",
+    "is_fitted",
+    "overheads_entry",
+    "properties_of",
+    "without_end_to_end",
+]
+
+ESTIMATOR = "end-to-end"
+HALF = frozenset({"fp16", "bf16"})
+"""Precisions that share their effects."""
+STEP = 0.02
+"""Of a link's scale, relative to it, in the differences that stand for derivatives."""
+
+
+def is_fitted(problem: Problem) -> bool:
+    """Tell whether end-to-end coefficients are of use to a problem.
+
+    Not on CPUs, of which GPUs say nothing, nor where kernels were reconstructed from whole steps: these hold what a
+    framework adds.
+    """
+    reconstructed = any(one.origin == "reconstructed" for one in Sources(problem).for_accelerator)
+    return problem.cluster.node.accelerator.kind == "gpu" and not reconstructed
+
+
+def properties_of(problem: Problem, precision: str) -> dict[str, str]:
+    """Return the properties of runs of a problem in a precision that effects belong to."""
+    return {
+        "framework": problem.settings.framework.partition("@")[0],
+        "accelerator": problem.cluster.node.accelerator.name,
+        "cluster": problem.cluster.name,
+        "precision": "half" if precision in HALF else precision,
+        "kernels": ON_SPECIFIED if Sources(problem).is_specified(precision) else "measured",
+    }
+
+
+def without_end_to_end(calibrations: Sequence[Calibration]) -> tuple[Calibration, ...]:
+    """Return calibrations without the entries that were fitted to runs; those that held nothing else are left out."""
+    found = []
+    for one in calibrations:
+        kept = tuple(entry for entry in one.entries if entry.estimator != ESTIMATOR)
+        if len(kept) == len(one.entries):
+            found.append(one)
+        elif kept:
+            found.append(replace(one, entries=kept))
+    return tuple(found)
+
+
+def overheads_entry(framework: str, precision: str, kernels: str, coefficients: Mapping[str, float]) -> Entry:
+    """Return the entry that serves runs of a framework in a precision on measured or specified kernels."""
+    library = ON_SPECIFIED if kernels == ON_SPECIFIED else ""
+    return Entry(
+        "overheads", framework, "", precision, library, "overheads", {}, coefficients, estimator=ESTIMATOR,
+        origin="published",
+    )  # fmt: skip
+
+
+def calibrations_of(
+    problem: Problem, overheads: Sequence[Entry], link_scales: Sequence[float]
+) -> tuple[Calibration, ...]:
+    """Return calibrations with overheads, and with slower links where those of the cluster are specified."""
+    cluster = problem.cluster
+    found = [Calibration(ESTIMATOR, cluster.node.accelerator.name, tuple(overheads), origin="published")]
+    is_linked = cluster.intra_node is not None or cluster.inter_node is not None
+    if is_linked and Sources(problem).device_all_reduce.origin == "specified":
+        entry = replace(
+            _all_reduce(cluster, link_scales), origin="published", source=f"runs on {cluster.name}", notes=""
+        )
+        found.append(Calibration(f"{ESTIMATOR} links", "", (entry,), cluster=cluster.name, origin="published"))
+    return tuple(found)
+
+
+def _all_reduce(cluster: Cluster, link_scales: Sequence[float]) -> Entry:
+    """Return the specified all-reduce of a cluster whose links take so many times longer for a byte."""
+    inside, between = link_scales
+    slower = replace(
+        cluster, intra_node=_slower(cluster.intra_node, inside), inter_node=_slower(cluster.inter_node, between)
+    )
+    return replace(specified_collective(slower), estimator=ESTIMATOR)
+
+
+def _slower(link: Link | None, scale: float) -> Link | None:
+    return None if link is None else replace(link, bytes_per_s=link.bytes_per_s / scale)
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """Measured steps of one problem in one precision, n of them.
+
+    Attributes
+    ----------
+    problem : Problem
+        Without calibrations of overheads that were fitted to runs.
+    configurations : Configurations
+        Synchronous, of one precision.
+    measured_s : ndarray of float, shape (n,)
+        One update each.
+    evaluator : Evaluator
+        Prices the problem as it stands; its kernel times are used again under every coefficient.
+    """
+
+    problem: Problem
+    configurations: Configurations
+    measured_s: FloatArray
+    evaluator: Evaluator
+
+    @classmethod
+    def of(cls, problem: Problem, configurations: Configurations, measured_s: FloatArray) -> Observed:
+        """Return the rows whose predicted and measured times have logarithms."""
+        evaluator = Evaluator(problem)
+        predicted_s = evaluator.evaluate(configurations).iteration_s
+        rows = np.flatnonzero(np.isfinite(predicted_s) & (predicted_s > 0) & np.isfinite(measured_s) & (measured_s > 0))
+        return cls(problem, configurations.take(rows), measured_s[rows], evaluator)
+
+    @cached_property
+    def precision(self) -> str:
+        """The precision of all rows."""
+        (name,) = self.configurations.precisions
+        return name
+
+    @cached_property
+    def properties(self) -> Mapping[str, str]:
+        """Property -> value, of those that effects belong to."""
+        return properties_of(self.problem, self.precision)
+
+    @cached_property
+    def alone(self) -> Observed | None:
+        """The rows on one GPU; None where there are none."""
+        return self._part(self.configurations.gpus == 1)
+
+    @cached_property
+    def joint(self) -> Observed | None:
+        """The rows on several GPUs; None where there are none."""
+        return self._part(self.configurations.gpus > 1)
+
+    @cached_property
+    def alone_steps(self) -> AloneSteps:
+        """The rows as functions of coefficients; all of them are on one GPU."""
+        return AloneSteps(self)
+
+    def _part(self, chosen: BoolArray) -> Observed | None:
+        rows = np.flatnonzero(chosen)
+        if not rows.size:
+            return None
+        return Observed(self.problem, self.configurations.take(rows), self.measured_s[rows], self.evaluator)
+
+    def priced(self, coefficients: Mapping[str, float]) -> tuple[Pricer, SyncTimes]:
+        """Return what prices the rows under overheads, with links as they are, and their times."""
+        entry = overheads_entry(
+            self.problem.settings.framework, self.precision, self.properties["kernels"], coefficients
+        )
+        fitted = calibrations_of(self.problem, [entry], (1.0, 1.0))
+        changed = replace(self.problem, calibrations=(*fitted, *self.problem.calibrations))
+        evaluator = Evaluator(changed, like=self.evaluator)
+        evaluator.evaluate(self.configurations)
+        pricer = evaluator.pricers[self.precision]
+        return pricer, pricer.synchronous(self.configurations)
+
+
+class AloneSteps:
+    """Steps on one GPU by kernel_scale k, matrix_scale m and host_s_per_call h.
+
+    Compute takes k·(m·matrix + traffic) + h·calls.
+    """
+
+    def __init__(self, observed: Observed) -> None:
+        self.observed = observed
+        nothing = {"kernel_scale": 0.0, "matrix_scale": 0.0, "host_s_per_call": 0.0, "replica_wait": 0.0}
+        times = observed.priced(nothing | {"host_s_per_call": 1.0})[1]
+        self.fixed = _Fixed(observed, times)
+        self.calls = _compute_s(times)
+        self.traffic_s = _compute_s(observed.priced(nothing | {"kernel_scale": 1.0})[1])
+        whole_s = _compute_s(observed.priced(nothing | {"kernel_scale": 1.0, "matrix_scale": 1.0})[1])
+        self.matrix_s = whole_s - self.traffic_s
+
+    def times_s(self, values: FloatArray) -> FloatArray:
+        """Return step times [s], shape (n,), where (k, m, h) are ``values``."""
+        return self.fixed.step_s(self._compute_s(values))
+
+    def slopes(self, values: FloatArray) -> FloatArray:
+        """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3)."""
+        kernel, matrix, _ = values.tolist()
+        by_kernel = matrix * self.matrix_s + self.traffic_s
+        slope = self.fixed.step_slope(self._compute_s(values))
+        found: FloatArray = slope[:, None] * np.column_stack([by_kernel, kernel * self.matrix_s, self.calls])
+        return found
+
+    def _compute_s(self, values: FloatArray) -> FloatArray:
+        kernel, matrix, host = values.tolist()
+        found: FloatArray = kernel * (matrix * self.matrix_s + self.traffic_s) + host * self.calls
+        return found
+
+
+class JointSteps:
+    """Steps on several GPUs by replica_wait and the scales of the links, with compute as the other coefficients say."""
+
+    def __init__(self, observed: Observed, coefficients: Mapping[str, float]) -> None:
+        pricer, times = observed.priced({**coefficients, "replica_wait": 0.0})
+        self.pricer, self.fixed = pricer, _Fixed(observed, times)
+        self.compute_s = _compute_s(times)
+        configurations = observed.configurations
+        places, group = np.unique(
+            np.column_stack([configurations.nodes, configurations.gpus_per_node]), axis=0, return_inverse=True
+        )
+        self.groups = groups_of(pricer.sources, places[:, 0], places[:, 1])
+        row = pricer.compute.index.positions(configurations.sub_batch)
+        pairs = (2 * row + (configurations.accumulation_steps > 1)) * len(places) + group.ravel()
+        distinct, self.pair = np.unique(pairs, return_inverse=True)
+        self.last_pass, self.group = distinct // len(places), distinct % len(places)
+        self.is_specified = pricer.messages.source.entry.estimator == ESTIMATOR
+        used = [bool(np.any(count > 1)) for count in (configurations.gpus_per_node, configurations.nodes)]
+        self.live = [at for at, is_used in enumerate(used) if is_used and self.is_specified]
+        self._kept: dict[tuple[float, ...], FloatArray] = {}
+
+    def times_s(self, values: FloatArray) -> FloatArray:
+        """Return step times [s], shape (n,), where ``values`` are replica_wait and the scales inside and between."""
+        wait, *scales = values.tolist()
+        return self.fixed.step_s((1 + wait) * self.compute_s + self.exposed_s(scales))
+
+    def slopes(self, values: FloatArray) -> FloatArray:
+        """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3); those by scales are differences."""
+        wait, *scales = values.tolist()
+        exposed = self.exposed_s(scales)
+        found = np.zeros((exposed.size, 3))
+        found[:, 0] = self.compute_s
+        for at in self.live:
+            step = STEP * scales[at]
+            moved = [scale + step * (at == place) for place, scale in enumerate(scales)]
+            found[:, 1 + at] = (self._exposed_s(moved) - exposed) / step
+        found *= self.fixed.step_slope((1 + wait) * self.compute_s + exposed)[:, None]
+        return found
+
+    def exposed_s(self, scales: Sequence[float]) -> FloatArray:
+        """Return what messages add to a step [s], shape (n,); see :class:`planner.steps.price.Pricer`."""
+        key = tuple(scales)
+        if key not in self._kept:
+            self._kept = {key: self._exposed_s(key)}
+        return self._kept[key]
+
+    def _exposed_s(self, scales: Sequence[float]) -> FloatArray:
+        sources, messages, table = self.pricer.sources, self.pricer.messages, self.pricer.compute.table
+        entry = _all_reduce(sources.cluster, scales) if self.is_specified else messages.source.entry
+        sent_s = all_reduce_s(entry, messages.buffer_bytes, self.groups)
+        sent_s = sources.multiplied("all_reduce", sent_s, nodes=self.groups.nodes[:, None])
+        if self.fixed.follows:
+            return np.asarray(sent_s.sum(axis=1)[self.group][self.pair])
+        prefix = communication_prefix_s(sent_s)
+        backward = table.backward_s.ravel()
+        ready = table.ready_s.reshape(backward.size, -1)[:, messages.slot]
+        end = backward_end_s(ready, prefix, self.last_pass, self.group)
+        found: FloatArray = exposed_s(end, backward[self.last_pass])[self.pair]
+        return found
+
+
+class _Fixed:
+    """What a step takes beside computing and sending, and how all of it adds up."""
+
+    def __init__(self, observed: Observed, times: SyncTimes) -> None:
+        self.load_s, self.copy_s = times.load_s, times.host_to_device_s
+        self.follows = observed.problem.settings.strategy == "no-overlap"
+
+    def step_s(self, work_s: FloatArray) -> FloatArray:
+        """Return step times [s], shape (n,): samples are loaded before the work, or meanwhile."""
+        work_s = self.copy_s + work_s
+        return self.load_s + work_s if self.follows else np.maximum(self.load_s, work_s)
+
+    def step_slope(self, work_s: FloatArray) -> FloatArray:
+        """Return the derivatives of :meth:`step_s`: 1, or 0 where loading takes longer."""
+        is_longer = self.copy_s + work_s >= self.load_s
+        return np.ones_like(work_s) if self.follows else is_longer.astype(np.float64)
+
+
+def _compute_s(times: SyncTimes) -> FloatArray:
+    return times.forward_s + times.backward_s + times.update_s
