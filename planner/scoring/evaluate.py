@@ -6,7 +6,7 @@ Runs of one problem are predicted together, each distinct configuration once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,9 +25,11 @@ from planner.steps.predict import Evaluator
 __all__ = ["Answer", "Sorted", "answers_of", "refused", "sort_runs", "unread", "validation_of"]
 
 SLICE = 1024
-"""Configurations described at once: a full prediction is large, and a row keeps little of it."""
+"""Configurations priced at once: a full prediction and the tables behind it are large, and a row keeps little."""
 ONLY = {"tensor_parallel": 1, "pipeline_parallel": 1, "virtual_stages": 1, "recompute": "none", "sharding": 0}
 """Fields of a run -> the value that predictions cover so far."""
+
+NO_SHARES: Mapping[str, float] = frozen_map({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,7 @@ class Answer:
     """A row, and the exposed part of its predicted time by term; no parts where the metric is not a time or rate."""
 
     row: ScoredRow
-    shares: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shares", frozen_map(self.shares))
+    shares: Mapping[str, float] = field(default_factory=lambda: NO_SHARES)
 
 
 def unread(row: RefusedRow) -> Answer:
@@ -95,43 +94,67 @@ class Sorted:
 
     Attributes
     ----------
-    evaluator : Evaluator
-        Prices the problem.
     plans : mapping of Configuration to list of int
         Positions of the runs of each plan that can be priced.
     refused : mapping of int to str
         Position -> why the run is not predicted.
     """
 
-    evaluator: Evaluator
     plans: Mapping[Configuration, list[int]]
     refused: Mapping[int, str]
 
 
-def sort_runs(problem: Problem, runs: Sequence[Run], like: Evaluator | None = None) -> Sorted:
-    """Return runs of one problem by plan; see :class:`planner.steps.predict.Evaluator` for ``like``.
+def sort_runs(problem: Problem, runs: Sequence[Run]) -> Sorted:
+    """Return runs of one problem by plan.
 
     A run is refused where its plan is not supported yet, does not fit on the cluster, or nothing prices it.
     """
-    evaluator = Evaluator(problem, like)
+    found = _planned(problem, runs)
+    plans, refusals = dict(found.plans), dict(found.refused)
+    for evaluator, some in _slices(problem, plans):
+        for one, reason in _refusals(evaluator, some).items():
+            refusals |= dict.fromkeys(plans.pop(one), reason)
+    return Sorted(plans, refusals)
+
+
+def _planned(problem: Problem, runs: Sequence[Run]) -> Sorted:
+    """Return runs by plan, whether it can be priced or not; refused are those without one."""
     refusals: dict[int, str] = {}
-    rows: dict[Configuration, list[int]] = {}
+    plans: dict[Configuration, list[int]] = {}
     for at, run in enumerate(runs):
         try:
-            rows.setdefault(_configuration(run, problem), []).append(at)
+            plans.setdefault(_configuration(run, problem), []).append(at)
         except ParameterError as error:
             refusals[at] = str(error)
-    for one, reason in _refusals(evaluator, list(rows)).items():
-        refusals |= dict.fromkeys(rows.pop(one), reason)
-    return Sorted(evaluator, rows, refusals)
+    return Sorted(plans, refusals)
+
+
+def _slices(
+    problem: Problem, plans: Iterable[Configuration], like: Evaluator | None = None
+) -> Iterator[tuple[Evaluator, list[Configuration]]]:
+    """Yield SLICE plans at a time, with an evaluator of their own: its tables go with it.
+
+    Plans of like sub-batches come together, as tables are by sub-batch.
+    """
+    wanted = sorted(plans, key=lambda one: (one.precision, one.mode, one.sub_batch))
+    for first in range(0, len(wanted), SLICE):
+        yield Evaluator(problem, like), wanted[first : first + SLICE]
 
 
 def answers_of(problem: Problem, runs: Sequence[Run], like: Evaluator | None = None) -> list[Answer]:
-    """Return the answers to runs of one problem, in their order."""
-    found, seen = sort_runs(problem, runs, like), _Seen(problem)
+    """Return the answers to runs of one problem, in their order.
+
+    See :class:`planner.steps.predict.Evaluator` for ``like``.
+    """
+    found, seen = _planned(problem, runs), _Seen(problem)
     answers = {at: refused(runs[at], reason, problem.cluster) for at, reason in found.refused.items()}
-    for one, prediction in _described(found.evaluator, list(found.plans)):
-        answers |= {at: _answer(runs[at], prediction, problem, seen) for at in found.plans[one]}
+    for evaluator, some in _slices(problem, found.plans, like):
+        reasons = _refusals(evaluator, some)
+        for one, reason in reasons.items():
+            answers |= {at: refused(runs[at], reason, problem.cluster) for at in found.plans[one]}
+        for one, prediction in _described(evaluator, [one for one in some if one not in reasons]):
+            shares = _shares(prediction)
+            answers |= {at: _answer(runs[at], prediction, problem, seen, shares) for at in found.plans[one]}
     return [answers[at] for at in range(len(runs))]
 
 
@@ -178,9 +201,16 @@ def _reason(evaluator: Evaluator, wanted: list[Configuration]) -> str:
 
 
 def _described(evaluator: Evaluator, wanted: list[Configuration]) -> Iterator[tuple[Configuration, Prediction]]:
-    for first in range(0, len(wanted), SLICE):
-        some = wanted[first : first + SLICE]
-        yield from zip(some, evaluator.describe(Configurations.of(some)), strict=True)
+    return zip(wanted, evaluator.describe(Configurations.of(wanted)), strict=True)
+
+
+def _shares(prediction: Prediction) -> dict[str, Mapping[str, float]]:
+    """Return the exposed parts of a prediction by thread: one map for all rows of a plan."""
+    found: dict[str, dict[str, float]] = {}
+    for term in prediction.terms:
+        if term.share:
+            found.setdefault(term.thread, {})[term.name] = term.share
+    return {thread: frozen_map(shares) for thread, shares in found.items()}
 
 
 class _Seen:
@@ -207,7 +237,9 @@ class _Seen:
         return self.labels[text]
 
 
-def _answer(run: Run, prediction: Prediction, problem: Problem, seen: _Seen) -> Answer:
+def _answer(
+    run: Run, prediction: Prediction, problem: Problem, seen: _Seen, shares: Mapping[str, Mapping[str, float]]
+) -> Answer:
     value = _metric(run.metric, prediction)
     if value is None or not math.isfinite(value.value):
         shown = "none" if value is None else f"{value.value:g}"
@@ -223,8 +255,7 @@ def _answer(run: Run, prediction: Prediction, problem: Problem, seen: _Seen) -> 
         in_sample=seen.has(run, prediction),
         bottleneck=prediction.bottleneck,
     )
-    thread = _thread(run)
-    return Answer(row, {term.name: term.share for term in prediction.terms if term.thread == thread and term.share})
+    return Answer(row, shares.get(_thread(run), NO_SHARES))
 
 
 def _metric(metric: str, prediction: Prediction) -> Quantity | None:
