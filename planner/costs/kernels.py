@@ -14,10 +14,12 @@ from planner.costs.roofline import ROOFLINE, physical_floor
 from planner.costs.work import flop, moved_bytes, operand_bytes, output_size, product, work_amount
 from planner.domain.arrays import FloatArray
 
-__all__ = ["KERNEL_TERMS"]
+__all__ = ["BATCHED_APART", "KERNEL_TERMS"]
 
 WAVES_MODELLED = 4
 """A last, partly filled wave of tiles matters up to this many waves."""
+BATCHED_APART = "batched_apart"
+"""Setting of ``gemm.tiles``: not 0 where batches of several products have coefficients of their own."""
 
 
 def _work_linear(work: Work, _settings: Settings) -> FloatArray:
@@ -40,14 +42,27 @@ def _tile_pairs(settings: Settings) -> list[tuple[int, int]]:
 def _gemm_columns(settings: Settings) -> tuple[str, ...]:
     pairs = _tile_pairs(settings)
     waves = pairs if number(settings, "multiprocessors", 0) else []
-    return (
+    names = (
         "calls", "flop", "a_bytes", "b_bytes", "c_bytes", "k",
         *(f"padded_flop_{m}x{n}" for m, n in pairs[:1]),
         *(f"wave_flop_{m}x{n}" for m, n in waves),
     )  # fmt: skip
+    return (*names, *(f"batched_{name}" for name in names)) if number(settings, BATCHED_APART, 0) else names
 
 
 def _gemm_tiles(work: Work, settings: Settings) -> FloatArray:
+    """Return the features of products; with ``batched_apart`` batches of several have columns of their own.
+
+    A library computes a batch of small products with other kernels than one large product.
+    """
+    features = _tile_features(work, settings)
+    if not number(settings, BATCHED_APART, 0):
+        return features
+    several = np.broadcast_to(product(work).batch > 1, features.shape[:-1])[..., None]
+    return np.concatenate([features * ~several, features * several], axis=-1)
+
+
+def _tile_features(work: Work, settings: Settings) -> FloatArray:
     products = product(work, text(settings, "direction", ""))
     pairs, processors = _tile_pairs(settings), number(settings, "multiprocessors", 0)
     features: list[FloatArray | float] = [1.0, flop(work), *operand_bytes(work), products.k]
@@ -113,7 +128,7 @@ KERNEL_TERMS = (
         _gemm_columns,
         _gemm_tiles,
         doc="launch, FLOP, operand bytes, k, FLOP of whole tiles, and of whole waves of tiles where the processor "
-        "count is known",
+        "count is known; in columns of their own for batches of several products where the samples tell them apart",
         floor=physical_floor,
     ),
     FeatureMap(

@@ -10,7 +10,7 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.fitting.estimators import scaled_design
 
-__all__ = ["HeldOut", "condition_number", "covariance", "folds", "held_out", "identifiable"]
+__all__ = ["HeldOut", "condition_number", "covariance", "folds", "held_out", "held_out_times", "identifiable"]
 
 RANK_TOLERANCE = 1e-8
 LARGEST_COVARIANCE = 64
@@ -79,10 +79,11 @@ class HeldOut(NamedTuple):
 def folds(size: int, groups: IntArray | None) -> tuple[IntArray, str]:
     """Return the fold of every row, shape (n,), and what a fold is.
 
-    Groups where there are at least two; else single rows, or MOST_REFITS strided sets of them.
+    Groups where there are at least two, else single rows; more than MOST_REFITS of either are left out in as many
+    strided sets.
     """
     if groups is not None and np.unique(groups).size > 1:
-        return groups, "group"
+        return np.unique(groups, return_inverse=True)[1].ravel() % MOST_REFITS, "group"
     return np.arange(size) % min(size, MOST_REFITS), "row"
 
 
@@ -99,9 +100,18 @@ def held_out(
     """
     if times.size < 2:
         return None
-    fold, by = folds(times.size, groups)
-    errors = np.empty(times.size)
+    predicted, by = held_out_times(refit, times.size, groups)
+    errors = np.abs(predicted / times - 1)
+    return HeldOut(float(errors.mean()), float(np.median(errors)), float(errors.max()), by)
+
+
+def held_out_times(
+    refit: Callable[[BoolArray], Callable[[BoolArray], FloatArray]], size: int, groups: IntArray | None
+) -> tuple[FloatArray, str]:
+    """Return the time [s] of every row predicted without its fold, shape (n,), and what a fold is."""
+    fold, by = folds(size, groups)
+    predicted = np.empty(size)
     for value in np.unique(fold):
         out = fold == value
-        errors[out] = np.abs(refit(~out)(out) / times[out] - 1)
-    return HeldOut(float(errors.mean()), float(np.median(errors)), float(errors.max()), by)
+        predicted[out] = refit(~out)(out)
+    return predicted, by

@@ -8,16 +8,23 @@ from dataclasses import replace
 import numpy as np
 
 from planner.costs.features import FeatureMap, Settings
-from planner.costs.terms import evaluate, term_named
+from planner.costs.terms import evaluate, features_of, term_named
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.samples import Samples
 from planner.errors import ParameterError
-from planner.fitting.diagnostics import LARGEST_COVARIANCE, condition_number, covariance, held_out, identifiable
+from planner.fitting.diagnostics import (
+    LARGEST_COVARIANCE,
+    condition_number,
+    covariance,
+    held_out,
+    held_out_times,
+    identifiable,
+)
 from planner.fitting.estimators import solve
 from planner.fitting.rows import group_codes, work_of
 
-__all__ = ["fit_entry"]
+__all__ = ["fit_entry", "times_left_out"]
 
 Key = tuple[str, str, str, str, str]
 
@@ -82,7 +89,7 @@ def fit_entry(
     entry = _with_doubt(entry, features[:, free], target, free)
     error = float(np.mean(np.abs(_predict(entry, samples, rows) / samples.time_s - 1)))
     entry = replace(entry, error=error)
-    return entry if chosen.name.endswith(INTERPOLATION) else _held_out(entry, chosen, features, samples)
+    return entry if chosen.name.endswith(INTERPOLATION) else _held_out(entry, features, samples)
 
 
 def _free_columns(
@@ -137,15 +144,35 @@ def _predict(entry: Entry, samples: Samples, rows: BoolArray) -> FloatArray:
     return evaluate(entry, work_of(samples.select(rows), entry.kind))
 
 
-def _held_out(entry: Entry, term: FeatureMap, features: FloatArray, samples: Samples) -> Entry:
-    names = tuple(entry.coefficients)
+def times_left_out(entry: Entry, samples: Samples) -> FloatArray:
+    """Return the time [s] of every row by the entry's term fitted without the row's group, shape (k,).
+
+    Parameters
+    ----------
+    entry : Entry
+        Of a term without stored points; its coefficients take no part.
+    samples : Samples
+        The rows that it was fitted to, two at least.
+    """
+    features = features_of(entry, work_of(samples, entry.kind))
+    return held_out_times(_refit(entry, features, samples), samples.size, group_codes(samples))[0]
+
+
+def _refit(
+    entry: Entry, features: FloatArray, samples: Samples
+) -> Callable[[BoolArray], Callable[[BoolArray], FloatArray]]:
+    term, names = term_named(entry.term), tuple(entry.coefficients)
 
     def refit(rows: BoolArray) -> Callable[[BoolArray], FloatArray]:
         theta, _ = _coefficients(term, names, features[rows], samples.time_s[rows], entry.estimator)
         other = replace(entry, coefficients=dict(zip(names, theta.tolist(), strict=True)))
         return lambda out: _predict(other, samples, out)
 
-    result = held_out(refit, samples.time_s, group_codes(samples))
+    return refit
+
+
+def _held_out(entry: Entry, features: FloatArray, samples: Samples) -> Entry:
+    result = held_out(_refit(entry, features, samples), samples.time_s, group_codes(samples))
     if result is None:
         return entry
     return replace(entry, held_out_error=result.mean, worst_error=result.worst, held_out_by=result.by)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from planner.costs.features import Settings
+from planner.costs.kernels import BATCHED_APART
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import TRAFFIC_KINDS
@@ -124,7 +125,7 @@ def _candidates(
     floor = _peaks(key[3], accelerator)
     found = [
         fit_entry(rows, key, term, {**settings, **floor}, estimator=estimator)
-        for term, settings in _shapes(key, accelerator)
+        for term, settings in _shapes(key, rows, accelerator)
     ]
     grid = fit_grid(rows, key, floor) if key[1] == "gemm" else None
     return [*found, grid] if grid else found
@@ -151,7 +152,9 @@ def _error(entry: Entry) -> float:
     return np.inf if entry.held_out_error is None else entry.held_out_error
 
 
-def _shapes(key: tuple[str, str, str, str, str], accelerator: Accelerator | None) -> Iterator[tuple[str, Settings]]:
+def _shapes(
+    key: tuple[str, str, str, str, str], rows: Samples, accelerator: Accelerator | None
+) -> Iterator[tuple[str, Settings]]:
     """Yield the terms and settings that compete for a key, in order of preference.
 
     First the terms of the very kind of device, then those that tell classes of shapes apart, then one rate for all;
@@ -165,12 +168,19 @@ def _shapes(key: tuple[str, str, str, str, str], accelerator: Accelerator | None
         yield "work.linear", {}
     elif kind == "gemm":
         processors = float(accelerator.multiprocessors or 0) if accelerator else 0.0
+        apart = {BATCHED_APART: 1.0} if _tells_batches_apart(rows) else {}
         for tiles in TILES_AND_SHAPES:
             for count in sorted({0.0, processors}):
-                yield "gemm.tiles", {"tiles": tiles, "multiprocessors": count}
+                yield "gemm.tiles", {"tiles": tiles, "multiprocessors": count, **apart}
         yield "work.linear", {}
     else:
         yield "traffic.bytes", {}
+
+
+def _tells_batches_apart(rows: Samples) -> bool:
+    """Tell whether products one by one and batches of several both have enough rows for coefficients of their own."""
+    several = int(np.sum(rows.number["batch"] > 1))
+    return min(several, rows.size - several) >= LEAST_ROWS["gemm"]
 
 
 def _peaks(precision: str, accelerator: Accelerator | None) -> dict[str, float]:

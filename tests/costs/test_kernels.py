@@ -90,6 +90,20 @@ def test_gemm_tiles_by_hand() -> None:
     assert features["wave_flop_128x64"] == 3 * 5 * 128 * 64 * 2 * 10
 
 
+def test_batches_of_several_products_have_columns_of_their_own() -> None:
+    term = TERMS["gemm.tiles"]
+    settings = {"tiles": (128.0, 64.0), "multiprocessors": 80.0}
+    apart = {**settings, "batched_apart": 1.0}
+    work = {"m": np.array([512, 512]), "n": 128, "k": 64, "batch": np.array([1, 96]), "itemsize": 4.0}
+    whole, split = term.features(work, settings), term.features(work, apart)
+    names = term.columns(settings)
+    assert term.columns(apart) == (*names, *(f"batched_{name}" for name in names))
+    one, several = split[:, : len(names)], split[:, len(names) :]
+    np.testing.assert_array_equal(one + several, whole)
+    assert not one[1].any()
+    assert not several[0].any()
+
+
 def test_gemm_tiles_without_processor_count_has_no_waves() -> None:
     assert not [name for name in TERMS["gemm.tiles"].columns({"tiles": (64.0, 64.0)}) if name.startswith("wave")]
 

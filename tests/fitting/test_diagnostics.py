@@ -58,6 +58,9 @@ def test_groups_are_left_out_whole_and_rows_otherwise() -> None:
     assert folds(3, np.array([4, 4, 4]))[0].tolist() == [0, 1, 2]
     fold, by = folds(1000, None)
     assert (by, np.unique(fold).size) == ("row", MOST_REFITS)
+    fold, by = folds(1000, np.arange(1000) // 3)
+    assert (by, np.unique(fold).size) == ("group", MOST_REFITS)
+    assert all(np.unique(fold[at : at + 3]).size == 1 for at in range(0, 999, 3))  # a group stays whole
 
 
 def test_held_out_errors_of_a_mean() -> None:

@@ -8,6 +8,7 @@ from planner.costs.work import flop
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.samples import Samples
+from planner.fitting.entries import times_left_out
 from planner.fitting.kernels import FittedKernels, fit_kernels, preferred
 from planner.fitting.rows import work_of
 
@@ -150,6 +151,25 @@ def test_features_that_the_rows_cannot_tell_apart_are_reported() -> None:
 def test_groups_are_held_out_whole() -> None:
     rows = [row | {"group": f"g{i % 3}"} for i, row in enumerate(products())]
     assert only(fit(rows), "gemm").held_out_by == "group"
+
+
+def test_batches_of_products_that_run_otherwise_are_told_apart() -> None:
+    single = products()
+    several = [row | {"batch": 64, "time_s": 64 * 3e-13 * 2 * row["m"] * row["n"] * row["k"]} for row in single]
+    entry = only(fit([*single, *several]), "gemm")
+    assert entry.held_out_error is not None
+    assert entry.held_out_error < 1e-2
+    assert entry.coefficients["batched_flop"] == pytest.approx(3e-13, rel=1e-2)
+    assert "batched_flop" not in only(fit([*single, *several[:3]]), "gemm").coefficients
+
+
+def test_times_left_out_are_those_of_the_held_out_error() -> None:
+    rows = [row | {"group": f"g{i % 5}"} for i, row in enumerate(products())]
+    samples = Samples.from_rows(list(rows), {})
+    entry = only(fit_kernels(samples), "gemm")
+    errors = np.abs(times_left_out(entry, samples) / samples.time_s - 1)
+    assert entry.held_out_error == pytest.approx(errors.mean())
+    assert entry.worst_error == pytest.approx(errors.max())
 
 
 def test_a_full_grid_is_interpolated_where_no_formula_holds() -> None:
