@@ -81,7 +81,8 @@ def target_of(values: Values, now: datetime) -> Target:
     name = values["name"].value if "name" in values else _default_name(values)
     if not _NAME.fullmatch(name):
         raise ParameterError("--name", "letters, digits and . _ + -", name)
-    if name in catalog.names("calibrations"):
+    said_twice = out is not None and "name" in values  # then a bundled one itself may be made again
+    if name in catalog.names("calibrations") and not said_twice:
         raise ParameterError("--name", "a name of your own", name, "a bundled calibration has this one")
     if out is not None:
         return Target(name, out, out.with_name(f"{out.name}.partial"), force)

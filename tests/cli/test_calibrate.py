@@ -134,6 +134,12 @@ def test_a_bundled_name_is_refused(run: Run, folder: str, measuring: list[float]
     assert measuring == []
 
 
+def test_a_bundled_calibration_can_be_made_again(run: Run, folder: str) -> None:
+    code, _, _ = run("calibrate", "--samples", folder, "--name", "tsubame-kfc", "--out", "again.json")
+    assert code == 0
+    assert read_calibration("again.json").name == "tsubame-kfc"
+
+
 @pytest.mark.parametrize(("budget", "enough"), [("1s", "50s"), ("60s", "120s")])
 def test_too_few_kernels_are_exit_5_and_kept_for_resuming(
     budget: str, enough: str, run: Run, measuring: list[float], monkeypatch: pytest.MonkeyPatch
