@@ -1,0 +1,223 @@
+"""Which published tables serve the calibration of each GPU, and what has to be said of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+__all__ = ["BOARDS", "Board"]
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """The sources of one calibration.
+
+    Attributes
+    ----------
+    name : str
+        Of the accelerator and of the calibration.
+    devices, environment, date : str
+        Circumstances: on what, with which libraries, when.
+    deepbench : str
+        Name of the GPU in DeepBench's sheets; empty: no convolutions, and no products from there.
+    siblings : tuple of str
+        GPUs of DeepBench by whose times stale rows of convolutions and of products are told; empty: none is near.
+    linear, batched, rows : str
+        Name of the GPU in NeuSight's tables of linear layers, of batched products, and of element-wise and row-wise
+        kernels.
+    vidur : str
+        Name of the GPU in vidur's table.
+    libraries : tuple of str
+        Of convolutions and of products, which may be pooled.
+    notes : tuple of (table, str)
+        Of every row of a table: ``deepbench``, ``linear``, ``batched``, ``rows``, ``vidur``.
+    warning : str
+        For whoever uses the calibration.
+    """
+
+    name: str
+    devices: str
+    environment: str
+    date: str
+    deepbench: str = ""
+    siblings: tuple[str, str] = ("", "")
+    linear: str = ""
+    batched: str = ""
+    rows: str = ""
+    vidur: str = ""
+    libraries: tuple[str, str] = ("", "pytorch 2.1")
+    notes: tuple[tuple[str, str], ...] = ()
+    warning: str = ""
+
+    def note(self, table: str) -> str:
+        """Return what is said of every row of a table."""
+        return dict(self.notes).get(table, "")
+
+
+CONSTANT = (
+    "on tensors of 100 MB and more, one call between two events: the constant holds host time, as it is 11 to 24 us on "
+    "seven GPUs of very different speed; it is kept for small tensors"
+)
+SINGLE = "one call between two events"
+P100_WARNING = (
+    "FP16 is tensors of fp16 with sums in fp32, without tensor cores; its training is predicted too fast: ResNet-50 "
+    "gains 1.4 to 1.5 times over FP32 at sub-batches 16 to 64 where published ratios of V100 and P100 imply 1.0 to "
+    "1.4; cuDNN 6 took up to 80 times as long for backward_data of strided convolutions in fp16 as in fp32, which no "
+    "term here shows."
+)
+"""Published: Dell EMC reference guide on deep learning; V100 over P100 and, on V100, FP16 over FP32."""
+T4_WARNING = (
+    "FP16 training is predicted too fast: ResNet-50 in mixed precision (apex) took 1.7 to 2.1 times what is predicted "
+    "at sub-batches 200 and 20 on one T4 of an EC2 g4dn; convolutions were timed alone, without layout changes and "
+    "casts."
+)
+"""Published: traces of Pollux (Qiao et al., OSDI 2021), github.com/petuum/adaptdl."""
+V100_WARNING = (
+    "FP16 training is predicted too fast: ResNet-50 gains 2.1 to 2.8 times over FP32 at sub-batches 16 to 128 where "
+    "1.60 to 2.07 times was published, and forward with backward of VGG-16 and ResNet-152 at sub-batch 16 took 1.9 and "
+    "1.5 times what is predicted, mostly in the backward pass; convolutions were timed alone, without layout changes "
+    "and casts, by a newer cuDNN."
+)
+"""Published: Dell EMC reference guide on deep learning; u39kun/deep-learning-benchmark (PyTorch 0.3, cuDNN 7.0)."""
+V100_KEPT = (
+    f"{CONSTANT} because with 8 us (a small product in a loop of calls) 21 published MXNet steps on a V100 are missed "
+    "by 19 % instead of 13 %"
+)
+V100_PCIE, P100_PCIE, T4 = "Tesla V100-PCIE-32GB", "Tesla P100-PCIE-16GB", "Tesla T4"
+A100_40, A100_80 = "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"
+CUDA_10 = "CUDA 10.1, cuDNN 7.6.2 (convolution, products one by one) and PyTorch 2.1 (others)"
+
+V100_SXM2 = Board(
+    "v100-sxm2-16gb", "Tesla V100-SXM2 of a DGX-1 (convolution, products one by one) and Tesla V100-PCIe-32GB (others)",
+    CUDA_10, "2019", deepbench="Tesla V100", batched=V100_PCIE, rows=V100_PCIE,
+    libraries=("cudnn 7.6.2", "cublas 10.1"), warning=V100_WARNING,
+    notes=(
+        ("rows", f"measured on a V100-PCIe-32GB, which stands in: its bandwidth is that of the SXM2; {V100_KEPT}"),
+        ("batched", f"batches measured on a V100-PCIe-32GB, which stands in, unscaled, {SINGLE}"),
+    ),
+)  # fmt: skip
+P100 = Board(
+    "p100-pcie-16gb",
+    "Tesla P100, taken for PCIe (convolution, products one by one), and Tesla P100-PCIe-16GB (others)",
+    "CUDA 8, cuDNN 6 (convolution, products one by one) and PyTorch 2.1 (others)", "2017",
+    deepbench="Tesla P100", batched=P100_PCIE, rows=P100_PCIE,
+    libraries=("cudnn 6", "cublas 8"), warning=P100_WARNING,
+    notes=(("rows", CONSTANT), ("batched", SINGLE)),
+)  # fmt: skip
+A100_PCIE = Board(
+    "a100-pcie-40gb", "A100-PCIe-40GB, but A100-SXM4-80GB for products in fp16 and bf16",
+    "PyTorch 2.1, TF32 off (fp32)", "2023 to 2024",
+    linear=A100_40, batched=A100_40, rows=A100_40, vidur="A100-SXM4-80GB",
+    notes=(
+        ("rows", CONSTANT), ("linear", SINGLE), ("batched", SINGLE),
+        ("vidur", "measured on an A100-SXM4-80GB, which stands in, unscaled"),
+    ),
+)  # fmt: skip
+A100_SXM = Board(
+    "a100-sxm4-80gb", "A100-SXM4-80GB for products in fp16 and bf16, A100-PCIe-80GB for the others",
+    "PyTorch 2.1, TF32 off (fp32)", "2023 to 2024",
+    linear=A100_80, batched=A100_80, rows=A100_80, vidur="A100-SXM4-80GB",
+    notes=(
+        ("rows", f"measured on an A100-PCIe-80GB, which stands in, unscaled, at 95 % of the bandwidth; {CONSTANT}"),
+        ("linear", f"measured on an A100-PCIe-80GB, which stands in, unscaled, {SINGLE}"),
+        ("batched", f"batches measured on an A100-PCIe-80GB, which stands in, unscaled, {SINGLE}"),
+    ),
+)  # fmt: skip
+PASCAL = Board(
+    "gtx-1080ti", "GTX 1080 Ti", "cuDNN and cuBLAS of unstated versions", "", deepbench="GTX 1080 Ti",
+    libraries=("cudnn", "cublas"),
+)  # fmt: skip
+MI = Board(
+    "mi25", "Radeon Instinct MI25", "MIOpen and rocBLAS of unstated versions", "", deepbench="AMD MI25",
+    libraries=("miopen", "rocblas"),
+)  # fmt: skip
+BOARDS = (
+    V100_SXM2,
+    replace(
+        V100_SXM2, name="v100-sxm2-32gb",
+        notes=(
+            ("deepbench", "measured on a V100-SXM2-16GB, which stands in: the same die, clock and bandwidth"),
+            *V100_SXM2.notes,
+        ),
+    ),
+    replace(
+        V100_SXM2, name="v100-sxm3-32gb",
+        notes=(("deepbench", "measured on a V100-SXM2 of a DGX-1, which stands in, unscaled"), *V100_SXM2.notes),
+    ),
+    replace(
+        V100_SXM2, name="v100-pcie-16gb",
+        devices="Tesla V100-SXM2 of a DGX-1 (convolution, products in fp16) and Tesla V100-PCIe-32GB (others)",
+        notes=(
+            ("deepbench", "measured on a V100-SXM2 of a DGX-1, which stands in, unscaled"),
+            ("rows", f"measured on a V100-PCIe-32GB, which stands in: the same die, clock and bandwidth; {V100_KEPT}"),
+            ("batched", f"measured on a V100-PCIe-32GB, which stands in: the same die and clock, {SINGLE}"),
+        ),
+    ),
+    replace(
+        V100_SXM2, name="v100-pcie-32gb",
+        devices="Tesla V100-SXM2 of a DGX-1 (convolution, products in fp16) and Tesla V100-PCIe-32GB (others)",
+        notes=(
+            ("deepbench", "measured on a V100-SXM2 of a DGX-1, which stands in, unscaled"),
+            ("rows", V100_KEPT), ("batched", SINGLE),
+        ),
+    ),
+    P100,
+    replace(
+        P100, name="p100-sxm2-16gb",
+        notes=(
+            ("deepbench", "measured on a P100 that is taken for a PCIe board, which stands in, unscaled"),
+            ("rows", f"measured on a P100-PCIe-16GB, which stands in: its bandwidth is that of the SXM2; {CONSTANT}"),
+            ("batched", f"measured on a P100-PCIe-16GB, which stands in, unscaled, {SINGLE}"),
+        ),
+    ),
+    Board(
+        "t4", "Tesla T4",
+        "CUDA 10, cuDNN 7 by their date (convolution, products one by one) and PyTorch 2.1 (others)", "2019",
+        deepbench=T4, batched=T4, rows=T4, libraries=("cudnn 7", "cublas 10"), warning=T4_WARNING,
+        notes=(("rows", CONSTANT), ("batched", SINGLE)),
+    ),
+    Board(
+        "p4", "Tesla P4", "PyTorch 2.1", "2023 to 2024", linear="Tesla P4", batched="Tesla P4", rows="Tesla P4",
+        notes=(("rows", CONSTANT), ("linear", SINGLE), ("batched", SINGLE)),
+    ),
+    PASCAL,
+    replace(
+        PASCAL, name="titan-x-pascal", devices="Titan X (Pascal)", deepbench="Titan X (Pascal)",
+        siblings=("GTX 1080 Ti", "GTX 1080 Ti"),
+    ),
+    replace(PASCAL, name="titan-xp", devices="Titan Xp", deepbench="Titan Xp", siblings=("GTX 1080 Ti", "GTX 1080 Ti")),
+    replace(
+        PASCAL, name="titan-x-maxwell", devices="GTX Titan X (Maxwell)", deepbench="GTX Titan X (Maxwell)",
+        siblings=("GTX 1080 Ti", ""),
+    ),
+    replace(PASCAL, name="m40", devices="Tesla M40", deepbench="Tesla M40", siblings=("GTX 1080 Ti", "")),
+    A100_PCIE,
+    replace(
+        A100_PCIE, name="a100-pcie-80gb", devices="A100-PCIe-80GB, but A100-SXM4-80GB for products in fp16 and bf16",
+        linear=A100_80, batched=A100_80, rows=A100_80,
+    ),
+    A100_SXM,
+    replace(
+        A100_SXM, name="a100-sxm4-40gb",
+        devices="A100-SXM4-80GB for products in fp16 and bf16, A100-PCIe-40GB for the others",
+        linear=A100_40, batched=A100_40, rows=A100_40,
+        notes=(
+            ("rows", f"measured on an A100-PCIe-40GB, which stands in: its bandwidth is that of the SXM4; {CONSTANT}"),
+            ("linear", f"measured on an A100-PCIe-40GB, which stands in, unscaled, {SINGLE}"),
+            ("batched", f"measured on an A100-PCIe-40GB, which stands in, unscaled, {SINGLE}"),
+            ("vidur", "measured on an A100-SXM4-80GB, which stands in, unscaled, at 131 % of the bandwidth"),
+        ),
+    ),
+    Board("a40", "A40", "of unstated versions", "2023 to 2024", vidur="A40", libraries=("", "vidur")),
+    Board(
+        "l4", "L4", "PyTorch 2.1, TF32 off", "2023 to 2024", linear="NVIDIA L4", batched="NVIDIA L4", rows="NVIDIA L4",
+        notes=(("rows", CONSTANT), ("linear", SINGLE), ("batched", SINGLE)),
+    ),
+    Board(
+        "h100-sxm5-80gb", "H100-SXM5-80GB", "PyTorch 2.1, TF32 off (fp32)", "2023 to 2024",
+        linear="NVIDIA H100 80GB HBM3", batched="NVIDIA H100 80GB HBM3", vidur="H100-SXM-80GB",
+        notes=(("linear", SINGLE), ("batched", SINGLE)),
+    ),
+    MI,
+    replace(MI, name="vega-fe", devices="Radeon Vega Frontier Edition", deepbench="AMD Vega FE"),
+)  # fmt: skip
+"""H100-PCIe and MI250X have no kernel times in these tables."""
