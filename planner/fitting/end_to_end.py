@@ -55,6 +55,12 @@ __all__ = [
 ROW_DEVIATION = 0.1
 """Of log(predicted / measured) of a run."""
 SET_ROWS = 20.0
+ROUNDS = ((2.0, 1e-3), (1.0, 1e-3), (0.5, 1e-3), (0.1, 1e-6))
+"""Widths of the differences by link scales, from wide to narrow, and how far the fit goes with each.
+
+Which link and which algorithm paces a message, and whether it is hidden, changes with the scales: the loss has many
+minima. Wide differences see past the small ones.
+"""
 
 
 class Coefficient(NamedTuple):
@@ -202,10 +208,10 @@ class _Set:
         found: FloatArray = np.log(self.steps.times_s(values)) - self.log_measured
         return found / ROW_DEVIATION
 
-    def slopes(self, effects: FloatArray) -> FloatArray:
-        """Return the derivatives of the errors by the effects, shape (n, p)."""
+    def slopes(self, effects: FloatArray, width: float) -> FloatArray:
+        """Return the derivatives of the errors by the effects, shape (n, p); see :meth:`JointSteps.slopes`."""
         values, by_theta = self._valued(effects)
-        relative = self.steps.slopes(values) / self.steps.times_s(values)[:, None]
+        relative = self.steps.slopes(values, width) / self.steps.times_s(values)[:, None]
         found: FloatArray = (relative * by_theta) @ self.design / ROW_DEVIATION
         return found
 
@@ -249,13 +255,21 @@ def _fitted(
     deviations = np.array([prior[key] for key in place])
     best, covariance = np.zeros(deviations.size), np.diag(deviations**2)
     sets = [_Set(rows, steps, chosen, place) for rows, steps in parts]
-    if sets:
-        best, covariance = robust_least_squares(
-            lambda x: np.concatenate([one.errors(x) for one in sets]),
-            lambda x: np.concatenate([one.slopes(x) for one in sets]),
-            best,
-            deviations,
-            np.concatenate([one.weights for one in sets]),
-        )
+    is_smooth = not any(one.of_several for one in chosen)
+    for width, tolerance in (ROUNDS[-1:] if is_smooth else ROUNDS) if sets else ():
+        best, covariance = _searched(sets, best, deviations, width, tolerance)
     pairs = {(a, b): float(covariance[i, j]) for a, i in place.items() for b, j in place.items() if covariance[i, j]}
     return dict(zip(place, best.tolist(), strict=True)), pairs
+
+
+def _searched(
+    sets: Sequence[_Set], start: FloatArray, deviations: FloatArray, width: float, tolerance: float
+) -> tuple[FloatArray, FloatArray]:
+    return robust_least_squares(
+        lambda x: np.concatenate([one.errors(x) for one in sets]),
+        lambda x: np.concatenate([one.slopes(x, width) for one in sets]),
+        start,
+        deviations,
+        np.concatenate([one.weights for one in sets]),
+        tolerance=tolerance,
+    )

@@ -75,6 +75,8 @@ def robust_least_squares(
     start: FloatArray,
     deviations: FloatArray,
     weights: FloatArray,
+    *,
+    tolerance: float = 1e-6,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the φ that minimises Σ w·huber(r(φ)) + Σ (φ / deviation)², and its covariance: a MAP estimate.
 
@@ -88,6 +90,8 @@ def robust_least_squares(
     start, deviations : ndarray of shape (p,)
         The prior of every φ is normal around 0.
     weights : ndarray of shape (n,)
+    tolerance : float
+        Relative change, of the loss or of φ, at which the search ends.
 
     Returns
     -------
@@ -115,8 +119,8 @@ def robust_least_squares(
         jac=lambda x: np.concatenate([root[:, None] * jacobian(x), np.diag(1 / deviations)]),
         loss=loss,
         x_scale=deviations,
-        ftol=1e-6,
-        xtol=1e-6,
+        ftol=tolerance,
+        xtol=tolerance,
         gtol=1e-6,
         max_nfev=100,
     )

@@ -7,6 +7,7 @@ times, however often a fit asks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,8 +44,6 @@ __all__ = [
 ESTIMATOR = "end-to-end"
 HALF = frozenset({"fp16", "bf16"})
 """Precisions that share their effects."""
-STEP = 0.02
-"""Of a link's scale, relative to it, in the differences that stand for derivatives."""
 
 
 def is_fitted(problem: Problem) -> bool:
@@ -211,8 +210,8 @@ class AloneSteps:
         """Return step times [s], shape (n,), where (k, m, h) are ``values``."""
         return self.fixed.step_s(self._compute_s(values))
 
-    def slopes(self, values: FloatArray) -> FloatArray:
-        """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3)."""
+    def slopes(self, values: FloatArray, _width: float = 0.0) -> FloatArray:
+        """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3): exact, of no width."""
         kernel, matrix, _ = values.tolist()
         by_kernel = matrix * self.matrix_s + self.traffic_s
         slope = self.fixed.step_slope(self._compute_s(values))
@@ -251,17 +250,22 @@ class JointSteps:
         wait, *scales = values.tolist()
         return self.fixed.step_s((1 + wait) * self.compute_s + self.exposed_s(scales))
 
-    def slopes(self, values: FloatArray) -> FloatArray:
-        """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3); those by scales are differences."""
+    def slopes(self, values: FloatArray, width: float) -> FloatArray:
+        """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3).
+
+        Those by scales are differences between scales that are e^width larger and smaller: messages that hide behind
+        the backward pass, or are paced by another link, have no derivative, though not far away they have.
+        """
         wait, *scales = values.tolist()
-        exposed = self.exposed_s(scales)
-        found = np.zeros((exposed.size, 3))
+        found = np.zeros((self.compute_s.size, 3))
         found[:, 0] = self.compute_s
         for at in self.live:
-            step = STEP * scales[at]
-            moved = [scale + step * (at == place) for place, scale in enumerate(scales)]
-            found[:, 1 + at] = (self._exposed_s(moved) - exposed) / step
-        found *= self.fixed.step_slope((1 + wait) * self.compute_s + exposed)[:, None]
+            smaller, larger = (
+                self._exposed_s([scale * math.exp(sign * width * (at == place)) for place, scale in enumerate(scales)])
+                for sign in (-1, 1)
+            )
+            found[:, 1 + at] = (larger - smaller) / (2 * width * scales[at])
+        found *= self.fixed.step_slope((1 + wait) * self.compute_s + self.exposed_s(scales))[:, None]
         return found
 
     def exposed_s(self, scales: Sequence[float]) -> FloatArray:

@@ -118,7 +118,7 @@ def test_links_that_were_measured_have_no_scale() -> None:
     joint = np.array([0.1, 5.0, 7.0])
     np.testing.assert_allclose(steps.times_s(joint), evaluated_s(problem, JOINT, USUAL, joint), rtol=1e-9)
     np.testing.assert_array_equal(steps.times_s(joint), steps.times_s(np.array([0.1, 1.0, 1.0])))
-    assert not steps.slopes(joint)[:, 1:].any()
+    assert not steps.slopes(joint, 0.5)[:, 1:].any()
 
 
 def test_slopes_are_those_of_differences() -> None:
@@ -130,7 +130,18 @@ def test_slopes_are_those_of_differences() -> None:
             step = np.zeros(3)
             step[at] = 1e-4 * values[at]
             about = (steps.times_s(values + step) - steps.times_s(values - step)) / (2 * step[at])
-            np.testing.assert_allclose(steps.slopes(values)[:, at], about, rtol=1e-5, atol=1e-9 * np.abs(about).max())
+            np.testing.assert_allclose(
+                steps.slopes(values, 1e-4)[:, at], about, rtol=1e-5, atol=1e-9 * np.abs(about).max()
+            )
+
+
+def test_wide_differences_see_past_what_is_hidden() -> None:
+    """Behind a long backward pass quick links cost nothing more when they get a little slower, slow ones do."""
+    slow = dict(zip(COMPUTE, (2.0, 1.0, 1e-4), strict=True))
+    steps = JointSteps(observed_of(problem_of("resnet18"), [Configuration(1, 8, 256)]), slow)
+    values = np.array([0.1, 0.5, 1.0])
+    narrow, wide = (steps.slopes(values, width)[0, 1] for width in (1e-3, 3.0))
+    assert 0 <= narrow < wide / 2
 
 
 def test_a_cluster_without_links_prices_one_gpu() -> None:
