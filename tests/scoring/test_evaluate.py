@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +13,12 @@ import pytest
 from planner import catalog
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.prediction import Predictions
 from planner.domain.request import Problem
 from planner.domain.runs import RefusedRow, Run
 from planner.errors import PlannerError
-from planner.scoring.evaluate import answers_of, refused, unread, validation_of
+from planner.scoring import evaluate
+from planner.scoring.evaluate import Answer, answers_of, refused, sort_runs, unread, validation_of
 from planner.steps.predict import Evaluator
 
 
@@ -162,3 +167,63 @@ def test_all_answers_add_up() -> None:
     assert found.ranking.spearman == 1.0
     assert [row.refused_reason for row in found.rows[4:]] == ["why", "bad cell"]
     assert found.memory.true_ok == 4
+
+
+def mixed_runs(count: int) -> list[Run]:
+    """Return runs of many sub-batches in no order, some of which no plan fits."""
+    return [
+        run_of(id=f"{at}", sub_batch=1 + at * 37 % 64, gpus_per_node=1 + at % 9, precision=("fp32", "fp8")[at % 7 == 3])
+        for at in range(count)
+    ]
+
+
+def test_answers_do_not_depend_on_how_many_plans_are_priced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = mixed_runs(60)
+    whole, plans = answers_of(PROBLEM, runs), sort_runs(PROBLEM, runs)
+    monkeypatch.setattr(evaluate, "SLICE", 7)
+    parts = answers_of(PROBLEM, runs)
+    assert [one.row.refused_reason for one in parts] == [one.row.refused_reason for one in whole]
+    assert any(one.row.refused_reason for one in whole)
+    for name in ("predicted", "low", "high"):
+        found, expected = ([getattr(one.row, name) for one in some if one.row.predicted] for some in (parts, whole))
+        assert found == pytest.approx(expected, rel=1e-12)
+    assert sort_runs(PROBLEM, runs) == plans
+    assert {at for some in plans.plans.values() for at in some} | set(plans.refused) == set(range(60))
+    assert all(whole[at].row.refused_reason == reason for at, reason in plans.refused.items())
+
+
+@pytest.mark.parametrize("what", [answers_of, sort_runs])
+def test_tables_do_not_grow_with_the_runs(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
+    """An evaluator tables a slice of sub-batches at most, and goes before the one after the next is made."""
+    alive: list[weakref.ref[Evaluator]] = []
+    sizes: list[int] = []
+
+    class Counted(Evaluator):
+        def __init__(self, problem: Problem, like: Evaluator | None = None) -> None:
+            gc.collect()
+            assert sum(one() is not None for one in alive) <= 1
+            super().__init__(problem, like)
+            alive.append(weakref.ref(self))
+
+        def evaluate(self, configurations: Configurations) -> Predictions:
+            found = super().evaluate(configurations)
+            sizes.extend(one.compute.table.sub_batch.size for one in self.pricers.values())
+            return found
+
+    monkeypatch.setattr(evaluate, "Evaluator", Counted)
+    monkeypatch.setattr(evaluate, "SLICE", 10)
+    what(PROBLEM, [run_of(sub_batch=at) for at in range(1, 56)])
+    assert len(alive) == 6
+    assert max(sizes) == 10
+
+
+def test_rows_of_a_plan_share_one_map() -> None:
+    def shares(answers: Sequence[Answer]) -> set[int]:
+        return {id(one.shares) for one in answers}
+
+    runs = [run_of(id=f"{at}", sub_batch=8 + at % 3) for at in range(30)]
+    answers = answers_of(PROBLEM, runs)
+    assert len(shares(answers)) == 3
+    assert len(shares([refused(run_of(), "why"), unread(RefusedRow(3, "x", "bad cell"))])) == 1
+    with pytest.raises(TypeError):
+        answers[0].shares["forward"] = 0.5  # type: ignore[index] # what must not be possible
