@@ -210,12 +210,11 @@ def _link_line(link: Link | None) -> str:
 
 def calibrations_view(bundled: Iterable[Calibration], own: Iterable[Calibration] = ()) -> Iterator[Block]:
     """Yield one line a calibration, those of the user behind the bundled ones."""
-    columns = ("name", "accelerator", "cluster", "origin", "entries", "held-out\nerror")
+    columns = ("name", "cluster or\naccelerator", "origin", "entries", "held-out\nerror")
     rows = [
         (
             one.name,
-            one.accelerator,
-            one.cluster or "-",
+            one.cluster or one.accelerator,
             one.origin + mark,
             str(len(one.entries)),
             _errors(one),

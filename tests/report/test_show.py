@@ -69,4 +69,4 @@ def test_a_calibration_shows_formula_coefficients_errors_ranges_and_origin(
     assert "fixed beta" in words
     assert "grid (1, 2, 3, 4, ...)" in words
     listing = printed(show.calibrations_view([calibration]))
-    assert "tsubame-kfc  k80          tsubame-kfc  reconstructed        1        5%" in listing
+    assert "tsubame-kfc  tsubame-kfc  reconstructed        1        5%" in listing
