@@ -55,8 +55,9 @@ __all__ = [
 ROW_DEVIATION = 0.1
 """Of log(predicted / measured) of a run."""
 SET_ROWS = 20.0
-ROUNDS = ((2.0, 1e-3), (1.0, 1e-3), (0.5, 1e-3), (0.1, 1e-6))
-"""Widths of the differences by link scales, from wide to narrow, and how far the fit goes with each.
+EXACT = ((0.0, 1e-6),)
+ROUNDS = ((2.0, 1e-2), (1.0, 1e-2), (0.5, 1e-2), (0.1, 1e-5))
+"""Widths of the differences by link scales, from wide to narrow, and the tolerance of the fit with each.
 
 Which link and which algorithm paces a message, and whether it is hidden, changes with the scales: the loss has many
 minima. Wide differences see past the small ones.
@@ -255,8 +256,8 @@ def _fitted(
     deviations = np.array([prior[key] for key in place])
     best, covariance = np.zeros(deviations.size), np.diag(deviations**2)
     sets = [_Set(rows, steps, chosen, place) for rows, steps in parts]
-    is_smooth = not any(one.of_several for one in chosen)
-    for width, tolerance in (ROUNDS[-1:] if is_smooth else ROUNDS) if sets else ():
+    rounds = ROUNDS if any(one.of_several for one in chosen) else EXACT
+    for width, tolerance in rounds if sets else ():
         best, covariance = _searched(sets, best, deviations, width, tolerance)
     pairs = {(a, b): float(covariance[i, j]) for a, i in place.items() for b, j in place.items() if covariance[i, j]}
     return dict(zip(place, best.tolist(), strict=True)), pairs

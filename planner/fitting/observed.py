@@ -18,7 +18,6 @@ from planner.costs.collectives import all_reduce_s
 from planner.costs.specified import specified_collective
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.cluster import Cluster, Link
 from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
 from planner.steps.messages import groups_of
@@ -97,23 +96,24 @@ def calibrations_of(
     is_linked = cluster.intra_node is not None or cluster.inter_node is not None
     if is_linked and Sources(problem).device_all_reduce.origin == "specified":
         entry = replace(
-            _all_reduce(cluster, link_scales), origin="published", source=f"runs on {cluster.name}", notes=""
+            _slower(specified_collective(cluster), link_scales),
+            estimator=ESTIMATOR,
+            origin="published",
+            source=f"runs on {cluster.name}",
+            notes="",
         )
         found.append(Calibration(f"{ESTIMATOR} links", "", (entry,), cluster=cluster.name, origin="published"))
     return tuple(found)
 
 
-def _all_reduce(cluster: Cluster, link_scales: Sequence[float]) -> Entry:
-    """Return the specified all-reduce of a cluster whose links take so many times longer for a byte."""
+def _slower(all_reduce: Entry, link_scales: Sequence[float]) -> Entry:
+    """Return the specified all-reduce over links that take so many times longer for a byte."""
     inside, between = link_scales
-    slower = replace(
-        cluster, intra_node=_slower(cluster.intra_node, inside), inter_node=_slower(cluster.inter_node, between)
-    )
-    return replace(specified_collective(slower), estimator=ESTIMATOR)
-
-
-def _slower(link: Link | None, scale: float) -> Link | None:
-    return None if link is None else replace(link, bytes_per_s=link.bytes_per_s / scale)
+    found = dict(all_reduce.coefficients)
+    found["bytes_inside"] *= inside
+    found["bytes_between"] *= between
+    ratio = float(found["bytes_between"] / found["bytes_inside"]) if found["bytes_inside"] else 0.0
+    return replace(all_reduce, coefficients=found, settings={**all_reduce.settings, "beta_ratio": ratio})
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,7 +277,9 @@ class JointSteps:
 
     def _exposed_s(self, scales: Sequence[float]) -> FloatArray:
         sources, messages, table = self.pricer.sources, self.pricer.messages, self.pricer.compute.table
-        entry = _all_reduce(sources.cluster, scales) if self.is_specified else messages.source.entry
+        entry = messages.source.entry
+        if self.is_specified:
+            entry = _slower(entry, scales)
         sent_s = all_reduce_s(entry, messages.buffer_bytes, self.groups)
         sent_s = sources.multiplied("all_reduce", sent_s, nodes=self.groups.nodes[:, None])
         if self.fixed.follows:
