@@ -18,6 +18,8 @@ __all__ = ["BATCHED_APART", "KERNEL_TERMS"]
 
 WAVES_MODELLED = 4
 """A last, partly filled wave of tiles matters up to this many waves."""
+ROW_LENGTHS = (1024, 4096, 8192)
+"""Elements of a row beyond which libraries take another kernel, or read a row again."""
 BATCHED_APART = "batched_apart"
 """Setting of ``gemm.tiles``: not 0 where batches of several products have coefficients of their own."""
 
@@ -32,6 +34,12 @@ def _flop_rate(work: Work, _settings: Settings) -> FloatArray:
 
 def _traffic_bytes(work: Work, _settings: Settings) -> FloatArray:
     return stacked([1.0, moved_bytes(work)])
+
+
+def _traffic_rows(work: Work, _settings: Settings) -> FloatArray:
+    moved, rows = moved_bytes(work), column(work, "rows")
+    length = np.where(rows > 0, column(work, "elements") / np.maximum(rows, 1), 0.0)
+    return stacked([1.0, moved, *(moved * (length > limit) for limit in ROW_LENGTHS)])
 
 
 def _tile_pairs(settings: Settings) -> list[tuple[int, int]]:
@@ -121,6 +129,13 @@ KERNEL_TERMS = (
         lambda _settings: ("calls", "bytes"),
         _traffic_bytes,
         doc="launch + bytes / bandwidth, bytes = itemsize · traffic + fixed_bytes",
+        floor=physical_floor,
+    ),
+    FeatureMap(
+        "traffic.rows",
+        lambda _settings: ("calls", "bytes", *(f"bytes_beyond_{length}" for length in ROW_LENGTHS)),
+        _traffic_rows,
+        doc="launch + bytes / bandwidth, the dearer the longer a row that is summed over",
         floor=physical_floor,
     ),
     FeatureMap(

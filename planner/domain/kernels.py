@@ -10,6 +10,7 @@ gemm               m, n, k, batch: ``batch`` products (m x k)·(k x n)
 convolution        images, in_c, in_h, in_w, out_c, k_h, k_w, stride_h, stride_w, pad_h, pad_w, groups
 all others         elements; traffic, elements of the working precision read and written;
                    fixed_bytes, bytes moved whatever the precision (indices, masks, fp32 statistics)
+... of ROW_KINDS   rows besides, each of elements / rows, that a sum is taken over; 0 where not known
 =================  =====================================================================================
 
 FLOP of a product counts a multiply-add as 2.
@@ -29,6 +30,7 @@ __all__ = [
     "DIRECTIONS",
     "FORWARD",
     "KINDS",
+    "ROW_KINDS",
     "UPDATE",
     "WORK_COLUMNS",
     "KernelCalls",
@@ -42,14 +44,18 @@ CONVOLUTION_COLUMNS = (
     "images", "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride_h", "stride_w", "pad_h", "pad_w", "groups",
 )  # fmt: skip
 TRAFFIC_COLUMNS = ("elements", "traffic", "fixed_bytes")
+ROW_COLUMNS = (*TRAFFIC_COLUMNS, "rows")
 
 TRAFFIC_KINDS = (
     "im2col", "col2im", "bias", "activation", "max_pool", "average_pool", "batch_norm", "layer_norm", "lrn",
     "dropout", "embedding", "add", "concat", "upsample", "softmax", "copy", "update",
 )  # fmt: skip
 KINDS = ("gemm", "convolution", *TRAFFIC_KINDS)
+ROW_KINDS = ("layer_norm", "softmax")
 WORK_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(
-    {"gemm": GEMM_COLUMNS, "convolution": CONVOLUTION_COLUMNS, **dict.fromkeys(TRAFFIC_KINDS, TRAFFIC_COLUMNS)}
+    {"gemm": GEMM_COLUMNS, "convolution": CONVOLUTION_COLUMNS}
+    | dict.fromkeys(TRAFFIC_KINDS, TRAFFIC_COLUMNS)
+    | dict.fromkeys(ROW_KINDS, ROW_COLUMNS)
 )
 
 

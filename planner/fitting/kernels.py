@@ -11,7 +11,7 @@ from planner.costs.features import Settings
 from planner.costs.kernels import BATCHED_APART
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
-from planner.domain.kernels import TRAFFIC_KINDS
+from planner.domain.kernels import ROW_KINDS, TRAFFIC_KINDS
 from planner.domain.samples import Samples
 from planner.fitting.entries import fit_entry
 from planner.fitting.grids import fit_grid
@@ -175,6 +175,8 @@ def _shapes(
         yield "work.linear", {}
     else:
         yield "traffic.bytes", {}
+        if kind in ROW_KINDS and np.all(rows.number["rows"] > 0):
+            yield "traffic.rows", {}
 
 
 def _tells_batches_apart(rows: Samples) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.costs.features import Work
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.kernels import TRAFFIC_COLUMNS, WORK_COLUMNS
+from planner.domain.kernels import ROW_COLUMNS, TRAFFIC_COLUMNS, WORK_COLUMNS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 
@@ -16,7 +16,7 @@ __all__ = ["POINTWISE", "Rejected", "group_codes", "merged", "take", "usable", "
 
 POINTWISE = "pointwise"
 MESSAGE_COLUMNS = ("bytes", "nodes", "ranks_per_node")
-DEFAULTS = {"batch": 1.0, "groups": 1.0, "fixed_bytes": 0.0, "elements": 0.0}
+DEFAULTS = {"batch": 1.0, "groups": 1.0, "fixed_bytes": 0.0, "elements": 0.0, "rows": 0.0}
 """Columns that may be empty."""
 
 
@@ -63,11 +63,11 @@ def _why_not(samples: Samples, row: int) -> str:
     if kind != POINTWISE and kind not in WORK_COLUMNS and not samples.text["operation"][row]:
         return f"kind must be known, got {kind!r}"
     columns = work_columns(kind)
-    if columns == TRAFFIC_COLUMNS and np.isnan(samples.number["traffic"][row]):
+    if columns in (TRAFFIC_COLUMNS, ROW_COLUMNS) and np.isnan(samples.number["traffic"][row]):
         columns = ("bytes",)
     for name in columns:
         value = float(samples.number[name][row])
-        least = 0.0 if name in ("pad_h", "pad_w", *TRAFFIC_COLUMNS) else 1.0
+        least = 0.0 if name in ("pad_h", "pad_w", *ROW_COLUMNS) else 1.0
         if np.isnan(value) and name in DEFAULTS:
             continue
         if not (np.isfinite(value) and value >= least):

@@ -33,7 +33,7 @@ __all__ = ["COLUMNS", "MAY_DIFFER", "VERSION", "read_sample_files", "read_sample
 VERSION = 1
 COLUMNS = (
     "kind", "direction", "precision", "device", "library", "m", "n", "k", "batch", "trans_a", "trans_b", "groups",
-    "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride", "padding", "images", "elements", "passes", "bytes",
+    "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride", "padding", "images", "elements", "rows", "passes", "bytes",
     "operation", "ranks", "nodes", "ranks_per_node", "time_s", "spread_s", "repeats", "source", "group", "notes",
 )  # fmt: skip
 REQUIRED = ("kind", "time_s")

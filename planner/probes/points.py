@@ -307,7 +307,7 @@ def _softmax(random: np.random.Generator, _limits: _Range) -> tuple[Point, ...]:
     geometry = {"images": _geometric(random, 1, 256), "classes": _geometric(random, 10, 4000)}
     elements = geometry["images"] * geometry["classes"]
     return tuple(
-        Point("softmax", direction, _traffic(elements, n * elements), geometry)
+        Point("softmax", direction, {**_traffic(elements, n * elements), "rows": geometry["images"]}, geometry)
         for direction, n in ((FORWARD, 3), (BACKWARD_DATA, 2))
     )
 

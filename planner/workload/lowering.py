@@ -44,6 +44,8 @@ from planner.workload.sequences import lower_attention, lower_embedding, lower_f
 
 __all__ = ["CONVOLUTIONS", "UPDATE_BYTES", "lower", "needs_columns"]
 
+IMAGE_AXES = 3
+"""Channels, height, width: a loss over an image sums over the channels of each pixel, any other over the last axis."""
 CONVOLUTIONS = ("direct", "im2col")
 """How a convolution is done: by one kernel of a library, or by im2col, matrix products and col2im."""
 
@@ -243,9 +245,19 @@ def _concat(ledger: Ledger, site: Site, _options: _Options) -> None:
 
 def _loss(ledger: Ledger, site: Site, _options: _Options) -> None:
     elements = site.input_elements
-    ledger.add("softmax", FORWARD, site.position, *traffic(elements, 3 * elements))
+    shape = site.inputs[0]
+    rows = per_sample(elements // (shape[0] if len(shape) == IMAGE_AXES else shape[-1]))
+    ledger.add("softmax", FORWARD, site.position, *traffic(elements, 3 * elements), rows)
     if site.has_gradient:
-        ledger.add("softmax", BACKWARD_DATA, site.position, *traffic(elements, 2 * elements))
+        ledger.add("softmax", BACKWARD_DATA, site.position, *traffic(elements, 2 * elements), rows)
+
+
+def _layer_norm(ledger: Ledger, site: Site, _options: _Options) -> None:
+    elements = site.output_elements
+    rows = per_sample(elements // site.output[-1])
+    ledger.add("layer_norm", FORWARD, site.position, *traffic(elements, 2 * elements), rows)
+    if site.has_gradient:
+        ledger.add("layer_norm", BACKWARD_DATA, site.position, *traffic(elements, 5 * elements), rows)
 
 
 def _sequence(lowering: Callable[[Ledger, Site], None]) -> Callable[[Ledger, Site, _Options], None]:
@@ -269,7 +281,7 @@ _LOWERINGS: Mapping[str, Callable[[Ledger, Site, _Options], None]] = {
     "linear": _linear,
     "activation": _pass_over("activation", 2, 3),
     "batch_norm": _pass_over("batch_norm", 3, 5),
-    "layer_norm": _pass_over("layer_norm", 2, 5),
+    "layer_norm": _layer_norm,
     "embedding": _sequence(lower_embedding),
     "attention": _sequence(lower_attention),
     "first_position": _sequence(lower_first_position),

@@ -59,7 +59,8 @@ def lower_attention(ledger: Ledger, site: Site) -> None:
     for product in (scores, context):
         ledger.add("gemm", FORWARD, site.position, *product)
     weights = heads * positions**2
-    ledger.add("softmax", FORWARD, site.position, *traffic(weights, 2 * weights))
+    rows = per_sample(heads * positions)
+    ledger.add("softmax", FORWARD, site.position, *traffic(weights, 2 * weights), rows)
     dropped = traffic(weights, 2 * weights, weights) if site.layer.number("dropout") else None
     if dropped:
         ledger.add("dropout", FORWARD, site.position, *dropped)
@@ -67,7 +68,7 @@ def lower_attention(ledger: Ledger, site: Site) -> None:
         return
     ledger.add("gemm", BACKWARD_DATA, site.position, *scores)
     ledger.add("gemm", BACKWARD_DATA, site.position, *context, count=fixed(3))
-    ledger.add("softmax", BACKWARD_DATA, site.position, *traffic(weights, 3 * weights))
+    ledger.add("softmax", BACKWARD_DATA, site.position, *traffic(weights, 3 * weights), rows)
     if dropped:
         ledger.add("dropout", BACKWARD_DATA, site.position, *dropped)
 

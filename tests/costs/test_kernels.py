@@ -10,7 +10,7 @@ from planner.costs.features import Settings, Work
 from planner.costs.kernels import CONVOLUTION_COLUMNS
 from planner.costs.terms import TERMS, evaluate, extrapolates
 from planner.costs.work import flop, moved_bytes, operand_bytes, product, work_amount
-from planner.domain.calibration import Entry
+from planner.domain.calibration import Entry, SettingValue
 from planner.errors import ParameterError, UnknownNameError
 
 CONVOLUTION = {
@@ -90,11 +90,25 @@ def test_gemm_tiles_by_hand() -> None:
     assert features["wave_flop_128x64"] == 3 * 5 * 128 * 64 * 2 * 10
 
 
+def test_long_rows_cost_more_a_byte() -> None:
+    term = TERMS["traffic.rows"]
+    rows = np.array([0, 64, 32, 8, 4])  # lengths: not known, 1024, 2048, 8192, 16384
+    work: Work = {"elements": 65536, "traffic": 131072, "fixed_bytes": 0, "rows": rows, "itemsize": 2.0}
+    moved = 262144
+    np.testing.assert_array_equal(
+        term.features(work, {}),
+        [
+            [1, moved, *(moved * beyond for beyond in past)]
+            for past in ([0, 0, 0], [0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1])
+        ],
+    )
+
+
 def test_batches_of_several_products_have_columns_of_their_own() -> None:
     term = TERMS["gemm.tiles"]
-    settings = {"tiles": (128.0, 64.0), "multiprocessors": 80.0}
-    apart = {**settings, "batched_apart": 1.0}
-    work = {"m": np.array([512, 512]), "n": 128, "k": 64, "batch": np.array([1, 96]), "itemsize": 4.0}
+    settings: dict[str, SettingValue] = {"tiles": (128.0, 64.0), "multiprocessors": 80.0}
+    apart: dict[str, SettingValue] = {**settings, "batched_apart": 1.0}
+    work: Work = {"m": np.array([512, 512]), "n": 128, "k": 64, "batch": np.array([1, 96]), "itemsize": 4.0}
     whole, split = term.features(work, settings), term.features(work, apart)
     names = term.columns(settings)
     assert term.columns(apart) == (*names, *(f"batched_{name}" for name in names))

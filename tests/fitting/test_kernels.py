@@ -172,6 +172,18 @@ def test_times_left_out_are_those_of_the_held_out_error() -> None:
     assert entry.worst_error == pytest.approx(errors.max())
 
 
+def test_rows_are_told_apart_by_length_where_that_is_known() -> None:
+    shapes = [(count, length) for count in (64, 512, 4096) for length in (256, 1024, 2048, 6144, 16384)]
+    rows = [
+        traffic("softmax", n * length, 1e-5 + 8e-12 * n * length * (1 + (length > 1024))) | {"rows": n}
+        for n, length in shapes
+    ]
+    entry = only(fit(rows), "softmax")
+    assert entry.term == "traffic.rows"
+    assert entry.coefficients["bytes_beyond_1024"] == pytest.approx(1e-12, rel=1e-3)
+    assert only(fit([row | {"rows": np.nan} for row in rows]), "softmax").term == "traffic.bytes"
+
+
 def test_a_full_grid_is_interpolated_where_no_formula_holds() -> None:
     axes = (64, 128, 256, 512, 1024)
     # a plateau in each axis, smooth in logarithms, far from any sum of FLOP and bytes

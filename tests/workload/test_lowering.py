@@ -181,7 +181,7 @@ FIRST: tuple[str, dict[str, AttributeValue]] = ("convolution", {"channels": 4, "
         ("pool", {"window": 2, "stride": 2, "mode": "average"}, "average_pool", (144, 180, 0), (144, 180, 0)),
         ("global_pool", {}, "average_pool", (144, 148, 0), (144, 148, 0)),
         ("upsample", {"factor": 2}, "upsample", (576, 720, 0), (576, 720, 0)),
-        ("loss", {}, "softmax", (144, 432, 0), (144, 288, 0)),
+        ("loss", {}, "softmax", (144, 432, 0, 36), (144, 288, 0, 36)),
     ],
 )
 def test_traffic_by_hand(

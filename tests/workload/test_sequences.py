@@ -44,8 +44,8 @@ def test_attention_by_hand() -> None:
     assert rows == {
         ("gemm", FORWARD): [(1, *scores), (1, *context)],
         ("gemm", BACKWARD_DATA): [(1, *scores), (3, *context)],
-        ("softmax", FORWARD): [(1, weights, 2 * weights, 0)],
-        ("softmax", BACKWARD_DATA): [(1, weights, 3 * weights, 0)],
+        ("softmax", FORWARD): [(1, weights, 2 * weights, 0, weights // 5)],
+        ("softmax", BACKWARD_DATA): [(1, weights, 3 * weights, 0, weights // 5)],
         ("dropout", FORWARD): [(1, weights, 2 * weights, weights)],
         ("dropout", BACKWARD_DATA): [(1, weights, 2 * weights, weights)],
     }
@@ -109,8 +109,8 @@ def test_first_position_spreads_its_gradient() -> None:
 def test_layer_norm_by_hand() -> None:
     rows = rows_of(Network("norm", (7, 4), (Layer("n", "layer_norm", (INPUT,)),)), "n")
     elements = SAMPLES * 28
-    assert rows["layer_norm", FORWARD] == [(1, elements, 2 * elements, 0)]
-    assert rows["layer_norm", BACKWARD_DATA] == [(1, elements, 5 * elements, 0)]
+    assert rows["layer_norm", FORWARD] == [(1, elements, 2 * elements, 0, SAMPLES * 7)]
+    assert rows["layer_norm", BACKWARD_DATA] == [(1, elements, 5 * elements, 0, SAMPLES * 7)]
 
 
 @pytest.mark.parametrize(
