@@ -55,14 +55,15 @@ CALLS = {"deepbench_conv.csv": tuple(CONVOLUTION_COLUMNS.values()), "deepbench_g
 
 def read_tables(folder: Path) -> dict[str, Table]:
     """Return the tables by name, or raise InputFileError saying where to get the one that is missing."""
-    return {name: _table(folder / name) for name in TABLES}
+    return {name: _table(folder / name, source) for name, source in TABLES.items()}
 
 
-def _table(path: Path) -> list[dict[str, str]]:
+def _table(path: Path, source: str) -> list[dict[str, str]]:
     if not path.is_file():
         raise InputFileError(
             str(path),
-            "table must be there, got nothing; see `python -m validation.convert_kernels --help` for its source",
+            f"table must be there, got nothing; make it from {source}, with the columns that "
+            "`python -m validation.convert_kernels --help` names",
         )
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
@@ -79,7 +80,7 @@ def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, 
         places = {cell.place for cell in stale}
         kept[name] = [row for place, row in enumerate(tables[name]) if place not in places]
         listed += [_line(name, tables[name][cell.place], cell, shape) for cell in stale]
-    files: dict[str, list[dict[str, Any]]] = {
+    files: dict[str, list[Mapping[str, Any]]] = {
         "convolution.csv": list(convolution_rows(kept["deepbench_conv.csv"], board)),
         "gemm.csv": [
             *deepbench_gemm_rows(kept["deepbench_gemm.csv"], board),
@@ -89,7 +90,7 @@ def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, 
     }
     circumstances = {"origin": "published", "devices": board.devices, "libraries": board.environment}
     once = {"date": board.date, "warning": board.warning, "rejected": _counted(board, len(listed))}
-    samples = {}
+    samples: dict[str, Samples] = {}
     for name, rows in files.items():
         if rows:
             sources = "; ".join(sorted({row["source"] for row in rows}))

@@ -1,0 +1,108 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.domain.samples import Samples
+from validation.kernel_rows import TABLES, Table
+from validation.kernel_scores import Key, batch_scores, measured_samples, new_shapes, sibling_scores
+from validation.kernels import main, report, target
+
+HEADERS = {
+    "deepbench_conv.csv": "gpu,N,C,H,W,K,R,S,pad_h,pad_w,stride_h,stride_w,precision,direction,time_ms,application",
+    "deepbench_gemm.csv": "gpu,M,N,K,transA,transB,precision,time_ms,application",
+    "neusight_gemm_kernels.csv": "gpu,op,B,M,K_reduce,N_out,time_ms,split",
+    "neusight_elementwise_kernels.csv": "gpu,op,B,H,time_ms",
+    "vidur_gemm_fp16.csv": "gpu,M,N,K,precision,time_ms",
+}
+
+
+def products(device: str, scale: float = 1.0, bent: float = 0.0) -> Samples:
+    """Return products of four layers at four batches: a time linear in n, but for what bends it."""
+    rows = [
+        {
+            "kind": "gemm", "precision": "fp32", "device": device, "m": m, "n": n, "k": 512, "batch": 1,
+            "group": f"layer {m}", "time_s": scale * m * (1e-6 + 1e-8 * n) * (1 + bent * (n == 16)),
+        }
+        for m in (64, 128, 256, 512) for n in (8, 16, 32, 64)
+    ]  # fmt: skip
+    return Samples.from_rows(list(rows), {})
+
+
+def test_between_measured_batches_a_line_is_drawn() -> None:
+    (score,) = batch_scores({"t4": products("t4")})
+    assert (score.key, score.rows) == (Key("t4", "gemm", "", "fp32"), 8)
+    assert score.worst < 1e-12
+    (score,) = batch_scores({"t4": products("t4", bent=0.25)})
+    assert score.worst > 0.1
+
+
+def test_a_sibling_is_known_by_the_ratio_of_the_other_groups() -> None:
+    mine, theirs = products("titan-xp", scale=0.5), products("gtx-1080ti")
+    samples = {"titan-xp": mine, "gtx-1080ti": theirs}
+    (score,) = sibling_scores(samples, {"titan-xp": "gtx-1080ti"})
+    assert score.key.other == "gtx-1080ti"
+    assert score.rows == 16
+    assert score.worst < 1e-12
+    odd = mine.number["m"] == 512  # one layer of another ratio: it has no say in its own prediction
+    times = np.where(odd, 2 * mine.time_s, mine.time_s)
+    samples["titan-xp"] = Samples(mine.text, {**mine.number, "time_s": times}, {})
+    (score,) = sibling_scores(samples, {"titan-xp": "gtx-1080ti"})
+    assert score.worst == pytest.approx(0.5)
+    assert score.mean == pytest.approx(0.5 / 4)
+
+
+def test_short_element_wise_kernels_do_not_count_and_batches_stand_apart() -> None:
+    rows = [
+        {
+            "kind": "activation", "direction": "forward", "precision": "fp32", "elements": n, "traffic": 2 * n,
+            "fixed_bytes": 0, "group": f"rows {n}", "time_s": 1e-5 + 1e-10 * n,
+        }
+        for n in (10**4, 10**5, 10**7, 10**8, 10**9)
+    ]  # fmt: skip
+    single = products("t4")
+    several = Samples(single.text, {**single.number, "batch": np.full(single.size, 64.0)}, {})
+    samples = Samples.from_rows(list(rows), {}).joined(single).joined(several)
+    scores = {score.key.kind: score for score in new_shapes({"t4": samples})}
+    assert set(scores) == {"activation", "gemm", "gemm, batched"}
+    assert scores["activation"].rows == 3
+    assert scores["activation"].worst < 1e-6
+
+
+def test_targets() -> None:
+    for kind, precision, aim in (
+        ("add", "fp32", 0.005), ("softmax", "fp32", 0.08), ("gemm", "fp16", 0.1), ("convolution", "fp32", 0.2),
+        ("convolution", "fp16", 0.31),
+    ):  # fmt: skip
+        assert target(Key("t4", kind, "forward", precision)) == aim
+
+
+def test_page_has_rows_measured_on_the_gpu_itself_alone() -> None:
+    vidur = [
+        {
+            "gpu": "A100-SXM4-80GB", "M": str(m), "N": str(n), "K": "64", "precision": "fp16/bf16",
+            "time_ms": f"{m * n}e-6",
+        }
+        for m in (64, 128, 256) for n in (64, 256, 1024)
+    ]  # fmt: skip
+    tables: dict[str, Table] = {name: vidur if name == "vidur_gemm_fp16.csv" else () for name in TABLES}
+    assert set(measured_samples(tables)) == {"a100-sxm4-80gb"}  # which stands in for three more
+    page = report(tables)
+    lines = [line for line in page.splitlines() if line.startswith("| a100-sxm4-80gb | gemm | any | fp16 |")]
+    assert len(lines) == 2  # new shapes, other batches
+    assert "10.0" in lines[0]
+
+
+@pytest.mark.parametrize("missing", TABLES)
+def test_without_the_data_one_sentence_says_where_it_is(
+    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, header in HEADERS.items():
+        if name != missing:
+            (tmp_path / name).write_text(header + "\n")
+    assert main(["--data", str(tmp_path), "--out", str(tmp_path / "kernels.md")]) == 3
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert f"{missing}: table must be there" in error
+    assert "github.com/" in error
+    assert not (tmp_path / "kernels.md").exists()

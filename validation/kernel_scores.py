@@ -1,0 +1,182 @@
+"""Errors of kernel sub-models on rows that took no part, from published kernel times."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from planner import catalog
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.samples import Samples
+from planner.fitting.entries import times_left_out
+from planner.fitting.kernels import fit_kernels
+from planner.fitting.rows import group_codes, take, work_columns
+from validation.convert_kernels import board_samples
+from validation.kernel_boards import BOARDS, Board
+from validation.kernel_rows import Table
+
+__all__ = [
+    "BATCHED",
+    "ELEMENT_WISE",
+    "Key",
+    "Score",
+    "batch_scores",
+    "measured_samples",
+    "new_shapes",
+    "sibling_scores",
+]
+
+ELEMENT_WISE = ("activation", "add", "pointwise")
+LEAST_ELEMENT_WISE_S = 90e-6
+"""Shorter element-wise kernels are launch time."""
+BATCHED = "gemm, batched"
+BATCH_COLUMN = {"convolution": "images", "gemm": "n", BATCHED: "batch"}
+"""The work column that follows the sub-batch."""
+STANDS_IN = "stands in"
+LEAST_COMMON, LEAST_BETWEEN = 8, 2
+"""Fewer calls in common with a sibling GPU, or between measured batches, say nothing."""
+
+
+class Key(NamedTuple):
+    """What a score is of; ``other`` names the sibling GPU."""
+
+    gpu: str
+    kind: str
+    direction: str
+    precision: str
+    other: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Absolute relative errors of n predicted rows: mean, median, 90th percentile, largest."""
+
+    key: Key
+    rows: int
+    mean: float
+    median: float
+    p90: float
+    worst: float
+
+
+def _score(key: Key, errors: FloatArray) -> Score:
+    mean, middle, high, worst = errors.mean(), *np.quantile(errors, [0.5, 0.9]), errors.max()
+    return Score(key, errors.size, float(mean), float(middle), float(high), float(worst))
+
+
+def measured_samples(tables: Mapping[str, Table]) -> dict[str, Samples]:
+    """Return by GPU the rows that were measured on it: not those of another that stands in."""
+    found = {}
+    for board in BOARDS:
+        rows = _measured(board, tables)
+        if rows is not None:
+            found[board.name] = rows
+    return found
+
+
+def _measured(board: Board, tables: Mapping[str, Table]) -> Samples | None:
+    files, _ = board_samples(board, tables)
+    parts = [rows.select(np.char.find(rows.text["notes"], STANDS_IN) < 0) for rows in files.values()]
+    parts = [rows for rows in parts if rows.size]
+    if not parts:
+        return None
+    whole, *others = parts
+    for rows in others:
+        whole = whole.joined(rows)
+    return whole
+
+
+def populations(gpu: str, samples: Samples) -> Iterator[tuple[Key, Samples]]:
+    """Yield the rows of every kind, direction and precision; batches of several products apart."""
+    several = np.nan_to_num(samples.number["batch"], nan=1.0) > 1
+    kind = np.where(several, BATCHED, samples.text["kind"])
+    columns = (kind, samples.text["direction"], samples.text["precision"])
+    for key in sorted(set(zip(*(column.tolist() for column in columns), strict=True))):
+        mask = np.logical_and.reduce([column == part for column, part in zip(columns, key, strict=True)])
+        yield Key(gpu, *key), samples.select(mask)
+
+
+def new_shapes(samples: Mapping[str, Samples]) -> Iterator[Score]:
+    """Yield the errors for shapes never measured: whole applications, layers or lengths of rows left out."""
+    for gpu, rows in samples.items():
+        accelerator = catalog.find_accelerator(gpu)
+        for key, part in populations(gpu, rows):
+            for entry in fit_kernels(part, accelerator).entries[:1]:  # the next, if any, is pooled of this one alone
+                errors = np.abs(times_left_out(entry, part) / part.time_s - 1)
+                long = part.time_s >= LEAST_ELEMENT_WISE_S
+                yield _score(key, errors[long] if key.kind in ELEMENT_WISE else errors)
+
+
+def batch_scores(samples: Mapping[str, Samples]) -> Iterator[Score]:
+    """Yield the errors for measured shapes at other batches: linear between the neighbouring batches measured."""
+    for gpu, rows in samples.items():
+        for key, part in populations(gpu, rows):
+            if key.kind in BATCH_COLUMN:
+                errors = _between_batches(part, BATCH_COLUMN[key.kind])
+                if errors.size >= LEAST_BETWEEN:
+                    yield _score(key, errors)
+
+
+def _between_batches(samples: Samples, column: str) -> FloatArray:
+    """Return the error of every row that has a smaller and a larger batch of the same shape."""
+    shapes: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for row, call in enumerate(_calls(samples, without=column)):
+        shapes[call].append(row)
+    batch, errors = samples.number[column], []
+    for places in shapes.values():
+        order = sorted(places, key=lambda row: float(batch[row]))
+        rows = np.array(order, dtype=np.int64)
+        _, first = np.unique(batch[rows], return_index=True)
+        errors.append(_inner_errors(batch[rows[first]], samples.time_s[rows[first]]))
+    return np.concatenate(errors)
+
+
+def _inner_errors(batch: FloatArray, times: FloatArray) -> FloatArray:
+    share = (batch[1:-1] - batch[:-2]) / (batch[2:] - batch[:-2])
+    errors: FloatArray = np.abs(((1 - share) * times[:-2] + share * times[2:]) / times[1:-1] - 1)
+    return errors
+
+
+def sibling_scores(samples: Mapping[str, Samples], pairs: Mapping[str, str]) -> Iterator[Score]:
+    """Yield the errors for shapes measured on another GPU: its times by the median ratio of the groups not left out."""
+    for gpu, other in pairs.items():
+        if gpu not in samples or other not in samples:
+            continue
+        known = dict(populations(other, samples[other]))
+        for key, part in populations(gpu, samples[gpu]):
+            there = known.get(key._replace(gpu=other))
+            if there is not None:
+                mine, theirs = _common(part, there)
+                if mine.size >= LEAST_COMMON:
+                    errors = _by_ratio(take(part, mine), there.time_s[theirs])
+                    yield _score(key._replace(other=other), errors)
+
+
+def _common(mine: Samples, theirs: Samples) -> tuple[IntArray, IntArray]:
+    """Return the positions of calls that both timed."""
+    places = {call: row for row, call in enumerate(_calls(theirs))}
+    pairs = [(row, places[call]) for row, call in enumerate(_calls(mine)) if call in places]
+    both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+def _by_ratio(samples: Samples, theirs: FloatArray) -> FloatArray:
+    ratio, group = samples.time_s / theirs, group_codes(samples)
+    errors = np.empty(samples.size)
+    for value in np.unique(group):
+        out: BoolArray = group == value
+        rest = ratio[~out] if not out.all() else ratio
+        errors[out] = np.abs(np.median(rest) / ratio[out] - 1)
+    return errors
+
+
+def _calls(samples: Samples, without: str = "") -> Iterator[tuple[object, ...]]:
+    """Yield what tells the calls of one kind apart: work and transposition, less one column."""
+    columns = [name for name in work_columns(str(samples.text["kind"][0])) if name != without]
+    parts = [samples.number[name].tolist() for name in columns]
+    parts += [samples.text[name].tolist() for name in ("trans_a", "trans_b")]
+    yield from zip(*parts, strict=True)

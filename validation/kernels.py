@@ -1,0 +1,157 @@
+"""Write ``docs/kernels.md``: errors of kernel sub-models on rows left out, by GPU, kind, direction and precision.
+
+    python -m validation.kernels --data DIR [--out FILE]
+
+``DIR`` holds the tables that ``python -m validation.convert_kernels --help`` names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from planner.errors import PlannerError
+from planner.formats.documents import write_file
+from validation.convert_kernels import board_samples, read_tables
+from validation.kernel_boards import BOARDS
+from validation.kernel_rows import DEEPBENCH, NEUSIGHT, VIDUR, Table
+from validation.kernel_scores import (
+    ELEMENT_WISE,
+    Key,
+    Score,
+    batch_scores,
+    measured_samples,
+    new_shapes,
+    sibling_scores,
+)
+
+__all__ = ["main", "report"]
+
+OUT = Path(__file__).parent.parent / "docs" / "kernels.md"
+OTHER_BATCH, SIBLING = 0.05, 0.04
+SIBLINGS = {
+    "titan-x-maxwell": "m40", "titan-xp": "gtx-1080ti", "titan-x-pascal": "gtx-1080ti", "vega-fe": "mi25",
+    "a100-pcie-80gb": "a100-pcie-40gb",
+}  # fmt: skip
+"""GPU -> one of the same generation."""
+GENERATIONS = {"p100-pcie-16gb": "gtx-1080ti", "v100-sxm2-16gb": "p100-pcie-16gb", "t4": "v100-sxm2-16gb"}
+"""GPU -> one of another generation, to show how far a ratio goes; in fp32, as P100 has no tensor cores."""
+TITLE = """# Kernel sub-models on rows left out
+
+Written by `python -m validation.kernels --data DIR` from published kernel times; `python -m validation.convert_kernels
+--help` says where they are from. Errors are |predicted / measured - 1| in percent. Only rows measured on the GPU itself
+count: a calibration may also hold rows of another that stands in, and says so.
+"""
+NEW = """## Shapes never measured
+
+Left out together: an application of convolutions (six); a layer of products, at all its batches; all tensors of as many
+rows, for element-wise kernels; all of one row length, for layer normalisation and softmax. The terms are those that the
+calibrations hold, chosen by the same errors. Element-wise kernels count from 90 us, below which launching is what is
+timed.
+"""
+BATCH = """## Measured shapes at another batch
+
+Each batch that has a smaller and a larger one of the same shape is predicted by the line between these two: images of a
+convolution, columns of a product, products of a batch.
+"""
+RATIO = """## Measured shapes on a sibling GPU
+
+The other GPU's time of the very call, times the median ratio of the two in all other groups. The last rows cross a
+generation, where no target holds.
+"""
+MISSING = """## What the tables do not hold
+
+- Convolutions of P4, A40, A100, L4 and H100: NeuSight timed 3 x 3 forward convolutions on P4 and A100-80GB, of random
+  odd channel counts, 1.4 to 3.7 times too slow for real layers; they are not used, nor mixed with DeepBench's.
+- Element-wise kernels, layer normalisation and softmax of H100, A40 and the GPUs of DeepBench alone; any backward pass
+  of them; dropout, embedding and fused attention of any GPU.
+- Products in TF32; products in fp16 of L4 and P4; batches of products in fp16 or bf16 of any GPU.
+- Any kernel of H100-PCIe, MI250X, K80, P40, H200 and B200.
+- PipeDream's layer times of a V100 that it does not name: a forward pass of 2 MB takes 0.3 ms, of which the host has
+  most; they are not used.
+"""
+
+
+def target(key: Key) -> float:
+    """Return the mean error aimed at for shapes never measured."""
+    if key.kind in ELEMENT_WISE:
+        return 0.005
+    if key.kind in ("layer_norm", "softmax"):
+        return 0.08
+    if key.kind == "convolution":
+        return 0.20 if key.precision == "fp32" else 0.31
+    return 0.10
+
+
+def report(tables: dict[str, Table]) -> str:
+    """Return the page."""
+    samples = measured_samples(tables)
+    new = list(new_shapes(samples))
+    parts = [
+        TITLE, *_sources(), NEW, _table(new, [target(score.key) for score in new], ""),
+        BATCH, _constant(batch_scores(samples), OTHER_BATCH, ""),
+        RATIO, _constant(sibling_scores(samples, SIBLINGS), SIBLING, "from"),
+        _constant((s for s in sibling_scores(samples, GENERATIONS) if s.key.precision == "fp32"), None, "from"),
+        "## Rows rejected\n", "\n".join(_rejected(tables)) + "\n", MISSING,
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+def _sources() -> Iterator[str]:
+    yield "\n".join(f"- {source}" for source in (DEEPBENCH, NEUSIGHT, VIDUR)) + "\n"
+
+
+def _constant(scores: Iterable[Score], aim: float | None, other: str) -> str:
+    found = list(scores)
+    return _table(found, [aim] * len(found), other)
+
+
+def _table(scores: Sequence[Score], targets: Sequence[float | None], other: str) -> str:
+    head = ["GPU", *([other] if other else []), "kind", "direction", "precision", "rows"]
+    head += ["mean", "median", "90 %", "worst", "target", "met"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for score, aim in zip(scores, targets, strict=True):
+        key = score.key
+        cells = [key.gpu, *([key.other] if other else []), key.kind, key.direction or "any", key.precision]
+        cells += [str(score.rows), *(_percent(value) for value in (score.mean, score.median, score.p90, score.worst))]
+        cells += ["", ""] if aim is None else [_percent(aim), "yes" if score.mean <= aim else "no"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f}" if value < 0.0095 else f"{100 * value:.1f}"
+
+
+def _rejected(tables: dict[str, Table]) -> Iterator[str]:
+    for board in BOARDS:
+        _, lines = board_samples(board, tables)
+        if lines:
+            convolutions = sum(line.startswith("deepbench_conv") for line in lines)
+            products = len(lines) - convolutions
+            off = f"off the usual ratio to {board.siblings[0]}"
+            yield f"- {board.name}: {convolutions} convolutions, {products} products {off}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the page; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m validation.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, type=Path, help="folder with the tables")
+    parser.add_argument("--out", type=Path, default=OUT, help="file to write (default: docs/kernels.md)")
+    given = parser.parse_args(arguments)
+    try:
+        page = report(read_tables(given.data))
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        write_file(given.out, page, force=True)
+    except PlannerError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
