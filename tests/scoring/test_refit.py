@@ -155,11 +155,15 @@ def test_only_measured_synchronous_steps_that_can_be_priced_are_learnt_from() ->
     assert [one.row.predicted is None for one in answers] == [False] * 3 + [True] * 2 + [False] * 3
 
 
-def test_tiny_values_break_no_fit() -> None:
+@pytest.mark.parametrize("absurd", [5e-324, 1e-300, 1.7e308])
+def test_absurd_values_break_no_fit(absurd: float) -> None:
+    """Neither one of them nor a table that holds nothing else."""
     problem = problem_of("alexnet", "first")
     runs = runs_of(problem, "alexnet", "a", 1.0)
-    found = fit_runs([Asked(problem, [replace(runs[0], value=5e-324), *runs[1:]])])
-    assert all(np.isfinite(value) for value in found.coefficients({"kernels": "measured"}).values())
+    wrong = [replace(run, value=absurd) for run in runs]
+    for some in ([wrong[0], *runs[1:]], wrong * 6):
+        found = fit_runs([Asked(problem, some)]).coefficients({"kernels": "measured"})
+        assert all(np.isfinite(value) for value in found.values())
 
 
 def test_precisions_are_learnt_from_apart() -> None:
