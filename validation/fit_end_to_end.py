@@ -1,9 +1,9 @@
-"""Make calibrations/*-end-to-end.json: what frameworks add to kernels, fitted to all measured runs of this folder.
+"""Make calibrations/*-steps.json: what frameworks add to kernels, fitted to all measured runs of this folder.
 
-One file for every accelerator that runs show, ``any-end-to-end`` with what they share, for all others, and
-``CLUSTER-links`` for every cluster that runs on several GPUs show. The held-out error of an entry is that of the runs of
-its framework, accelerator and precision, each predicted by a fit without its network; of a pooled entry that of runs
-predicted by a fit without their accelerator.
+One file for every accelerator that runs show, ``any-steps`` with what they share, for all others, and
+``CLUSTER-links`` for every cluster that runs on several GPUs show. The held-out error of an entry is that of the runs
+of its framework, accelerator and precision, each predicted by a fit without its network; of a pooled entry that of
+runs predicted by a fit without their accelerator.
 
     python -m validation.fit_end_to_end [FOLDER]
 """
@@ -113,7 +113,7 @@ def _links(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Calibration]:
 def _calibration(accelerator: str, entries: Sequence[Entry]) -> Calibration:
     sources = tuple(sorted({name for entry in entries for name in entry.source.split(", ")}))
     return Calibration(
-        f"{accelerator}-end-to-end",
+        f"{accelerator}-steps",
         accelerator,
         tuple(entries),
         origin="published",
