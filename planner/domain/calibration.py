@@ -27,6 +27,7 @@ from planner.errors import ParameterError
 
 __all__ = [
     "ANY_ACCELERATOR",
+    "END_TO_END",
     "INTERVAL_LEVEL",
     "ORIGINS",
     "OUTSIDE",
@@ -42,6 +43,8 @@ __all__ = [
 SCOPES = ("kernels", "overheads", "collectives", "storage", "host")
 ANY_ACCELERATOR = "any"
 """Accelerator of calibrations whose overheads were pooled over GPUs: they serve those that have none of their own."""
+END_TO_END = "end-to-end"
+"""Estimator of overheads and links that were fitted to whole steps of measured runs."""
 ORIGINS = ("measured", "published", "specified", "reconstructed", "assumed")
 SettingValue = float | str | tuple[float, ...]
 OUTSIDE = "_outside"

@@ -21,12 +21,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A predicted value with its central 90 % interval (both ends, or neither) and what the interval rests on."""
+    """A predicted value with its central 90 % interval (both ends, or neither) and what the interval rests on.
+
+    ``deviation`` is the standard deviation of the value's logarithm before conformal scores come in; None: not known.
+    """
 
     value: float
     low: float | None = None
     high: float | None = None
     interval_basis: str = "none"  # none | assumed | covariance | conformal
+    deviation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,8 @@ class ScoredRow:
         The term that takes most.
     kind : str
         Kind of prediction, with a score of its own; see :data:`planner.domain.calibration.PREDICTION_KINDS`.
+    deviation : float or None
+        Standard deviation of log(predicted) that the prediction states of itself, whatever its interval is.
     """
 
     id: str
@@ -187,6 +189,7 @@ class ScoredRow:
     group: str = ""
     bottleneck: str | None = None
     kind: str = ""
+    deviation: float | None = None
 
     @property
     def error(self) -> float | None:

@@ -24,14 +24,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from planner.domain.arrays import FloatArray
-from planner.domain.validation import ConformalScore
+from planner.domain.calibration import INTERVAL_LEVEL, SCORE_UNITS, ConformalScore
 from planner.errors import ParameterError
 from planner.scoring.groups import numbered
 
 __all__ = ["conformal_score", "conformal_scores", "interval_ends", "log_scores", "scores_of"]
 
 LEAST_GROUPS = 10
-UNITS = ("group", "maximum")
 ROUNDING = 1e-9
 """Of sums of weights that reach the level exactly."""
 
@@ -54,7 +53,7 @@ def log_scores(predicted: FloatArray, measured: FloatArray, spread: FloatArray |
 
 
 def conformal_score(
-    scores: FloatArray, groups: Sequence[str], unit: str = "group", level: float = 0.9
+    scores: FloatArray, groups: Sequence[str], unit: str = "group", level: float = INTERVAL_LEVEL
 ) -> ConformalScore:
     """Return the score q of the module's formula, or the reason why there are too few groups for one.
 
@@ -70,8 +69,8 @@ def conformal_score(
     ParameterError
         Unknown unit, or a level outside its range.
     """
-    if unit not in UNITS:
-        raise ParameterError("unit", "one of " + ", ".join(UNITS), unit)
+    if unit not in SCORE_UNITS:
+        raise ParameterError("unit", "one of " + ", ".join(SCORE_UNITS), unit)
     if not 0 < level < 1:
         raise ParameterError("level", "above 0 and below 1", level)
     use = ~np.isnan(scores)
@@ -92,7 +91,11 @@ def conformal_score(
 
 
 def conformal_scores(
-    quantities: Sequence[str], scores: FloatArray, groups: Sequence[str], unit: str = "group", level: float = 0.9
+    quantities: Sequence[str],
+    scores: FloatArray,
+    groups: Sequence[str],
+    unit: str = "group",
+    level: float = INTERVAL_LEVEL,
 ) -> dict[str, ConformalScore]:
     """Return one score for every quantity (a Mondrian partition), by name; each from its own rows alone."""
     quantity, group = np.asarray(quantities, dtype=np.str_), np.asarray(groups, dtype=np.str_)

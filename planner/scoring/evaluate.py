@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -255,6 +255,7 @@ def _answer(
         in_sample=seen.has(run, prediction),
         bottleneck=prediction.bottleneck,
     )
+    row = replace(row, kind=prediction.kind, deviation=value.deviation)
     return Answer(row, shares.get(_thread(run), NO_SHARES))
 
 

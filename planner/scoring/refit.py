@@ -17,6 +17,7 @@ from planner.fitting.end_to_end import EndToEnd, fit_end_to_end
 from planner.fitting.observed import Observed, is_fitted, without_end_to_end
 from planner.scoring.evaluate import Answer, answers_of, sort_runs
 from planner.scoring.hold_out import HOLD_OUTS, splits
+from planner.scoring.intervals import rescaled
 
 __all__ = ["Asked", "fit_runs", "held_out_answers", "property_of"]
 
@@ -107,6 +108,8 @@ def held_out_answers(
 ) -> list[list[Answer]]:
     """Return the answers to the runs of each problem, predicted by a fit to the runs of all other groups.
 
+    Intervals are by the conformal scores of the other groups; see :func:`planner.scoring.intervals.rescaled`.
+
     Parameters
     ----------
     asked : sequence of Asked
@@ -122,7 +125,7 @@ def held_out_answers(
         fitted = fit_runs([one for one, fits in zip(asked, fold.fit.tolist(), strict=True) if fits])
         for at in np.flatnonzero(fold.test).tolist():
             found[at] = _answers(asked[at], fitted)
-    return [found[at] for at in range(len(asked))]
+    return rescaled([found[at] for at in range(len(asked))], [_group(one, axis) for one in asked])
 
 
 def _answers(asked: Asked, fitted: EndToEnd) -> list[Answer]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from planner.domain.arrays import IntArray
-from planner.domain.calibration import ORIGINS
+from planner.domain.calibration import ORIGINS, Calibration
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MemoryBytes
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
@@ -85,7 +85,7 @@ def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
     spread = step_gradient(pricer, one, times, case.stages).spread()
     terms, used = _threads({"step": _step_rows(case, times)})
     kind = kind_of(one, terms, on_specified=pricer.sources.is_specified(one.precision))
-    score = score_of(kind, (*pricer.sources.for_accelerator, *pricer.sources.pooled))
+    score = score_of(kind, _scored(pricer))
     iteration = quantity(float(times.iteration_s[0]), spread, score)
     steps = _epoch_steps(pricer, mini_batch)
     inside = None if case.window is None else float(case.window("sync")[0] <= mini_batch <= case.window("sync")[1])
@@ -114,6 +114,13 @@ def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
         ),
         kind=kind,
     )
+
+
+def _scored(pricer: Pricer) -> tuple[Calibration, ...]:
+    """Return the calibrations whose conformal scores hold, in order: pooled overheads go with pooled scores."""
+    groups = (pricer.sources.for_accelerator, pricer.sources.pooled)
+    first, second = reversed(groups) if pricer.compute.overheads.pooled else groups
+    return (*first, *second)
 
 
 def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Prediction:

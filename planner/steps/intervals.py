@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.costs.terms import Work, evaluate, features_of, term_named
 from planner.domain.arrays import FloatArray
-from planner.domain.calibration import OUTSIDE, Calibration, ConformalScore, Entry
+from planner.domain.calibration import END_TO_END, OUTSIDE, Calibration, ConformalScore, Entry
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import Quantity, Term
 
@@ -80,11 +80,12 @@ def has_scatter(entry: Entry) -> bool:
 def stated_deviation(entry: Entry) -> tuple[str, float] | None:
     """Return the group and relative standard deviation of an entry, or None where those of its fit are known.
 
-    The errors of a reconstruction are those on the results that it was made from, and do not count.
+    The errors of a reconstruction are those on the results that it was made from, and do not count. Those of overheads
+    fitted to whole steps are in the conformal scores, which were calibrated with the stated deviation.
     """
     if entry.origin == "reconstructed":
         return "reconstructed", RECONSTRUCTED_DEVIATION
-    if entry.covariance is not None or has_scatter(entry):
+    if entry.estimator != END_TO_END and (entry.covariance is not None or has_scatter(entry)):
         return None
     if entry.scope == "overheads" and entry.origin == "assumed":
         return "overheads", ASSUMED_OVERHEADS_DEVIATION
@@ -189,14 +190,15 @@ def quantity(value: float, spread: Spread | None, score: ConformalScore | None =
     if spread is None or value <= 0:
         return Quantity(value)
     calibrated = None if score is None else score.score
-    deviations = NORMAL_90 if calibrated is None else calibrated
-    reach = math.exp(min(deviations * math.sqrt(spread.variance_s2) / value, math.log(LARGEST_REACH)))
+    deviation = math.sqrt(spread.variance_s2) / value
+    reach = math.exp(min((NORMAL_90 if calibrated is None else calibrated) * deviation, math.log(LARGEST_REACH)))
     stated = "assumed" if spread.stated_s > LARGEST_STATED_SHARE * value else "covariance"
-    return Quantity(value, value / reach, value * reach, stated if calibrated is None else "conformal")
+    basis = stated if calibrated is None else "conformal"
+    return Quantity(value, value / reach, value * reach, basis, deviation)
 
 
 def reciprocal(period: Quantity, amount: float) -> Quantity:
     """Return the rate amount / period, with the interval of the period where it has one."""
     if not period.low or not period.high:
         return Quantity(amount / period.value)
-    return Quantity(amount / period.value, amount / period.high, amount / period.low, period.interval_basis)
+    return replace(period, value=amount / period.value, low=amount / period.high, high=amount / period.low)
