@@ -212,7 +212,8 @@ def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
     device = cluster.node.accelerator.name
     of_device = [path for path, keys in peeks.items() if keys.get("accelerator") == device and path not in of_cluster]
     is_gpu = cluster.node.accelerator.kind == "gpu"
-    of_any = [path for path, keys in peeks.items() if keys.get("accelerator") == ANY_ACCELERATOR] if is_gpu else []
+    pooled = {"accelerator": ANY_ACCELERATOR, "cluster": None}
+    of_any = [path for path, keys in peeks.items() if is_gpu and {name: keys.get(name) for name in pooled} == pooled]
     return tuple(read_calibration(path) for path in (*of_cluster, *of_device, *of_any))
 
 

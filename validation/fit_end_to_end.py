@@ -3,7 +3,7 @@
 One file for every accelerator that runs show, ``any-steps`` with what they share, for all others, and
 ``CLUSTER-links`` for every cluster that runs on several GPUs show. The held-out error of an entry is that of the runs
 of its framework, accelerator and precision, each predicted by a fit without its network; of a pooled entry that of
-runs predicted by a fit without their accelerator.
+runs predicted by a fit without their accelerator. So it is with the conformal scores of intervals.
 
     python -m validation.fit_end_to_end [FOLDER]
 """
@@ -19,12 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from planner.cli.runs import table_of
-from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry
+from planner.domain.calibration import ANY_ACCELERATOR, Calibration, ConformalScore, Entry
 from planner.fitting.end_to_end import HALF, EndToEnd, Observed, properties_of
 from planner.formats.calibration import write_calibration
 from planner.formats.documents import write_file
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer
+from planner.scoring.intervals import scores
 from planner.scoring.refit import Asked, fit_runs, held_out_answers
 
 FOLDER = Path(__file__).resolve().parent
@@ -83,7 +84,15 @@ def calibrations(fitted: EndToEnd, rows: Sequence[Rows]) -> list[Calibration]:
         for kernels in sorted({cell[3] for cell in cells})
         for entry in _pooled(fitted, framework, kernels, rows)
     ]
-    return [*found, _calibration(ANY_ACCELERATOR, pooled), *_links(fitted, rows)]
+    seen = scores([one for some in rows for one in some.by_network])
+    unseen = scores([one for some in rows for one in some.by_gpu])
+    own = [replace(one, conformal=_few_scores(seen)) for one in found]
+    shared = replace(_calibration(ANY_ACCELERATOR, pooled), conformal=_few_scores(unseen))
+    return [*own, shared, *_links(fitted, rows)]
+
+
+def _few_scores(found: Mapping[str, ConformalScore]) -> dict[str, ConformalScore]:
+    return {name: one if one.score is None else replace(one, score=_few(one.score)) for name, one in found.items()}
 
 
 def _links(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Calibration]:
@@ -104,10 +113,8 @@ def _links(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Calibration]:
                 if entry.scope == "collectives"
             )
             entry = replace(entry, coefficients=_rounded(entry.coefficients), samples=samples)
-            name = most.problem.cluster.node.accelerator.name
-            yield Calibration(
-                f"{cluster}-links", name, (entry,), cluster=cluster, origin="published", source=entry.source
-            )
+            name = f"{cluster}-links"
+            yield Calibration(name, ANY_ACCELERATOR, (entry,), cluster=cluster, origin="published", source=entry.source)
 
 
 def _calibration(accelerator: str, entries: Sequence[Entry]) -> Calibration:

@@ -17,7 +17,7 @@ import numpy as np
 from planner.costs.collectives import all_reduce_s
 from planner.costs.specified import specified_collective
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.calibration import Calibration, Entry
+from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
 from planner.steps.messages import groups_of
@@ -40,7 +40,7 @@ __all__ = [
     "without_end_to_end",
 ]
 
-ESTIMATOR = "end-to-end"
+ESTIMATOR = END_TO_END
 HALF = frozenset({"fp16", "bf16"})
 """Precisions that share their effects."""
 

@@ -103,8 +103,6 @@ class Alone:
     async_bytes: FloatArray
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class ComputeTable:
     """Times of c compute cases of one precision, in ascending order of sub-batch.
