@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from planner.domain.calibration import Calibration, Entry
+from planner.domain.calibration import Calibration, ConformalScore, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.configuration import LARGEST_MINI_BATCH, Configuration, Configurations, Settings
 from planner.domain.dataset import Dataset
@@ -149,3 +149,8 @@ def test_precisions() -> None:
     assert PRECISIONS["fp16"].master_bytes == 4
     with pytest.raises(UnknownNameError, match="did you mean 'bf16'"):
         precision_named("bf61")
+
+
+def test_scores_are_of_known_kinds_of_predictions() -> None:
+    with pytest.raises(ParameterError, match=r"^conformal must be of kinds one_gpu_measured, .*, got 'two_gpus'"):
+        Calibration("c", "any", (), conformal={"two_gpus": ConformalScore(1.0, "group", 0.9, 10, 10)})

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import Calibration, ConformalScore
 from planner.errors import InputFileError, ParameterError
 from planner.formats.calibration import CALIBRATION, LARGEST_COVARIANCE, read_calibration, write_calibration
 
@@ -79,5 +79,54 @@ def test_mistakes_name_the_entry(
 ) -> None:
     document = json.loads(write_calibration(calibration))
     change(document)
+    with pytest.raises(InputFileError, match=sentence):
+        CALIBRATION.build(document, "x.json")
+
+
+def scored(calibration: Calibration, **changes: Any) -> Calibration:
+    values: dict[str, Any] = {"score": 1.25, "unit": "group", "level": 0.9, "groups": 21, "rows": 300}
+    inside = ConformalScore(**values | changes)
+    outside = replace(inside, score=2.5, unit="maximum")
+    few = ConformalScore(None, "group", 0.9, 3, 5, "groups of measured runs must be at least 10")
+    found = {"one_gpu_specified": inside, "one_gpu_specified_outside": outside, "one_gpu_measured": few}
+    return replace(calibration, conformal=found)
+
+
+def test_conformal_scores_come_back_as_they_were(calibration: Calibration) -> None:
+    written = scored(calibration)
+    assert CALIBRATION.parse(write_calibration(written), "x") == written
+
+
+def test_a_calibration_without_scores_is_written_as_before_there_were_any(calibration: Calibration) -> None:
+    assert "conformal" not in json.loads(write_calibration(calibration))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda d: d["one_gpu_specified"].update(score=-1),
+            r"conformal.one_gpu_specified.score: value must be a number of at le",
+        ),
+        (
+            lambda d: d["one_gpu_specified"].update(unit="row"),
+            r"conformal.one_gpu_specified.unit: value must be one of group, m",
+        ),
+        (
+            lambda d: d["one_gpu_specified"].update(level=0.5),
+            "level of one_gpu_specified must be 0.9, as of all intervals",
+        ),
+        (
+            lambda d: d["one_gpu_specified"].update(score=3.0),
+            "score of one_gpu_specified_outside must be at least the 3 of what",
+        ),
+        (lambda d: d.update(many_gpus=d["one_gpu_specified"]), "conformal.many_gpus: key must be a known one"),
+    ],
+)
+def test_mistakes_of_scores_name_the_kind(
+    calibration: Calibration, change: Callable[[dict[str, Any]], object], sentence: str
+) -> None:
+    document = json.loads(write_calibration(scored(calibration)))
+    change(document["conformal"])
     with pytest.raises(InputFileError, match=sentence):
         CALIBRATION.build(document, "x.json")

@@ -162,3 +162,23 @@ def test_several_answers_are_told_apart(
     assert any(line.startswith("sprint-15 none 8 nodes x 8 GPUs") and line.endswith("1779 s") for line in lines)
     assert "sprint-15 edr no plan fits - -" in lines
     assert "samples/s" in " ".join(lines)
+
+
+BASES = [
+    ("assumed", "one_gpu_measured_outside", "intervals 90 %, in part by stated assumptions"),
+    ("covariance", "one_gpu_measured", "intervals 90 %, by the errors of the fits"),
+    ("conformal", "one_gpu_measured", "intervals 90 %, scaled by what predictions of measured runs missed (conformal)"),
+    ("conformal", "one_gpu_measured_outside", "missed (conformal); wider, as outside of what was seen"),
+]
+
+
+def test_what_an_interval_rests_on_is_said(
+    prediction: Prediction, subject: Subject, request_values: Values, printed: Printed
+) -> None:
+    for basis, kind, words in BASES:
+        known = replace(prediction, iteration_s=Quantity(0.7, 0.6, 0.8, basis), kind=kind)
+        text = " ".join(printed(prediction_view(known, subject, request_values, [])).split())
+        assert words in text
+        assert ("wider" in text) == ("wider" in words)
+    unknown = replace(prediction, iteration_s=Quantity(0.7), kind="one_gpu_measured")
+    assert "intervals 90 %" not in " ".join(printed(prediction_view(unknown, subject, request_values, [])).split())

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import Calibration, ConformalScore
 from planner.domain.cluster import Cluster
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Layer, Network
@@ -70,3 +70,18 @@ def test_a_calibration_shows_formula_coefficients_errors_ranges_and_origin(
     assert "grid (1, 2, 3, 4, ...)" in words
     listing = printed(show.calibrations_view([calibration]))
     assert "tsubame-kfc  tsubame-kfc  reconstructed        1        5%" in listing
+
+
+def test_a_calibration_shows_its_conformal_scores(calibration: Calibration, printed: Printed) -> None:
+    plain = printed(show.calibration_view(calibration, {}))
+    assert "onformal" not in plain
+    outside = ConformalScore(2.98, "maximum", 0.9, 21, 1038)
+    few = ConformalScore(None, "group", 0.9, 3, 5, "groups must be at least 10, got 3")
+    known = replace(calibration, conformal={"one_gpu_specified_outside": outside, "one_gpu_measured": few})
+    text = printed(show.calibration_view(known, {}))
+    words = " ".join(text.split())
+    assert "Conformal scores: standard deviations to either end of an interval" in words
+    assert "one gpu specified outside 2.98 90% groups, every run 21 1,038" in words
+    assert "one gpu measured - 90% runs of a group 3 5" in words
+    assert "- groups must be at least 10, got 3" in words
+    assert max(map(len, text.splitlines())) <= 80
