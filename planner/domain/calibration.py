@@ -50,10 +50,12 @@ SettingValue = float | str | tuple[float, ...]
 OUTSIDE = "_outside"
 """Suffix of the kind of a prediction that extrapolates."""
 PREDICTION_KINDS = tuple(
-    kind + where for kind in ("one_gpu_measured", "one_gpu_specified", "several_gpus") for where in ("", OUTSIDE)
+    kind + where
+    for kind in ("one_gpu_measured", "one_gpu_specified", "one_node", "several_nodes")
+    for where in ("", OUTSIDE)
 )
-"""Kinds of predictions of synchronous steps: on one GPU, its matrix kernels measured or from the specification, and on
-several. Each has scores of its own, as each misses by other amounts."""
+"""Kinds of predictions of synchronous steps: on one GPU, its matrix kernels measured or from the specification, on
+several GPUs of one node, and on several nodes. Each has scores of its own, as each misses by other amounts."""
 SCORE_UNITS = ("group", "maximum")
 INTERVAL_LEVEL = 0.9
 """Share that intervals are to cover."""

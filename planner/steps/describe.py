@@ -11,14 +11,14 @@ from planner.domain.arrays import IntArray
 from planner.domain.calibration import ORIGINS, Calibration
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MemoryBytes
-from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
+from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
 from planner.steps.asynchronous import Asynchrony
 from planner.steps.gradients import gpu_gradient, step_gradient, update_gradient
 from planner.steps.intervals import kind_of, quantity, reciprocal, score_of
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes, asynchrony_of, row_of
 from planner.steps.sources import Source
-from planner.steps.stages import Stage, stages_of
-from planner.steps.warnings import empty_updates, warnings_of, window_missed
+from planner.steps.stages import Stage, looked_up_share, stages_of
+from planner.steps.warnings import empty_updates, own_layers, warnings_of, window_missed
 
 __all__ = ["described"]
 
@@ -85,7 +85,7 @@ def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
     spread = step_gradient(pricer, one, times, case.stages).spread()
     terms, used = _threads({"step": _step_rows(case, times)})
     kind = kind_of(one, terms, on_specified=pricer.sources.is_specified(one.precision))
-    score = score_of(kind, _scored(pricer))
+    score = score_of(kind, _scored(pricer, one))
     iteration = quantity(float(times.iteration_s[0]), spread, score)
     steps = _epoch_steps(pricer, mini_batch)
     inside = None if case.window is None else float(case.window("sync")[0] <= mini_batch <= case.window("sync")[1])
@@ -104,23 +104,30 @@ def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
         memory_bytes=case.memory_bytes,
         terms=terms,
         bottleneck=_bottleneck(terms, "step"),
-        warnings=warnings_of(
-            pricer.sources,
-            one,
-            terms,
-            used,
-            (float(times.memory_bytes[0]), mini_batch),
-            interval_basis=iteration.interval_basis,
+        warnings=(
+            *warnings_of(
+                pricer.sources,
+                one,
+                terms,
+                used,
+                (float(times.memory_bytes[0]), mini_batch),
+                interval_basis=iteration.interval_basis,
+            ),
+            *_own_layers(case),
         ),
         kind=kind,
     )
 
 
-def _scored(pricer: Pricer) -> tuple[Calibration, ...]:
-    """Return the calibrations whose conformal scores hold, in order: pooled overheads go with pooled scores."""
-    groups = (pricer.sources.for_accelerator, pricer.sources.pooled)
-    first, second = reversed(groups) if pricer.compute.overheads.pooled else groups
-    return (*first, *second)
+def _scored(pricer: Pricer, one: Configuration) -> tuple[Calibration, ...]:
+    """Return the calibrations whose conformal scores hold, in order.
+
+    Scores of an accelerator are those of runs whose accelerator and cluster took part in the fit. Where overheads are
+    pooled, or messages go over links that no run showed, those come first that were found without.
+    """
+    own, pooled = pricer.sources.for_accelerator, pricer.sources.pooled
+    unseen_links = one.gpus > 1 and pricer.messages.source.origin == "specified"
+    return (*pooled, *own) if pricer.compute.overheads.pooled or unseen_links else (*own, *pooled)
 
 
 def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Prediction:
@@ -150,10 +157,16 @@ def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Pre
         bottleneck=_bottleneck(terms, "gpu"),
         warnings=(
             *warnings_of(pricer.sources, one, terms, used, (float(times.memory_bytes[0]), mini_batch.mean)),
+            *_own_layers(case),
             *empty_updates(float(statistics.empty_probability[0]), mini_batch.mean),
             *(() if case.window is None else window_missed(mini_batch, case.window("async"))),
         ),
     )
+
+
+def _own_layers(case: _Case) -> tuple[PlanWarning, ...]:
+    share = looked_up_share(case.stages, case.one.accumulation_steps)
+    return own_layers(share, case.pricer.sources.problem.network.name)
 
 
 def _mini_batch(statistics: Asynchrony, window: Window | None) -> MiniBatch:

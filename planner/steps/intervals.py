@@ -172,7 +172,7 @@ def kind_of(one: Configuration, terms: Iterable[Term], *, on_specified: bool) ->
         return ""
     where = OUTSIDE if any(term.extrapolated for term in terms) else ""
     if one.gpus > 1:
-        return "several_gpus" + where
+        return ("several_nodes" if one.nodes > 1 else "one_node") + where
     return ("one_gpu_specified" if on_specified else "one_gpu_measured") + where
 
 

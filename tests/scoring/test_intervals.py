@@ -17,7 +17,7 @@ from planner.scoring.evaluate import Answer
 from planner.scoring.intervals import rescaled, scores
 from planner.steps.intervals import NORMAL_90
 
-KINDS = ("one_gpu_measured", "several_gpus")
+KINDS = ("one_gpu_measured", "several_nodes")
 
 
 def row(network: str = "a", measured: float | None = 1.0, **changes: Any) -> ScoredRow:
@@ -26,7 +26,7 @@ def row(network: str = "a", measured: float | None = 1.0, **changes: Any) -> Sco
     plain = ScoredRow(
         id="", line=1, metric="iteration_s", predicted=1.0, low=1 / stated, high=stated, measured=measured,
         status_predicted="ok", status_measured="ok", in_sample=False, refused_reason=None, network=network, gpu="g",
-        kind="several_gpus", deviation=0.1,
+        kind="several_nodes", deviation=0.1,
     )  # fmt: skip
     return replace(plain, **changes)
 
@@ -45,7 +45,7 @@ def noisy(rng: np.random.Generator, networks: int, scale: float = 1.0) -> list[l
         z = offset + rng.normal(0, 0.2, size)
         deviation = rng.uniform(0.05, 0.15, size)
         measured = np.exp(scale * z * deviation)
-        kinds = rng.choice(["several_gpus", "several_gpus" + OUTSIDE], size)
+        kinds = rng.choice(["several_nodes", "several_nodes" + OUTSIDE], size)
         columns = zip(measured.tolist(), deviation.tolist(), kinds.tolist(), strict=True)
         found.append([Answer(row(f"n{at}", v, deviation=s, kind=kind)) for v, s, kind in columns])
     return found
@@ -114,7 +114,7 @@ def test_larger_residuals_widen_and_outside_is_never_narrower() -> None:
         for kind, one in small.items():
             assert one.score is not None
             assert large[kind].score == pytest.approx(3 * one.score)
-        inside, outside = (small["several_gpus" + where].score for where in ("", OUTSIDE))
+        inside, outside = (small["several_nodes" + where].score for where in ("", OUTSIDE))
         assert (outside or 0) >= (inside or 0) > 0
         assert Calibration("c", "any", (), conformal=small).conformal == small
 
@@ -124,8 +124,8 @@ def test_each_kind_has_its_own_rows_and_says_where_they_are_too_few() -> None:
     found = scores([Answer(one) for one in rows])
     assert set(found) == {kind + where for kind in KINDS for where in ("", OUTSIDE)} <= set(PREDICTION_KINDS)
     assert found["one_gpu_measured"].score == pytest.approx(1.0)
-    assert (found["several_gpus"].score, found["several_gpus"].groups) == (None, 9)
-    assert "at least 10" in found["several_gpus"].reason
+    assert (found["several_nodes"].score, found["several_nodes"].groups) == (None, 9)
+    assert "at least 10" in found["several_nodes"].reason
     assert {found[kind].unit for kind in KINDS} == {"group"}
     assert {found[kind + OUTSIDE].unit for kind in KINDS} == {"maximum"}
 
@@ -133,8 +133,8 @@ def test_each_kind_has_its_own_rows_and_says_where_they_are_too_few() -> None:
 def test_a_network_on_another_gpu_is_another_group_and_its_arguments_are_not() -> None:
     apart = [row("resnet50", 1.1, gpu=f"g{i}") for i in range(10)]
     alike = [row(f"resnet50:input={32 * i}", 1.1) for i in range(1, 11)]
-    assert scores([Answer(one) for one in apart])["several_gpus"].groups == 10
-    assert scores([Answer(one) for one in alike])["several_gpus"].groups == 1
+    assert scores([Answer(one) for one in apart])["several_nodes"].groups == 10
+    assert scores([Answer(one) for one in alike])["several_nodes"].groups == 1
 
 
 @pytest.mark.parametrize(
