@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -11,13 +11,21 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.measure import check_complete, check_device, check_writable, measured
+from planner.cli.measure import (
+    check_complete,
+    check_device,
+    check_measured,
+    check_networks,
+    check_writable,
+    measured,
+)
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import budget
 from planner.cli.streams import note
 from planner.cli.values import Values, from_options
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Node
+from planner.domain.network import Network
 from planner.errors import CoverageError, OutputError, ParameterError, UsageError
 from planner.fitting.calibration import Provenance, fit_calibration
 from planner.formats.calibration import CALIBRATION, write_calibration
@@ -62,17 +70,13 @@ def run(arguments: Mapping[str, Any]) -> None:
 
 
 def _check_supported(values: Values) -> None:
-    if "network" in values:
-        raise ParameterError(
-            "--network",
-            "left out, as measuring the layers of one network is not supported yet",
-            values["network"].value[0],
-        )
     if "device" in values:
         check_device(values["device"].value)
-    for clash in ("device", "budget"):
+    for clash in ("device", "budget", "network"):
         if "samples" in values and clash in values:
-            raise ParameterError(f"--{clash}", "left out beside --samples, which measures nothing", values[clash].value)
+            given = values[clash].value
+            shown = given[0] if clash == "network" else given
+            raise ParameterError(f"--{clash}", "left out beside --samples, which measures nothing", shown)
 
 
 def target_of(values: Values, now: datetime) -> Target:
@@ -132,12 +136,13 @@ def fitted_from_files(folder: Path, name: str) -> Calibration:
 def fitted_here(values: Values, target: Target, date: str) -> Calibration:
     """Return the calibration that measuring this machine gives; an interrupt leaves what was measured, and says so."""
     budget_s = values["budget"].value if "budget" in values else budget("--budget", OPTIONS["budget"].default)
+    networks = networks_of(values)
     try:
-        made = measured(budget_s, target.partial)
+        made = measured(budget_s, target.partial, networks)
         provenance = Provenance(source=f"this machine: {made.accelerator.name}", date=date)
         if DISTURBED in made.samples.circumstances:
             note(made.samples.circumstances[DISTURBED])
-        calibration = _fitted(made, target.name, provenance, budget_s)
+        calibration = _fitted(made, target, provenance, budget_s, networks)
     except KeyboardInterrupt:
         if target.partial.exists():
             note(f"what was measured so far is kept in {target.partial}; the same command goes on from there")
@@ -145,11 +150,24 @@ def fitted_here(values: Values, target: Target, date: str) -> Calibration:
     return calibration
 
 
-def _fitted(made: Measurement, name: str, provenance: Provenance, budget_s: float) -> Calibration:
-    """Return the calibration; refuse one that would serve no bundled network, and name the budget that suffices."""
+def networks_of(values: Values) -> tuple[Network, ...]:
+    """Return the networks whose own layers are to be measured, each once; this machine holds them."""
+    named = dict.fromkeys(values["network"].value) if "network" in values else {}
+    networks = tuple(catalog.find_network(name) for name in named)
+    check_networks(networks)
+    return networks
+
+
+def _fitted(
+    made: Measurement, target: Target, provenance: Provenance, budget_s: float, networks: Sequence[Network]
+) -> Calibration:
+    """Return the calibration; refuse one that would serve no network, and name the budget that suffices."""
+    name = target.name
+    check_measured(made.samples, networks, budget_s)
     try:
         calibration = fit_calibration(made.samples, name, made.accelerator, made.node, provenance, steps=made.steps)
     except CoverageError:
         calibration = Calibration(name, made.accelerator.name, ())
-    check_complete(calibration, budget_s)
+    if not networks:
+        check_complete(calibration, budget_s)
     return calibration

@@ -10,6 +10,7 @@ from planner.costs.collectives import COLLECTIVE_TERMS
 from planner.costs.cpu import CPU_TERMS
 from planner.costs.features import FeatureMap, Settings, Work, column
 from planner.costs.kernels import KERNEL_TERMS
+from planner.costs.measured_calls import MEASURED_CALLS
 from planner.costs.transfers import TRANSFER_TERMS
 from planner.domain.arrays import BoolArray, FloatArray, frozen_map
 from planner.domain.calibration import Entry
@@ -18,7 +19,7 @@ from planner.errors import ParameterError, UnknownNameError
 __all__ = ["TERMS", "FeatureMap", "Settings", "Work", "evaluate", "extrapolates", "features_of", "term_named"]
 
 TERMS: Mapping[str, FeatureMap] = frozen_map(
-    {term.name: term for term in (*KERNEL_TERMS, *CPU_TERMS, *COLLECTIVE_TERMS, *TRANSFER_TERMS)}
+    {term.name: term for term in (*KERNEL_TERMS, *CPU_TERMS, MEASURED_CALLS, *COLLECTIVE_TERMS, *TRANSFER_TERMS)}
 )
 
 RANGE_MARGIN = 0.05

@@ -19,7 +19,7 @@ FLOP of a product counts a multiply-add as 2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.domain.arrays import FloatArray, IntArray, frozen_map
 from planner.errors import ParameterError
@@ -74,6 +74,8 @@ class KernelCalls:
         How often the same call is made; (s, k) where that depends on the sub-batch (one image at a time).
     work : mapping of column to ndarray of int, each broadcasting to (s, k)
         For s sub-batches; a column that does not depend on the sub-batch may have shape (k,) or (1, k).
+    looked_up : mapping of column to ndarray of int
+        Where the calls stand in a table of measured ones, and the sub-batch; empty: they are in none.
     """
 
     kind: str
@@ -81,6 +83,7 @@ class KernelCalls:
     layer: IntArray
     count: IntArray
     work: Mapping[str, IntArray]
+    looked_up: Mapping[str, IntArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in WORK_COLUMNS:
@@ -91,6 +94,7 @@ class KernelCalls:
             rule = "the columns " + ", ".join(WORK_COLUMNS[self.kind])
             raise ParameterError(f"work of {self.kind}", rule, ", ".join(self.work))
         object.__setattr__(self, "work", frozen_map(self.work))
+        object.__setattr__(self, "looked_up", frozen_map(self.looked_up))
 
 
 @dataclass(frozen=True, slots=True)

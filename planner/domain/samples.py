@@ -2,7 +2,8 @@
 
 Column names are those of a samples file, except that ``stride`` and ``padding`` are split in
 ``stride_h``, ``stride_w``, ``pad_h`` and ``pad_w``. ``traffic`` and ``fixed_bytes`` stand for the file's ``passes`` x
-``elements`` and the remainder of its ``bytes``.
+``elements`` and the remainder of its ``bytes``. ``call`` names the call of a network's layer (see
+:class:`planner.domain.calls.LayerCall`), timed at ``sub_batch``; empty: a shape of its own.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from planner.errors import ParameterError
 __all__ = ["NUMBER_COLUMNS", "TEXT_COLUMNS", "Samples"]
 
 TEXT_COLUMNS = (
-    "kind", "direction", "precision", "device", "library", "trans_a", "trans_b", "operation", "source", "group",
+    "kind", "direction", "precision", "device", "library", "trans_a", "trans_b", "operation", "call", "source", "group",
     "notes",
 )  # fmt: skip
 NUMBER_COLUMNS = (
     "m", "n", "k", "batch", "groups", "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride_h", "stride_w", "pad_h",
     "pad_w", "images", "elements", "rows", "traffic", "fixed_bytes", "bytes", "ranks", "nodes", "ranks_per_node",
-    "time_s", "spread_s", "repeats",
+    "sub_batch", "time_s", "spread_s", "repeats",
 )  # fmt: skip
 
 

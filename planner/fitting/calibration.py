@@ -12,6 +12,7 @@ from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.collectives import fit_collectives
 from planner.fitting.kernels import fit_kernels
+from planner.fitting.layer_calls import fit_layer_calls
 from planner.fitting.overheads import fit_overheads
 
 __all__ = ["Provenance", "fit_calibration"]
@@ -69,7 +70,8 @@ def fit_calibration(
     provenance = _completed(provenance, samples.circumstances)
     kernels = fit_kernels(samples, accelerator, estimator=estimator, origin=provenance.origin, source=provenance.source)
     collectives, few = fit_collectives(samples, estimator=estimator, origin=provenance.origin, source=provenance.source)
-    entries = (*kernels.entries, *collectives)
+    own = fit_layer_calls(samples, origin=provenance.origin, source=provenance.source)
+    entries = (*own, *kernels.entries, *collectives)
     if not entries:
         reasons = [*kernels.missing, *few, *(f"row {row + 1}: {reason}" for row, reason in kernels.rejected[:3])]
         raise CoverageError(

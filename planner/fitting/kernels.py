@@ -67,7 +67,8 @@ def fit_kernels(
     Parameters
     ----------
     samples : Samples
-        Rows that name an operation are left to :mod:`planner.fitting.collectives`. Circumstance ``contained`` names
+        Rows that name an operation are left to :mod:`planner.fitting.collectives`, those that name a call to
+        :mod:`planner.fitting.layer_calls`. Circumstance ``contained`` names
         kinds whose time is part of other rows.
     accelerator : Accelerator, optional
         Gives processor count, and for a GPU the peak rates that no predicted time may pass.
@@ -76,7 +77,7 @@ def fit_kernels(
         Stored in every entry; a row's own ``source`` goes before ``source``.
     """
     mask, rejected = usable(samples)
-    kernels = samples.select(mask & (samples.text["operation"] == ""))
+    kernels = samples.select(mask & (samples.text["operation"] == "") & (samples.text["call"] == ""))
     entries, missing = [], []
     for key, rows in _split(kernels):
         least = LEAST_ROWS.get(key[1], LEAST_TRAFFIC_ROWS)

@@ -1,4 +1,6 @@
-"""The measuring loop: designed points in random order within a budget, and a reference kernel that finds bad stretches.
+"""The measuring loop: points within a budget, and a reference kernel that finds bad stretches.
+
+Calls of networks come first, those that matter most before the others; then the designed points in random order.
 
 A busy host can slow a CPU many times over for tens of seconds without any spread in the timings of one point. So a
 reference kernel is timed between short stretches of points; where it is slower than in the run's quiet part, the
@@ -74,6 +76,7 @@ class Measurement:
 def measure_cpu(
     budget_s: float,
     *,
+    first: Sequence[Point] = (),
     resume: Path | None = None,
     progress: Callable[[Progress], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -84,6 +87,8 @@ def measure_cpu(
     ----------
     budget_s : float
         Wall time to spend, loading PyTorch and the measuring of a run that is continued included [s].
+    first : sequence of Point
+        Measured before all points of the generic design, in their order: the calls of networks.
     resume : Path, optional
         File of partial samples: continued where circumstances agree, else set aside; to be deleted by the caller once
         the fit is safe.
@@ -117,7 +122,8 @@ def measure_cpu(
     with one_thread():
         bench = CpuBench()
         for_points = max(budget_s * (1 - STEPS_SHARE) - (time.perf_counter() - start), 0.0)
-        run = _Run(bench, designed_points(), for_points, earlier, resume=resume, progress=progress)
+        points = (*first, *designed_points())
+        run = _Run(bench, points, for_points, earlier, resume=resume, progress=progress)
         samples = run.samples(accelerator.name, circumstances)
         left_s = budget_s - earlier.used_s - (time.perf_counter() - start)
         steps = timed_steps(bench, float(samples.circumstances["reference_s"]), bench.clock() + left_s)
@@ -217,11 +223,17 @@ class _Run:
         return found
 
     def first_pass(self) -> None:
-        """Measure every point that has no timing yet."""
+        """Measure every point that has no timing yet: calls of networks in their order, then the others in any."""
         known = {made.name for made in self.measured}
-        names = [name for name in self.points if name not in known]
-        if names and not (known and self.is_over):
-            self.measure(names)
+        left = [name for name in self.points if name not in known]
+        own = [name for name in left if self.points[name].call]
+        for names in (own, self.shuffled([name for name in left if name not in own])):
+            if names and not (self.measured and self.is_over):
+                self.measure(names)
+
+    def shuffled(self, names: Sequence[str]) -> list[str]:
+        """Return names in random order, the same in every run."""
+        return [names[position] for position in self.random.permutation(len(names))]
 
     def further_passes(self) -> None:
         """Measure what was disturbed again, then the points with the fewest quiet timings, until time is up."""
@@ -230,16 +242,15 @@ class _Run:
             fewest = min(counts.values())
             if fewest >= MOST_PASSES:
                 return
-            self.measure([name for name, count in counts.items() if count == fewest])
+            self.measure(self.shuffled([name for name, count in counts.items() if count == fewest]))
 
     def measure(self, names: Sequence[str]) -> None:
-        """Measure points in random order, in stretches between two reference timings."""
-        order = [names[position] for position in self.random.permutation(len(names))]
+        """Measure points in their order, in stretches between two reference timings."""
         before, stretch, began = self.bench.reference(), [], self.bench.clock()
-        for position, name in enumerate(order):
+        for position, name in enumerate(names):
             stretch.append((name, self.bench.time(self.points[name])))
             over = self.is_over
-            if over or position == len(order) - 1 or self.bench.clock() - began >= STRETCH_S:
+            if over or position == len(names) - 1 or self.bench.clock() - began >= STRETCH_S:
                 after = self.bench.reference()
                 self.note(stretch, max(before, after))
                 before, stretch, began = after, [], self.bench.clock()
@@ -277,6 +288,7 @@ class _Run:
                     "device": device,
                     "library": "pytorch",
                     **point.work,
+                    **({"call": point.call.name, "sub_batch": point.sub_batch} if point.call else {}),
                     "time_s": statistics.median(made.time_s for made in timings),
                     "spread_s": statistics.median(made.spread_s for made in timings),
                     "repeats": sum(made.repeats for made in timings),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
+from planner.probes.layer_kernels import own_call
 from planner.probes.operands import Operands
 from planner.probes.points import Point, convolution_output
 from planner.probes.timing import Call
@@ -28,7 +29,8 @@ _Made = Call | Callable[[], object]
 def timed_call(point: Point, operands: Operands) -> Call:
     """Return the call of a point, ready to be timed."""
     torch = import_torch()
-    made = _CALLS[point.kind](torch, point, operands)
+    is_own = point.call is not None and point.kind != "convolution"
+    made = (own_call if is_own else _CALLS[point.kind])(torch, point, operands)
     return made if isinstance(made, Call) else Call(made)
 
 
@@ -48,15 +50,17 @@ def _convolution(torch: Any, point: Point, operands: Operands) -> _Made:
     outputs = (work["images"], work["out_c"], height, width)
     stride, padding = [work["stride_h"], work["stride_w"]], [work["pad_h"], work["pad_w"]]
     weight = operands.cold(*weights)
+    adds = point.call is None or bool(point.call.layer.attributes["bias"])
     if point.direction == FORWARD:
-        x, bias = operands.warm(*inputs), operands.warm(work["out_c"])
+        x, bias = operands.warm(*inputs), operands.warm(work["out_c"]) if adds else None
         convolution = torch.ops.aten.convolution
         rest = (stride, padding, [1, 1], False, [0, 0], work["groups"])
         return lambda: convolution(x, next(weight), bias, *rest)
     gradient, saved = operands.warm(*outputs), operands.cold(*inputs)
     backward = torch.ops.aten.convolution_backward
-    masks = {BACKWARD_DATA: [True, False, False], BACKWARD_WEIGHT: [False, True, True]}
-    options = ([work["out_c"]], stride, padding, [1, 1], False, [0, 0], work["groups"], masks[point.direction])
+    masks = {BACKWARD_DATA: [True, False, False], BACKWARD_WEIGHT: [False, True, adds]}
+    biases = [work["out_c"]] if adds else None
+    options = (biases, stride, padding, [1, 1], False, [0, 0], work["groups"], masks[point.direction])
     kept = 4 * math.prod(weights) if point.direction == BACKWARD_WEIGHT else 0
     return Call(lambda: backward(gradient, next(saved), next(weight), *options), kept)
 

@@ -17,7 +17,7 @@ from planner.probes.torch_package import import_torch
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["build_module", "gradient_time"]
+__all__ = ["PARTS", "build_module", "gradient_time"]
 
 
 WARM_UP_STEPS = 3
@@ -60,7 +60,7 @@ def build_module(network: Network) -> torch.nn.Module:
 
         def __init__(self) -> None:
             super().__init__()
-            made = [_PARTS[layer.kind](library, layer, input_shapes(layer, shapes)) for layer in network.layers]
+            made = [PARTS[layer.kind](library, layer, input_shapes(layer, shapes)) for layer in network.layers]
             _tie(network, made)
             self.parts = library.nn.ModuleList(part for part in made if isinstance(part, library.nn.Module))
             self._calls: list[Callable[..., Any]] = made
@@ -221,7 +221,7 @@ def _loss(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
     return loss
 
 
-_PARTS: dict[str, Callable[[Any, Layer, tuple[Shape, ...]], Any]] = {
+PARTS: dict[str, Callable[[Any, Layer, tuple[Shape, ...]], Any]] = {
     "convolution": _convolution,
     "pool": _pool,
     "global_pool": _global_pool,

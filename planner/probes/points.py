@@ -33,6 +33,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from planner.domain.arrays import frozen_map
+from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, CONVOLUTION_COLUMNS, FORWARD, UPDATE
 
 __all__ = ["DESIGN", "Point", "convolution_output", "designed_points"]
@@ -70,12 +71,16 @@ class Point:
     work : mapping of work column to int
     geometry : mapping of str to int
         What the call needs beyond its work: shapes of a pooling window, channels of a normalisation.
+    call : LayerCall or None
+        The call of a network's layer that the point is, at ``sub_batch``; None: of the generic design.
     """
 
     kind: str
     direction: str
     work: Mapping[str, int]
     geometry: Mapping[str, int] = field(default_factory=dict)
+    call: LayerCall | None = None
+    sub_batch: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "work", frozen_map(self.work))
@@ -84,6 +89,8 @@ class Point:
     @property
     def name(self) -> str:
         """A name that tells points apart, such as ``gemm forward m=64 n=4 k=512 batch=1``."""
+        if self.call:
+            return f"{self.kind} {self.direction} {self.call.name} at {self.sub_batch}"
         sizes = {**self.work, **self.geometry}
         return " ".join([self.kind, self.direction, *(f"{key}={value}" for key, value in sizes.items())])
 

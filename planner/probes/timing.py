@@ -44,10 +44,13 @@ class Call:
     kept_bytes : int
         Size of a result that outlives the clock, as gradients of parameters do: it is freed between blocks. 0: the
         result is dropped before the next call.
+    calls : int
+        Kernel calls that one run makes: its time is shared among them.
     """
 
     run: Callable[[], object]
     kept_bytes: int = 0
+    calls: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,15 @@ def time_call(call: Call, clock: Callable[[], float] = time.perf_counter, blocks
     call.run()
     once = max(_block(call, 1, clock), 1e-9)
     if once >= LONG_S:
-        return summary([once, *(_block(call, 1, clock) for _ in range(FEW_BLOCKS - 1))])
+        return _shared(summary([once, *(_block(call, 1, clock) for _ in range(FEW_BLOCKS - 1))]), call.calls)
     in_block = max(1, math.ceil(LEAST_BLOCK_S / once))
     if call.kept_bytes:
         in_block = max(1, min(in_block, MOST_KEPT_BYTES // call.kept_bytes))
-    return summary([_block(call, in_block, clock) for _ in range(blocks)], in_block)
+    return _shared(summary([_block(call, in_block, clock) for _ in range(blocks)], in_block), call.calls)
+
+
+def _shared(timing: Timing, calls: int) -> Timing:
+    return Timing(timing.time_s / calls, timing.spread_s / calls, timing.repeats)
 
 
 def summary(times_s: list[float], calls_each: int = 1) -> Timing:
@@ -97,6 +104,7 @@ def summary(times_s: list[float], calls_each: int = 1) -> Timing:
 
 
 def _block(call: Call, n: int, clock: Callable[[], float]) -> float:
+    """Return the seconds of one run, the mean of n."""
     run = call.run
     if call.kept_bytes:
         start = clock()

@@ -52,7 +52,9 @@ def _stages_of(direction: str) -> tuple[str, ...]:
 
 
 def call_work(calls: KernelCalls, itemsize: int) -> dict[str, IntArray | float]:
-    """Return the work columns that a feature map takes: those of the calls, and the bytes of an element."""
+    """Return the columns that a feature map takes: work and the bytes of an element, or where a table has the calls."""
+    if calls.looked_up:
+        return dict(calls.looked_up)
     return {**calls.work, "itemsize": float(itemsize)}
 
 
@@ -157,13 +159,18 @@ class Compute:
         self.index = Index(self.table.sub_batch)
 
     def served(self, sub_batch: IntArray) -> dict[str, list[tuple[KernelCalls, Source]]]:
-        """Return the kernel calls of sub-batches, shape (s,), and what serves them, by stage."""
+        """Return the kernel calls of sub-batches, shape (s,), and what serves them, by stage.
+
+        Calls of one kind are apart where some were measured as they are.
+        """
         optimizer = self.sources.problem.settings.optimizer
+        own = self.sources.layer_calls(self.precision.name)
         found: dict[str, list[tuple[KernelCalls, Source]]] = {stage: [] for stage in STAGES}
         for calls in lower(self.network, sub_batch, convolution=self.convolution, optimizer=optimizer):
-            source = self.sources.kernel(calls.kind, calls.direction, self.precision.name)
-            for stage in _stages_of(calls.direction):
-                found[stage].append((calls, source))
+            for part, looked_up in own.split(calls, sub_batch):
+                source = looked_up or self.sources.kernel(part.kind, part.direction, self.precision.name)
+                for stage in _stages_of(part.direction):
+                    found[stage].append((part, source))
         if self.accumulation_source is not None:
             found["accumulating"].append((self._accumulation, self.accumulation_source))
         return found

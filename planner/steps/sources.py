@@ -1,9 +1,10 @@
 """Which coefficients serve what, and where they come from.
 
 Precedence by term: the calibrations of the problem in their order, then the specification (peak rates and link values
-with stated efficiencies). Inside a calibration an entry of the very kind, precision and direction goes before one that
-serves several. Kernels and framework overheads belong to an accelerator; collectives, storage and host terms to a
-cluster. What nothing serves is refused with the command that mends it, never guessed.
+with stated efficiencies); a kernel call that a calibration measured as it is goes before all fits. Inside a calibration
+an entry of the very kind, precision and direction goes before one that serves several. Kernels and framework overheads
+belong to an accelerator; collectives, storage and host terms to a cluster. What nothing serves is refused with the
+command that mends it, never guessed.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from planner.costs.specified import (
 )
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
+from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Cluster, Link
 from planner.domain.kernels import FORWARD, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError
+from planner.steps.layer_calls import LayerCalls
 from planner.steps.links import with_links, with_value
 from planner.steps.overheads import Overheads, assumed_overheads, find_overheads
 from planner.steps.source import Source
@@ -48,6 +51,7 @@ class Sources:
         self.accelerator = problem.cluster.node.accelerator
         self._kernels: dict[tuple[str, str, str], Source | None] = {}
         self._overheads: dict[str, Overheads] = {}
+        self._layer_calls: dict[str, LayerCalls] = {}
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -99,7 +103,8 @@ class Sources:
     def _calibrated_kernel(self, kind: str, direction: str, precision: str) -> Source | None:
         kinds = (kind, "pointwise") if kind in TRAFFIC_KINDS else (kind,)
         for calibration in self.for_accelerator:
-            entries = {e.key[1:4]: e for e in reversed(calibration.entries) if e.scope == "kernels"}
+            fitted = (e for e in reversed(calibration.entries) if e.scope == "kernels" and e.term != LOOKED_UP)
+            entries = {e.key[1:4]: e for e in fitted}
             for wanted in ((k, d, p) for k in kinds for p in (precision, "any") for d in (direction, "")):
                 if wanted in entries:
                     return Source(entries[wanted], calibration.name)
@@ -110,6 +115,18 @@ class Sources:
             return None
         entry = specified_entry(self.accelerator, kind, direction, precision)
         return None if entry is None else Source(entry)
+
+    def layer_calls(self, precision: str) -> LayerCalls:
+        """Return the calls of the network that were measured as they are, which go before all fits."""
+        if precision not in self._layer_calls:
+            self._layer_calls[precision] = LayerCalls(
+                self.problem.network,
+                self.for_accelerator,
+                optimizer=self.problem.settings.optimizer,
+                convolution=self.convolution_lowering(precision),
+                precision=precision,
+            )
+        return self._layer_calls[precision]
 
     def kernel(self, kind: str, direction: str, precision: str) -> Source:
         """Return what serves a kernel, or raise CoverageError saying what is missing and how to get it."""
@@ -164,12 +181,12 @@ class Sources:
             return (
                 f"{precision} training is never taken from specifications, and no calibration of {device.name} has it"
             )
-        one = np.ones(1, dtype=np.int64)
+        one, own = np.ones(1, dtype=np.int64), self.layer_calls(precision)
         convolution = self.convolution_lowering(precision)
         for calls in lower(
             self.problem.network, one, convolution=convolution, optimizer=self.problem.settings.optimizer
         ):
-            if self.find_kernel(calls.kind, calls.direction, precision) is None:
+            if not own.covers(calls) and self.find_kernel(calls.kind, calls.direction, precision) is None:
                 return self._missing_kernel(calls.kind, calls.direction, precision)
         return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from planner.steps.intervals import derivatives, stated_deviation
 from planner.steps.price import Pricer
 from planner.steps.sources import Source
 
-__all__ = ["EXTRAPOLATED_SHARE", "Part", "Stage", "stages_of"]
+__all__ = ["EXTRAPOLATED_SHARE", "Part", "Stage", "looked_up_share", "stages_of"]
 
 EXTRAPOLATED_SHARE = 0.05
 """A stage counts as extrapolated when calls outside their fit take more than this share of its GPU time."""
@@ -49,12 +50,16 @@ class Stage:
         Those that take time, the framework's overheads last.
     extrapolated : bool
     parts : tuple of Part
+    kernels_s, looked_up_s : float
+        What its kernels take by themselves, and those of them that were measured as they are [s].
     """
 
     name: str
     sources: tuple[Source, ...]
     extrapolated: bool
     parts: tuple[Part, ...]
+    kernels_s: float = 0.0
+    looked_up_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,13 @@ class _Timed:
     source: Source
     work: Work
     times_s: FloatArray
+
+
+def looked_up_share(stages: Mapping[str, Stage], accumulation_steps: int) -> float:
+    """Return the share of the kernel time of a step that calls take which were measured as they are."""
+    times = {"forward": accumulation_steps, "backward": 1, "accumulating": accumulation_steps - 1, "update": 1}
+    whole = sum(stages[name].kernels_s * count for name, count in times.items())
+    return sum(stages[name].looked_up_s * count for name, count in times.items()) / whole if whole > 0 else 0.0
 
 
 def stages_of(pricer: Pricer, sub_batch: IntArray) -> list[dict[str, Stage]]:
@@ -87,10 +99,11 @@ def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[
     overheads = pricer.compute.overheads
     host_s = pricer.compute.host_s(name, *counted([(group.calls, group.source) for group in timed]))
     adds = host_s > 0 or overheads.scales
-    total, outside = np.zeros(cases), np.zeros(cases)
+    total, outside, looked_up = np.zeros(cases), np.zeros(cases), np.zeros(cases)
     used: list[dict[int, Source]] = [{} for _ in range(cases)]
     for group in timed:
         total += group.times_s.sum(axis=1)
+        looked_up += group.times_s.sum(axis=1) * bool(group.calls.looked_up)
         if group.source.entry.ranges:
             outside += (group.times_s * extrapolates(group.source.entry, group.work)).sum(axis=1)
         for case in np.flatnonzero(group.times_s.any(axis=1)).tolist():
@@ -100,7 +113,17 @@ def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[
             of_case[id(overheads.source)] = overheads.source
     parts = _parts(pricer, name, timed, (cases, host_s))
     extrapolated = outside > EXTRAPOLATED_SHARE * total
-    return [Stage(name, tuple(used[i].values()), bool(extrapolated[i]), parts[i]) for i in range(cases)]
+    return [
+        Stage(
+            name,
+            tuple(used[i].values()),
+            bool(extrapolated[i]),
+            parts[i],
+            float(total[i]),
+            float(looked_up[i]),
+        )
+        for i in range(cases)
+    ]
 
 
 def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]) -> list[tuple[Part, ...]]:

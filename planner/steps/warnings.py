@@ -12,7 +12,7 @@ from planner.steps.sources import Source, Sources
 from planner.units import format_bytes
 from planner.workload.lowering import UPDATE_BYTES
 
-__all__ = ["SMALLEST_SHARE_INSIDE", "empty_updates", "warnings_of", "window_missed"]
+__all__ = ["SMALLEST_SHARE_INSIDE", "empty_updates", "own_layers", "warnings_of", "window_missed"]
 
 LARGEST_EMPTY_SHARE = 0.01
 """Of updates that find no gradient; beyond it the mean mini-batch says little about the others."""
@@ -60,6 +60,15 @@ def empty_updates(share: float, mini_batch: float) -> tuple[PlanWarning, ...]:
         f"{mini_batch / (1 - share):.4g} samples."
     )
     return (PlanWarning("empty_updates", "mini_batch", message),)
+
+
+def own_layers(share: float, network: str) -> tuple[PlanWarning, ...]:
+    """Return the word that a share of the kernel time was measured with the network's own layers; none of none."""
+    if share <= 0:
+        return ()
+    rest = "" if share > 0.9995 else "; the rest comes from fits to other shapes or from specifications"
+    message = f"{share:.1%} of the kernel time was measured with the layers of {network} themselves{rest}."
+    return (PlanWarning("own_layers", network, message),)
 
 
 def window_missed(mini_batch: MiniBatch, window: tuple[float, float]) -> tuple[PlanWarning, ...]:

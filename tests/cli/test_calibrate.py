@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from planner.domain.samples import Samples
 from planner.formats.calibration import read_calibration
 from planner.formats.samples import write_samples
 from planner.probes.calibrate import Measurement
+from planner.probes.points import Point
 
 Run = Callable[..., tuple[int, str, str]]
 LAUNCH_S, S_PER_BYTE = 2e-6, 1e-10
@@ -47,18 +48,37 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path / "measured")
 
 
+def points_as_samples(points: Sequence[Point]) -> Samples:
+    """Return calls of networks that take 1 ms and as much again for every sample."""
+    rows: list[Mapping[str, Any]] = [
+        {"kind": p.kind, "direction": p.direction, "precision": "fp32", "device": CPU.name, "library": "pytorch",
+         **p.work, "call": p.call.name, "sub_batch": p.sub_batch, "time_s": 1e-3 * (1 + p.sub_batch), "spread_s": 1e-5}
+        for p in points if p.call
+    ]  # fmt: skip
+    return Samples.from_rows(rows, {})
+
+
 @pytest.fixture
-def measuring(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def missing() -> dict[str, int]:
+    """Return how many of the last points are not measured; a test may change it."""
+    return {}
+
+
+@pytest.fixture
+def measuring(monkeypatch: pytest.MonkeyPatch, missing: dict[str, int]) -> list[float]:
     """Replace the measuring loop; return the list of budgets that it was called with."""
     budgets: list[float] = []
 
-    def measured(budget_s: float, *, resume: Path, progress: object, say: object) -> Measurement:
+    def measured(
+        budget_s: float, *, first: Sequence[Point], resume: Path, progress: object, say: object
+    ) -> Measurement:
         assert callable(progress)
         assert callable(say)
         resume.parent.mkdir(parents=True, exist_ok=True)
         resume.write_text("measured")
         budgets.append(budget_s)
-        return Measurement(made_samples(CPU.name), (), CPU, Node(1, CPU))
+        own = points_as_samples(first[: len(first) - missing.get("points", 0)])
+        return Measurement(made_samples(CPU.name).joined(own), (), CPU, Node(1, CPU))
 
     monkeypatch.setattr(measure, "measure_cpu", measured)
     monkeypatch.setattr(measure, "needed_kernels", lambda: (("copy", "forward"),))
@@ -161,6 +181,37 @@ def test_kernels_of_the_bundled_networks_are_needed() -> None:
 
 
 @pytest.mark.usefixtures("measuring")
+def test_layers_of_networks_are_stored_and_looked_up(run: Run) -> None:
+    code, _, err = run("calibrate", "--network", "mlp", "--network", "mlp", "--out", "own.json")
+    assert (code, err) == (0, "planner: measuring this CPU for 50 s\n")
+    calls = [entry for entry in read_calibration("own.json").entries if entry.term == "calls.measured"]
+    assert {"gemm", "activation", "softmax", "update"} <= {entry.kind for entry in calls}
+    arguments = ("--calibration", "own.json", "--network", "mlp", "--sub-batch", "8", "--json")
+    code, out, err = run("predict", *arguments)
+    assert (code, err) == (0, "")
+    prediction = json.loads(out)
+    (word,) = [one["message"] for one in prediction["warnings"] if one["code"] == "own_layers"]
+    assert word == "100.0% of the kernel time was measured with the layers of mlp themselves."
+
+
+def test_a_budget_too_small_for_the_layers_says_what_is_missing(
+    run: Run, measuring: list[float], missing: dict[str, int]
+) -> None:
+    missing["points"] = 2
+    code, out, err = run("calibrate", "--network", "mlp", "--budget", "3s", "--out", "own.json")
+    assert (code, out, measuring) == (5, "", [3.0])
+    assert "timings of the networks' own calls, got 3 s, which leaves 2 (" in err
+    assert err.endswith("what was measured is kept, and the same command with --budget 50s goes on from there\n")
+    assert Path("own.json.partial").exists()
+
+
+def test_a_network_larger_than_the_memory_is_refused(run: Run, measuring: list[float]) -> None:
+    code, out, err = run("calibrate", "--network", "gpt:layers=96,hidden=12288,heads=96,sequence=128")
+    assert (code, out, measuring) == (2, "", [])
+    assert "--network must be a network that fits the " in err
+
+
+@pytest.mark.usefixtures("measuring")
 def test_a_disturbed_machine_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = "12% of the convolutions and products were measured while the machine was disturbed"
 
@@ -213,7 +264,10 @@ def test_an_interrupt_while_fitting_keeps_the_measurements(
 
 
 def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_budget_s: float, *, resume: Path, progress: object, say: object) -> Measurement:
+    def interrupted(
+        _budget_s: float, *, first: Sequence[Point], resume: Path, progress: object, say: object
+    ) -> Measurement:
+        assert not first
         assert callable(progress)
         assert callable(say)
         resume.write_text("partial")
@@ -244,7 +298,8 @@ def test_cuda_without_cuda_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPat
     [
         (("--samples", "."), "--samples must be a folder with sample files (*.csv), got '.'"),
         (("--samples", "x", "--budget", "9s"), "--budget must be left out beside --samples"),
-        (("--network", "resnet50"), "--network must be left out, as measuring the layers of one network"),
+        (("--network", "resnet5"), "network must be a known name, got 'resnet5'; did you mean 'resnet50'?"),
+        (("--samples", "x", "--network", "mlp"), "--network must be left out beside --samples, which measures nothing"),
         (("--name", "a b"), "--name must be letters, digits and . _ + -, got 'a b'"),
     ],
 )

@@ -1,0 +1,80 @@
+"""Calls of a network's layers, whatever the sub-batch: what is timed at two sub-batches and looked up at all others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.domain.arrays import frozen_map
+from planner.domain.network import Layer
+
+__all__ = ["LOOKED_UP", "LayerCall"]
+
+LOOKED_UP = "calls.measured"
+"""Term of entries that look calls up by name."""
+_COMPLETE = ("convolution", "linear")
+"""Kinds of layers of whose products the work says all but whether they add a bias."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCall:
+    """A kernel call that a layer makes, with work a + b·n for a sub-batch of n samples.
+
+    Attributes
+    ----------
+    kind, direction : str
+    work : mapping of work column to (a, b)
+    layer : Layer
+        One that makes the call.
+    inputs : tuple of tuple of int
+        Shapes per sample that the layer reads.
+    optimizer : str
+        Of an update; empty for any other call.
+    tensors : int
+        That an update changes, 0 for any other call.
+    count : int
+        How often a step makes the call.
+    """
+
+    kind: str
+    direction: str
+    work: Mapping[str, tuple[int, int]]
+    layer: Layer
+    inputs: tuple[tuple[int, ...], ...]
+    optimizer: str = ""
+    tensors: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "work", frozen_map(self.work))
+
+    def at(self, sub_batch: int) -> dict[str, int]:
+        """Return the work columns of a sub-batch."""
+        return {column: base + slope * sub_batch for column, (base, slope) in self.work.items()}
+
+    @property
+    def depends_on_sub_batch(self) -> bool:
+        """Whether any of its work does."""
+        return any(slope for _, slope in self.work.values())
+
+    @property
+    def name(self) -> str:
+        """What tells calls of a kind and direction apart: work, and of what work does not say all, the layer."""
+        work = " ".join(f"{column}={_amount(*amount)}" for column, amount in self.work.items())
+        return f"{work} {self._variant}".strip()
+
+    @property
+    def _variant(self) -> str:
+        if self.optimizer:
+            return f"{self.optimizer} tensors={self.tensors}"
+        if self.layer.kind in _COMPLETE:
+            return "bias" if self.layer.attributes["bias"] else ""
+        shapes = " ".join("x".join(map(str, shape)) for shape in self.inputs)
+        attributes = " ".join(f"{key}={value}" for key, value in sorted(self.layer.attributes.items()))
+        return " ".join(filter(None, (self.layer.kind, shapes, attributes)))
+
+
+def _amount(base: int, slope: int) -> str:
+    if not slope:
+        return str(base)
+    return f"{base}+{slope}n" if base else f"{slope}n"

@@ -1,0 +1,79 @@
+"""Entries that look up calls of a network's layers, from rows that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from planner.costs.measured_calls import BEYOND, MARGIN, MEASURED_S, line_times_s
+from planner.domain.arrays import FloatArray
+from planner.domain.calibration import Entry
+from planner.domain.calls import LOOKED_UP
+from planner.domain.samples import Samples
+from planner.fitting.rows import usable
+
+__all__ = ["fit_layer_calls"]
+
+LIBRARY = "own layers"
+BETWEEN = 0.04
+"""Mean error between two measured sub-batches where no third was measured: 2 to 6 % for convolutions of DeepBench."""
+
+
+def fit_layer_calls(samples: Samples, *, origin: str = "measured", source: str = "") -> tuple[Entry, ...]:
+    """Return an entry for every kind, direction, precision and library of rows that name a call.
+
+    Its error holds that of a line between the outer sub-batches at those in between, or the stated one where there are
+    none, and the spread of repeats, as independent.
+    """
+    mask, _ = usable(samples)
+    rows = samples.select(mask & (samples.text["call"] != "") & ~np.isnan(samples.number["sub_batch"]))
+    columns = [rows.text[name].tolist() for name in ("kind", "direction", "precision", "library", "call")]
+    tables: dict[tuple[str, str, str, str], dict[str, dict[float, list[tuple[float, float]]]]] = {}
+    numbers = (rows.number[name].tolist() for name in ("sub_batch", "time_s", "spread_s"))
+    for (*key, call), sub_batch, time_s, spread_s in zip(zip(*columns, strict=True), *numbers, strict=True):
+        table = tables.setdefault((key[0], key[1], key[2], key[3]), {})
+        table.setdefault(call, {}).setdefault(sub_batch, []).append((time_s, spread_s))
+    return tuple(_entry(key, table, origin, source) for key, table in sorted(tables.items()))
+
+
+def _entry(
+    key: tuple[str, str, str, str],
+    table: Mapping[str, Mapping[float, list[tuple[float, float]]]],
+    origin: str,
+    source: str,
+) -> Entry:
+    kind, direction, precision, library = key
+    settings, spreads, misses = {}, [], []
+    for call, timings in sorted(table.items()):
+        points = sorted((n, float(np.median([time for time, _ in of_n]))) for n, of_n in timings.items())
+        settings[call] = tuple(value for point in points for value in point)
+        spreads += [spread / time for of_n in timings.values() for time, spread in of_n if np.isfinite(spread)]
+        misses += _missed(np.array(points).T)
+    between = float(np.mean(misses)) if misses else BETWEEN if any(len(t) > 1 for t in table.values()) else 0.0
+    spread = float(np.mean(spreads)) if spreads else 0.0
+    said = "between sub-batches as for convolutions elsewhere" if not misses else ""
+    return Entry(
+        "kernels", kind, direction, precision, f"{library} {LIBRARY}".strip(), LOOKED_UP, settings,
+        {MEASURED_S: 1.0, BEYOND: 0.0},
+        fixed=(MEASURED_S, BEYOND),
+        ranges={BEYOND: (0.0, MARGIN)},
+        samples=sum(map(len, table.values())),
+        error=spread,
+        held_out_error=float(np.hypot(spread, between)),
+        held_out_by="sub-batch" if misses else "",
+        worst_error=max(misses, default=None),
+        origin=origin,
+        source=source,
+        notes=said,
+    )  # fmt: skip
+
+
+def _missed(points: FloatArray) -> list[float]:
+    """Return the relative errors, at the inner sub-batches, of a line between the outer ones."""
+    knots, times = points
+    if knots.size <= 2:
+        return []
+    ends = [0, -1]
+    found: list[float] = np.abs(line_times_s(knots[1:-1], knots[ends], times[ends]) / times[1:-1] - 1).tolist()
+    return found

@@ -1,0 +1,68 @@
+"""Points of a network's own calls: each at one small and one large sub-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from planner.domain.calls import LayerCall
+from planner.domain.shapes import Shape
+from planner.probes.layer_kernels import OPTIMIZERS
+from planner.probes.operands import POOL_ELEMENTS
+from planner.probes.points import Point, convolution_output
+
+__all__ = ["LARGE", "SMALL", "layer_points", "unmeasurable"]
+
+SMALL, LARGE = 1, 16
+"""Sub-batches: one call at both predicts any other of its work within a few per cent."""
+MOST_OPERAND_ELEMENTS = POOL_ELEMENTS // 2
+MOST_ELEMENTS = 3 * POOL_ELEMENTS // 2
+"""Of all operands and results together, 384 MiB: with the block of numbers and what PyTorch needs, below 2 GB."""
+
+
+def layer_points(calls: Sequence[LayerCall]) -> tuple[Point, ...]:
+    """Return the points of calls, in their order: small, then large where that fits the memory.
+
+    A call whose work is the same at any sub-batch has one. A large sub-batch that does not fit is halved until it does;
+    a call that does not fit at the small one has no point.
+    """
+    return tuple(point for call in calls if not unmeasurable(call) for point in _points(call))
+
+
+def unmeasurable(call: LayerCall) -> str:
+    """Return why a call is not measured, though it takes time; empty: it can be."""
+    if call.optimizer and call.optimizer not in OPTIMIZERS:
+        return f"optimizer {call.optimizer} is not part of PyTorch"
+    return "" if _fits(call, SMALL) else f"it does not fit the memory at a sub-batch of {SMALL}"
+
+
+def _points(call: LayerCall) -> Iterator[Point]:
+    yield _point(call, SMALL)
+    large = LARGE if call.depends_on_sub_batch else SMALL
+    while large > SMALL and not _fits(call, large):
+        large //= 2
+    if large > SMALL:
+        yield _point(call, large)
+
+
+def _point(call: LayerCall, sub_batch: int) -> Point:
+    return Point(call.kind, call.direction, call.at(sub_batch), call=call, sub_batch=sub_batch)
+
+
+def _fits(call: LayerCall, sub_batch: int) -> bool:
+    """Tell whether the operands fit; a gradient and a result stand beside what is read."""
+    sizes = [prod(shape) * sub_batch for shape in (*_operands(call, sub_batch), *call.inputs)]
+    return max(sizes) <= MOST_OPERAND_ELEMENTS and sum(sizes) <= MOST_ELEMENTS
+
+
+def _operands(call: LayerCall, sub_batch: int) -> Iterator[Shape]:
+    """Yield the sizes of operands, divided by the sub-batch as far as can be."""
+    work = call.at(sub_batch)
+    if "m" in work:
+        for a, b in ("mn", "nk", "mk"):
+            yield (-(-work[a] * work[b] * work["batch"] // sub_batch),)
+    elif "in_c" in work:
+        yield (work["out_c"], *convolution_output(work))
+        yield (-(-work["out_c"] * work["in_c"] * work["k_h"] * work["k_w"] // sub_batch),)
+    else:
+        yield (-(-max(work["elements"], work["traffic"], work["fixed_bytes"] // 4) // sub_batch),)

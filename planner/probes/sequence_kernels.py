@@ -1,0 +1,115 @@
+"""Timed calls of layers that work on sequences: batched products, softmax and dropout of attention, embeddings.
+
+Attention is that of :mod:`planner.probes.sequence_parts`, scaling, masking and the copies of split and joined heads
+included. Its four products backward are timed together, as autograd runs them, and share their time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from planner.domain.kernels import FORWARD
+from planner.probes.operands import COLD_BYTES, Operands
+from planner.probes.points import Point
+from planner.probes.timing import Call
+
+__all__ = ["attention_dropout", "attention_product", "attention_softmax", "embedding", "most_graphs"]
+
+MOST_GRAPHS = 8
+PRODUCTS_BACKWARD = 4
+
+
+def most_graphs(elements: int) -> int:
+    """Return how many graphs that hold so many fp32 numbers each overflow the last cache, at most MOST_GRAPHS."""
+    return min(MOST_GRAPHS, max(1, COLD_BYTES // (4 * max(elements, 1))))
+
+
+def _sizes(point: Point) -> tuple[int, int, int, int]:
+    geometry = point.geometry
+    return geometry["images"], geometry["positions"], geometry["heads"], geometry["width"]
+
+
+def attention_product(torch: Any, point: Point, operands: Operands) -> Call:
+    """Return scores (q/√w)·kᵀ or context p·v, forward; or all four products backward."""
+    n, s, heads, width = _sizes(point)
+
+    def parts(joined: Any) -> Any:
+        return joined.view(n, s, 3, heads, width).permute(2, 0, 3, 1, 4)
+
+    def scores(joined: Any) -> Any:
+        split = parts(joined)
+        return (split[0] / math.sqrt(width)) @ split[1].transpose(-2, -1)
+
+    def context(joined: Any, weights: Any) -> Any:
+        return (weights @ parts(joined)[2]).transpose(1, 2).reshape(n, s, heads * width)
+
+    if point.direction == FORWARD:
+        joined = operands.warm(n, s, 3 * heads * width)
+        if point.work["n"] == s:
+            return Call(lambda: scores(joined))
+        weights = operands.warm(n, heads, s, s)
+        return Call(lambda: context(joined, weights))
+    graphs = []
+    for _ in range(most_graphs(n * s * heads * (3 * width + s))):
+        joined = operands.warm(n, s, 3 * heads * width).detach().requires_grad_()
+        weights = operands.warm(n, heads, s, s).detach().requires_grad_()
+        split = parts(joined)  # once, as in a training step
+        outputs = (
+            (split[0] / math.sqrt(width)) @ split[1].transpose(-2, -1),
+            (weights @ split[2]).transpose(1, 2).reshape(n, s, heads * width),
+        )
+        graphs.append((outputs, (joined, weights)))
+    gradients = (operands.warm(n, heads, s, s), operands.warm(n, s, heads * width))
+    turn = itertools.cycle(graphs)
+
+    def backward() -> object:
+        outputs, leaves = next(turn)
+        return torch.autograd.grad(outputs, leaves, gradients, retain_graph=True)
+
+    return Call(backward, calls=PRODUCTS_BACKWARD)
+
+
+def attention_softmax(torch: Any, point: Point, operands: Operands) -> Call:
+    """Return the softmax of scores, masked where attention is causal."""
+    n, s, heads, _ = _sizes(point)
+    if point.direction == FORWARD:
+        scores = operands.warm(n, heads, s, s)
+        mask = torch.full((s, s), -math.inf).triu(1) if point.geometry["causal"] else None
+        return Call(lambda: torch.softmax(scores if mask is None else scores + mask, dim=-1))
+    gradient, saved = operands.warm(n, heads, s, s), operands.cold(n, heads, s, s)
+    backward = torch.ops.aten._softmax_backward_data  # noqa: SLF001 - an operator has no other name
+    return Call(lambda: backward(gradient, next(saved), -1, torch.float32))
+
+
+def attention_dropout(torch: Any, point: Point, operands: Operands) -> Call:
+    """Return dropout of attention weights."""
+    n, s, heads, _ = _sizes(point)
+    weights = operands.warm(n, heads, s, s)
+    if point.direction == FORWARD:
+        leaf = weights.detach().requires_grad_()
+        return Call(lambda: torch.nn.functional.dropout(leaf, 0.1, training=True))
+    drop = torch.ops.aten.native_dropout_backward
+    masks = itertools.cycle([torch.rand(n, heads, s, s) > 0.1 for _ in range(most_graphs(n * heads * s * s // 4))])
+    return Call(lambda: drop(weights, next(masks), 1.1))
+
+
+def embedding(torch: Any, point: Point, operands: Operands) -> Call:
+    """Return looking up ``tokens`` rows of a table, or adding up their gradients in one that is cleared before.
+
+    ``summed``: how many gradients of each row are summed before, as those of a table of positions are.
+    """
+    geometry = point.geometry
+    rows, tokens, features, summed = (geometry[key] for key in ("rows", "tokens", "features", "summed"))
+    numbers = torch.randint(0, rows, (tokens,)) if summed == 1 else torch.arange(tokens) % rows
+    if point.direction == FORWARD:
+        table = operands.warm(rows, features)
+        return Call(lambda: torch.nn.functional.embedding(numbers, table))
+    gradient = operands.warm(summed, tokens, features)
+    add_up = torch.ops.aten.embedding_dense_backward
+
+    def backward() -> object:
+        return add_up(gradient.sum(0) if summed > 1 else gradient[0], numbers, rows, -1, False)  # noqa: FBT003
+
+    return Call(backward, 4 * rows * features)

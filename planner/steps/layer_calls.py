@@ -1,0 +1,101 @@
+"""Which calls of a network a calibration has measured as they are: those are looked up, the others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from planner.domain.arrays import IntArray
+from planner.domain.calibration import Calibration
+from planner.domain.calls import LOOKED_UP, LayerCall
+from planner.domain.kernels import KernelCalls
+from planner.domain.network import Network
+from planner.steps.source import Source
+from planner.workload.calls import layer_calls
+
+__all__ = ["LayerCalls"]
+
+
+class LayerCalls:
+    """The measured calls of one network.
+
+    Parameters
+    ----------
+    network : Network
+    calibrations : tuple of Calibration
+        Of the accelerator, in order: of several that hold a call the first serves it.
+    optimizer : str
+    convolution : str
+        How convolutions are done.
+    precision : str
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        calibrations: tuple[Calibration, ...],
+        *,
+        optimizer: str,
+        convolution: str,
+        precision: str,
+    ) -> None:
+        self._network, self._optimizer, self._convolution = network, optimizer, convolution
+        self._sources: dict[tuple[str, str], list[Source]] = {}
+        for calibration in calibrations:
+            for entry in calibration.entries:
+                if entry.term == LOOKED_UP and entry.precision in (precision, "any"):
+                    self._sources.setdefault((entry.kind, entry.direction), []).append(Source(entry, calibration.name))
+        self._places: dict[tuple[str, str], list[tuple[Source, IntArray, IntArray]]] = {}
+
+    @cached_property
+    def _calls(self) -> Mapping[tuple[str, str], tuple[LayerCall, ...]]:
+        return layer_calls(self._network, convolution=self._convolution, optimizer=self._optimizer)
+
+    def _found(self, key: tuple[str, str]) -> list[tuple[Source, IntArray, IntArray]]:
+        """Return (source, positions of the calls that it holds, their places in it) for a kind and direction."""
+        if key not in self._sources:
+            return []
+        if key not in self._places:
+            names = [call.name for call in self._calls.get(key, ())]
+            left = dict.fromkeys(range(len(names)))
+            self._places[key] = []
+            for source in self._sources[key]:
+                place = {name: at for at, name in enumerate(sorted(source.entry.settings))}
+                held = [at for at in left if names[at] in place]
+                if held:
+                    places = np.array([place[names[at]] for at in held])
+                    self._places[key].append((source, np.array(held), places))
+                left = {at: None for at in left if at not in held}
+        return self._places[key]
+
+    def covers(self, calls: KernelCalls) -> bool:
+        """Tell whether all calls of a kind and direction are looked up."""
+        held = sum(positions.size for _, positions, _ in self._found((calls.kind, calls.direction)))
+        return held == calls.layer.size
+
+    def split(self, calls: KernelCalls, sub_batch: IntArray) -> Iterator[tuple[KernelCalls, Source | None]]:
+        """Yield calls apart by what they are looked up in; None: in nothing.
+
+        Those that are looked up carry their place in the table, and the sub-batch, shape (s, 1).
+        """
+        found = self._found((calls.kind, calls.direction))
+        rest = np.ones(calls.layer.size, dtype=np.bool_)
+        for source, positions, places in found:
+            rest[positions] = False
+            yield replace(_taken(calls, positions), looked_up={"call": places, "samples": sub_batch[:, None]}), source
+        if rest.all():
+            yield calls, None
+        elif rest.any():
+            yield _taken(calls, np.flatnonzero(rest)), None
+
+
+def _taken(calls: KernelCalls, positions: IntArray) -> KernelCalls:
+    """Return some of the calls."""
+    size = calls.layer.size
+    work = {
+        name: values[..., positions] if values.shape[-1:] == (size,) else values for name, values in calls.work.items()
+    }
+    return replace(calls, layer=calls.layer[positions], count=calls.count[..., positions], work=work)
