@@ -74,7 +74,12 @@ def measured(budget_s: float, partial: Path, networks: Sequence[Network] = ()) -
     points = layer_points(calls)
     with bar("measuring", budget_s, f"measuring this CPU for {budget_s:.0f} s") as show:
         return measure_cpu(
-            budget_s, first=points, resume=partial, progress=lambda now: show(now.elapsed_s, _state(now)), say=note
+            budget_s,
+            first=points,
+            networks=networks,
+            resume=partial,
+            progress=lambda now: show(now.elapsed_s, _state(now)),
+            say=note,
         )
 
 

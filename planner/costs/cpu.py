@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.costs.batches import BATCHED_APART, apart, with_batched
 from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked
 from planner.costs.work import flop, operand_bytes, output_size, product
 from planner.domain.arrays import FloatArray
@@ -81,7 +82,16 @@ def _convolution(work: Work, settings: Settings) -> FloatArray:
     )
 
 
+def _product_columns(settings: Settings) -> tuple[str, ...]:
+    return with_batched(PRODUCT_COLUMNS) if number(settings, BATCHED_APART, 0) else PRODUCT_COLUMNS
+
+
 def _product(work: Work, settings: Settings) -> FloatArray:
+    features = _product_features(work, settings)
+    return apart(features, work) if number(settings, BATCHED_APART, 0) else features
+
+
+def _product_features(work: Work, settings: Settings) -> FloatArray:
     m, n, k, batch = product(work)
     a_bytes, b_bytes, c_bytes = operand_bytes(work)
     lanes = number(settings, "lanes", LANES)
@@ -127,7 +137,7 @@ CPU_TERMS = (
     ),
     FeatureMap(
         "cpu.product",
-        lambda _settings: PRODUCT_COLUMNS,
+        _product_columns,
         _product,
         doc="launch, FLOP, FLOP of whole blocks, operand bytes apart for products with a vector, bytes of operands "
         "beyond the cache",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.costs.batches import BATCHED_APART, apart, with_batched
 from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, text, vector
 from planner.costs.interpolation import GEMM_INTERPOLATION
 from planner.costs.roofline import ROOFLINE, physical_floor
@@ -20,8 +21,6 @@ WAVES_MODELLED = 4
 """A last, partly filled wave of tiles matters up to this many waves."""
 ROW_LENGTHS = (1024, 4096, 8192)
 """Elements of a row beyond which libraries take another kernel, or read a row again."""
-BATCHED_APART = "batched_apart"
-"""Setting of ``gemm.tiles``: not 0 where batches of several products have coefficients of their own."""
 
 
 def _work_linear(work: Work, _settings: Settings) -> FloatArray:
@@ -55,19 +54,12 @@ def _gemm_columns(settings: Settings) -> tuple[str, ...]:
         *(f"padded_flop_{m}x{n}" for m, n in pairs[:1]),
         *(f"wave_flop_{m}x{n}" for m, n in waves),
     )  # fmt: skip
-    return (*names, *(f"batched_{name}" for name in names)) if number(settings, BATCHED_APART, 0) else names
+    return with_batched(names) if number(settings, BATCHED_APART, 0) else names
 
 
 def _gemm_tiles(work: Work, settings: Settings) -> FloatArray:
-    """Return the features of products; with ``batched_apart`` batches of several have columns of their own.
-
-    A library computes a batch of small products with other kernels than one large product.
-    """
     features = _tile_features(work, settings)
-    if not number(settings, BATCHED_APART, 0):
-        return features
-    several = np.broadcast_to(product(work).batch > 1, features.shape[:-1])[..., None]
-    return np.concatenate([features * ~several, features * several], axis=-1)
+    return apart(features, work) if number(settings, BATCHED_APART, 0) else features
 
 
 def _tile_features(work: Work, settings: Settings) -> FloatArray:

@@ -27,6 +27,7 @@ from planner.errors import ParameterError
 __all__ = [
     "BACKWARD_DATA",
     "BACKWARD_WEIGHT",
+    "COSTLY_ACTIVATIONS",
     "DIRECTIONS",
     "FORWARD",
     "KINDS",
@@ -47,11 +48,14 @@ TRAFFIC_COLUMNS = ("elements", "traffic", "fixed_bytes")
 ROW_COLUMNS = (*TRAFFIC_COLUMNS, "rows")
 
 TRAFFIC_KINDS = (
-    "im2col", "col2im", "bias", "activation", "max_pool", "average_pool", "batch_norm", "layer_norm", "lrn",
+    "im2col", "col2im", "bias", "activation", "gelu", "max_pool", "average_pool", "batch_norm", "layer_norm", "lrn",
     "dropout", "embedding", "add", "concat", "upsample", "softmax", "copy", "update",
 )  # fmt: skip
 KINDS = ("gemm", "convolution", *TRAFFIC_KINDS)
 ROW_KINDS = ("layer_norm", "softmax")
+COSTLY_ACTIVATIONS: Mapping[str, str] = frozen_map({"gelu": "gelu"})
+"""Function of an activation -> its own kind of kernel, where its arithmetic can cost more than its bytes; a device for
+which that kind was not measured takes it as any activation."""
 WORK_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(
     {"gemm": GEMM_COLUMNS, "convolution": CONVOLUTION_COLUMNS}
     | dict.fromkeys(TRAFFIC_KINDS, TRAFFIC_COLUMNS)

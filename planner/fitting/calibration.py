@@ -81,7 +81,7 @@ def fit_calibration(
         )
     if steps:
         try:
-            entries = (*entries, fit_overheads(kernels.entries, steps))
+            entries = (*entries, fit_overheads((*own, *kernels.entries), steps))
         except CoverageError as error:
             few = (*few, f"overheads: {error}")
     return Calibration(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from planner.costs.batches import BATCHED_APART
 from planner.costs.features import Settings
-from planner.costs.kernels import BATCHED_APART
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import ROW_KINDS, TRAFFIC_KINDS
@@ -21,7 +21,7 @@ __all__ = ["FittedKernels", "fit_kernels", "preferred"]
 
 LEAST_ROWS = {"gemm": 6, "convolution": 8}
 LEAST_TRAFFIC_ROWS = 3
-OWN_REGIME = ("im2col", "col2im", "update", "softmax")
+OWN_REGIME = ("im2col", "col2im", "update", "softmax", "gelu")
 """Kinds of bytes that do not behave like the others; they take no part in the common ``pointwise`` entry."""
 CPU_TERMS = {"convolution": "cpu.convolution", "gemm": "cpu.product"}
 CLEARLY, CLEARLY_RELATIVE = 0.02, 0.1
@@ -163,7 +163,8 @@ def _shapes(
     """
     _, kind, direction, _, _ = key
     if accelerator is not None and accelerator.kind == "cpu":
-        yield CPU_TERMS.get(kind, "cpu.traffic"), {"direction": direction}
+        apart = {BATCHED_APART: 1.0} if kind == "gemm" and _tells_batches_apart(rows) else {}
+        yield CPU_TERMS.get(kind, "cpu.traffic"), {"direction": direction, **apart}
     if kind == "convolution":
         yield "convolution.classes", {"direction": direction}
         yield "work.linear", {}

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.costs.terms import evaluate
+from planner.costs.terms import Work, evaluate
 from planner.domain.arrays import FloatArray
-from planner.domain.calibration import Entry
-from planner.domain.kernels import TRAFFIC_KINDS
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.calls import LOOKED_UP
+from planner.domain.kernels import COSTLY_ACTIVATIONS, TRAFFIC_KINDS, KernelCalls
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.rows import POINTWISE
+from planner.steps.layer_calls import LayerCalls
 from planner.workload.lowering import lower
 
 __all__ = ["fit_overheads"]
@@ -22,6 +24,8 @@ RELATIVE_ERROR = 0.08
 """Assumed error of a step that is predicted from its kernels."""
 SCALE_PRIOR = 0.05
 """How far the scale of kernels is expected from 1: steps of one network share its errors."""
+LOOKED_UP_SHARE = 0.95
+"""Of a step's kernel time, from which on its kernels count as measured."""
 HOST_PRIOR_S = 1e-5
 """How far the host time of a call is expected from 0 [s]."""
 
@@ -30,7 +34,8 @@ def fit_overheads(entries: Sequence[Entry], steps: Sequence[TimedStep], framewor
     """Return the overheads s, h for which step time = s · sum of kernel times + h · kernel calls.
 
     Minimises Σ ((s·K + h·N)/t - 1)²/0.08² + (s - 1)²/0.05² + (h/10 us)², h >= 0: coefficients that the steps do not
-    tell stay near 1 and 0. Host time by layer and the exponent of the composition are not fitted.
+    tell stay near 1 and 0. Host time by layer and the exponent of the composition are not fitted. Where steps are there
+    whose kernels were measured as they are, those alone count: the scale is then free of errors of fits.
 
     Parameters
     ----------
@@ -45,8 +50,14 @@ def fit_overheads(entries: Sequence[Entry], steps: Sequence[TimedStep], framewor
     CoverageError
         The entries do not price every kernel of a step.
     """
-    served = {(entry.kind, entry.direction): entry for entry in entries if entry.precision in ("fp32", "any")}
-    kernels_s, calls = np.array([_kernels(served, step) for step in steps]).T
+    fitted = [entry for entry in entries if entry.term != LOOKED_UP and entry.precision in ("fp32", "any")]
+    served = {(entry.kind, entry.direction): entry for entry in fitted}
+    measured = Calibration("measured", "", tuple(entries))
+    table = np.array([_kernels(served, measured, step) for step in steps])
+    own = table[:, 2] >= LOOKED_UP_SHARE * table[:, 0]
+    if own.any():
+        steps, table = [step for step, is_own in zip(steps, own, strict=True) if is_own], table[own]
+    kernels_s, calls, _ = table.T
     times_s = np.array([step.time_s for step in steps])
     design = np.column_stack([kernels_s, calls]) / (RELATIVE_ERROR * times_s)[:, None]
     design = np.vstack([design, np.diag([1 / SCALE_PRIOR, 1 / HOST_PRIOR_S])])
@@ -82,18 +93,31 @@ def _solved(design: FloatArray, target: FloatArray) -> tuple[float, float]:
     return float(alone @ target / (alone @ alone)), 0.0
 
 
-def _kernels(served: dict[tuple[str, str], Entry], step: TimedStep) -> tuple[float, float]:
-    """Return the sum of a step's kernel times [s] and their number."""
-    time_s, count = 0.0, 0.0
-    for calls in lower(step.network, np.array([step.sub_batch]), optimizer="none"):
-        kinds = (calls.kind, POINTWISE) if calls.kind in TRAFFIC_KINDS else (calls.kind,)
-        keys = ((kind, way) for kind in kinds for way in (calls.direction, ""))
-        entry = next((served[key] for key in keys if key in served), None)
-        if entry is None:
-            raise CoverageError(
-                f"kernels of a timed step must be fitted, got no entry for {calls.kind} {calls.direction}"
-            )
-        each = np.broadcast_to(evaluate(entry, {**calls.work, "itemsize": ITEM_BYTES}), (1, calls.layer.size))
-        time_s += float((each * calls.count).sum())
+def _kernels(
+    served: dict[tuple[str, str], Entry], measured: Calibration, step: TimedStep
+) -> tuple[float, float, float]:
+    """Return the sum of a step's kernel times [s], their number, and what of the sum was looked up [s]."""
+    time_s, count, looked_up_s = 0.0, 0.0, 0.0
+    sub_batch = np.array([step.sub_batch])
+    own = LayerCalls(step.network, (measured,), optimizer="none", convolution="direct", precision="fp32")
+    lowered = lower(step.network, sub_batch, optimizer="none")
+    for calls, source in (part for group in lowered for part in own.split(group, sub_batch)):
+        entry = source.entry if source else _entry_of(served, calls)
+        work: Work = calls.looked_up or {**calls.work, "itemsize": ITEM_BYTES}
+        each = np.broadcast_to(evaluate(entry, work), (1, calls.layer.size))
+        seconds = float((each * calls.count).sum())
+        time_s += seconds
+        looked_up_s += seconds if source else 0.0
         count += float(np.broadcast_to(calls.count, (1, calls.layer.size)).sum())
-    return time_s, count
+    return time_s, count, looked_up_s
+
+
+def _entry_of(served: dict[tuple[str, str], Entry], calls: KernelCalls) -> Entry:
+    """Return what serves calls that are not looked up."""
+    instead = ("activation",) if calls.kind in COSTLY_ACTIVATIONS.values() else ()
+    kinds = (calls.kind, *instead, POINTWISE) if calls.kind in TRAFFIC_KINDS else (calls.kind,)
+    keys = ((kind, way) for kind in kinds for way in (calls.direction, ""))
+    entry = next((served[key] for key in keys if key in served), None)
+    if entry is None:
+        raise CoverageError(f"kernels of a timed step must be fitted, got no entry for {calls.kind} {calls.direction}")
+    return entry

@@ -20,12 +20,14 @@ import numpy as np
 
 from planner.domain.arrays import check_positive
 from planner.domain.cluster import Accelerator, Node
+from planner.domain.network import Network
 from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
 from planner.probes.bench import DISTURBED as MOST_SLOWER
 from planner.probes.bench import Bench, CpuBench, one_thread
+from planner.probes.design import DESIGN, designed_points
 from planner.probes.machine import cpu_steal_s, describe_cpu
-from planner.probes.points import DESIGN, SEED, Point, designed_points
+from planner.probes.points import SEED, Point
 from planner.probes.resume import Earlier, Measured, append_measured, read_measured, start_file
 from planner.probes.steps import timed_steps
 from planner.probes.timing import Timing, keep_freed_memory
@@ -77,6 +79,7 @@ def measure_cpu(
     budget_s: float,
     *,
     first: Sequence[Point] = (),
+    networks: Sequence[Network] = (),
     resume: Path | None = None,
     progress: Callable[[Progress], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -89,6 +92,8 @@ def measure_cpu(
         Wall time to spend, loading PyTorch and the measuring of a run that is continued included [s].
     first : sequence of Point
         Measured before all points of the generic design, in their order: the calls of networks.
+    networks : sequence of Network
+        Whose training steps are timed for the framework's overheads; none: small generic ones.
     resume : Path, optional
         File of partial samples: continued where circumstances agree, else set aside; to be deleted by the caller once
         the fit is safe.
@@ -126,7 +131,7 @@ def measure_cpu(
         run = _Run(bench, points, for_points, earlier, resume=resume, progress=progress)
         samples = run.samples(accelerator.name, circumstances)
         left_s = budget_s - earlier.used_s - (time.perf_counter() - start)
-        steps = timed_steps(bench, float(samples.circumstances["reference_s"]), bench.clock() + left_s)
+        steps = timed_steps(bench, float(samples.circumstances["reference_s"]), bench.clock() + left_s, networks)
     added = _warnings(samples, kept=circumstances["allocator"] == KEPT)
     after = cpu_steal_s()
     if steal is not None and after is not None:

@@ -15,6 +15,7 @@ from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.probes.layer_kernels import own_call
 from planner.probes.operands import Operands
 from planner.probes.points import Point, convolution_output
+from planner.probes.sequence_kernels import attention_product, attention_softmax, embedding
 from planner.probes.timing import Call
 from planner.probes.torch_package import import_torch
 
@@ -67,6 +68,8 @@ def _convolution(torch: Any, point: Point, operands: Operands) -> _Made:
 
 def _product(torch: Any, point: Point, operands: Operands) -> _Made:
     """Make a linear layer's product in the layout of its direction: x·Wᵀ + b, g·W, gᵀ·x; weights of shape (out, in)."""
+    if "heads" in point.geometry:
+        return attention_product(torch, point, operands)
     m, n, k = (point.work[name] for name in ("m", "n", "k"))
     if point.direction == FORWARD:
         x, bias, weight = operands.warm(n, k), operands.warm(m), operands.cold(m, k)
@@ -179,12 +182,51 @@ def _concat(torch: Any, point: Point, operands: Operands) -> _Made:
     return lambda: [x.narrow(1, i * quarter, quarter) for i in range(4)]
 
 
-def _copy(_torch: Any, point: Point, operands: Operands) -> _Made:
+def _layer_norm(torch: Any, point: Point, operands: Operands) -> _Made:
+    rows, features = point.geometry["rows"], point.geometry["features"]
+    aten, x, saved = torch.ops.aten, operands.warm(rows, features), operands.cold(rows, features)
+    weight, bias = operands.warm(features), operands.warm(features)
+    if point.direction == FORWARD:
+        return lambda: aten.native_layer_norm(x, [features], weight, bias, 1e-5)
+    _, mean, scale = aten.native_layer_norm(x, [features], weight, bias, 1e-5)
+    masks = [True, True, True]
+    return lambda: aten.native_layer_norm_backward(x, next(saved), [features], mean, scale, weight, bias, masks)
+
+
+def _gelu(torch: Any, point: Point, operands: Operands) -> _Made:
+    x, saved = operands.warm(point.work["elements"]), operands.cold(point.work["elements"])
+    if point.direction == FORWARD:
+        return lambda: torch.nn.functional.gelu(x)
+    return lambda: torch.ops.aten.gelu_backward(x, next(saved))
+
+
+def _upsample(torch: Any, point: Point, operands: Operands) -> _Made:
+    aten, shape = torch.ops.aten, _shape(point)
+    larger = [2 * side for side in shape[2:]]
+    x = operands.warm(*shape)
+    if point.direction == FORWARD:
+        return lambda: aten.upsample_nearest2d(x, larger)
+    gradient = operands.warm(*shape[:2], *larger)
+    return lambda: aten.upsample_nearest2d_backward(gradient, larger, list(shape))
+
+
+def _first_position(torch: Any, point: Point, operands: Operands) -> _Made:
+    geometry = point.geometry
+    shape = (geometry["images"], geometry["positions"], geometry["features"])
+    gradient = operands.warm(shape[0], shape[2])
+    return lambda: torch.ops.aten.select_backward(gradient, shape, 1, 0)
+
+
+def _copy(torch: Any, point: Point, operands: Operands) -> _Made:
+    if point.direction != FORWARD:
+        return _first_position(torch, point, operands)
     x = operands.cold(*_shape(point))
     return lambda: next(x).clone()
 
 
 def _softmax(torch: Any, point: Point, operands: Operands) -> _Made:
+    if "heads" in point.geometry:
+        return attention_softmax(torch, point, operands)
     logits = operands.warm(point.geometry["images"], point.geometry["classes"])
     targets = torch.arange(logits.shape[0]) % logits.shape[1]
 
@@ -214,6 +256,10 @@ _CALLS: Mapping[str, Callable[[Any, Point, Operands], _Made]] = {
     "dropout": _dropout,
     "add": _add,
     "concat": _concat,
+    "embedding": embedding,
+    "gelu": _gelu,
+    "layer_norm": _layer_norm,
+    "upsample": _upsample,
     "copy": _copy,
     "softmax": _softmax,
     "update": _update,

@@ -27,7 +27,7 @@ update         -                               20 bytes each
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,11 +36,9 @@ from planner.domain.arrays import frozen_map
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, CONVOLUTION_COLUMNS, FORWARD, UPDATE
 
-__all__ = ["DESIGN", "Point", "convolution_output", "designed_points"]
+__all__ = ["SEED", "Point", "convolution_output", "geometric", "image_points", "traffic_work"]
 
 SEED = 20160705
-DESIGN = f"{SEED}, large"
-"""Name of the design: measurements of another one are not continued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +93,15 @@ class Point:
         return " ".join([self.kind, self.direction, *(f"{key}={value}" for key, value in sizes.items())])
 
 
-def designed_points(convolutions: int = 190, products: int = 50, passes: int = 14) -> tuple[Point, ...]:
-    """Return the points of a calibration, the same on every machine, kinds in turn so that any prefix is balanced.
+def image_points(
+    convolutions: int, products: int, passes: int, further: Sequence[tuple[Point, ...]] = ()
+) -> tuple[Point, ...]:
+    """Return the points of networks on images, kinds in turn so that any prefix is balanced.
 
     Parameters
     ----------
+    further : sequence of tuple of Point
+        Points that belong together, to be strewn among the others.
     convolutions, products, passes : int
         Shapes of convolutions, of matrix products, and of each kind whose work is bytes; a few large ones come on top.
     """
@@ -111,6 +113,7 @@ def designed_points(convolutions: int = 190, products: int = 50, passes: int = 1
         families += [make(random, _USUAL) for _ in range(passes)]
         families += [make(random, large) for _ in range(LARGE_PASSES) if large]
     families += [_large_convolution(random, *shape) for shape in _LARGE_CONVOLUTIONS]
+    families += further
     return tuple(point for position in random.permutation(len(families)) for point in families[position])
 
 
@@ -127,7 +130,7 @@ def _peaks() -> tuple[Point, ...]:
     elements = math.prod(shape.values()) * shape["side"]
     return (
         Point("gemm", FORWARD, {"m": 960, "n": 960, "k": 960, "batch": 1}),
-        Point("copy", FORWARD, _traffic(elements, 2 * elements), shape),
+        Point("copy", FORWARD, traffic_work(elements, 2 * elements), shape),
     )
 
 
@@ -140,20 +143,21 @@ def convolution_output(work: Mapping[str, int]) -> tuple[int, int]:
     return height, width
 
 
-def _geometric(random: np.random.Generator, least: float, most: float) -> int:
+def geometric(random: np.random.Generator, least: float, most: float) -> int:
+    """Return a whole number whose logarithm is uniform."""
     return round(math.exp(random.uniform(math.log(least), math.log(most))))
 
 
 def _channels(random: np.random.Generator, least: int, most: int) -> int:
     """Return a count of channels as networks choose them: multiples of 8, of 16 above 64, of 32 above 256."""
-    count = _geometric(random, least, most)
+    count = geometric(random, least, most)
     step = 8 if count < 64 else 16 if count < 256 else 32
     return max(step, round(count / step) * step)
 
 
 def _features(random: np.random.Generator, least: int, most: int) -> int:
     """Return a count of features as networks choose them, four to an octave: powers of two are slower in caches."""
-    count = _geometric(random, least, most)
+    count = geometric(random, least, most)
     step = 1 << max(0, count.bit_length() - 3)
     return round(count / step) * step
 
@@ -202,7 +206,7 @@ def _first_convolution(random: np.random.Generator, limits: _Range) -> dict[str,
     """Return a convolution of few channels on a large image: kernel 3 to 11, stride 1 to 4."""
     kernel = int(random.choice([3, 3, 5, 7, 7, 11]))
     stride = int(random.choice([1, 1, 2]) if kernel < 7 else random.choice([2, 2, 3, 4]))
-    side = _geometric(random, 96, 260)
+    side = geometric(random, 96, 260)
     padding = int(random.choice([0, kernel // 2]))
     images = int(random.choice(limits.images))
     sizes = (images, int(random.choice([3, 3, 3, 1])), side, _channels(random, 16, 128))
@@ -215,7 +219,7 @@ def _inner_convolution(
     k_h, k_w = kernel
     same = random.random() < 0.75
     images, in_c = int(random.choice(limits.images)), _channels(random, 16, 1100)
-    sizes = (images, in_c, _geometric(random, *limits.sides), _channels(random, 16, 1100))
+    sizes = (images, in_c, geometric(random, *limits.sides), _channels(random, 16, 1100))
     work = _columns(sizes, (k_h, k_w), (stride, k_h // 2 * same, k_w // 2 * same))
     in_whole_blocks = work["in_c"] % 32 == 0 == work["out_c"] % 32
     return work | {"groups": 2 if random.random() < 0.08 and in_whole_blocks else 1}
@@ -247,7 +251,7 @@ def _product(random: np.random.Generator) -> tuple[Point, ...]:
     large = random.random() < _LARGE_PRODUCT_SHARE
     while True:
         most_rows = int(random.choice([1, 4, 16] if large else [1, 1, 8, 64, 1024]))
-        rows = _geometric(random, 1, most_rows)
+        rows = geometric(random, 1, most_rows)
         wide = _features(random, 1024, 8192) if large else _features(random, 10, 4096)
         deep = _features(random, 1024, 16384) if large else _features(random, 64, 4096)
         if not large or 6e6 < wide * deep < 3.4e7:
@@ -258,7 +262,8 @@ def _product(random: np.random.Generator) -> tuple[Point, ...]:
     )
 
 
-def _traffic(elements: int, traffic: int, fixed_bytes: int = 0) -> dict[str, int]:
+def traffic_work(elements: int, traffic: int, fixed_bytes: int = 0) -> dict[str, int]:
+    """Return the work columns of a kind whose work is bytes."""
     return {"elements": elements, "traffic": traffic, "fixed_bytes": fixed_bytes}
 
 
@@ -269,7 +274,7 @@ def _image(random: np.random.Generator, limits: _Range) -> dict[str, int]:
         sizes = {
             "images": int(random.choice(limits.images)),
             "channels": _channels(random, 8, 1100),
-            "side": _geometric(random, limits.sides[0] + 1, limits.sides[1]),
+            "side": geometric(random, limits.sides[0] + 1, limits.sides[1]),
         }
         if least <= sizes["images"] * sizes["channels"] * sizes["side"] ** 2 <= most:
             return sizes
@@ -286,7 +291,7 @@ def _over(kind: str, forward: int, backward: int, mask_bytes: int = 0) -> _Make:
         elements = geometry["images"] * geometry["channels"] * geometry["side"] ** 2
         times = {FORWARD: forward, BACKWARD_DATA: backward}
         return tuple(
-            Point(kind, direction, _traffic(elements, n * elements, mask_bytes * elements), geometry)
+            Point(kind, direction, traffic_work(elements, n * elements, mask_bytes * elements), geometry)
             for direction, n in times.items()
             if n
         )
@@ -304,24 +309,24 @@ def _pool(random: np.random.Generator, limits: _Range) -> tuple[Point, ...]:
         out = (geometry["side"] - window) // stride + 1
         planes = geometry["images"] * geometry["channels"]
         read, written = planes * geometry["side"] ** 2, planes * out**2
-        work = _traffic(read, read + written, 4 * written if kind == "max_pool" else 0)
+        work = traffic_work(read, read + written, 4 * written if kind == "max_pool" else 0)
         geometry |= {"window": window, "stride": stride}
         points += [Point(kind, direction, work, geometry) for direction in (FORWARD, BACKWARD_DATA)]
     return tuple(points)
 
 
 def _softmax(random: np.random.Generator, _limits: _Range) -> tuple[Point, ...]:
-    geometry = {"images": _geometric(random, 1, 256), "classes": _geometric(random, 10, 4000)}
+    geometry = {"images": geometric(random, 1, 256), "classes": geometric(random, 10, 4000)}
     elements = geometry["images"] * geometry["classes"]
     return tuple(
-        Point("softmax", direction, {**_traffic(elements, n * elements), "rows": geometry["images"]}, geometry)
+        Point("softmax", direction, {**traffic_work(elements, n * elements), "rows": geometry["images"]}, geometry)
         for direction, n in ((FORWARD, 3), (BACKWARD_DATA, 2))
     )
 
 
 def _update(random: np.random.Generator, _limits: _Range) -> tuple[Point, ...]:
-    elements = _geometric(random, 64, 4e7)
-    return (Point("update", UPDATE, _traffic(elements, 0, 20 * elements)),)
+    elements = geometric(random, 64, 4e7)
+    return (Point("update", UPDATE, traffic_work(elements, 0, 20 * elements)),)
 
 
 _PASSES: Mapping[_Make, _Range | None] = {

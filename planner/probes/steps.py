@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
@@ -14,6 +15,7 @@ __all__ = ["probe_networks", "timed_steps"]
 CLASSES = 100
 REPEATS = 7
 SUB_BATCHES = (1, 4)
+OWN_SUB_BATCH = 2
 
 
 def probe_networks() -> tuple[Network, ...]:
@@ -26,16 +28,22 @@ def probe_networks() -> tuple[Network, ...]:
     )
 
 
-def timed_steps(bench: Bench, quiet_s: float, until_s: float) -> tuple[TimedStep, ...]:
+def timed_steps(
+    bench: Bench, quiet_s: float, until_s: float, networks: Sequence[Network] = ()
+) -> tuple[TimedStep, ...]:
     """Return the time of a gradient computation of every probe network at every sub-batch of SUB_BATCHES.
+
+    With ``networks`` those are timed instead, at OWN_SUB_BATCH.
 
     Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says are left out, and
     those that could not be begun before the bench's clock shows ``until_s`` [s].
     """
     steps: list[TimedStep] = []
-    for network in probe_networks():
+    for network in networks or probe_networks():
+        if bench.clock() >= until_s:
+            break
         module = build_module(network)
-        for sub_batch in SUB_BATCHES:
+        for sub_batch in (OWN_SUB_BATCH,) if networks else SUB_BATCHES:
             measure = partial(gradient_time, module, network, sub_batch, REPEATS)
             timing = undisturbed(measure, bench, quiet_s, until_s=until_s)
             if timing:

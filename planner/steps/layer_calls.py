@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.domain.arrays import IntArray
 from planner.domain.calibration import Calibration
 from planner.domain.calls import LOOKED_UP, LayerCall
-from planner.domain.kernels import KernelCalls
+from planner.domain.kernels import COSTLY_ACTIVATIONS, KernelCalls
 from planner.domain.network import Network
 from planner.steps.source import Source
 from planner.workload.calls import layer_calls
@@ -86,10 +87,22 @@ class LayerCalls:
         for source, positions, places in found:
             rest[positions] = False
             yield replace(_taken(calls, positions), looked_up={"call": places, "samples": sub_batch[:, None]}), source
-        if rest.all():
-            yield calls, None
-        elif rest.any():
-            yield _taken(calls, np.flatnonzero(rest)), None
+        for kind in self._kinds(calls) if rest.any() else ():
+            chosen = rest & (self._kind_of(calls) == kind)
+            if chosen.any():
+                part = calls if chosen.all() else _taken(calls, np.flatnonzero(chosen))
+                yield part if kind == calls.kind else replace(part, kind=kind), None
+
+    def _kinds(self, calls: KernelCalls) -> tuple[str, ...]:
+        """Return the kinds of kernels that calls of a kind may be."""
+        return (calls.kind, *COSTLY_ACTIVATIONS.values()) if calls.kind == "activation" else (calls.kind,)
+
+    def _kind_of(self, calls: KernelCalls) -> NDArray[np.str_]:
+        """Return the kind of kernel of every call, shape (k,): costly activations have one of their own."""
+        if calls.kind != "activation":
+            return np.full(calls.layer.size, calls.kind)
+        functions = (str(self._network.layers[at].attributes.get("function", "")) for at in calls.layer.tolist())
+        return np.array([COSTLY_ACTIVATIONS.get(function, calls.kind) for function in functions])
 
 
 def _taken(calls: KernelCalls, positions: IntArray) -> KernelCalls:

@@ -26,7 +26,7 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Cluster, Link
-from planner.domain.kernels import FORWARD, TRAFFIC_KINDS
+from planner.domain.kernels import COSTLY_ACTIVATIONS, FORWARD, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError
@@ -97,11 +97,15 @@ class Sources:
         """Return what serves a kernel, or None."""
         key = (kind, direction, precision)
         if key not in self._kernels:
-            self._kernels[key] = self._calibrated_kernel(*key) or self._specified_kernel(*key)
+            known = self._calibrated_kernel(*key)
+            if known is None and kind in COSTLY_ACTIVATIONS.values():
+                known = self.find_kernel("activation", direction, precision)
+            self._kernels[key] = known or self._specified_kernel(*key)
         return self._kernels[key]
 
     def _calibrated_kernel(self, kind: str, direction: str, precision: str) -> Source | None:
-        kinds = (kind, "pointwise") if kind in TRAFFIC_KINDS else (kind,)
+        shares = kind in TRAFFIC_KINDS and kind not in COSTLY_ACTIVATIONS.values()
+        kinds = (kind, "pointwise") if shares else (kind,)
         for calibration in self.for_accelerator:
             fitted = (e for e in reversed(calibration.entries) if e.scope == "kernels" and e.term != LOOKED_UP)
             entries = {e.key[1:4]: e for e in fitted}

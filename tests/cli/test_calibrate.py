@@ -19,6 +19,7 @@ from planner import catalog
 from planner.cli import calibrate, measure
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
+from planner.domain.network import Network
 from planner.domain.samples import Samples
 from planner.formats.calibration import read_calibration
 from planner.formats.samples import write_samples
@@ -70,10 +71,17 @@ def measuring(monkeypatch: pytest.MonkeyPatch, missing: dict[str, int]) -> list[
     budgets: list[float] = []
 
     def measured(
-        budget_s: float, *, first: Sequence[Point], resume: Path, progress: object, say: object
+        budget_s: float,
+        *,
+        first: Sequence[Point],
+        networks: Sequence[Network],
+        resume: Path,
+        progress: object,
+        say: object,
     ) -> Measurement:
         assert callable(progress)
         assert callable(say)
+        assert bool(first) == bool(networks)
         resume.parent.mkdir(parents=True, exist_ok=True)
         resume.write_text("measured")
         budgets.append(budget_s)
@@ -265,9 +273,16 @@ def test_an_interrupt_while_fitting_keeps_the_measurements(
 
 def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(
-        _budget_s: float, *, first: Sequence[Point], resume: Path, progress: object, say: object
+        _budget_s: float,
+        *,
+        first: Sequence[Point],
+        networks: Sequence[Network],
+        resume: Path,
+        progress: object,
+        say: object,
     ) -> Measurement:
         assert not first
+        assert not networks
         assert callable(progress)
         assert callable(say)
         resume.write_text("partial")

@@ -180,7 +180,7 @@ def test_cut_off_and_foreign_lines_are_left_out(tmp_path: Path) -> None:
 
 def test_run_on_this_cpu_keeps_its_file_and_measures_peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "CpuBench", FakeBench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda _bench, _quiet_s, _until_s: ())
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given: ())
     affinity = os.sched_getaffinity(0)
     file = tmp_path / "here.jsonl"
     measurement = calibrate.measure_cpu(160.0, resume=file)
@@ -197,7 +197,7 @@ def test_run_on_this_cpu_warns_of_the_allocator_and_of_disturbances(
     slow: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calibrate, "CpuBench", lambda: FakeBench(slow=slow))
-    monkeypatch.setattr(calibrate, "timed_steps", lambda _bench, _quiet_s, _until_s: ())
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given: ())
     circumstances = calibrate.measure_cpu(140.0).samples.circumstances
     kept = circumstances["allocator"] == "freed memory kept"
     assert ("MALLOC_TRIM_THRESHOLD_=" in circumstances.get("warning_allocator", "")) == kept

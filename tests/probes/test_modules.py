@@ -6,10 +6,10 @@ from planner.domain.kernels import KINDS
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.shapes import layer_parameters
 from planner.networks.zoo import build
+from planner.probes.design import designed_points
 from planner.probes.kernels import timed_call
 from planner.probes.modules import build_module, gradient_time
 from planner.probes.operands import Operands
-from planner.probes.points import designed_points
 from planner.probes.steps import probe_networks
 
 

@@ -8,7 +8,8 @@ import pytest
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, WORK_COLUMNS
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.networks.zoo import build, zoo_names
-from planner.probes.points import Point, convolution_output, designed_points
+from planner.probes.design import designed_points
+from planner.probes.points import Point, convolution_output
 from planner.workload.lowering import lower
 
 POINTS = designed_points()
@@ -24,18 +25,11 @@ def test_columns_are_those_of_the_kind() -> None:
     assert all(tuple(point.work) == WORK_COLUMNS[point.kind] for point in POINTS)
 
 
-SERVED_BY_POINTWISE = {
-    ("upsample", FORWARD), ("upsample", BACKWARD_DATA), ("layer_norm", FORWARD), ("layer_norm", BACKWARD_DATA),
-    ("embedding", FORWARD), ("embedding", BACKWARD_WEIGHT), ("copy", BACKWARD_DATA),
-}  # fmt: skip
-"""Not timed: the entry that all kinds of bytes share serves them."""
-
-
 def test_every_kind_and_direction_of_the_zoo_is_designed() -> None:
     designed = {(point.kind, point.direction) for point in POINTS}
     wanted = {(calls.kind, calls.direction) for name in zoo_names() for calls in lower(build(name, {}), np.array([1]))}
     fused = {("bias", FORWARD), ("bias", BACKWARD_WEIGHT)}
-    assert wanted - designed == fused | SERVED_BY_POINTWISE
+    assert wanted - designed == fused
 
 
 def test_operands_stay_below_two_gigabytes_together() -> None:
@@ -114,7 +108,7 @@ def test_work_is_counted_as_lowering_counts_it(kind: str) -> None:
 
 
 def test_products_of_a_linear_layer_are_those_of_lowering() -> None:
-    points = [point for point in POINTS if point.kind == "gemm" and point.work["m"] != 960]
+    points = [point for point in POINTS if point.kind == "gemm" and point.work["m"] != 960 and not point.geometry]
     by_direction = {direction: [p.work for p in points if p.direction == direction] for direction in (FORWARD,)}
     work = by_direction[FORWARD][0]
     layers = (
