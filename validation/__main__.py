@@ -1,0 +1,82 @@
+"""Write the accuracy page, or check that no figure on it worsened.
+
+    python -m validation            # writes docs/accuracy.md and docs/accuracy.json
+    python -m validation --check    # compares today's figures with docs/accuracy.json; 1 if one is worse by over 5 %
+    python -m validation --page     # writes docs/accuracy.md again from docs/accuracy.json, without predicting anything
+
+Progress goes to stderr. A file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from planner.errors import PlannerError
+from planner.formats.documents import dump_json, parse_text, read_text, write_file
+from validation.accuracy_answers import answer_all
+from validation.accuracy_check import SHARE, compared
+from validation.accuracy_figures import document_of
+from validation.accuracy_page import page_of
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+UPDATE = "`python -m validation` writes the new figures; a line under Changed predictions in CHANGELOG.md says why"
+INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m validation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the page; default: docs/")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="compare, write nothing")
+    what.add_argument("--page", action="store_true", help="write the page from the figures that are there")
+    options = parser.parse_args(arguments)
+    try:
+        if options.check:
+            return _check(options.docs / "accuracy.json")
+        document = _committed(options.docs / "accuracy.json") if options.page else _today()
+        if not options.page:
+            write_file(options.docs / "accuracy.json", dump_json(document), force=True)
+        write_file(options.docs / "accuracy.md", page_of(document), force=True)
+    except PlannerError as error:
+        _say(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("interrupted; nothing was written")
+        return INTERRUPTED
+    return 0
+
+
+def _check(path: Path) -> int:
+    committed = _committed(path)
+    found = compared(committed, _today())
+    for sentence in found.better:
+        _say(f"better: {sentence}")
+    for sentence in found.worse:
+        _say(f"worse: {sentence}")
+    if found.better and not found.worse:
+        _say(f"better than {path.name}; {UPDATE}")
+    if found.worse:
+        _say(f"{len(found.worse)} figures of {path.name} worsened by more than {SHARE:.0%}; if that is meant, {UPDATE}")
+    return 1 if found.worse else 0
+
+
+def _committed(path: Path) -> dict[str, Any]:
+    return parse_text(read_text(path), str(path), "json")
+
+
+def _today() -> dict[str, Any]:
+    return document_of(answer_all(say=_say))
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
