@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from planner.domain.calls import LayerCall
-from planner.domain.shapes import Shape
 from planner.probes.layer_kernels import OPTIMIZERS
 from planner.probes.operands import POOL_ELEMENTS
 from planner.probes.points import Point, convolution_output
@@ -50,19 +49,21 @@ def _point(call: LayerCall, sub_batch: int) -> Point:
 
 
 def _fits(call: LayerCall, sub_batch: int) -> bool:
-    """Tell whether the operands fit; a gradient and a result stand beside what is read."""
-    sizes = [prod(shape) * sub_batch for shape in (*_operands(call, sub_batch), *call.inputs)]
-    return max(sizes) <= MOST_OPERAND_ELEMENTS and sum(sizes) <= MOST_ELEMENTS
+    """Tell whether the operands fit, the largest and all together."""
+    largest, total = _elements(call.at(sub_batch))
+    read = [prod(shape) * sub_batch for shape in call.inputs]
+    return max(largest, *read) <= MOST_OPERAND_ELEMENTS and total + sum(read) <= MOST_ELEMENTS
 
 
-def _operands(call: LayerCall, sub_batch: int) -> Iterator[Shape]:
-    """Yield the sizes of operands, divided by the sub-batch as far as can be."""
-    work = call.at(sub_batch)
+def _elements(work: Mapping[str, int]) -> tuple[int, int]:
+    """Return the elements of the largest operand or result, and of all; of what moves bytes those that it moves."""
     if "m" in work:
-        for a, b in ("mn", "nk", "mk"):
-            yield (-(-work[a] * work[b] * work["batch"] // sub_batch),)
+        sizes = [work[a] * work[b] * work["batch"] for a, b in ("mn", "nk", "mk")]
     elif "in_c" in work:
-        yield (work["out_c"], *convolution_output(work))
-        yield (-(-work["out_c"] * work["in_c"] * work["k_h"] * work["k_w"] // sub_batch),)
+        sizes = [
+            work["images"] * work["out_c"] * prod(convolution_output(work)),
+            work["out_c"] * work["in_c"] * work["k_h"] * work["k_w"],
+        ]
     else:
-        yield (-(-max(work["elements"], work["traffic"], work["fixed_bytes"] // 4) // sub_batch),)
+        return work["elements"], work["traffic"] + work["fixed_bytes"] // 4
+    return max(sizes), sum(sizes)

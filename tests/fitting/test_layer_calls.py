@@ -1,0 +1,91 @@
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from planner.costs.terms import evaluate
+from planner.domain.calibration import Entry
+from planner.domain.cluster import Accelerator, Node
+from planner.domain.network import INPUT, Layer, Network
+from planner.domain.samples import Samples
+from planner.domain.training import TimedStep
+from planner.fitting.calibration import fit_calibration
+from planner.fitting.kernels import fit_kernels
+from planner.fitting.layer_calls import BETWEEN, fit_layer_calls
+from planner.workload.calls import distinct_calls
+
+CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
+SPREAD = 0.01
+NETWORK = Network(
+    "two",
+    (64,),
+    (
+        Layer("a", "linear", (INPUT,), {"features": 32, "bias": False}),
+        Layer("b", "linear", ("a",), {"features": 10, "bias": False}),
+        Layer("loss", "loss", ("b",)),
+    ),
+)
+
+
+def row(call: str, sub_batch: int, time_s: float, **more: Any) -> Mapping[str, Any]:
+    return {
+        "kind": "gemm", "direction": "forward", "precision": "fp32", "library": "pytorch", "m": 8, "n": sub_batch,
+        "k": 8, "batch": 1, "call": call, "sub_batch": sub_batch, "time_s": time_s, "spread_s": SPREAD * time_s, **more,
+    }  # fmt: skip
+
+
+def fitted(*rows: Mapping[str, Any]) -> tuple[Entry, ...]:
+    return fit_layer_calls(Samples.from_rows(list(rows), {}))
+
+
+def test_rows_come_back_at_their_sub_batches() -> None:
+    (entry,) = fitted(row("b", 16, 5.0), row("b", 1, 2.0), row("a", 1, 7.0))
+    assert (entry.samples, entry.settings["b"]) == (3, (1.0, 2.0, 16.0, 5.0))
+    found = [float(evaluate(entry, {"call": call, "samples": n})) for call, n in ((0, 1), (1, 1), (1, 16), (1, 6))]
+    assert found == pytest.approx([7.0, 2.0, 5.0, 3.0])
+
+
+def test_the_error_is_of_repeats_and_of_lines() -> None:
+    (two,) = fitted(row("a", 1, 2.0), row("a", 16, 5.0))
+    assert two.error == pytest.approx(SPREAD)
+    assert two.held_out_error == pytest.approx((SPREAD**2 + BETWEEN**2) ** 0.5)
+    (three,) = fitted(row("a", 1, 2.0), row("a", 6, 4.0), row("a", 16, 5.0))
+    assert three.held_out_error == pytest.approx((SPREAD**2 + 0.25**2) ** 0.5)  # the line says 3 where 4 was measured
+    assert (three.held_out_by, three.worst_error) == ("sub-batch", pytest.approx(0.25))
+    (once,) = fitted(row("a", 1, 2.0))
+    assert once.held_out_error == pytest.approx(SPREAD)
+
+
+def test_kinds_directions_and_precisions_are_apart() -> None:
+    entries = fitted(
+        row("a", 1, 1.0), row("a", 1, 2.0, direction="backward_data"), row("a", 1, 3.0, precision="bf16")
+    )  # fmt: skip
+    assert [entry.key[2:4] for entry in entries] == [
+        ("backward_data", "fp32"), ("forward", "bf16"), ("forward", "fp32")
+    ]  # fmt: skip
+
+
+def test_absurd_rows_and_rows_of_no_call_take_no_part() -> None:
+    (entry,) = fitted(row("a", 1, 1.0), row("a", 16, -1.0), row("", 1, 1.0), row("b", 1, float("nan")))
+    assert dict(entry.settings) == {"a": (1.0, 1.0)}
+
+
+def test_fits_to_shapes_leave_named_calls_alone() -> None:
+    shapes = [row("", n, 1e-9 * n, m=m) for n in (1, 10, 100) for m in (10, 20, 40)]
+    alone = fit_kernels(Samples.from_rows(shapes, {})).entries
+    assert fit_kernels(Samples.from_rows([*shapes, row("a", 3, 55.0)], {})).entries == alone
+
+
+def test_overheads_of_a_network_whose_calls_were_measured_are_the_ratio_of_its_step() -> None:
+    rows: list[Mapping[str, Any]] = [
+        {"kind": c.kind, "direction": c.direction, "precision": "fp32", "library": "pytorch", **c.at(n), "call": c.name,
+         "sub_batch": n, "time_s": 0.01, "spread_s": 0.0}
+        for c in distinct_calls([NETWORK]) for n in (1, 16)
+    ]  # fmt: skip
+    calls = 2 + 1 + 2 + 2  # products forward, backward-data, backward-weight; softmax
+    steps = [TimedStep(NETWORK, n, 1.04 * 0.01 * calls) for n in (1, 2, 4)]
+    made = fit_calibration(Samples.from_rows(rows, {}), "own", CPU, Node(1, CPU), steps=steps)
+    (overheads,) = [entry for entry in made.entries if entry.scope == "overheads"]
+    scale, host_s = overheads.coefficients["kernel_scale"], overheads.coefficients["host_s_per_call"]
+    assert scale * 0.01 * calls + host_s * calls == pytest.approx(1.04 * 0.01 * calls, rel=0.03)
+    assert overheads.samples == 3

@@ -1,0 +1,98 @@
+import pytest
+
+from planner.catalog import find_network
+from planner.domain.network import INPUT, Layer, Network
+from planner.networks.zoo import build
+from planner.probes.kernels import timed_call
+from planner.probes.layer_points import LARGE, MOST_OPERAND_ELEMENTS, SMALL, layer_points, unmeasurable
+from planner.probes.operands import Operands
+from planner.probes.points import Point
+from planner.workload.calls import distinct_calls
+
+TINY = (
+    "gpt:layers=1,hidden=32,heads=2,sequence=16,vocabulary=64",
+    "bert:layers=1,hidden=32,heads=2,sequence=16,vocabulary=64",
+    "bert:layers=1,hidden=32,heads=2,sequence=16,vocabulary=64,head=tokens",
+    "mlp:input=8,hidden=16,layers=2",
+)
+IMAGES = Network(
+    "images",
+    (3, 16, 16),
+    (
+        Layer("first", "convolution", (INPUT,), {"channels": 8, "kernel": 3, "padding": 1, "bias": False}),
+        Layer("norm", "batch_norm", ("first",)),
+        Layer("relu", "activation", ("norm",)),
+        Layer("apart", "convolution", ("relu",), {"channels": 8, "kernel": 3, "padding": 1, "groups": 8}),
+        Layer("sum", "add", ("relu", "apart")),
+        Layer("lrn", "lrn", ("sum",)),
+        Layer("pool", "pool", ("lrn",), {"mode": "max", "window": 3, "stride": 2, "padding": 1}),
+        Layer("up", "upsample", ("pool",), {"factor": 2}),
+        Layer("both", "concat", ("up", "sum")),
+        Layer("mean", "global_pool", ("both",)),
+        Layer("flat", "flatten", ("mean",)),
+        Layer("drop", "dropout", ("flat",)),
+        Layer("logits", "linear", ("drop",), {"features": 10}),
+        Layer("loss", "loss", ("logits",)),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def operands() -> Operands:
+    return Operands(elements=1 << 20)
+
+
+@pytest.mark.parametrize("network", [IMAGES, *map(find_network, TINY)], ids=lambda network: network.name)
+def test_every_call_of_a_network_runs_at_both_sub_batches(network: Network, operands: Operands) -> None:
+    calls = distinct_calls([network])
+    points = layer_points(calls)
+    assert {(point.kind, point.direction, point.call.name) for point in points if point.call} == {
+        (call.kind, call.direction, call.name) for call in calls
+    }
+    for point in points:
+        made = timed_call(point, operands)
+        made.run()
+        made.run()
+
+
+def test_points_are_small_and_large_and_of_fixed_work_once() -> None:
+    calls = distinct_calls([build("resnet18", {})])
+    by_call: dict[str, list[int]] = {}
+    for point in layer_points(calls):
+        assert point.call is not None
+        assert dict(point.work) == point.call.at(point.sub_batch)
+        by_call.setdefault(f"{point.kind} {point.direction} {point.call.name}", []).append(point.sub_batch)
+    assert set(map(tuple, by_call.values())) == {(SMALL, LARGE), (SMALL,)}
+    assert all(name.startswith("update") for name, sizes in by_call.items() if sizes == [SMALL])
+    assert len({point.name for point in layer_points(calls)}) == len(layer_points(calls))
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vgg16", "yolov3", "gpt2", "bert-large"])
+def test_operands_stay_within_the_memory(name: str) -> None:
+    for point in layer_points(distinct_calls([build(name, {})])):
+        assert _largest(point) <= MOST_OPERAND_ELEMENTS
+
+
+def _largest(point: Point) -> int:
+    work = point.work
+    if "m" in work:
+        return work["batch"] * max(work["m"] * work["n"], work["n"] * work["k"], work["m"] * work["k"])
+    return work["images"] * work["in_c"] * work["in_h"] * work["in_w"] if "in_c" in work else work["elements"]
+
+
+def test_a_large_sub_batch_that_does_not_fit_is_halved_and_a_call_that_never_fits_is_left_out() -> None:
+    def network(features: int) -> Network:
+        return Network("wide", (features,), (Layer("relu", "activation", (INPUT,)),))
+
+    halved = layer_points(distinct_calls([network(MOST_OPERAND_ELEMENTS // 12)]))
+    assert [point.sub_batch for point in halved] == [SMALL, 8]
+    (call,) = distinct_calls([network(2 * MOST_OPERAND_ELEMENTS)])
+    assert layer_points([call]) == ()
+    assert "does not fit the memory" in unmeasurable(call)
+
+
+def test_an_optimizer_that_is_not_measured_is_said() -> None:
+    layer = Layer("one", "linear", (INPUT,), {"features": 4})
+    network = Network("one", (8,), (layer,), optimizer="adam-8bit")
+    (reason,) = filter(None, map(unmeasurable, distinct_calls([network])))
+    assert "adam-8bit" in reason

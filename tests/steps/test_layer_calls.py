@@ -1,0 +1,127 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.costs.measured_calls import BEYOND, MARGIN, MEASURED_S
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Accelerator, Cluster, Node
+from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.network import INPUT, Layer, Network
+from planner.domain.prediction import Prediction
+from planner.domain.request import Problem
+from planner.steps.predict import Evaluator
+from planner.workload.calls import layer_calls
+
+CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
+FITTED_S, MEASURED_AT_S = 1.0, (10.0, 40.0)
+"""Of every call: by the fits, and as measured at sub-batches 1 and 16."""
+NETWORK = Network(
+    "two",
+    (8,),
+    (
+        Layer("a", "linear", (INPUT,), {"features": 4, "bias": False}),
+        Layer("gelu", "activation", ("a",), {"function": "gelu"}),
+        Layer("relu", "activation", ("gelu",)),
+        Layer("b", "linear", ("relu",), {"features": 2, "bias": False}),
+    ),
+)
+KINDS = (("gemm", "forward"), ("gemm", "backward_data"), ("gemm", "backward_weight"),
+         ("activation", "forward"), ("activation", "backward_data"))  # fmt: skip
+
+
+def fitted(kind: str, direction: str, time_s: float = FITTED_S) -> Entry:
+    return Entry(
+        "kernels", kind, direction, "fp32", "", "work.linear", {}, {"calls": time_s, "work": 0.0}, held_out_error=0.2
+    )
+
+
+FITS = tuple(fitted(*key) for key in KINDS)
+
+
+def looked_up(kind: str, direction: str, layers: set[str], precision: str = "fp32") -> Entry:
+    calls = layer_calls(NETWORK, optimizer="none")[kind, direction]
+    points = (1.0, MEASURED_AT_S[0], 16.0, MEASURED_AT_S[1])
+    table = {call.name: points for call in calls if call.layer.name in layers}
+    return Entry(
+        "kernels", kind, direction, precision, "own layers", "calls.measured", table, {MEASURED_S: 1.0, BEYOND: 0.0},
+        ranges={BEYOND: (0.0, MARGIN)}, held_out_error=0.02,
+    )  # fmt: skip
+
+
+def evaluator(*calibrations: tuple[Entry, ...]) -> Evaluator:
+    made = tuple(Calibration(f"c{at}", CPU.name, entries) for at, entries in enumerate(calibrations))
+    settings = Settings(optimizer="none", input="synthetic")
+    cluster = Cluster("one", 1, Node(1, CPU))
+    return Evaluator(Problem(NETWORK, None, cluster, made, explicit_calibration=True, settings=settings))
+
+
+def forward_s(sub_batch: int, *calibrations: tuple[Entry, ...]) -> float:
+    (one,) = evaluator(*calibrations).describe(Configurations.of([Configuration(1, 1, sub_batch)]))
+    return next(term.seconds for term in one.terms if term.name == "forward")
+
+
+@pytest.mark.parametrize(("sub_batch", "measured_s"), [(1, 10.0), (6, 20.0), (16, 40.0)])
+def test_a_call_is_looked_up_and_the_others_of_its_kind_are_not(sub_batch: int, measured_s: float) -> None:
+    own = looked_up("gemm", "forward", {"a"})
+    assert forward_s(sub_batch, FITS) == pytest.approx(4 * FITTED_S)
+    assert forward_s(sub_batch, (*FITS, own)) == pytest.approx(measured_s + 3 * FITTED_S)
+    assert forward_s(sub_batch, FITS, (own,)) == pytest.approx(measured_s + 3 * FITTED_S)
+
+
+def test_calls_of_another_precision_are_not_looked_up() -> None:
+    assert forward_s(1, (*FITS, looked_up("gemm", "forward", {"a"}, "bf16"))) == pytest.approx(4 * FITTED_S)
+
+
+def test_costly_activations_have_a_kind_of_their_own_where_it_was_measured() -> None:
+    assert forward_s(1, (*FITS, fitted("gelu", "forward", 7.0))) == pytest.approx(3 * FITTED_S + 7.0)
+
+
+def test_a_network_all_of_whose_calls_were_measured_needs_no_fit() -> None:
+    every = tuple(looked_up(*key, {"a", "gelu", "relu", "b"}) for key in KINDS)
+    assert forward_s(16, every) == pytest.approx(4 * 40.0)
+
+
+def described(entries: tuple[Entry, ...], sub_batch: int) -> Prediction:
+    (one,) = evaluator(entries).describe(Configurations.of([Configuration(1, 1, sub_batch)]))
+    return one
+
+
+def words(one: Prediction, code: str) -> list[str]:
+    return [warning.message for warning in one.warnings if warning.code == code]
+
+
+def test_the_answer_says_what_share_was_looked_up() -> None:
+    own = looked_up("gemm", "forward", {"a"})
+    one = described((*FITS, own), 16)
+    backward = 2 + 3  # products and activations, each FITTED_S
+    (word,) = words(one, "own_layers")
+    assert word.startswith(f"{40 / (40 + 3 + backward):.1%} of the kernel time was measured with the layers of two")
+    assert not words(described(FITS, 16), "own_layers")
+
+
+def test_more_than_a_doubling_beyond_is_said() -> None:
+    every = tuple(looked_up(*key, {"a", "gelu", "relu", "b"}) for key in KINDS)
+    assert not words(described(every, 32), "extrapolated")
+    assert words(described(every, 40), "extrapolated")
+
+
+def test_what_is_looked_up_has_a_narrower_interval() -> None:
+    every = tuple(looked_up(*key, {"a", "gelu", "relu", "b"}) for key in KINDS)
+    own, fits = described(every, 8).iteration_s, described(FITS, 8).iteration_s
+    widths = [np.log((one.high or np.inf) / (one.low or np.inf)) for one in (own, fits)]
+    assert widths[0] < 0.3 * widths[1]
+
+
+def test_arrays_and_descriptions_agree() -> None:
+    entries = (*FITS, looked_up("gemm", "forward", {"a"}), looked_up("activation", "backward_data", {"gelu"}))
+    wanted = Configurations.of([Configuration(1, 1, size) for size in (1, 3, 16, 50)])
+    found = evaluator(entries).evaluate(wanted).iteration_s
+    said = [one.iteration_s.value for one in evaluator(entries).describe(wanted)]
+    assert found.tolist() == pytest.approx(said)
+
+
+def test_an_earlier_calibration_serves_a_call_that_two_hold() -> None:
+    own = looked_up("gemm", "forward", {"a"})
+    longer = replace(own, settings=dict.fromkeys(own.settings, (1.0, 99.0)))
+    assert forward_s(1, (*FITS, own), (longer,)) == pytest.approx(10.0 + 3 * FITTED_S)

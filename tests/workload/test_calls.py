@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from planner.domain.network import INPUT, Layer, Network
+from planner.networks.zoo import build
+from planner.workload.calls import distinct_calls, layer_calls
+from planner.workload.lowering import lower
+
+NAMES = ("resnet18", "googlenet", "mobilenet-v2", "mlp", "gpt", "bert", "yolov3")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_work_at_any_sub_batch_is_that_of_lowering(name: str) -> None:
+    network = build(name, {})
+    found = layer_calls(network, optimizer="adam")
+    for calls in lower(network, np.array([7]), optimizer="adam"):
+        made = found[calls.kind, calls.direction]
+        for at, call in enumerate(made):
+            assert network.layers[calls.layer[at]] is call.layer
+            lowered = {key: int(np.broadcast_to(v, (1, calls.layer.size))[0, at]) for key, v in calls.work.items()}
+            assert call.at(7) == lowered
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_distinct_calls_hold_every_call_once_but_biases(name: str) -> None:
+    network = build(name, {})
+    every = [call for calls in layer_calls(network, optimizer=network.optimizer).values() for call in calls]
+    keys = [(call.kind, call.direction, call.name) for call in distinct_calls([network, network])]
+    assert len(keys) == len(set(keys)) < len(every)
+    assert set(keys) == {(call.kind, call.direction, call.name) for call in every if call.kind != "bias"}
+
+
+def test_equal_layers_of_two_networks_are_one_call() -> None:
+    small, large = build("resnet18", {}), build("resnet34", {})
+    kinds = ("convolution", "batch_norm")
+    of_small, of_both = (
+        {call.name for call in distinct_calls(networks) if call.kind in kinds} for networks in ([small], [small, large])
+    )
+    assert of_small == of_both
+
+
+def test_work_that_hides_a_difference_does_not_make_calls_equal() -> None:
+    """GELU and ReLU, and pooling of other windows, move as many bytes."""
+    layers = (
+        Layer("first", "convolution", (INPUT,), {"channels": 8, "kernel": 1}),
+        Layer("relu", "activation", ("first",)),
+        Layer("gelu", "activation", ("relu",), {"function": "gelu"}),
+        Layer("three", "pool", ("gelu",), {"mode": "max", "window": 3, "stride": 2, "padding": 1}),
+        Layer("again", "activation", ("gelu",)),
+        Layer("two", "pool", ("again",), {"mode": "max", "window": 2, "stride": 2}),
+    )
+    names = [(c.kind, c.name) for c in distinct_calls([Network("one", (3, 8, 8), layers)]) if c.direction == "forward"]
+    assert [kind for kind, _ in names].count("activation") == 2
+    assert [kind for kind, _ in names].count("max_pool") == 2
+
+
+def test_what_takes_most_of_a_step_comes_first() -> None:
+    kinds = [call.kind for call in distinct_calls([build("resnet18", {})])]
+    assert set(kinds[:10]) == {"convolution"}
+    assert kinds.index("softmax") > len(kinds) // 2
