@@ -101,9 +101,8 @@ def report() -> dict[str, float] | None:
                     f"{guess.value * 1e3:7.1f} ms, measured {taken * 1e3:7.1f} ms, error {errors[-1]:+.1%}"
                 )
         means[way] = float(np.mean(np.abs(errors)))
-        say(
-            f"{way}: mean absolute error {means[way]:.1%} of {len(errors)} rows, {np.mean(inside):.0%} in 90 % intervals"
-        )
+        shown = f"mean absolute error {means[way]:.1%}, {np.mean(inside):.0%} of {len(errors)} in 90 % intervals"
+        say(f"{way}: {shown}")
     return means if len(real) >= len(networks) * len(SUB_BATCHES) - 3 else None
 
 
