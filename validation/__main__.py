@@ -59,6 +59,8 @@ def _check(path: Path) -> int:
         _say(f"better: {sentence}")
     for sentence in found.worse:
         _say(f"worse: {sentence}")
+    if not found.worse:
+        _say(f"no figure of {path.name} worsened by more than {SHARE:.0%}")
     if found.better and not found.worse:
         _say(f"better than {path.name}; {UPDATE}")
     if found.worse:

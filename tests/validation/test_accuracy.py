@@ -184,6 +184,7 @@ def test_the_command_writes_both_files_and_checks_them(docs: Path, capsys: pytes
     assert {path.name: path.read_text() for path in docs.iterdir()} == written
     out, err = capsys.readouterr()
     assert (out, "working" in err) == ("", True)
+    assert "no figure of accuracy.json worsened" in err
 
 
 def test_the_check_fails_where_a_figure_worsened(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
