@@ -147,7 +147,7 @@ _ALL = (
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
     Option(
-        "runs", "FILE.csv", "A table of runs: wanted ones to predict (not supported yet), measured ones to validate.",
+        "runs", "FILE.csv", "A table of measured runs, in the runs format.",
         repeatable=True,
     ),
     Option(

@@ -17,14 +17,16 @@ from planner.cli.parsing import NOTHING
 from planner.cli.plot import draw, plot_file
 from planner.cli.progress import bar
 from planner.cli.runs import Table, table_of
+from planner.cli.streams import note
 from planner.cli.values import from_options
 from planner.domain.runs import Runs
-from planner.errors import ParameterError
+from planner.errors import InputFileError, ParameterError
 from planner.formats.runs import NoRunError, read_runs
 from planner.formats.validation import validation_document
 from planner.report.validation import validation_view
 from planner.scoring.evaluate import Answer, answers_of, validation_of
-from planner.scoring.refit import Asked, held_out_answers
+from planner.scoring.refit import Asked, group_of, held_out_answers
+from planner.steps.sources import Sources
 
 __all__ = ["run"]
 
@@ -41,6 +43,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         catalog.find_calibration(name)
     tables = [table_of(one, Path(path).parent, values) for path, one in zip(paths, read, strict=True)]
     axis = values["hold_out"].value if "hold_out" in values else None
+    _note_frameworks(tables)
     each = _answered(tables, axis)
     read_any = any(one.rows for one in read)
     if len(paths) > 1:
@@ -57,17 +60,52 @@ def run(arguments: Mapping[str, Any]) -> None:
         raise broken
 
 
-def _read(paths: Sequence[str]) -> tuple[list[Runs], NoRunError | None]:
-    """Return the runs of every file, and the first error that one of them has none that can be read."""
+def _read(paths: Sequence[str]) -> tuple[list[Runs], InputFileError | None]:
+    """Return the runs of every file, and the first error that one of them cannot be read.
+
+    Raises
+    ------
+    InputFileError
+        No file has a header that can be read.
+    """
     read: list[Runs] = []
-    broken = None
+    broken: InputFileError | None = None
+    headers = 0
     for path in paths:
         try:
             read.append(read_runs(path))
+            headers += 1
         except NoRunError as error:
             read.append(error.runs)
+            headers += 1
             broken = broken or error
+        except InputFileError as error:
+            read.append(Runs(()))
+            broken = broken or error
+    if broken is not None and not headers:
+        raise broken
     return read, broken
+
+
+def _note_alone(asked: Sequence[Asked], axis: str) -> None:
+    """Say where leaving out a group leaves nothing: its rows are then predicted by what is assumed of any framework."""
+    names = {group_of(one, axis) for one in asked if one.observed}
+    if len(names) == 1:
+        note(
+            f"--hold-out {axis}: all runs are of {axis} {names.pop()}, so that none is left to fit to and what is "
+            "assumed of any framework predicts them; name files with others by more --runs"
+        )
+
+
+def _note_frameworks(tables: Sequence[Table]) -> None:
+    """Say once of every framework that nothing was fitted to its runs."""
+    found = {}
+    for problem, runs in (each for table in tables for each in table.asked):
+        overheads = Sources(problem).overheads(runs[0].precision)
+        if overheads.matched in ("generic", "assumed"):
+            found[problem.settings.framework] = overheads.matched
+    for framework, matched in sorted(found.items()):
+        note(f"framework {framework!r} was not measured: {matched} coefficients are used for its runs")
 
 
 def _in_file(answer: Answer, path: str) -> Answer:
@@ -82,6 +120,7 @@ def _answered(tables: Sequence[Table], axis: str | None) -> list[list[Answer]]:
         predicted = [[answers_of(problem, runs) for problem, runs in table.asked] for table in tables]
     else:
         asked = [Asked(problem, runs) for table in tables for problem, runs in table.asked]
+        _note_alone(asked, axis)
         sentence = f"fitting end-to-end coefficients without each {axis} in turn"
         with bar("fitting", 1.0, sentence) as show:
             found = iter(

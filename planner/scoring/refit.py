@@ -19,7 +19,7 @@ from planner.scoring.evaluate import Answer, answers_of, sort_runs
 from planner.scoring.hold_out import HOLD_OUTS, splits
 from planner.scoring.intervals import rescaled
 
-__all__ = ["Asked", "fit_runs", "held_out_answers", "property_of"]
+__all__ = ["Asked", "fit_runs", "group_of", "held_out_answers", "property_of"]
 
 Progress = Callable[[str, int, int], None]
 """Called with the group that is left out next, its number and how many there are."""
@@ -86,7 +86,8 @@ def property_of(row: ScoredRow, axis: str) -> str:
     return value.partition(":")[0] if axis == "network" else value
 
 
-def _group(asked: Asked, axis: str) -> str:
+def group_of(asked: Asked, axis: str) -> str:
+    """Return what is left out together with these runs; see :func:`property_of`."""
     run, cluster = asked.runs[0], asked.problem.cluster
     values = {
         "network": run.network.partition(":")[0],
@@ -119,13 +120,13 @@ def held_out_answers(
     if axis not in HOLD_OUTS:
         raise ParameterError("hold-out", "one of " + ", ".join(HOLD_OUTS), axis)
     found: dict[int, list[Answer]] = {}
-    folds = list(splits([_group(one, axis) for one in asked]))
+    folds = list(splits([group_of(one, axis) for one in asked]))
     for number, fold in enumerate(folds):
         progress(fold.name, number, len(folds))
         fitted = fit_runs([one for one, fits in zip(asked, fold.fit.tolist(), strict=True) if fits])
         for at in np.flatnonzero(fold.test).tolist():
             found[at] = _answers(asked[at], fitted)
-    return rescaled([found[at] for at in range(len(asked))], [_group(one, axis) for one in asked])
+    return rescaled([found[at] for at in range(len(asked))], [group_of(one, axis) for one in asked])
 
 
 def _answers(asked: Asked, fitted: EndToEnd) -> list[Answer]:

@@ -159,7 +159,8 @@ def _variance(entry: Entry, vector: FloatArray, seconds: float) -> float:
 def kind_of(one: Configuration, terms: Iterable[Term], *, on_specified: bool) -> str:
     """Return the kind of a prediction, which conformal scores are told apart by; empty: of none.
 
-    Of asynchronous periods no runs were measured but those that calibrations were made from.
+    Of asynchronous periods, and of what rests on a reconstruction, no runs were measured but those that calibrations
+    were made from.
 
     Parameters
     ----------
@@ -168,7 +169,8 @@ def kind_of(one: Configuration, terms: Iterable[Term], *, on_specified: bool) ->
     on_specified : bool
         Whether matrix kernels come from the specification.
     """
-    if one.mode == "async":
+    terms = tuple(terms)
+    if one.mode == "async" or any("reconstructed" in term.origin for term in terms):
         return ""
     where = OUTSIDE if any(term.extrapolated for term in terms) else ""
     if one.gpus > 1:

@@ -190,3 +190,30 @@ def test_without_another_group_priors_are_all_there_is(run: Run, tmp_path: Path)
         json.loads(run("validate", "--runs", path, "--json", *more)[1]) for more in ((), ("--hold-out", "gpu"))
     )
     assert held_out["summary"]["n"] == plain["summary"]["n"] == 2
+
+
+def test_hold_out_says_when_nothing_is_left_to_fit_to(run: Run, tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.csv", ONE, EIGHT)
+    _, _, err = run("validate", "--runs", path, "--hold-out", "gpu")
+    assert "--hold-out gpu: all runs are of gpu v100-sxm2-16gb, so that none is left to fit to" in err
+    other = ONE.replace("one,s,resnet50", "two,s,vgg11")
+    _, _, err = run("validate", "--runs", write(tmp_path / "two.csv", ONE, other), "--hold-out", "network")
+    assert "left to fit to" not in err
+
+
+def test_a_framework_without_runs_is_said(run: Run, tmp_path: Path) -> None:
+    rows = [f"{ONE},{name}".replace("one,", f"{name},", 1) for name in ("pytorch", "someone")]
+    path = write(tmp_path / "runs.csv", *rows, header=f"{HEADER},framework")
+    code, _, err = run("validate", "--runs", path)
+    assert code == 0
+    assert err == "planner: framework 'someone' was not measured: generic coefficients are used for its runs\n"
+
+
+def test_a_file_with_a_wrong_header_does_not_stop_the_others(run: Run, tmp_path: Path) -> None:
+    good = write(tmp_path / "good.csv", ONE)
+    bad = write(tmp_path / "bad.csv", ONE, header=HEADER.replace("network", "netwrk"))
+    code, out, err = run("validate", "--runs", bad, "--runs", good, "--json")
+    assert code == 3
+    assert "did you mean 'network'" in err
+    assert [row["id"] for row in json.loads(out)["rows"]] == ["one"]
+    assert run("validate", "--runs", bad, "--json")[:2] == (3, "")
