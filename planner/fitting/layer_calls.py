@@ -23,8 +23,8 @@ BETWEEN = 0.04
 def fit_layer_calls(samples: Samples, *, origin: str = "measured", source: str = "") -> tuple[Entry, ...]:
     """Return an entry for every kind, direction, precision and library of rows that name a call.
 
-    Its error holds that of a line between the outer sub-batches at those in between, or the stated one where there are
-    none, and the spread of repeats, as independent.
+    Its error holds the spread of repeats (median over the rows) and what lines between sub-batches miss those left out
+    by, or a stated one where there are but two, as independent.
     """
     mask, _ = usable(samples)
     rows = samples.select(mask & (samples.text["call"] != "") & ~np.isnan(samples.number["sub_batch"]))
@@ -51,7 +51,7 @@ def _entry(
         spreads += [spread / time for of_n in timings.values() for time, spread in of_n if np.isfinite(spread)]
         misses += _missed(np.array(points).T)
     between = float(np.mean(misses)) if misses else BETWEEN if any(len(t) > 1 for t in table.values()) else 0.0
-    spread = float(np.mean(spreads)) if spreads else 0.0
+    spread = float(np.median(spreads)) if spreads else 0.0
     said = "between sub-batches as for convolutions elsewhere" if not misses else ""
     return Entry(
         "kernels", kind, direction, precision, f"{library} {LIBRARY}".strip(), LOOKED_UP, settings,
@@ -70,10 +70,10 @@ def _entry(
 
 
 def _missed(points: FloatArray) -> list[float]:
-    """Return the relative errors, at the inner sub-batches, of a line between the outer ones."""
+    """Return the relative errors at inner sub-batches of lines between their neighbours, each left out in turn."""
     knots, times = points
-    if knots.size <= 2:
-        return []
-    ends = [0, -1]
-    found: list[float] = np.abs(line_times_s(knots[1:-1], knots[ends], times[ends]) / times[1:-1] - 1).tolist()
-    return found
+    missed = []
+    for at in range(1, knots.size - 1):
+        rest = np.arange(knots.size) != at
+        missed.append(abs(float(line_times_s(knots[at], knots[rest], times[rest])) / times[at] - 1))
+    return missed

@@ -4,7 +4,7 @@ from planner.catalog import find_network
 from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
-from planner.probes.layer_points import LARGE, MOST_OPERAND_ELEMENTS, SMALL, layer_points, unmeasurable
+from planner.probes.layer_points import FEW_ROWS, LARGE, MOST_OPERAND_ELEMENTS, SMALL, layer_points, unmeasurable
 from planner.probes.operands import Operands
 from planner.probes.points import Point
 from planner.workload.calls import distinct_calls
@@ -62,7 +62,8 @@ def test_points_are_small_and_large_and_of_fixed_work_once() -> None:
         assert point.call is not None
         assert dict(point.work) == point.call.at(point.sub_batch)
         by_call.setdefault(f"{point.kind} {point.direction} {point.call.name}", []).append(point.sub_batch)
-    assert set(map(tuple, by_call.values())) == {(SMALL, LARGE), (SMALL,)}
+    assert set(map(tuple, by_call.values())) == {(SMALL, LARGE), (SMALL,), (SMALL, *FEW_ROWS, LARGE)}
+    assert all(name.startswith("gemm") for name, sizes in by_call.items() if len(sizes) > 2)
     assert all(name.startswith("update") for name, sizes in by_call.items() if sizes == [SMALL])
     assert len({point.name for point in layer_points(calls)}) == len(layer_points(calls))
 
