@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from planner.domain.calls import LayerCall
 from planner.domain.kernels import FORWARD
+from planner.domain.network import INPUT, Layer
 from planner.errors import MissingPackageError, ParameterError
 from planner.probes import calibrate
 from planner.probes.bench import undisturbed
@@ -78,6 +80,42 @@ def test_order_is_random_and_the_same_in_every_run() -> None:
     measure_points(second, POINTS, 12.0, CIRCUMSTANCES)
     assert first.timed == second.timed
     assert first.timed[:100] != [point.name for point in POINTS]
+
+
+LAYER = Layer("one", "linear", (INPUT,), {"features": 8})
+OWN = tuple(
+    Point("gemm", FORWARD, call.at(1), call=call, sub_batch=1)
+    for call in (
+        LayerCall("gemm", FORWARD, {"m": (m, 0), "n": (0, 1), "k": (8, 0), "batch": (1, 0)}, LAYER, ((8,),))
+        for m in (500, 300, 400)
+    )
+)
+
+
+def test_calls_of_networks_come_first_and_in_their_order() -> None:
+    bench = FakeBench()
+    samples = measure_points(bench, (*POINTS, *OWN), 12.0, CIRCUMSTANCES)
+    assert bench.timed[:3] == [point.name for point in OWN]
+    own = samples.select(samples.text["call"] != "")
+    assert own.text["call"].tolist() == [point.call.name for point in OWN if point.call]
+    assert own.number["sub_batch"].tolist() == [1.0, 1.0, 1.0]
+    assert own.time_s.tolist() == pytest.approx([5e-4, 3e-4, 4e-4])
+
+
+def test_a_short_budget_keeps_the_calls_that_matter_most() -> None:
+    samples = measure_points(FakeBench(), (*POINTS, *OWN), 0.15, CIRCUMSTANCES)
+    assert samples.number["m"].tolist() == [500.0, 300.0]
+
+
+def test_calls_of_networks_are_measured_again_where_disturbed_and_continued(tmp_path: Path) -> None:
+    file = tmp_path / "here.jsonl"
+    bench = FakeBench(slow=(0.0, 1.0))
+    samples = measure_points(bench, (*OWN, *POINTS), 15.0, CIRCUMSTANCES, resume=file)
+    assert all(bench.timed.count(point.name) > 1 for point in OWN)
+    assert samples.select(samples.text["call"] != "").time_s.tolist() == pytest.approx([5e-4, 3e-4, 4e-4])
+    later = FakeBench()
+    measure_points(later, (*OWN, *POINTS), 15.0, CIRCUMSTANCES, resume=file)
+    assert later.timed == []
 
 
 def test_disturbed_stretch_is_measured_again() -> None:

@@ -57,3 +57,13 @@ def test_summary_is_median_and_scaled_median_deviation() -> None:
     timing = summary([1.0, 2.0, 3.0, 4.0, 100.0], 2)
     assert (timing.time_s, timing.repeats) == (3.0, 10)
     assert timing.spread_s == pytest.approx(1.4826)
+
+
+@pytest.mark.parametrize("run_s", [1e-5, 0.02])
+def test_a_run_of_several_calls_is_shared_among_them(run_s: float) -> None:
+    clock = Clock()
+
+    def run() -> None:
+        clock.now += run_s
+
+    assert time_call(Call(run, calls=4), clock).time_s == pytest.approx(run_s / 4)
