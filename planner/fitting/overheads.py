@@ -37,7 +37,8 @@ def fit_overheads(entries: Sequence[Entry], steps: Sequence[TimedStep], framewor
 
     Minimises Σ ((s·K + h·N)/t - 1)²/0.08² + (s - 1)²/0.05² + (h/10 us)², h >= 0: coefficients that the steps do not
     tell stay near 1 and 0. Host time by layer and the exponent of the composition are not fitted. Where steps are there
-    whose kernels were measured as they are, those alone count, with 0.03 for 0.08: their scale is free of errors of fits.
+    whose kernels were measured as they are, those alone count, with 0.03 for 0.08: their scale is free of errors of
+    fits.
 
     Parameters
     ----------
