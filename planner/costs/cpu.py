@@ -16,9 +16,12 @@ import numpy as np
 from planner.costs.batches import BATCHED_APART, apart, with_batched
 from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked
 from planner.costs.work import flop, operand_bytes, output_size, product
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import BoolArray, FloatArray
 
-__all__ = ["CPU_TERMS"]
+__all__ = ["CPU_TERMS", "DEPTHWISE_APART", "is_depthwise"]
+
+DEPTHWISE_APART = "depthwise_apart"
+"""Setting of ``cpu.convolution``: not 0 where depthwise convolutions have coefficients of their own."""
 
 LANES = 16.0
 CACHE_BYTES = 2.0**20
@@ -32,6 +35,7 @@ CONVOLUTION_COLUMNS = (
     "calls", "flop_3x3", "flop_1x1", "flop_1x1_strided", "flop_few_channels", "flop_other", "x_bytes", "y_bytes",
     "w_bytes", "im2col_bytes", "blocked_flop", "blocked_width_flop", "y_bytes_few_channels",
 )  # fmt: skip
+DEPTHWISE_COLUMNS = ("depthwise_calls", "depthwise_flop", "depthwise_x_bytes", "depthwise_y_bytes")
 PRODUCT_COLUMNS = (
     "calls", "flop", "blocked_flop", "a_bytes", "b_bytes", "c_bytes", "a_bytes_vector", "c_bytes_vector",
     "a_bytes_far", "c_bytes_far", "a_bytes_far_vector", "c_bytes_far_vector",
@@ -49,7 +53,32 @@ def _blocks(count: FloatArray, block: float) -> FloatArray:
     return np.ceil(count / block) * block
 
 
+def _convolution_columns(settings: Settings) -> tuple[str, ...]:
+    return (*CONVOLUTION_COLUMNS, *DEPTHWISE_COLUMNS) if number(settings, DEPTHWISE_APART, 0) else CONVOLUTION_COLUMNS
+
+
 def _convolution(work: Work, settings: Settings) -> FloatArray:
+    """Return the features of convolutions; with ``depthwise_apart`` depthwise ones have columns of their own.
+
+    A library computes one channel a group lane by lane: no block of channels in is filled up.
+    """
+    features = _convolution_features(work, settings)
+    if not number(settings, DEPTHWISE_APART, 0):
+        return features
+    _, x_bytes, y_bytes = operand_bytes(work)
+    own = stacked([1.0, flop(work), x_bytes, y_bytes])
+    depthwise = np.broadcast_to(is_depthwise(work), features.shape[:-1])[..., None]
+    return np.concatenate([features * ~depthwise, own * depthwise], axis=-1)
+
+
+def is_depthwise(work: Work) -> BoolArray:
+    """Tell where every channel in is a group of its own."""
+    groups = column(work, "groups")
+    depthwise: BoolArray = (groups > 1) & (groups == column(work, "in_c"))
+    return depthwise
+
+
+def _convolution_features(work: Work, settings: Settings) -> FloatArray:
     size = column(work, "itemsize")
     w_bytes, x_bytes, y_bytes = operand_bytes(work)
     images, in_c, out_c, groups, k_h, k_w, stride_h, stride_w = (
@@ -130,7 +159,7 @@ def _traffic(work: Work, _settings: Settings) -> FloatArray:
 CPU_TERMS = (
     FeatureMap(
         "cpu.convolution",
-        lambda _settings: CONVOLUTION_COLUMNS,
+        _convolution_columns,
         _convolution,
         doc="launch, FLOP by class (3x3, 1x1, 1x1 strided, at most 4 channels in, other), bytes of x, y, w and of "
         "im2col, FLOP of whole channel blocks and of whole blocks of output columns",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from planner.costs.batches import BATCHED_APART
+from planner.costs.cpu import DEPTHWISE_APART, is_depthwise
 from planner.costs.features import Settings
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
@@ -15,7 +16,7 @@ from planner.domain.kernels import ROW_KINDS, TRAFFIC_KINDS
 from planner.domain.samples import Samples
 from planner.fitting.entries import fit_entry
 from planner.fitting.grids import fit_grid
-from planner.fitting.rows import POINTWISE, Rejected, merged, usable
+from planner.fitting.rows import POINTWISE, Rejected, merged, usable, work_of
 
 __all__ = ["FittedKernels", "fit_kernels", "preferred"]
 
@@ -164,6 +165,8 @@ def _shapes(
     _, kind, direction, _, _ = key
     if accelerator is not None and accelerator.kind == "cpu":
         apart = {BATCHED_APART: 1.0} if kind == "gemm" and _tells_batches_apart(rows) else {}
+        if kind == "convolution" and _tells_depthwise_apart(rows):
+            apart = {DEPTHWISE_APART: 1.0}
         yield CPU_TERMS.get(kind, "cpu.traffic"), {"direction": direction, **apart}
     if kind == "convolution":
         yield "convolution.classes", {"direction": direction}
@@ -185,6 +188,12 @@ def _tells_batches_apart(rows: Samples) -> bool:
     """Tell whether products one by one and batches of several both have enough rows for coefficients of their own."""
     several = int(np.sum(rows.number["batch"] > 1))
     return min(several, rows.size - several) >= LEAST_ROWS["gemm"]
+
+
+def _tells_depthwise_apart(rows: Samples) -> bool:
+    """Tell whether depthwise convolutions and others both have enough rows for coefficients of their own."""
+    depthwise = int(np.sum(is_depthwise(work_of(rows, "convolution"))))
+    return min(depthwise, rows.size - depthwise) >= LEAST_ROWS["convolution"]
 
 
 def _peaks(precision: str, accelerator: Accelerator | None) -> dict[str, float]:

@@ -36,7 +36,7 @@ from planner.domain.arrays import frozen_map
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, CONVOLUTION_COLUMNS, FORWARD, UPDATE
 
-__all__ = ["SEED", "Point", "convolution_output", "geometric", "image_points", "traffic_work"]
+__all__ = ["SEED", "Point", "convolution_output", "depthwise_convolution", "geometric", "image_points", "traffic_work"]
 
 SEED = 20160705
 
@@ -223,6 +223,17 @@ def _inner_convolution(
     work = _columns(sizes, (k_h, k_w), (stride, k_h // 2 * same, k_w // 2 * same))
     in_whole_blocks = work["in_c"] % 32 == 0 == work["out_c"] % 32
     return work | {"groups": 2 if random.random() < 0.08 and in_whole_blocks else 1}
+
+
+def depthwise_convolution(random: np.random.Generator) -> tuple[Point, ...]:
+    """Return the three directions of a convolution that has a group a channel, of kernel 3 or 5."""
+    while True:
+        kernel, stride = int(random.choice([3, 3, 5])), int(random.choice([1, 1, 2]))
+        images, channels = int(random.choice(_USUAL.images)), _channels(random, 16, 1100)
+        sizes = (images, channels, geometric(random, *_USUAL.sides), channels)
+        work = _columns(sizes, (kernel, kernel), (stride, kernel // 2, kernel // 2)) | {"groups": channels}
+        if 1e4 <= images * channels * work["in_h"] * work["in_w"] <= 8e6:
+            return _directions(work)
 
 
 def _columns(sizes: tuple[int, int, int, int], kernel: tuple[int, int], steps: tuple[int, int, int]) -> dict[str, int]:

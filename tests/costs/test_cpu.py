@@ -91,3 +91,20 @@ def test_features_broadcast_and_are_not_negative(name: str, work: dict[str, floa
     found = TERMS[name].features({key: np.full((2, 3), value) for key, value in work.items()}, {})
     assert found.shape == (2, 3, len(TERMS[name].columns({})))
     assert (found >= 0).all()
+
+
+def test_depthwise_convolutions_have_columns_of_their_own_where_asked_for() -> None:
+    names = ("images", "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride_h", "stride_w", "pad_h", "pad_w")
+    shape = dict(zip(names, (2, 32, 10, 10, 32, 3, 3, 1, 1, 1, 1), strict=True)) | {"itemsize": 4.0}
+    term, apart = TERMS["cpu.convolution"], {"depthwise_apart": 1.0}
+    columns = term.columns(apart)
+    plain, depthwise = (
+        dict(zip(columns, term.features({**shape, "groups": groups}, apart).tolist(), strict=True))
+        for groups in (1, 32)
+    )
+    own = [name for name in columns if name.startswith("depthwise_")]
+    assert [plain[name] for name in own] == [0.0] * 4
+    assert all(value == 0 for name, value in depthwise.items() if name not in own)
+    flop = 2 * 2 * 32 * 10 * 10 * 9
+    assert [depthwise[name] for name in own] == [1.0, flop, 4 * 2 * 32 * 100, 4 * 2 * 32 * 100]
+    assert tuple(term.columns({})) == columns[: -len(own)]
