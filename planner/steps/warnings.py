@@ -63,8 +63,11 @@ def empty_updates(share: float, mini_batch: float) -> tuple[PlanWarning, ...]:
 
 
 def own_layers(share: float, network: str) -> tuple[PlanWarning, ...]:
-    """Return the word that a share of the kernel time was measured with the network's own layers; none of none."""
-    if share <= 0:
+    """Return the word that a share of the kernel time was measured with the network's own layers; none of next to none.
+
+    A small layer may be like one of another network.
+    """
+    if share < 0.0005:
         return ()
     rest = "" if share > 0.9995 else "; the rest comes from fits to other shapes or from specifications"
     message = f"{share:.1%} of the kernel time was measured with the layers of {network} themselves{rest}."
