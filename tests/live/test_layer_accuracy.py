@@ -41,8 +41,8 @@ BUDGETS_S = {"own layers": 150.0, "generic": 50.0}
 LARGEST_MEAN_ERROR = {"own layers": 0.12, "generic": 0.25}
 """Wanted are 0.05 and 0.10; a quiet machine has 0.044 and 0.056, one with other work beside up to 0.10."""
 NOT_GENERIC = ("mobilenet-v2",)
-"""Networks that count only where their own layers were timed: the generic design takes depthwise convolutions to be some
-3.5 times as slow as they are. Their rows are printed all the same."""
+"""Networks that count only where their own layers were timed: the generic design takes depthwise convolutions to be
+some 3.5 times as slow as they are. Their rows are printed all the same."""
 
 
 def say(line: str = "") -> None:
