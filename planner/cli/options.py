@@ -78,7 +78,13 @@ class Command:
 
 
 _ALL = (
-    Option("network", "NAME[:K=V,...]|FILE", "Network to train.", default="default request", repeatable=True),
+    Option(
+        "network",
+        "NAME[:K=V,...]|FILE",
+        "Network to train, or whose layers to time.",
+        default="default request",
+        repeatable=True,
+    ),
     Option("dataset", "NAME|FILE|samples=N,bytes_per_sample=B", "Data set of an epoch.", default="the network's"),
     Option("cluster", "NAME|FILE", "Cluster to train on.", default="this node ('local'), or the default request"),
     Option(

@@ -11,7 +11,6 @@ import numpy as np
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.request import Problem
 from planner.domain.runs import Run
-from planner.domain.validation import ScoredRow
 from planner.errors import ParameterError
 from planner.fitting.end_to_end import EndToEnd, fit_end_to_end
 from planner.fitting.observed import Observed, is_fitted, without_end_to_end
@@ -19,7 +18,7 @@ from planner.scoring.evaluate import Answer, answers_of, sort_runs
 from planner.scoring.hold_out import HOLD_OUTS, splits
 from planner.scoring.intervals import rescaled
 
-__all__ = ["Asked", "fit_runs", "group_of", "held_out_answers", "property_of"]
+__all__ = ["Asked", "fit_runs", "group_of", "held_out_answers"]
 
 Progress = Callable[[str, int, int], None]
 """Called with the group that is left out next, its number and how many there are."""
@@ -72,22 +71,8 @@ class Asked:
         return tuple(dict.fromkeys(run.precision for run in self.runs))
 
 
-def property_of(row: ScoredRow, axis: str) -> str:
-    """Return the group of a row that is left out as one; variants of a network (``resnet50:input=32``) are one group.
-
-    Raises
-    ------
-    ParameterError
-        An axis that is none of HOLD_OUTS.
-    """
-    if axis not in HOLD_OUTS:
-        raise ParameterError("hold-out", "one of " + ", ".join(HOLD_OUTS), axis)
-    value: str = getattr(row, axis)
-    return value.partition(":")[0] if axis == "network" else value
-
-
 def group_of(asked: Asked, axis: str) -> str:
-    """Return what is left out together with these runs; see :func:`property_of`."""
+    """Return what these runs are left out with; variants of a network (``resnet50:input=32``) are one group."""
     run, cluster = asked.runs[0], asked.problem.cluster
     values = {
         "network": run.network.partition(":")[0],

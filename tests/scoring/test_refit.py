@@ -19,7 +19,7 @@ from planner.errors import ParameterError
 from planner.fitting.observed import ESTIMATOR, overheads_entry
 from planner.scoring.evaluate import answers_of
 from planner.scoring.hold_out import HOLD_OUTS
-from planner.scoring.refit import Asked, fit_runs, held_out_answers, property_of
+from planner.scoring.refit import Asked, fit_runs, group_of, held_out_answers
 
 PLANS = ((1, 1, 8), (1, 1, 32), (1, 4, 16), (2, 8, 16))
 
@@ -209,10 +209,9 @@ def test_reconstructed_kernels_stay_as_they_are() -> None:
 def test_groups_are_told_and_axes_checked() -> None:
     asked = everything()
     seen: list[tuple[str, int, int]] = []
-    answers = held_out_answers(asked, "network", lambda *given: seen.append(given))
+    held_out_answers(asked, "network", lambda *given: seen.append(given))
     assert seen == [("alexnet", 0, 3), ("resnet18", 1, 3), ("vgg11", 2, 3)]
     for axis, names in GROUPS.items():
-        assert tuple(property_of(some[0].row, axis) for some in answers) == names
-    for wrong in (lambda: held_out_answers(asked, "colour"), lambda: property_of(answers[0][0].row, "colour")):
-        with pytest.raises(ParameterError, match="hold-out must be one of network, gpu, cluster, source"):
-            wrong()
+        assert tuple(group_of(one, axis) for one in asked) == names
+    with pytest.raises(ParameterError, match="hold-out must be one of network, gpu, cluster, source"):
+        held_out_answers(asked, "colour")
