@@ -19,9 +19,10 @@ from planner.domain.network import Network
 from planner.domain.samples import Samples
 from planner.errors import CoverageError, MissingPackageError, OutputError, ParameterError
 from planner.networks.zoo import build, zoo_names
-from planner.probes.calibrate import Measurement, Progress, measure_cpu
+from planner.probes.calibrate import Measurement, measure_cpu
 from planner.probes.layer_points import SMALL, layer_points, unmeasurable
 from planner.probes.machine import describe_cpu
+from planner.probes.run import Progress
 from planner.probes.torch_package import check_torch, import_torch
 from planner.units import format_bytes
 from planner.workload.calls import distinct_calls

@@ -71,6 +71,8 @@ class Point:
         What the call needs beyond its work: shapes of a pooling window, channels of a normalisation.
     call : LayerCall or None
         The call of a network's layer that the point is, at ``sub_batch``; None: of the generic design.
+    precision : str
+        That the call computes in; of what moves bytes, that of its elements.
     """
 
     kind: str
@@ -79,6 +81,7 @@ class Point:
     geometry: Mapping[str, int] = field(default_factory=dict)
     call: LayerCall | None = None
     sub_batch: int = 0
+    precision: str = "fp32"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "work", frozen_map(self.work))
@@ -87,10 +90,11 @@ class Point:
     @property
     def name(self) -> str:
         """A name that tells points apart, such as ``gemm forward m=64 n=4 k=512 batch=1``."""
+        precision = () if self.precision == "fp32" else (self.precision,)
         if self.call:
-            return f"{self.kind} {self.direction} {self.call.name} at {self.sub_batch}"
+            return " ".join([self.kind, self.direction, *precision, f"{self.call.name} at {self.sub_batch}"])
         sizes = {**self.work, **self.geometry}
-        return " ".join([self.kind, self.direction, *(f"{key}={value}" for key, value in sizes.items())])
+        return " ".join([self.kind, self.direction, *precision, *(f"{key}={value}" for key, value in sizes.items())])
 
 
 def image_points(

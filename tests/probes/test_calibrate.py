@@ -12,9 +12,9 @@ from planner.domain.network import INPUT, Layer
 from planner.errors import MissingPackageError, ParameterError
 from planner.probes import calibrate
 from planner.probes.bench import undisturbed
-from planner.probes.calibrate import Progress, measure_points
 from planner.probes.points import Point
 from planner.probes.resume import read_measured
+from planner.probes.run import Progress, measure_points
 from planner.probes.steps import timed_steps
 from planner.probes.timing import Timing
 
