@@ -1,0 +1,185 @@
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.domain.calls import LayerCall
+from planner.domain.kernels import FORWARD
+from planner.domain.network import INPUT, Layer
+from planner.probes.points import Point
+from planner.probes.resume import read_measured
+from planner.probes.run import Progress, measure_points
+
+MakeBench = Callable[..., Any]
+CIRCUMSTANCES = {"cpu_model": "test", "load_average": "0.1"}
+POINTS = tuple(Point("gemm", FORWARD, {"m": m, "n": 8, "k": 8, "batch": 1}) for m in range(8, 108))
+REFERENCE_S = 0.003
+
+
+def test_every_point_is_measured_and_the_budget_is_kept(fake_bench: MakeBench) -> None:
+    bench = fake_bench()
+    samples = measure_points(bench, POINTS, 15.0, CIRCUMSTANCES)
+    assert samples.size == len(POINTS)
+    assert 0.9 * 15 <= bench.now <= 1.1 * 15
+    assert samples.time_s.tolist() == pytest.approx((1e-6 * samples.number["m"]).tolist())
+    assert float(samples.circumstances["reference_s"]) == pytest.approx(REFERENCE_S)
+
+
+def test_small_budget_measures_a_part_and_stops(fake_bench: MakeBench) -> None:
+    bench = fake_bench()
+    samples = measure_points(bench, POINTS, 3.0, CIRCUMSTANCES)
+    assert 20 <= samples.size <= 30
+    assert bench.now <= 1.1 * 3
+
+
+def test_large_budget_ends_after_a_few_passes(fake_bench: MakeBench) -> None:
+    bench = fake_bench()
+    measure_points(bench, POINTS, 1e6, CIRCUMSTANCES)
+    assert set(Counter(bench.timed).values()) == {3}
+
+
+def test_order_is_random_and_the_same_in_every_run(fake_bench: MakeBench) -> None:
+    first, second = fake_bench(), fake_bench()
+    measure_points(first, POINTS, 12.0, CIRCUMSTANCES)
+    measure_points(second, POINTS, 12.0, CIRCUMSTANCES)
+    assert first.timed == second.timed
+    assert first.timed[:100] != [point.name for point in POINTS]
+
+
+LAYER = Layer("one", "linear", (INPUT,), {"features": 8})
+OWN = tuple(
+    Point("gemm", FORWARD, call.at(1), call=call, sub_batch=1)
+    for call in (
+        LayerCall("gemm", FORWARD, {"m": (m, 0), "n": (0, 1), "k": (8, 0), "batch": (1, 0)}, LAYER, ((8,),))
+        for m in (500, 300, 400)
+    )
+)
+
+
+def test_calls_of_networks_come_first_and_in_their_order(fake_bench: MakeBench) -> None:
+    bench = fake_bench()
+    samples = measure_points(bench, (*POINTS, *OWN), 12.0, CIRCUMSTANCES)
+    assert bench.timed[:3] == [point.name for point in OWN]
+    own = samples.select(samples.text["call"] != "")
+    assert own.text["call"].tolist() == [point.call.name for point in OWN if point.call]
+    assert own.number["sub_batch"].tolist() == [1.0, 1.0, 1.0]
+    assert own.time_s.tolist() == pytest.approx([5e-4, 3e-4, 4e-4])
+
+
+def test_a_short_budget_keeps_the_calls_that_matter_most(fake_bench: MakeBench) -> None:
+    samples = measure_points(fake_bench(), (*POINTS, *OWN), 0.15, CIRCUMSTANCES)
+    assert samples.number["m"].tolist() == [500.0, 300.0]
+
+
+def test_calls_of_networks_are_measured_again_where_disturbed_and_continued(
+    fake_bench: MakeBench, tmp_path: Path
+) -> None:
+    file = tmp_path / "here.jsonl"
+    bench = fake_bench(slow=(0.0, 1.0))
+    samples = measure_points(bench, (*OWN, *POINTS), 15.0, CIRCUMSTANCES, resume=file)
+    assert all(bench.timed.count(point.name) > 1 for point in OWN)
+    assert samples.select(samples.text["call"] != "").time_s.tolist() == pytest.approx([5e-4, 3e-4, 4e-4])
+    later = fake_bench()
+    measure_points(later, (*OWN, *POINTS), 15.0, CIRCUMSTANCES, resume=file)
+    assert later.timed == []
+
+
+def test_disturbed_stretch_is_measured_again(fake_bench: MakeBench) -> None:
+    bench = fake_bench(slow=(2.0, 6.0))
+    samples = measure_points(bench, POINTS, 17.0, CIRCUMSTANCES)
+    assert samples.time_s.tolist() == pytest.approx((1e-6 * samples.number["m"]).tolist())
+    assert not any(samples.text["notes"])
+
+
+def test_point_never_measured_in_quiet_says_so(fake_bench: MakeBench) -> None:
+    bench = fake_bench(slow=(5.0, 1e9))
+    samples = measure_points(bench, POINTS, 11.0, CIRCUMSTANCES)
+    wrong = samples.time_s > 1.5e-6 * samples.number["m"]
+    assert wrong.any()
+    assert (samples.text["notes"][wrong] != "").all()
+
+
+def test_progress_counts_up_to_all_points(fake_bench: MakeBench) -> None:
+    seen: list[Progress] = []
+    measure_points(fake_bench(), POINTS, 12.0, CIRCUMSTANCES, progress=seen.append)
+    assert [now.done for now in seen] == sorted(now.done for now in seen)
+    assert (seen[-1].done, seen[-1].total, seen[-1].disturbed) == (100, 100, 0)
+
+
+def test_interrupted_run_goes_on_where_it_stopped(fake_bench: MakeBench, tmp_path: Path) -> None:
+    file = tmp_path / "partial" / "here.jsonl"
+    first = fake_bench(stop_after=60)
+    with pytest.raises(KeyboardInterrupt):
+        measure_points(first, POINTS, 11.0, CIRCUMSTANCES, resume=file)
+    kept = {json.loads(line)["name"] for line in file.read_text().splitlines()[1:]}
+    assert 50 <= len(kept) <= 60
+    second = fake_bench()
+    later = {**CIRCUMSTANCES, "load_average": "7.0"}
+    samples = measure_points(second, POINTS, 11.0, later, resume=file)
+    assert samples.size == len(POINTS)
+    assert not kept & set(second.timed[: 100 - len(kept)])
+
+
+def test_time_of_an_earlier_run_counts_against_the_budget(fake_bench: MakeBench, tmp_path: Path) -> None:
+    file = tmp_path / "here.jsonl"
+    first = fake_bench(stop_after=60)
+    with pytest.raises(KeyboardInterrupt):
+        measure_points(first, POINTS, 15.0, CIRCUMSTANCES, resume=file)
+    second = fake_bench()
+    measure_points(second, POINTS, 15.0, CIRCUMSTANCES, resume=file)
+    assert 0.9 * 15 <= first.now + second.now <= 1.1 * 15
+    third = fake_bench()
+    assert measure_points(third, POINTS, 15.0, CIRCUMSTANCES, resume=file).size == len(POINTS)
+    assert third.timed == []
+
+
+def test_used_up_budget_measures_no_more_and_a_larger_one_goes_on(fake_bench: MakeBench, tmp_path: Path) -> None:
+    file = tmp_path / "here.jsonl"
+    before = measure_points(fake_bench(), POINTS, 3.0, CIRCUMSTANCES, resume=file)
+    bench = fake_bench()
+    assert measure_points(bench, POINTS, 3.0, CIRCUMSTANCES, resume=file).size == before.size
+    assert bench.timed == []
+    assert measure_points(bench, POINTS, 11.0, CIRCUMSTANCES, resume=file).size == len(POINTS)
+    assert bench.now < 9
+
+
+def test_other_circumstances_begin_anew(fake_bench: MakeBench, tmp_path: Path) -> None:
+    file = tmp_path / "here.jsonl"
+    measure_points(fake_bench(), POINTS, 5.0, CIRCUMSTANCES, resume=file)
+    bench = fake_bench()
+    samples = measure_points(bench, POINTS, 5.0, {"cpu_model": "another"}, resume=file)
+    assert samples.size == len(set(bench.timed))
+
+
+@pytest.mark.parametrize("text", ["garbage\n", "[1]\n", '{"cpu_model": "another"}\n', "\xff\xfe"])
+def test_file_of_something_else_is_set_aside_and_said(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "here.jsonl"
+    for place in ("here.jsonl.old", "here.jsonl.old-2"):
+        file.write_text(text, encoding="latin-1")
+        earlier = read_measured(file, {"cpu_model": "test"})
+        assert (earlier.measured, earlier.used_s) == ((), 0.0)
+        assert earlier.note.startswith(f"starting anew: {file}, which ")
+        assert earlier.note.endswith(f"is now {place}")
+        assert (tmp_path / place).read_text(encoding="latin-1") == text
+        assert not file.exists()
+
+
+def test_what_is_continued_is_said(fake_bench: MakeBench, tmp_path: Path) -> None:
+    file = tmp_path / "here.jsonl"
+    measure_points(fake_bench(), POINTS, 11.0, CIRCUMSTANCES, resume=file)
+    earlier = read_measured(file, {"cpu_model": "test"})
+    assert earlier.note == f"continuing from {file}: 100 points, 11 s used"
+    assert read_measured(tmp_path / "none.jsonl", {}).note == ""
+
+
+def test_cut_off_and_foreign_lines_are_left_out(fake_bench: MakeBench, tmp_path: Path) -> None:
+    file = tmp_path / "here.jsonl"
+    measure_points(fake_bench(), POINTS, 11.0, CIRCUMSTANCES, resume=file)
+    text = file.read_text()
+    file.write_text(text[:-20] + "\n[1]\n")
+    bench = fake_bench()
+    measure_points(bench, POINTS, 11.0, CIRCUMSTANCES, resume=file)
+    assert len(bench.timed) <= 8
