@@ -33,8 +33,8 @@ class Bench(Protocol):
     def clock(self) -> float:
         """Return the wall time [s]."""
 
-    def time(self, point: Point) -> Timing:
-        """Return the time of a point's call."""
+    def time(self, point: Point) -> Timing | None:
+        """Return the time of a point's call; None where the device cannot make it: no memory, no such kernel."""
 
     def reference(self) -> float:
         """Return the time of the reference kernel [s]."""

@@ -105,6 +105,8 @@ class Run:
         self.bench, self.budget_s, self.resume, self.progress = bench, budget_s, resume, progress
         self.points = {point.name: point for point in points}
         self.measured = list(earlier.measured)
+        self.skipped = 0
+        """Points that the device cannot time."""
         self.start_s = bench.clock() - earlier.used_s
         self.random = np.random.default_rng(SEED)
         self.first_pass()
@@ -150,7 +152,7 @@ class Run:
         """Measure what was disturbed again, then the points with the fewest quiet timings, until time is up."""
         while not self.is_over:
             counts = {name: len(timings) for name, timings in self.quiet().items()}
-            fewest = min(counts.values())
+            fewest = min(counts.values(), default=MOST_PASSES)
             if fewest >= MOST_PASSES:
                 return
             self.measure(self.shuffled([name for name, count in counts.items() if count == fewest]))
@@ -159,7 +161,12 @@ class Run:
         """Measure points in their order, in stretches between two reference timings."""
         before, stretch, began = self.bench.reference(), [], self.bench.clock()
         for position, name in enumerate(names):
-            stretch.append((name, self.bench.time(self.points[name])))
+            timing = self.bench.time(self.points[name])
+            if timing:
+                stretch.append((name, timing))
+            else:
+                del self.points[name]
+                self.skipped += 1
             over = self.is_over
             if over or position == len(names) - 1 or self.bench.clock() - began >= STRETCH_S:
                 after = self.bench.reference()

@@ -1,5 +1,6 @@
 """A device that takes no time, for the measuring loop and what calls it."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,19 @@ REFERENCE_S = 0.003
 
 
 class FakeBench:
-    """A device whose every point takes 0.1 s to measure, its call 1 us x m; slow between two times, by a factor."""
+    """A device whose every point takes 0.1 s to measure, its call 1 us x m; slow between two times, by a factor.
 
-    def __init__(self, slow: tuple[float, float] = (0.0, 0.0), factor: float = 3.0, stop_after: int = 10**9) -> None:
-        self.now, self.slow, self.factor, self.stop_after = 0.0, slow, factor, stop_after
+    What has a larger m than ``most`` does not fit.
+    """
+
+    def __init__(
+        self,
+        slow: tuple[float, float] = (0.0, 0.0),
+        factor: float = 3.0,
+        stop_after: int = 10**9,
+        most: float = math.inf,
+    ) -> None:
+        self.now, self.slow, self.factor, self.stop_after, self.most = 0.0, slow, factor, stop_after, most
         self.timed: list[str] = []
 
     def _factor(self) -> float:
@@ -26,8 +36,10 @@ class FakeBench:
         """Return the time."""
         return self.now
 
-    def time(self, point: Point) -> Timing:
+    def time(self, point: Point) -> Timing | None:
         """Return a call's time."""
+        if point.work.get("m", 0) > self.most:
+            return None
         if len(self.timed) >= self.stop_after:
             raise KeyboardInterrupt
         self.timed.append(point.name)

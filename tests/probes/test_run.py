@@ -11,7 +11,7 @@ from planner.domain.kernels import FORWARD
 from planner.domain.network import INPUT, Layer
 from planner.probes.points import Point
 from planner.probes.resume import read_measured
-from planner.probes.run import Progress, measure_points
+from planner.probes.run import Progress, Run, continued, measure_points
 
 MakeBench = Callable[..., Any]
 CIRCUMSTANCES = {"cpu_model": "test", "load_average": "0.1"}
@@ -183,3 +183,16 @@ def test_cut_off_and_foreign_lines_are_left_out(fake_bench: MakeBench, tmp_path:
     bench = fake_bench()
     measure_points(bench, POINTS, 11.0, CIRCUMSTANCES, resume=file)
     assert len(bench.timed) <= 8
+
+
+def test_what_does_not_fit_is_left_out_and_counted(fake_bench: MakeBench) -> None:
+    run = Run(fake_bench(most=97), POINTS, 15.0, continued(None, {}), resume=None, progress=None)
+    samples = run.samples("here", CIRCUMSTANCES)
+    assert sorted(samples.number["m"].tolist()) == list(range(8, 98))
+    assert run.skipped == 10
+
+
+def test_a_device_that_nothing_more_fits_ends_its_passes(fake_bench: MakeBench) -> None:
+    bench = fake_bench(most=8)
+    assert measure_points(bench, POINTS, 15.0, CIRCUMSTANCES).number["m"].tolist() == [8.0]
+    assert bench.timed == [POINTS[0].name] * 3
