@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.costs.attention import ATTENTION
 from planner.costs.batches import BATCHED_APART, apart, with_batched
 from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, text, vector
 from planner.costs.interpolation import GEMM_INTERPOLATION
@@ -146,6 +147,7 @@ KERNEL_TERMS = (
         "of the direction's product, bytes of y behind at most 4 channels",
         floor=physical_floor,
     ),
+    ATTENTION,
     ROOFLINE,
     GEMM_INTERPOLATION,
 )

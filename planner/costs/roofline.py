@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings, Work, number, stacked
+from planner.costs.features import FeatureMap, Settings, Work, number, stacked, text
 from planner.costs.work import flop, has_fast_algorithm, least_bytes, moved_bytes
 from planner.domain.arrays import FloatArray, check_positive
 
@@ -28,13 +28,15 @@ def physical_floor(work: Work, settings: Settings) -> FloatArray:
     than are counted.
     """
     compute, memory = number(settings, "peak_flop_per_s", np.inf), number(settings, "peak_bytes_per_s", np.inf)
-    return np.maximum(flop(work) * ~has_fast_algorithm(work) / compute, least_bytes(work) / memory)
+    way = text(settings, "direction", "")
+    return np.maximum(flop(work, way) * ~has_fast_algorithm(work) / compute, least_bytes(work, way) / memory)
 
 
 def _features(work: Work, settings: Settings) -> FloatArray:
     rate = number(settings, "peak_flop_per_s", np.inf) * number(settings, "flop_efficiency", 1)
     bandwidth = number(settings, "peak_bytes_per_s", np.inf) * number(settings, "bytes_efficiency", 1)
-    return stacked([1.0, np.maximum(flop(work) / rate, moved_bytes(work) / bandwidth)])
+    way = text(settings, "direction", "")
+    return stacked([1.0, np.maximum(flop(work, way) / rate, moved_bytes(work, way) / bandwidth)])
 
 
 ROOFLINE = FeatureMap(

@@ -1,7 +1,12 @@
 """Counts that follow from the work of one kernel call: output size, products, FLOP, bytes.
 
-A call is recognised by its columns: ``m`` a product, ``in_c`` a convolution, anything else moves bytes.
-Arrays broadcast; a multiply-add is 2 FLOP.
+A call is recognised by its columns: ``m`` a product, ``in_c`` a convolution, ``queries`` fused attention, anything else
+moves bytes. Arrays broadcast; a multiply-add is 2 FLOP.
+
+Fused attention over p pairs of a query and a key, of heads of w features, is two products of 2·p·w FLOP forward, and
+five backward: the scores are made again (Dao 2023, "FlashAttention-2", arXiv:2307.08691, which counts 2.5 times the
+FLOP of the forward pass, and half of all pairs where attention is causal). It moves q, k, v and the output o, backward
+these and the gradients of all four, and one fp32 number a query, the logarithm of its sum.
 """
 
 from __future__ import annotations
@@ -12,10 +17,11 @@ import numpy as np
 
 from planner.costs.features import Work, column
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT
+from planner.domain.kernels import ATTENTION_COLUMNS, BACKWARD_DATA, BACKWARD_WEIGHT
 
 __all__ = [
     "Product",
+    "attended_pairs",
     "flop",
     "has_fast_algorithm",
     "least_bytes",
@@ -24,6 +30,9 @@ __all__ = [
     "product",
     "work_amount",
 ]
+
+STATISTICS_BYTES = 4
+"""Of a query that attention keeps the logarithm of a sum of."""
 
 
 class Product(NamedTuple):
@@ -48,6 +57,19 @@ def is_product(work: Work) -> bool:
 def is_convolution(work: Work) -> bool:
     """Tell whether the work is that of a convolution."""
     return "in_c" in work
+
+
+def is_attention(work: Work) -> bool:
+    """Tell whether the work is that of fused attention."""
+    return "queries" in work
+
+
+def attended_pairs(queries: FloatArray, keys: FloatArray, causal: FloatArray) -> FloatArray:
+    """Return how many pairs of a query and a key a head has; causal: query i sees keys 1 to i, as in PyTorch."""
+    shorter = np.minimum(queries, keys)
+    masked = shorter * (shorter + 1) / 2 + (queries - shorter) * keys
+    pairs: FloatArray = np.where(causal > 0, masked, queries * keys)
+    return pairs
 
 
 def has_fast_algorithm(work: Work) -> BoolArray:
@@ -89,8 +111,15 @@ def product(work: Work, direction: str = "") -> Product:
     return Product(outer, positions, inner, groups)
 
 
-def flop(work: Work) -> FloatArray:
-    """Return 2·m·n·k·batch; the same number in the three directions of a convolution; 0 where bytes are the work."""
+def flop(work: Work, direction: str = "") -> FloatArray:
+    """Return 2·m·n·k·batch; the same number in the three directions of a convolution; 0 where bytes are the work.
+
+    Of attention those of its two products, or of five backward (direction empty: forward).
+    """
+    if is_attention(work):
+        batch, queries, keys, width, causal = (column(work, name) for name in ATTENTION_COLUMNS)
+        products = 5 if direction == BACKWARD_DATA else 2
+        return 2 * products * batch * attended_pairs(queries, keys, causal) * width
     if not (is_product(work) or is_convolution(work)):
         return np.zeros_like(column(work, "elements"))
     m, n, k, batch = product(work)
@@ -110,18 +139,25 @@ def operand_bytes(work: Work) -> tuple[FloatArray, FloatArray, FloatArray]:
     return size * weights, size * (images * image), size * (images * (out_c * height * width))
 
 
-def moved_bytes(work: Work) -> FloatArray:
-    """Return bytes read and written, each tensor once: itemsize · traffic + fixed_bytes, or all operands."""
+def moved_bytes(work: Work, direction: str = "") -> FloatArray:
+    """Return bytes read and written, each tensor once: itemsize · traffic + fixed_bytes, or all operands.
+
+    Direction matters to attention alone; empty: forward.
+    """
+    if is_attention(work):
+        batch, queries, keys, width = (column(work, name) for name in ATTENTION_COLUMNS[:4])
+        times = 2 if direction == BACKWARD_DATA else 1
+        return batch * (column(work, "itemsize") * (times * 2 * (queries + keys) * width) + STATISTICS_BYTES * queries)
     if is_product(work) or is_convolution(work):
         a, b, c = operand_bytes(work)
         return a + b + c
     return column(work, "itemsize") * column(work, "traffic") + column(work, "fixed_bytes")
 
 
-def least_bytes(work: Work) -> FloatArray:
+def least_bytes(work: Work, direction: str = "") -> FloatArray:
     """Return the bytes that no kernel can avoid: those moved, less input that strides longer than the kernel skip."""
     if not is_convolution(work):
-        return moved_bytes(work)
+        return moved_bytes(work, direction)
     weights, x, y = operand_bytes(work)
     height, width = (np.minimum(1.0, column(work, f"k_{axis}") / column(work, f"stride_{axis}")) for axis in "hw")
     least: FloatArray = weights + x * (height * width) + y
@@ -129,5 +165,6 @@ def least_bytes(work: Work) -> FloatArray:
 
 
 def work_amount(work: Work) -> FloatArray:
-    """Return the W of a linear model: FLOP of products and convolutions, else elements."""
-    return flop(work) if is_product(work) or is_convolution(work) else column(work, "elements")
+    """Return the W of a linear model: FLOP of products, convolutions and attention forward, else elements."""
+    has_flop = is_product(work) or is_convolution(work) or is_attention(work)
+    return flop(work) if has_flop else column(work, "elements")

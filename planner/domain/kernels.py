@@ -8,6 +8,8 @@ kind               work columns
 =================  =====================================================================================
 gemm               m, n, k, batch: ``batch`` products (m x k)·(k x n)
 convolution        images, in_c, in_h, in_w, out_c, k_h, k_w, stride_h, stride_w, pad_h, pad_w, groups
+attention          batch, heads of all samples; queries, keys; width, features of a head; causal, 1 where query i
+                   sees only the keys up to i, else 0: fused, without scores in memory
 all others         elements; traffic, elements of the working precision read and written;
                    fixed_bytes, bytes moved whatever the precision (indices, masks, fp32 statistics)
 ... of ROW_KINDS   rows besides, each of elements / rows, that a sum is taken over; 0 where not known
@@ -44,6 +46,7 @@ GEMM_COLUMNS = ("m", "n", "k", "batch")
 CONVOLUTION_COLUMNS = (
     "images", "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride_h", "stride_w", "pad_h", "pad_w", "groups",
 )  # fmt: skip
+ATTENTION_COLUMNS = ("batch", "queries", "keys", "width", "causal")
 TRAFFIC_COLUMNS = ("elements", "traffic", "fixed_bytes")
 ROW_COLUMNS = (*TRAFFIC_COLUMNS, "rows")
 
@@ -51,13 +54,13 @@ TRAFFIC_KINDS = (
     "im2col", "col2im", "bias", "activation", "gelu", "max_pool", "average_pool", "batch_norm", "layer_norm", "lrn",
     "dropout", "embedding", "add", "concat", "upsample", "softmax", "copy", "update",
 )  # fmt: skip
-KINDS = ("gemm", "convolution", *TRAFFIC_KINDS)
+KINDS = ("gemm", "convolution", "attention", *TRAFFIC_KINDS)
 ROW_KINDS = ("layer_norm", "softmax")
 COSTLY_ACTIVATIONS: Mapping[str, str] = frozen_map({"gelu": "gelu"})
 """Function of an activation -> its own kind of kernel, where its arithmetic can cost more than its bytes; a device for
 which that kind was not measured takes it as any activation."""
 WORK_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(
-    {"gemm": GEMM_COLUMNS, "convolution": CONVOLUTION_COLUMNS}
+    {"gemm": GEMM_COLUMNS, "convolution": CONVOLUTION_COLUMNS, "attention": ATTENTION_COLUMNS}
     | dict.fromkeys(TRAFFIC_KINDS, TRAFFIC_COLUMNS)
     | dict.fromkeys(ROW_KINDS, ROW_COLUMNS)
 )

@@ -26,8 +26,8 @@ TEXT_COLUMNS = (
 )  # fmt: skip
 NUMBER_COLUMNS = (
     "m", "n", "k", "batch", "groups", "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride_h", "stride_w", "pad_h",
-    "pad_w", "images", "elements", "rows", "traffic", "fixed_bytes", "bytes", "ranks", "nodes", "ranks_per_node",
-    "sub_batch", "time_s", "spread_s", "repeats",
+    "pad_w", "images", "elements", "rows", "traffic", "fixed_bytes", "bytes", "queries", "keys", "width", "causal",
+    "ranks", "nodes", "ranks_per_node", "sub_batch", "time_s", "spread_s", "repeats",
 )  # fmt: skip
 
 

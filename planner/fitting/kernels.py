@@ -20,7 +20,7 @@ from planner.fitting.rows import POINTWISE, Rejected, merged, usable, work_of
 
 __all__ = ["FittedKernels", "fit_kernels", "preferred"]
 
-LEAST_ROWS = {"gemm": 6, "convolution": 8}
+LEAST_ROWS = {"gemm": 6, "convolution": 8, "attention": 6}
 LEAST_TRAFFIC_ROWS = 3
 OWN_REGIME = ("im2col", "col2im", "update", "softmax", "gelu")
 """Kinds of bytes that do not behave like the others; they take no part in the common ``pointwise`` entry."""
@@ -127,7 +127,7 @@ def _candidates(
     floor = _peaks(key[3], accelerator)
     found = [
         fit_entry(rows, key, term, {**settings, **floor}, estimator=estimator)
-        for term, settings in _shapes(key, rows, accelerator)
+        for term, settings in (_attention_shapes if key[1] == "attention" else _shapes)(key, rows, accelerator)
     ]
     grid = fit_grid(rows, key, floor) if key[1] == "gemm" else None
     return [*found, grid] if grid else found
@@ -172,16 +172,29 @@ def _shapes(
         yield "convolution.classes", {"direction": direction}
         yield "work.linear", {}
     elif kind == "gemm":
-        processors = float(accelerator.multiprocessors or 0) if accelerator else 0.0
         apart = {BATCHED_APART: 1.0} if _tells_batches_apart(rows) else {}
         for tiles in TILES_AND_SHAPES:
-            for count in sorted({0.0, processors}):
+            for count in sorted({0.0, _processors(accelerator)}):
                 yield "gemm.tiles", {"tiles": tiles, "multiprocessors": count, **apart}
         yield "work.linear", {}
     else:
         yield "traffic.bytes", {}
         if kind in ROW_KINDS and np.all(rows.number["rows"] > 0):
             yield "traffic.rows", {}
+
+
+def _attention_shapes(
+    key: tuple[str, str, str, str, str], _rows: Samples, accelerator: Accelerator | None
+) -> Iterator[tuple[str, Settings]]:
+    """Yield the terms and settings that compete for fused attention, in order of preference."""
+    for count in sorted({0.0, _processors(accelerator)}):
+        yield "attention.blocks", {"direction": key[2], "multiprocessors": count}
+    yield "work.linear", {"direction": key[2]}
+
+
+def _processors(accelerator: Accelerator | None) -> float:
+    """Return the number of multiprocessors, 0 where it is not known."""
+    return float(accelerator.multiprocessors or 0) if accelerator else 0.0
 
 
 def _tells_batches_apart(rows: Samples) -> bool:

@@ -16,7 +16,7 @@ __all__ = ["POINTWISE", "Rejected", "group_codes", "merged", "take", "usable", "
 
 POINTWISE = "pointwise"
 MESSAGE_COLUMNS = ("bytes", "nodes", "ranks_per_node")
-DEFAULTS = {"batch": 1.0, "groups": 1.0, "fixed_bytes": 0.0, "elements": 0.0, "rows": 0.0}
+DEFAULTS = {"batch": 1.0, "groups": 1.0, "fixed_bytes": 0.0, "elements": 0.0, "rows": 0.0, "causal": 0.0}
 """Columns that may be empty."""
 
 
@@ -67,7 +67,7 @@ def _why_not(samples: Samples, row: int) -> str:
         columns = ("bytes",)
     for name in columns:
         value = float(samples.number[name][row])
-        least = 0.0 if name in ("pad_h", "pad_w", *ROW_COLUMNS) else 1.0
+        least = 0.0 if name in ("pad_h", "pad_w", "causal", *ROW_COLUMNS) else 1.0
         if np.isnan(value) and name in DEFAULTS:
             continue
         if not (np.isfinite(value) and value >= least):

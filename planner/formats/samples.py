@@ -34,8 +34,8 @@ VERSION = 1
 COLUMNS = (
     "kind", "direction", "precision", "device", "library", "m", "n", "k", "batch", "trans_a", "trans_b", "groups",
     "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride", "padding", "images", "elements", "rows", "passes", "bytes",
-    "operation", "ranks", "nodes", "ranks_per_node", "call", "sub_batch", "time_s", "spread_s", "repeats", "source",
-    "group", "notes",
+    "queries", "keys", "width", "causal", "operation", "ranks", "nodes", "ranks_per_node", "call", "sub_batch",
+    "time_s", "spread_s", "repeats", "source", "group", "notes",
 )  # fmt: skip
 REQUIRED = ("kind", "time_s")
 _SIDES = {"stride": ("stride_h", "stride_w"), "padding": ("pad_h", "pad_w")}

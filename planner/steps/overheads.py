@@ -17,7 +17,7 @@ __all__ = ["MATRIX_KINDS", "ON_SPECIFIED", "Overheads", "assumed_overheads", "fi
 
 ON_SPECIFIED = "specified"
 """Library of overheads that were fitted on top of specified kernels."""
-MATRIX_KINDS = frozenset({"gemm", "convolution"})
+MATRIX_KINDS = frozenset({"gemm", "convolution", "attention"})
 """Kernels whose speed depends on algorithms, layouts and clocks; the others move bytes at the memory's rate."""
 ASSUMED_HOST_S_PER_CALL = 10e-6
 """Host time of a kernel call on a GPU where no framework was measured (fits on public CNN tables span 8 to 42 us).

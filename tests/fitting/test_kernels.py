@@ -261,3 +261,31 @@ def test_more_groups_than_were_seen_are_extrapolated(most: int) -> None:
 def test_estimator_is_recorded(estimator: str) -> None:
     fitted = fit_kernels(Samples.from_rows(list(products()), {}), estimator=estimator)
     assert {entry.estimator for entry in fitted.entries} == {estimator}
+
+
+def attended(batch: int, length: int, width: int, causal: int, time_s: float = 1.0) -> dict[str, Any]:
+    return {
+        "kind": "attention", "direction": "backward_data", "precision": "fp16", "batch": batch, "queries": length,
+        "keys": length, "width": width, "causal": causal, "time_s": time_s,
+    }  # fmt: skip
+
+
+def test_attention_of_known_coefficients_is_found_again() -> None:
+    """10 FLOP a pair and feature backward, an exponential a pair, a launch; per precision, as products are."""
+    sizes = [(b, s, w, c) for b in (8, 32) for s in (100, 250, 700) for w in (32, 64, 128) for c in (0, 1)]
+
+    def made(b: int, s: int, w: int, c: int) -> dict[str, Any]:
+        pairs = b * (s * (s + 1) / 2 if c else s * s)
+        return attended(b, s, w, c, 2e-5 + 10 * pairs * w * 1e-13 + pairs * 2e-12)
+
+    entry = only(fit([made(*row) for row in sizes], GPU), "attention")
+    new = Samples.from_rows([made(5, 400, 80, 0), made(64, 333, 96, 1)], {})
+    assert (entry.term, entry.direction, entry.precision) == ("attention.blocks", "backward_data", "fp16")
+    np.testing.assert_allclose(evaluate(entry, work_of(new, "attention")), new.time_s, rtol=1e-3)
+
+
+def test_attention_needs_rows_enough_and_sizes_that_can_be() -> None:
+    rows = [attended(8, 100 * n, 64, 0, n * 1e-3) for n in range(1, 6)]
+    fitted = fit([*rows, attended(8, 0, 64, 0)])
+    assert fitted.missing == ("attention backward_data fp16: 5 rows, 6 needed",)
+    assert [one.reason for one in fitted.rejected] == ["queries must be given and at least 1, got 0"]
