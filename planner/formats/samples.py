@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import DIRECTIONS, KINDS, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
@@ -45,7 +46,7 @@ _FRACTIONS = ("time_s", "spread_s", "passes", "bytes")
 _ABOVE_ZERO = ("time_s",)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_receive")
 _WORDS = {
-    "kind": (*KINDS, "pointwise", *COLLECTIVES),
+    "kind": (*KINDS, "pointwise", *COLLECTIVES, *INPUT_COLUMNS),
     "direction": ("", *DIRECTIONS),
     "precision": ("", "any", *PRECISIONS),
 }
