@@ -8,6 +8,7 @@ import numpy as np
 
 from planner.costs.features import Work
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import ROW_COLUMNS, TRAFFIC_COLUMNS, WORK_COLUMNS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
@@ -28,8 +29,8 @@ class Rejected(NamedTuple):
 
 
 def work_columns(kind: str) -> tuple[str, ...]:
-    """Return the work columns of a kind of kernel, or of a collective operation."""
-    return TRAFFIC_COLUMNS if kind == POINTWISE else WORK_COLUMNS.get(kind, MESSAGE_COLUMNS)
+    """Return the work columns of a kind of kernel, of a kind of input, or of a collective operation."""
+    return TRAFFIC_COLUMNS if kind == POINTWISE else (WORK_COLUMNS | INPUT_COLUMNS).get(kind, MESSAGE_COLUMNS)
 
 
 def take(samples: Samples, rows: IntArray) -> Samples:
@@ -60,7 +61,7 @@ def _why_not(samples: Samples, row: int) -> str:
     kind, time = str(samples.text["kind"][row]), float(samples.time_s[row])
     if not np.isfinite(time) or time <= 0:
         return f"time_s must be finite and above 0, got {time:g}"
-    if kind != POINTWISE and kind not in WORK_COLUMNS and not samples.text["operation"][row]:
+    if kind not in (POINTWISE, *WORK_COLUMNS, *INPUT_COLUMNS) and not samples.text["operation"][row]:
         return f"kind must be known, got {kind!r}"
     columns = work_columns(kind)
     if columns in (TRAFFIC_COLUMNS, ROW_COLUMNS) and np.isnan(samples.number["traffic"][row]):
