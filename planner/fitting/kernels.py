@@ -12,6 +12,7 @@ from planner.costs.cpu import DEPTHWISE_APART, is_depthwise
 from planner.costs.features import Settings
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
+from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import ROW_KINDS, TRAFFIC_KINDS
 from planner.domain.samples import Samples
 from planner.fitting.entries import fit_entry
@@ -69,7 +70,7 @@ def fit_kernels(
     ----------
     samples : Samples
         Rows that name an operation are left to :mod:`planner.fitting.collectives`, those that name a call to
-        :mod:`planner.fitting.layer_calls`. Circumstance ``contained`` names
+        :mod:`planner.fitting.layer_calls`, those of the input side to :mod:`planner.fitting.storage`. Circumstance ``contained`` names
         kinds whose time is part of other rows.
     accelerator : Accelerator, optional
         Gives processor count, and for a GPU the peak rates that no predicted time may pass.
@@ -78,6 +79,7 @@ def fit_kernels(
         Stored in every entry; a row's own ``source`` goes before ``source``.
     """
     mask, rejected = usable(samples)
+    mask &= ~np.isin(samples.text["kind"], list(INPUT_COLUMNS))
     kernels = samples.select(mask & (samples.text["operation"] == "") & (samples.text["call"] == ""))
     entries, missing = [], []
     for key, rows in _split(kernels):
