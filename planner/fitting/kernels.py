@@ -70,8 +70,8 @@ def fit_kernels(
     ----------
     samples : Samples
         Rows that name an operation are left to :mod:`planner.fitting.collectives`, those that name a call to
-        :mod:`planner.fitting.layer_calls`, those of the input side to :mod:`planner.fitting.storage`. Circumstance ``contained`` names
-        kinds whose time is part of other rows.
+        :mod:`planner.fitting.layer_calls`, those of the input side to :mod:`planner.fitting.storage`. Circumstance
+        ``contained`` names kinds whose time is part of other rows.
     accelerator : Accelerator, optional
         Gives processor count, and for a GPU the peak rates that no predicted time may pass.
     estimator : {"relative-nnls", "least-squares"}
