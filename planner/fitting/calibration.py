@@ -1,4 +1,4 @@
-"""A calibration from samples: kernels of an accelerator, collectives of a cluster."""
+"""A calibration from samples: kernels of an accelerator, collectives of a cluster, input of a node."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from planner.fitting.collectives import fit_collectives
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.layer_calls import fit_layer_calls
 from planner.fitting.overheads import fit_overheads
+from planner.fitting.storage import fit_input
 
 __all__ = ["Provenance", "fit_calibration"]
 
@@ -65,13 +66,15 @@ def fit_calibration(
     Raises
     ------
     CoverageError
-        No kind of kernel and no collective has enough usable rows.
+        No kind of kernel or input and no collective has enough usable rows.
     """
     provenance = _completed(provenance, samples.circumstances)
     kernels = fit_kernels(samples, accelerator, estimator=estimator, origin=provenance.origin, source=provenance.source)
     collectives, few = fit_collectives(samples, estimator=estimator, origin=provenance.origin, source=provenance.source)
     own = fit_layer_calls(samples, origin=provenance.origin, source=provenance.source)
-    entries = (*own, *kernels.entries, *collectives)
+    loading, fewer = fit_input(samples, estimator=estimator, origin=provenance.origin, source=provenance.source)
+    few = (*few, *fewer)
+    entries = (*own, *kernels.entries, *collectives, *loading)
     if not entries:
         reasons = [*kernels.missing, *few, *(f"row {row + 1}: {reason}" for row, reason in kernels.rejected[:3])]
         raise CoverageError(
