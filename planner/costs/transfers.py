@@ -6,12 +6,17 @@ parameters, and the update thread sums as many gradient buffers as hold somethin
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked
 from planner.domain.arrays import FloatArray
 
-__all__ = ["TRANSFER_TERMS", "miss_fraction"]
+__all__ = ["READING_TERMS", "TRANSFER_TERMS", "loading_s", "miss_fraction"]
+
+READING_TERMS = ("storage.bytes", "storage.reads")
+"""Terms of reading samples as stored; the other of storage, ``storage.samples``, is of a loader with all it does."""
 
 
 def miss_fraction(read_bytes: FloatArray | float, cache_bytes: float) -> FloatArray:
@@ -21,6 +26,23 @@ def miss_fraction(read_bytes: FloatArray | float, cache_bytes: float) -> FloatAr
     """
     size = np.asarray(read_bytes, dtype=np.float64)
     return np.maximum(0.0, 1 - cache_bytes / np.maximum(size, 1.0))
+
+
+def loading_s(reading_s: FloatArray, decoding_s: FloatArray, threads: FloatArray | float) -> FloatArray:
+    """Return the time [s] in which worker threads read and decode samples, one sample after another each.
+
+    max(R, (R + D) / threads): the asymptotic bound of a closed queueing network with one server for reading (Denning
+    and Buzen 1978). One thread does one after the other; many threads leave only what storage takes.
+
+    Parameters
+    ----------
+    reading_s : ndarray of float
+        What storage takes for all of them, one at a time [s].
+    decoding_s : ndarray of float
+        What one thread takes to decode all of them [s].
+    threads : float or ndarray of float, above 0
+    """
+    return np.maximum(reading_s, (reading_s + decoding_s) / threads)
 
 
 def _linear_in(name: str) -> FeatureMap:
@@ -42,6 +64,10 @@ def _storage_bytes(work: Work, settings: Settings) -> FloatArray:
     return stacked([column(work, "bytes") * readers])
 
 
+def _sums(*names: str) -> Callable[[Work, Settings], FloatArray]:
+    return lambda work, _settings: stacked([column(work, name) for name in names])
+
+
 TRANSFER_TERMS = (
     _linear_in("parameters"),
     _linear_in("samples"),
@@ -57,5 +83,17 @@ TRANSFER_TERMS = (
         lambda _settings: ("bytes",),
         _storage_bytes,
         doc="bytes of one node's read / bandwidth; times the nodes that read where the setting shared is 1",
+    ),
+    FeatureMap(
+        "storage.reads",
+        lambda _settings: ("samples", "bytes"),
+        _sums("images", "bytes"),
+        doc="latency of a read · samples + bytes / bandwidth, one read at a time on a node of its own storage",
+    ),
+    FeatureMap(
+        "storage.decode",
+        lambda _settings: ("samples", "bytes", "elements"),
+        _sums("images", "bytes", "elements"),
+        doc="one thread: coefficient · samples + coefficient · encoded bytes + coefficient · elements made",
     ),
 )
