@@ -7,41 +7,82 @@ the last cache).
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from planner.probes.precisions import STORED
 from planner.probes.torch_package import import_torch
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Operands"]
+__all__ = ["COLD_BYTES", "POOL_ELEMENTS", "Operands"]
 
 POOL_ELEMENTS = 1 << 26
 """256 MiB of fp32: larger than the last cache of current CPUs, and two of the largest operands of a designed point."""
 COLD_BYTES = 96 * 2**20
 """Views in turn cover this much before the first is used again."""
 MOST_VIEWS = 64
+MOST_GPU_VIEWS = 1024
+"""Of small operands: a GPU needs more calls in a row to be timed."""
+CACHE_LINE_BYTES, GPU_ALIGNMENT_BYTES = 64, 512
+"""Where operands begin; PyTorch's allocator of device memory gives out multiples of 512."""
+_SPREAD = 32
+"""Standard deviation of whole numbers of 8 bits, random as those of fp32: the power that a product takes depends on
+its numbers."""
 
 
 class Operands:
-    """A source of operands.
+    """A source of operands: of fp32, and by :meth:`of` of any other precision.
 
     Parameters
     ----------
     seed : int
     elements : int
-        Size of the block of random fp32 numbers; no operand may be larger.
+        Size of the block of random numbers; no operand may be larger.
+    device : str
+        As PyTorch names it.
+    cold_bytes : int
+        What views in turn cover: more than the last cache.
+
+    Attributes
+    ----------
+    device : str
+    dtype : torch.dtype
+    itemsize : int
+        Of a number [byte].
     """
 
-    def __init__(self, seed: int = 0, elements: int = POOL_ELEMENTS) -> None:
+    def __init__(
+        self, seed: int = 0, elements: int = POOL_ELEMENTS, *, device: str = "cpu", cold_bytes: int = COLD_BYTES
+    ) -> None:
         self._torch = import_torch()
         generator = self._torch.Generator().manual_seed(seed)
-        piece = self._torch.randn(1 << 20, generator=generator)
-        self._pool = piece.repeat(math.ceil(elements / piece.numel()))[:elements]
+        self._piece = self._torch.randn(1 << 20, generator=generator)
+        self._elements, self._cold_bytes, self.device = elements, cold_bytes, device
+        self._set_block("float32")
+        self._made = {"float32": self}
+
+    def _set_block(self, stored: str) -> None:
+        """Make the block of random numbers of a type."""
+        self.dtype: Any = getattr(self._torch, stored)
+        piece = (self._piece * _SPREAD).clamp(-127, 127) if stored == "int8" else self._piece
+        piece = piece.to(self.dtype).to(self.device)
+        self._pool = piece.repeat(math.ceil(self._elements / piece.numel()))[: self._elements]
+        self.itemsize: int = self._pool.element_size()
         self._next = 0
+
+    def of(self, precision: str) -> Operands:
+        """Return the source of operands stored as a precision stores them; each has a block of its own."""
+        stored = STORED[precision]
+        if stored not in self._made:
+            other = copy.copy(self)
+            other._set_block(stored)  # noqa: SLF001 - of this class
+            self._made[stored] = other
+        return self._made[stored]
 
     def warm(self, *shape: int) -> torch.Tensor:
         """Return one operand."""
@@ -49,11 +90,13 @@ class Operands:
         if self._next + size > self._pool.numel():
             self._next = 0
         view: torch.Tensor = self._pool[self._next : self._next + size].view(shape)
-        self._next += -(-size // 16) * 16  # a cache line is 16 numbers
+        step = (CACHE_LINE_BYTES if self.device == "cpu" else GPU_ALIGNMENT_BYTES) // self.itemsize
+        self._next += -(-size // step) * step
         return view
 
     def cold(self, *shape: int) -> Iterator[torch.Tensor]:
         """Return operands without end, each as if last touched long ago."""
-        size = 4 * math.prod(shape)
-        views = min(MOST_VIEWS, max(1, COLD_BYTES // size))
+        size = self.itemsize * math.prod(shape)
+        most = MOST_VIEWS if self.device == "cpu" else MOST_GPU_VIEWS
+        views = min(most, max(1, self._cold_bytes // size))
         return itertools.cycle([self.warm(*shape) for _ in range(views)])

@@ -21,9 +21,9 @@ MOST_GRAPHS = 8
 PRODUCTS_BACKWARD = 4
 
 
-def most_graphs(elements: int) -> int:
-    """Return how many graphs that hold so many fp32 numbers each overflow the last cache, at most MOST_GRAPHS."""
-    return min(MOST_GRAPHS, max(1, COLD_BYTES // (4 * max(elements, 1))))
+def most_graphs(elements: int, itemsize: int = 4) -> int:
+    """Return how many graphs that hold so many numbers each overflow the last cache, at most MOST_GRAPHS."""
+    return min(MOST_GRAPHS, max(1, COLD_BYTES // (itemsize * max(elements, 1))))
 
 
 def _sizes(point: Point) -> tuple[int, int, int, int]:
@@ -52,7 +52,7 @@ def attention_product(torch: Any, point: Point, operands: Operands) -> Call:
         weights = operands.warm(n, heads, s, s)
         return Call(lambda: context(joined, weights))
     graphs = []
-    for _ in range(most_graphs(n * s * heads * (3 * width + s))):
+    for _ in range(most_graphs(n * s * heads * (3 * width + s), operands.itemsize)):
         joined = operands.warm(n, s, 3 * heads * width).detach().requires_grad_()
         weights = operands.warm(n, heads, s, s).detach().requires_grad_()
         split = parts(joined)  # once, as in a training step
@@ -72,26 +72,40 @@ def attention_product(torch: Any, point: Point, operands: Operands) -> Call:
 
 
 def attention_softmax(torch: Any, point: Point, operands: Operands) -> Call:
-    """Return the softmax of scores, masked where attention is causal."""
+    """Return the softmax of scores, masked where attention is causal; of 16-bit scores too it is fp32 (autocast)."""
     n, s, heads, _ = _sizes(point)
+    mask = None
+    if point.geometry["causal"]:
+        mask = torch.full((s, s), -math.inf, device=operands.device).triu(1)
+
+    def softmax(scores: Any) -> Any:
+        return torch.softmax(scores if mask is None else scores + mask, dim=-1, dtype=torch.float32)
+
+    scores = operands.warm(n, heads, s, s)
     if point.direction == FORWARD:
-        scores = operands.warm(n, heads, s, s)
-        mask = torch.full((s, s), -math.inf).triu(1) if point.geometry["causal"] else None
+        if operands.dtype != torch.float32:
+            return Call(lambda: softmax(scores))
         return Call(lambda: torch.softmax(scores if mask is None else scores + mask, dim=-1))
-    gradient, saved = operands.warm(n, heads, s, s), operands.cold(n, heads, s, s)
+    gradient = operands.of("fp32").warm(n, heads, s, s)
+    if operands.dtype != torch.float32:
+        leaf = scores.detach().requires_grad_()
+        result = softmax(leaf)
+        return Call(lambda: torch.autograd.grad(result, leaf, gradient, retain_graph=True))
+    saved = operands.cold(n, heads, s, s)
     backward = torch.ops.aten._softmax_backward_data  # noqa: SLF001 - an operator has no other name
     return Call(lambda: backward(gradient, next(saved), -1, torch.float32))
 
 
 def attention_dropout(torch: Any, point: Point, operands: Operands) -> Call:
-    """Return dropout of attention weights."""
+    """Return dropout of attention weights, which are fp32 whatever the precision, as autocast has it."""
     n, s, heads, _ = _sizes(point)
-    weights = operands.warm(n, heads, s, s)
+    weights = operands.of("fp32").warm(n, heads, s, s)
     if point.direction == FORWARD:
         leaf = weights.detach().requires_grad_()
         return Call(lambda: torch.nn.functional.dropout(leaf, 0.1, training=True))
     drop = torch.ops.aten.native_dropout_backward
-    masks = itertools.cycle([torch.rand(n, heads, s, s) > 0.1 for _ in range(most_graphs(n * heads * s * s // 4))])
+    shape, turns = (n, heads, s, s), most_graphs(n * heads * s * s // 4)
+    masks = itertools.cycle([torch.rand(shape, device=operands.device) > 0.1 for _ in range(turns)])
     return Call(lambda: drop(weights, next(masks), 1.1))
 
 
@@ -103,6 +117,7 @@ def embedding(torch: Any, point: Point, operands: Operands) -> Call:
     geometry = point.geometry
     rows, tokens, features, summed = (geometry[key] for key in ("rows", "tokens", "features", "summed"))
     numbers = torch.randint(0, rows, (tokens,)) if summed == 1 else torch.arange(tokens) % rows
+    numbers = numbers.to(operands.device)
     if point.direction == FORWARD:
         table = operands.warm(rows, features)
         return Call(lambda: torch.nn.functional.embedding(numbers, table))
@@ -112,4 +127,4 @@ def embedding(torch: Any, point: Point, operands: Operands) -> Call:
     def backward() -> object:
         return add_up(gradient.sum(0) if summed > 1 else gradient[0], numbers, rows, -1, False)  # noqa: FBT003
 
-    return Call(backward, 4 * rows * features)
+    return Call(backward, operands.itemsize * rows * features)

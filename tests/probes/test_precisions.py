@@ -1,0 +1,111 @@
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
+from planner.domain.precision import PRECISIONS
+from planner.errors import ParameterError, UnknownNameError
+from planner.probes.operands import Operands
+from planner.probes.precisions import (
+    CPU_PRECISIONS,
+    STORED,
+    autocast,
+    byte_precisions,
+    computes,
+    computing_in,
+    gpu_precisions,
+    wanted_precisions,
+)
+
+
+def test_every_precision_is_stored_as_wide_as_it_is_described() -> None:
+    """Of 8 bits the weights are; all others store activations of the same width."""
+    operands = Operands(elements=1 << 12)
+    for name, precision in PRECISIONS.items():
+        assert operands.of(name).itemsize == precision.weight_bytes
+        assert operands.of(name).warm(3, 5).dtype == getattr(torch, STORED[name])
+
+
+def test_operands_of_a_precision_share_a_block_and_those_of_another_do_not() -> None:
+    operands = Operands(elements=1 << 12)
+    assert operands.of("tf32") is operands.of("fp32") is operands
+    assert operands.of("bf16").of("bf16") is operands.of("bf16")
+    assert operands.of("bf16").of("fp32") is operands
+    first, second = operands.of("int8").warm(100), operands.of("int8").warm(100)
+    assert second.data_ptr() - first.data_ptr() == 128
+    assert 20 < first.float().std() < 50
+
+
+def test_cold_operands_of_half_the_size_are_twice_as_many() -> None:
+    def views(one: Iterator[torch.Tensor]) -> int:
+        return len({next(one).data_ptr() for _ in range(40)})
+
+    operands = Operands(elements=1 << 20, cold_bytes=10 * 4000)
+    assert views(operands.cold(1000)) == 10
+    assert views(operands.of("bf16").cold(1000)) == 20
+
+
+@pytest.mark.parametrize(
+    ("capability", "lacking"),
+    [
+        ((9, 0), set()),
+        ((8, 9), set()),
+        ((8, 0), {"fp8"}),
+        ((7, 5), {"fp8", "bf16", "tf32"}),
+        ((7, 0), {"fp8", "bf16", "tf32", "int8"}),
+        ((5, 2), {"fp8", "bf16", "tf32", "int8", "fp16"}),
+    ],
+)
+def test_a_gpu_has_the_arithmetic_of_its_generation(capability: tuple[int, int], lacking: set[str]) -> None:
+    assert set(PRECISIONS) - set(gpu_precisions(capability)) == lacking
+
+
+def test_fp32_is_always_measured_and_first() -> None:
+    assert wanted_precisions((), CPU_PRECISIONS, ("fp32",)) == ("fp32",)
+    assert wanted_precisions(("int8", "bf16", "fp32"), CPU_PRECISIONS, ("fp32",)) == ("fp32", "int8", "bf16")
+    assert wanted_precisions((), ("fp32", "fp16"), ("fp32", "fp16")) == ("fp32", "fp16")
+
+
+def test_a_precision_that_the_device_has_not_is_refused() -> None:
+    with pytest.raises(ParameterError, match=r"^precision must be .*: fp32, bf16, int8, got 'fp8'"):
+        wanted_precisions(("fp8",), CPU_PRECISIONS, ("fp32",))
+    with pytest.raises(UnknownNameError):
+        wanted_precisions(("bf61",), CPU_PRECISIONS, ("fp32",))
+
+
+def test_bytes_are_measured_in_one_half_size() -> None:
+    assert byte_precisions(("fp32", "tf32", "fp16", "bf16", "int8")) == ("fp32", "bf16")
+    assert byte_precisions(("fp32", "fp16")) == ("fp32", "fp16")
+    assert byte_precisions(("fp32", "tf32", "int8")) == ("fp32",)
+
+
+def test_eight_bits_are_for_products() -> None:
+    assert computes("int8", "gemm", FORWARD)
+    assert computes("int8", "gemm", BACKWARD_DATA)
+    assert not computes("int8", "gemm", BACKWARD_WEIGHT)
+    assert computes("fp8", "gemm", BACKWARD_WEIGHT)
+    assert not computes("fp8", "convolution", FORWARD)
+    assert not computes("int8", "convolution", FORWARD)
+    assert computes("tf32", "convolution", BACKWARD_WEIGHT)
+    assert not computes("bf16", "activation", FORWARD)
+
+
+def test_tf32_is_on_for_tf32_alone_and_as_before_afterwards() -> None:
+    backends: Any = torch.backends
+    matmul, convolution = backends.cuda.matmul, backends.cudnn.conv
+    before = matmul.fp32_precision, convolution.fp32_precision
+    with computing_in("fp32"):
+        assert (matmul.fp32_precision, convolution.fp32_precision) == ("ieee", "ieee")
+        with computing_in("tf32"):
+            assert (matmul.fp32_precision, convolution.fp32_precision) == ("tf32", "tf32")
+        assert (matmul.fp32_precision, convolution.fp32_precision) == ("ieee", "ieee")
+    assert (matmul.fp32_precision, convolution.fp32_precision) == before
+
+
+def test_mixed_precision_is_of_16_bits() -> None:
+    one = torch.ones(4, 4)
+    for name, expected in {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}.items():
+        with autocast("cpu", name):
+            assert (one @ one).dtype == expected
