@@ -18,7 +18,7 @@ from planner.probes.bench import CpuBench, one_thread
 from planner.probes.design import DESIGN, designed_points
 from planner.probes.machine import cpu_steal_s, describe_cpu
 from planner.probes.points import Point
-from planner.probes.run import DISTURBED_NOTE, Progress, Run, continued
+from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued
 from planner.probes.steps import timed_steps
 from planner.probes.timing import keep_freed_memory
 from planner.probes.torch_package import import_torch
@@ -53,6 +53,7 @@ def measure_cpu(
     *,
     first: Sequence[Point] = (),
     networks: Sequence[Network] = (),
+    wanted: Wanted | None = None,
     resume: Path | None = None,
     progress: Callable[[Progress], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -67,6 +68,8 @@ def measure_cpu(
         Measured before all points of the generic design, in their order: the calls of networks.
     networks : sequence of Network
         Whose training steps are timed for the framework's overheads; none: small generic ones.
+    wanted : Wanted, optional
+        What decides which points are measured next, and when that is enough.
     resume : Path, optional
         File of partial samples: continued where circumstances agree, else set aside; to be deleted by the caller once
         the fit is safe.
@@ -101,7 +104,7 @@ def measure_cpu(
         bench = CpuBench()
         for_points = max(budget_s * (1 - STEPS_SHARE) - (time.perf_counter() - start), 0.0)
         points = (*first, *designed_points())
-        run = Run(bench, points, for_points, earlier, resume=resume, progress=progress)
+        run = Run(bench, points, for_points, earlier, wanted=wanted, resume=resume, progress=progress)
         samples = run.samples(accelerator.name, circumstances)
         left_s = budget_s - earlier.used_s - (time.perf_counter() - start)
         steps = timed_steps(bench, float(samples.circumstances["reference_s"]), bench.clock() + left_s, networks)

@@ -1,19 +1,22 @@
 """The measuring loop: points within a budget, and a reference kernel that finds bad stretches.
 
-Calls of networks come first, those that matter most before the others; then the designed points in random order.
+A chooser says what is measured next: after a short balanced start the points, a stretch at a time, that lower the error
+which is expected of wanted predictions most for the time they take. Without one, calls of networks come first, those
+that matter most before the others; then, as where no point helps any more, the rest in random order.
 
 A busy host can slow a CPU many times over for tens of seconds without any spread in the timings of one point. So a
 reference kernel is timed between short stretches of points; where it is slower than in the run's quiet part, the
-points of that stretch are measured again, last. What time is left goes to a second pass over all points.
+points of that stretch are measured again, last. What time is left goes to further passes over all points, then to
+points that were kept for later.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,7 +27,7 @@ from planner.probes.points import SEED, Point
 from planner.probes.resume import Earlier, Measured, append_measured, read_measured, start_file
 from planner.probes.timing import Timing
 
-__all__ = ["DISTURBED_NOTE", "Progress", "Run", "continued", "measure_points"]
+__all__ = ["DISTURBED_NOTE", "Chooser", "Progress", "Run", "Wanted", "continued", "measure_points"]
 
 STRETCH_S = 0.7
 QUIET_SHARE = 0.25
@@ -36,13 +39,48 @@ DISTURBED_NOTE = "measured while the machine was disturbed"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: points with a timing of all points, seconds used of the budget, points in bad stretches."""
+    """How far a run is: points with a timing of all points, seconds used of the budget, points in bad stretches.
+
+    ``expected_error``: of wanted predictions, relative; None where nothing tells it yet.
+    """
 
     done: int
     total: int
     elapsed_s: float
     budget_s: float
     disturbed: int
+    expected_error: float | None = None
+
+
+class Chooser(Protocol):
+    """What decides which points are measured next; the same timings give the same choice."""
+
+    def start(self) -> Sequence[str]:
+        """Return the names of the points that are measured before any is chosen."""
+
+    def learn(self, timed: Mapping[str, float]) -> float:
+        """Take in the times of points by name [s]; return the expected relative error of wanted predictions."""
+
+    def choose(self, left: Collection[str], seconds: float) -> Sequence[str]:
+        """Return names among those left, in order, that take about so long to measure; none where nothing helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a run is for.
+
+    Attributes
+    ----------
+    chooser : points -> Chooser
+    later : tuple of Point
+        Measured once all others had their passes, or as soon as they are through where an error is aimed at.
+    target_error : float or None
+        Expected error at which the run stops; None: it goes on until its time is up.
+    """
+
+    chooser: Callable[[Sequence[Point]], Chooser]
+    later: tuple[Point, ...] = ()
+    target_error: float | None = None
 
 
 def measure_points(
@@ -52,6 +90,7 @@ def measure_points(
     circumstances: Mapping[str, str],
     *,
     device: str = "",
+    wanted: Wanted | None = None,
     resume: Path | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Samples:
@@ -67,11 +106,13 @@ def measure_points(
         Stored in the samples, with the reference time of the quiet part of the run as ``reference_s``; all but those
         that say how a run went must agree for an earlier run to be continued.
     device : str
+    wanted : Wanted, optional
     resume : Path, optional
         File of partial samples, to be deleted by the caller once it is done with them.
     progress : callable, optional
     """
-    run = Run(bench, points, budget_s, continued(resume, circumstances), resume=resume, progress=progress)
+    earlier = continued(resume, circumstances)
+    run = Run(bench, points, budget_s, earlier, wanted=wanted, resume=resume, progress=progress)
     return run.samples(device, circumstances)
 
 
@@ -90,7 +131,17 @@ PASSING = frozenset({"load_average", "steal_s", "steal_during_s"})
 
 
 class Run:
-    """One run of the loop: what is measured, and when to stop."""
+    """One run of the loop: what is measured, and when to stop.
+
+    Attributes
+    ----------
+    skipped : int
+        Points that the device cannot time.
+    expected_error : float or None
+        Of wanted predictions, relative, by what was measured in quiet; None: nothing was wanted.
+    choosing_s : float
+        Seconds that choosing took.
+    """
 
     def __init__(
         self,
@@ -99,6 +150,7 @@ class Run:
         budget_s: float,
         earlier: Earlier,
         *,
+        wanted: Wanted | None = None,
         resume: Path | None,
         progress: Callable[[Progress], None] | None,
     ) -> None:
@@ -106,11 +158,27 @@ class Run:
         self.points = {point.name: point for point in points}
         self.measured = list(earlier.measured)
         self.skipped = 0
-        """Points that the device cannot time."""
+        self.expected_error: float | None = None
+        self.choosing_s = 0.0
         self.start_s = bench.clock() - earlier.used_s
         self.random = np.random.default_rng(SEED)
+        self.later = {point.name: point for point in wanted.later} if wanted else {}
+        self.target_error = wanted.target_error if wanted else None
+        self.chooser = wanted.chooser((*points, *wanted.later)) if wanted else None
+        self.measure_all()
+
+    def measure_all(self) -> None:
+        """Measure in passes; points kept for later come last, but before further passes where an error is aimed at."""
+        known = {made.name for made in self.measured}
+        self.points |= {name: point for name, point in self.later.items() if name in known}
         self.first_pass()
-        self.further_passes()
+        if self.target_error is None:
+            self.further_passes()
+        if not self.is_over:
+            self.points |= self.later
+            self.first_pass()
+            self.further_passes()
+        self.learn()
 
     @property
     def elapsed_s(self) -> float:
@@ -119,8 +187,14 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether the budget is used up."""
-        return self.elapsed_s >= LARGEST_TIMES_BEFORE_STOP * self.budget_s
+        """Whether the budget is used up, or the error that is aimed at is reached."""
+        return self.is_reached or self.elapsed_s >= LARGEST_TIMES_BEFORE_STOP * self.budget_s
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the error that is aimed at is reached; False where none is."""
+        aim, error = self.target_error, self.expected_error
+        return aim is not None and error is not None and error <= aim
 
     def quiet_s(self) -> float:
         """Return the reference time in the quiet part of the run."""
@@ -136,13 +210,47 @@ class Run:
         return found
 
     def first_pass(self) -> None:
-        """Measure every point that has no timing yet: calls of networks in their order, then the others in any."""
+        """Measure every point that has no timing yet."""
         known = {made.name for made in self.measured}
         left = [name for name in self.points if name not in known]
+        if self.chooser:
+            left = self.chosen_pass(self.chooser, left)
         own = [name for name in left if self.points[name].call]
-        for names in (own, self.shuffled([name for name in left if name not in own])):
+        for names in (own, self.shuffled([name for name in left if not self.points[name].call])):
             if names and not (self.measured and self.is_over):
                 self.measure(names)
+
+    def chosen_pass(self, chooser: Chooser, names: Sequence[str]) -> list[str]:
+        """Measure points in the order of the chooser while they help; return those that are left."""
+        left = dict.fromkeys(names)
+        chosen = [name for name in chooser.start() if name in left]
+        while left:
+            if chosen:
+                self.measure(chosen)
+            left = {name: None for name in left if name not in chosen}
+            self.learn()
+            if self.measured and self.is_over:
+                break
+            chosen = [name for name in self.timed_choice(chooser, left) if name in left]
+            if not chosen:
+                break
+        return list(left)
+
+    def timed_choice(self, chooser: Chooser, left: Collection[str]) -> Sequence[str]:
+        """Return what the chooser wants next, and count the time that it takes."""
+        began = self.bench.clock()
+        chosen = chooser.choose(left, STRETCH_S)
+        self.choosing_s += self.bench.clock() - began
+        return chosen
+
+    def learn(self) -> None:
+        """Tell the chooser what was measured in quiet."""
+        if self.chooser is None:
+            return
+        began = self.bench.clock()
+        timed = {name: statistics.median(made.time_s for made in of) for name, of in self.quiet().items() if of}
+        self.expected_error = self.chooser.learn(timed)
+        self.choosing_s += self.bench.clock() - began
 
     def shuffled(self, names: Sequence[str]) -> list[str]:
         """Return names in random order, the same in every run."""
@@ -156,6 +264,7 @@ class Run:
             if fewest >= MOST_PASSES:
                 return
             self.measure(self.shuffled([name for name, count in counts.items() if count == fewest]))
+            self.learn()
 
     def measure(self, names: Sequence[str]) -> None:
         """Measure points in their order, in stretches between two reference timings."""
@@ -185,7 +294,9 @@ class Run:
         if self.progress:
             seen = {timing.name for timing in self.measured}
             quiet = sum(1 for timings in self.quiet().values() if timings)
-            self.progress(Progress(len(seen), len(self.points), self.elapsed_s, self.budget_s, len(seen) - quiet))
+            total, disturbed = len(self.points), len(seen) - quiet
+            now = Progress(len(seen), total, self.elapsed_s, self.budget_s, disturbed, self.expected_error)
+            self.progress(now)
 
     def samples(self, device: str, circumstances: Mapping[str, str]) -> Samples:
         """Return a row for every point: the median of its quiet timings, else the least disturbed one."""
@@ -213,4 +324,7 @@ class Run:
                     "notes": "" if quiet else DISTURBED_NOTE,
                 }
             )
-        return Samples.from_rows(rows, {**circumstances, "reference_s": f"{self.quiet_s():.6g}"})
+        found = {**circumstances, "reference_s": f"{self.quiet_s():.6g}"}
+        if self.expected_error is not None:
+            found["expected_error"] = f"{self.expected_error:.4f}"
+        return Samples.from_rows(rows, found)

@@ -1,6 +1,6 @@
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from planner.domain.kernels import FORWARD
 from planner.domain.network import INPUT, Layer
 from planner.probes.points import Point
 from planner.probes.resume import read_measured
-from planner.probes.run import Progress, Run, continued, measure_points
+from planner.probes.run import Progress, Run, Wanted, continued, measure_points
 
 MakeBench = Callable[..., Any]
 CIRCUMSTANCES = {"cpu_model": "test", "load_average": "0.1"}
@@ -196,3 +196,97 @@ def test_a_device_that_nothing_more_fits_ends_its_passes(fake_bench: MakeBench) 
     bench = fake_bench(most=8)
     assert measure_points(bench, POINTS, 15.0, CIRCUMSTANCES).number["m"].tolist() == [8.0]
     assert bench.timed == [POINTS[0].name] * 3
+
+
+class InOrder:
+    """Wants the points of largest m first, two at a time; the error that it expects is 1 over those that it knows."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self.points = sorted((point for point in points if point.work["m"] >= 50), key=lambda point: -point.work["m"])
+        self.known: list[int] = []
+
+    def start(self) -> list[str]:
+        """Return the first two."""
+        return [point.name for point in self.points[:2]]
+
+    def learn(self, timed: Mapping[str, float]) -> float:
+        """Return 1 / number known."""
+        self.known.append(len(timed))
+        return 1 / max(len(timed), 1)
+
+    def choose(self, left: Collection[str], seconds: float) -> list[str]:
+        """Return two that are left."""
+        assert seconds > 0
+        return [point.name for point in self.points if point.name in left][:2]
+
+
+def size(name: str) -> int:
+    return int(name.split("m=")[1].split(maxsplit=1)[0])
+
+
+def test_points_come_in_the_order_of_the_chooser_then_the_rest(fake_bench: MakeBench) -> None:
+    bench = fake_bench()
+    samples = measure_points(bench, POINTS, 12.0, CIRCUMSTANCES, wanted=Wanted(InOrder))
+    assert [size(name) for name in bench.timed[:58]] == list(range(107, 49, -1))
+    assert samples.size == len(POINTS)
+    assert float(samples.circumstances["expected_error"]) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("target_error", [0.1, 0.021])
+def test_the_run_stops_when_the_target_error_is_reached(target_error: float, fake_bench: MakeBench) -> None:
+    seen: list[Progress] = []
+    bench = fake_bench()
+    run = Run(
+        bench, POINTS, 1e6, continued(None, {}), wanted=Wanted(InOrder, target_error=target_error), resume=None,
+        progress=seen.append,
+    )  # fmt: skip
+    assert run.is_reached
+    assert 1 / target_error <= len(bench.timed) <= 1 / target_error + 2
+    assert seen[-1].expected_error == pytest.approx(1 / (len(bench.timed) - 2))
+
+
+def test_a_budget_that_ends_first_leaves_the_target_unreached(fake_bench: MakeBench) -> None:
+    bench = fake_bench()
+    wanted = Wanted(InOrder, target_error=1e-6)
+    run = Run(bench, POINTS, 3.0, continued(None, {}), wanted=wanted, resume=None, progress=None)
+    assert not run.is_reached
+    assert bench.now <= 1.1 * 3
+
+
+@pytest.mark.parametrize("budget_s", [11.0, 33.0, 1000.0])
+def test_points_for_later_wait_for_the_passes_of_all_others(budget_s: float, fake_bench: MakeBench) -> None:
+    bench = fake_bench()
+    samples = measure_points(bench, POINTS, budget_s, CIRCUMSTANCES, wanted=Wanted(InOrder, later=OWN))
+    own = [point.name for point in OWN]
+    first = min((bench.timed.index(name) for name in own if name in bench.timed), default=len(bench.timed))
+    counts = Counter(bench.timed[:first])
+    if budget_s < 30:
+        assert first == len(bench.timed)
+        assert samples.size == len(POINTS)
+    else:
+        assert set(counts.values()) == {3}
+    if budget_s > 100:
+        assert {bench.timed.count(name) for name in own} == {3}
+
+
+def test_points_for_later_come_before_passes_where_an_error_is_aimed_at(fake_bench: MakeBench) -> None:
+    bench = fake_bench()
+    wanted = Wanted(InOrder, later=OWN, target_error=1e-6)
+    measure_points(bench, POINTS, 12.0, CIRCUMSTANCES, wanted=wanted)
+    assert {point.name for point in OWN} <= set(bench.timed[:103])
+
+
+def test_a_continued_run_chooses_from_what_it_kept(tmp_path: Path, fake_bench: MakeBench) -> None:
+    file, wanted = tmp_path / "here.jsonl", Wanted(InOrder, later=OWN)
+    whole = fake_bench()
+    measure_points(whole, POINTS, 1000.0, CIRCUMSTANCES, wanted=wanted)
+    first = fake_bench(stop_after=31)
+    with pytest.raises(KeyboardInterrupt):
+        measure_points(first, POINTS, 1000.0, CIRCUMSTANCES, wanted=wanted, resume=file)
+    kept = len(file.read_text().splitlines()) - 1
+    second = fake_bench()
+    samples = measure_points(second, POINTS, 1000.0, CIRCUMSTANCES, wanted=wanted, resume=file)
+    assert second.timed[:20] == whole.timed[kept : kept + 20]
+    third = fake_bench()
+    again = measure_points(third, POINTS, 1000.0, CIRCUMSTANCES, wanted=wanted, resume=file)
+    assert (third.timed, again.size) == ([], samples.size)

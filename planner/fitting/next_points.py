@@ -1,0 +1,349 @@
+"""Which points to measure next: where the expected error of wanted networks' steps falls most for the time it costs.
+
+A sequential I-optimal design (Atkinson, Donev & Tobias 2007, "Optimum Experimental Designs, with SAS", chapter 10):
+points are added one after another, each where it lowers the variance of wanted predictions most. By kind of kernel,
+direction and precision:
+
+x: features of a timed call divided by its time, shape (p,); columns scaled to length 1 over everything that may come
+A = I + Σ x·x': information of what was timed, with a weak prior, whose standard deviation in every scaled column is a
+    whole call's time
+e: relative error of calls left out, from residuals r / (1 - x'·A⁻¹·x), with a stated prior
+c: features of the calls of one wanted step that are not measured as they are, divided by the step's time, shape (p,)
+s, m: shares of the step's kernel time that calls take which are not, and which are, measured as they are
+
+Relative variance of a step = Σ e²·c'·A⁻¹·c + (e·s)² + (0.04·m)². Misses within a kind and direction are taken as fully
+correlated, as intervals of predictions take them; kinds are independent. A shape that is timed adds x·x' to A (one
+rank); a call of a network that is timed as it is leaves c and s and joins m. What a framework adds is not in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from planner.costs.terms import term_named
+from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.calls import LayerCall
+from planner.domain.cluster import Accelerator
+from planner.domain.kernels import TRAFFIC_KINDS
+from planner.domain.network import Network
+from planner.domain.precision import precision_named
+from planner.fitting.wanted_steps import (
+    SUB_BATCHES,
+    Key,
+    WantedCall,
+    call_name,
+    expected_term,
+    guessed_s,
+    key_of,
+    timing_s,
+    wanted_calls,
+)
+
+__all__ = ["Candidate", "NextPoints"]
+
+PRIOR_ERROR, PRIOR_ROWS = 0.2, 3.0
+"""Relative error of a fit on calls left out before anything is timed, and how many calls that counts like."""
+OWN_ERROR = 0.04
+"""Of a call timed as it is, at other sub-batches: 2 to 6 % for convolutions of DeepBench."""
+MEAN_OF_DEVIATION = math.sqrt(2 / math.pi)
+"""Mean absolute error over standard deviation of a normal distribution."""
+START = {"convolution": 8, "gemm": 6}
+START_TRAFFIC = 3
+"""Points of a kind and direction that are measured before any is chosen: as many as its fit needs at least."""
+LARGEST_MISS = 10.0
+"""No time is expected to be farther from the first guess than by this factor."""
+
+
+class Candidate(Protocol):
+    """A call that may be timed."""
+
+    @property
+    def name(self) -> str:
+        """Its name, which tells it apart from all others."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of kernel."""
+
+    @property
+    def direction(self) -> str:
+        """Direction of the pass."""
+
+    @property
+    def precision(self) -> str:
+        """Precision that it computes in."""
+
+    @property
+    def work(self) -> Mapping[str, int]:
+        """Work columns of the kind."""
+
+    @property
+    def call(self) -> LayerCall | None:
+        """The call of a network's layer that it is; None: a shape of a design."""
+
+    @property
+    def sub_batch(self) -> int:
+        """Samples of that call."""
+
+
+class NextPoints:
+    """Chooses points by what is known so far; the same timings always give the same choice.
+
+    Parameters
+    ----------
+    points : sequence of Candidate
+        All that may be measured.
+    networks : sequence of Network
+        Wanted; their families' optimizers update the weights.
+    accelerator : Accelerator
+        With rates as stated: for first guesses, and for the features of its kind of device.
+    precisions : sequence of str
+        Wanted.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[Candidate],
+        networks: Sequence[Network],
+        accelerator: Accelerator,
+        precisions: Sequence[str] = ("fp32",),
+    ) -> None:
+        shapes: dict[Key, list[Candidate]] = {}
+        own: dict[Key, dict[str, list[Candidate]]] = {}
+        for point in points:
+            if point.call is None:
+                any_precision = point.kind in TRAFFIC_KINDS
+                key = (point.kind, point.direction, "any" if any_precision else point.precision)
+                shapes.setdefault(key, []).append(point)
+            else:
+                of_key = own.setdefault(key_of(point.call, point.precision), {})
+                of_key.setdefault(call_name(point.call, point.precision), []).append(point)
+        self._shape = (len(networks) * len(precisions), len(SUB_BATCHES))
+        self._groups = {
+            key: _Group(key, shapes.get(key, []), own.get(key, {}), calls, accelerator, steps=self._shape[0])
+            for key, calls in wanted_calls(networks, precisions).items()
+        }
+
+    def start(self) -> tuple[str, ...]:
+        """Return the names of a short balanced start: of each kind and direction the first few points."""
+        groups = self._groups.items()
+        return tuple(name for key, group in groups for name in group.names[: START.get(key[0], START_TRAFFIC)])
+
+    def learn(self, timed: Mapping[str, float]) -> float:
+        """Take in what was timed, by name [s]; return the expected mean relative error of the wanted steps."""
+        for group in self._groups.values():
+            group.learn(timed)
+        total_s = self._step_s()
+        variance = sum((group.variance(total_s) for group in self._groups.values()), np.zeros(self._shape))
+        return MEAN_OF_DEVIATION * float(np.sqrt(variance).mean())
+
+    def choose(self, left: Collection[str], seconds: float) -> tuple[str, ...]:
+        """Return names among those left, in order, that take about so long to measure; none where nothing helps."""
+        total_s = self._step_s()
+        choices = [_Choice(group, total_s, left) for group in self._groups.values()]
+        chosen: list[str] = []
+        spent_s = 0.0
+        while spent_s < seconds:
+            best = max(choices, key=lambda one: one.best_gain, default=None)
+            if best is None or best.best_gain <= 0:
+                break
+            names, cost_s = best.take()
+            chosen += [name for name in names if name in left]
+            spent_s += cost_s
+        return tuple(chosen)
+
+    def _step_s(self) -> FloatArray:
+        """Return the expected kernel time of every wanted step [s], shape (n, s)."""
+        parts = (group.counts @ group.wanted_s.T for group in self._groups.values())
+        return np.maximum(sum(parts, np.zeros(self._shape)), 1e-12)
+
+
+class _Group:
+    """What one fit serves: m shapes that may be timed, k wanted calls at s sub-batches, made by n steps.
+
+    Attributes
+    ----------
+    names : tuple of str, of the m shapes
+    shapes, guess_s : ndarray of shape (m, p), (m,)
+    counts : ndarray of shape (n, k)
+        How often a step makes a call.
+    wanted, wanted_guess_s : ndarray of shape (s, k, p), (s, k)
+    units : mapping of a wanted call's place to the names of its points, least and largest sub-batch first
+    unit_cost_s : mapping of the same place to what these cost [s]
+    inverse, error : A⁻¹ (p, p) and e, by what is known
+    expected_s, wanted_s : ndarray of shape (m,), (s, k)
+    own : ndarray of bool, shape (k,)
+        Calls that are measured as they are.
+    """
+
+    def __init__(
+        self,
+        key: Key,
+        shapes: Sequence[Candidate],
+        own: Mapping[str, Sequence[Candidate]],
+        wanted: Mapping[str, WantedCall],
+        accelerator: Accelerator,
+        *,
+        steps: int,
+    ) -> None:
+        term, settings = expected_term(key, accelerator)
+        self.names = tuple(point.name for point in shapes)
+        work, wanted_work = _work_of(shapes), _wanted_work(wanted)
+        made, columns = term_named(term), len(term_named(term).columns(settings))
+        rows = made.features(work, settings) if shapes else np.zeros((0, columns))
+        wanted_rows = np.broadcast_to(made.features(wanted_work, settings), (len(SUB_BATCHES), len(wanted), columns))
+        self.guess_s = guessed_s(work, key, accelerator) if shapes else np.zeros(0)
+        self.wanted_guess_s = np.broadcast_to(guessed_s(wanted_work, key, accelerator), wanted_rows.shape[:-1])
+        relative = (wanted_rows / self.wanted_guess_s[..., None]).reshape(-1, columns)
+        relative = np.concatenate([rows / self.guess_s[:, None], relative])
+        lengths = np.sqrt((relative**2).mean(axis=0))
+        lengths[lengths == 0] = 1.0
+        self.shapes, self.wanted = rows / lengths, wanted_rows / lengths
+        self.counts = np.zeros((steps, len(wanted)))
+        self.units: dict[int, tuple[str, ...]] = {}
+        self.unit_cost_s: dict[int, float] = {}
+        for place, (name, call) in enumerate(wanted.items()):
+            self.counts[list(call.counts), place] = list(call.counts.values())
+            if name in own:
+                self._add_unit(place, own[name])
+
+    def _add_unit(self, place: int, points: Sequence[Candidate]) -> None:
+        """Let the points of a wanted call be chosen together."""
+        ordered = sorted(points, key=lambda point: point.sub_batch)
+        guess_s = np.interp([point.sub_batch for point in ordered], SUB_BATCHES, self.wanted_guess_s[:, place])
+        self.units[place] = tuple(point.name for point in (*ordered[:1], *ordered[:0:-1]))
+        self.unit_cost_s[place] = float(timing_s(guess_s).sum())
+
+    def learn(self, timed: Mapping[str, float]) -> None:
+        """Fit what was timed: A⁻¹, the error of calls left out, expected times of everything."""
+        at = [place for place, name in enumerate(self.names) if name in timed]
+        rows = self.shapes[at] / np.array([timed[self.names[place]] for place in at])[:, None]
+        self.inverse = np.linalg.inv(np.eye(self.shapes.shape[1]) + rows.T @ rows)
+        theta = self.inverse @ rows.sum(axis=0)
+        leverage = np.einsum("ij,jk,ik->i", rows, self.inverse, rows)
+        missed = np.clip((1 - rows @ theta) / np.maximum(1 - leverage, 1e-3), -1, 1)
+        self.error = math.sqrt((PRIOR_ROWS * PRIOR_ERROR**2 + float(missed @ missed)) / (PRIOR_ROWS + len(at)))
+        known = len(at) >= rows.shape[1]
+        self.expected_s = _expected_s(self.shapes @ theta, self.guess_s, known=known)
+        self.wanted_s = _expected_s(self.wanted @ theta, self.wanted_guess_s, known=known)
+        self.own = np.zeros(self.counts.shape[1], dtype=np.bool_)
+        self.own[[place for place, names in self.units.items() if all(name in timed for name in names)]] = True
+
+    def variance(self, total_s: FloatArray) -> FloatArray:
+        """Return the group's part of the relative variance of steps that take so long [s], shape (n, s)."""
+        part = _Wanted(self, total_s)
+        of_fit = np.einsum("nsp,pq,nsq->ns", part.left, self.inverse, part.left)
+        found: FloatArray = self.error**2 * (of_fit + part.left_share**2) + (OWN_ERROR * part.own_share) ** 2
+        return found
+
+
+def _work_of(points: Sequence[Candidate]) -> dict[str, FloatArray]:
+    """Return the work of points of one kind, each column of shape (m,)."""
+    names = points[0].work if points else ()
+    itemsizes = [float(precision_named(point.precision).activation_bytes) for point in points]
+    columns = {name: np.array([float(point.work[name]) for point in points]) for name in names}
+    return columns | {"itemsize": np.array(itemsizes)}
+
+
+def _wanted_work(wanted: Mapping[str, WantedCall]) -> dict[str, FloatArray]:
+    """Return the work of wanted calls of one kind at all sub-batches, each column of shape (s, k)."""
+    calls, samples = list(wanted.values()), np.array(SUB_BATCHES, dtype=np.float64)[:, None]
+    columns: dict[str, FloatArray] = {"itemsize": np.array([call.itemsize for call in calls])}
+    for name in calls[0].work:
+        base, slope = np.array([call.work[name] for call in calls], dtype=np.float64).T
+        columns[name] = base + slope * samples
+    return columns
+
+
+def _expected_s(fitted_s: FloatArray, guess_s: FloatArray, *, known: bool) -> FloatArray:
+    """Return fitted times near the first guess; before a fit has as many rows as features, the guess."""
+    if not known:
+        return guess_s
+    near: FloatArray = np.clip(fitted_s, guess_s / LARGEST_MISS, guess_s * LARGEST_MISS)
+    return near
+
+
+class _Wanted:
+    """A group's part of wanted steps: c (n, s, p), s and m (n, s), and the calls that they are sums of."""
+
+    def __init__(self, group: _Group, total_s: FloatArray) -> None:
+        self.wanted: FloatArray = group.wanted
+        self.per_second: FloatArray = group.counts[:, None, :] / total_s[:, :, None]
+        self.shares: FloatArray = self.per_second * group.wanted_s
+        self.own: BoolArray = group.own.copy()
+        self.sum_up()
+
+    def sum_up(self) -> None:
+        """Sum up over the calls that are, and that are not, measured as they are."""
+        rest = ~self.own
+        self.left: FloatArray = np.stack(
+            [self.per_second[:, at, rest] @ self.wanted[at, rest] for at in range(self.wanted.shape[0])], axis=1
+        )
+        self.left_share: FloatArray = self.shares[:, :, rest].sum(axis=2)
+        self.own_share: FloatArray = self.shares[:, :, self.own].sum(axis=2)
+
+
+class _Choice:
+    """What of one group is left to measure, and what of it gains most per second."""
+
+    def __init__(self, group: _Group, total_s: FloatArray, left: Collection[str]) -> None:
+        self.error, self.inverse, self.wanted = group.error, group.inverse, _Wanted(group, total_s)
+        at = [place for place, name in enumerate(group.names) if name in left]
+        self.units = [
+            place for place, names in group.units.items() if not group.own[place] and any(n in left for n in names)
+        ]
+        self.names = [*((group.names[place],) for place in at), *(group.units[place] for place in self.units)]
+        self.rows = group.shapes[at] / group.expected_s[at, None]
+        units_s = [group.unit_cost_s[place] for place in self.units]
+        self.cost_s = np.concatenate([timing_s(group.expected_s[at]), units_s])
+        self.open = np.ones(self.cost_s.size, dtype=np.bool_)
+        self.find_best()
+
+    def find_best(self) -> None:
+        """Find what gains most per second; a gain of 0 where nothing is left."""
+        self.best, self.best_gain = 0, 0.0
+        if self.open.any():
+            gains = np.where(self.open, np.concatenate([self.of_shapes(), self.of_units()]) / self.cost_s, 0.0)
+            self.best = int(gains.argmax())
+            self.best_gain = float(gains[self.best])
+
+    def of_shapes(self) -> FloatArray:
+        """Return by how much each shape lowers the variance, summed over the wanted steps."""
+        sides = self.rows @ self.inverse
+        wanted = self.wanted.left.reshape(-1, self.inverse.shape[0])
+        lowered = ((sides @ wanted.T) ** 2).sum(axis=1) / (1 + np.einsum("mp,mp->m", sides, self.rows))
+        gains: FloatArray = self.error**2 * lowered
+        return gains
+
+    def of_units(self) -> FloatArray:
+        """Return by how much each call lowers the variance once it is measured as it is."""
+        if not self.units:
+            return np.zeros(0)
+        wanted = self.wanted
+        rows = wanted.wanted[:, self.units]
+        sides = rows @ self.inverse
+        per_second = wanted.per_second[:, :, self.units]
+        with_all = np.einsum("sup,nsp->nsu", sides, wanted.left)
+        of_fit = 2 * per_second * with_all - per_second**2 * np.einsum("sup,sup->su", sides, rows)
+        share = wanted.shares[:, :, self.units]
+        scatter = 2 * share * wanted.left_share[..., None] - share**2
+        own = OWN_ERROR**2 * (2 * share * wanted.own_share[..., None] + share**2)
+        gains: FloatArray = (self.error**2 * (of_fit + scatter) - own).sum(axis=(0, 1))
+        return gains
+
+    def take(self) -> tuple[tuple[str, ...], float]:
+        """Return the names of what gains most and what they cost [s]; it counts as measured from now on."""
+        best = self.best
+        self.open[best] = False
+        if best < len(self.rows):
+            side = self.inverse @ self.rows[best]
+            self.inverse = self.inverse - np.outer(side, side) / (1 + float(self.rows[best] @ side))
+        else:
+            self.wanted.own[self.units[best - len(self.rows)]] = True
+            self.wanted.sum_up()
+        self.find_best()
+        return self.names[best], float(self.cost_s[best])

@@ -1,0 +1,128 @@
+"""The kernel calls of the steps that a calibration is wanted for, and what is expected of a call before it is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.costs.cpu import DEPTHWISE_APART
+from planner.costs.features import Settings
+from planner.costs.kernels import BATCHED_APART
+from planner.costs.work import flop, moved_bytes
+from planner.domain.arrays import FloatArray
+from planner.domain.calls import LayerCall
+from planner.domain.cluster import Accelerator
+from planner.domain.kernels import COSTLY_ACTIVATIONS, TRAFFIC_KINDS
+from planner.domain.network import Network
+from planner.domain.precision import precision_named
+from planner.workload.calls import layer_calls
+
+__all__ = [
+    "SUB_BATCHES",
+    "Key",
+    "WantedCall",
+    "call_name",
+    "expected_term",
+    "guessed_s",
+    "key_of",
+    "timing_s",
+    "wanted_calls",
+]
+
+SUB_BATCHES = (2, 8, 32)
+"""Samples of the steps whose error counts: between and beyond the two sub-batches at which calls are timed."""
+LAUNCH_S, PEAK_SHARE, BANDWIDTH_SHARE = 5e-6, 0.4, 0.6
+"""For a first guess of a call's time: launch, and shares of the peak rates."""
+BLOCK_S, BLOCKS, LONG_S, LONG_CALLS, SETTING_UP_S = 2e-3, 5, 0.01, 4, 2e-3
+"""What timing a call costs: blocks of at least so long [s] and two calls before them, or of a long call four in all."""
+
+Key = tuple[str, str, str]
+"""Kind, direction, precision of what one fit serves; ``any`` for kinds whose work is bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedCall:
+    """A call of wanted steps.
+
+    Attributes
+    ----------
+    work : mapping of work column to (a, b) of a + b·samples
+    itemsize : float
+        Bytes of an element.
+    counts : dict of a step's place to how often it makes the call
+    """
+
+    work: Mapping[str, tuple[int, int]]
+    itemsize: float
+    counts: dict[int, int] = field(default_factory=dict)
+
+
+def wanted_calls(networks: Sequence[Network], precisions: Sequence[str]) -> dict[Key, dict[str, WantedCall]]:
+    """Return the calls of the networks' steps by what serves them, each once.
+
+    A step is of one network in one precision, precisions of a network side by side. ``bias`` is left out: libraries
+    fuse it with the product before it.
+    """
+    found: dict[Key, dict[str, WantedCall]] = {}
+    for at, network in enumerate(networks):
+        made = layer_calls(network, optimizer=network.optimizer)
+        for call in (call for calls in made.values() for call in calls if call.kind != "bias"):
+            for by, precision in enumerate(precisions):
+                of_key = found.setdefault(key_of(call, precision), {})
+                itemsize = float(precision_named(precision).activation_bytes)
+                one = of_key.setdefault(call_name(call, precision), WantedCall(call.work, itemsize))
+                step = at * len(precisions) + by
+                one.counts[step] = one.counts.get(step, 0) + call.count
+    return found
+
+
+def key_of(call: LayerCall, precision: str) -> Key:
+    """Return what fit serves a call of a layer: costly activations have kernels of their own kind."""
+    function = str(call.layer.attributes.get("function", "")) if call.kind == "activation" else ""
+    kind = COSTLY_ACTIVATIONS.get(function, call.kind)
+    return kind, call.direction, "any" if kind in TRAFFIC_KINDS else precision
+
+
+def call_name(call: LayerCall, precision: str) -> str:
+    """Return what tells a call in a precision apart from others of its kind and direction."""
+    return f"{precision} {call.name}"
+
+
+def expected_term(key: Key, accelerator: Accelerator) -> tuple[str, Settings]:
+    """Return the feature map that a fit most likely takes, and its settings."""
+    kind, direction, _ = key
+    if kind == "attention":
+        return "attention.blocks", {"direction": direction}
+    if accelerator.kind == "cpu":
+        cpu: Mapping[str, tuple[str, Settings]] = {
+            "convolution": ("cpu.convolution", {"direction": direction, DEPTHWISE_APART: 1.0}),
+            "gemm": ("cpu.product", {"direction": direction, BATCHED_APART: 1.0}),
+        }
+        return cpu.get(kind, ("cpu.traffic", {}))
+    processors = float(accelerator.multiprocessors or 0)
+    gpu: Mapping[str, tuple[str, Settings]] = {
+        "convolution": ("convolution.classes", {"direction": direction}),
+        "gemm": ("gemm.tiles", {"tiles": (128.0, 64.0), "multiprocessors": processors, BATCHED_APART: 1.0}),
+    }
+    return gpu.get(kind, ("traffic.bytes", {}))
+
+
+def guessed_s(work: Mapping[str, FloatArray], key: Key, accelerator: Accelerator) -> FloatArray:
+    """Return a first guess of times [s]: launch, FLOP and bytes at shares of the peak rates."""
+    rates = accelerator.peak_flop_per_s
+    rate = rates.get(key[2], max(rates.values(), default=1e11))
+    guess: FloatArray = (
+        LAUNCH_S
+        + flop(work, key[1]) / (PEAK_SHARE * rate)
+        + moved_bytes(work, key[1]) / (BANDWIDTH_SHARE * accelerator.memory_bytes_per_s)
+    )
+    return guess
+
+
+def timing_s(time_s: FloatArray) -> FloatArray:
+    """Return what it takes to time calls of so long [s]."""
+    blocks = 2 * time_s + BLOCKS * np.maximum(time_s, BLOCK_S)
+    cost: FloatArray = SETTING_UP_S + np.where(time_s >= LONG_S, LONG_CALLS * time_s, blocks)
+    return cost
