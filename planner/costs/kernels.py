@@ -11,17 +11,17 @@ import numpy as np
 from planner.costs.attention import ATTENTION
 from planner.costs.batches import BATCHED_APART, apart, with_batched
 from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, text, vector
+from planner.costs.gaussian_process import gaussian_process
 from planner.costs.interpolation import GEMM_INTERPOLATION
 from planner.costs.roofline import ROOFLINE, physical_floor
-from planner.costs.work import flop, moved_bytes, operand_bytes, output_size, product, work_amount
+from planner.costs.traffic import TRAFFIC_TERMS
+from planner.costs.work import flop, operand_bytes, output_size, product, work_amount
 from planner.domain.arrays import FloatArray
 
 __all__ = ["BATCHED_APART", "KERNEL_TERMS"]
 
 WAVES_MODELLED = 4
 """A last, partly filled wave of tiles matters up to this many waves."""
-ROW_LENGTHS = (1024, 4096, 8192)
-"""Elements of a row beyond which libraries take another kernel, or read a row again."""
 
 
 def _work_linear(work: Work, _settings: Settings) -> FloatArray:
@@ -30,16 +30,6 @@ def _work_linear(work: Work, _settings: Settings) -> FloatArray:
 
 def _flop_rate(work: Work, _settings: Settings) -> FloatArray:
     return stacked([flop(work)])
-
-
-def _traffic_bytes(work: Work, _settings: Settings) -> FloatArray:
-    return stacked([1.0, moved_bytes(work)])
-
-
-def _traffic_rows(work: Work, _settings: Settings) -> FloatArray:
-    moved, rows = moved_bytes(work), column(work, "rows")
-    length = np.where(rows > 0, column(work, "elements") / np.maximum(rows, 1), 0.0)
-    return stacked([1.0, moved, *(moved * (length > limit) for limit in ROW_LENGTHS)])
 
 
 def _tile_pairs(settings: Settings) -> list[tuple[int, int]]:
@@ -108,7 +98,7 @@ def _convolution_classes(work: Work, settings: Settings) -> FloatArray:
     )
 
 
-KERNEL_TERMS = (
+LINEAR_TERMS = (
     FeatureMap(
         "work.linear",
         lambda _settings: ("calls", "work"),
@@ -117,20 +107,7 @@ KERNEL_TERMS = (
         floor=physical_floor,
     ),
     FeatureMap("flop.rate", lambda _settings: ("flop",), _flop_rate, doc="FLOP times one coefficient [s/FLOP]"),
-    FeatureMap(
-        "traffic.bytes",
-        lambda _settings: ("calls", "bytes"),
-        _traffic_bytes,
-        doc="launch + bytes / bandwidth, bytes = itemsize · traffic + fixed_bytes",
-        floor=physical_floor,
-    ),
-    FeatureMap(
-        "traffic.rows",
-        lambda _settings: ("calls", "bytes", *(f"bytes_beyond_{length}" for length in ROW_LENGTHS)),
-        _traffic_rows,
-        doc="launch + bytes / bandwidth, the dearer the longer a row that is summed over",
-        floor=physical_floor,
-    ),
+    *TRAFFIC_TERMS,
     FeatureMap(
         "gemm.tiles",
         _gemm_columns,
@@ -149,5 +126,9 @@ KERNEL_TERMS = (
     ),
     ATTENTION,
     ROOFLINE,
+)
+KERNEL_TERMS = (
+    *LINEAR_TERMS,
     GEMM_INTERPOLATION,
+    gaussian_process({term.name: term for term in LINEAR_TERMS}),
 )

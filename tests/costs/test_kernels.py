@@ -90,20 +90,6 @@ def test_gemm_tiles_by_hand() -> None:
     assert features["wave_flop_128x64"] == 3 * 5 * 128 * 64 * 2 * 10
 
 
-def test_long_rows_cost_more_a_byte() -> None:
-    term = TERMS["traffic.rows"]
-    rows = np.array([0, 64, 32, 8, 4])  # lengths: not known, 1024, 2048, 8192, 16384
-    work: Work = {"elements": 65536, "traffic": 131072, "fixed_bytes": 0, "rows": rows, "itemsize": 2.0}
-    moved = 262144
-    np.testing.assert_array_equal(
-        term.features(work, {}),
-        [
-            [1, moved, *(moved * beyond for beyond in past)]
-            for past in ([0, 0, 0], [0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1])
-        ],
-    )
-
-
 def test_batches_of_several_products_have_columns_of_their_own() -> None:
     term = TERMS["gemm.tiles"]
     settings: dict[str, SettingValue] = {"tiles": (128.0, 64.0), "multiprocessors": 80.0}

@@ -1,0 +1,131 @@
+"""A Gaussian process around a physical mean, as a feature map (Rasmussen and Williams 2006, chapter 2).
+
+x: a call; z_j: stored points; μ: time by the linear term ``mean``; τ = FLOP/F + bytes/B: time at the peak rates;
+κ: Matérn covariance of order 3/2 of scaled coordinates; θ: weights of points; s: setting ``share``.
+
+    log t(x) = (1 - s) log μ(x) + s (log a(x) + level + Σ_j κ(x, z_j) θ_j)
+
+a is μ or τ, as setting ``around`` says. With s < 1 the process and the mean are averaged. κ falls off with distance, so
+far from all points the prediction is a again, times one constant: nothing is extrapolated. Batches of several products
+are not corrected: they run in other kernels than single products, and take the time μ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from planner.costs.features import FeatureMap, Settings, Work, column, number, text, vector
+from planner.costs.roofline import physical_floor
+from planner.costs.work import flop, is_product, moved_bytes, output_size, product
+from planner.domain.arrays import BoolArray, FloatArray
+from planner.errors import UnknownNameError
+
+__all__ = ["GAUSSIAN_PROCESS", "coordinates", "covariances", "gaussian_process", "is_corrected", "mean_times", "prior"]
+
+GAUSSIAN_PROCESS = "gaussian.process"
+LOG_PRIOR, LEVEL = "log_prior", "level"
+TILE = (128, 64)
+"""Result tile of a product whose padding, in whole waves, is a coordinate."""
+SHORTEST_S = 1e-9
+"""Means are at least this: a logarithm of 0 is none."""
+
+
+def coordinates(work: Work, settings: Settings) -> FloatArray:
+    """Return where calls stand among the points, shape (..., d).
+
+    Products: log m, n, k, log of whole waves of tiles over the result, and whether A and B are transposed.
+    Convolutions: log of output positions, channels in and out of a group, kernel area, positions skipped by strides,
+    and groups.
+    """
+    if is_product(work):
+        found = product(work)
+        processors = max(number(settings, "processors", 1.0), 1.0)
+        tiles = np.ceil(found.m / TILE[0]) * np.ceil(found.n / TILE[1])
+        padded = np.ceil(tiles / processors) * processors * (TILE[0] * TILE[1])
+        turned = [np.asarray(work.get(name, 0.0), dtype=np.float64) for name in ("trans_a", "trans_b")]
+        parts = [np.log(found.m), np.log(found.n), np.log(found.k), np.log(padded / (found.m * found.n)), *turned]
+    else:
+        height, width = output_size(work)
+        images, in_c, out_c, groups = (column(work, name) for name in ("images", "in_c", "out_c", "groups"))
+        area = column(work, "k_h") * column(work, "k_w")
+        skipped = column(work, "stride_h") * column(work, "stride_w")
+        sizes = (images * height * width, in_c / groups, out_c / groups, area, skipped, groups)
+        parts = [np.log(size) for size in sizes]
+    return np.stack(np.broadcast_arrays(*parts), axis=-1)
+
+
+def covariances(places: FloatArray, points: FloatArray, lengths: FloatArray) -> FloatArray:
+    """Return κ = (1 + √3 r) exp(-√3 r), shape (..., q), r the distance in lengths.
+
+    Parameters
+    ----------
+    places : ndarray of shape (..., d)
+    points : ndarray of shape (q, d)
+    lengths : ndarray of shape (d,)
+        Length-scales of the coordinates.
+    """
+    x, z = places / lengths, points / lengths
+    squares = np.sum(x**2, axis=-1)[..., None] + np.sum(z**2, axis=-1) - 2 * (x @ z.T)
+    far = np.sqrt(3 * np.maximum(squares, 0.0))
+    result: FloatArray = (1 + far) * np.exp(-far)
+    return result
+
+
+def is_corrected(work: Work) -> BoolArray:
+    """Tell which calls the process corrects, and is fitted to: all but batches of several products."""
+    return product(work).batch == 1 if is_product(work) else np.ones((), dtype=np.bool_)
+
+
+def mean_times(mean: FeatureMap, work: Work, settings: Settings) -> FloatArray:
+    """Return μ [s]: the linear term ``mean`` with the coefficients in the settings."""
+    found = mean.features(work, settings) @ vector(settings, "mean_coefficients")
+    return np.maximum(found, SHORTEST_S)
+
+
+def prior(mean: FeatureMap, work: Work, settings: Settings) -> FloatArray:
+    """Return log a: what the process returns to far from its points, less the level."""
+    if text(settings, "around", "mean") == "mean":
+        return np.log(mean_times(mean, work, settings))
+    compute = flop(work) / number(settings, "peak_flop_per_s", np.inf)
+    memory = moved_bytes(work) / number(settings, "peak_bytes_per_s", np.inf)
+    return np.log(np.maximum(compute + memory, SHORTEST_S))
+
+
+def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
+    """Return the feature map, whose means are linear terms by name."""
+
+    def mean_of(settings: Settings) -> FeatureMap:
+        name = text(settings, "mean", "")
+        if name not in means:
+            raise UnknownNameError("mean of a Gaussian process", name, means)
+        return means[name]
+
+    def columns(settings: Settings) -> tuple[str, ...]:
+        count = vector(settings, "points").size // max(vector(settings, "lengths").size, 1)
+        return (LOG_PRIOR, LEVEL, *(f"point_{place + 1}" for place in range(count)))
+
+    def features(work: Work, settings: Settings) -> FloatArray:
+        mean, share, lengths = mean_of(settings), number(settings, "share", 1.0), vector(settings, "lengths")
+        points = vector(settings, "points").reshape(-1, lengths.size)
+        weights = covariances(coordinates(work, settings), points, lengths)
+        corrected = np.broadcast_to(is_corrected(work), weights.shape[:-1])
+        base = share * prior(mean, work, settings)
+        if share < 1:
+            base = base + (1 - share) * np.log(mean_times(mean, work, settings))
+        if not corrected.all():
+            base = np.where(corrected, base, np.log(mean_times(mean, work, settings)))
+        parts = [np.broadcast_to(base, corrected.shape)[..., None], share * corrected[..., None]]
+        return np.concatenate([*parts, weights * (share * corrected)[..., None]], axis=-1)
+
+    return FeatureMap(
+        GAUSSIAN_PROCESS,
+        columns,
+        features,
+        link="log",
+        doc="(1 - s)·log μ + s·(log a + level + Σ κ(x, z)·θ): Matérn 3/2 process around a linear term μ or around "
+        "FLOP/F + bytes/B, of single products and convolutions (Rasmussen and Williams 2006)",
+        floor=physical_floor,
+        stated={LOG_PRIOR: 1.0},
+    )

@@ -1,0 +1,75 @@
+"""Feature maps of kernels whose work is bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, vector
+from planner.costs.roofline import physical_floor
+from planner.costs.work import moved_bytes
+from planner.domain.arrays import FloatArray
+
+__all__ = ["PADDED", "REREAD", "STEPS", "TRAFFIC_TERMS"]
+
+STEPS, REREAD, PADDED = "steps", "reread", "padded"
+ROW_LENGTHS = (1024.0, 4096.0, 8192.0)
+"""Elements of a row beyond which libraries take another kernel, or read a row again."""
+WARP_ROW, WIDEST_BLOCK_ROW, BLOCK_STEP = 1024, 4096, 2048
+"""PyTorch sums rows of up to 1024 elements by warps; longer ones by blocks of 2^j threads with 4 elements each, of at
+most 512 threads, so that a row takes whole steps of such a block (aten/src/ATen/native/cuda/SoftMax.cu)."""
+
+
+def _bytes(work: Work, _settings: Settings) -> FloatArray:
+    return stacked([1.0, moved_bytes(work)])
+
+
+def _read_write(work: Work, _settings: Settings) -> FloatArray:
+    """Elements written are those of the work, or the rest of the traffic where that is less (pooling)."""
+    moved, elements = moved_bytes(work), column(work, "elements")
+    written = column(work, "itemsize") * np.clip(column(work, "traffic") - elements, 0, elements)
+    return stacked([1.0, moved - written, written])
+
+
+def _row_columns(settings: Settings) -> tuple[str, ...]:
+    steps, reread = (vector(settings, name, default).tolist() for name, default in ((STEPS, ROW_LENGTHS), (REREAD, ())))
+    names = (*(f"bytes_beyond_{length:g}" for length in steps), *(f"bytes_reread_{length:g}" for length in reread))
+    return ("calls", "bytes", *names, *(("bytes_padded",) if number(settings, PADDED, 0) else ()))
+
+
+def _rows(work: Work, settings: Settings) -> FloatArray:
+    moved, rows = moved_bytes(work), column(work, "rows")
+    length = np.where(rows > 0, column(work, "elements") / np.maximum(rows, 1), 0.0)
+    features = [1.0, moved, *(moved * (length > limit) for limit in vector(settings, STEPS, ROW_LENGTHS))]
+    shown = np.maximum(length, 1.0)
+    features += [moved * np.maximum(0.0, 1 - kept / shown) for kept in vector(settings, REREAD)]
+    if number(settings, PADDED, 0):
+        steps = np.ceil(shown / BLOCK_STEP) * BLOCK_STEP
+        whole = np.where(shown <= WIDEST_BLOCK_ROW, 2 ** np.ceil(np.log2(shown)), steps)
+        features.append(moved * np.where(shown > WARP_ROW, whole / shown - 1, 0.0))
+    return stacked(features)
+
+
+TRAFFIC_TERMS = (
+    FeatureMap(
+        "traffic.bytes",
+        lambda _settings: ("calls", "bytes"),
+        _bytes,
+        doc="launch + bytes / bandwidth, bytes = itemsize · traffic + fixed_bytes",
+        floor=physical_floor,
+    ),
+    FeatureMap(
+        "traffic.read_write",
+        lambda _settings: ("calls", "read_bytes", "written_bytes"),
+        _read_write,
+        doc="launch + bytes read / bandwidth + bytes written / bandwidth, each its own",
+        floor=physical_floor,
+    ),
+    FeatureMap(
+        "traffic.rows",
+        _row_columns,
+        _rows,
+        doc="launch + bytes / bandwidth, dearer for rows longer than some lengths, for the part of a row beyond what "
+        "stays near the processor, and for the elements that whole steps of a block pad a row by",
+        floor=physical_floor,
+    ),
+)
