@@ -36,6 +36,9 @@ class Accelerator:
         Dense peak rates; a precision that is absent is one the device does not have.
     multiprocessors : int or None
     source : str
+    vendor, architecture, chip : str
+        Who made it, its generation, and its die: devices of one chip differ in clocks, memory and what is switched off.
+        Empty: not known.
     """
 
     name: str
@@ -45,6 +48,9 @@ class Accelerator:
     peak_flop_per_s: Mapping[str, float]
     multiprocessors: int | None = None
     source: str = ""
+    vendor: str = ""
+    architecture: str = ""
+    chip: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in ("gpu", "cpu"):

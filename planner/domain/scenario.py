@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, frozen_map
+from planner.domain.cluster import Accelerator
 
 __all__ = ["NO_SCENARIO", "Scenario"]
 
@@ -30,6 +31,8 @@ class Scenario:
         Applied besides in fp32 plans alone: what if they computed in fp16.
     inter_node_multipliers : mapping of term name to factor
         Applied besides where a plan spans several nodes: what if the link between them were another.
+    accelerator : Accelerator or None
+        In place of the cluster's; see :mod:`planner.steps.hardware`.
     """
 
     text: str = ""
@@ -38,6 +41,7 @@ class Scenario:
     sub_batch_factor: int = 1
     fp32_multipliers: Mapping[str, float] = field(default_factory=dict)
     inter_node_multipliers: Mapping[str, float] = field(default_factory=dict)
+    accelerator: Accelerator | None = None
 
     def __post_init__(self) -> None:
         for name in ("multipliers", "fp32_multipliers", "inter_node_multipliers", "link_values"):

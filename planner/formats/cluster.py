@@ -44,6 +44,9 @@ def accelerator_fields(name: Field) -> tuple[Field, ...]:
         ),
         Field("multiprocessors", Whole(), "streaming multiprocessors, or cores", None),
         Field("source", Text(), "where the figures come from", ""),
+        Field("vendor", Text(), "who made it", ""),
+        Field("architecture", Text(), "its generation", ""),
+        Field("chip", Text(), "its die, which it shares with sibling devices", ""),
     )
 
 

@@ -2,14 +2,16 @@
 
 ``fp16`` halves computation and doubles the largest sub-batch of fp32 plans; ``edr`` multiplies all-reduce by the
 bandwidth of the inter-node link over 12.5 GB/s (4X EDR InfiniBand), latency included, in plans of several nodes (Oyama
-et al., SPRINT slides, 2016); ``term*=x`` multiplies a term everywhere; ``link.key=value`` replaces a value of a link.
+et al., SPRINT slides, 2016); ``term*=x`` multiplies a term everywhere; ``link.key=value`` replaces a value of a link;
+``gpu=NAME`` puts another accelerator into the nodes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from planner.domain.cluster import Cluster
+from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.scenario import Scenario
 from planner.errors import ParameterError, UnknownNameError
 from planner.units import parse_quantity
@@ -25,27 +27,48 @@ LINK_NAMES = ("inter_node", "intra_node", "host")
 LINK_KEYS = {"bandwidth": ("bytes_per_s", "bandwidth"), "latency": ("latency_s", "time")}
 """Key as typed -> field of the record, and dimension of the quantity."""
 LARGEST_FACTOR = 1e6
-_FORMS = "fp16, edr, TERM*=FACTOR such as all_reduce*=0.5, or LINK.KEY=VALUE such as inter_node.bandwidth=12.5GB/s"
+GPU = "gpu"
+_FORMS = (
+    "fp16, edr, TERM*=FACTOR such as all_reduce*=0.5, LINK.KEY=VALUE such as inter_node.bandwidth=12.5GB/s, or gpu=NAME"
+)
+FindAccelerator = Callable[[str], Accelerator]
 
 
-def parse_scenarios(text: str, cluster: Cluster) -> tuple[Scenario, ...]:
+def _no_accelerator(name: str) -> Accelerator:
+    raise UnknownNameError("accelerator", name, ())
+
+
+def parse_scenarios(
+    text: str, cluster: Cluster, find_accelerator: FindAccelerator = _no_accelerator
+) -> tuple[Scenario, ...]:
     """Return the alternatives of a text, in its order, each once.
+
+    Parameters
+    ----------
+    text : str
+    cluster : Cluster
+        As it is.
+    find_accelerator : callable, optional
+        Name -> bundled accelerator, or UnknownNameError; none is known unless given.
 
     Raises
     ------
     ParameterError, UnknownNameError
         An item is unknown, impossible on this cluster, or contradicts another; the item is named.
     """
-    return tuple(_alternative(one, cluster) for one in dict.fromkeys(part.strip() for part in text.split(",")))
+    parts = dict.fromkeys(part.strip() for part in text.split(","))
+    return tuple(_alternative(one, cluster, find_accelerator) for one in parts)
 
 
-def _alternative(text: str, cluster: Cluster) -> Scenario:
+def _alternative(text: str, cluster: Cluster, find_accelerator: FindAccelerator) -> Scenario:
     multipliers: dict[str, float] = {}
     link_values: dict[tuple[str, str], float] = {}
     items = [item.strip() for item in text.split("+")]
     for at, item in enumerate(items):
         if item in items[:at]:
             raise ParameterError("--scenario", "made of different items", item)
+        if _is_gpu(item):
+            continue
         factors, replaced = _item(item, cluster)
         for name, factor in factors.items():
             multipliers[name] = multipliers.get(name, 1.0) * factor
@@ -61,7 +84,31 @@ def _alternative(text: str, cluster: Cluster) -> Scenario:
         2 if "fp16" in items else 1,
         {"forward": 0.5, "backward": 0.5} if "fp16" in items else {},
         {"all_reduce": _edr_factor(cluster)} if "edr" in items else {},
+        _accelerator([item for item in items if _is_gpu(item)], cluster, find_accelerator),
     )
+
+
+def _is_gpu(item: str) -> bool:
+    return item.partition("=")[0].strip() == GPU
+
+
+def _accelerator(items: list[str], cluster: Cluster, find_accelerator: FindAccelerator) -> Accelerator | None:
+    """Return the accelerator of the one item that names it, if any."""
+    if not items:
+        return None
+    if len(items) > 1:
+        raise ParameterError("--scenario", "without two accelerators", "+".join(items))
+    (item,), present = items, cluster.node.accelerator
+    name = item.partition("=")[2].strip()
+    if name == present.name:
+        raise ParameterError(
+            f"--scenario item {item!r}", f"another accelerator than cluster {cluster.name!r} has", name
+        )
+    found = find_accelerator(name)
+    if found.kind != present.kind:
+        rule = f"used where the cluster has devices of kind {found.kind}: a {present.kind} tells nothing of it"
+        raise ParameterError(f"--scenario item {item!r}", rule, f"{present.name} of cluster {cluster.name!r}")
+    return found
 
 
 def _item(item: str, cluster: Cluster) -> tuple[dict[str, float], dict[tuple[str, str], float]]:

@@ -21,13 +21,14 @@ from planner.formats.network import NETWORK
 from planner.formats.prediction import PREDICTION, PREDICTIONS
 from planner.formats.settings import REQUEST, SETTINGS
 from planner.formats.suggestion import SUGGESTION, SUGGESTIONS
+from planner.formats.transfer import TRANSFER
 from planner.formats.validation import VALIDATION
 
 __all__ = ["KINDS", "schema", "write_schemas"]
 
 _ALL: tuple[Kind[Any], ...] = (
     ACCELERATOR, CALIBRATION, CLUSTER, DATASET, NAMES, NETWORK, PREDICTION, PREDICTIONS, REQUEST, SETTINGS, SUGGESTION,
-    SUGGESTIONS, VALIDATION,
+    SUGGESTIONS, TRANSFER, VALIDATION,
 )  # fmt: skip
 KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in _ALL}
 

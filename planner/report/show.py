@@ -173,6 +173,7 @@ def _accelerator(accelerator: Accelerator) -> Pairs:
         ("memory", f"{format_bytes(accelerator.memory_bytes)}, {format_rate(accelerator.memory_bytes_per_s, 'B/s')}"),
         ("peak rates", rates),
         ("multiprocessors", str(accelerator.multiprocessors or "")),
+        ("chip", " ".join(filter(None, (accelerator.vendor, accelerator.architecture, accelerator.chip)))),
         ("source", accelerator.source),
     ]
     return given(rows)

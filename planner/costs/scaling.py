@@ -1,0 +1,195 @@
+"""An entry of one device as it would be on another, by what data sheets say of the two.
+
+What a coefficient is multiplied by follows from the feature that it belongs to:
+
+- FLOP, whole tiles and waves of them: ratio of the peak rates of the precision; waves are counted with the other
+  device's number of multiprocessors;
+- bytes: ratio of the memory bandwidths;
+- steps of one tile's inner loop (``k``): ratio of the rates of one multiprocessor, which is that of the clocks where
+  multiprocessors are alike;
+- exponentials (``pairs``): ratio of the fp32 rates, as no matrix unit computes them;
+- a call: nothing, a launch is the host's;
+- any other feature: FLOP of products, convolutions and attention, else bytes.
+
+Stored times of calls (of a grid, or of a network's own layers) are multiplied by the ratio of the rooflines of the very
+call: max(FLOP/F, bytes/B) there over the same here. Floors are those of the other device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.costs.interpolation import GEMM_INTERPOLATION
+from planner.costs.terms import term_named
+from planner.costs.work import flop, moved_bytes
+from planner.domain.calibration import Entry, SettingValue
+from planner.domain.calls import LOOKED_UP
+from planner.domain.cluster import Accelerator
+from planner.domain.kernels import TRAFFIC_KINDS, WORK_COLUMNS
+from planner.domain.precision import PRECISIONS
+from planner.errors import ParameterError
+
+__all__ = ["Ratios", "ratios", "scaled_entry"]
+
+ANY, WIDEST = "any", "fp32"
+_APART = re.compile(r"^(batched|depthwise)_")
+_AMOUNT = re.compile(r"(\w+)=(?:(\d+)\+)?(\d+)(n?)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """What times are multiplied by from one device to another: the first's rate over the second's.
+
+    Attributes
+    ----------
+    flop : float
+        Of the precision's peak rates.
+    wide : float
+        Of the fp32 peak rates.
+    bytes : float
+        Of the memory bandwidths.
+    processor : float
+        Of the precision's peak rates of one multiprocessor.
+    """
+
+    flop: float
+    wide: float
+    bytes: float
+    processor: float
+
+
+def ratios(source: Accelerator, target: Accelerator, precision: str) -> Ratios:
+    """Return the ratios of a precision (``any``: fp32).
+
+    Raises
+    ------
+    ParameterError
+        One of the two does not have the precision.
+    """
+    name = WIDEST if precision == ANY else precision
+    for device in (source, target):
+        if name not in device.peak_flop_per_s:
+            known = ", ".join(device.peak_flop_per_s)
+            raise ParameterError("precision", f"one that {device.name} has ({known})", name)
+    compute = source.peak_flop_per_s[name] / target.peak_flop_per_s[name]
+    processors = (target.multiprocessors or 1) / (source.multiprocessors or 1)
+    return Ratios(
+        compute,
+        source.peak_flop_per_s[WIDEST] / target.peak_flop_per_s[WIDEST],
+        source.memory_bytes_per_s / target.memory_bytes_per_s,
+        compute * (processors if source.multiprocessors and target.multiprocessors else 1.0),
+    )
+
+
+def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator) -> Entry:
+    """Return a kernel entry of ``source`` as it would be on ``target``.
+
+    Standard errors and covariance are scaled along; origin and held-out error stay those of the fit: how far a scaled
+    entry is off is for the caller to say. Its notes name the device that it is from, and the ratios.
+
+    Raises
+    ------
+    ParameterError
+        The entry is of no kernel, one of the devices does not have the precision, or stored logarithms of times are of
+        calls that their names do not tell.
+    """
+    if entry.scope != "kernels":
+        raise ParameterError("entry to scale to another device", "one of kernels", entry.scope)
+    of = ratios(source, target, entry.precision)
+    said = f"scaled from {source.name}: FLOP x {of.flop:.3g}, bytes x {of.bytes:.3g}"
+    entry = replace(entry, settings=_settings(entry, target), notes="; ".join(filter(None, (said, entry.notes))))
+    if entry.term == LOOKED_UP:
+        return replace(entry, settings=_calls(entry, source, target))
+    if term_named(entry.term).link == "log":
+        return _stored(entry, source, target)
+    factors = {name: _factor(entry, name, of) for name in entry.coefficients}
+    scale = np.array(list(factors.values()))
+    covariance = None if entry.covariance is None else np.asarray(entry.covariance) * np.outer(scale, scale)
+    return replace(
+        entry,
+        coefficients={name: value * factors[name] for name, value in entry.coefficients.items()},
+        standard_errors={name: value * factors[name] for name, value in entry.standard_errors.items()},
+        covariance=None if covariance is None else tuple(map(tuple, covariance.tolist())),
+    )
+
+
+def _settings(entry: Entry, target: Accelerator) -> dict[str, SettingValue]:
+    """Return the settings with the peaks and the processor count of the other device, where they state any."""
+    precision = WIDEST if entry.precision == ANY else entry.precision
+    stated: dict[str, SettingValue] = {
+        "peak_flop_per_s": target.peak_flop_per_s[precision],
+        "peak_bytes_per_s": target.memory_bytes_per_s,
+    }
+    if entry.settings.get("multiprocessors") and target.multiprocessors:
+        stated["multiprocessors"] = float(target.multiprocessors)
+    return {name: stated.get(name, value) for name, value in entry.settings.items()}
+
+
+def _factor(entry: Entry, feature: str, of: Ratios) -> float:
+    name = _APART.sub("", feature)
+    if name == "calls" or feature in term_named(entry.term).stated:
+        return 1.0
+    if name == "k":
+        return of.processor
+    if name == "pairs":
+        return of.wide
+    is_bytes = "bytes" in name or ("flop" not in name and entry.kind in (*TRAFFIC_KINDS, "pointwise"))
+    return of.bytes if is_bytes else of.flop
+
+
+def _roofline_ratio(entry: Entry, work: Mapping[str, float], source: Accelerator, target: Accelerator) -> float:
+    """Return by what a call takes longer on the other device, were both as fast as their peaks allow."""
+    name = WIDEST if entry.precision == ANY else entry.precision
+    sized = {**work, "itemsize": float(PRECISIONS[name].activation_bytes)}
+    compute, memory = float(flop(sized, entry.direction)), float(moved_bytes(sized, entry.direction))
+    here, there = (
+        max(compute / device.peak_flop_per_s[name], memory / device.memory_bytes_per_s) for device in (source, target)
+    )
+    return there / here if here else 1.0
+
+
+def _stored(entry: Entry, source: Accelerator, target: Accelerator) -> Entry:
+    """Return an entry whose coefficients are logarithms of times of products, named by their sizes."""
+    if entry.term != GEMM_INTERPOLATION.name:
+        raise ParameterError(
+            "term to scale to another device", f"{GEMM_INTERPOLATION.name} or a linear one", entry.term
+        )
+    shifted = {}
+    for name, value in entry.coefficients.items():
+        if name in GEMM_INTERPOLATION.stated:
+            shifted[name] = value
+            continue
+        m, n, k = (float(size) for size in name.split("x"))
+        work = {"m": m, "n": n, "k": k, "batch": 1.0}
+        shifted[name] = value + float(np.log(_roofline_ratio(entry, work, source, target)))
+    return replace(entry, coefficients=shifted)
+
+
+def _calls(entry: Entry, source: Accelerator, target: Accelerator) -> dict[str, SettingValue]:
+    """Return measured calls, name -> (sub-batch, time [s], ...), with their times scaled."""
+    columns = WORK_COLUMNS[entry.kind]
+    scaled: dict[str, SettingValue] = {}
+    for name, points in entry.settings.items():
+        if not isinstance(points, tuple):
+            raise ParameterError(f"setting {name}", "a list of numbers", points)
+        of_n = [_roofline_ratio(entry, _work_at(name, columns, n), source, target) for n in points[::2]]
+        pairs = zip(points[::2], points[1::2], of_n, strict=True)
+        scaled[name] = tuple(value for n, time, ratio in pairs for value in (n, time * ratio))
+    return scaled
+
+
+def _work_at(name: str, columns: tuple[str, ...], samples: float) -> dict[str, float]:
+    """Return the work columns that the name of a :class:`planner.domain.calls.LayerCall` states, at a sub-batch."""
+    work = {}
+    for part in name.split()[: len(columns)]:
+        found = _AMOUNT.match(part)
+        if found is not None:
+            column, base, amount, of_samples = found.groups()
+            work[column] = float(base or 0) + float(amount) * (samples if of_samples else 1.0)
+    if tuple(work) != columns:
+        raise ParameterError(f"call {name!r}", "named by its work " + ", ".join(columns), ", ".join(work))
+    return work

@@ -1,0 +1,79 @@
+"""How well kernel times of one device tell those of another, by how near the two are: scores of predicted devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from planner.domain.cluster import Accelerator
+from planner.domain.kernels import TRAFFIC_KINDS
+from planner.errors import ParameterError
+
+__all__ = ["RELATIONS", "TransferScore", "relation", "score_for"]
+
+RELATIONS = ("chip", "architecture", "vendor", "other")
+"""What two devices have in common, the nearest first; ``other``: nothing."""
+
+
+def relation(one: Accelerator, other: Accelerator) -> str:
+    """Return the nearest of RELATIONS of two devices; what is not known is not in common."""
+    for name in RELATIONS[:-1]:
+        mine = getattr(one, name)
+        if mine and (one.vendor, mine) == (other.vendor, getattr(other, name)):
+            return name
+    return RELATIONS[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferScore:
+    """Errors of kernel times that were predicted for a device from another by specification.
+
+    Attributes
+    ----------
+    relation : one of RELATIONS
+    kind, precision : str
+        Of kernels; kinds whose work is bytes have precision ``any``.
+    pairs : int
+        Of devices, directions counted apart; all weigh the same.
+    rows : int
+        Measured kernel times that were predicted.
+    mean, median, p90 : float
+        Of abs(predicted / measured - 1): means over the pairs.
+    bias : float
+        Mean over the pairs of abs(mean(predicted / measured - 1)): what a whole device is missed by.
+    """
+
+    relation: str
+    kind: str
+    precision: str
+    pairs: int
+    rows: int
+    mean: float
+    median: float
+    p90: float
+    bias: float
+
+    def __post_init__(self) -> None:
+        if self.relation not in RELATIONS:
+            raise ParameterError("relation", "one of " + ", ".join(RELATIONS), self.relation)
+
+
+def score_for(scores: Iterable[TransferScore], near: str, kind: str, precision: str) -> TransferScore | None:
+    """Return the score that says most about a transfer, or None without any.
+
+    That of the relation, kind and precision; what was not scored is taken to be as bad as the worst that comes close:
+    of another precision, then of a relation less near, then of another kind.
+    """
+    known = tuple(scores)
+    alike = ("pointwise", *TRAFFIC_KINDS) if kind in ("pointwise", *TRAFFIC_KINDS) else (kind,)
+    wider = RELATIONS[RELATIONS.index(near) :]
+    tries = (
+        lambda s: (s.relation, s.kind, s.precision) == (near, kind, precision),
+        lambda s: (s.relation, s.kind) == (near, kind),
+        lambda s: s.relation == near and s.kind in alike,
+        lambda s: s.relation in wider and s.kind in alike,
+        lambda s: s.relation in wider,
+        lambda _: True,
+    )
+    found = (max(filter(one, known), key=lambda s: s.mean, default=None) for one in tries)
+    return next((score for score in found if score is not None), None)

@@ -1,0 +1,162 @@
+"""Entries of one device as they would be on another: every factor by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner import catalog
+from planner.costs.interpolation import BEYOND
+from planner.costs.measured_calls import MEASURED_S
+from planner.costs.scaling import ratios, scaled_entry
+from planner.costs.specified import specified_entry
+from planner.costs.terms import TERMS, evaluate
+from planner.domain.calibration import Entry
+from planner.domain.calls import LOOKED_UP
+from planner.domain.cluster import Accelerator
+from planner.errors import ParameterError
+
+HERE = Accelerator("here", "gpu", 16e9, 1e12, {"fp32": 10e12, "fp16": 80e12}, 80)
+# FLOP in half the time (fp16: a quarter), bytes in 4/5 of it, half as many multiprocessors, each four times as fast.
+THERE = Accelerator("there", "gpu", 32e9, 1.25e12, {"fp32": 20e12, "fp16": 320e12}, 40)
+CONVOLUTION = {
+    "images": 8, "in_c": 64, "in_h": 56, "in_w": 56, "out_c": 128, "k_h": 1, "k_w": 1, "stride_h": 1, "stride_w": 1,
+    "pad_h": 0, "pad_w": 0, "groups": 1, "itemsize": 4,
+}  # fmt: skip
+
+
+def entry(term: str, coefficients: dict[str, float], kind: str = "gemm", precision: str = "fp32", **keys: Any) -> Entry:
+    fields = {"settings": {}} | keys
+    return Entry("kernels", kind, "", precision, "", term, coefficients=coefficients, **fields)
+
+
+def test_ratios_are_those_of_the_sheets() -> None:
+    found = ratios(HERE, THERE, "fp16")
+    assert (found.flop, found.wide, found.bytes, found.processor) == (1 / 4, 1 / 2, 4 / 5, 1 / 8)
+    assert ratios(HERE, THERE, "any") == ratios(HERE, THERE, "fp32")
+    unknown = replace(THERE, multiprocessors=None)
+    assert ratios(HERE, unknown, "fp16").processor == 1 / 4
+
+
+def test_bytes_scale_with_bandwidth_and_launches_stay() -> None:
+    one = entry("traffic.bytes", {"calls": 5e-6, "bytes": 2e-12}, "pointwise", "any")
+    scaled = scaled_entry(one, HERE, THERE)
+    assert scaled.coefficients == {"calls": 5e-6, "bytes": pytest.approx(1.6e-12)}
+
+
+def test_every_column_of_products_has_its_own_factor() -> None:
+    settings = {"tiles": (128.0, 64.0), "multiprocessors": 80.0, "peak_flop_per_s": 80e12, "peak_bytes_per_s": 1e12}
+    names = TERMS["gemm.tiles"].columns(settings)
+    one = entry("gemm.tiles", dict.fromkeys(names, 1.0), precision="fp16", settings=settings)
+    scaled = scaled_entry(one, HERE, THERE)
+    assert scaled.coefficients == pytest.approx(
+        {
+            "calls": 1, "flop": 1 / 4, "a_bytes": 4 / 5, "b_bytes": 4 / 5, "c_bytes": 4 / 5, "k": 1 / 8,
+            "padded_flop_128x64": 1 / 4, "wave_flop_128x64": 1 / 4,
+        }
+    )  # fmt: skip
+    assert scaled.settings == {
+        "tiles": (128.0, 64.0), "multiprocessors": 40.0, "peak_flop_per_s": 320e12, "peak_bytes_per_s": 1.25e12,
+    }  # fmt: skip
+
+
+def test_waves_are_those_of_the_other_device() -> None:
+    """60 tiles are one wave of 80 processors, and two of 40; so a time of waves alone doubles but for the rate."""
+    names = TERMS["gemm.tiles"].columns({"tiles": (128.0, 64.0), "multiprocessors": 80.0})
+    coefficients = dict.fromkeys(names, 0.0) | {"wave_flop_128x64": 1e-13}
+    one = entry("gemm.tiles", coefficients, settings={"tiles": (128.0, 64.0), "multiprocessors": 80.0})
+    work = {"m": 128 * 60, "n": 64, "k": 1024, "batch": 1, "itemsize": 4}
+    before, after = (float(evaluate(e, work)) for e in (one, scaled_entry(one, HERE, THERE)))
+    # One wave of 80 tiles' FLOP here; two of 40 there: as many FLOP, at twice the rate.
+    assert after == pytest.approx(before / 2)
+    thirty = {**work, "m": 128 * 30}
+    assert float(evaluate(scaled_entry(one, HERE, THERE), thirty)) == pytest.approx(after / 2)
+    assert float(evaluate(one, thirty)) == pytest.approx(before)
+
+
+@pytest.mark.parametrize(("kind", "work", "factor"), [
+    ("convolution", CONVOLUTION, 1 / 2), ("pointwise", {"elements": 1e6, "traffic": 3e6, "fixed_bytes": 0.0}, 4 / 5),
+])  # fmt: skip
+def test_a_feature_of_any_name_goes_by_what_its_kind_does(kind: str, work: dict[str, float], factor: float) -> None:
+    one = entry("work.linear", {"calls": 0.0, "work": 1e-9}, kind)
+    sized = {"itemsize": 4, **work}
+    assert float(evaluate(scaled_entry(one, HERE, THERE), sized)) == pytest.approx(factor * float(evaluate(one, sized)))
+
+
+@pytest.mark.parametrize("batch", [1, 8, 512])
+def test_a_specified_kernel_becomes_that_of_the_other_device(batch: int) -> None:
+    """The roofline is its own oracle: scaling the one sheet gives what the other sheet says."""
+    for kind in ("gemm", "convolution", "copy"):
+        here, there = (specified_entry(device, kind, "", "fp32") for device in (HERE, THERE))
+        assert here is not None
+        assert there is not None
+        work = {"convolution": {**CONVOLUTION, "images": batch}, "gemm": {"m": 512, "n": batch, "k": 512, "batch": 1}}
+        one = {"itemsize": 4} | work.get(kind, {"elements": batch, "traffic": 2 * batch, "fixed_bytes": 0.0})
+        np.testing.assert_allclose(evaluate(scaled_entry(here, HERE, THERE), one), evaluate(there, one))
+
+
+def test_to_the_same_device_nothing_changes_but_the_notes() -> None:
+    for calibration in map(catalog.find_calibration, ("v100-sxm2-16gb", "p4", "a40")):
+        device = catalog.find_accelerator(calibration.accelerator)
+        for one in calibration.entries:
+            assert replace(scaled_entry(one, device, device), notes=one.notes) == one
+
+
+def test_there_and_back_is_where_it_started() -> None:
+    calibration = catalog.find_calibration("v100-sxm2-16gb")
+    here, there = (catalog.find_accelerator(name) for name in ("v100-sxm2-16gb", "p100-pcie-16gb"))
+    for one in calibration.entries:
+        back = scaled_entry(scaled_entry(one, here, there), there, here)
+        assert back.coefficients == pytest.approx(dict(one.coefficients))
+        assert back.settings == one.settings
+        assert back.covariance is not None
+        np.testing.assert_allclose(back.covariance, one.covariance)
+
+
+def test_covariance_follows_the_coefficients() -> None:
+    one = entry(
+        "traffic.bytes", {"calls": 5e-6, "bytes": 2e-12}, "add", "any", covariance=((4.0, 2.0), (2.0, 9.0)),
+        standard_errors={"calls": 2.0, "bytes": 3.0},
+    )  # fmt: skip
+    scaled = scaled_entry(one, HERE, THERE)
+    np.testing.assert_allclose(scaled.covariance, [[4, 1.6], [1.6, 9 * 0.64]])
+    assert scaled.standard_errors == pytest.approx({"calls": 2.0, "bytes": 2.4})
+
+
+def test_stored_times_scale_by_the_roofline_of_their_own_call() -> None:
+    """A large product by its FLOP (1/2), a product with a vector by its bytes (4/5)."""
+    settings = {"m": (1.0, 4096.0), "n": (4096.0,), "k": (4096.0,)}
+    names = TERMS["gemm.interpolation"].columns(settings)
+    one = entry("gemm.interpolation", dict.fromkeys(names, -7.0) | {BEYOND: 1.0}, settings=settings)
+    scaled = scaled_entry(one, HERE, THERE)
+    assert scaled.coefficients[BEYOND] == 1.0
+    shifts = [scaled.coefficients[name] + 7.0 for name in names[:2]]
+    np.testing.assert_allclose(np.exp(shifts), [4 / 5, 1 / 2])
+
+
+def test_measured_calls_scale_by_the_roofline_at_their_sub_batch() -> None:
+    settings = {"m=4096 n=1n k=4096 batch=1 bias": (1.0, 1e-4, 4096.0, 2e-2)}
+    one = entry(LOOKED_UP, {MEASURED_S: 1.0, "doublings_beyond": 0.0}, settings=settings)
+    (points,) = scaled_entry(one, HERE, THERE).settings.values()
+    np.testing.assert_allclose(points, (1.0, 0.8e-4, 4096.0, 1e-2))
+
+
+def test_notes_name_the_device_and_the_ratios() -> None:
+    one = entry("flop.rate", {"flop": 1e-13}, precision="fp16", notes="as measured", held_out_error=0.1)
+    scaled = scaled_entry(one, HERE, THERE)
+    assert scaled.notes == "scaled from here: FLOP x 0.25, bytes x 0.8; as measured"
+    assert (scaled.origin, scaled.held_out_error) == (one.origin, 0.1)
+
+
+def test_what_cannot_be_scaled_is_refused() -> None:
+    with pytest.raises(ParameterError, match=r"precision must be one that here has \(fp32, fp16\), got 'bf16'"):
+        scaled_entry(entry("flop.rate", {"flop": 1e-13}, precision="bf16"), HERE, THERE)
+    overheads = Entry("overheads", "generic", "", "", "", "overheads", {}, {"kernel_scale": 1.0})
+    with pytest.raises(ParameterError, match="one of kernels, got 'overheads'"):
+        scaled_entry(overheads, HERE, THERE)
+    nameless = entry(LOOKED_UP, {MEASURED_S: 1.0}, settings={"something": (1.0, 1e-4)})
+    with pytest.raises(ParameterError, match="call 'something' must be named by its work m, n, k, batch"):
+        scaled_entry(nameless, HERE, THERE)
