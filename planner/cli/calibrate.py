@@ -21,16 +21,16 @@ from planner.cli.measure import (
 )
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import budget
+from planner.cli.sample_files import samples_of
 from planner.cli.streams import note
 from planner.cli.values import Values, from_options
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Node
 from planner.domain.network import Network
-from planner.errors import CoverageError, OutputError, ParameterError, UsageError
+from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.calibration import Provenance, fit_calibration
 from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.formats.documents import write_file
-from planner.formats.samples import read_sample_files
 from planner.probes.calibrate import DISTURBED, Measurement
 from planner.report.show import fit_view
 
@@ -121,15 +121,7 @@ def _default_name(values: Values) -> str:
 
 def fitted_from_files(folder: Path, name: str) -> Calibration:
     """Return the calibration that the sample files of a folder give; they must be of one bundled accelerator."""
-    files = sorted(folder.glob("*.csv")) if folder.is_dir() else []
-    if not files:
-        raise ParameterError("--samples", "a folder with sample files (*.csv)", str(folder))
-    samples = read_sample_files(files)
-    devices = sorted(set(samples.text["device"].tolist()))
-    if len(devices) != 1 or not devices[0]:
-        shown = ", ".join(one or "nothing" for one in devices) or "no rows"
-        raise UsageError(f"--samples must be rows of one device, named in column device, got {shown}")
-    accelerator = catalog.find_accelerator(devices[0])
+    samples, accelerator = samples_of(folder, name)
     return fit_calibration(samples, name, accelerator, Node(1, accelerator))
 
 

@@ -30,7 +30,9 @@ def read_text(path: Path | str) -> str:
     except OSError as error:
         raise InputFileError(str(path), f"file must be readable, got {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise InputFileError(str(path), f"file must be UTF-8 text, got a wrong byte at {error.start}") from None
+        line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
+        problem = f"file must be UTF-8 text, got byte 0x{byte:02x}; save it as UTF-8"
+        raise InputFileError(str(path), problem, f"line {line}") from None
 
 
 def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:

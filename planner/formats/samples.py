@@ -13,23 +13,22 @@ History, newest first
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import DIRECTIONS, KINDS, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 from planner.errors import InputFileError, VersionError, nearest_name
 from planner.formats.documents import read_text
-from planner.formats.tables import TextTable, parse_table, to_numbers, write_table
+from planner.formats.tables import TextTable, check_free_of_nulls, parse_table, to_numbers, write_table
 
-__all__ = ["COLUMNS", "MAY_DIFFER", "VERSION", "read_sample_files", "read_samples", "write_samples"]
+__all__ = ["COLUMNS", "VERSION", "read_samples", "read_samples_and_lines", "write_samples"]
 
 VERSION = 1
 COLUMNS = (
@@ -53,12 +52,11 @@ _WORDS = {
 """Columns of words -> those words; ``pointwise`` stands for any kind whose work is bytes."""
 _QUOTED = re.compile(r'(?:\A|(?<=[,\r\n]))"[^"]*(?:""[^"]*)*"(?=[,\r\n]|\Z)')
 """A cell in quotes, which are doubled inside."""
-MAY_DIFFER = frozenset(
-    {"date", "design", "host", "load_average", "notes", "reference_s", "source", "steal_during_s", "steal_s"}
-)
-"""Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""
 LARGEST = 1e18
 """No count, and no time in seconds, is larger."""
+OTHER_UNITS = {"ms": "1e3", "us": "1e6", "ns": "1e9"}
+LONGEST_SHOWN = 60
+"""Characters of a line that a sentence shows."""
 
 
 def read_samples(path: Path | str) -> Samples:
@@ -71,55 +69,37 @@ def read_samples(path: Path | str) -> Samples:
     VersionError
         Newer than this program.
     """
+    return read_samples_and_lines(path)[0]
+
+
+def read_samples_and_lines(path: Path | str) -> tuple[Samples, IntArray]:
+    """Return the samples of a file as ``read_samples`` does, and the line on which each row stands, shape (k,)."""
     name = str(path)
-    circumstances, body, skipped = _comments(read_text(path), name)
+    text = read_text(path)
+    check_free_of_nulls(text, name)
+    circumstances, body, skipped = _comments(text, name)
+    _check_is_header(body, name, skipped + 1)
     _check_quotes(body, name, skipped)
     table = parse_table(body, name, skipped)
     _check_header(table, name, skipped + 1)
-    text = {column: table.columns.get(column, _empty(table)) for column in TEXT_COLUMNS}
+    words = {column: table.columns.get(column, _empty(table)) for column in TEXT_COLUMNS}
     number = {column: _numbers(table, column, name) for column in _PLAIN}
     for column, sides in _SIDES.items():
         number |= zip(sides, _pairs(table, column, name), strict=True)
-    _refuse(text["kind"] == "", table, name, "kind", "given")
+    _refuse(words["kind"] == "", table, name, "kind", "given")
     for column, known in _WORDS.items():
         _check_words(table, column, known, name)
-    number |= _traffic(text, number, _numbers(table, "passes", name), table, name)
-    return Samples(text, {column: number[column] for column in NUMBER_COLUMNS}, circumstances)
-
-
-def read_sample_files(paths: Sequence[Path]) -> Samples:
-    """Return the samples of one or more files, in order, with the circumstances of all.
-
-    Circumstances that MAY_DIFFER are joined by semicolons; a file may leave out any.
-
-    Raises
-    ------
-    InputFileError
-        A file is wrong, or was measured under other circumstances than one before it.
-    """
-    whole = read_samples(paths[0])
-    first = dict.fromkeys(whole.circumstances, paths[0])
-    values = {key: [value] for key, value in whole.circumstances.items()}
-    for path in paths[1:]:
-        part = read_samples(path)
-        for key, value in part.circumstances.items():
-            known = values.setdefault(key, [value])
-            if value not in known and key not in MAY_DIFFER:
-                rule = f"circumstance must be {known[0]!r}, as in {first[key]}, got {value!r}"
-                raise InputFileError(str(path), f"{rule}; fit files of unlike circumstances apart", key)
-            first.setdefault(key, path)
-            if value not in known:
-                known.append(value)
-        whole = whole.joined(part)
-    return replace(whole, circumstances={key: "; ".join(known) for key, known in values.items()})
+    number |= _traffic(words, number, _numbers(table, "passes", name), table, name)
+    return Samples(words, {column: number[column] for column in NUMBER_COLUMNS}, circumstances), table.lines
 
 
 def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
     lines = text.splitlines(keepends=True)
     opening = re.fullmatch(r"#\s*planner/samples\s+([1-9]\d*)\s*", lines[0]) if lines else None
     if opening is None:
-        got = repr(lines[0].strip()) if lines else "an empty file"
-        raise InputFileError(path, f"first line must be '# planner/samples {VERSION}', got {got}", "line 1")
+        got = repr(_short(lines[0])) if lines else "an empty file"
+        remedy = "write it above the header, or move a file that holds no samples out of the folder"
+        raise InputFileError(path, f"first line must be '# planner/samples {VERSION}', got {got}; {remedy}", "line 1")
     if int(opening[1]) > VERSION:
         remedy = "the file is newer than this program; update planner"
         raise VersionError(path, f"version must be at most {VERSION}, got {opening[1]}; {remedy}", "line 1")
@@ -136,15 +116,42 @@ def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
     raise InputFileError(path, "header must follow the comments, got the end of the file", f"line {len(lines)}")
 
 
+def _short(line: str) -> str:
+    plain = line.strip()
+    return plain if len(plain) <= LONGEST_SHOWN else plain[:LONGEST_SHOWN] + "..."
+
+
+def _check_is_header(body: str, path: str, line: int) -> None:
+    """Refuse a first line without the name of any column: other separators, or rows without a header."""
+    first = body.split("\n", 1)[0].strip()
+    names = {cell.strip() for cell in first.split(",")}
+    if not first or names & set(COLUMNS):
+        return
+    other = next((mark for mark in (";", "\t", "|") if {cell.strip() for cell in first.split(mark)} & set(COLUMNS)), "")
+    if other:
+        rule, remedy = "columns must be separated by commas", f"save the file with commas in place of {other!r}"
+    else:
+        rule, remedy = "header must name the columns, as in 'kind,m,n,k,time_s'", "write it between comments and rows"
+    raise InputFileError(path, f"{rule}, got {_short(first)!r}; {remedy}", f"line {line}")
+
+
 def _check_header(table: TextTable, path: str, line: int) -> None:
     for column in table.columns:
         if column not in COLUMNS:
-            near = nearest_name(column, COLUMNS)
-            guess = f"; did you mean {near!r}?" if near else ""
-            raise InputFileError(path, f"column must be a known one, got {column!r}{guess}", f"line {line}")
+            raise InputFileError(path, f"column must be a known one, got {column!r}{_instead(column)}", f"line {line}")
     for column in REQUIRED:
         if column not in table.columns:
-            raise InputFileError(path, f"column {column} must be given, got nothing", f"line {line}")
+            got = ", ".join(table.columns)
+            raise InputFileError(path, f"column {column} must be given, got only {_short(got)}", f"line {line}")
+
+
+def _instead(column: str) -> str:
+    """Return what to write in place of an unknown column; times of another unit are to be converted."""
+    unit = OTHER_UNITS.get(column.removeprefix("time_"))
+    if column.startswith("time_") and unit:
+        return f"; times are in seconds: divide by {unit} and call the column time_s"
+    near = nearest_name(column, COLUMNS)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def _check_quotes(body: str, path: str, skipped: int) -> None:

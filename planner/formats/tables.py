@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from planner.domain.arrays import FloatArray, IntArray
 from planner.errors import InputFileError
 
-__all__ = ["TextTable", "lines_of", "parse_table", "rows_of", "to_numbers", "write_table"]
+__all__ = ["TextTable", "check_free_of_nulls", "lines_of", "parse_table", "rows_of", "to_numbers", "write_table"]
 
 LONGEST_LINE = 2**16
 """Characters; a table of longer lines is something else."""
@@ -73,6 +73,15 @@ def parse_table(text: str, path: str, skipped: int) -> TextTable:
         raise InputFileError(path, f"header must name each column once, {what}", f"line {skipped + 1}")
     filled = np.flatnonzero((cells != "").any(axis=1))[1:]
     return TextTable({name: cells[filled, i] for i, name in enumerate(header[:width])}, starts[filled])
+
+
+def check_free_of_nulls(text: str, path: str) -> None:
+    """Refuse a null character, which no text file holds: it would end a cell, or a line, unseen."""
+    at = text.find("\0")
+    if at >= 0:
+        begin, line = text.rfind("\n", 0, at) + 1, text.count("\n", 0, at) + 1
+        problem = f"text must be free of null characters, got one as character {at - begin + 1}; remove it"
+        raise InputFileError(path, problem, f"line {line}")
 
 
 def _positions(text: str) -> list[int]:

@@ -325,39 +325,6 @@ def test_what_cannot_be_is_exit_2(arguments: tuple[str, ...], words: str, run: R
     assert measuring == []
 
 
-def test_samples_of_an_unknown_or_of_two_devices_are_refused(run: Run, folder: str) -> None:
-    (Path(folder) / "copies.csv").write_text(write_samples(made_samples("v100-sxm2-61gb")))
-    code, _, err = run("calibrate", "--samples", folder)
-    assert code == 2
-    assert "did you mean 'v100-sxm2-" in err
-    (Path(folder) / "more.csv").write_text(write_samples(replace(made_samples(), circumstances={})))
-    code, _, err = run("calibrate", "--samples", folder)
-    assert code == 2
-    rule = "--samples must be rows of one device, named in column device"
-    assert err == f"planner: {rule}, got v100-sxm2-16gb, v100-sxm2-61gb\n"
-    for path in Path(folder).iterdir():
-        path.write_text("# planner/samples 1\nkind,time_s\ngemm,1\n")
-    assert run("calibrate", "--samples", folder) == (2, "", f"planner: {rule}, got nothing\n")
-
-
-def test_samples_of_unlike_circumstances_are_not_mixed(run: Run, folder: str) -> None:
-    (Path(folder) / "more.csv").write_text(write_samples(replace(made_samples(), circumstances={"device": "p40"})))
-    code, out, err = run("calibrate", "--samples", folder, "--out", "fit.json")
-    assert (code, out) == (3, "")
-    assert f"more.csv: device: circumstance must be 'v100-sxm2-16gb', as in {folder}/copies.csv, got 'p40'" in err
-    assert not Path("fit.json").exists()
-
-
-@pytest.mark.parametrize(("text", "words"), [("", "samples"), ("# planner/samples 99\nkind,time_s\n", "newer")])
-def test_a_wrong_sample_file_is_exit_3_and_untouched(text: str, words: str, run: Run, folder: str) -> None:
-    path = Path(folder) / "copies.csv"
-    path.write_text(text)
-    code, out, err = run("calibrate", "--samples", folder)
-    assert (code, out) == (3, "")
-    assert words in err
-    assert path.read_text() == text
-
-
 def started(*arguments: str) -> subprocess.Popen[bytes]:
     command = (sys.executable, "-m", "planner", "calibrate", *arguments)
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 from planner.errors import InputFileError, VersionError
-from planner.formats.samples import COLUMNS, read_sample_files, read_samples, write_samples
+from planner.formats.samples import COLUMNS, read_samples, read_samples_and_lines, write_samples
 
 HEAD = "# planner/samples 1\n# host: a: b\n"
 
@@ -93,7 +93,12 @@ ROWS = "kind,direction,precision,m,elements,passes,bytes,stride,time_s\n"
     ("text", "line", "sentence"),
     [
         ("", "line 1", "first line must be '# planner/samples 1', got an empty file"),
-        ("kind,time_s\n", "line 1", "first line must be"),
+        (
+            "kind,time_s\n",
+            "line 1",
+            "first line must be.*, got 'kind,time_s'; write it above the header, or move a file",
+        ),
+        ("kind," * 99, "line 1", r"got '(kind,){12}\.\.\.'"),
         ("# planner/samples\n", "line 1", "first line must be"),
         ("# planner/samples 1\n# no colon\n", "line 2", "comment must be '# key: value'"),
         (HEAD + "# host: c\n", "line 3", "comment must be given once, got 'host' again"),
@@ -105,7 +110,16 @@ ROWS = "kind,direction,precision,m,elements,passes,bytes,stride,time_s\n"
         (HEAD + 'kind,notes,time_s\ngemm,"a"b,1\n', "line 4", "quotes must enclose a whole cell"),
         (HEAD + "\n", "line 3", "header must name each column once, got a column without a name"),
         (HEAD + "kind,tim_s\n", "line 3", "column must be a known one, got 'tim_s'; did you mean 'time_s'"),
-        (HEAD + "kind,m\n", "line 3", "column time_s must be given"),
+        (
+            HEAD + "kind,time_ms\n",
+            "line 3",
+            "got 'time_ms'; times are in seconds: divide by 1e3 and call the column time_s",
+        ),
+        (HEAD + "kind,time_s\ngemm,1\ngemm,\0001\n", "line 5", "free of null characters, got one as character 6"),
+        (HEAD + "kind;time_s\ngemm;1\n", "line 3", "separated by commas, got 'kind;time_s'; .* in place of ';'"),
+        (HEAD + "kind\ttime_s\n", "line 3", "columns must be separated by commas"),
+        (HEAD + "gemm,forward,fp32\n", "line 3", "header must name the columns.*, got 'gemm,forward,fp32'"),
+        (HEAD + "kind,m\n", "line 3", "column time_s must be given, got only kind, m"),
         (HEAD + "kind,m,m,time_s\n", "line 3", "header must name each column once, got 'm' twice"),
         (HEAD + ROWS + "gemm,,,,,,,,nan\n", "line 4", "time_s must be a number above 0.*got 'nan'"),
         (HEAD + ROWS + "gemm,,,,,,,,1\ngemm,,,,,,,,0\n", "line 5", "time_s must be a number above 0.*got '0'"),
@@ -139,36 +153,11 @@ def test_mistakes_name_the_line(tmp_path: Path, text: str, line: str, sentence: 
     assert caught.value.where == line
 
 
-def files(folder: Path, *comments: str) -> list[Path]:
-    """Return files of a row each under comments."""
-    made = []
-    for at, lines in enumerate(comments):
-        made.append(folder / f"{at}.csv")
-        made[-1].write_text(f"# planner/samples 1\n{lines}kind,time_s\ngemm,{at + 1}\n")
-    return made
-
-
-def test_files_of_like_circumstances_are_joined(tmp_path: Path) -> None:
-    run, other = "# threads: 1\n# source: here\n# load_average: 0.1\n", "# source: there\n# torch: 2\n# threads: 1\n"
-    joined = read_sample_files(files(tmp_path, run, "", other, run))
-    assert joined.time_s.tolist() == [1, 2, 3, 4]
-    known = {"threads": "1", "source": "here; there", "load_average": "0.1", "torch": "2"}
-    assert dict(joined.circumstances) == known
-
-
-def test_a_value_with_a_semicolon_is_joined_once(tmp_path: Path) -> None:
-    line = "# source: one; two\n"
-    joined = read_sample_files(files(tmp_path, line, line, line))
-    assert dict(joined.circumstances) == {"source": "one; two"}
-
-
-@pytest.mark.parametrize("key", ["device", "threads", "framework", "cudnn", "origin"])
-def test_files_of_unlike_circumstances_are_refused(tmp_path: Path, key: str) -> None:
-    paths = files(tmp_path, "", f"# {key}: one\n", f"# {key}: other\n")
-    with pytest.raises(InputFileError) as caught:
-        read_sample_files(paths)
-    assert (caught.value.path, caught.value.where) == (str(paths[2]), key)
-    assert f"must be 'one', as in {paths[1]}, got 'other'" in caught.value.problem
+def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_text(HEAD + 'kind,notes,time_s\n\ngemm,,1\ngemm,"a\nb",2\r\ngemm,,3\n')
+    samples, lines = read_samples_and_lines(path)
+    assert list(zip(samples.time_s, lines, strict=True)) == [(1, 5), (2, 6), (3, 8)]
 
 
 def test_newer_version_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from planner import catalog
-from planner.formats.samples import read_sample_files, read_samples
+from planner.formats.sample_files import read_sample_files
+from planner.formats.samples import read_samples
 from validation.convert_kernels import BOARDS, main
 from validation.kernel_outliers import stale_cells
 from validation.kernel_rows import DEEPBENCH, NEUSIGHT
@@ -172,7 +173,7 @@ def test_one_board_is_converted_alone(out: Path) -> None:
 
 
 def test_converted_files_are_read_together_for_one_fit(out: Path) -> None:
-    together = read_sample_files(sorted((out / V100).glob("*.csv")))
+    together = read_sample_files(sorted((out / V100).glob("*.csv"))).samples
     assert together.size == 6
     assert [together.circumstances["source"].count(f"{name} (") for name in ("DeepBench", "NeuSight")] == [1, 1]
     assert together.circumstances["warning"].startswith("FP16 training is predicted too fast")

@@ -1,0 +1,134 @@
+"""The sample files of a folder for ``planner calibrate --samples``: what is wrong with them, by file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from planner import catalog
+from planner.cli.streams import note
+from planner.domain.cluster import Accelerator
+from planner.domain.samples import Samples
+from planner.errors import InputFileError, ParameterError, UnknownNameError
+from planner.fitting.rows import usable
+from planner.fitting.screening import contradictions, repeated, unit_doubt
+from planner.formats.sample_files import SampleFiles, read_sample_files
+
+__all__ = ["samples_of"]
+
+MOST_REASONS = 5
+"""Reasons for rejected rows that are listed."""
+SUFFIX = ".csv"
+
+
+def samples_of(folder: Path, name: str) -> tuple[Samples, Accelerator]:
+    """Return the samples of a folder's files and the device that they are of; notes say what takes no part in a fit.
+
+    Parameters
+    ----------
+    folder : Path
+    name : str
+        Of the calibration that they are for.
+
+    Raises
+    ------
+    ParameterError
+        No such folder, none of its files is a CSV, or the name is that of another device.
+    InputFileError
+        A file is wrong, of another device than those before it, in another unit, or has rows that contradict others.
+    """
+    paths = _paths(folder)
+    files = read_sample_files(paths)
+    if not files.places:
+        raise InputFileError(str(paths[0]), "rows must follow the header, got none in this folder")
+    accelerator = _device(files)
+    if name != accelerator.name and name in catalog.names("accelerators"):
+        rule = f"the name of the samples' device, {accelerator.name}, or that of no device"
+        raise ParameterError("--name", rule, name, f"these are no samples of {name}")
+    _check_units(files, accelerator)
+    _check_agreement(files)
+    _tell_rejected(files)
+    return files.samples, accelerator
+
+
+def _paths(folder: Path) -> list[Path]:
+    what, rule = "--samples", f"a folder with sample files (*{SUFFIX})"
+    if not folder.exists():
+        raise ParameterError(what, rule, str(folder), "there is no such folder")
+    if not folder.is_dir():
+        raise ParameterError(what, rule, str(folder), "that is a file: name the folder it stands in")
+    try:
+        names = sorted(folder.iterdir())
+    except OSError as error:
+        raise ParameterError(what, rule, str(folder), f"it cannot be read: {error.strerror}") from None
+    paths = [path for path in names if path.suffix.lower() == SUFFIX]
+    if not paths:
+        held = "no such file is in it" if names else "it is empty"
+        raise ParameterError(what, rule, str(folder), f"{held}; put the files of one device there")
+    return paths
+
+
+def _device(files: SampleFiles) -> Accelerator:
+    """Return the one device of all rows."""
+    devices = files.samples.text["device"]
+    first = str(devices[0])
+    other = np.flatnonzero(devices != first)
+    if not first or (other.size and not devices[other[0]]):
+        row = int(other[0]) if first else 0
+        raise _error(
+            files, row, "device must be given in every row, got nothing; 'planner show accelerators' lists them"
+        )
+    if other.size:
+        row = int(other[0])
+        rule = f"device must be {first!r}, as in {files.where([0])}, got {str(devices[row])!r}"
+        raise _error(files, row, f"{rule}; fit samples of each device apart")
+    try:
+        return catalog.find_accelerator(first)
+    except UnknownNameError as error:
+        guess = f"did you mean {error.nearest!r}?" if error.nearest else "'planner show accelerators' lists them"
+        raise _error(files, 0, f"device must be a known accelerator, got {first!r}; {guess}") from None
+
+
+def _error(files: SampleFiles, row: int, problem: str) -> InputFileError:
+    path, line = files.places[row]
+    return InputFileError(path, problem, f"line {line}")
+
+
+def _check_units(files: SampleFiles, accelerator: Accelerator) -> None:
+    """Refuse a file whose times are evidently not seconds: a file has one unit."""
+    paths = np.array([path for path, _ in files.places])
+    for path in dict.fromkeys(paths.tolist()):
+        doubt = unit_doubt(files.samples.select(paths == path), accelerator)
+        if doubt:
+            raise InputFileError(path, doubt)
+
+
+def _check_agreement(files: SampleFiles) -> None:
+    """Refuse rows of one call under the same circumstances whose times differ by more than their spread allows."""
+    found = contradictions(files.samples)
+    if not found:
+        return
+    fast, slow = found[0]
+    times = files.samples.time_s
+    more = f" (and {len(found) - 1} more such calls)" if found[1:] else ""
+    raise _error(
+        files,
+        slow,
+        f"time_s of one call must agree within its spread, got {times[slow]:g} s, but {times[fast]:g} s in "
+        f"{files.where([fast])}{more}; leave out the wrong row, or tell them apart in library or source",
+    )
+
+
+def _tell_rejected(files: SampleFiles) -> None:
+    _, rejected = usable(files.samples)
+    reasons: dict[str, list[int]] = {}
+    for row, reason in rejected:
+        reasons.setdefault(reason, []).append(row)
+    for reason, rows in list(reasons.items())[:MOST_REASONS]:
+        note(f"rejected: {files.where(rows)}: {reason}")
+    if len(reasons) > MOST_REASONS:
+        note(f"rejected: {len(reasons) - MOST_REASONS} more reasons, of {len(rejected)} rows in all")
+    again = repeated(files.samples)
+    if again:
+        note(f"{again} of {files.samples.size} rows time a call again; the median of each call is fitted")

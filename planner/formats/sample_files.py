@@ -1,0 +1,85 @@
+"""Several sample files as one table: their circumstances agree, and every row knows its file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from planner.domain.samples import Samples
+from planner.errors import InputFileError
+from planner.formats.samples import read_samples_and_lines
+
+__all__ = ["MAY_DIFFER", "SampleFiles", "read_sample_files"]
+
+MAY_DIFFER = frozenset(
+    {"date", "design", "host", "load_average", "notes", "reference_s", "source", "steal_during_s", "steal_s"}
+)
+"""Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""
+MOST_LINES = 4
+"""Lines of one file that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFiles:
+    """The samples of files, in order.
+
+    Attributes
+    ----------
+    samples : Samples
+        k rows.
+    places : tuple of k (path, line)
+    """
+
+    samples: Samples
+    places: tuple[tuple[str, int], ...]
+
+    def where(self, rows: Iterable[int]) -> str:
+        """Return files and lines of rows as words: ``a.csv: lines 3 and 7``."""
+        found = groupby(sorted({self.places[row] for row in rows}), key=lambda place: place[0])
+        return "; ".join(f"{path}: {_lines([line for _, line in own])}" for path, own in found)
+
+
+def _lines(lines: Sequence[int]) -> str:
+    shown = [str(line) for line in lines[:MOST_LINES]]
+    more = [f"{len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
+    *first, last = [*shown, *more]
+    return f"lines {', '.join(first)} and {last}" if first else f"line {last}"
+
+
+def read_sample_files(paths: Sequence[Path]) -> SampleFiles:
+    """Return the samples of one or more files, in order, with the circumstances of all.
+
+    Circumstances that MAY_DIFFER are joined by semicolons; a file may leave out any.
+
+    Raises
+    ------
+    InputFileError
+        A file is wrong, or was measured under other circumstances than one before it.
+    """
+    parts, places = [], []
+    first: dict[str, Path] = {}
+    values: dict[str, list[str]] = {}
+    for path in paths:
+        part, lines = read_samples_and_lines(path)
+        for key, value in part.circumstances.items():
+            known = values.setdefault(key, [value])
+            if value not in known and key not in MAY_DIFFER:
+                rule = f"circumstance must be {known[0]!r}, as in {first[key]}, got {value!r}"
+                raise InputFileError(str(path), f"{rule}; fit files of unlike circumstances apart", key)
+            first.setdefault(key, path)
+            if value not in known:
+                known.append(value)
+        parts.append(part)
+        places += [(str(path), int(line)) for line in lines]
+    circumstances = {key: "; ".join(known) for key, known in values.items()}
+    whole = parts[0]
+    joined = Samples(
+        {name: np.concatenate([part.text[name] for part in parts]) for name in whole.text},
+        {name: np.concatenate([part.number[name] for part in parts]) for name in whole.number},
+        circumstances,
+    )
+    return SampleFiles(joined, tuple(places))

@@ -1,0 +1,243 @@
+"""``planner calibrate --samples``: what is wrong with the files, by file, line, column, value, rule and remedy."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.domain.samples import Samples
+from planner.formats.calibration import read_calibration
+from planner.formats.samples import COLUMNS, write_samples
+
+Run = Callable[..., tuple[int, str, str]]
+V100 = "v100-sxm2-16gb"
+PEAK_FLOP_PER_S, PEAK_BYTES_PER_S = 15.7e12, 900e9
+FIRST = 3
+"""Line of the first row."""
+
+
+def text(device: str = V100, unit: float = 1.0, *, circumstances: Mapping[str, str] | None = None) -> str:
+    """Return products and copies at 80 % of the peak rates behind 3 us; ``unit``: of the times, in a second."""
+    sizes = [(m, n) for m in (64, 256, 1024, 4096) for n in (128, 512, 2048)]
+    rows: list[Mapping[str, Any]] = [
+        {"kind": "gemm", "direction": "forward", "precision": "fp32", "m": m, "n": n, "k": m,
+         "time_s": unit * (3e-6 + 2 * m * m * n / (0.8 * PEAK_FLOP_PER_S)), "group": f"m{m}"} for m, n in sizes
+    ] + [
+        {"kind": "copy", "direction": "forward", "precision": "fp32", "elements": n, "traffic": 2 * n, "fixed_bytes": 0,
+         "time_s": unit * (3e-6 + 8 * n / (0.8 * PEAK_BYTES_PER_S)), "group": f"n{n}"}
+        for n in (2**e for e in range(8, 24))
+    ]  # fmt: skip
+    return write_samples(Samples.from_rows([{**row, "device": device} for row in rows], circumstances or {}))
+
+
+def with_cell(line: int, column: str, value: str) -> str:
+    """Return the text with one cell changed."""
+    lines = text().splitlines()
+    cells = lines[line - 1].split(",")
+    cells[COLUMNS.index(column)] = value
+    return "\n".join([*lines[: line - 1], ",".join(cells), *lines[line:]]) + "\n"
+
+
+@pytest.fixture
+def fit(run: Run, tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Return a function: contents of files by name, further arguments -> exit code, standard error.
+
+    A calibration is written if and only if the exit code is 0, and the files stay as they were.
+    """
+    (tmp_path / "in").mkdir()
+
+    def call(files: Mapping[str, str | bytes], *arguments: str) -> tuple[int, str]:
+        contents = {name: one.encode() if isinstance(one, str) else one for name, one in files.items()}
+        for name, content in contents.items():
+            (tmp_path / "in" / name).write_bytes(content)
+        code, out, err = run("calibrate", "--samples", "in", "--out", "fit.json", *arguments)
+        assert Path("fit.json").exists() == (code == 0) == bool(out)
+        assert sorted(path.name for path in tmp_path.iterdir() if path.name != "fit.json") == ["in"]
+        assert {path.name: path.read_bytes() for path in Path("in").iterdir()} == contents
+        assert len(err.splitlines()) <= 1 or code == 0
+        return code, err.replace("in" + os.sep, "")
+
+    return call
+
+
+Fit = Callable[..., tuple[int, str]]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda plain: plain,
+        lambda plain: b"\xef\xbb\xbf" + plain,
+        lambda plain: plain.replace(b"\n", b"\r\n"),
+        lambda plain: plain + b"\n\n",
+    ],
+    ids=["plain", "byte-order mark", "CRLF", "empty lines"],
+)
+def test_files_as_editors_leave_them_are_read(fit: Fit, changed: Callable[[bytes], bytes]) -> None:
+    assert fit({"a.csv": changed(text().encode())}) == (0, "")
+    first = read_calibration("fit.json")
+    gemm = next(entry for entry in first.entries if entry.kind == "gemm")
+    assert gemm.samples == 12
+    assert first.accelerator == V100
+
+
+def test_a_suffix_in_capitals_is_one(fit: Fit) -> None:
+    assert fit({"A.CSV": text()}) == (0, "")
+
+
+@pytest.mark.parametrize("value", ["nan", "0", "-1", "", "inf", "1e-6 s", "1e30"])
+def test_times_that_are_none_are_refused_by_line(fit: Fit, value: str) -> None:
+    code, err = fit({"a.csv": with_cell(7, "time_s", value)})
+    rule = "time_s must be a number above 0, at most 1e+18"
+    assert (code, err) == (3, f"planner: a.csv: line 7: {rule}, got {value!r}\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "a.csv: line 1: first line must be '# planner/samples 1', got an empty file; write it above"),
+        (b"\x93\x82\x00\x01\n\xff", "a.csv: line 1: file must be UTF-8 text, got byte 0x93; save it as UTF-8"),
+        (text().encode() + b"caf\xe9\n", "a.csv: line 31: file must be UTF-8 text, got byte 0xe9; save it as UTF-8"),
+        (text().encode("utf-16"), "a.csv: line 1: file must be UTF-8 text, got byte 0xff; save it as UTF-8"),
+        (text().encode() + b"\0\n", "a.csv: line 31: text must be free of null characters, got one as character 1"),
+        (b"name,age\nAda,36\n", "a.csv: line 1: first line must be '# planner/samples 1', got 'name,age'; write"),
+        (b"# planner/samples 99\nkind,time_s\n", "a.csv: line 1: version must be at most 1, got 99; the file is newer"),
+        (text().replace(",", ";").encode(), "a.csv: line 2: columns must be separated by commas, got 'kind;direction;"),
+        (
+            text().replace("time_s", "time_us").encode(),
+            "a.csv: line 2: column must be a known one, got 'time_us'; times",
+        ),
+        (text().encode()[:20], "a.csv: header must follow the comments"),
+        (b"# planner/samples 1\nkind,time_s\n", "a.csv: rows must follow the header, got none in this folder"),
+    ],
+    ids=[
+        "empty",
+        "binary",
+        "latin",
+        "utf-16",
+        "null",
+        "other",
+        "newer",
+        "semicolons",
+        "microseconds",
+        "cut",
+        "no rows",
+    ],
+)
+def test_a_wrong_file_is_exit_3(fit: Fit, content: bytes, sentence: str) -> None:
+    code, err = fit({"a.csv": content})
+    assert code == 3
+    assert re.sub(r"(?<=a.csv: )line 1: (?=header)", "", err).startswith(f"planner: {sentence}")
+
+
+def test_a_file_that_holds_no_samples_is_named_among_others(fit: Fit) -> None:
+    code, err = fit({"a.csv": text(), "people.csv": "name,age\n"})
+    assert (code, err.endswith("or move a file that holds no samples out of the folder\n")) == (3, True)
+    assert err.startswith("planner: people.csv: line 1: ")
+
+
+@pytest.mark.parametrize(("name", "factor"), [("milliseconds", 1e3), ("microseconds", 1e6)])
+def test_another_unit_is_told_from_the_device(fit: Fit, name: str, factor: float) -> None:
+    code, err = fit({"a.csv": text(), "b.csv": text(unit=factor)})
+    assert code == 3
+    assert err.startswith("planner: b.csv: time_s must be in seconds, got times that are ")
+    assert err.endswith(f"(median of 28 rows): looks like {name}; divide the column by {factor:,.0f}\n")
+
+
+def test_times_faster_than_the_device_are_refused(fit: Fit) -> None:
+    code, err = fit({"a.csv": text(unit=1e-3)})
+    assert code == 3
+    assert "rows more than 1.5 times faster than its peak rates: looks like times divided once too often" in err
+
+
+def test_rows_that_contradict_each_other_are_named(fit: Fit) -> None:
+    row = text().splitlines()[FIRST - 1]
+    slower = with_cell(FIRST, "time_s", "0.0007").splitlines()[FIRST - 1]
+    code, err = fit({"a.csv": text(), "b.csv": "\n".join([*text().splitlines()[:2], row, slower]) + "\n"})
+    assert code == 3
+    assert err.startswith("planner: b.csv: line 4: time_s of one call must agree within its spread, got 0.0007 s, but ")
+    assert " s in a.csv: line 3; leave out the wrong row, or tell them apart in library or source\n" in err
+
+
+def test_repeated_rows_are_told_and_fitted_once(fit: Fit) -> None:
+    assert fit({"a.csv": text(), "b.csv": text()}) == (
+        0,
+        "planner: 28 of 56 rows time a call again; the median of each call is fitted\n",
+    )
+    assert next(one for one in read_calibration("fit.json").entries if one.kind == "gemm").samples == 12
+
+
+def test_rejected_rows_are_listed_with_the_reason(fit: Fit) -> None:
+    code, err = fit({"a.csv": with_cell(5, "m", "")})
+    assert (code, err) == (0, "planner: rejected: a.csv: line 5: m must be given and at least 1, got nan\n")
+    assert any("1 of 28 rows rejected" in one for one in read_calibration("fit.json").warnings)
+
+
+def test_samples_of_another_device_are_refused(fit: Fit) -> None:
+    code, err = fit({"a.csv": text(), "b.csv": text("p40")})
+    rule = f"device must be '{V100}', as in a.csv: line 3, got 'p40'; fit samples of each device apart"
+    assert (code, err) == (3, f"planner: b.csv: line 3: {rule}\n")
+    code, err = fit({"a.csv": text(), "b.csv": text("")})
+    assert (code, err.startswith("planner: b.csv: line 3: device must be given in every row, got nothing; ")) == (
+        3,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "remedy"),
+    [("v100-sxm2-61gb", "did you mean 'v100-sxm2-"), ("mine", "'planner show accelerators' lists")],
+)
+def test_an_unknown_device_is_refused(fit: Fit, device: str, remedy: str) -> None:
+    code, err = fit({"a.csv": text(device)})
+    assert code == 3
+    assert err.startswith(f"planner: a.csv: line 3: device must be a known accelerator, got {device!r}; {remedy}")
+
+
+def test_samples_of_another_device_than_the_name_says_are_refused(fit: Fit) -> None:
+    code, err = fit({"a.csv": text()}, "--name", "p40")
+    rule = f"--name must be the name of the samples' device, {V100}, or that of no device, got 'p40'"
+    assert (code, err) == (2, f"planner: {rule}; these are no samples of p40\n")
+
+
+def test_samples_of_unlike_circumstances_are_not_mixed(fit: Fit) -> None:
+    files = {f"{cuda}.csv": text(circumstances={"cuda": cuda}) for cuda in ("11", "12")}
+    rule = "circumstance must be '11', as in 11.csv, got '12'; fit files of unlike circumstances apart"
+    assert fit(files) == (3, f"planner: 12.csv: cuda: {rule}\n")
+
+
+def test_too_few_rows_say_which_kernels_are_missing(fit: Fit) -> None:
+    code, err = fit({"a.csv": "\n".join(text().splitlines()[:5]) + "\n"})
+    assert code == 5
+    assert "got 3 rows (gemm forward fp32: 3 rows, 6 needed)" in err
+
+
+@pytest.mark.parametrize(
+    ("made", "remedy"),
+    [
+        ("", "there is no such folder"),
+        ("file", "that is a file: name the folder it stands in"),
+        ("folder", "it is empty"),
+    ],
+)
+def test_what_is_no_folder_of_samples_is_exit_2(run: Run, made: str, remedy: str) -> None:
+    if made:
+        (Path("x").touch if made == "file" else Path("x").mkdir)()
+    code, out, err = run("calibrate", "--samples", "x", "--out", "fit.json")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"planner: --samples must be a folder with sample files (*.csv), got 'x'; {remedy}")
+
+
+def test_a_folder_of_other_files_says_so(run: Run) -> None:
+    Path("x").mkdir()
+    Path("x/notes.txt").touch()
+    assert "got 'x'; no such file is in it; put the files of one device there" in run("calibrate", "--samples", "x")[2]
+
+
+def test_a_folder_called_like_a_file_is_refused(run: Run) -> None:
+    Path("x/a.csv").mkdir(parents=True)
+    code, _, err = run("calibrate", "--samples", "x", "--out", "fit.json")
+    assert (code, err) == (3, "planner: x/a.csv: file must be readable, got Is a directory\n")
