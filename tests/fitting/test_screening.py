@@ -58,8 +58,8 @@ def test_what_fits_a_cache_may_be_read_faster_than_memory() -> None:
 
 
 def test_fast_algorithms_pass_the_peak() -> None:
-    row: dict[str, Any] = {"kind": "convolution", "precision": "fp32", "in_c": 256, "in_h": 56, "in_w": 56, "out_c": 256, "k_h": 3,
-           "k_w": 3, "stride_h": 1, "stride_w": 1, "pad_h": 1, "pad_w": 1}  # fmt: skip
+    sizes = {"in_c": 256, "in_h": 56, "in_w": 56, "out_c": 256, "k_h": 3, "k_w": 3, "pad_h": 1, "pad_w": 1}
+    row: dict[str, Any] = {"kind": "convolution", "precision": "fp32", **sizes, "stride_h": 1, "stride_w": 1}
     flop = 2 * 256 * 56 * 56 * 256 * 9
     rows: list[Mapping[str, Any]] = [{**row, "images": n, "time_s": n * flop / 2.2e13} for n in (32, 64, 128)]
     assert unit_doubt(Samples.from_rows(rows, {}), GPU) == ""
