@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -23,6 +24,8 @@ BETWEEN = 0.04
 def fit_layer_calls(samples: Samples, *, origin: str = "measured", source: str = "") -> tuple[Entry, ...]:
     """Return an entry for every kind, direction, precision and library of rows that name a call.
 
+    A call whose work depends on the sub-batch takes part only where it was timed at two: one would say nothing of the
+    others, and a fit serves the call better. So a run that ends between two does no harm.
     Its error holds the spread of repeats (median over the rows) and what lines between sub-batches miss those left out
     by, or a stated one where there are but two, as independent.
     """
@@ -34,7 +37,15 @@ def fit_layer_calls(samples: Samples, *, origin: str = "measured", source: str =
     for (*key, call), sub_batch, time_s, spread_s in zip(zip(*columns, strict=True), *numbers, strict=True):
         table = tables.setdefault((key[0], key[1], key[2], key[3]), {})
         table.setdefault(call, {}).setdefault(sub_batch, []).append((time_s, spread_s))
-    return tuple(_entry(key, table, origin, source) for key, table in sorted(tables.items()))
+    whole = {
+        key: {call: of for call, of in table.items() if len(of) > 1 or not _DEPENDS.search(call)}
+        for key, table in sorted(tables.items())
+    }
+    return tuple(_entry(key, table, origin, source) for key, table in whole.items() if table)
+
+
+_DEPENDS = re.compile(r"[=+]\d+n\b")
+"""What the name of a call holds whose work depends on the sub-batch; see :class:`planner.domain.calls.LayerCall`."""
 
 
 def _entry(

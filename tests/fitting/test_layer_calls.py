@@ -90,3 +90,12 @@ def test_overheads_of_a_network_whose_calls_were_measured_are_the_ratio_of_its_s
     scale, host_s = overheads.coefficients["kernel_scale"], overheads.coefficients["host_s_per_call"]
     assert scale * 0.01 * calls + host_s * calls == pytest.approx(1.04 * 0.01 * calls, rel=0.03)
     assert overheads.samples == 3
+
+
+def test_a_call_at_one_of_its_sub_batches_is_left_to_the_fits() -> None:
+    whole, half = "m=8 n=1n k=8 batch=1", "m=16 n=4+2n k=8 batch=1"
+    (entry,) = fitted(row(whole, 1, 2.0), row(whole, 16, 5.0), row(half, 1, 2.0))
+    assert list(entry.settings) == [whole]
+    assert fitted(row(half, 1, 2.0), row(half, 1, 2.1)) == ()
+    (constant,) = fitted(row("elements=8 traffic=0 sgd tensors=1", 1, 2.0))
+    assert constant.samples == 1
