@@ -34,6 +34,7 @@ ALLOWED: Mapping[str, set[str]] = {
 
 HOMES: Mapping[str, tuple[str, ...]] = {
     "torch": ("probes", "networks"),
+    "PIL": ("probes/images.py",),
     "sklearn": ("fitting/estimators.py",),
     "pandas": ("formats/tables.py",),
     "optuna": ("search/optuna_search.py",),
@@ -45,7 +46,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
 }
 """Package -> the only places that may import it; a test-only package has none."""
 
-LAZY = {"torch", "sklearn", "scipy", "pandas", "optuna", "matplotlib", "rich"}
+LAZY = {"torch", "PIL", "sklearn", "scipy", "pandas", "optuna", "matplotlib", "rich"}
 """Packages imported only inside the function that needs them, so that commands start fast."""
 
 

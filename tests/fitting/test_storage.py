@@ -1,5 +1,6 @@
 """Coefficients that rows were made from come back, and only rows of the input side count."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,11 +16,11 @@ SIZES = (16_384, 65_536, 114_688, 524_288)
 DEVICE = Accelerator("toy", "cpu", 2.0**30, 1e10, {"fp32": 1e11})
 
 
-def reads(kind: str, latency_s: float, bytes_per_s: float) -> list[dict[str, Any]]:
+def reads(kind: str, latency_s: float, bytes_per_s: float) -> list[Mapping[str, Any]]:
     return [{"kind": kind, "images": 1, "bytes": n, "time_s": latency_s + n / bytes_per_s} for n in SIZES]
 
 
-def decodes() -> list[dict[str, Any]]:
+def decodes() -> list[Mapping[str, Any]]:
     """Return rows of 2 ms an image, 10 ns a byte and 5 ns an element made."""
     cases = ((1_000, 3_072), (27_000, 150_528), (110_000, 150_528), (110_000, 602_112), (420_000, 150_528))
     return [
@@ -48,7 +49,7 @@ def test_decoding_is_by_image_byte_and_element() -> None:
 
 
 def test_pinned_and_pageable_copies_are_apart() -> None:
-    rows = [
+    rows: list[Mapping[str, Any]] = [
         {"kind": kind, "library": library, "bytes": n, "time_s": 1e-5 + n / rate}
         for kind, library, rate in (
             ("host_to_device", "pinned", 2e10), ("host_to_device", "pageable", 5e9), ("device_to_host", "pinned", 1e10),
@@ -69,7 +70,11 @@ def test_too_few_sizes_are_said() -> None:
 
 
 def test_rows_of_samples_files_become_entries_of_the_calibration(tmp_path: Any) -> None:
-    rows = [*reads("load", 2e-4, 5e8), *decodes(), {"kind": "load", "images": 1, "time_s": 1.0}]
+    rows: list[Mapping[str, Any]] = [
+        *reads("load", 2e-4, 5e8),
+        *decodes(),
+        {"kind": "load", "images": 1, "time_s": 1.0},
+    ]
     path = tmp_path / "rows.csv"
     path.write_text(write_samples(Samples.from_rows(rows, {"source": "made up"})))
     made = fit_calibration(read_samples(path), "here", DEVICE, Node(1, DEVICE))

@@ -1,0 +1,236 @@
+"""Time reads from storage: a file is written, dropped from the cache of the system, and read, then read again.
+
+The file has no name where the system allows that, so that nothing is left however the program ends. It is cut into
+slots; a read that is to be cold has a slot of its own, which nothing has touched since the file was dropped, and the
+same reads are repeated for the cached times. Samples are read in random order one at a time, a sequential reader takes
+blocks one behind the other. Sizes of random reads are mixed, so that a disturbance meets all of them alike.
+
+NOTE: where the drop is without effect (memory file systems, layers that cache themselves) times would be those of
+memory. So the pages that the system still holds are counted, and cold reads must take longer than the same reads again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.domain.inputs import LOAD, LOAD_CACHED, LOAD_SEQUENTIAL
+from planner.probes.timing import summary
+from planner.units import format_bytes
+
+__all__ = ["Found", "measure_storage", "resident_share"]
+
+Row = Mapping[str, Any]
+Clock = Callable[[], float]
+
+FILE_BYTES = 256 * 2**20
+LEAST_FILE_BYTES = 32 * 2**20
+"""Below, there are too few slots for a mean."""
+FREE_TIMES = 4
+"""The disk must have this many times the file free: a probe is not what fills it."""
+CHUNK_BYTES = 4 * 2**20
+SLOT_BYTES = 2**20
+RANDOM_BYTES = (16 * 2**10, 64 * 2**10, 112 * 2**10, 512 * 2**10)
+"""Sizes of samples: 112 KiB is a photograph of ImageNet."""
+SEQUENTIAL_BYTES = (128 * 2**10, 512 * 2**10, 2**20)
+SEQUENTIAL_SHARE = 0.25
+"""Of the file, for sequential reads."""
+WRITING_SHARE, RANDOM_SHARE = 0.4, 0.7
+"""Of the time, after which writing and reading at random end; the rest is for reading in order."""
+LEAST_READS = 4
+MOST_RESIDENT = 0.1
+"""Share of pages still held beyond which the drop had no effect."""
+LEAST_SLOWER = 1.2
+"""Cold reads take at least this many times what the same reads take again, or they were not cold."""
+SEED = 20_160_701
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows as of a samples file, what a user must know of them (else empty), and circumstances."""
+
+    rows: tuple[Row, ...] = ()
+    warning: str = ""
+    circumstances: Mapping[str, str] = field(default_factory=dict)
+
+
+def measure_storage(
+    folder: Path, for_s: float, *, most_bytes: int = FILE_BYTES, clock: Clock = time.perf_counter
+) -> Found:
+    """Return the mean time of reads of several sizes from the disk of a folder, cold and cached.
+
+    Parameters
+    ----------
+    folder : Path
+        Where a file of ``most_bytes`` (less, where writing is slow) is written for the moment.
+    for_s : float
+        Wall time to spend [s]; one block of 4 MiB more is written or read at most.
+    most_bytes : int
+    clock : callable
+    """
+    start = clock()
+    try:
+        free = shutil.disk_usage(folder).free
+        if free < FREE_TIMES * most_bytes:
+            wanted = format_bytes(FREE_TIMES * most_bytes)
+            return Found(warning=f"storage was not measured: {folder} has {format_bytes(free)} free, {wanted} wanted")
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            written = _write(file.fileno(), most_bytes, start + WRITING_SHARE * for_s, clock)
+            if written < min(LEAST_FILE_BYTES, most_bytes):
+                done = f"{format_bytes(written)} written in {clock() - start:.2f} s"
+                return Found(warning=f"storage was not measured: too little time, {done}")
+            reads = _Reads(file.fileno(), written, start, for_s, clock)
+            return Found(*reads.measured(), {"storage": _file_system(folder)})
+    except OSError as error:
+        return Found(warning=f"storage was not measured: {folder}: {error.strerror}")
+
+
+def _write(file: int, most_bytes: int, until_s: float, clock: Clock) -> int:
+    """Write blocks that do not compress, each through to the disk; return the bytes written."""
+    generator = np.random.default_rng(SEED)
+    written = 0
+    while written < most_bytes and clock() < until_s:
+        rest = memoryview(generator.bytes(min(CHUNK_BYTES, most_bytes - written)))
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        os.fsync(file)
+        written = os.fstat(file).st_size
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Bytes to read from an offset."""
+
+    offset: int
+    size: int
+
+
+class _Reads:
+    """The reads of one file and their times."""
+
+    def __init__(self, file: int, size: int, start_s: float, for_s: float, clock: Clock) -> None:
+        self.file, self.size, self.clock = file, size, clock
+        self.start_s, self.for_s = start_s, for_s
+        self.buffer = memoryview(bytearray(CHUNK_BYTES))
+
+    def measured(self) -> tuple[tuple[Row, ...], str]:
+        """Return the rows, and why those of cold reads are missing; empty where they are not."""
+        warning = self._drop()
+        at_random, in_order = _planned(self.size)
+        cold = self._times(at_random, self.start_s + RANDOM_SHARE * self.for_s)
+        done = at_random[: len(cold)]
+        again = self._times(done, self.start_s + self.for_s)
+        if not warning and sum(cold[: len(again)]) < LEAST_SLOWER * sum(again):
+            warning = "they took no longer than the same reads again"
+        rows = _rows(LOAD_CACHED, done, again)
+        if warning:
+            return rows, f"cold reads could not be told from cached ones ({warning}): only cached reads are recorded"
+        ordered = self._times(in_order, self.start_s + self.for_s)
+        return (*_rows(LOAD, done, cold), *rows, *_rows(LOAD_SEQUENTIAL, in_order, ordered)), ""
+
+    def _drop(self) -> str:
+        """Drop the file from the cache; return why that had no effect, or an empty string."""
+        if not hasattr(os, "posix_fadvise"):
+            return "this system cannot drop a file from its cache"
+        os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
+        share = resident_share(self.file, self.size)
+        if share is not None and share > MOST_RESIDENT:
+            return f"{share:.0%} of the file stayed in the cache of the system"
+        return ""
+
+    def _times(self, reads: Sequence[_Read], until_s: float) -> list[float]:
+        """Return the time of each read [s] while the clock shows less than ``until_s``; those after it are left out."""
+        times: list[float] = []
+        for read in reads:
+            begin = self.clock()
+            if begin >= until_s:
+                break
+            os.preadv(self.file, [self.buffer[: read.size]], read.offset)
+            times.append(self.clock() - begin)
+        return times
+
+
+def _planned(size: int) -> tuple[list[_Read], list[_Read]]:
+    """Return reads at random, each in a slot of its own, and reads in order, of the slots behind them."""
+    generator = np.random.default_rng(SEED)
+    slots = size // SLOT_BYTES
+    for_random = max(slots - int(SEQUENTIAL_SHARE * slots), 1)
+    at_random = [
+        _Read(int(slot) * SLOT_BYTES + 4096 * int(generator.integers((SLOT_BYTES - length) // 4096 + 1)), length)
+        for slot, length in zip(generator.permutation(for_random), _cycled(RANDOM_BYTES), strict=False)
+    ]
+    return at_random, list(_sequential(for_random * SLOT_BYTES, slots * SLOT_BYTES))
+
+
+def _cycled(sizes: Sequence[int]) -> Iterator[int]:
+    while True:
+        yield from sizes
+
+
+def _sequential(first: int, last: int) -> Iterator[_Read]:
+    """Yield blocks one behind the other from the byte ``first``, every size in its own equal part up to ``last``.
+
+    Mixed, a small block would take no time that the system fetched ahead during a large one.
+    """
+    part = (last - first) // len(SEQUENTIAL_BYTES)
+    for at, size in enumerate(SEQUENTIAL_BYTES):
+        begin = first + at * part
+        yield from (_Read(begin + block * size, size) for block in range(part // size))
+
+
+def _rows(kind: str, reads: Sequence[_Read], times_s: Sequence[float]) -> tuple[Row, ...]:
+    """Return a row for every size: the mean, as a sub-batch waits for all of its reads, the slow ones too."""
+    by_size: dict[int, list[float]] = {}
+    for read, time_s in zip(reads, times_s, strict=False):
+        by_size.setdefault(read.size, []).append(time_s)
+    return tuple(
+        {
+            "kind": kind,
+            "images": 1,
+            "bytes": size,
+            "time_s": float(np.mean(times)),
+            "spread_s": summary(times).spread_s,
+            "repeats": len(times),
+        }
+        for size, times in sorted(by_size.items())
+        if len(times) >= LEAST_READS
+    )
+
+
+def resident_share(file: int, size: int) -> float | None:
+    """Return the share of a file's pages that the system holds in memory; None where it does not say."""
+    try:
+        mincore = ctypes.CDLL(None, use_errno=True).mincore
+    except (OSError, AttributeError, TypeError):
+        return None
+    pages = -(-size // mmap.PAGESIZE)
+    held = (ctypes.c_ubyte * pages)()
+    with mmap.mmap(file, size) as mapped:
+        start = ctypes.c_char.from_buffer(mapped)
+        failed = mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), held)
+        del start  # else the map could not be closed
+    return None if failed else float((np.frombuffer(held, dtype=np.uint8) & 1).mean())
+
+
+def _file_system(folder: Path) -> str:
+    """Return the kind of file system that a folder is on, as the system names it; empty where it does not."""
+    where = str(folder.resolve())
+    best = ("", "")
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines():
+            _, point, kind, *_ = line.split(" ")
+            if (where + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best[0]):
+                best = (point, kind)
+    return best[1]

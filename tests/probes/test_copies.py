@@ -1,0 +1,42 @@
+"""Copies through the code that times a GPU's, here from memory to memory."""
+
+from itertools import count
+
+import pytest
+
+from planner.domain.samples import Samples
+from planner.fitting.storage import fit_input
+from planner.probes.copies import _copying, measure_copies
+from planner.probes.torch_package import import_torch
+
+SIZES = (2**10, 2**14, 2**18)
+
+
+def test_both_ways_are_timed_at_every_size() -> None:
+    rows = measure_copies("cpu", 10.0, sizes=SIZES, memories=("pageable",))
+    assert [(row["kind"], row["bytes"]) for row in rows] == [
+        (kind, size) for size in SIZES for kind in ("host_to_device", "device_to_host")
+    ]
+    assert all(row["time_s"] > 0 for row in rows)
+    entries, missing = fit_input(Samples.from_rows([dict(row) for row in rows], {}))
+    assert [(one.kind, one.library) for one in entries] == [("copy", "pageable"), ("copy_back", "pageable")]
+    assert missing == ()
+
+
+def test_the_time_is_that_of_one_copy() -> None:
+    """By a clock that moves 1 ms at every look, a block takes 1 ms: two copies fill one, each of half of that."""
+    ticks = count(0.0, 1e-3)
+    rows = measure_copies("cpu", 10.0, sizes=SIZES[:1], memories=("pageable",), clock=lambda: next(ticks))
+    assert [row["time_s"] for row in rows] == pytest.approx([5e-4, 5e-4])
+
+
+def test_no_copy_begins_after_the_time() -> None:
+    ticks = count(0.0, 1.0)
+    assert measure_copies("cpu", 0.5, sizes=SIZES, memories=("pageable",), clock=lambda: next(ticks)) == ()
+
+
+def test_a_copy_arrives() -> None:
+    torch = import_torch()
+    here, there = torch.arange(8), torch.zeros(8, dtype=torch.int64)
+    _copying(torch, there, here, "pageable")(1)
+    assert torch.equal(here, there)

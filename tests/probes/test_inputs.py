@@ -1,0 +1,39 @@
+from pathlib import Path
+
+import pytest
+
+from planner.probes import inputs
+from planner.probes.inputs import measure_input
+from planner.probes.storage import Found
+
+
+def test_rows_of_all_parts_are_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, float] = {}
+
+    def images(for_s: float, **_: object) -> Found:
+        asked["images"] = for_s
+        return Found(({"kind": "decode", "time_s": 1.0},))
+
+    def storage(_folder: Path, for_s: float, **_: object) -> Found:
+        asked["storage"] = for_s
+        return Found(({"kind": "load", "time_s": 2.0},), "too slow", {"storage": "ext4"})
+
+    def copies(device: str, for_s: float, **_: object) -> tuple[dict[str, object], ...]:
+        asked[device] = for_s
+        return ({"kind": "host_to_device", "library": "pinned", "time_s": 3.0},)
+
+    monkeypatch.setattr(inputs, "measure_images", images)
+    monkeypatch.setattr(inputs, "measure_storage", storage)
+    monkeypatch.setattr(inputs, "measure_copies", copies)
+    found = measure_input(tmp_path, 2.0, "some-gpu", device="cuda:0", clock=lambda: 0.0)
+    assert found.text["kind"].tolist() == ["load", "decode", "host_to_device"]
+    assert set(found.text["device"].tolist()) == {"some-gpu"}
+    assert dict(found.circumstances) == {"storage": "ext4", "warning_storage": "too slow"}
+    assert sum(asked.values()) == pytest.approx(2.0 + (0.35 + 0.15) * 2.0)  # storage gets what the clock leaves
+    assert measure_input(tmp_path, 2.0, "cpu-x", clock=lambda: 0.0).size == 2
+
+
+def test_a_small_budget_measures_nothing_and_says_so(tmp_path: Path) -> None:
+    found = measure_input(tmp_path, 0.0, "cpu-x")
+    assert found.size == 0
+    assert sorted(found.circumstances) == ["warning_decode", "warning_storage"]
