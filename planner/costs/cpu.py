@@ -14,9 +14,10 @@ from __future__ import annotations
 import numpy as np
 
 from planner.costs.batches import BATCHED_APART, apart, with_batched
-from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked
-from planner.costs.work import flop, operand_bytes, output_size, product
+from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, text
+from planner.costs.work import attended_pairs, flop, moved_bytes, operand_bytes, output_size, product
 from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.kernels import ATTENTION_COLUMNS
 
 __all__ = ["CPU_TERMS", "DEPTHWISE_APART", "is_depthwise"]
 
@@ -41,6 +42,12 @@ PRODUCT_COLUMNS = (
     "a_bytes_far", "c_bytes_far", "a_bytes_far_vector", "c_bytes_far_vector",
     "c_bytes_aliased",
 )  # fmt: skip
+
+ATTENTION_FEATURES = ("calls", "flop", "pairs", "bytes", "blocks")
+KEY_BLOCK = 512
+QUERY_BLOCKS = ((768, 256), (192, 64), (1, 32))
+"""From so many queries on, queries of a block, which goes over the keys in blocks of KEY_BLOCK: as in PyTorch 2,
+aten/src/ATen/native/cpu/FlashAttentionKernel.cpp."""
 
 
 def _far(operand_bytes: FloatArray, settings: Settings) -> FloatArray:
@@ -156,6 +163,21 @@ def _traffic(work: Work, _settings: Settings) -> FloatArray:
     )
 
 
+def _attention(work: Work, settings: Settings) -> FloatArray:
+    """Return the features of fused attention; a block of keys that a causal mask cuts is computed whole."""
+    batch, queries, keys, _, causal = (column(work, name) for name in ATTENTION_COLUMNS)
+    way = text(settings, "direction", "")
+    visible = np.minimum(queries, keys)
+    whole = np.floor(visible / KEY_BLOCK)
+    below = KEY_BLOCK**2 * whole * (whole + 1) / 2
+    last = (visible - KEY_BLOCK * whole) * np.minimum(keys, KEY_BLOCK * (whole + 1))
+    pairs = np.where(causal > 0, below + last + (queries - visible) * keys, queries * keys)
+    per_pair = flop(work, way) / attended_pairs(queries, keys, causal)
+    in_block = np.select([queries >= least for least, _ in QUERY_BLOCKS], [size for _, size in QUERY_BLOCKS])
+    blocks = batch * np.ceil(queries / in_block)
+    return stacked([1.0, per_pair * pairs, batch * pairs, moved_bytes(work, way), blocks])
+
+
 CPU_TERMS = (
     FeatureMap(
         "cpu.convolution",
@@ -170,6 +192,13 @@ CPU_TERMS = (
         _product,
         doc="launch, FLOP, FLOP of whole blocks, operand bytes apart for products with a vector, bytes of operands "
         "beyond the cache",
+    ),
+    FeatureMap(
+        "cpu.attention",
+        lambda _settings: ATTENTION_FEATURES,
+        _attention,
+        doc="launch, FLOP and pairs of a query and a key in whole blocks of keys, bytes of q, k, v, o and their "
+        "gradients, blocks of queries",
     ),
     FeatureMap(
         "cpu.traffic",

@@ -68,6 +68,7 @@ LAYER_KINDS: Mapping[str, Mapping[str, Attribute]] = frozen_map(
             "heads": Attribute("int", None, "heads that the features are split into"),
             "causal": Attribute("bool", default=False, doc="whether later positions are masked"),
             "dropout": Attribute("float", 0.0, "fraction of the attention weights dropped"),
+            "fused": Attribute("bool", default=False, doc="whether one kernel does it all, without weights in memory"),
         },
         "layer_norm": {},
         "first_position": {},

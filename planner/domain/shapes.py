@@ -151,6 +151,9 @@ def _attention(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
     if features % (3 * heads):
         rule = f"divisible by 3 x heads = {3 * heads}: queries, keys and values"
         raise ParameterError(f"layer {layer.name}: features in", rule, features)
+    if layer.attributes["fused"] and layer.number("dropout"):
+        rule = "0 where attention is fused, as PyTorch's fused kernel on CPUs drops none"
+        raise ParameterError(f"layer {layer.name}: dropout", rule, layer.number("dropout"))
     return (positions, features // 3)
 
 

@@ -189,6 +189,8 @@ def _attention_shapes(
     key: tuple[str, str, str, str, str], _rows: Samples, accelerator: Accelerator | None
 ) -> Iterator[tuple[str, Settings]]:
     """Yield the terms and settings that compete for fused attention, in order of preference."""
+    if accelerator is not None and accelerator.kind == "cpu":
+        yield "cpu.attention", {"direction": key[2]}
     for count in sorted({0.0, _processors(accelerator)}):
         yield "attention.blocks", {"direction": key[2], "multiprocessors": count}
     yield "work.linear", {"direction": key[2]}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
+from planner.probes.attention_kernels import fused_attention_call
 from planner.probes.layer_kernels import own_call
 from planner.probes.operands import Operands
 from planner.probes.points import Point, convolution_output
@@ -246,6 +247,7 @@ def _update(torch: Any, point: Point, operands: Operands) -> _Made:
 
 
 _CALLS: Mapping[str, Callable[[Any, Point, Operands], _Made]] = {
+    "attention": fused_attention_call,
     "convolution": _convolution,
     "gemm": _product,
     "activation": _activation,

@@ -13,6 +13,7 @@ from typing import Any
 
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, FORWARD
+from planner.probes.attention_kernels import fused_attention_call
 from planner.probes.modules import PARTS
 from planner.probes.operands import Operands
 from planner.probes.points import Point
@@ -39,7 +40,12 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 TOGETHER_ELEMENTS = 1 << 20
 """Updates of fewer parameters are timed several at once: a step of an optimizer has a cost of its own."""
 MOST_TOGETHER = 16
-_ATTENTION = {"gemm": attention_product, "softmax": attention_softmax, "dropout": attention_dropout}
+_ATTENTION = {
+    "attention": fused_attention_call,
+    "gemm": attention_product,
+    "softmax": attention_softmax,
+    "dropout": attention_dropout,
+}
 
 
 def own_call(torch: Any, point: Point, operands: Operands) -> Call:

@@ -21,6 +21,9 @@ MOST_OPERAND_ELEMENTS = POOL_ELEMENTS // 2
 MOST_ELEMENTS = 3 * POOL_ELEMENTS // 2
 """Of all operands and results together, 384 MiB: with the block of numbers and what PyTorch needs, below 2 GB."""
 
+ATTENTION_TENSORS = 11
+"""Of fused attention backward: queries, keys, values and their gradients, apart and joined, output and its gradient."""
+
 
 def layer_points(calls: Sequence[LayerCall]) -> tuple[Point, ...]:
     """Return the points of calls, in their order: small, then large where that fits the memory.
@@ -70,6 +73,9 @@ def _elements(work: Mapping[str, int]) -> tuple[int, int]:
             work["images"] * work["out_c"] * prod(convolution_output(work)),
             work["out_c"] * work["in_c"] * work["k_h"] * work["k_w"],
         ]
+    elif "queries" in work:
+        tensor = work["batch"] * max(work["queries"], work["keys"]) * work["width"]
+        return 3 * tensor, ATTENTION_TENSORS * tensor
     else:
         return work["elements"], work["traffic"] + work["fixed_bytes"] // 4
     return max(sizes), sum(sizes)

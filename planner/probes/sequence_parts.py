@@ -1,17 +1,18 @@
 """PyTorch modules of the layers that work on sequences: embedding, attention, layer normalisation.
 
-Attention is made of batched products, a softmax and dropout, as it is lowered: no fused kernel.
+Attention is made as it is lowered: of batched products, a softmax and dropout, or of one fused kernel.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from planner.domain.network import Layer
 from planner.domain.shapes import Shape
 
-__all__ = ["attention", "embedding", "first_position", "layer_norm"]
+__all__ = ["attention", "embedding", "first_position", "fused_attention", "layer_norm"]
 
 
 def embedding(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
@@ -38,6 +39,8 @@ def embedding(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
 def attention(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
     """Return softmax(Q·Kᵀ/√d)·V a head, of queries, keys and values that stand side by side."""
     (positions, features), heads = inputs[0], layer.integer("heads")
+    if layer.attributes["fused"]:
+        return fused_attention(torch, positions, heads, causal=bool(layer.attributes["causal"]))
     width, rate = features // (3 * heads), layer.number("dropout")
 
     class Attention(torch.nn.Module):  # type: ignore[misc]  # imported as Any
@@ -55,6 +58,18 @@ def attention(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
             return (weights @ parts[2]).transpose(1, 2).reshape(-1, positions, heads * width)
 
     return Attention()
+
+
+def fused_attention(torch: Any, positions: int, heads: int, *, causal: bool) -> Callable[[Any], Any]:
+    """Return the same in one kernel where the device has one, on views of queries, keys and values."""
+
+    def attend(joined: Any) -> Any:
+        query, key, value = joined.view(-1, positions, 3, heads, joined.shape[-1] // (3 * heads)).unbind(2)
+        split = (query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
+        context = torch.nn.functional.scaled_dot_product_attention(*split, is_causal=causal)
+        return context.transpose(1, 2).reshape(-1, positions, joined.shape[-1] // 3)
+
+    return attend
 
 
 def layer_norm(torch: Any, _layer: Layer, inputs: tuple[Shape, ...]) -> Any:

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from planner.domain.calls import LayerCall
-from planner.domain.kernels import UPDATE, KernelCalls
+from planner.domain.kernels import ATTENTION_COLUMNS, UPDATE, KernelCalls
 from planner.domain.network import Network
 from planner.workload.graph import Site, sites
 from planner.workload.lowering import lower
@@ -91,6 +91,8 @@ def _guessed_s(call: LayerCall) -> float:
     work = call.at(GUESS_AT)
     if "m" in work:
         return 2 * prod(work.values()) / GUESSED_FLOP_PER_S
+    if "queries" in work:
+        return 4 * prod(work[name] for name in ATTENTION_COLUMNS[:4]) / GUESSED_FLOP_PER_S
     if "in_c" not in work:
         return (4 * work["traffic"] + work["fixed_bytes"]) / GUESSED_BYTES_PER_S
     sides = [

@@ -59,7 +59,8 @@ class Site:
         """Multiply-adds of products forward, per sample; 0 for every kind but those below.
 
         Convolution: output elements times channels in a group times kernel area; linear: output elements times features
-        in; attention over s positions of h features: 2·s²·h, whether or not a mask hides half of them.
+        in; attention over s positions of h features: 2·s²·h, whether or not a mask hides half of them, and whether or
+        not a fused kernel leaves those out.
         """
         if self.layer.kind == "convolution":
             height, width = self.layer.pair("kernel")
@@ -73,7 +74,7 @@ class Site:
         """FLOP of products forward and backward, per sample, two a multiply-add.
 
         Backward takes each operand's gradient, of as many FLOP as forward: of weights always, of inputs where one has
-        to be passed on.
+        to be passed on. Scores that a fused kernel makes again are not counted.
         """
         operands = any(self.input_gradients) * (2 if self.layer.kind == "attention" else 1)
         weights = self.layer.kind != "attention"

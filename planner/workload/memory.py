@@ -9,7 +9,8 @@ Activations are tensors, each counted once however many layers keep it:
 - max-pooling keeps its input and 8-byte indices of its output, average pooling its input, dropout a 1-byte mask;
 - local response normalisation, made of simple operations, keeps its input, padded squares, their mean and its power;
 - attention keeps queries, keys and values, the softmax of its scores and, with dropout, its mask and what it leaves:
-  nothing is made again in the backward pass;
+  nothing is made again in the backward pass; fused attention keeps queries, keys and values, its output and an fp32
+  number a head and position, and makes its weights again;
 - embeddings keep the numbers of the tokens, of 8 bytes;
 - the loss keeps the softmax of its input, in fp32 in mixed precision too; global pooling, upsampling, add, concat and
   flatten keep nothing.
@@ -56,6 +57,8 @@ INDEX_BYTES = 8
 
 STATISTICS_BYTES = 8
 """Of a position that layer normalisation works on: mean and scale in fp32."""
+LOG_SUM_BYTES = 4
+"""Of a head and position: what fused attention keeps of its weights, the logarithm of the sum of exponentials."""
 LOSS_BYTES = 4
 """Of an element of the softmax that a loss keeps, at least."""
 
@@ -170,6 +173,8 @@ def _kept_tensors(site: Site) -> tuple[str, ...]:
     kind = site.layer.kind
     if kind == "activation" and site.layer.attributes["function"] != "gelu":
         return (site.layer.name,)
+    if _is_fused(site):
+        return (*site.layer.inputs, site.layer.name)
     return site.layer.inputs if kind in _KEEPS_INPUT or kind == "activation" else ()
 
 
@@ -193,6 +198,8 @@ def _of_embedding(site: Site, itemsize: int) -> int:
 
 
 def _of_attention(site: Site, itemsize: int) -> int:
+    if _is_fused(site):
+        return LOG_SUM_BYTES * site.layer.integer("heads") * site.output[0]
     return _attention_weights(site) * (2 * itemsize + 1 if site.layer.number("dropout") else itemsize)
 
 
@@ -207,6 +214,10 @@ _BESIDES: Mapping[str, Callable[[Site, int], int]] = {
 }
 
 
+def _is_fused(site: Site) -> bool:
+    return site.layer.kind == "attention" and bool(site.layer.attributes["fused"])
+
+
 def _attention_weights(site: Site) -> int:
     """Return how many weights attention computes per sample: one a head and pair of positions."""
     return site.layer.integer("heads") * site.output[0] ** 2
@@ -217,7 +228,8 @@ def _peak_gradient_elements(found: tuple[Site, ...]) -> int:
 
     Backward runs in reverse order. A layer's step needs the gradient of its output and makes those of its inputs,
     which stay until the layers they belong to have run; so a shortcut's gradient waits while its branch runs. Inside of
-    attention the gradients of its weights before and behind the softmax are there together.
+    attention the gradients of its weights before and behind the softmax are there together; inside of fused attention,
+    those of queries, keys and values before they are joined.
     """
     sizes = {site.layer.name: site.output_elements for site in found}
     live: dict[str, int] = {}
@@ -229,10 +241,16 @@ def _peak_gradient_elements(found: tuple[Site, ...]) -> int:
         for source, flows in zip(site.layer.inputs, site.input_gradients, strict=True):
             if flows:
                 live[source] = sizes[source]
-        inside = 2 * _attention_weights(site) if site.layer.kind == "attention" else 0
-        peak = max(peak, sum(live.values()) + inside)
+        peak = max(peak, sum(live.values()) + _inside(site))
         del live[site.layer.name]
     return peak
+
+
+def _inside(site: Site) -> int:
+    """Return the elements per sample of gradients that exist inside of a layer only."""
+    if site.layer.kind != "attention":
+        return 0
+    return site.input_elements if _is_fused(site) else 2 * _attention_weights(site)
 
 
 def _column_elements(found: tuple[Site, ...]) -> int:

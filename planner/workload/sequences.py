@@ -12,11 +12,12 @@ scores  Q·Kᵀ       a·n products (s x h/a)·(h/a x s)          two (s x s)·(
 softmax            2·n·a·s²                                  3·n·a·s²
 dropout            2·n·a·s², 1-byte mask                     the same
 context  P·V       a·n products (s x s)·(s x h/a)            (s x h/a)·(h/a x s) of P, (s x s)·(s x h/a) of V
+fused attention    a·n heads of s queries and s keys         the same, in place of the four rows above
 =================  ========================================  ==========================================
 
 The products of attention are batched, one a head and sample, and stand apart from those of linear layers. Scaling and
 masking are part of the softmax kernel, as in Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053); heads are split and
-joined without copies. Attention that never writes the scores (FlashAttention, Dao et al. 2022) moves fewer bytes.
+joined without copies. Fused attention never writes the scores (FlashAttention, Dao et al. 2022, arXiv:2205.14135).
 """
 
 from __future__ import annotations
@@ -53,6 +54,20 @@ def lower_embedding(ledger: Ledger, site: Site) -> None:
 
 def lower_attention(ledger: Ledger, site: Site) -> None:
     """Note scores, softmax, dropout and context; backward the gradients of queries, keys, values and weights."""
+    if site.layer.attributes["fused"]:
+        _lower_fused_attention(ledger, site)
+    else:
+        _lower_unfused_attention(ledger, site)
+
+
+def _lower_fused_attention(ledger: Ledger, site: Site) -> None:
+    heads, (positions, features) = site.layer.integer("heads"), site.output
+    sizes = (positions, positions, features // heads, int(bool(site.layer.attributes["causal"])))
+    for direction in (FORWARD, BACKWARD_DATA) if site.has_gradient else (FORWARD,):
+        ledger.add("attention", direction, site.position, per_sample(heads), *map(fixed, sizes))
+
+
+def _lower_unfused_attention(ledger: Ledger, site: Site) -> None:
     heads, (positions, features) = site.layer.integer("heads"), site.output
     s, width, batch = fixed(positions), fixed(features // heads), per_sample(heads)
     scores, context = (s, s, width, batch), (s, width, s, batch)

@@ -84,6 +84,7 @@ def test_update_writes_nothing_else() -> None:
     [
         ("cpu.convolution", CONVOLUTION),
         ("cpu.product", {"m": 64.0, "n": 4.0, "k": 8.0, "batch": 2.0, "itemsize": 4.0}),
+        ("cpu.attention", {"batch": 4.0, "queries": 40.0, "keys": 50.0, "width": 8.0, "causal": 1.0, "itemsize": 4.0}),
         ("cpu.traffic", {"elements": 10.0, "traffic": 20.0, "fixed_bytes": 0.0, "itemsize": 4.0}),
     ],
 )
@@ -91,6 +92,25 @@ def test_features_broadcast_and_are_not_negative(name: str, work: dict[str, floa
     found = TERMS[name].features({key: np.full((2, 3), value) for key, value in work.items()}, {})
     assert found.shape == (2, 3, len(TERMS[name].columns({})))
     assert (found >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "pairs", "blocks"),
+    [
+        (100, 100, 100 * 100, 4),
+        (700, 700, 512 * 512 + 188 * 700, 11),
+        (1024, 1024, 512 * 512 + 512 * 1024, 4),
+        (1100, 600, 512 * 512 + 588 * 600, 5),
+        (600, 1100, 512 * 512 + 88 * 1024, 10),
+    ],
+)
+def test_causal_attention_computes_whole_blocks_of_512_keys(queries: int, keys: int, pairs: int, blocks: int) -> None:
+    work = {"batch": 3.0, "queries": queries, "keys": keys, "width": 8.0, "causal": 1.0, "itemsize": 4.0}
+    found, full = features("cpu.attention", work), features("cpu.attention", work | {"causal": 0.0})
+    assert (found["pairs"], found["blocks"]) == (3 * pairs, 3 * blocks)
+    assert found["flop"] == pytest.approx(4 * 8 * 3 * pairs)
+    assert (full["pairs"], full["blocks"]) == (3 * queries * keys, 3 * blocks)
+    assert found["bytes"] == full["bytes"] == 3 * (4 * 2 * (queries + keys) * 8 + 4 * queries)
 
 
 def test_depthwise_convolutions_have_columns_of_their_own_where_asked_for() -> None:

@@ -169,6 +169,12 @@ def test_parameters(kind: str, shape: tuple[int, ...], attributes: dict[str, Att
             {"heads": 3},
             "features in must be divisible by 3 x heads = 9: queries, keys and values",
         ),
+        (
+            "attention",
+            (9, 24),
+            {"heads": 2, "fused": True, "dropout": 0.1},
+            "dropout must be 0 where attention is fused, as PyTorch's fused kernel on CPUs drops none, got 0.1",
+        ),
         ("linear", (9, 4), {"features": 7, "tied": True}, "tied must be false in a network without an embedding"),
         ("add", (4,), {}, "inputs must be at least two for kind add, got 1"),
     ],

@@ -75,9 +75,30 @@ def test_width_of_the_feed_forward_part() -> None:
     assert build("gpt", {"ffn": "4 x hidden"}).layers == build("gpt", {}).layers
 
 
+@pytest.mark.parametrize("name", ["gpt", "gpt2", "opt-1.3b", "bert", "bert-base", "bert-large"])
+def test_fused_attention_changes_nothing_else(name: str) -> None:
+    plain, fused = build(name, {}), build(name, {"attention": "fused"})
+    assert build(name, {"attention": "unfused"}).layers == plain.layers
+    assert totals(fused).parameters == totals(plain).parameters
+    assert totals(fused).training_flop == totals(plain).training_flop
+    for ours, theirs in zip(fused.layers, plain.layers, strict=True):
+        changed = {key for key, value in ours.attributes.items() if theirs.attributes[key] != value}
+        assert changed == ({"fused", "dropout"} if ours.kind == "attention" else set())
+        assert (ours.name, ours.kind, ours.inputs) == (theirs.name, theirs.kind, theirs.inputs)
+
+
 def test_arguments() -> None:
-    assert set(arguments_of("gpt")) == {"layers", "hidden", "heads", "ffn", "sequence", "vocabulary", "head"}
-    assert set(arguments_of("gpt2")) == {"sequence", "head"}
+    assert set(arguments_of("gpt")) == {
+        "layers",
+        "hidden",
+        "heads",
+        "ffn",
+        "sequence",
+        "vocabulary",
+        "head",
+        "attention",
+    }
+    assert set(arguments_of("gpt2")) == {"sequence", "head", "attention"}
     assert "a whole number from 1 to 9999999; default 4 x hidden" in arguments_of("gpt")["ffn"]
     with pytest.raises(ParameterError, match="argument heads of network gpt must be a divisor of hidden = 768, got 10"):
         build("gpt", {"heads": "10"})

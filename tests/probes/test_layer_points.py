@@ -11,6 +11,7 @@ from planner.workload.calls import distinct_calls
 
 TINY = (
     "gpt:layers=1,hidden=32,heads=2,sequence=16,vocabulary=64",
+    "gpt:layers=1,hidden=32,heads=2,sequence=16,vocabulary=64,attention=fused",
     "bert:layers=1,hidden=32,heads=2,sequence=16,vocabulary=64",
     "bert:layers=1,hidden=32,heads=2,sequence=16,vocabulary=64,head=tokens",
     "mlp:input=8,hidden=16,layers=2",

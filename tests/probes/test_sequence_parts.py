@@ -34,11 +34,11 @@ def test_every_head_trains(name: str, head: str) -> None:
     assert gradient_time(module, network, 2, 1).time_s > 0
 
 
-def block(*, causal: bool) -> Network:
+def block(*, causal: bool, fused: bool) -> Network:
     layers = (
         Layer("norm1", "layer_norm", (INPUT,)),
         Layer("qkv", "linear", ("norm1",), {"features": 72}),
-        Layer("core", "attention", ("qkv",), {"heads": 3, "causal": causal}),
+        Layer("core", "attention", ("qkv",), {"heads": 3, "causal": causal, "fused": fused}),
         Layer("project", "linear", ("core",), {"features": 24}),
         Layer("sum1", "add", ("project", INPUT)),
         Layer("norm2", "layer_norm", ("sum1",)),
@@ -51,13 +51,14 @@ def block(*, causal: bool) -> Network:
     return Network("block", (10, 24), layers)
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_block_computes_what_torch_computes(*, causal: bool) -> None:
+def test_a_block_computes_what_torch_computes(*, causal: bool, fused: bool) -> None:
     torch.manual_seed(0)
     theirs = torch.nn.TransformerEncoderLayer(
         24, 3, 40, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
     )
-    ours = build_module(block(causal=causal))
+    ours = build_module(block(causal=causal, fused=fused))
     copied = [
         theirs.norm1.weight, theirs.norm1.bias, theirs.self_attn.in_proj_weight, theirs.self_attn.in_proj_bias,
         theirs.self_attn.out_proj.weight, theirs.self_attn.out_proj.bias, theirs.norm2.weight, theirs.norm2.bias,

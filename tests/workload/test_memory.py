@@ -95,6 +95,7 @@ SMALL = {"layers": "2", "hidden": "24", "heads": "3", "sequence": "10", "vocabul
         every_kind(),
         build("resnet18", {}),
         without_dropout(build("gpt", SMALL)),
+        without_dropout(build("gpt", {**SMALL, "attention": "fused"})),
         without_dropout(build("bert", SMALL)),
         without_dropout(build("bert", {**SMALL, "head": "tokens"})),
     ],
@@ -140,6 +141,34 @@ def test_a_transformer_layer_keeps_the_published_bytes(name: str, hidden: int, h
     statistics = 2 * 3 * sequence * 8
     assert kept[1] - kept[0] == published + statistics
     assert statistics < 0.001 * published
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_a_layer_with_fused_attention_keeps_nothing_that_grows_with_the_square_of_the_sequence(name: str) -> None:
+    """34·s·b·h bytes, as Korthikanti et al. 2022 have it where attention is made again, and 4 a head and position."""
+    for sequence in (512, 1024):
+        sizes = {"hidden": "768", "heads": "12", "sequence": str(sequence), "attention": "fused"}
+        kept = [
+            memory_bytes(build(name, {**sizes, "layers": layers}), np.array([3]), "fp16", "adam", "gpu").activations[0]
+            for layers in ("4", "5")
+        ]
+        statistics = 2 * 3 * sequence * 8
+        assert kept[1] - kept[0] == sequence * 3 * 768 * 34 + statistics + 4 * 12 * 3 * sequence
+
+
+@pytest.mark.parametrize(("fused", "kept", "inside"), [(False, 2 * 25, 2 * 2 * 25), (True, 8 * 5 + 2 * 5, 3 * 8 * 5)])
+def test_attention_by_hand(*, fused: bool, kept: int, inside: int) -> None:
+    """2 heads, 5 positions of 8 features: weights are kept, or the output and a number a head and position.
+
+    Inside are the gradients of the weights, before and behind the softmax, or of queries, keys and values.
+    """
+    layers = (
+        Layer("qkv", "linear", (INPUT,), {"features": 24}),
+        Layer("core", "attention", ("qkv",), {"heads": 2, "fused": fused}),
+    )
+    memory = memory_bytes(Network("core", (5, 4), layers), np.array([7]), "fp32", "sgd", "cpu")
+    assert memory.activations[0] == 7 * 4 * (5 * 4 + 5 * 24 + kept)
+    assert memory.workspace[0] == 7 * 4 * (8 * 5 + 24 * 5 + inside)
 
 
 def test_leaky_relu_is_done_in_place() -> None:

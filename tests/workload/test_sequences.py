@@ -55,10 +55,21 @@ def test_attention_without_dropout_calls_none() -> None:
     assert not {kind for kind, _ in rows_of(core(), "core")} & {"dropout"}
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_fused_attention_is_one_call_a_direction(*, causal: bool) -> None:
+    """2 heads a sample, of 5 queries and keys of 4 features."""
+    work = (1, 2 * SAMPLES, 5, 5, 4, int(causal))
+    network = core(fused=True, causal=causal)
+    assert rows_of(network, "core") == {("attention", FORWARD): [work], ("attention", BACKWARD_DATA): [work]}
+    assert totals(network).training_flop == totals(core()).training_flop  # what is made again is not counted
+
+
 def test_attention_that_nothing_trained_stands_before_has_no_backward() -> None:
     network = Network("bare", (5, 24), (Layer("core", "attention", (INPUT,), {"heads": 2}),))
     calls = lower(network, np.array([SAMPLES]))
+    fused = Network("bare", (5, 24), (Layer("core", "attention", (INPUT,), {"heads": 2, "fused": True}),))
     assert {call.direction for call in calls} == {FORWARD}
+    assert [(call.kind, call.direction) for call in lower(fused, np.array([SAMPLES]))] == [("attention", FORWARD)]
     assert totals(network).training_flop == 2 * totals(network).forward_mac == 2 * 2 * 5 * 5 * 8
 
 

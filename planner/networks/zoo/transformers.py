@@ -16,6 +16,10 @@ same parameters and FLOP. What follows the last layer is the head:
 - ``labels``: two numbers at every position, as for answers in SQuAD (start and end) or for classes;
 - ``pooler`` (BERT): a linear layer and tanh on the first position. The loss is over its features, without a classifier.
 
+``attention`` says how scores, softmax and context are computed: ``unfused``, kernel by kernel, the weights dropped
+between; or ``fused``, in one kernel that keeps no weights (FlashAttention, Dao et al. 2022, arXiv:2205.14135) and drops
+none: PyTorch's on CPUs cannot.
+
 The loss is a softmax cross-entropy over the last axis wherever the head gives numbers; tasks that have targets at a few
 positions alone need less.
 """
@@ -38,11 +42,12 @@ _RATE = 0.1
 _LABELS = 2
 _TYPES = 2
 _FFN = "4 x hidden"
+_UNFUSED, _FUSED = "unfused", "fused"
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Sizes of a transformer; ``causal`` masks later positions."""
+    """Sizes of a transformer; ``causal`` masks later positions, ``fused`` says how attention is computed."""
 
     layers: int
     hidden: int
@@ -51,6 +56,7 @@ class _Sizes:
     sequence: int
     vocabulary: int
     causal: bool
+    fused: bool
     function: str = "gelu"
 
     @property
@@ -72,6 +78,7 @@ def _sizes(name: str, arguments: Mapping[str, str], *, causal: bool, function: s
         sequence=int(arguments["sequence"]),
         vocabulary=int(arguments["vocabulary"]),
         causal=causal,
+        fused=arguments["attention"] == _FUSED,
         function=function,
     )
 
@@ -112,7 +119,9 @@ def _bert(name: str, arguments: Mapping[str, str]) -> Network:
 
 def _attention(net: NetworkBuilder, name: str, source: str, sizes: _Sizes) -> str:
     joined = net.linear(f"{name}.qkv", source, 3 * sizes.hidden)
-    core = net.add("attention", f"{name}.core", joined, heads=sizes.heads, causal=sizes.causal, dropout=_RATE)
+    rate = 0.0 if sizes.fused else _RATE
+    how = {"heads": sizes.heads, "causal": sizes.causal, "dropout": rate, "fused": sizes.fused}
+    core = net.add("attention", f"{name}.core", joined, **how)
     return net.add("dropout", f"{name}.dropout", net.linear(f"{name}.project", core, sizes.hidden), rate=_RATE)
 
 
@@ -147,6 +156,7 @@ def _arguments(sequence: int, *heads: str) -> dict[str, Argument]:
     return {
         "sequence": Argument((str(sequence),), "positions of a sample", counts=True, most=999_999),
         "head": Argument(heads, "what is computed of the last layer"),
+        "attention": Argument((_UNFUSED, _FUSED), "kernels of attention; fused: one, which drops no weights"),
     }
 
 

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import numpy as np
+
+from planner.domain.kernels import BACKWARD_DATA, FORWARD
+from planner.probes.attention_points import attention_families
+
+FAMILIES = list(attention_families(np.random.default_rng(3), 12))
+
+
+def test_a_family_is_both_directions_of_one_shape() -> None:
+    for forward, backward in FAMILIES:
+        assert (forward.direction, backward.direction) == (FORWARD, BACKWARD_DATA)
+        assert (forward.work, forward.geometry) == (backward.work, backward.geometry)
+        assert forward.work["batch"] == forward.geometry["images"] * forward.geometry["heads"]
+        assert forward.work["queries"] == forward.work["keys"] == forward.geometry["positions"]
+
+
+def test_lengths_are_spread_over_six_octaves_causal_and_not() -> None:
+    lengths = [forward.work["queries"] for forward, _ in FAMILIES]
+    assert lengths == sorted(lengths)
+    assert lengths[0] <= 32
+    assert lengths[-1] > 700
+    for causal in (0, 1):
+        chosen = [family[0].work["queries"] for family in FAMILIES if family[0].work["causal"] == causal]
+        assert len(chosen) == 6
+        assert max(chosen) > 16 * min(chosen)
+
+
+def test_no_call_is_long() -> None:
+    """Five products backward at 50 GFLOP/s."""
+    for _, backward in FAMILIES:
+        work = backward.work
+        assert 10 * work["batch"] * work["queries"] * work["keys"] * work["width"] / 50e9 <= 0.0121
