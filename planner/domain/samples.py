@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from planner.domain.arrays import BoolArray, FloatArray, frozen_map
 from planner.errors import ParameterError
 
-__all__ = ["NUMBER_COLUMNS", "TEXT_COLUMNS", "Samples"]
+__all__ = ["MAY_DIFFER", "NUMBER_COLUMNS", "TEXT_COLUMNS", "Samples"]
 
 TEXT_COLUMNS = (
     "kind", "direction", "precision", "device", "library", "trans_a", "trans_b", "operation", "call", "source", "group",
@@ -29,6 +29,10 @@ NUMBER_COLUMNS = (
     "pad_w", "images", "elements", "rows", "traffic", "fixed_bytes", "bytes", "queries", "keys", "width", "causal",
     "ranks", "nodes", "ranks_per_node", "sub_batch", "time_s", "spread_s", "repeats",
 )  # fmt: skip
+MAY_DIFFER = frozenset(
+    "date design host load_average notes reference_s rejected source steal_during_s steal_s wall_s".split()
+)
+"""Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.domain.samples import Samples
+from planner.domain.samples import MAY_DIFFER, Samples
 from planner.errors import InputFileError
 from planner.formats.samples import read_samples_and_lines
 
-__all__ = ["MAY_DIFFER", "SampleFiles", "read_sample_files"]
+__all__ = ["SampleFiles", "read_sample_files"]
 
-MAY_DIFFER = frozenset(
-    {"date", "design", "host", "load_average", "notes", "reference_s", "source", "steal_during_s", "steal_s"}
-)
-"""Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""
 MOST_LINES = 4
 """Lines of one file that a sentence names."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
+from planner.domain.samples import MAY_DIFFER
 from planner.steps.overheads import Overheads
 from planner.steps.sources import Source, Sources
 from planner.units import format_bytes
@@ -45,6 +46,7 @@ def warnings_of(
         *_origins(sources, chosen),
         *_overheads(sources, sources.overheads(one.precision)),
         *_calibrations(sources, chosen),
+        *_mixed(sources, chosen),
         *_proportional(sources.overheads(one.precision), chosen),
         *_links(sources, one),
         *_optimizer(sources, one),
@@ -191,6 +193,25 @@ def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWa
             yield PlanWarning("reconstructed", calibration.name, message)
         for sentence in calibration.warnings:
             yield PlanWarning("calibration", calibration.name, sentence)
+
+
+def _mixed(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
+    """Yield a warning for calibrations whose kernels add up to one step though they were measured in unlike ways."""
+    names = {source.calibration for source in used if source.entry.scope == "kernels"}
+    serving = [one for one in sources.for_accelerator if one.name in names]
+    for at, other in enumerate(serving):
+        for first in serving[:at]:
+            unlike = [
+                f"{key} is {value!r} in {first.name}, {other.environment[key]!r} in {other.name}"
+                for key, value in first.environment.items()
+                if key not in MAY_DIFFER and other.environment.get(key, value) != value
+            ]
+            if unlike:
+                message = (
+                    f"Kernels come from {first.name} and {other.name}, which were measured under other circumstances: "
+                    f"{'; '.join(unlike)}. Each kernel is of the first that has it; calibrate anew to have all of one."
+                )
+                yield PlanWarning("mixed_circumstances", f"{first.name}, {other.name}", message)
 
 
 def _proportional(overheads: Overheads, used: tuple[Source, ...]) -> Iterator[PlanWarning]:

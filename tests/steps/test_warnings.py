@@ -1,6 +1,6 @@
 """What a prediction warns of, and what it does not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -78,6 +78,31 @@ def test_a_reconstruction_and_a_calibrations_own_warnings_are_passed_on(
     assert found["calibration toy-kernels"] == "One thread only."
     unused = replace(marked, name="unused", accelerator="another")
     assert "reconstructed unused" not in warned(make_problem(calibrations=(calibration, unused)))
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"cuda": "12", "threads": "1"}, "cuda is '11' in toy-kernels, '12' in other."),
+        ({"cuda": "11", "load_average": "9"}, None),
+        ({"driver": "535"}, None),
+        ({}, None),
+    ],
+)
+def test_kernels_of_unlike_circumstances_in_one_step_are_said(
+    make_problem: Make, calibration: Calibration, environment: Mapping[str, str], words: str | None
+) -> None:
+    known = {"cuda": "11", "load_average": "1"}
+    products = tuple(entry for entry in calibration.entries if entry.kind == "gemm")
+    rest = tuple(entry for entry in calibration.entries if entry.kind != "gemm")
+    first = replace(calibration, entries=products, environment=known)
+    other = replace(calibration, name="other", entries=rest, environment=environment)
+    found = warned(make_problem(calibrations=(first, other)))
+    assert (words or "") in found.get("mixed_circumstances toy-kernels, other", "")
+    assert ("mixed_circumstances toy-kernels, other" in found) == bool(words)
+    unused = replace(other, entries=products)  # the first has them all
+    complete = replace(calibration, environment=known)
+    assert "mixed_circumstances" not in " ".join(warned(make_problem(calibrations=(complete, unused))))
 
 
 def test_assumed_terms_are_named(make_problem: Make, cluster: Cluster) -> None:
