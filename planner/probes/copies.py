@@ -51,7 +51,7 @@ def measure_copies(
     """
     torch = import_torch()
     until_s = clock() + for_s
-    rows = []
+    rows: list[Mapping[str, Any]] = []
     for size in sizes:
         for library in memories:
             there = torch.ones(size, dtype=torch.uint8, device=device)
@@ -60,7 +60,7 @@ def measure_copies(
                 if clock() >= until_s:
                     return tuple(rows)
                 timing = _timed(_copying(torch, target, source, library), clock)
-                rows.append({"kind": kind, "library": library, "bytes": size} | _times(timing))
+                rows.append({"kind": kind, "library": library, "bytes": size, **_times(timing)})
     return tuple(rows)
 
 

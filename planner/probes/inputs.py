@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from planner.domain.samples import Samples
 from planner.probes.copies import measure_copies
@@ -50,6 +51,8 @@ def measure_input(
     images = measure_images(IMAGES_SHARE * for_s, clock=clock)
     storage = measure_storage(folder, until_s - clock(), clock=clock)
     warnings = {"warning_decode": images.warning, "warning_storage": storage.warning}
-    rows = [dict(row) | {"device": accelerator} for row in (*storage.rows, *images.rows, *copies)]
+    rows: list[Mapping[str, Any]] = [
+        dict(row) | {"device": accelerator} for row in (*storage.rows, *images.rows, *copies)
+    ]
     said = {key: sentence for key, sentence in warnings.items() if sentence}
     return Samples.from_rows(rows, {**storage.circumstances, **images.circumstances, **said})

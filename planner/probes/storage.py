@@ -221,7 +221,7 @@ def resident_share(file: int, size: int) -> float | None:
         start = ctypes.c_char.from_buffer(mapped)
         failed = mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), held)
         del start  # else the map could not be closed
-    return None if failed else float((np.frombuffer(held, dtype=np.uint8) & 1).mean())
+    return None if failed else float((np.frombuffer(bytes(held), dtype=np.uint8) & 1).mean())
 
 
 def _file_system(folder: Path) -> str:
