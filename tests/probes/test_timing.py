@@ -1,8 +1,9 @@
 import itertools
+from collections.abc import Callable
 
 import pytest
 
-from planner.probes.timing import Call, summary, time_call
+from planner.probes.timing import Call, summary, time_call, time_queued_call
 
 
 class Clock:
@@ -67,3 +68,56 @@ def test_a_run_of_several_calls_is_shared_among_them(run_s: float) -> None:
         clock.now += run_s
 
     assert time_call(Call(run, calls=4), clock).time_s == pytest.approx(run_s / 4)
+
+
+class Queue:
+    """A device that takes ``call_s`` a call from when it has it, and a host that hands one over in ``host_s``."""
+
+    def __init__(self, call_s: float, host_s: float, first_s: float = 0.0) -> None:
+        self.call_s, self.host_s, self.first_s = call_s, host_s, first_s
+        self.calls: list[int] = []
+        self.held_s = 0.0
+
+    def run(self, call: Callable[[], object], calls: int, ahead_s: float) -> tuple[float, float]:
+        """Return the time from the device's beginning to its last call's end."""
+        self.held_s += ahead_s
+        handed = self.first_s if len(self.calls) == 1 else 0.0
+        now = begun = ahead_s
+        for _ in range(calls):
+            call()
+            handed += self.host_s
+            now = max(now, handed) + self.call_s
+        self.calls.append(calls)
+        return now - begun, handed
+
+
+@pytest.mark.parametrize(("call_s", "host_s"), [(2e-6, 5e-6), (2e-6, 4e-5), (3e-4, 1e-5), (5e-3, 1e-3)])
+def test_queued_calls_take_the_time_of_the_device_alone(call_s: float, host_s: float) -> None:
+    queue, runs = Queue(call_s, host_s), itertools.count()
+    timing = time_queued_call(Call(lambda: next(runs)), queue)
+    assert timing.time_s == pytest.approx(call_s, rel=1e-9)
+    assert timing.spread_s == pytest.approx(0.0, abs=1e-12)
+    assert timing.repeats * timing.time_s >= 0.999 * 5 * 1e-3
+    assert sum(queue.calls) == next(runs)
+
+
+def test_a_long_queued_call_is_timed_three_times() -> None:
+    queue = Queue(0.02, 1e-5)
+    timing = time_queued_call(Call(lambda: None, calls=4), queue)
+    assert timing.time_s == pytest.approx(0.005)
+    assert timing.repeats == 3
+    assert queue.calls == [1, 1, 1, 1]
+
+
+def test_a_kernel_that_is_loaded_at_its_second_call_is_sized_again() -> None:
+    queue = Queue(1e-5, 5e-6, first_s=0.04)
+    assert time_queued_call(Call(lambda: None), queue).time_s == pytest.approx(1e-5, rel=1e-9)
+    assert max(queue.calls) == 100
+
+
+def test_a_host_that_is_never_fast_enough_ends_all_the_same() -> None:
+    queue = Queue(2e-6, 1e-3)
+    timing = time_queued_call(Call(lambda: None), queue)
+    assert timing.repeats == 5 * 500
+    assert timing.time_s > 5e-4
+    assert queue.held_s < 1.0
