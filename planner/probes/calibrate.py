@@ -16,6 +16,7 @@ from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
 from planner.probes.bench import CpuBench, one_thread
 from planner.probes.design import DESIGN, designed_points
+from planner.probes.inputs import INPUT_SHARE, measure_input
 from planner.probes.machine import cpu_steal_s, describe_cpu
 from planner.probes.points import Point
 from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued
@@ -54,6 +55,7 @@ def measure_cpu(
     first: Sequence[Point] = (),
     networks: Sequence[Network] = (),
     wanted: Wanted | None = None,
+    input_folder: Path | None = None,
     resume: Path | None = None,
     progress: Callable[[Progress], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -70,6 +72,8 @@ def measure_cpu(
         Whose training steps are timed for the framework's overheads; none: small generic ones.
     wanted : Wanted, optional
         What decides which points are measured next, and when that is enough.
+    input_folder : Path, optional
+        On the disk whose reads are timed, with the decoding of images; None: neither is.
     resume : Path, optional
         File of partial samples: continued where circumstances agree, else set aside; to be deleted by the caller once
         the fit is safe.
@@ -102,10 +106,13 @@ def measure_cpu(
         say(earlier.note)
     with one_thread():
         bench = CpuBench()
+        for_input = INPUT_SHARE * budget_s if input_folder else 0.0
+        loading = measure_input(input_folder, for_input, accelerator.name) if input_folder else None
         for_points = max(budget_s * (1 - STEPS_SHARE) - (time.perf_counter() - start), 0.0)
         points = (*first, *designed_points())
         run = Run(bench, points, for_points, earlier, wanted=wanted, resume=resume, progress=progress)
         samples = run.samples(accelerator.name, circumstances)
+        samples = samples.with_more(loading) if loading else samples
         left_s = budget_s - earlier.used_s - (time.perf_counter() - start)
         steps = timed_steps(bench, float(samples.circumstances["reference_s"]), bench.clock() + left_s, networks)
     added = _warnings(samples, kept=circumstances["allocator"] == KEPT)
