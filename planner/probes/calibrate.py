@@ -112,7 +112,9 @@ def measure_cpu(
         points = (*first, *designed_points())
         run = Run(bench, points, for_points, earlier, wanted=wanted, resume=resume, progress=progress)
         samples = run.samples(accelerator.name, circumstances)
-        samples = samples.with_more(loading) if loading else samples
+        if loading:
+            circumstances_of_all = {**samples.circumstances, **loading.circumstances}
+            samples = replace(samples.joined(loading), circumstances=circumstances_of_all)
         left_s = budget_s - earlier.used_s - (time.perf_counter() - start)
         steps = timed_steps(bench, float(samples.circumstances["reference_s"]), bench.clock() + left_s, networks)
     added = _warnings(samples, kept=circumstances["allocator"] == KEPT)
