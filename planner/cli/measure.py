@@ -78,6 +78,7 @@ def measured(budget_s: float, partial: Path, networks: Sequence[Network] = ()) -
             budget_s,
             first=points,
             networks=networks,
+            input_folder=Path(),
             resume=partial,
             progress=lambda now: show(now.elapsed_s, _state(now)),
             say=note,
