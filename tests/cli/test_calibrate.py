@@ -75,10 +75,12 @@ def measuring(monkeypatch: pytest.MonkeyPatch, missing: dict[str, int]) -> list[
         *,
         first: Sequence[Point],
         networks: Sequence[Network],
+        input_folder: Path,
         resume: Path,
         progress: object,
         say: object,
     ) -> Measurement:
+        assert input_folder == Path()
         assert callable(progress)
         assert callable(say)
         assert bool(first) == bool(networks)
@@ -277,10 +279,12 @@ def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monk
         *,
         first: Sequence[Point],
         networks: Sequence[Network],
+        input_folder: Path,
         resume: Path,
         progress: object,
         say: object,
     ) -> Measurement:
+        assert input_folder == Path()
         assert not first
         assert not networks
         assert callable(progress)
