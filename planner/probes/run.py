@@ -138,7 +138,7 @@ class Run:
     skipped : int
         Points that the device cannot time.
     expected_error : float or None
-        Of wanted predictions, relative, by what was measured in quiet; None: nothing was wanted.
+        Of wanted predictions, relative, by what was measured; None: nothing was wanted.
     choosing_s : float
         Seconds that choosing took.
     """
@@ -166,6 +166,19 @@ class Run:
         self.target_error = wanted.target_error if wanted else None
         self.chooser = wanted.chooser((*points, *wanted.later)) if wanted else None
         self.measure_all()
+
+    def best(self) -> dict[str, list[Measured]]:
+        """Return the quiet timings of every point that was measured, else the least disturbed one alone."""
+        everything: dict[str, list[Measured]] = {}
+        for made in self.measured:
+            everything.setdefault(made.name, []).append(made)
+        found = {}
+        for name, quiet in self.quiet().items():
+            if quiet:
+                found[name] = quiet
+            elif name in everything:
+                found[name] = [min(everything[name], key=lambda made: made.reference_s)]
+        return found
 
     def measure_all(self) -> None:
         """Measure in passes; points kept for later come last, but before further passes where an error is aimed at."""
@@ -244,11 +257,11 @@ class Run:
         return chosen
 
     def learn(self) -> None:
-        """Tell the chooser what was measured in quiet."""
+        """Tell the chooser what was measured, in quiet where it was."""
         if self.chooser is None:
             return
         began = self.bench.clock()
-        timed = {name: statistics.median(made.time_s for made in of) for name, of in self.quiet().items() if of}
+        timed = {name: statistics.median(made.time_s for made in of) for name, of in self.best().items()}
         self.expected_error = self.chooser.learn(timed)
         self.choosing_s += self.bench.clock() - began
 
@@ -301,14 +314,9 @@ class Run:
     def samples(self, device: str, circumstances: Mapping[str, str]) -> Samples:
         """Return a row for every point: the median of its quiet timings, else the least disturbed one."""
         rows: list[Mapping[str, Any]] = []
-        everything: dict[str, list[Measured]] = {}
-        for made in self.measured:
-            everything.setdefault(made.name, []).append(made)
-        for name, quiet in self.quiet().items():
-            if name not in everything:
-                continue
-            timings = quiet or [min(everything[name], key=lambda made: made.reference_s)]
-            point = self.points[name]
+        limit = MOST_SLOWER * self.quiet_s()
+        for name, timings in self.best().items():
+            point, is_quiet = self.points[name], timings[0].reference_s <= limit
             rows.append(
                 {
                     "kind": point.kind,
@@ -321,7 +329,7 @@ class Run:
                     "time_s": statistics.median(made.time_s for made in timings),
                     "spread_s": statistics.median(made.spread_s for made in timings),
                     "repeats": sum(made.repeats for made in timings),
-                    "notes": "" if quiet else DISTURBED_NOTE,
+                    "notes": "" if is_quiet else DISTURBED_NOTE,
                 }
             )
         found = {**circumstances, "reference_s": f"{self.quiet_s():.6g}"}
