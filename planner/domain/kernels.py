@@ -16,6 +16,10 @@ all others         elements; traffic, elements of the working precision read and
 =================  =====================================================================================
 
 FLOP of a product counts a multiply-add as 2.
+
+Sums over rows have no kind of their own, as a training step makes none alone: the gradient of a bias is summed in the
+call of its layer's gradient of weights (kind ``bias`` where that is not measured with it), that of a table of positions
+in ``embedding`` backward, and global pooling and normalisation are sums themselves.
 """
 
 from __future__ import annotations
