@@ -14,6 +14,7 @@ from typing import Any
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.probes.attention_kernels import fused_attention_call
 from planner.probes.layer_kernels import own_call
+from planner.probes.narrow_products import NARROW, narrow_product
 from planner.probes.operands import Operands
 from planner.probes.points import Point, convolution_output
 from planner.probes.sequence_kernels import attention_product, attention_softmax, embedding
@@ -30,7 +31,9 @@ _Made = Call | Callable[[], object]
 
 def timed_call(point: Point, operands: Operands) -> Call:
     """Return the call of a point, ready to be timed."""
-    torch = import_torch()
+    torch, operands = import_torch(), operands.of(point.precision)
+    if point.precision in NARROW:
+        return narrow_product(torch, point, operands)
     is_own = point.call is not None and point.kind != "convolution"
     made = (own_call if is_own else _CALLS[point.kind])(torch, point, operands)
     return made if isinstance(made, Call) else Call(made)
@@ -63,7 +66,7 @@ def _convolution(torch: Any, point: Point, operands: Operands) -> _Made:
     masks = {BACKWARD_DATA: [True, False, False], BACKWARD_WEIGHT: [False, True, adds]}
     biases = [work["out_c"]] if adds else None
     options = (biases, stride, padding, [1, 1], False, [0, 0], work["groups"], masks[point.direction])
-    kept = 4 * math.prod(weights) if point.direction == BACKWARD_WEIGHT else 0
+    kept = operands.itemsize * math.prod(weights) if point.direction == BACKWARD_WEIGHT else 0
     return Call(lambda: backward(gradient, next(saved), next(weight), *options), kept)
 
 
@@ -79,7 +82,7 @@ def _product(torch: Any, point: Point, operands: Operands) -> _Made:
         gradient, weight = operands.warm(n, k), operands.cold(k, m)
         return lambda: gradient.mm(next(weight))
     gradient, saved = operands.warm(k, m), operands.cold(k, n)
-    return Call(lambda: (gradient.t().mm(next(saved)), gradient.sum(0)), 4 * m * n)
+    return Call(lambda: (gradient.t().mm(next(saved)), gradient.sum(0)), operands.itemsize * m * n)
 
 
 def _shape(point: Point) -> tuple[int, ...]:
@@ -125,11 +128,12 @@ def _average_pool(torch: Any, point: Point, operands: Operands) -> _Made:
 
 
 def _batch_norm(torch: Any, point: Point, operands: Operands) -> _Made:
-    aten = torch.ops.aten
+    """Parameters and statistics are fp32 whatever the precision, as they are under mixed precision."""
+    aten, single = torch.ops.aten, operands.of("fp32")
     x, saved = operands.warm(*_shape(point)), operands.cold(*_shape(point))
     channels = x.shape[1]
-    weight, bias = operands.warm(channels), operands.warm(channels)
-    mean, variance = torch.zeros(channels), torch.ones(channels)
+    weight, bias = single.warm(channels), single.warm(channels)
+    mean, variance = torch.zeros_like(weight), torch.ones_like(weight)
     forward = (weight, bias, mean, variance, True, 0.1, 1e-5)
     if point.direction == FORWARD:
         return lambda: aten.native_batch_norm(x, *forward)
@@ -229,7 +233,7 @@ def _softmax(torch: Any, point: Point, operands: Operands) -> _Made:
     if "heads" in point.geometry:
         return attention_softmax(torch, point, operands)
     logits = operands.warm(point.geometry["images"], point.geometry["classes"])
-    targets = torch.arange(logits.shape[0]) % logits.shape[1]
+    targets = torch.arange(logits.shape[0], device=logits.device) % logits.shape[1]
 
     def run(x: Any) -> Any:
         return torch.nn.functional.cross_entropy(x, targets)

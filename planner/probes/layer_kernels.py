@@ -17,6 +17,7 @@ from planner.probes.attention_kernels import fused_attention_call
 from planner.probes.modules import PARTS
 from planner.probes.operands import Operands
 from planner.probes.points import Point
+from planner.probes.precisions import autocast
 from planner.probes.sequence_kernels import (
     attention_dropout,
     attention_product,
@@ -53,7 +54,8 @@ def own_call(torch: Any, point: Point, operands: Operands) -> Call:
     call = point.call
     assert call is not None  # noqa: S101 - asked for such points only
     if call.layer.kind == "attention":
-        return _ATTENTION[call.kind](torch, Point(call.kind, call.direction, point.work, _heads(point)), operands)
+        inner = Point(call.kind, call.direction, point.work, _heads(point), precision=point.precision)
+        return _ATTENTION[call.kind](torch, inner, operands)
     return _OWN.get(call.kind, _module)(torch, point, operands)
 
 
@@ -125,20 +127,28 @@ def _tensors(call: LayerCall, elements: int) -> list[int]:
 
 
 def _module(torch: Any, point: Point, operands: Operands) -> Call:
-    """Return the forward or backward pass of a layer's module."""
+    """Return the forward or backward pass of a layer's module, under mixed precision where that is 16 bits."""
     call, n = _call(point), point.sub_batch
-    part = PARTS[call.layer.kind](torch, call.layer, call.inputs)
-    rest = _targets(torch, call, n)
+    with torch.device(operands.device):
+        part = PARTS[call.layer.kind](torch, call.layer, call.inputs)
+        rest = _targets(torch, call, n)
+    mixed = operands.dtype != torch.float32
+
+    def forward(leaves: Any) -> Any:
+        if not mixed:
+            return part(*leaves, *rest)
+        with autocast(operands.device, point.precision):
+            return part(*leaves, *rest)
 
     def run() -> tuple[Any, list[Any]]:
         leaves = [operands.warm(n, *shape).detach().requires_grad_() for shape in call.inputs]
-        return part(*leaves, *rest), leaves
+        return forward(leaves), leaves
 
     if point.direction == FORWARD:
         leaves = run()[1]
-        return Call(lambda: part(*leaves, *rest))
+        return Call(lambda: forward(leaves) if mixed else part(*leaves, *rest))
     trained = list(part.parameters()) if isinstance(part, torch.nn.Module) else []
-    graphs = [run() for _ in range(most_graphs(n * sum(prod(shape) for shape in call.inputs)))]
+    graphs = [run() for _ in range(most_graphs(n * sum(prod(shape) for shape in call.inputs), operands.itemsize))]
     gradient, turn = torch.ones_like(graphs[0][0]), itertools.cycle(graphs)
 
     def backward() -> object:
@@ -167,8 +177,8 @@ def _product(torch: Any, point: Point, operands: Operands) -> Call:
         return Call(lambda: gradient.mm(next(weight)))
     gradient, saved = operands.warm(k, m), operands.cold(k, n)
     if not adds:
-        return Call(lambda: gradient.t().mm(next(saved)), 4 * m * n)
-    return Call(lambda: (gradient.t().mm(next(saved)), gradient.sum(0)), 4 * m * n)
+        return Call(lambda: gradient.t().mm(next(saved)), operands.itemsize * m * n)
+    return Call(lambda: (gradient.t().mm(next(saved)), gradient.sum(0)), operands.itemsize * m * n)
 
 
 _OWN: dict[str, Callable[[Any, Point, Operands], Call]] = {

@@ -1,0 +1,103 @@
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE
+from planner.probes.design import designed_points
+from planner.probes.kernels import timed_call
+from planner.probes.narrow_products import narrow_product
+from planner.probes.operands import Operands
+from planner.probes.points import Point
+from planner.probes.precisions import HALF_KINDS
+
+
+@pytest.fixture(scope="module")
+def operands() -> Operands:
+    return Operands(elements=1 << 25)
+
+
+def smallest_points() -> list[Point]:
+    """Return the smallest designed point of every kind and direction, attention's product apart from a layer's."""
+    smallest = {}
+    for point in sorted(designed_points(), key=lambda point: -max(point.work.values())):
+        smallest[point.kind, point.direction, "heads" in point.geometry] = point
+    return list(smallest.values())
+
+
+def results(made: object) -> Iterator[torch.Tensor]:
+    """Return the tensors of a result, those that are left out apart."""
+    if isinstance(made, torch.Tensor):
+        yield made
+    elif isinstance(made, tuple | list):
+        for part in made:
+            yield from results(part)
+
+
+def in_precision(point: Point, precision: str) -> Point:
+    return Point(point.kind, point.direction, point.work, point.geometry, precision=precision)
+
+
+SMALLEST = smallest_points()
+NARROWED = [p for p in SMALLEST if p.kind in ("convolution", "gemm", "softmax", "attention") or p.kind in HALF_KINDS]
+
+
+@pytest.mark.parametrize("point", NARROWED, ids=lambda point: f"{point.kind} {point.direction} {point.geometry}")
+def test_a_call_of_16_bits_gives_what_that_of_fp32_gives(point: Point, operands: Operands) -> None:
+    single = list(results(timed_call(point, operands).run()))
+    half = list(results(timed_call(in_precision(point, "bf16"), operands).run()))
+    assert [one.shape for one in half] == [one.shape for one in single]
+    widths = {one.dtype for one in half if one.is_floating_point()}
+    if point.kind == "batch_norm":
+        assert widths == {torch.bfloat16, torch.float32}
+    elif point.kind == "softmax" and point.direction == FORWARD and point.geometry.get("heads"):
+        assert widths == {torch.float32}
+    else:
+        assert widths == {torch.bfloat16}
+
+
+def test_what_trains_in_fp32_whatever_the_precision_is_made_of_it() -> None:
+    assert not {"update", "embedding", "layer_norm", "softmax"} & HALF_KINDS
+    assert {p.kind for p in SMALLEST if p.direction == UPDATE} == {"update"}
+
+
+def product(direction: str, precision: str, sizes: tuple[int, int, int]) -> Point:
+    m, n, k = sizes
+    return Point("gemm", direction, {"m": m, "n": n, "k": k, "batch": 1}, precision=precision)
+
+
+class Recorded(Operands):
+    """Operands that remember what they gave out."""
+
+    given: list[torch.Tensor]
+
+    def warm(self, *shape: int) -> torch.Tensor:
+        """Return one operand."""
+        made = super().warm(*shape)
+        self.given.append(made)
+        return made
+
+
+@pytest.mark.parametrize("direction", [FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT])
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_products_of_8_bits_are_products(direction: str, precision: str) -> None:
+    operands = Recorded(elements=1 << 16, cold_bytes=1)
+    operands.given = []
+    library: Any = torch
+    made = narrow_product(library, product(direction, precision, (32, 48, 64)), operands.of(precision)).run()
+    assert isinstance(made, torch.Tensor)
+    first, second = (one.double() for one in operands.given)
+    expected = first @ second.T
+    assert sorted(made.shape) == [32, 48]
+    assert made.dtype == {"int8": torch.int32, "fp8": torch.bfloat16}[precision]
+    tolerance = 0.0 if precision == "int8" else 0.02 * float(expected.abs().max())
+    assert float((made.double() - expected).abs().max()) <= tolerance
+
+
+def test_kept_results_are_counted_in_bytes(operands: Operands) -> None:
+    kept = {
+        precision: timed_call(product(BACKWARD_WEIGHT, precision, (32, 48, 64)), operands).kept_bytes
+        for precision in ("fp32", "bf16", "fp8")
+    }
+    assert kept == {"fp32": 4 * 32 * 48, "bf16": 2 * 32 * 48, "fp8": 2 * 32 * 48}
