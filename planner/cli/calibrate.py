@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +23,7 @@ from planner.cli.measure import (
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import budget
 from planner.cli.sample_files import samples_of
+from planner.cli.slow_runs import with_doubts
 from planner.cli.streams import note
 from planner.cli.values import Values, from_options
 from planner.domain.calibration import Calibration
@@ -130,7 +132,9 @@ def fitted_here(values: Values, target: Target, date: str) -> Calibration:
     budget_s = values["budget"].value if "budget" in values else budget("--budget", OPTIONS["budget"].default)
     networks = networks_of(values)
     try:
+        began = time.monotonic()
         made = measured(budget_s, target.partial, networks)
+        made = with_doubts(made, time.monotonic() - began)
         provenance = Provenance(source=f"this machine: {made.accelerator.name}", date=date)
         if DISTURBED in made.samples.circumstances:
             note(made.samples.circumstances[DISTURBED])
