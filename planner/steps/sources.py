@@ -22,10 +22,12 @@ from planner.costs.specified import (
     specified_host_collective,
     specified_storage,
 )
+from planner.costs.transfers import READING_TERMS
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Cluster, Link
+from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
 from planner.domain.kernels import COSTLY_ACTIVATIONS, FORWARD, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
@@ -282,7 +284,7 @@ class Sources:
         """What serves the copy of a sub-batch to the device; None where there is no such copy."""
         if self.accelerator.kind == "cpu" or self.problem.settings.input == "synthetic":
             return None
-        found = self.cluster_entry("host", "copy")
+        found = self.cluster_entry("host", "copy", (PINNED, "", PAGEABLE))
         if found is not None:
             return found
         specified = specified_copy(self.cluster)
@@ -295,10 +297,11 @@ class Sources:
         """What serves loading; None where input is synthetic or its bytes are not known."""
         if self.problem.settings.input == "synthetic":
             return None
-        found = self.cluster_entry("storage", "load")
+        found, specified = self.cluster_entry("storage", LOAD), specified_storage(self.cluster)
+        if found is None and specified is None:
+            found = self.cluster_entry("storage", LOAD_CACHED)
         if found is not None:
-            return found
-        specified = specified_storage(self.cluster)
+            return None if found.entry.term in READING_TERMS and self.problem.dataset is None else found
         if specified is None:
             raise CoverageError(
                 f"storage of cluster {self.cluster.name} must be described to price input from it, got nothing; "
