@@ -1,19 +1,26 @@
-"""Points of a network's own calls: each at one small and one large sub-batch, and more where no line fits between."""
+"""Points of a network's own calls: each at one small and one large sub-batch, and more where no line fits between.
+
+Of a GPU a call is timed at three, as its times bend where it is filled.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from planner.domain.calls import LayerCall
 from planner.probes.layer_kernels import OPTIMIZERS
+from planner.probes.narrow_products import NARROW
 from planner.probes.operands import POOL_ELEMENTS
 from planner.probes.points import Point, convolution_output
+from planner.probes.precisions import computes
 
-__all__ = ["LARGE", "SMALL", "layer_points", "unmeasurable"]
+__all__ = ["GPU_SUB_BATCHES", "LARGE", "SMALL", "Extent", "layer_points", "unmeasurable"]
 
 SMALL, LARGE = 1, 16
 """Sub-batches: one call at both predicts any other of its work within a few per cent."""
+GPU_SUB_BATCHES = (1, 8, 64)
 FEW_ROWS = (2, 3, 4)
 """Further sub-batches of products with one row a sample: libraries take another path for each of the first few rows
 (products with 2048 x 2048 weights took 0.8, 1.7, 2.2 and 1.4 ms with 1 to 4 rows)."""
@@ -25,43 +32,91 @@ ATTENTION_TENSORS = 11
 """Of fused attention backward: queries, keys, values and their gradients, apart and joined, output and its gradient."""
 
 
-def layer_points(calls: Sequence[LayerCall]) -> tuple[Point, ...]:
-    """Return the points of calls, in their order: small, then large where that fits the memory.
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far the calls of networks are measured.
 
-    A call whose work is the same at any sub-batch has one. A large sub-batch that does not fit is halved until it does;
-    a call that does not fit at the small one has no point.
+    Attributes
+    ----------
+    sub_batches : tuple of int
+        In increasing order, from SMALL.
+    precisions : tuple of str
+        fp32 first.
+    operand_elements, elements : int
+        Of the largest operand or result, and of all of a call, at most.
     """
-    return tuple(point for call in calls if not unmeasurable(call) for point in _points(call))
+
+    sub_batches: tuple[int, ...] = (SMALL, LARGE)
+    precisions: tuple[str, ...] = ("fp32",)
+    operand_elements: int = MOST_OPERAND_ELEMENTS
+    elements: int = MOST_ELEMENTS
 
 
-def unmeasurable(call: LayerCall) -> str:
+THIS_CPU = Extent()
+
+
+def layer_points(calls: Sequence[LayerCall], extent: Extent = THIS_CPU) -> tuple[Point, ...]:
+    """Return the points of calls, in their order: small, then larger where that fits the memory, in every precision.
+
+    A call whose work is the same at any sub-batch has one. The largest sub-batch is halved until it fits; a call that
+    does not fit at the small one has no point. Of what moves bytes the 16-bit precisions have points, but not of
+    updates and embeddings, which are fp32 in all of them; TF32 is fp32 there.
+    """
+    return tuple(
+        point
+        for call in calls
+        if not unmeasurable(call, extent)
+        for precision in extent.precisions
+        if _is_of_its_own(call, precision)
+        for point in _points(call, precision, extent)
+    )
+
+
+ALWAYS_FP32 = ("embedding", "update")
+
+
+def _is_of_its_own(call: LayerCall, precision: str) -> bool:
+    """Tell whether a call in a precision is another one than in fp32, and can be made."""
+    if precision == "fp32":
+        return True
+    if call.kind in ("convolution", "gemm"):
+        batched = call.layer.kind == "attention"
+        return computes(precision, call.kind, call.direction) and not (batched and precision in NARROW)
+    return precision in ("fp16", "bf16") and call.kind not in ALWAYS_FP32
+
+
+def unmeasurable(call: LayerCall, extent: Extent = THIS_CPU) -> str:
     """Return why a call is not measured, though it takes time; empty: it can be."""
     if call.optimizer and call.optimizer not in OPTIMIZERS:
         return f"optimizer {call.optimizer} is not part of PyTorch"
-    return "" if _fits(call, SMALL) else f"it does not fit the memory at a sub-batch of {SMALL}"
+    return "" if _fits(call, SMALL, extent) else f"it does not fit the memory at a sub-batch of {SMALL}"
 
 
-def _points(call: LayerCall) -> Iterator[Point]:
-    yield _point(call, SMALL)
+def _points(call: LayerCall, precision: str, extent: Extent) -> Iterator[Point]:
+    yield _point(call, SMALL, precision)
     if "m" in call.work and (0, 1) in call.work.values():
         for sub_batch in FEW_ROWS:
-            yield _point(call, sub_batch)
-    large = LARGE if call.depends_on_sub_batch else SMALL
-    while large > SMALL and not _fits(call, large):
+            yield _point(call, sub_batch, precision)
+    if not call.depends_on_sub_batch:
+        return
+    *inner, large = extent.sub_batches
+    while large > SMALL and not _fits(call, large, extent):
         large //= 2
-    if large > SMALL:
-        yield _point(call, large)
+    for sub_batch in sorted({*inner, large}):
+        if SMALL < sub_batch <= large:
+            yield _point(call, sub_batch, precision)
 
 
-def _point(call: LayerCall, sub_batch: int) -> Point:
-    return Point(call.kind, call.direction, call.at(sub_batch), call=call, sub_batch=sub_batch)
+def _point(call: LayerCall, sub_batch: int, precision: str) -> Point:
+    work = call.at(sub_batch)
+    return Point(call.kind, call.direction, work, call=call, sub_batch=sub_batch, precision=precision)
 
 
-def _fits(call: LayerCall, sub_batch: int) -> bool:
+def _fits(call: LayerCall, sub_batch: int, extent: Extent) -> bool:
     """Tell whether the operands fit, the largest and all together."""
     largest, total = _elements(call.at(sub_batch))
     read = [prod(shape) * sub_batch for shape in call.inputs]
-    return max(largest, *read) <= MOST_OPERAND_ELEMENTS and total + sum(read) <= MOST_ELEMENTS
+    return max(largest, *read) <= extent.operand_elements and total + sum(read) <= extent.elements
 
 
 def _elements(work: Mapping[str, int]) -> tuple[int, int]:

@@ -4,7 +4,16 @@ from planner.catalog import find_network
 from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
-from planner.probes.layer_points import FEW_ROWS, LARGE, MOST_OPERAND_ELEMENTS, SMALL, layer_points, unmeasurable
+from planner.probes.layer_points import (
+    FEW_ROWS,
+    GPU_SUB_BATCHES,
+    LARGE,
+    MOST_OPERAND_ELEMENTS,
+    SMALL,
+    Extent,
+    layer_points,
+    unmeasurable,
+)
 from planner.probes.operands import Operands
 from planner.probes.points import Point
 from planner.workload.calls import distinct_calls
@@ -54,6 +63,40 @@ def test_every_call_of_a_network_runs_at_both_sub_batches(network: Network, oper
         made = timed_call(point, operands)
         made.run()
         made.run()
+
+
+@pytest.mark.parametrize("network", [IMAGES, *map(find_network, TINY)], ids=lambda network: network.name)
+def test_every_call_of_a_network_runs_in_the_other_precisions_of_a_cpu(network: Network, operands: Operands) -> None:
+    points = layer_points(distinct_calls([network]), Extent(precisions=("fp32", "bf16", "int8")))
+    other = [point for point in points if point.precision != "fp32"]
+    assert {point.precision for point in other} == {"bf16", "int8"}
+    for point in other:
+        made = timed_call(point, operands)
+        made.run()
+        made.run()
+
+
+def test_each_precision_has_the_calls_that_are_its_own() -> None:
+    def pairs(precision: str) -> set[tuple[str, str]]:
+        return {(point.kind, point.direction) for point in points if point.precision == precision}
+
+    everything = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+    points = layer_points(distinct_calls([build("alexnet", {}), find_network(TINY[0])]), Extent(precisions=everything))
+    products = {(k, d) for k in ("convolution", "gemm") for d in ("forward", "backward_data", "backward_weight")}
+    assert pairs("tf32") == products
+    same = {pair for pair in pairs("fp32") if pair[0] in ("embedding", "update")}
+    assert pairs("bf16") == pairs("fp16") == pairs("fp32") - same
+    assert pairs("int8") == {("gemm", "forward"), ("gemm", "backward_data")}
+    assert pairs("fp8") == {pair for pair in products if pair[0] == "gemm"}
+    assert not any(p.call and p.call.layer.kind == "attention" for p in points if p.precision in ("int8", "fp8"))
+    assert len({point.name for point in points}) == len(points)
+
+
+def test_a_gpu_measures_between_small_and_large_too() -> None:
+    (call,) = distinct_calls([Network("wide", (1 << 14,), (Layer("relu", "activation", (INPUT,)),))])
+    for elements, expected in ((1 << 22, (1, 8, 64)), (1 << 18, (1, 8, 16)), (1 << 16, (1, 4)), (1 << 14, (1,))):
+        extent = Extent(GPU_SUB_BATCHES, operand_elements=elements)
+        assert tuple(point.sub_batch for point in layer_points([call], extent)) == expected
 
 
 def test_points_are_small_and_large_and_of_fixed_work_once() -> None:
