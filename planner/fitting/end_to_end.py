@@ -1,18 +1,22 @@
 """Coefficients of whole steps, fitted to measured runs: what frameworks, GPUs and clusters add to kernels and links.
 
 A coefficient θ of a set of runs (one problem in one precision) is a base value plus effects φ of the set's
-properties: framework, accelerator, precision, cluster, and whether its kernels are measured or specified, singly and
-together (:data:`COEFFICIENTS`). Every effect has a normal prior around 0, so that what few runs say moves little, and a
-framework, GPU or cluster that no run shows takes the effects of what it shares with others. With t the predicted and v
-the measured time of a step, φ minimises
+properties: framework, its version, accelerator, precision, cluster, and whether its kernels are measured or specified,
+singly and together (:data:`COEFFICIENTS`). Every effect has a normal prior around 0, so that what few runs say moves
+little, and a framework, GPU or cluster that no run shows takes the effects of what it shares with others. With t the
+predicted and v the measured time of a step, φ minimises
 
     sum over rows w·huber(log(t(θ(φ)) / v) / ROW_DEVIATION)  +  sum (φ / deviation)^2,
 
 in two parts: what a GPU computes from the runs on one GPU alone, then with that kept, what several cost from the
 others. Else errors of a message model would be made up for by compute. Rows of a set count as at most SET_ROWS rows,
-because errors are those of networks more than of rows. The deviations are judgements made before any score was seen:
-few per cent for traffic, whose rates are measured within a few per cent, more for matrix kernels (algorithms, layouts,
-clocks under sustained load), a factor of two or three for host time and links.
+because errors are those of networks more than of rows. The exponent that composes host and GPU time is that of the
+network's family, unless runs tell another (:mod:`planner.fitting.exponents`).
+
+The deviations are judgements made before any score was seen: few per cent for traffic, whose rates are measured within
+a few per cent, more for matrix kernels (algorithms, layouts, clocks under sustained load; another version of a library
+brings other algorithms), a factor of two or three for host time and links. Host time on measured kernels shares nothing
+with that on specified ones, which makes up for their errors.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.request import Problem
 from planner.fitting.estimators import robust_least_squares
+from planner.fitting.exponents import Cell, Exponent, Part, Prior, cell_of, fit_exponents
 from planner.fitting.observed import (
     ESTIMATOR,
     HALF,
@@ -40,6 +45,7 @@ from planner.fitting.observed import (
     properties_of,
     without_end_to_end,
 )
+from planner.steps.overheads import EXPONENTS, exponent_name
 
 __all__ = [
     "COEFFICIENTS",
@@ -94,15 +100,29 @@ class Coefficient(NamedTuple):
 
 
 _GPU = ("framework", "accelerator", "kernels")
+VERSION = "version"
+"""Always the last property of a level."""
+_VERSION = (*_GPU, "precision", VERSION)
 _CLUSTER = ("framework", "cluster")
 COEFFICIENTS = (
-    Coefficient("kernel_scale", 1.0, ((("framework",), 0.05), ((*_GPU, "precision"), 0.1))),
+    Coefficient("kernel_scale", 1.0, ((("framework",), 0.05), ((*_GPU, "precision"), 0.1), (_VERSION, 0.1))),
     Coefficient(
         "matrix_scale",
         1.0,
-        ((("framework",), 0.15), (("precision",), 0.2), (("kernels",), 0.3), (_GPU, 0.2), ((*_GPU, "precision"), 0.3)),
+        (
+            (("framework",), 0.15),
+            (("precision",), 0.2),
+            (("kernels",), 0.3),
+            (_GPU, 0.2),
+            ((*_GPU, "precision"), 0.3),
+            (_VERSION, 0.15),
+        ),
     ),
-    Coefficient("host_s_per_call", 15e-6, (((), 0.5), (("framework",), 0.5), (_GPU, 0.5), ((*_GPU, "precision"), 0.3))),
+    Coefficient(
+        "host_s_per_call",
+        15e-6,
+        ((("kernels",), 0.5), (("framework", "kernels"), 0.5), (_GPU, 0.5), ((*_GPU, "precision"), 0.3)),
+    ),
     Coefficient("replica_wait", 0.02, (((), 0.03), (_CLUSTER, 0.03)), is_log=False, of_several=True),
     Coefficient("intra_node", 1.2, (((), 0.7), (_CLUSTER, 0.7)), of_several=True),
     Coefficient("inter_node", 1.3, (((), 0.7), (_CLUSTER, 0.7)), of_several=True),
@@ -116,10 +136,14 @@ Key = tuple[str, ...]
 def _keys(one: Coefficient, properties: Mapping[str, str]) -> list[tuple[Key, float]]:
     """Return the effects of a coefficient on runs with these properties, and their prior deviations."""
     return [
-        ((one.name, *(f"{name}={properties[name]}" for name in level)), deviation)
+        (_key(one, level, properties), deviation)
         for level, deviation in one.levels
         if all(name in properties for name in level)
     ]
+
+
+def _key(one: Coefficient, level: Sequence[str], properties: Mapping[str, str]) -> Key:
+    return (one.name, *(f"{name}={properties[name]}" for name in level))
 
 
 class EndToEnd:
@@ -130,46 +154,82 @@ class EndToEnd:
     effects : mapping of Key to float
     covariance : mapping of (Key, Key) to float
         Of effects; a pair that is missing is independent.
+    exponents : mapping of cell to Exponent
+        Those that runs tell.
     sources : tuple of str
         Of the runs of the fit.
     """
 
     def __init__(
-        self, effects: Mapping[Key, float], covariance: Mapping[tuple[Key, Key], float], sources: tuple[str, ...] = ()
+        self,
+        effects: Mapping[Key, float],
+        covariance: Mapping[tuple[Key, Key], float],
+        exponents: Mapping[Cell, Exponent],
+        sources: tuple[str, ...] = (),
     ) -> None:
         self.effects = effects
         self.covariance = covariance
+        self.exponents = exponents
         self.sources = sources
 
     def coefficients(self, properties: Mapping[str, str]) -> dict[str, float]:
-        """Return all coefficients of runs with these properties; effects that no run showed are 0."""
-        return {
-            one.name: one.value(one.start + sum(self.effects.get(key, 0.0) for key, _ in _keys(one, properties)))[0]
-            for one in COEFFICIENTS
-        }
+        """Return all coefficients of runs with these properties; effects that no run showed are 0.
+
+        Without ``version`` those of the versions that runs showed, on average.
+        """
+        return {one.name: one.value(one.start + self._effect(one, properties))[0] for one in COEFFICIENTS}
+
+    def _effect(self, one: Coefficient, properties: Mapping[str, str]) -> float:
+        return sum(
+            weight * self.effects[key]
+            for level, _ in one.levels
+            for key, weight in self._seen(one, level, properties).items()
+        )
+
+    def _seen(self, one: Coefficient, level: Sequence[str], properties: Mapping[str, str]) -> dict[Key, float]:
+        """Return the effects of a level that runs showed, with their weights: of versions where none is named."""
+        named = [name for name in level if name in properties]
+        if len(named) == len(level):
+            key = _key(one, level, properties)
+            return {key: 1.0} if key in self.effects else {}
+        if [*named, VERSION] != list(level):
+            return {}
+        start = _key(one, named, properties)
+        keys = [key for key in self.effects if key[:-1] == start and key[-1].startswith(f"{VERSION}=")]
+        return dict.fromkeys(keys, 1 / len(keys)) if keys else {}
+
+    def exponent(self, properties: Mapping[str, str], name: str) -> float:
+        """Return the exponent of runs with these properties on a family of networks."""
+        told = self.exponents.get(cell_of(properties, name))
+        return told.value if told else EXPONENTS[name]
 
     def deviations(self, properties: Mapping[str, str]) -> dict[str, float]:
         """Return the standard errors of :meth:`coefficients`; unseen effects count with their prior deviation."""
         values, found = self.coefficients(properties), {}
         for one in COEFFICIENTS:
-            keys = _keys(one, properties)
-            seen = [key for key, _ in keys if key in self.effects]
-            variance = sum(self.covariance.get((a, b), 0.0) for a in seen for b in seen)
-            variance += sum(deviation**2 for key, deviation in keys if key not in self.effects)
+            seen = {key: w for level, _ in one.levels for key, w in self._seen(one, level, properties).items()}
+            variance = sum(w * v * self.covariance.get((a, b), 0.0) for a, w in seen.items() for b, v in seen.items())
+            unseen = (deviation for key, deviation in _keys(one, properties) if key not in self.effects)
+            variance += sum(deviation**2 for deviation in unseen)
             found[one.name] = math.sqrt(max(variance, 0.0)) * (values[one.name] if one.is_log else 1.0)
         return found
 
     def overheads(self, properties: Mapping[str, str], precision: str = "", kind: str = "") -> Entry:
         """Return the overheads entry of runs with these properties; ``kind`` stands for the framework."""
         values, errors = self.coefficients(properties), self.deviations(properties)
+        told = {name: one for name in EXPONENTS if (one := self.exponents.get(cell_of(properties, name)))}
         entry = overheads_entry(
             kind or properties["framework"],
             precision,
             properties["kernels"],
-            {name: values[name] for name in OVERHEADS},
+            {name: values[name] for name in OVERHEADS} | {name: self.exponent(properties, name) for name in EXPONENTS},
         )
         return replace(
-            entry, standard_errors={name: errors[name] for name in OVERHEADS}, source=", ".join(self.sources)
+            entry,
+            standard_errors={name: errors[name] for name in OVERHEADS}
+            | {name: one.error for name, one in told.items()},
+            fixed=tuple(name for name in EXPONENTS if name not in told),
+            source=", ".join(self.sources),
         )
 
     def calibrations(self, problem: Problem, precisions: Sequence[str]) -> tuple[Calibration, ...]:
@@ -181,6 +241,10 @@ class EndToEnd:
         kind = problem.settings.framework
         entries = [self.overheads(one, precision, kind) for one, precision in zip(found, precisions, strict=True)]
         return calibrations_of(problem, entries, (values["intra_node"], values["inter_node"]))
+
+
+def _weight(observed: Observed) -> float:
+    return min(1.0, SET_ROWS / observed.measured_s.size)
 
 
 class _Set:
@@ -200,8 +264,7 @@ class _Set:
         for row, one in enumerate(chosen):
             for key, _ in _keys(one, observed.properties):
                 self.design[row, place[key]] = 1.0
-        rows = observed.measured_s.size
-        self.weights = np.full(rows, min(1.0, SET_ROWS / rows))
+        self.weights = np.full(observed.measured_s.size, _weight(observed))
 
     def errors(self, effects: FloatArray) -> FloatArray:
         """Return log(predicted / measured) in row deviations, shape (n,)."""
@@ -232,17 +295,30 @@ def fit_end_to_end(observed: Sequence[Observed], sources: Sequence[str] = ()) ->
     sources : sequence of str
         Names of the runs' sources.
     """
-    alone = [one for one in COEFFICIENTS if not one.of_several]
+    computed = _computed(observed)
     joint = [one for one in COEFFICIENTS if one.of_several]
-    parts = [(part, part.alone_steps) for one in observed if (part := one.alone) is not None]
-    computed = EndToEnd(*_fitted(observed, parts, alone))
-    several = [
-        (part, JointSteps(part, computed.coefficients(part.properties)))
-        for one in observed
-        if (part := one.joint) is not None
-    ]
+    several = [(part, JointSteps(part, _compute_of(computed, part))) for one in observed if (part := one.joint)]
     effects, covariance = _fitted(observed, several, joint)
-    return EndToEnd({**computed.effects, **effects}, {**computed.covariance, **covariance}, tuple(sorted(sources)))
+    found = {**computed.effects, **effects}, {**computed.covariance, **covariance}
+    return EndToEnd(*found, computed.exponents, tuple(sorted(sources)))
+
+
+def _computed(observed: Sequence[Observed]) -> EndToEnd:
+    """Return what the runs on one GPU tell: the exponents of families or their own, then coefficients."""
+    chosen = [one for one in COEFFICIENTS if not one.of_several]
+    parts = [(part, part.alone_steps) for one in observed if (part := one.alone)]
+    spreads = [math.sqrt(sum(deviation**2 for _, deviation in one.levels)) for one in chosen]
+    prior = Prior(np.array([one.start for one in chosen]), np.array(spreads), ROW_DEVIATION)
+    exponents = fit_exponents([Part(part, steps, _weight(part)) for part, steps in parts], prior)
+    told = EndToEnd({}, {}, exponents)
+    composed = [(part, steps.at_exponent(_compute_of(told, part)["exponent"])) for part, steps in parts]
+    return EndToEnd(*_fitted(observed, composed, chosen), exponents)
+
+
+def _compute_of(found: EndToEnd, part: Observed) -> dict[str, float]:
+    """Return the coefficients of some rows, and the exponent of their network."""
+    exponent = found.exponent(part.properties, exponent_name(part.problem.network))
+    return {**found.coefficients(part.properties), "exponent": exponent}
 
 
 def _fitted(

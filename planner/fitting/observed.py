@@ -1,14 +1,15 @@
 """Measured steps, and what is predicted of them as a function of the coefficients of whole steps.
 
-On one GPU compute is linear in kernel_scale x matrix_scale, kernel_scale and host_s_per_call; on several, with those
-kept, it grows by replica_wait, and the scales of links change what messages add to it. So kernels are priced a few
-times, however often a fit asks.
+On one GPU the kernels of a stage are linear in kernel_scale x matrix_scale and kernel_scale, its host time in
+host_s_per_call, and an exponent composes the two; on several, with those kept, compute grows by replica_wait, and the
+scales of links change what messages add to it. So kernels are priced a few times, however often a fit asks.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,8 +21,9 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
+from planner.steps.compute import composed_s
 from planner.steps.messages import groups_of
-from planner.steps.overheads import ON_SPECIFIED
+from planner.steps.overheads import EXPONENTS, ON_SPECIFIED, exponent_name
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer, SyncTimes
 from planner.steps.sources import Sources
@@ -56,9 +58,14 @@ def is_fitted(problem: Problem) -> bool:
 
 
 def properties_of(problem: Problem, precision: str) -> dict[str, str]:
-    """Return the properties of runs of a problem in a precision that effects belong to."""
+    """Return the properties of runs of a problem in a precision that effects belong to.
+
+    ``version``: of the framework and the libraries under it, empty where it is not known.
+    """
+    framework, _, version = problem.settings.framework.partition("@")
     return {
-        "framework": problem.settings.framework.partition("@")[0],
+        "framework": framework,
+        "version": version,
         "accelerator": problem.cluster.node.accelerator.name,
         "cluster": problem.cluster.name,
         "precision": "half" if precision in HALF else precision,
@@ -193,35 +200,69 @@ class Observed:
 class AloneSteps:
     """Steps on one GPU by kernel_scale k, matrix_scale m and host_s_per_call h.
 
-    Compute takes k·(m·matrix + traffic) + h·calls.
+    A stage takes ((k·(m·matrix + traffic))^p + (h·calls)^p)^(1/p), p the exponent.
+
+    Attributes
+    ----------
+    matrix_s, traffic_s, calls : ndarray of float, shape (n, 4)
+        Kernels of matrices and all others [s], and the number of calls: of a forward pass, of backward passes without
+        and with adding to gradients, of the update.
+    passes : ndarray of float, shape (n, 4)
+        How often a step holds each.
+    exponent : float
+        At first that of the network's family.
     """
 
     def __init__(self, observed: Observed) -> None:
         self.observed = observed
-        nothing = {"kernel_scale": 0.0, "matrix_scale": 0.0, "host_s_per_call": 0.0, "replica_wait": 0.0}
-        times = observed.priced(nothing | {"host_s_per_call": 1.0})[1]
+        self.exponent = EXPONENTS[exponent_name(observed.problem.network)]
+        self.calls, times = _stages(observed, host_s_per_call=1.0)
         self.fixed = _Fixed(observed, times)
-        self.calls = _compute_s(times)
-        self.traffic_s = _compute_s(observed.priced(nothing | {"kernel_scale": 1.0})[1])
-        whole_s = _compute_s(observed.priced(nothing | {"kernel_scale": 1.0, "matrix_scale": 1.0})[1])
-        self.matrix_s = whole_s - self.traffic_s
+        self.traffic_s, _ = _stages(observed, kernel_scale=1.0)
+        self.matrix_s = _stages(observed, kernel_scale=1.0, matrix_scale=1.0)[0] - self.traffic_s
+        steps, one = observed.configurations.accumulation_steps, np.ones(observed.measured_s.size)
+        self.passes = np.column_stack([steps, one, steps - 1, one])
+
+    def at_exponent(self, exponent: float) -> AloneSteps:
+        """Return the same steps under another exponent."""
+        other = copy(self)
+        other.exponent = exponent
+        return other
 
     def times_s(self, values: FloatArray) -> FloatArray:
         """Return step times [s], shape (n,), where (k, m, h) are ``values``."""
-        return self.fixed.step_s(self._compute_s(values))
+        return self.fixed.step_s(self._composed_s(values))
 
     def slopes(self, values: FloatArray, _width: float = 0.0) -> FloatArray:
         """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3): exact, of no width."""
-        kernel, matrix, _ = values.tolist()
-        by_kernel = matrix * self.matrix_s + self.traffic_s
-        slope = self.fixed.step_slope(self._compute_s(values))
-        found: FloatArray = slope[:, None] * np.column_stack([by_kernel, kernel * self.matrix_s, self.calls])
+        kernel = float(values[0])
+        gpu_s, host_s = self._parts_s(values)
+        stage_s = composed_s(gpu_s, host_s, self.exponent)
+        by_gpu, by_host = (
+            self.passes * np.divide(part, stage_s, out=np.zeros_like(part), where=stage_s > 0) ** (self.exponent - 1)
+            for part in (gpu_s, host_s)
+        )
+        slopes = (by_gpu * gpu_s / kernel, by_gpu * kernel * self.matrix_s, by_host * self.calls)
+        waits = self.fixed.step_slope(self._composed_s(values))
+        found: FloatArray = waits[:, None] * np.column_stack([slope.sum(axis=1) for slope in slopes])
         return found
 
-    def _compute_s(self, values: FloatArray) -> FloatArray:
+    def _parts_s(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return kernel and host times [s] of one pass of every stage, each of shape (n, 4)."""
         kernel, matrix, host = values.tolist()
-        found: FloatArray = kernel * (matrix * self.matrix_s + self.traffic_s) + host * self.calls
+        return kernel * (matrix * self.matrix_s + self.traffic_s), host * self.calls
+
+    def _composed_s(self, values: FloatArray) -> FloatArray:
+        found: FloatArray = (self.passes * composed_s(*self._parts_s(values), self.exponent)).sum(axis=1)
         return found
+
+
+def _stages(observed: Observed, **coefficients: float) -> tuple[FloatArray, SyncTimes]:
+    """Return what one pass of every stage takes [s], shape (n, 4), where other coefficients are 0; and the steps."""
+    nothing = {"kernel_scale": 0.0, "matrix_scale": 0.0, "host_s_per_call": 0.0, "replica_wait": 0.0, "exponent": 1.0}
+    pricer, times = observed.priced(nothing | coefficients)
+    table, row = pricer.compute.table, pricer.compute.index.positions(observed.configurations.sub_batch)
+    return np.column_stack([table.forward_s[row], table.backward_s[row], table.update_s[row]]), times
 
 
 class JointSteps:

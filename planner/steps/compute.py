@@ -69,8 +69,8 @@ def call_times_s(entry: Entry, calls: KernelCalls, itemsize: int) -> FloatArray:
     return np.atleast_2d(evaluate(entry, call_work(calls, itemsize))) * calls.count
 
 
-def composed_s(gpu_s: FloatArray, host_s: float, exponent: float) -> FloatArray:
-    """Return (GPU^p + host^p)^(1/p) [s], shape of ``gpu_s``; see :class:`planner.steps.overheads.Overheads`."""
+def composed_s(gpu_s: FloatArray, host_s: FloatArray | float, exponent: float) -> FloatArray:
+    """Return (GPU^p + host^p)^(1/p) [s], shape of both together; see :class:`planner.steps.overheads.Overheads`."""
     if exponent == 1.0:
         return gpu_s + host_s
     longer = np.maximum(gpu_s, host_s)

@@ -34,7 +34,7 @@ from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError
 from planner.steps.layer_calls import LayerCalls
 from planner.steps.links import with_links, with_value
-from planner.steps.overheads import Overheads, assumed_overheads, find_overheads
+from planner.steps.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
 from planner.steps.source import Source
 from planner.workload.lowering import lower
 
@@ -217,9 +217,11 @@ class Sources:
                 for entry in calibration.entries
                 if entry.scope == "overheads"
             )
-            framework = self.problem.settings.framework
-            found = find_overheads(entries, framework, precision, on_specified=self.is_specified(precision))
-            self._overheads[precision] = found or assumed_overheads(self.accelerator.kind)
+            framework, exponent = self.problem.settings.framework, exponent_name(self.problem.network)
+            found = find_overheads(
+                entries, framework, precision, on_specified=self.is_specified(precision), exponent=exponent
+            )
+            self._overheads[precision] = found or assumed_overheads(self.accelerator.kind, exponent)
         return self._overheads[precision]
 
     @property

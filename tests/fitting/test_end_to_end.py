@@ -35,6 +35,7 @@ ALONE = [Configuration(1, 1, sub_batch) for sub_batch in (1, 4, 16, 64)]
 JOINT = [Configuration(nodes, gpus, 16) for nodes, gpus in ((1, 2), (1, 8), (2, 8), (16, 8), (4, 1))]
 ELSEWHERE = {
     "framework": "none yet",
+    "version": "none yet",
     "accelerator": "none yet",
     "cluster": "none yet",
     "precision": "fp8",
@@ -170,6 +171,35 @@ def test_what_no_run_shows_takes_pooled_effects_alone() -> None:
     np.testing.assert_allclose(shares, [0.5 / 0.84, 0.25 / 0.84], rtol=1e-3)
     for name in ("replica_wait", "intra_node", "inter_node"):
         assert fitted.coefficients(ELSEWHERE)[name] == BASE[name]
+
+
+def test_every_version_has_coefficients_of_its_own() -> None:
+    """Slow products with one version of a library, fast ones with another: between the two where none is named."""
+    observed = [
+        made(problem_of(name, framework=f"torch7@{version}"), ALONE * 5, matrix_scale=scale)
+        for version, scale in (("4", 1.4), ("5", 0.8))
+        for name in NETWORKS
+    ]
+    fitted = fit_end_to_end(observed)
+    for one, scale in zip(observed, (1.4, 1.4, 0.8, 0.8), strict=True):
+        assert fitted.coefficients(one.properties)["matrix_scale"] == pytest.approx(scale, rel=0.15)
+    unnamed = {name: value for name, value in observed[0].properties.items() if name != "version"}
+    four, five, any_version, other = (
+        math.log(fitted.coefficients(properties)["matrix_scale"])
+        for properties in (observed[0].properties, observed[2].properties, unnamed, unnamed | {"version": "6"})
+    )
+    assert any_version == pytest.approx((four + five) / 2)
+    assert five < other < four
+    seen, unseen = (fitted.deviations(unnamed | {"version": name})["matrix_scale"] for name in "46")
+    assert seen < unseen
+
+
+def test_host_time_on_specified_kernels_says_nothing_of_measured_ones() -> None:
+    specified = made(problem_of(accelerator="another"), ALONE * 5, host_s_per_call=300e-6)
+    assert specified.properties["kernels"] == "specified"
+    fitted = fit_end_to_end([specified])
+    assert fitted.coefficients(specified.properties)["host_s_per_call"] > 5 * BASE["host_s_per_call"]
+    assert fitted.coefficients(ELSEWHERE)["host_s_per_call"] == pytest.approx(BASE["host_s_per_call"])
 
 
 def test_runs_on_one_gpu_alone_decide_compute() -> None:
