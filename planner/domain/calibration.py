@@ -97,6 +97,8 @@ class Entry:
     origin : one of ORIGINS
     source : str
     notes : str
+    worst_point : str
+        The row whose error is ``worst_error``; empty where it was not kept.
     """
 
     scope: str
@@ -121,6 +123,7 @@ class Entry:
     origin: str = "measured"
     source: str = ""
     notes: str = ""
+    worst_point: str = ""
 
     def __post_init__(self) -> None:
         if self.scope not in SCOPES:

@@ -68,12 +68,16 @@ def covariance(
 
 
 class HeldOut(NamedTuple):
-    """Errors on rows left out: mean, median and largest absolute relative error, and what was left out together."""
+    """Errors on rows left out: mean, median and largest absolute relative error, what was left out together.
+
+    ``worst_row`` is the position of the row with the largest.
+    """
 
     mean: float
     median: float
     worst: float
     by: str
+    worst_row: int
 
 
 def folds(size: int, groups: IntArray | None) -> tuple[IntArray, str]:
@@ -102,7 +106,7 @@ def held_out(
         return None
     predicted, by = held_out_times(refit, times.size, groups)
     errors = np.abs(predicted / times - 1)
-    return HeldOut(float(errors.mean()), float(np.median(errors)), float(errors.max()), by)
+    return HeldOut(float(errors.mean()), float(np.median(errors)), float(errors.max()), by, int(errors.argmax()))
 
 
 def held_out_times(

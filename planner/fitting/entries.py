@@ -15,6 +15,7 @@ from planner.domain.samples import Samples
 from planner.errors import ParameterError
 from planner.fitting.diagnostics import (
     LARGEST_COVARIANCE,
+    HeldOut,
     condition_number,
     covariance,
     held_out,
@@ -22,9 +23,10 @@ from planner.fitting.diagnostics import (
     identifiable,
 )
 from planner.fitting.estimators import solve
+from planner.fitting.row_words import row_in_words
 from planner.fitting.rows import group_codes, work_of
 
-__all__ = ["fit_entry", "times_left_out"]
+__all__ = ["fit_entry", "times_left_out", "with_errors"]
 
 Key = tuple[str, str, str, str, str]
 
@@ -171,8 +173,19 @@ def _refit(
     return refit
 
 
+def with_errors(entry: Entry, found: HeldOut, samples: Samples) -> Entry:
+    """Return an entry with its errors on rows left out, and which of the samples was the worst."""
+    return replace(
+        entry,
+        held_out_error=found.mean,
+        worst_error=found.worst,
+        held_out_by=found.by,
+        worst_point=row_in_words(samples, found.worst_row, entry.kind),
+    )
+
+
 def _held_out(entry: Entry, features: FloatArray, samples: Samples) -> Entry:
     result = held_out(_refit(entry, features, samples), samples.time_s, group_codes(samples))
     if result is None:
         return entry
-    return replace(entry, held_out_error=result.mean, worst_error=result.worst, held_out_by=result.by)
+    return with_errors(entry, result, samples)

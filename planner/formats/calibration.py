@@ -105,6 +105,7 @@ _ENTRY = Table(
         Field("origin", Text(ORIGINS), "where the coefficients come from", "measured"),
         Field("source", Text(empty=True), "citation, or the machine", ""),
         Field("notes", Text(empty=True), "what a reader should know", ""),
+        Field("worst_point", Text(empty=True), "row whose error is the largest; files of before leave it out", ""),
     ),
     _entry,
     "one term; time = link(features . coefficients)",
