@@ -223,6 +223,12 @@ def _row(name: str, seconds: float, exposed: float, source: Source | None) -> Ro
     return (name, seconds, exposed, Origin((source,) if source is not None and seconds > 0 else ()))
 
 
+def _load_row(pricer: Pricer, seconds: float, exposed: float) -> Row:
+    if seconds <= 0:
+        return ("load_input", seconds, exposed, Origin(()))
+    return ("load_input", seconds, exposed, Origin(pricer.input.used, pricer.input.extrapolates))
+
+
 def _stage_row(stage: Stage, seconds: float, exposed: float) -> Row:
     return (stage.name, seconds, exposed, Origin(stage.sources, stage.extrapolated))
 
@@ -249,7 +255,7 @@ def _step_rows(case: _Case, times: SyncTimes) -> list[Row]:
     shown_load, shown = (load, 1.0) if adds else (0.0, 1.0) if work >= load else (iteration, 0.0)
     reduce_source = pricer.messages.source if one.gpus > 1 else None
     rows = [
-        _row("load_input", load, shown_load, sources.storage),
+        _load_row(pricer, load, shown_load),
         _row("host_to_device", h2d, h2d * shown, sources.host_to_device),
         _stage_row(stages["forward"], forward, forward * shown),
         _backward_row(case, backward, backward * shown),
@@ -271,7 +277,7 @@ def _gpu_rows(case: _Case, times: AsyncTimes) -> list[Row]:
         for name in ("load_s", "host_to_device_s", "forward_s", "backward_s", "update_gradient_s")
     )
     return [
-        _row("load_input", load, load, sources.storage),
+        _load_row(case.pricer, load, load),
         _row("host_to_device", h2d, h2d, sources.host_to_device),
         _stage_row(stages["forward"], forward, forward),
         _stage_row(stages["backward"], backward, backward),

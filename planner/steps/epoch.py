@@ -1,22 +1,37 @@
 """Input: bringing samples from storage into host memory, in the first epoch and in later ones.
 
-A measured loader takes a time by samples, the same in every epoch. A described storage delivers bytes: those of all
-devices of a node share its bandwidth, or the server's where it is shared; a node's cache keeps a random part of the
-data set, so that later epochs read only what it misses (samples are shuffled over all nodes anew each epoch).
+A measured loader takes a time by samples, the same in every epoch. Storage, described or measured, delivers bytes:
+those of all devices of a node share its bandwidth, or the server's where it is shared; a node's cache keeps a random
+part of the data set, so that later epochs read only what it misses (samples are shuffled over all nodes anew each
+epoch), and the rest from memory, where that was measured. A node whose storage was measured keeps what fits its memory.
+
+Where decoding was measured, worker threads read and decode images, one after another each
+(:func:`planner.costs.transfers.loading_s`). Assumed are as many as the node has threads, shared by the devices that a
+plan uses; a CPU that trains keeps one thread for that. Where threads are not known, there is one a device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
-from planner.costs.terms import evaluate
-from planner.costs.transfers import miss_fraction
+from planner.costs.terms import Work, evaluate, extrapolates, features_of
+from planner.costs.transfers import READING_TERMS, loading_s, miss_fraction
 from planner.domain.arrays import FloatArray, IntArray
-from planner.steps.sources import Sources
+from planner.domain.cluster import Cluster
+from planner.domain.inputs import DECODE, LOAD_CACHED
+from planner.steps.sources import Source, Sources
 
-__all__ = ["Input", "InputTimes"]
+__all__ = ["CACHED_SHARE", "Input", "InputPart", "InputTimes", "worker_threads"]
+
+CACHED_SHARE = 0.8
+"""Of the memory of a node whose storage was measured, assumed to be left to what the system keeps of read files."""
+IMAGE_SIDES = 3
+"""Of an input of images: channels, height, width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,33 +49,136 @@ class InputTimes:
     node_s: FloatArray
 
 
+class InputPart(NamedTuple):
+    """What serves a part of loading, seconds of it, and their derivatives by the coefficients, shape (p,)."""
+
+    source: Source
+    seconds: float
+    slopes: FloatArray
+
+
+def worker_threads(cluster: Cluster, gpus_per_node: IntArray | int) -> FloatArray:
+    """Return how many threads of a node are assumed to load samples, shape of ``gpus_per_node``."""
+    gpus = np.asarray(gpus_per_node, dtype=np.float64)
+    if cluster.node.cpu_threads is None:
+        return gpus
+    training = gpus if cluster.node.accelerator.kind == "cpu" else 0.0
+    return np.maximum(cluster.node.cpu_threads - training, 1.0)
+
+
 class Input:
-    """Loading times of a problem."""
+    """Loading times of a problem, and what serves them.
+
+    Attributes
+    ----------
+    reads_bytes : bool
+        Whether samples are read as stored; else a loader was measured with all it does, or there is no storage.
+    decode : Source or None
+        What serves decoding; None where it was not measured, or samples are no images.
+    later_share : float
+        Of the data set, that a later epoch reads from storage.
+    """
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._later_share = 1.0
-        storage, dataset = sources.cluster.storage, sources.problem.dataset
-        if storage is not None and dataset is not None:
-            size = dataset.samples * dataset.bytes_per_sample
-            self._later_share = float(miss_fraction(size, storage.cache_bytes))
+        self._dataset = sources.problem.dataset
+        source = sources.storage
+        self.reads_bytes = source is not None and source.entry.term in READING_TERMS
+        is_image = len(sources.problem.network.input_shape) == IMAGE_SIDES
+        self.decode = sources.cluster_entry("storage", DECODE) if self.reads_bytes and is_image else None
+        self._cached = sources.cluster_entry("storage", LOAD_CACHED) if self.reads_bytes else None
+        self.later_share = self._missed() if self.reads_bytes else 1.0
+
+    def _missed(self) -> float:
+        """Return the share of the data set that a later epoch reads from storage."""
+        cluster, dataset = self._sources.cluster, self._dataset
+        if dataset is None or self._cached == self._sources.storage:
+            return 1.0
+        if cluster.storage is not None:
+            cache_bytes = cluster.storage.cache_bytes
+        else:
+            cache_bytes = CACHED_SHARE * (cluster.node.host_memory_bytes or 0.0) if self._cached else 0.0
+        return float(miss_fraction(dataset.samples * dataset.bytes_per_sample, cache_bytes))
 
     @property
     def is_cached(self) -> bool:
-        """Whether later epochs load faster than the first."""
+        """Whether later epochs read less from storage than the first."""
+        return self.later_share < 1.0
+
+    @property
+    def used(self) -> tuple[Source, ...]:
+        """What serves loading in later epochs."""
         source = self._sources.storage
-        return source is not None and source.entry.term == "storage.bytes" and self._later_share < 1.0
+        if source is None or not self.reads_bytes:
+            return () if source is None else (source,)
+        one = np.ones(1)
+        return tuple(part for part, _ in (*self._reads(one, one, self.later_share), *self._decoding(one)))
+
+    @property
+    def extrapolates(self) -> bool:
+        """Whether a sample lies outside what its reads or its decoding were fitted on."""
+        one = np.ones(1)
+        parts = (*self._reads(one, one, 1.0), *self._decoding(one)) if self.reads_bytes else ()
+        return any(bool(extrapolates(source.entry, work).any()) for source, work in parts)
 
     def times(self, samples: IntArray, gpus_per_node: IntArray, nodes: IntArray, *, first_epoch: bool) -> InputTimes:
         """Return loading times where each device takes ``samples``, shape (n,), per step."""
-        source, dataset = self._sources.storage, self._sources.problem.dataset
+        source = self._sources.storage
         if source is None:
             return InputTimes(np.zeros(samples.size), np.zeros(samples.size))
-        if source.entry.term != "storage.bytes":
+        if not self.reads_bytes:
             alone = self._sources.multiplied("load_input", evaluate(source.entry, {"samples": samples}))
             return InputTimes(alone, alone)
-        assert dataset is not None  # noqa: S101 - Sources.storage is None without one
-        share = 1.0 if first_epoch else self._later_share
-        read = samples.astype(np.float64) * (dataset.bytes_per_sample * share)
-        alone = self._sources.multiplied("load_input", evaluate(source.entry, {"bytes": read, "nodes": nodes}))
-        return InputTimes(alone, alone * gpus_per_node)
+        taken, share = samples.astype(np.float64), 1.0 if first_epoch else self.later_share
+        alone = np.zeros(samples.size)
+        for part, work in self._reads(taken, nodes, share):
+            alone = alone + evaluate(part.entry, work)
+        node = alone * gpus_per_node
+        for part, work in self._decoding(taken):
+            threads, decoding = worker_threads(self._sources.cluster, gpus_per_node), evaluate(part.entry, work)
+            alone, node = (
+                loading_s(alone, decoding, threads / gpus_per_node),
+                loading_s(node, decoding * gpus_per_node, threads),
+            )
+        return InputTimes(*(self._sources.multiplied("load_input", seconds) for seconds in (alone, node)))
+
+    def parts(
+        self, samples: int, gpus_per_node: int, nodes: int, *, first_epoch: bool, alone: bool
+    ) -> tuple[InputPart, ...]:
+        """Return what decides the time of loading one device's ``samples``: storage, or the worker threads.
+
+        Seconds are in proportion alone: those that a device's node takes are another multiple of them.
+        """
+        source, taken = self._sources.storage, np.array([float(samples)])
+        if source is None:
+            return ()
+        if not self.reads_bytes:
+            return (_part(source, {"samples": taken}),)
+        share = 1.0 if first_epoch else self.later_share
+        reading = tuple(_part(*one) for one in self._reads(taken, np.array([float(nodes)]), share))
+        decoding = tuple(_part(*one) for one in self._decoding(taken))
+        read_s, decode_s = (sum(part.seconds for part in parts) for parts in (reading, decoding))
+        threads = float(worker_threads(self._sources.cluster, gpus_per_node))
+        by_storage = read_s if alone else read_s * gpus_per_node
+        return reading if by_storage >= (read_s + decode_s) * gpus_per_node / threads else (*reading, *decoding)
+
+    def _reads(
+        self, samples: FloatArray, nodes: FloatArray | IntArray, share: float
+    ) -> Iterator[tuple[Source, Mapping[str, FloatArray | IntArray]]]:
+        """Yield what serves reading samples, of which a share comes from storage, with the work of each."""
+        dataset, kept = self._dataset, self._cached if share < 1 else None
+        for source, part in ((self._sources.storage, share), (kept, 1.0 - share)):
+            if source is not None and dataset is not None:
+                read = samples * (dataset.bytes_per_sample * part)
+                yield source, {"images": samples * part, "bytes": read, "nodes": nodes}
+
+    def _decoding(self, samples: FloatArray) -> Iterator[tuple[Source, Mapping[str, FloatArray | IntArray]]]:
+        """Yield what serves decoding, with its work; nothing where it was not measured or samples are no images."""
+        dataset = self._dataset
+        if self.decode is not None and dataset is not None:
+            elements = samples * float(prod(self._sources.problem.network.input_shape))
+            yield self.decode, {"images": samples, "bytes": samples * dataset.bytes_per_sample, "elements": elements}
+
+
+def _part(source: Source, work: Work) -> InputPart:
+    return InputPart(source, float(evaluate(source.entry, work)[0]), features_of(source.entry, work)[0])

@@ -5,12 +5,13 @@ See :mod:`planner.steps.intervals`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from planner.domain.arrays import FloatArray
 from planner.domain.configuration import Configuration
+from planner.steps.epoch import InputPart
 from planner.steps.intervals import Gradient
 from planner.steps.messages import host_gradient
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes
@@ -32,7 +33,10 @@ def step_gradient(
     )
     is_input_bound = not adds and load >= iteration
     if adds or is_input_bound:
-        _add_load(gradient, pricer, one.sub_batch * steps, load)
+        parts = pricer.input.parts(
+            one.sub_batch * steps, one.gpus_per_node, one.nodes, first_epoch=first_epoch, alone=False
+        )
+        _add_load(gradient, parts, load)
     if is_input_bound:
         return gradient
     is_exposed = one.gpus > 1 and float(times.exposed_s[0]) > 0
@@ -75,10 +79,14 @@ def gpu_gradient(
     rest = float(times.gpu_s[0] - times.load_s[0])
     ends = (np.array([n]) for n in (one.sub_batch, one.gpus_per_node, one.nodes))
     load = pricer.input.times(*ends, first_epoch=first_epoch)
-    if float(load.node_s[0]) > rest + float(load.alone_s[0]):
-        _add_load(gradient, pricer, one.sub_batch, period)
+    is_input_bound = float(load.node_s[0]) > rest + float(load.alone_s[0])
+    parts = pricer.input.parts(
+        one.sub_batch, one.gpus_per_node, one.nodes, first_epoch=first_epoch, alone=not is_input_bound
+    )
+    if is_input_bound:
+        _add_load(gradient, parts, period)
         return gradient
-    _add_load(gradient, pricer, one.sub_batch, float(load.alone_s[0]))
+    _add_load(gradient, parts, float(load.alone_s[0]))
     _add_host_to_device(gradient, pricer, one.sub_batch, 1)
     for name in ("forward", "backward"):
         _add_stage(gradient, stages[name], np.ones(pricer.compute.slots.layer.size + 1))
@@ -124,16 +132,14 @@ def _add_host(gradient: Gradient, pricer: Pricer, kind: str, weight: float, buff
     gradient.add(pricer.sources.host(kind).entry, work, weight * _multiplier(pricer, kind))
 
 
-def _add_load(gradient: Gradient, pricer: Pricer, samples: int, seconds: float) -> None:
-    """Add loading of samples by one device, which takes ``seconds``; 0 where there is none."""
-    source = pricer.sources.storage
-    if source is None or seconds == 0:
+def _add_load(gradient: Gradient, parts: Sequence[InputPart], seconds: float) -> None:
+    """Add loading of samples, which takes ``seconds`` in all; 0 where there is none."""
+    whole = sum(part.seconds for part in parts)
+    if seconds == 0 or whole == 0:
         return
-    if source.entry.term == "storage.bytes":  # of one coefficient, so its derivative is the time over it
-        (coefficient,) = source.entry.coefficients.values()
-        gradient.add_vector(source.entry, np.array([seconds / coefficient]), seconds)
-        return
-    gradient.add(source.entry, {"samples": float(samples)}, _multiplier(pricer, "load_input"))
+    scale = seconds / whole
+    for part in parts:
+        gradient.add_vector(part.source.entry, part.slopes * scale, part.seconds * scale)
 
 
 def _add_host_to_device(gradient: Gradient, pricer: Pricer, sub_batch: int, steps: int) -> None:

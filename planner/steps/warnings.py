@@ -8,6 +8,7 @@ from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
 from planner.domain.samples import MAY_DIFFER
+from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
 from planner.steps.overheads import Overheads
 from planner.steps.sources import Source, Sources
 from planner.units import format_bytes
@@ -40,7 +41,7 @@ def warnings_of(
     return (
         *_memory(sources, memory_bytes),
         *_missing_input(sources),
-        *_decoding(sources),
+        *_loading(sources, one),
         *_small_dataset(sources, mini_batch),
         *_extrapolated(terms, is_wider=interval_basis == "conformal"),
         *_origins(sources, chosen),
@@ -111,11 +112,23 @@ def _missing_input(sources: Sources) -> Iterator[PlanWarning]:
         yield PlanWarning("input_not_modelled", "input", message)
 
 
-def _decoding(sources: Sources) -> Iterator[PlanWarning]:
+def _loading(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
     # A measured loader holds whatever its samples went through; bytes over a bandwidth do not.
-    if sources.storage is not None and sources.storage.entry.term == "storage.bytes":
+    loading, node = Input(sources), sources.cluster.node
+    if loading.decode is not None:
+        threads = float(worker_threads(sources.cluster, one.gpus_per_node))
+        of = f"of the {node.cpu_threads} threads of a node" if node.cpu_threads else "as those of a node are not known"
+        message = f"Assumed to read and decode samples: {threads / one.gpus_per_node:g} threads a device, {of}."
+        yield PlanWarning("loader_threads", "load_input", message)
+    elif loading.reads_bytes:
         message = "Decoding and augmenting samples is left out of every time: loading is bytes over a bandwidth."
         yield PlanWarning("decode_not_modelled", "load_input", message)
+    if loading.is_cached and sources.cluster.storage is None:
+        message = (
+            f"Later epochs are assumed to read {loading.later_share:.0%} of the samples from storage: "
+            f"{CACHED_SHARE:.0%} of the memory of the host keep what was read before."
+        )
+        yield PlanWarning("input_cached", "load_input", message)
 
 
 def _small_dataset(sources: Sources, mini_batch: float) -> Iterator[PlanWarning]:
