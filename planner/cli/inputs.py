@@ -25,6 +25,7 @@ from planner.domain.scenario import NO_SCENARIO, Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
+from planner.steps.sources import Sources
 
 __all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "with_base"]
 
@@ -224,7 +225,7 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
         "input": Sourced(base.input, DEFAULT),
     }
     chosen = {key: values.get(key, default) for key, default in defaults.items()}
-    missing = _why_input_is_not_modelled(machine, dataset) if chosen["input"].value == "storage" else ""
+    missing = _why_input_is_not_modelled(machine, network, dataset) if chosen["input"].value == "storage" else ""
     if missing and chosen["input"].source != DEFAULT:
         raise CoverageError(f"--input must be synthetic here, got 'storage'; {missing}")
     if missing:
@@ -232,16 +233,9 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
     return replace(base, **{key: one.value for key, one in chosen.items()}), chosen
 
 
-def _why_input_is_not_modelled(machine: Machine, dataset: Dataset | None) -> str:
+def _why_input_is_not_modelled(machine: Machine, network: Network, dataset: Dataset | None) -> str:
     """Return what is missing to price reading samples from storage, or ''."""
-    measured = any(
-        entry.scope == "storage"
-        for one in machine.calibrations
-        if one.cluster == machine.cluster.name
-        for entry in one.entries
-    )
-    if measured:
-        return ""
-    if machine.cluster.storage is None:
+    sources = Sources(Problem(network, dataset, machine.cluster, machine.calibrations))
+    if not sources.has_storage:
         return f"neither cluster {machine.cluster.name!r} nor a calibration has storage"
-    return "" if dataset else "without a data set the bytes of a sample are unknown"
+    return "" if sources.storage else "without a data set the bytes of a sample are unknown"
