@@ -294,6 +294,12 @@ class Sources:
             raise self.missing_link("host", "samples are copied to the device; --input synthetic leaves them out")
         return Source(specified)
 
+    @property
+    def has_storage(self) -> bool:
+        """Whether the cluster or a calibration says what reading from storage takes."""
+        kinds = (LOAD, LOAD_CACHED)
+        return self.cluster.storage is not None or any(self.cluster_entry("storage", kind) for kind in kinds)
+
     @cached_property
     def storage(self) -> Source | None:
         """What serves loading; None where input is synthetic or its bytes are not known."""
