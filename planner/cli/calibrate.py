@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,10 +13,11 @@ from typing import Any
 from planner import catalog
 from planner.cli import output
 from planner.cli.measure import (
+    Asked,
     check_complete,
     check_device,
-    check_measured,
     check_networks,
+    check_served,
     check_writable,
     measured,
 )
@@ -39,6 +40,10 @@ from planner.report.show import fit_view
 __all__ = ["Target", "fitted_from_files", "fitted_here", "run", "target_of"]
 
 _NAME = re.compile(r"[\w.+-]+", re.ASCII)
+MEASURING = ("device", "budget", "target_error", "network", "precision")
+"""Options of measuring, which are left out where files are read."""
+DEFAULT_PRECISIONS = ("fp32",)
+"""Of a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Target:
 
 def run(arguments: Mapping[str, Any]) -> None:
     """Calibrate: check everything that can be wrong first, measure or read, fit, write, show."""
+    began_s = time.perf_counter()
     values = from_options(arguments)
     _check_supported(values)
     now = datetime.now().astimezone()
@@ -61,7 +67,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     if "samples" in values:
         calibration = fitted_from_files(Path(values["samples"].value), target.name)
     else:
-        calibration = fitted_here(values, target, f"{now:%Y-%m-%d}")
+        calibration = fitted_here(values, target, f"{now:%Y-%m-%d}", began_s)
     target.path.parent.mkdir(parents=True, exist_ok=True)
     write_file(target.path, write_calibration(calibration), target.force)
     target.partial.unlink(missing_ok=True)  # only now: an interrupt while fitting must not cost the measurements
@@ -74,11 +80,14 @@ def run(arguments: Mapping[str, Any]) -> None:
 def _check_supported(values: Values) -> None:
     if "device" in values:
         check_device(values["device"].value)
-    for clash in ("device", "budget", "network"):
+    for clash in MEASURING:
         if "samples" in values and clash in values:
             given = values[clash].value
-            shown = given[0] if clash == "network" else given
-            raise ParameterError(f"--{clash}", "left out beside --samples, which measures nothing", shown)
+            shown = given[0] if isinstance(given, tuple) else given
+            raise ParameterError(OPTIONS[clash].flag, "left out beside --samples, which measures nothing", shown)
+    if "precision" in values and values["precision"].value != DEFAULT_PRECISIONS:
+        shown = ",".join(values["precision"].value)
+        raise ParameterError("--precision", "fp32, the only one that a CPU is measured in yet", shown)
 
 
 def target_of(values: Values, now: datetime) -> Target:
@@ -127,23 +136,36 @@ def fitted_from_files(folder: Path, name: str) -> Calibration:
     return fit_calibration(samples, name, accelerator, Node(1, accelerator))
 
 
-def fitted_here(values: Values, target: Target, date: str) -> Calibration:
-    """Return the calibration that measuring this machine gives; an interrupt leaves what was measured, and says so."""
-    budget_s = values["budget"].value if "budget" in values else budget("--budget", OPTIONS["budget"].default)
-    networks = networks_of(values)
+def fitted_here(values: Values, target: Target, date: str, began_s: float) -> Calibration:
+    """Return the calibration that measuring this machine gives; an interrupt leaves what was measured, and says so.
+
+    ``began_s``: when the command began, on :func:`time.perf_counter`.
+    """
+    asked = asked_of(values)
     try:
-        began = time.monotonic()
-        made = measured(budget_s, target.partial, networks)
-        made = with_doubts(made, time.monotonic() - began)
+        before_s = time.perf_counter() - began_s
+        made = measured(asked, target.partial, before_s)
+        made = with_doubts(made, time.perf_counter() - began_s - before_s)
         provenance = Provenance(source=f"this machine: {made.accelerator.name}", date=date)
         if DISTURBED in made.samples.circumstances:
             note(made.samples.circumstances[DISTURBED])
-        calibration = _fitted(made, target, provenance, budget_s, networks)
+        calibration = _fitted(made, target, provenance, asked)
     except KeyboardInterrupt:
         if target.partial.exists():
             note(f"what was measured so far is kept in {target.partial}; the same command goes on from there")
         raise
     return calibration
+
+
+def asked_of(values: Values) -> Asked:
+    """Return what is to be measured."""
+    budget_s = values["budget"].value if "budget" in values else budget("--budget", OPTIONS["budget"].default)
+    return Asked(
+        budget_s,
+        networks_of(values),
+        values["precision"].value if "precision" in values else DEFAULT_PRECISIONS,
+        values["target_error"].value if "target_error" in values else None,
+    )
 
 
 def networks_of(values: Values) -> tuple[Network, ...]:
@@ -154,16 +176,15 @@ def networks_of(values: Values) -> tuple[Network, ...]:
     return networks
 
 
-def _fitted(
-    made: Measurement, target: Target, provenance: Provenance, budget_s: float, networks: Sequence[Network]
-) -> Calibration:
+def _fitted(made: Measurement, target: Target, provenance: Provenance, asked: Asked) -> Calibration:
     """Return the calibration; refuse one that would serve no network, and name the budget that suffices."""
     name = target.name
-    check_measured(made.samples, networks, budget_s)
     try:
         calibration = fit_calibration(made.samples, name, made.accelerator, made.node, provenance, steps=made.steps)
     except CoverageError:
         calibration = Calibration(name, made.accelerator.name, ())
-    if not networks:
-        check_complete(calibration, budget_s)
+    if asked.networks:
+        check_served(calibration, made.node, asked)
+    else:
+        check_complete(calibration, asked)
     return calibration

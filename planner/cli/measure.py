@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,27 +16,34 @@ from planner.cli.parsing import budget
 from planner.cli.progress import bar
 from planner.cli.streams import note
 from planner.domain.calibration import Calibration
-from planner.domain.calls import LOOKED_UP, LayerCall
+from planner.domain.calls import LOOKED_UP
+from planner.domain.cluster import Cluster, Node
+from planner.domain.configuration import Settings
 from planner.domain.kernels import DIRECTIONS
 from planner.domain.network import Network
+from planner.domain.request import Problem
 from planner.domain.samples import Samples
 from planner.errors import CoverageError, MissingPackageError, OutputError, ParameterError
+from planner.fitting.duration import expected_fit_s
+from planner.fitting.next_points import NextPoints
 from planner.networks.zoo import build, zoo_names
 from planner.probes.calibrate import Measurement, measure_cpu
 from planner.probes.layer_points import SMALL, layer_points, unmeasurable
 from planner.probes.machine import describe_cpu
-from planner.probes.run import Progress
+from planner.probes.run import EXPECTED_ERROR, Progress, Wanted
 from planner.probes.torch_package import check_torch, import_torch
+from planner.steps.sources import Sources
 from planner.units import format_bytes
 from planner.workload.calls import distinct_calls
 from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
 
 __all__ = [
+    "Asked",
     "check_complete",
     "check_device",
-    "check_measured",
     "check_networks",
+    "check_served",
     "check_writable",
     "measured",
     "needed_kernels",
@@ -41,6 +51,10 @@ __all__ = [
 
 MOST_NAMES = 4
 """Kernels that a sentence names."""
+LARGEST_FIT_SHARE = 0.4
+"""Of the budget that is kept for fitting, however long it is expected to take."""
+LEAST_S = 0.1
+"""What is measured for at least [s]."""
 
 
 def check_device(device: str) -> None:
@@ -64,32 +78,93 @@ def check_writable(what: str, path: Path) -> None:
         raise OutputError(f"{what} must be in a folder that can be written, got {folder}: {error.strerror}") from error
 
 
-def measured(budget_s: float, partial: Path, networks: Sequence[Network] = ()) -> Measurement:
-    """Return the measurements of this CPU, calls of networks first, going on from ``partial`` where it has some."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be measured.
+
+    Attributes
+    ----------
+    budget_s : float
+        Time for all, measuring, fitting and writing [s].
+    networks : tuple of Network
+        Whose own calls are timed; none: points of a generic design serve the bundled ones.
+    precisions : tuple of str
+    target_error : float or None
+        Expected mean relative error of these networks' steps at which measuring stops; None: it uses its time up.
+    """
+
+    budget_s: float
+    networks: tuple[Network, ...] = ()
+    precisions: tuple[str, ...] = ("fp32",)
+    target_error: float | None = None
+
+
+def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
+    """Return the measurements of this CPU, going on from ``partial`` where it has some.
+
+    ``used_s``: of the budget, before [s]. What fitting is expected to take is kept of it too.
+    """
     check_torch()
     check_writable("what is measured", partial)
-    calls = distinct_calls(networks)
+    began = time.perf_counter()
+    calls = distinct_calls(asked.networks)
     for call, reason in ((call, unmeasurable(call)) for call in calls):
         if reason:
             note(f"{call.kind} {call.direction} of a {call.layer.kind} layer is not measured, as {reason}")
-    points = layer_points(calls)
-    with bar("measuring", budget_s, f"measuring this CPU for {budget_s:.0f} s") as show:
-        return measure_cpu(
-            budget_s,
-            first=points,
-            networks=networks,
+    wanted = _wanted(asked)
+    kept_s = min(expected_fit_s(describe_cpu()[0], len(asked.precisions)), LARGEST_FIT_SHARE * asked.budget_s)
+    left_s = max(asked.budget_s - used_s - (time.perf_counter() - began) - kept_s, LEAST_S)
+    with bar("measuring", left_s, f"measuring this CPU for {left_s:.0f} s") as show:
+        found = measure_cpu(
+            left_s,
+            first=layer_points(calls),
+            networks=asked.networks,
+            wanted=wanted,
             input_folder=Path(),
             resume=partial,
             progress=lambda now: show(now.elapsed_s, _state(now)),
             say=note,
         )
+    _tell_error(found.samples, asked)
+    return found
+
+
+def _wanted(asked: Asked) -> Wanted:
+    """Return what the measuring is for: the networks, or, from the generic design, all bundled ones that fit.
+
+    The layers of these are timed as they are where time is left.
+    """
+    device = describe_cpu()[0]
+    networks = asked.networks or tuple(one for one in _bundled() if _needed_bytes(one) <= device.memory_bytes)
+    later = () if asked.networks else layer_points(distinct_calls(networks))
+    return Wanted(lambda points: NextPoints(points, networks, device, asked.precisions), later, asked.target_error)
+
+
+def _bundled() -> Iterator[Network]:
+    return (build(name, {}) for name in zoo_names())
+
+
+def _tell_error(samples: Samples, asked: Asked) -> None:
+    """Say whether the error that is aimed at is reached, as far as is known."""
+    if asked.target_error is None:
+        return
+    expected = float(samples.circumstances.get(EXPECTED_ERROR, "inf"))
+    is_reached = expected <= asked.target_error
+    said = "is reached" if is_reached else "is not reached: a larger --budget goes on"
+    note(f"target error {asked.target_error:.1%} {said}; steps are expected to miss by {expected:.1%} on average")
+
+
+def _needed_bytes(network: Network) -> float:
+    """Return the bytes of a network at the small sub-batch."""
+    needed = memory_bytes(network, np.array([SMALL]), "fp32", network.optimizer, describe_cpu()[0].kind)
+    return float(needed.total[0])
 
 
 def check_networks(networks: Sequence[Network]) -> None:
     """Refuse a network that this machine cannot hold at the small sub-batch."""
     accelerator = describe_cpu()[0]
     for network in networks:
-        needed = memory_bytes(network, np.array([SMALL]), "fp32", network.optimizer, accelerator.kind).total[0]
+        needed = _needed_bytes(network)
         if needed > accelerator.memory_bytes:
             raise ParameterError(
                 "--network",
@@ -99,30 +174,32 @@ def check_networks(networks: Sequence[Network]) -> None:
             )
 
 
-def check_measured(samples: Samples, networks: Sequence[Network], budget_s: float) -> None:
-    """Refuse samples that lack a call of the networks: each must be measured at all its sub-batches.
+def check_served(calibration: Calibration, node: Node, asked: Asked) -> None:
+    """Refuse a calibration that serves no step of the networks; say how many of their calls were left to fits.
 
     Raises
     ------
     CoverageError
-        Says how many are missing and of what kinds; what was measured is kept.
+        Names what is missing, and the budget that suffices; what was measured is kept.
     """
-    columns = (samples.text["kind"], samples.text["direction"], samples.text["call"], samples.number["sub_batch"])
-    known = set(zip(*(column.tolist() for column in columns), strict=True))
-    points = layer_points(distinct_calls(networks))
-    missing = [point for point in points if point.call and (*_key(point.call), float(point.sub_batch)) not in known]
-    if not missing:
-        return
-    kinds = ", ".join(dict.fromkeys(f"{point.kind} {point.direction}".replace("_", " ") for point in missing))
-    raise CoverageError(
-        f"the budget must suffice for all {len(points)} timings of the networks' own calls, got {budget_s:.0f} s, "
-        f"which leaves {len(missing)} ({kinds}); what was measured is kept, and the same command with --budget "
-        f"{_enough_s(budget_s):.0f}s goes on from there"
-    )
-
-
-def _key(call: LayerCall) -> tuple[str, str, str]:
-    return call.kind, call.direction, call.name
+    missing: dict[str, None] = {}
+    left, whole = 0, 0
+    for network, precision in itertools.product(asked.networks, asked.precisions):
+        settings = Settings(optimizer=network.optimizer)
+        cluster = Cluster("local", 1, node)
+        sources = Sources(Problem(network, None, cluster, (calibration,), explicit_calibration=True, settings=settings))
+        own = sources.layer_calls(precision)
+        for calls in lower(network, np.ones(1, dtype=np.int64), optimizer=network.optimizer):
+            for part, source in own.split(calls, np.ones(1, dtype=np.int64)):
+                is_left = source is None and part.kind != "bias"
+                left, whole = left + is_left * part.layer.size, whole + part.layer.size
+                if is_left and sources.find_kernel(part.kind, part.direction, precision) is None:
+                    missing[f"{part.kind} {part.direction}".replace("_", " ")] = None
+    if missing:
+        raise CoverageError(_too_few("a calibration must hold every kernel of the networks", tuple(missing), asked))
+    if left:
+        enough = f"--budget {_enough_s(asked.budget_s):.0f}s"
+        note(f"{left} of the {whole} calls of the networks are left to fits; with {enough} more of them are timed")
 
 
 def _enough_s(budget_s: float) -> float:
@@ -130,7 +207,16 @@ def _enough_s(budget_s: float) -> float:
     return default_s if budget_s < default_s else 2 * budget_s
 
 
-def check_complete(calibration: Calibration, budget_s: float) -> None:
+def _too_few(rule: str, missing: Sequence[str], asked: Asked) -> str:
+    shown = ", ".join(missing[:MOST_NAMES])
+    more = f" and {len(missing) - MOST_NAMES} more" if missing[MOST_NAMES:] else ""
+    return (
+        f"{rule}, got too few timings of {shown}{more}; what was measured is kept, and the same command with --budget "
+        f"{_enough_s(asked.budget_s):.0f}s goes on from there"
+    )
+
+
+def check_complete(calibration: Calibration, asked: Asked) -> None:
     """Refuse a calibration without every kernel of the bundled networks: it would serve none of them.
 
     Raises
@@ -145,14 +231,8 @@ def check_complete(calibration: Calibration, budget_s: float) -> None:
         if one.term != LOOKED_UP
     }
     missing = [" ".join(pair).replace("_", " ") for pair in needed_kernels() if pair not in fitted]
-    if not missing:
-        return
-    shown = ", ".join(missing[:MOST_NAMES])
-    more = f" and {len(missing) - MOST_NAMES} more" if missing[MOST_NAMES:] else ""
-    raise CoverageError(
-        f"a calibration must hold every kernel of the bundled networks, got too few timings of {shown}{more}; "
-        f"what was measured is kept, and the same command with --budget {_enough_s(budget_s):.0f}s goes on from there"
-    )
+    if missing:
+        raise CoverageError(_too_few("a calibration must hold every kernel of the bundled networks", missing, asked))
 
 
 def needed_kernels() -> tuple[tuple[str, str], ...]:
@@ -164,4 +244,5 @@ def needed_kernels() -> tuple[tuple[str, str], ...]:
 
 def _state(now: Progress) -> str:
     disturbed = f", {now.disturbed} disturbed" if now.disturbed else ""
-    return f"{now.elapsed_s:.0f} of {now.budget_s:.0f} s, {now.done}/{now.total} points{disturbed}"
+    error = f", expected error {now.expected_error:.1%}" if now.expected_error is not None else ""
+    return f"{now.elapsed_s:.0f} of {now.budget_s:.0f} s, {now.done}/{now.total} points{disturbed}{error}"

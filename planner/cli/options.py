@@ -36,8 +36,8 @@ class Option:
         What holds when nothing says otherwise, in words.
     in_predict : str
         The same in ``predict``, where it differs.
-    in_validate : str
-        The same in ``validate``.
+    in_validate, in_calibrate : str
+        The same in ``validate`` and in ``calibrate``.
     repeatable, positional : bool
     """
 
@@ -48,6 +48,7 @@ class Option:
     default: str = ""
     in_predict: str = ""
     in_validate: str = ""
+    in_calibrate: str = ""
     repeatable: bool = False
     positional: bool = False
 
@@ -64,7 +65,8 @@ class Option:
     def text(self, command: str) -> str:
         """Return the help with the default."""
         repeat = " Repeatable." if self.repeatable else ""
-        default = {"predict": self.in_predict, "validate": self.in_validate}.get(command) or self.default
+        own = {"predict": self.in_predict, "validate": self.in_validate, "calibrate": self.in_calibrate}
+        default = own.get(command) or self.default
         return f"{self.help}{repeat}" + (f" [default: {default}]" if default else "")
 
 
@@ -83,6 +85,7 @@ _ALL = (
         "NAME[:K=V,...]|FILE",
         "Network to train, or whose layers to time.",
         default="default request",
+        in_calibrate="all bundled ones, from fits to a generic design",
         repeatable=True,
     ),
     Option("dataset", "NAME|FILE|samples=N,bytes_per_sample=B", "Data set of an epoch.", default="the network's"),
@@ -109,7 +112,7 @@ _ALL = (
     ),
     Option(
         "precision", "A,B", f"Precisions of training: {', '.join(PRECISIONS)}.", parsing.choices(*PRECISIONS),
-        "every one with a usable sub-model", "fp32",
+        "every one with a usable sub-model", "fp32", in_calibrate="fp32 on a CPU, all that a GPU has",
     ),
     Option("tensor", "N", "Tensor-parallel degree (only 1 yet).", parsing.only(parsing.count, 1), "1"),
     Option("pipeline", "N", "Pipeline-parallel degree (only 1 yet).", parsing.only(parsing.count, 1), "1"),
@@ -163,7 +166,12 @@ _ALL = (
     ),
     Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib."),
     Option("device", "cpu|cuda[:I]", "What to measure (only cpu yet).", parsing.device, "cpu"),
-    Option("budget", "TIME", "Time to measure for, with its unit; fitting comes on top.", parsing.budget, "50s"),
+    Option("budget", "TIME", "Time for all, with its unit: measuring, fitting and writing.", parsing.budget, "60s"),
+    Option(
+        "target_error", "5%|0.05",
+        "Stop as soon as steps of the networks are expected to be predicted with this mean error.", parsing.error_aim,
+        "the budget is used up",
+    ),
     Option("samples", "DIR", "Fit the sample files (CSV) of a folder instead of measuring."),
     Option("name", "NAME", "Name of the calibration.", default="that of --out or of --samples, else local"),
     Option("out", "FILE", "File to write.", default="a time-stamped file in the user data folder"),
@@ -206,6 +214,6 @@ COMMANDS = (
     Command(
         "calibrate",
         "Measure this node, fit the cost terms, write a calibration.",
-        ("device", "budget", "network", "samples", "name", "out", "force", "json", "seed"),
+        ("device", "budget", "target_error", "network", "precision", "samples", "name", "out", "force", "json", "seed"),
     ),
 )  # fmt: skip

@@ -19,6 +19,7 @@ __all__ = [
     "choices",
     "count",
     "counts",
+    "error_aim",
     "fraction",
     "framework",
     "only",
@@ -136,6 +137,14 @@ def fraction(what: str, value: str) -> float:
     parsed = parse_fraction(value, what)
     if parsed > 1 and not value.strip().endswith("%"):
         raise ParameterError(what, "a fraction such as 25% or 0.25", value, f"write {value.strip()}% for per cent")
+    return parsed
+
+
+def error_aim(what: str, value: str) -> float:
+    """Return a relative error to reach, such as ``5%``: above 0, and at most 100 %."""
+    parsed = fraction(what, value)
+    if not 0 < parsed <= 1:
+        raise ParameterError(what, "above 0 and at most 100%", value)
     return parsed
 
 

@@ -27,7 +27,7 @@ from planner.probes.points import SEED, Point
 from planner.probes.resume import Earlier, Measured, append_measured, read_measured, start_file
 from planner.probes.timing import Timing
 
-__all__ = ["DISTURBED_NOTE", "Chooser", "Progress", "Run", "Wanted", "continued", "measure_points"]
+__all__ = ["DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Progress", "Run", "Wanted", "continued", "measure_points"]
 
 STRETCH_S = 0.7
 QUIET_SHARE = 0.25
@@ -35,6 +35,8 @@ QUIET_SHARE = 0.25
 LARGEST_TIMES_BEFORE_STOP = 0.97
 MOST_PASSES = 3
 DISTURBED_NOTE = "measured while the machine was disturbed"
+EXPECTED_ERROR = "expected_error"
+"""Circumstance: the mean relative error that wanted predictions are expected to have by what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,5 +336,5 @@ class Run:
             )
         found = {**circumstances, "reference_s": f"{self.quiet_s():.6g}"}
         if self.expected_error is not None:
-            found["expected_error"] = f"{self.expected_error:.4f}"
+            found[EXPECTED_ERROR] = f"{self.expected_error:.4f}"
         return Samples.from_rows(rows, found)

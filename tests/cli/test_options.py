@@ -46,6 +46,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "plot": ("plot.gif", "plot", "missing-folder/plot.png", ""),
     "device": ("tpu", "cuda:x", ""),
     "budget": ("60", "0s", "-1s", "5GB", "1ms"),
+    "target_error": ("5", "0%", "-1%", "nan", "101%"),
     "samples": ("missing-folder",),
     "name": ("", "a/b", "two words"),
     "out": ("missing-folder/out.json",),

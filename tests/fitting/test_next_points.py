@@ -74,7 +74,7 @@ def test_choices_depend_on_timings_alone_and_keep_to_what_is_left_and_to_the_tim
     known = timings(first.start())
     left = sorted(TIMES.keys() - known.keys())
     second.learn({})
-    assert first.learn(known) == second.learn(dict(reversed(known.items())))
+    assert first.learn(known) == second.learn(dict(reversed(list(known.items()))))
     assert first.choose(left, 0.5) == second.choose(left, 0.5)
     some = left[::3]
     assert set(first.choose(some, 0.5)) <= set(some)

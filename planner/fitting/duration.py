@@ -1,0 +1,43 @@
+"""How long a fit is going to take on this machine, found by fitting a few made-up rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from planner.domain.cluster import Accelerator
+from planner.domain.kernels import FORWARD
+from planner.domain.samples import Samples
+from planner.fitting.kernels import fit_kernels
+
+__all__ = ["expected_fit_s"]
+
+ROWS = 32
+WHOLE_FITS = 32.0
+"""What fitting a whole design is taken to need, in fits of ROWS products: 25 were measured, the rest is for safety."""
+SEED = 1
+
+
+def expected_fit_s(accelerator: Accelerator, precisions: int = 1) -> float:
+    """Return the time [s] that fitting a whole calibration is expected to take; loads what fitting needs.
+
+    Parameters
+    ----------
+    accelerator : Accelerator
+    precisions : int
+        Number of them that are measured: each is fitted apart.
+    """
+    random = np.random.default_rng(SEED)
+    sizes = np.exp2(random.uniform(3, 11, (ROWS, 3))).round()
+    rows: list[Mapping[str, Any]] = [
+        {"kind": "gemm", "direction": FORWARD, "precision": "fp32", "m": m, "n": n, "k": k, "batch": 1,
+         "time_s": 1e-5 + 2e-11 * m * n * k} for m, n, k in sizes.tolist()
+    ]  # fmt: skip
+    samples = Samples.from_rows(rows, {})
+    fit_kernels(samples.select(np.arange(ROWS) < ROWS // 2), accelerator)  # not timed: it loads packages
+    start = time.perf_counter()
+    fit_kernels(samples, accelerator)
+    return WHOLE_FITS * precisions * (time.perf_counter() - start)
