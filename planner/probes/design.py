@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from planner.probes.attention_points import attention_families
 from planner.probes.points import SEED, Point, depthwise_convolution, image_points
+from planner.probes.precisions import measures
 from planner.probes.sequence_points import sequence_families
 
 __all__ = ["DESIGN", "designed_points"]
 
 DESIGN = f"{SEED}, large, sequences, depthwise, attention"
 """Name of the design: measurements of another one are not continued."""
+OTHERS_SHARE = 3
+"""One point in so many is measured in the further precisions too."""
 
 
 def designed_points(
     *,
+    precisions: Sequence[str] = ("fp32",),
     convolutions: int = 190,
     products: int = 50,
     passes: int = 14,
@@ -27,6 +34,8 @@ def designed_points(
 
     Parameters
     ----------
+    precisions : sequence of str
+        fp32 first. A third of the points is measured in each further one too, those that it has a kernel for.
     convolutions, products, passes, sequences, depthwise, attention : int
         Shapes of convolutions, of matrix products, of each kind whose work is bytes, of each kind of layer on
         sequences, of depthwise convolutions, and of fused attention; a few large ones come on top.
@@ -34,4 +43,14 @@ def designed_points(
     random = np.random.default_rng(SEED + 1)
     further = [*sequence_families(random, sequences), *(depthwise_convolution(random) for _ in range(depthwise))]
     further += attention_families(random, attention)
-    return image_points(convolutions, products, passes, further)
+    points = image_points(convolutions, products, passes, further)
+    return (*points, *(point for precision in precisions[1:] for point in _also_in(precision, points, precisions)))
+
+
+def _also_in(precision: str, points: Sequence[Point], precisions: Sequence[str]) -> list[Point]:
+    """Return a third of the points of the kinds that a precision has, the same ones every time."""
+    own = [
+        one for one in points if measures(precision, precisions, (one.kind, one.direction), one.work.get("batch", 1))
+    ]
+    chosen = np.random.default_rng(SEED + 3).permutation(len(own))[: len(own) // OTHERS_SHARE]
+    return [replace(own[at], precision=precision) for at in sorted(chosen.tolist())]

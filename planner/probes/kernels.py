@@ -74,7 +74,10 @@ def _product(torch: Any, point: Point, operands: Operands) -> _Made:
     """Make a linear layer's product in the layout of its direction: x·Wᵀ + b, g·W, gᵀ·x; weights of shape (out, in)."""
     if "heads" in point.geometry:
         return attention_product(torch, point, operands)
-    m, n, k = (point.work[name] for name in ("m", "n", "k"))
+    m, n, k, batch = (point.work[name] for name in ("m", "n", "k", "batch"))
+    if batch > 1:
+        x, weight = operands.warm(batch, n, k), operands.cold(batch, m, k)
+        return lambda: x.bmm(next(weight).transpose(1, 2))
     if point.direction == FORWARD:
         x, bias, weight = operands.warm(n, k), operands.warm(m), operands.cold(m, k)
         return lambda: torch.nn.functional.linear(x, next(weight), bias)

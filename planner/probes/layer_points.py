@@ -79,7 +79,7 @@ def _is_of_its_own(call: LayerCall, precision: str) -> bool:
     """Tell whether a call in a precision is another one than in fp32, and can be made."""
     if precision == "fp32":
         return True
-    if call.kind in ("convolution", "gemm"):
+    if call.kind in ("attention", "convolution", "gemm"):
         batched = call.layer.kind == "attention"
         return computes(precision, call.kind, call.direction) and not (batched and precision in NARROW)
     return precision in ("fp16", "bf16") and call.kind not in ALWAYS_FP32

@@ -36,13 +36,25 @@ from planner.domain.arrays import frozen_map
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, CONVOLUTION_COLUMNS, FORWARD, UPDATE
 
-__all__ = ["SEED", "Point", "convolution_output", "depthwise_convolution", "geometric", "image_points", "traffic_work"]
+__all__ = [
+    "SEED",
+    "Point",
+    "Range",
+    "convolution",
+    "convolution_output",
+    "depthwise_convolution",
+    "features",
+    "geometric",
+    "image_points",
+    "passes_over",
+    "traffic_work",
+]
 
 SEED = 20160705
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
+class Range:
     """What convolutions and passes of one size may be: FLOP, bytes of the largest operand, elements; images, sides."""
 
     flop: tuple[float, float]
@@ -52,8 +64,8 @@ class _Range:
     sides: tuple[int, int]
 
 
-_USUAL = _Range((1.5e6, 2.5e9), (0, 64e6), (1e4, 8e6), (1, 1, 2, 2, 3, 4, 4, 6, 8), (5, 120))
-_LARGE = _Range((6.5e9, 1.6e10), (0, 110e6), (2.45e7, 2.7e7), (8, 16, 16, 32), (12, 160))
+_USUAL = Range((1.5e6, 2.5e9), (0, 64e6), (1e4, 8e6), (1, 1, 2, 2, 3, 4, 4, 6, 8), (5, 120))
+_LARGE = Range((6.5e9, 1.6e10), (0, 110e6), (2.45e7, 2.7e7), (8, 16, 16, 32), (12, 160))
 _LARGE_OPERAND = replace(_LARGE, operand_bytes=(1e8, 1.1e8))
 _LARGE_COMPOSED = replace(_LARGE, elements=(8e6, 1e7))
 """Normalisation over channels is made of many calls that each keep a result."""
@@ -111,7 +123,7 @@ def image_points(
     """
     random = np.random.default_rng(SEED)
     families: list[tuple[Point, ...]] = [_peaks()]
-    families += [_convolution(random) for _ in range(convolutions)]
+    families += [convolution(random) for _ in range(convolutions)]
     families += [_product(random) for _ in range(products)]
     for make, large in _PASSES.items():
         families += [make(random, _USUAL) for _ in range(passes)]
@@ -159,7 +171,7 @@ def _channels(random: np.random.Generator, least: int, most: int) -> int:
     return max(step, round(count / step) * step)
 
 
-def _features(random: np.random.Generator, least: int, most: int) -> int:
+def features(random: np.random.Generator, least: int, most: int) -> int:
     """Return a count of features as networks choose them, four to an octave: powers of two are slower in caches."""
     count = geometric(random, least, most)
     step = 1 << max(0, count.bit_length() - 3)
@@ -174,16 +186,16 @@ FIRST_LAYER_SHARE = 0.14
 MOST_SAMPLE_CHANNELS = 3
 
 
-def _convolution(random: np.random.Generator) -> tuple[Point, ...]:
+def convolution(random: np.random.Generator, limits: Range = _USUAL) -> tuple[Point, ...]:
     """Return the three directions of one convolution, or two of one that reads the samples: a first layer."""
     while True:
         first = random.random() < FIRST_LAYER_SHARE
-        work = _first_convolution(random, _USUAL) if first else _inner_convolution(random, *_any_kernel(random), _USUAL)
-        if _is_measurable(work, _USUAL):
+        work = _first_convolution(random, limits) if first else _inner_convolution(random, *_any_kernel(random), limits)
+        if _is_measurable(work, limits):
             return _directions(work)
 
 
-def _large_convolution(random: np.random.Generator, kernel: int, stride: int, limits: _Range) -> tuple[Point, ...]:
+def _large_convolution(random: np.random.Generator, kernel: int, stride: int, limits: Range) -> tuple[Point, ...]:
     while True:
         if kernel:
             work = _inner_convolution(random, (kernel, kernel), stride, limits)
@@ -206,7 +218,7 @@ def _any_kernel(random: np.random.Generator) -> tuple[tuple[int, int], int]:
     return chosen, int(random.choice([1, 1, 1, 2]))
 
 
-def _first_convolution(random: np.random.Generator, limits: _Range) -> dict[str, int]:
+def _first_convolution(random: np.random.Generator, limits: Range) -> dict[str, int]:
     """Return a convolution of few channels on a large image: kernel 3 to 11, stride 1 to 4."""
     kernel = int(random.choice([3, 3, 5, 7, 7, 11]))
     stride = int(random.choice([1, 1, 2]) if kernel < 7 else random.choice([2, 2, 3, 4]))
@@ -218,7 +230,7 @@ def _first_convolution(random: np.random.Generator, limits: _Range) -> dict[str,
 
 
 def _inner_convolution(
-    random: np.random.Generator, kernel: tuple[int, int], stride: int, limits: _Range
+    random: np.random.Generator, kernel: tuple[int, int], stride: int, limits: Range
 ) -> dict[str, int]:
     k_h, k_w = kernel
     same = random.random() < 0.75
@@ -229,14 +241,14 @@ def _inner_convolution(
     return work | {"groups": 2 if random.random() < 0.08 and in_whole_blocks else 1}
 
 
-def depthwise_convolution(random: np.random.Generator) -> tuple[Point, ...]:
+def depthwise_convolution(random: np.random.Generator, limits: Range = _USUAL) -> tuple[Point, ...]:
     """Return the three directions of a convolution that has a group a channel, of kernel 3 or 5."""
     while True:
         kernel, stride = int(random.choice([3, 3, 5])), int(random.choice([1, 1, 2]))
-        images, channels = int(random.choice(_USUAL.images)), _channels(random, 16, 1100)
-        sizes = (images, channels, geometric(random, *_USUAL.sides), channels)
+        images, channels = int(random.choice(limits.images)), _channels(random, 16, 1100)
+        sizes = (images, channels, geometric(random, *limits.sides), channels)
         work = _columns(sizes, (kernel, kernel), (stride, kernel // 2, kernel // 2)) | {"groups": channels}
-        if 1e4 <= images * channels * work["in_h"] * work["in_w"] <= 8e6:
+        if limits.elements[0] <= images * channels * work["in_h"] * work["in_w"] <= limits.elements[1]:
             return _directions(work)
 
 
@@ -247,7 +259,7 @@ def _columns(sizes: tuple[int, int, int, int], kernel: tuple[int, int], steps: t
     return dict(zip(CONVOLUTION_COLUMNS, values, strict=True))
 
 
-def _is_measurable(work: Mapping[str, int], limits: _Range) -> bool:
+def _is_measurable(work: Mapping[str, int], limits: Range) -> bool:
     height, width = convolution_output(work)
     if min(height, width) < 3:
         return False
@@ -267,8 +279,8 @@ def _product(random: np.random.Generator) -> tuple[Point, ...]:
     while True:
         most_rows = int(random.choice([1, 4, 16] if large else [1, 1, 8, 64, 1024]))
         rows = geometric(random, 1, most_rows)
-        wide = _features(random, 1024, 8192) if large else _features(random, 10, 4096)
-        deep = _features(random, 1024, 16384) if large else _features(random, 64, 4096)
+        wide = features(random, 1024, 8192) if large else features(random, 10, 4096)
+        deep = features(random, 1024, 16384) if large else features(random, 64, 4096)
         if not large or 6e6 < wide * deep < 3.4e7:
             break
     products = {FORWARD: (wide, rows, deep), BACKWARD_DATA: (deep, rows, wide), BACKWARD_WEIGHT: (wide, deep, rows)}
@@ -282,7 +294,7 @@ def traffic_work(elements: int, traffic: int, fixed_bytes: int = 0) -> dict[str,
     return {"elements": elements, "traffic": traffic, "fixed_bytes": fixed_bytes}
 
 
-def _image(random: np.random.Generator, limits: _Range) -> dict[str, int]:
+def _image(random: np.random.Generator, limits: Range) -> dict[str, int]:
     """Return images x channels x side x side of as many elements in all as the limits say."""
     least, most = limits.elements
     while True:
@@ -295,13 +307,13 @@ def _image(random: np.random.Generator, limits: _Range) -> dict[str, int]:
             return sizes
 
 
-_Make = Callable[[np.random.Generator, _Range], tuple[Point, ...]]
+_Make = Callable[[np.random.Generator, Range], tuple[Point, ...]]
 
 
 def _over(kind: str, forward: int, backward: int, mask_bytes: int = 0) -> _Make:
     """Return what draws both directions of a kind that goes over all E elements, moving so many times E."""
 
-    def make(random: np.random.Generator, limits: _Range) -> tuple[Point, ...]:
+    def make(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
         geometry = _image(random, limits)
         elements = geometry["images"] * geometry["channels"] * geometry["side"] ** 2
         times = {FORWARD: forward, BACKWARD_DATA: backward}
@@ -314,7 +326,7 @@ def _over(kind: str, forward: int, backward: int, mask_bytes: int = 0) -> _Make:
     return make
 
 
-def _pool(random: np.random.Generator, limits: _Range) -> tuple[Point, ...]:
+def _pool(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
     points = []
     for kind in ("max_pool", "average_pool"):
         geometry = _image(random, limits)
@@ -330,8 +342,12 @@ def _pool(random: np.random.Generator, limits: _Range) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _softmax(random: np.random.Generator, _limits: _Range) -> tuple[Point, ...]:
-    geometry = {"images": geometric(random, 1, 256), "classes": geometric(random, 10, 4000)}
+def _softmax(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
+    larger = limits.elements[1] / _USUAL.elements[1]
+    geometry = {
+        "images": geometric(random, 1, 256 * larger),
+        "classes": geometric(random, 10, 4000 * math.sqrt(larger)),
+    }
     elements = geometry["images"] * geometry["classes"]
     return tuple(
         Point("softmax", direction, {**traffic_work(elements, n * elements), "rows": geometry["images"]}, geometry)
@@ -339,12 +355,17 @@ def _softmax(random: np.random.Generator, _limits: _Range) -> tuple[Point, ...]:
     )
 
 
-def _update(random: np.random.Generator, _limits: _Range) -> tuple[Point, ...]:
-    elements = geometric(random, 64, 4e7)
+def _update(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
+    elements = geometric(random, 64, max(4e7, limits.elements[1]))
     return (Point("update", UPDATE, traffic_work(elements, 0, 20 * elements)),)
 
 
-_PASSES: Mapping[_Make, _Range | None] = {
+def passes_over(random: np.random.Generator, limits: Range) -> list[tuple[Point, ...]]:
+    """Return points of one shape of every kind whose work is bytes."""
+    return [make(random, limits) for make in _PASSES]
+
+
+_PASSES: Mapping[_Make, Range | None] = {
     _over("activation", 2, 3): _LARGE,
     _pool: _LARGE,
     _over("batch_norm", 3, 5): _LARGE,

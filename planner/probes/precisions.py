@@ -21,6 +21,7 @@ __all__ = [
     "computes",
     "computing_in",
     "gpu_precisions",
+    "measures",
     "wanted_precisions",
 ]
 
@@ -76,13 +77,23 @@ def byte_precisions(precisions: Sequence[str]) -> tuple[str, ...]:
 
 
 def computes(precision: str, kind: str, direction: str) -> bool:
-    """Tell whether a convolution or product is computed in a precision.
+    """Tell whether a convolution, a product or fused attention is computed in a precision.
 
     Of 8 bits there are products alone, and of int8 only those of the forward pass and of gradients of inputs.
     """
     if precision == "int8":
         return kind == "gemm" and direction != BACKWARD_WEIGHT
-    return kind == "gemm" or (kind == "convolution" and precision != "fp8")
+    return kind == "gemm" or (kind in ("attention", "convolution") and precision != "fp8")
+
+
+def measures(precision: str, precisions: Sequence[str], kernel: tuple[str, str], batch: int = 1) -> bool:
+    """Tell whether a kernel (kind and direction) is measured in one of the precisions wanted that is not fp32.
+
+    What computes is; what moves bytes only in one of 16 bits; of batched products there are none of 8 bits.
+    """
+    if precision in ("int8", "fp8") and batch > 1:
+        return False
+    return computes(precision, *kernel) or (kernel[0] in HALF_KINDS and precision in byte_precisions(precisions)[1:])
 
 
 @contextlib.contextmanager

@@ -1,0 +1,88 @@
+from collections import Counter
+
+import pytest
+
+from planner.domain.kernels import WORK_COLUMNS
+from planner.probes.design import designed_points
+from planner.probes.gpu_points import gpu_points
+from planner.probes.kernels import timed_call
+from planner.probes.operands import Operands
+from planner.probes.points import Point, convolution_output
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+POINTS = gpu_points(PRECISIONS)
+PRODUCTS = [point.work for point in POINTS if point.kind == "gemm" and point.precision == "fp32"]
+
+
+def test_columns_are_those_of_the_kind_and_the_design_is_the_same_every_time() -> None:
+    assert gpu_points(PRECISIONS) == POINTS
+    assert all(tuple(point.work) == WORK_COLUMNS[point.kind] for point in POINTS)
+
+
+def test_every_kind_and_direction_of_a_cpu_is_one_of_a_gpu() -> None:
+    assert {(p.kind, p.direction) for p in gpu_points(("fp32",))} == {(p.kind, p.direction) for p in designed_points()}
+
+
+def test_products_are_square_skinny_deep_unaligned_and_batched() -> None:
+    plain = [work for work in PRODUCTS if work["batch"] == 1]
+    assert {work["m"] for work in plain if work["m"] == work["n"] == work["k"]} >= {256, 8192}
+    assert sum(min(work["m"], work["n"]) <= 32 and work["k"] >= 64 for work in plain) >= 10
+    assert sum(work["k"] >= 8 * max(work["m"], work["n"]) and work["k"] > 8000 for work in plain) >= 5
+    assert sum(all(work[one] % 2 for one in "mnk") for work in plain) >= 25
+    assert sum(all(work[one] % 16 == 0 for one in "mnk") for work in plain) >= 25
+    assert sum(work["batch"] > 1 for work in PRODUCTS) >= 20
+    assert set(Counter(p.direction for p in POINTS if p.kind == "gemm" and not p.geometry)) == {
+        "forward", "backward_data", "backward_weight"
+    }  # fmt: skip
+
+
+def test_further_precisions_have_their_kinds_and_the_same_shapes() -> None:
+    single = {point.name for point in POINTS if point.precision == "fp32"}
+    kinds = {name: {point.kind for point in POINTS if point.precision == name} for name in PRECISIONS}
+    assert kinds["tf32"] == kinds["fp16"] == {"gemm", "convolution", "attention"}
+    assert kinds["bf16"] > kinds["tf32"]
+    assert kinds["int8"] == kinds["fp8"] == {"gemm"}
+    for point in POINTS:
+        assert Point(point.kind, point.direction, point.work, point.geometry).name in single
+        assert point.precision not in ("int8", "fp8") or point.work["batch"] == 1
+    squares = [p.precision for p in POINTS if p.kind == "gemm" and set(p.work.values()) == {8192, 1}]
+    assert Counter(squares) == {"fp32": 3, "tf32": 3, "fp16": 3, "bf16": 3, "int8": 2, "fp8": 3}
+
+
+def test_operands_fit_a_gpu_of_8_gb() -> None:
+    for point in POINTS:
+        work = point.work
+        if point.kind == "gemm":
+            sizes = [work["batch"] * work[a] * work[b] for a, b in ("mn", "nk", "mk")]
+        elif point.kind == "convolution":
+            height, width = convolution_output(work)
+            sizes = [work["images"] * work["out_c"] * height * width]
+            sizes.append(work["images"] * work["in_c"] * work["in_h"] * work["in_w"])
+        else:
+            sizes = [work.get("elements", 0)] * 4
+        assert 4 * max(sizes) < 0.6e9
+        assert 4 * sum(sizes) < 2e9
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_the_smallest_of_every_kind_runs_here(precision: str) -> None:
+    operands = Operands(elements=1 << 23)
+    smallest = {}
+    for point in sorted(POINTS, key=lambda point: -max(point.work.values())):
+        if point.precision == precision:
+            smallest[point.kind, point.direction, point.work.get("batch", 1) > 1, bool(point.geometry)] = point
+    for point in smallest.values():
+        timed_call(point, operands).run()
+
+
+def test_further_precisions_of_a_cpu_come_after_the_design_of_fp32() -> None:
+    points, single = designed_points(precisions=("fp32", "bf16", "int8")), designed_points()
+    assert points[: len(single)] == single
+    further = Counter(point.precision for point in points[len(single) :])
+    assert set(further) == {"bf16", "int8"}
+    counts = Counter((point.kind, point.direction) for point in points if point.precision == "bf16")
+    assert min(counts[kind, "forward"] for kind in ("gemm", "convolution", "activation", "batch_norm")) >= 3
+    assert {(p.kind, p.direction) for p in points if p.precision == "int8"} == {
+        ("gemm", "forward"),
+        ("gemm", "backward_data"),
+    }
