@@ -14,6 +14,7 @@ from planner.cli.parsing import NOTHING, choice
 from planner.cli.streams import note
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Calibration
+from planner.domain.gap import Gap
 from planner.errors import ParameterError
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import ACCELERATOR, write_cluster
@@ -22,6 +23,7 @@ from planner.formats.names import LISTED, names_document
 from planner.formats.network import write_network
 from planner.networks.zoo import arguments_of, zoo_names
 from planner.report.blocks import Block
+from planner.report.gaps import gaps_view
 from planner.report.show import (
     accelerator_view,
     accelerators_view,
@@ -34,9 +36,13 @@ from planner.report.show import (
     network_view,
     networks_view,
 )
+from planner.scoring.gaps import gaps_of
 from planner.workload.totals import layer_work, totals
 
 __all__ = ["run"]
+
+MEASURED_NEXT = ("resnet50", "gpt")
+"""Networks whose kernels a calibration should know: one of convolutions, one of products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +131,21 @@ def _calibrations() -> Shelf:
     formulas = {name: term.doc for name, term in TERMS.items()}
 
     def view(_name: str, calibration: Any) -> Iterable[Block]:
-        return calibration_view(calibration, formulas)
+        yield from calibration_view(calibration, formulas)
+        gaps = gaps_of(calibration, [catalog.find_network(name) for name in MEASURED_NEXT])
+        yield from gaps_view(gaps, _measuring(gaps, calibration))
 
     def listing(bundled: Iterable[Any]) -> Iterable[Block]:
         return calibrations_view(bundled, _own())
 
     return Shelf(catalog.find_calibration, listing, view, lambda one: json.loads(write_calibration(one)))
+
+
+def _measuring(gaps: Iterable[Gap], calibration: Calibration) -> str:
+    """Return the command that measures the kernels of gaps on the calibration's device."""
+    networks = "".join(f" --network {name}" for name in dict.fromkeys(gap.network for gap in gaps))
+    is_gpu = calibration.node is not None and calibration.node.accelerator.kind == "gpu"
+    return f"planner calibrate{' --device cuda' if is_gpu else ''}{networks}"
 
 
 def _datasets() -> Shelf:

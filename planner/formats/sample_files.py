@@ -15,6 +15,7 @@ from planner.formats.samples import read_samples_and_lines
 
 __all__ = ["SampleFiles", "read_sample_files"]
 
+SOURCE = "source"
 MOST_LINES = 4
 """Lines of one file that a sentence names."""
 
@@ -46,6 +47,11 @@ def _lines(lines: Sequence[int]) -> str:
     return f"lines {', '.join(first)} and {last}" if first else f"line {last}"
 
 
+def _each_once(key: str, values: Sequence[str]) -> Iterable[str]:
+    """Return values, each once; of sources, which a file may join by semicolons itself, each of those."""
+    return dict.fromkeys(part for value in values for part in (value.split("; ") if key == SOURCE else [value]))
+
+
 def read_sample_files(paths: Sequence[Path]) -> SampleFiles:
     """Return the samples of one or more files, in order, with the circumstances of all.
 
@@ -67,11 +73,10 @@ def read_sample_files(paths: Sequence[Path]) -> SampleFiles:
                 rule = f"circumstance must be {known[0]!r}, as in {first[key]}, got {value!r}"
                 raise InputFileError(str(path), f"{rule}; fit files of unlike circumstances apart", key)
             first.setdefault(key, path)
-            if value not in known:
-                known.append(value)
+            known.append(value)
         parts.append(part)
         places += [(str(path), int(line)) for line in lines]
-    circumstances = {key: "; ".join(known) for key, known in values.items()}
+    circumstances = {key: "; ".join(_each_once(key, known)) for key, known in values.items()}
     whole = parts[0]
     joined = Samples(
         {name: np.concatenate([part.text[name] for part in parts]) for name in whole.text},

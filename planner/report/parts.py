@@ -25,6 +25,7 @@ __all__ = [
     "precision_words",
     "quantity",
     "request_values",
+    "sources_once",
     "speed",
     "terms",
     "warnings",
@@ -110,7 +111,7 @@ def terms(shown: Iterable[Term], bottleneck: str) -> Table:
             format_seconds(term.seconds),
             format_seconds(term.exposed_seconds),
             f"{term.share:.1%}",
-            term.origin + (", extrapolated" if term.extrapolated else ""),
+            term.origin.replace("+", " + ") + (", extrapolated" if term.extrapolated else ""),
             term.calibration or "-",
         ]
         for term in chosen
@@ -139,7 +140,12 @@ def origins(used: Iterable[Term], calibrations: Iterable[Calibration]) -> Pairs:
 
 def _calibration_line(calibration: Calibration) -> str:
     origin = "" if calibration.source.startswith(calibration.origin) else calibration.origin
-    return ", ".join(filter(None, (origin, calibration.source, calibration.date)))
+    return ", ".join(filter(None, (origin, sources_once(calibration.source), calibration.date)))
+
+
+def sources_once(text: str) -> str:
+    """Return citations joined by semicolons, each once: files of one source may have named it several times."""
+    return "; ".join(dict.fromkeys(text.split("; ")))
 
 
 def _uncalibrated(used: Iterable[Term]) -> Iterator[tuple[str, str]]:

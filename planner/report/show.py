@@ -11,6 +11,7 @@ from planner.domain.dataset import Dataset
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Network
 from planner.report.blocks import Block, Line, Pairs, Row, Table, given, heading, title
+from planner.report.parts import sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
 __all__ = [
@@ -241,7 +242,7 @@ def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> I
         ("cluster", calibration.cluster or ""),
         ("node", f"{calibration.node.gpus} x {calibration.node.accelerator.name}" if calibration.node else ""),
         ("origin", calibration.origin),
-        ("source", calibration.source),
+        ("source", sources_once(calibration.source)),
         ("date", calibration.date),
         ("environment", ", ".join(f"{key} {value}" for key, value in calibration.environment.items())),
         ("seen in fits", _some(calibration.seen)),
@@ -317,10 +318,11 @@ def _entry(entry: Entry, formula: str) -> Iterator[Block]:
         ("samples", f"{entry.samples:,}" if entry.samples else ""),
         ("error", _share(entry.error)),
         ("held-out error", _held_out(entry)),
+        ("worst point", entry.worst_point),
         ("condition", f"{entry.condition_number:.3g}" if entry.condition_number is not None else ""),
         ("settings", ", ".join(f"{key} {_setting(value)}" for key, value in entry.settings.items())),
         ("fixed", ", ".join(entry.fixed)),
-        ("origin", ", ".join(filter(None, (entry.origin, entry.source)))),
+        ("origin", ", ".join(filter(None, (entry.origin, sources_once(entry.source))))),
         ("notes", entry.notes),
     ]
     yield given(rows)

@@ -29,6 +29,8 @@ def test_a_value_with_a_semicolon_is_joined_once(tmp_path: Path) -> None:
     line = "# source: one; two\n"
     joined = read_sample_files(files(tmp_path, line, line, line)).samples
     assert dict(joined.circumstances) == {"source": "one; two"}
+    joined = read_sample_files(files(tmp_path, "# source: two\n", line, "# source: two; three\n")).samples
+    assert dict(joined.circumstances) == {"source": "two; one; three"}
 
 
 @pytest.mark.parametrize("key", ["device", "threads", "framework", "cudnn", "origin"])

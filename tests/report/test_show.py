@@ -66,6 +66,13 @@ def test_a_calibration_shows_formula_coefficients_errors_ranges_and_origin(
     assert "held-out error 5.12% by group, worst 21.00%" in words
     assert "alpha 1.5e-05 2e-06 1 1" in words
     assert "beta 2.1e-13 - 1e+06 1e+11" in words
+    assert "worst point" not in words
+    entry = replace(calibration.entries[0], worst_point="m=64 n=3 k=5: 2 ms", source="one; two; one")
+    marked = replace(calibration, entries=(entry,), source="one; two; one; two")
+    text = " ".join(printed(show.calibration_view(marked, {})).split())
+    assert "worst point m=64 n=3 k=5: 2 ms" in text
+    assert "source one; two date" in text
+    assert "origin measured, one; two" in text
     assert "fixed beta" in words
     assert "grid (1, 2, 3, 4, ...)" in words
     listing = printed(show.calibrations_view([calibration]))

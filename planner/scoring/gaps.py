@@ -1,0 +1,140 @@
+"""What to measure next: the kernels of networks whose expected error costs a training step most.
+
+A kernel's part in the error of a step is its share of the kernel time times its own expected error: the held-out error
+of its entry, twice that where it lies outside the fit, and a stated one where nothing was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from planner.costs.terms import RANGE_MARGIN, Work, evaluate, extrapolates, features_of, term_named
+from planner.domain.arrays import FloatArray
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Cluster, Node
+from planner.domain.configuration import Settings
+from planner.domain.gap import Gap
+from planner.domain.kernels import KernelCalls
+from planner.domain.network import Network
+from planner.domain.precision import PRECISIONS, precision_named
+from planner.domain.request import Problem
+from planner.steps.compute import call_work
+from planner.steps.sources import Source, Sources
+from planner.workload.lowering import lower
+
+__all__ = ["gaps_of"]
+
+IMAGES, SEQUENCES = 32, 8
+"""Samples of the step whose shares are taken."""
+SPECIFIED_ERROR = 0.4
+"""Of kernels from peak rates and stated efficiencies: 30 to 50 % in published steps."""
+UNKNOWN_ERROR = 0.4
+"""Of an entry that states no error on rows left out."""
+OUTSIDE = 2.0
+"""Times the held-out error, outside the fit: 16 % against 2 to 6 % when the sub-batch of known layers of DeepBench is
+extrapolated by a factor of 2."""
+POOR = 0.25
+"""Held-out error from which an entry is poor."""
+LEAST_WEIGHT = 0.001
+"""Of the step's time: less is not worth a measurement."""
+MATRIX_KINDS = ("gemm", "convolution")
+
+
+def gaps_of(calibration: Calibration, networks: Sequence[Network]) -> tuple[Gap, ...]:
+    """Return what a calibration knows badly of networks, what costs their steps most first.
+
+    A precision of the device that the calibration has neither products nor convolutions in is one gap a network.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        One without kernels, or of no known device, has no gaps.
+    networks : sequence of Network
+    """
+    held = {entry.precision for entry in calibration.entries if entry.kind in MATRIX_KINDS}
+    if calibration.node is None or not held:
+        return ()
+    device = calibration.node.accelerator
+    found: list[Gap] = []
+    for network in networks:
+        sources = _sources(calibration, calibration.node, network)
+        had = [name for name in PRECISIONS if name in device.peak_flop_per_s and not PRECISIONS[name].measured_only]
+        found += [gap for name in PRECISIONS if name in held for gap in _of_step(sources, network, name)]
+        found += _of_precisions(sources, network, [name for name in had if name not in held])
+    return tuple(sorted((gap for gap in found if gap.weight >= LEAST_WEIGHT), key=lambda gap: -gap.weight))
+
+
+def _of_precisions(sources: Sources, network: Network, absent: Sequence[str]) -> Iterator[Gap]:
+    """Yield the gap that products were measured in none of these precisions, of that where they take most of a step."""
+    shares: dict[str, float] = {}
+    kinds: dict[str, None] = {}
+    for precision in absent:
+        seconds = {True: 0.0, False: 0.0}
+        for calls, _, _, times in _timed(sources, network, precision):
+            seconds[calls.kind in MATRIX_KINDS] += float(times.sum())
+            kinds |= {calls.kind: None} if calls.kind in MATRIX_KINDS else {}
+        shares[precision] = seconds[True] / (sum(seconds.values()) or 1.0)
+    if kinds:
+        worst, *others = sorted(shares, key=lambda name: -shares[name])
+        nor = f"nor in {', '.join(others)}" if others else ""
+        yield Gap(network.name, " and ".join(kinds), "", worst, "missing", shares[worst], SPECIFIED_ERROR, nor)
+
+
+def _of_step(sources: Sources, network: Network, precision: str) -> Iterator[Gap]:
+    """Yield a gap for every kind and direction of kernels in a step of a network; two where part lies outside."""
+    timed = list(_timed(sources, network, precision))
+    total = sum(float(times.sum()) for *_, times in timed)
+    for calls, source, work, times in timed:
+        entry, key = source.entry, (network.name, calls.kind, calls.direction, precision)
+        if source.origin == "specified":
+            yield Gap(*key, "missing", float(times.sum()) / total, SPECIFIED_ERROR)
+            continue
+        error = UNKNOWN_ERROR if entry.held_out_error is None else entry.held_out_error
+        outside = np.broadcast_to(extrapolates(entry, work), times.shape) if entry.ranges else np.zeros_like(times)
+        far_s = float((times * outside).sum())
+        if far_s:
+            yield Gap(*key, "outside", far_s / total, OUTSIDE * error, _farthest(entry, work))
+        yield Gap(*key, "poor" if error >= POOR else "worst known", (float(times.sum()) - far_s) / total, error)
+
+
+def _sources(calibration: Calibration, node: Node, network: Network) -> Sources:
+    """Return what serves a network on one node with this calibration alone."""
+    cluster = Cluster(calibration.cluster or "local", 1, node)
+    settings = Settings(optimizer=network.optimizer, input="synthetic")
+    return Sources(Problem(network, None, cluster, (calibration,), settings=settings))
+
+
+def _timed(
+    sources: Sources, network: Network, precision: str
+) -> Iterator[tuple[KernelCalls, Source, Work, FloatArray]]:
+    """Yield the calls of a step that something serves, with their work and times [s] of shape (1, k)."""
+    sub_batch = np.array([IMAGES if len(network.input_shape) > 1 else SEQUENCES])
+    own, itemsize = sources.layer_calls(precision), precision_named(precision).activation_bytes
+    convolution = sources.convolution_lowering(precision)
+    for calls in lower(network, sub_batch, convolution=convolution, optimizer=network.optimizer):
+        for part, looked_up in own.split(calls, sub_batch):
+            source = looked_up or sources.find_kernel(part.kind, part.direction, precision)
+            if source is not None:
+                work = call_work(part, itemsize)
+                times = np.broadcast_to(evaluate(source.entry, work), (1, part.layer.size)) * part.count
+                yield part, source, work, times
+
+
+def _farthest(entry: Entry, work: Work) -> str:
+    """Return which feature of calls lies farthest outside the fit, and the end of the range that was seen."""
+    features = features_of(entry, work)
+    names = term_named(entry.term).columns(entry.settings)
+    values = {name: np.asarray(work[name], dtype=np.float64) for name in entry.ranges if name in work}
+    values |= {name: features[..., at] for at, name in enumerate(names) if name in entry.ranges}
+    far: list[tuple[float, str]] = []
+    for name, given in values.items():
+        low, high = entry.ranges[name]
+        margin = RANGE_MARGIN * max(abs(low), abs(high))
+        least, most = float(given.min()), float(given.max())
+        if most > high + margin:
+            far.append((most / high if high else np.inf, f"{name} up to {most:.3g}, seen to {high:.3g}"))
+        elif least < low - margin:
+            far.append((low / least if least else np.inf, f"{name} down to {least:.3g}, seen from {low:.3g}"))
+    return max(far)[1] if far else ""
