@@ -16,7 +16,7 @@ from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
 from planner.probes.bench import CpuBench, one_thread
 from planner.probes.design import DESIGN, designed_points
-from planner.probes.inputs import INPUT_SHARE, measure_input
+from planner.probes.inputs import INPUT_SHARE, with_input
 from planner.probes.machine import cpu_steal_s, describe_cpu
 from planner.probes.points import Point
 from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued
@@ -106,15 +106,13 @@ def measure_cpu(
         say(earlier.note)
     with one_thread():
         bench = CpuBench()
-        for_input = INPUT_SHARE * budget_s if input_folder else 0.0
-        loading = measure_input(input_folder, for_input, accelerator.name) if input_folder else None
-        for_points = max(budget_s * (1 - STEPS_SHARE) - (time.perf_counter() - start), 0.0)
+        share = 1 - STEPS_SHARE - (INPUT_SHARE if input_folder else 0.0)
+        for_points = max(budget_s * share - (time.perf_counter() - start), 0.0)
         points = (*first, *designed_points())
         run = Run(bench, points, for_points, earlier, wanted=wanted, resume=resume, progress=progress)
         samples = run.samples(accelerator.name, circumstances)
-        if loading:
-            circumstances_of_all = {**samples.circumstances, **loading.circumstances}
-            samples = replace(samples.joined(loading), circumstances=circumstances_of_all)
+        if input_folder:
+            samples = with_input(samples, input_folder, budget_s, accelerator.name)
         left_s = budget_s - earlier.used_s - (time.perf_counter() - start)
         steps = timed_steps(bench, float(samples.circumstances["reference_s"]), bench.clock() + left_s, networks)
     added = _warnings(samples, kept=circumstances["allocator"] == KEPT)
