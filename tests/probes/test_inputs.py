@@ -1,8 +1,11 @@
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from planner.probes import inputs
+from planner.domain.samples import Samples
+from planner.probes import calibrate, inputs
 from planner.probes.inputs import measure_input
 from planner.probes.storage import Found
 
@@ -37,3 +40,24 @@ def test_a_small_budget_measures_nothing_and_says_so(tmp_path: Path) -> None:
     found = measure_input(tmp_path, 0.0, "cpu-x")
     assert found.size == 0
     assert sorted(found.circumstances) == ["warning_decode", "warning_storage"]
+
+
+def test_a_calibration_gives_the_input_its_share(
+    fake_bench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Path, float, str]] = []
+
+    def measured(folder: Path, for_s: float, accelerator: str, **_: object) -> Samples:
+        asked.append((folder, for_s, accelerator))
+        row = {"kind": "load", "images": 1, "bytes": 100, "time_s": 1.0, "device": accelerator}
+        return Samples.from_rows([row], {"warning_decode": "none"})
+
+    monkeypatch.setattr(inputs, "measure_input", measured)
+    monkeypatch.setattr(calibrate, "CpuBench", fake_bench)
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given: ())
+    made = calibrate.measure_cpu(100.0, input_folder=tmp_path)
+    assert asked == [(tmp_path, pytest.approx(6.0), made.accelerator.name)]
+    assert made.samples.text["kind"].tolist().count("load") == 1
+    assert {"warning_decode", "reference_s", "framework"} <= set(made.samples.circumstances)
+    assert "load" not in calibrate.measure_cpu(100.0).samples.text["kind"]
+    assert len(asked) == 1
