@@ -94,7 +94,7 @@ def expected_term(key: Key, accelerator: Accelerator) -> tuple[str, Settings]:
     """Return the feature map that a fit most likely takes, and its settings."""
     kind, direction, _ = key
     if kind == "attention":
-        return "attention.blocks", {"direction": direction}
+        return "cpu.attention" if accelerator.kind == "cpu" else "attention.blocks", {"direction": direction}
     if accelerator.kind == "cpu":
         cpu: Mapping[str, tuple[str, Settings]] = {
             "convolution": ("cpu.convolution", {"direction": direction, DEPTHWISE_APART: 1.0}),

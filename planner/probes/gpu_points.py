@@ -36,10 +36,11 @@ Family = tuple[Point, ...]
 USUAL = Range((3e7, 2e11), (0, 4.5e8), (1e5, 1e8), (1, 2, 4, 8, 16, 32, 32, 64, 128, 256), (5, 120))
 SEQUENCES = Sizes(scores=1e8, elements=1e8, rows=65536, samples=64, positions=128)
 MOST_PRODUCT_FLOP, MOST_PRODUCT_ELEMENTS = 1.2e12, 1.2e8
+LONGEST_ATTENTION, MOST_ATTENTION_MAC = 4096, 4e10
 SQUARES = (256, 512, 1024, 1536, 2048, 4096, 8192)
 COPIED = 1 << 26
 """Elements of the copy that shows the memory's rate: far beyond any cache."""
-CONVOLUTIONS, DEPTHWISE, LINEAR, PASSES, SEQUENCE_SHAPES, ATTENTION = 56, 8, 30, 9, 8, 8
+CONVOLUTIONS, DEPTHWISE, LINEAR, PASSES, SEQUENCE_SHAPES, ATTENTION = 56, 8, 30, 9, 8, 16
 SKINNY, DEEP, UNALIGNED, BATCHED = 10, 6, 10, 10
 OTHER_PRECISIONS_SHARE = 2
 """One in so many shapes is measured in the other precisions too."""
@@ -80,7 +81,7 @@ def _families(random: np.random.Generator) -> Iterator[Family]:
     for _ in range(PASSES):
         yield from passes_over(random, USUAL)
     yield from sequence_families(random, SEQUENCE_SHAPES, SEQUENCES)
-    yield from attention_families(random, ATTENTION)
+    yield from attention_families(random, ATTENTION, LONGEST_ATTENTION, MOST_ATTENTION_MAC)
 
 
 def _products(random: np.random.Generator) -> Iterator[Family]:

@@ -24,7 +24,15 @@ def test_lengths_are_spread_over_six_octaves_causal_and_not() -> None:
     for causal in (0, 1):
         chosen = [family[0].work["queries"] for family in FAMILIES if family[0].work["causal"] == causal]
         assert len(chosen) == 6
-        assert max(chosen) > 16 * min(chosen)
+        assert max(chosen) > 8 * min(chosen)
+    assert [family[0].work["causal"] for family in FAMILIES[::2]] == [0, 1] * 3
+
+
+def test_a_faster_device_has_longer_and_larger_ones() -> None:
+    work = [family[0].work for family in attention_families(np.random.default_rng(3), 16, 4096, 4e10)]
+    assert work[-1]["queries"] > 3000
+    mac = [one["batch"] * one["queries"] * one["keys"] * one["width"] for one in work]
+    assert 1e9 < max(mac) <= 4e10
 
 
 def test_no_call_is_long() -> None:
