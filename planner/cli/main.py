@@ -20,6 +20,7 @@ import typer
 from planner import __version__
 from planner.cli.options import COMMANDS, OPTIONS, Command, Option
 from planner.cli.streams import note, open_streams, silence
+from planner.cli.termination import terminated_as_interrupted
 from planner.errors import ParameterError, PlannerError, UnknownNameError, UsageError
 
 __all__ = ["app", "main"]
@@ -150,7 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _code(arguments: Sequence[str]) -> int:
     try:
-        _invoke(arguments or ["--help"])
+        with terminated_as_interrupted():
+            _invoke(arguments or ["--help"])
     except typer.Exit as ending:
         return int(ending.exit_code)
     except PlannerError as error:

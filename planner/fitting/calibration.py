@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,12 +15,15 @@ from planner.fitting.collectives import fit_collectives
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.layer_calls import fit_layer_calls
 from planner.fitting.overheads import fit_overheads
+from planner.fitting.rows import Rejected
 from planner.fitting.storage import fit_input
 
 __all__ = ["Provenance", "fit_calibration"]
 
 WARNING = "warning"
 """Circumstances of samples named so, or named so and more, become warnings of the calibration."""
+MOST_REASONS = 3
+"""Reasons for rejected rows that a warning names, the most frequent first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ def fit_calibration(
         provenance.date,
         provenance.environment,
         tuple(sorted({str(group) for group in samples.text["group"] if group})),
-        _warnings(samples, kernels.missing + few, len(kernels.rejected)),
+        _warnings(samples, kernels.missing + few, kernels.rejected),
     )
 
 
@@ -114,7 +118,9 @@ def _completed(given: Provenance, circumstances: Mapping[str, str]) -> Provenanc
     )
 
 
-def _warnings(samples: Samples, missing: tuple[str, ...], rejected: int) -> tuple[str, ...]:
+def _warnings(samples: Samples, missing: tuple[str, ...], rejected: tuple[Rejected, ...]) -> tuple[str, ...]:
     stated = (samples.circumstances[key] for key in sorted(samples.circumstances) if key.startswith(WARNING))
-    dropped = (f"{rejected} of {samples.size} rows rejected",) if rejected else ()
+    counted = Counter(reason for _, reason in rejected)
+    reasons = "; ".join(f"{reason}: {count}" for reason, count in counted.most_common(MOST_REASONS))
+    dropped = (f"{len(rejected)} of {samples.size} rows rejected ({reasons})",) if rejected else ()
     return (*filter(None, stated), *(f"not fitted: {sentence}" for sentence in missing), *dropped)

@@ -24,7 +24,7 @@ def test_calibration_says_what_it_saw_and_what_it_left_out() -> None:
     assert (calibration.origin, calibration.source, calibration.date) == ("published", "a table", "2019")
     assert calibration.environment == {"threads": "1"}
     assert calibration.seen == ("g0", "g1")
-    assert calibration.warnings == ("1 of 5 rows rejected",)
+    assert calibration.warnings == ("1 of 5 rows rejected (time_s must be finite and above 0, got -1: 1)",)
     assert (calibration.accelerator, calibration.node) == ("gpu", NODE)
     assert {entry.origin for entry in calibration.entries} == {"published"}
 
@@ -33,7 +33,11 @@ def test_warning_of_the_samples_comes_first() -> None:
     circumstances = {"warning_more": "and the wet", "warning": "mind the cold", "threads": "1"}
     samples = Samples.from_rows(list(ROWS), circumstances)
     calibration = fit_calibration(samples, "mine", GPU, NODE)
-    assert calibration.warnings == ("mind the cold", "and the wet", "1 of 5 rows rejected")
+    assert calibration.warnings == (
+        "mind the cold",
+        "and the wet",
+        "1 of 5 rows rejected (time_s must be finite and above 0, got -1: 1)",
+    )
     assert calibration.environment == {"threads": "1"}
 
 
