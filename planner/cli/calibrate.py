@@ -12,6 +12,7 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
+from planner.cli.kept_samples import samples_path, samples_text
 from planner.cli.measure import (
     Asked,
     check_complete,
@@ -28,7 +29,6 @@ from planner.cli.slow_runs import with_doubts
 from planner.cli.streams import note
 from planner.cli.values import Values, from_options
 from planner.domain.calibration import Calibration
-from planner.domain.cluster import Node
 from planner.domain.network import Network
 from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.calibration import Provenance, fit_calibration
@@ -65,10 +65,12 @@ def run(arguments: Mapping[str, Any]) -> None:
     target = target_of(values, now)
     check_writable("the calibration", target.path)
     if "samples" in values:
-        calibration = fitted_from_files(Path(values["samples"].value), target.name)
+        calibration, measured_rows = fitted_from_files(Path(values["samples"].value), target.name), ""
     else:
-        calibration = fitted_here(values, target, f"{now:%Y-%m-%d}", began_s)
+        calibration, measured_rows = fitted_here(values, target, f"{now:%Y-%m-%d}", began_s)
     target.path.parent.mkdir(parents=True, exist_ok=True)
+    if measured_rows:
+        write_file(samples_path(target.path), measured_rows, target.force)
     write_file(target.path, write_calibration(calibration), target.force)
     target.partial.unlink(missing_ok=True)  # only now: an interrupt while fitting must not cost the measurements
     if "json" in values:
@@ -114,8 +116,10 @@ def _output(values: Values) -> Path | None:
     if path.suffix != ".json":
         named = path.with_suffix(".json")
         raise OutputError(f"--out must be a file whose name ends in .json, got {str(path)!r}; use {str(named)!r}")
-    if path.exists() and "force" not in values:
-        raise OutputError(f"--out must be a new file, got {str(path)!r}, which exists; use --force to replace it")
+    beside = () if "samples" in values else (samples_path(path),)
+    known = next((one for one in (path, *beside) if one.exists()), None)
+    if known and "force" not in values:
+        raise OutputError(f"--out must be a new file, got {str(known)!r}, which exists; use --force to replace it")
     return path
 
 
@@ -131,13 +135,15 @@ def _default_name(values: Values) -> str:
 
 
 def fitted_from_files(folder: Path, name: str) -> Calibration:
-    """Return the calibration that the sample files of a folder give; they must be of one bundled accelerator."""
-    samples, accelerator = samples_of(folder, name)
-    return fit_calibration(samples, name, accelerator, Node(1, accelerator))
+    """Return the calibration that the sample files of a folder give; they must be of one device."""
+    samples, node, steps = samples_of(folder, name)
+    return fit_calibration(samples, name, node.accelerator, node, steps=steps)
 
 
-def fitted_here(values: Values, target: Target, date: str, began_s: float) -> Calibration:
-    """Return the calibration that measuring this machine gives; an interrupt leaves what was measured, and says so.
+def fitted_here(values: Values, target: Target, date: str, began_s: float) -> tuple[Calibration, str]:
+    """Return the calibration that measuring this machine gives, and the text of a samples file of what was measured.
+
+    An interrupt leaves what was measured, and says so.
 
     ``began_s``: when the command began, on :func:`time.perf_counter`.
     """
@@ -154,7 +160,7 @@ def fitted_here(values: Values, target: Target, date: str, began_s: float) -> Ca
         if target.partial.exists():
             note(f"what was measured so far is kept in {target.partial}; the same command goes on from there")
         raise
-    return calibration
+    return calibration, samples_text(made, provenance.source, date)
 
 
 def asked_of(values: Values) -> Asked:

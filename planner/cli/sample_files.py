@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from planner import catalog
+from planner.cli.kept_samples import NODE, node_of, steps_of
 from planner.cli.streams import note
-from planner.domain.cluster import Accelerator
+from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
+from planner.domain.training import STEP, TimedStep
 from planner.errors import InputFileError, ParameterError, UnknownNameError
 from planner.fitting.rows import usable
 from planner.fitting.screening import contradictions, repeated, unit_doubt
@@ -22,8 +25,10 @@ MOST_REASONS = 5
 SUFFIX = ".csv"
 
 
-def samples_of(folder: Path, name: str) -> tuple[Samples, Accelerator]:
-    """Return the samples of a folder's files and the device that they are of; notes say what takes no part in a fit.
+def samples_of(folder: Path, name: str) -> tuple[Samples, Node, tuple[TimedStep, ...]]:
+    """Return the samples of a folder's files, the node that they are of, and training steps.
+
+    Notes say what takes no part in a fit. The node is the one that the files name, else one of their bundled device.
 
     Parameters
     ----------
@@ -40,16 +45,26 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Accelerator]:
     """
     paths = _paths(folder)
     files = read_sample_files(paths)
+    steps, files = steps_of(files.samples), _without_steps(files)
     if not files.places:
         raise InputFileError(str(paths[0]), "rows must follow the header, got none in this folder")
-    accelerator = _device(files)
+    node = _node(files)
+    accelerator = node.accelerator
     if name != accelerator.name and name in catalog.names("accelerators"):
         rule = f"the name of the samples' device, {accelerator.name}, or that of no device"
         raise ParameterError("--name", rule, name, f"these are no samples of {name}")
     _check_units(files, accelerator)
     _check_agreement(files)
     _tell_rejected(files)
-    return files.samples, accelerator
+    rest = {key: value for key, value in files.samples.circumstances.items() if key != NODE}
+    return replace(files.samples, circumstances=rest), node, steps
+
+
+def _without_steps(files: SampleFiles) -> SampleFiles:
+    """Return the rows of calls, those of whole training steps left out."""
+    kept = files.samples.text["kind"] != STEP
+    places = tuple(place for place, is_kept in zip(files.places, kept.tolist(), strict=True) if is_kept)
+    return SampleFiles(files.samples.select(kept), places)
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -69,7 +84,17 @@ def _paths(folder: Path) -> list[Path]:
     return paths
 
 
-def _device(files: SampleFiles) -> Accelerator:
+def _node(files: SampleFiles) -> Node:
+    """Return the node that the files name, where it is of their device, else one of their bundled device."""
+    device = _device_name(files)
+    node = node_of(files.samples, files.places[0][0])
+    if node is not None and node.accelerator.name == device:
+        return node
+    accelerator = _device(files, device)
+    return Node(1, accelerator)
+
+
+def _device_name(files: SampleFiles) -> str:
     """Return the one device of all rows."""
     devices = files.samples.text["device"]
     first = str(devices[0])
@@ -83,6 +108,10 @@ def _device(files: SampleFiles) -> Accelerator:
         row = int(other[0])
         rule = f"device must be {first!r}, as in {files.where([0])}, got {str(devices[row])!r}"
         raise _error(files, row, f"{rule}; fit samples of each device apart")
+    return first
+
+
+def _device(files: SampleFiles, first: str) -> Accelerator:
     try:
         return catalog.find_accelerator(first)
     except UnknownNameError as error:

@@ -30,7 +30,8 @@ NUMBER_COLUMNS = (
     "ranks", "nodes", "ranks_per_node", "sub_batch", "time_s", "spread_s", "repeats",
 )  # fmt: skip
 MAY_DIFFER = frozenset({
-    "date", "design", "host", "load_average", "notes", "reference_s", "rejected", "source", "steal_during_s", "steal_s",
+    "date", "design", "expected_error", "host", "load_average", "node", "notes", "reference_s", "rejected", "source",
+    "steal_during_s", "steal_s", "warning_disturbed", "warning_slower", "warning_steal",
 })  # fmt: skip
 """Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from planner.domain.arrays import check_count, check_not_negative, check_positive
 from planner.domain.network import Network
 
-__all__ = ["TimedStep"]
+__all__ = ["STEP", "TimedStep"]
+
+STEP = "step"
+"""Kind of rows of samples files that hold one: ``call`` is the network's name."""
 
 
 @dataclass(frozen=True, slots=True)

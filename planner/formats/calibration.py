@@ -9,6 +9,7 @@ History, newest first
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields
@@ -25,13 +26,20 @@ from planner.domain.calibration import (
     Entry,
 )
 from planner.domain.cluster import Accelerator, Node
-from planner.errors import ParameterError
+from planner.errors import InputFileError, ParameterError
 from planner.formats.cluster import accelerator_fields
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import Number, Text, Whole
+from planner.formats.values import FieldError, Number, Text, Whole
 
-__all__ = ["CALIBRATION", "LARGEST_COVARIANCE", "read_calibration", "write_calibration"]
+__all__ = [
+    "CALIBRATION",
+    "LARGEST_COVARIANCE",
+    "parse_node",
+    "read_calibration",
+    "text_of_node",
+    "write_calibration",
+]
 
 LARGEST_COVARIANCE = 64
 """Coefficients up to which an entry holds their covariance; beyond, the file would be mostly that."""
@@ -169,3 +177,25 @@ def write_calibration(calibration: Calibration) -> str:
     Standard errors and ranges that are not finite are left out, and covariances of more than 64 coefficients.
     """
     return CALIBRATION.dump(calibration)
+
+
+def text_of_node(node: Node) -> str:
+    """Return a node in one line, as the key ``node`` of a calibration holds it."""
+    return json.dumps(_NODE.write(node), sort_keys=True)
+
+
+def parse_node(text: str, path: str) -> Node:
+    """Return the first node of a text of one or several, separated by semicolons.
+
+    Raises
+    ------
+    InputFileError
+        It is none; ``path`` and what is wrong are named.
+    """
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text)
+        return _NODE.read(found, "node")
+    except json.JSONDecodeError as error:
+        raise InputFileError(path, f"node must be a table in JSON, got: {error.msg}", "node") from None
+    except FieldError as error:
+        raise InputFileError(path, error.problem, error.place) from None

@@ -24,6 +24,7 @@ from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import DIRECTIONS, KINDS, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
+from planner.domain.training import STEP
 from planner.errors import InputFileError, VersionError, nearest_name
 from planner.formats.documents import read_text
 from planner.formats.tables import TextTable, check_free_of_nulls, parse_table, to_numbers, write_table
@@ -45,7 +46,7 @@ _FRACTIONS = ("time_s", "spread_s", "passes", "bytes")
 _ABOVE_ZERO = ("time_s",)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_receive")
 _WORDS = {
-    "kind": (*KINDS, "pointwise", *COLLECTIVES, *INPUT_COLUMNS),
+    "kind": (*KINDS, "pointwise", *COLLECTIVES, *INPUT_COLUMNS, STEP),
     "direction": ("", *DIRECTIONS),
     "precision": ("", "any", *PRECISIONS),
 }

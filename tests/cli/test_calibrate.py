@@ -25,12 +25,10 @@ from planner.domain.samples import Samples
 from planner.formats.calibration import read_calibration
 from planner.formats.samples import write_samples
 from planner.probes.calibrate import Measurement
-from planner.probes.design import designed_points
 from planner.probes.points import Point
 from planner.probes.run import Wanted
 
 Run = Callable[..., tuple[int, str, str]]
-kernels_of_the_zoo = measure.needed_kernels
 LAUNCH_S, S_PER_BYTE = 2e-6, 1e-10
 FIT_S = 2.0
 CPU = Accelerator("cpu-made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
@@ -230,52 +228,6 @@ def test_calls_that_fits_can_serve_may_be_left_to_them(run: Run, missing: dict[s
     code, _, err = run("calibrate", "--network", "mlp", "--budget", "3s", "--out", "own.json")
     assert code == 0
     assert re.search(r"planner: 1 of the \d+ calls of the networks are left to fits; with --budget 60s more", err)
-
-
-@pytest.mark.usefixtures("measuring")
-@pytest.mark.parametrize(
-    ("expected", "words"),
-    [("0.04", "is reached; steps are expected to miss by 4.0%"), ("0.06", "is not reached: a larger --budget goes on")],
-)
-def test_whether_the_target_error_is_reached_is_said(
-    expected: str, words: str, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aims: list[float | None] = []
-
-    def measured(_budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
-        aims.append(wanted.target_error)
-        samples = made_samples(CPU.name)
-        circumstances = {**samples.circumstances, "expected_error": expected}
-        return Measurement(replace(samples, circumstances=circumstances), (), CPU, Node(1, CPU))
-
-    monkeypatch.setattr(measure, "measure_cpu", measured)
-    code, _, err = run("calibrate", "--target-error", "5%", "--out", "fit.json")
-    assert (code, aims) == (0, [0.05])
-    assert f"planner: target error 5.0% {words}" in err
-    assert read_calibration("fit.json").environment["expected_error"] == expected
-
-
-@pytest.mark.usefixtures("measuring")
-def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[Wanted] = []
-
-    def measured(_budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
-        found.append(wanted)
-        return Measurement(made_samples(CPU.name), (), CPU, Node(1, CPU))
-
-    monkeypatch.setattr(measure, "measure_cpu", measured)
-    assert run("calibrate", "--out", "fit.json")[0] == 0
-    (wanted,) = found
-    layers = {point.call.layer.kind for point in wanted.later if point.call}
-    assert {"convolution", "linear", "attention", "embedding", "batch_norm", "layer_norm"} <= layers
-    assert wanted.target_error is None
-    points = designed_points()
-    chooser = wanted.chooser((*points, *wanted.later))
-    needed = {kind for kind, _ in kernels_of_the_zoo()} - {"bias"}
-    started = {point.kind for point in points if point.name in set(chooser.start())}
-    assert needed - {"activation", "gelu"} <= started
 
 
 def test_a_network_larger_than_the_memory_is_refused(run: Run, measuring: list[float]) -> None:

@@ -1,0 +1,85 @@
+"""Everything that ``planner calibrate`` measures, as a samples file beside the calibration, and back again.
+
+Rows of kernels are as they are fitted; a training step is a row of kind ``step`` that names its network; circumstance
+``node`` is what was measured on, so that the file gives the calibration on any machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner import catalog
+from planner.cli.streams import note
+from planner.domain.cluster import Node
+from planner.domain.network import Network
+from planner.domain.samples import Samples
+from planner.domain.training import STEP, TimedStep
+from planner.errors import PlannerError
+from planner.formats.calibration import parse_node, text_of_node
+from planner.formats.samples import write_samples
+from planner.probes.calibrate import Measurement
+from planner.probes.steps import probe_networks
+
+__all__ = ["NODE", "node_of", "samples_path", "samples_text", "steps_of"]
+
+NODE = "node"
+SUFFIX = ".samples.csv"
+
+
+def samples_path(calibration: Path) -> Path:
+    """Return the file beside that of a calibration: ``mine.samples.csv`` beside ``mine.json``."""
+    return calibration.with_suffix(SUFFIX)
+
+
+def samples_text(made: Measurement, source: str, date: str) -> str:
+    """Return the samples file of a measurement, with its source and date."""
+    rows: list[Mapping[str, Any]] = [
+        {
+            "kind": STEP,
+            "precision": "fp32",
+            "device": made.accelerator.name,
+            "library": "pytorch",
+            "call": step.network.name,
+            "sub_batch": step.sub_batch,
+            "time_s": step.time_s,
+            "spread_s": step.spread_s,
+        }
+        for step in made.steps
+    ]
+    added = {"source": source, "date": date, NODE: text_of_node(made.node)}
+    whole = made.samples.joined(Samples.from_rows(rows, {})) if rows else made.samples
+    return write_samples(Samples(whole.text, whole.number, {**whole.circumstances, **added}))
+
+
+def node_of(samples: Samples, path: str) -> Node | None:
+    """Return the node that samples were measured on, where their circumstances hold it."""
+    text = samples.circumstances.get(NODE, "")
+    return parse_node(text, path) if text else None
+
+
+def steps_of(samples: Samples) -> tuple[TimedStep, ...]:
+    """Return the training steps among rows; a note names networks that are not known here."""
+    rows = samples.select(samples.text["kind"] == STEP)
+    columns = (rows.text["call"], rows.number["sub_batch"], rows.time_s, rows.number["spread_s"])
+    networks = {name: _network(name) for name in dict.fromkeys(rows.text["call"].tolist())}
+    found = []
+    for name, sub_batch, time_s, spread_s in zip(*(column.tolist() for column in columns), strict=True):
+        network = networks[name]
+        if network is not None and sub_batch >= 1:
+            found.append(TimedStep(network, int(sub_batch), time_s, 0.0 if np.isnan(spread_s) else spread_s))
+    return tuple(found)
+
+
+def _network(name: str) -> Network | None:
+    known = {network.name: network for network in probe_networks()}
+    if name in known:
+        return known[name]
+    try:
+        return catalog.find_network(name)
+    except PlannerError as error:
+        note(f"rows of kind step of network {name!r} are left out: {error}")
+        return None

@@ -1,0 +1,76 @@
+"""What ``planner calibrate`` measures for, and when that is enough."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from planner.cli import measure
+from planner.domain.cluster import Accelerator, Node
+from planner.domain.samples import Samples
+from planner.formats.calibration import read_calibration
+from planner.probes.calibrate import Measurement
+from planner.probes.design import designed_points
+from planner.probes.run import Wanted
+
+Run = Callable[..., tuple[int, str, str]]
+CPU = Accelerator("cpu-made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
+ROWS: list[Mapping[str, Any]] = [
+    {"kind": "copy", "direction": "forward", "precision": "fp32", "device": CPU.name, "elements": n, "traffic": 2 * n,
+     "fixed_bytes": 0, "time_s": 2e-6 + 8e-10 * n}
+    for n in (2**at for at in range(8, 24))
+]  # fmt: skip
+COPIES = Samples.from_rows(ROWS, {})
+kernels_of_the_zoo = measure.needed_kernels
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let copies be all that is needed, and no fit be timed."""
+    monkeypatch.setattr(measure, "needed_kernels", lambda: (("copy", "forward"),))
+    monkeypatch.setattr(measure, "expected_fit_s", lambda *_given: 1.0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "words"),
+    [("0.04", "is reached; steps are expected to miss by 4.0%"), ("0.06", "is not reached: a larger --budget goes on")],
+)
+def test_whether_the_target_error_is_reached_is_said(
+    expected: str, words: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aims: list[float | None] = []
+
+    def measured(_budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
+        aims.append(wanted.target_error)
+        samples = COPIES
+        circumstances = {**samples.circumstances, "expected_error": expected}
+        return Measurement(replace(samples, circumstances=circumstances), (), CPU, Node(1, CPU))
+
+    monkeypatch.setattr(measure, "measure_cpu", measured)
+    code, _, err = run("calibrate", "--target-error", "5%", "--out", "fit.json")
+    assert (code, aims) == (0, [0.05])
+    assert f"planner: target error 5.0% {words}" in err
+    assert read_calibration("fit.json").environment["expected_error"] == expected
+
+
+def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Wanted] = []
+
+    def measured(_budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
+        found.append(wanted)
+        return Measurement(COPIES, (), CPU, Node(1, CPU))
+
+    monkeypatch.setattr(measure, "measure_cpu", measured)
+    assert run("calibrate", "--out", "fit.json")[0] == 0
+    (wanted,) = found
+    layers = {point.call.layer.kind for point in wanted.later if point.call}
+    assert {"convolution", "linear", "attention", "embedding", "batch_norm", "layer_norm"} <= layers
+    assert wanted.target_error is None
+    points = designed_points()
+    chooser = wanted.chooser((*points, *wanted.later))
+    needed = {kind for kind, _ in kernels_of_the_zoo()} - {"bias"}
+    started = {point.kind for point in points if point.name in set(chooser.start())}
+    assert needed - {"activation", "gelu"} <= started
