@@ -1,0 +1,155 @@
+"""What a GPU of this machine is: its index, name, precisions, and description as an accelerator."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planner.domain.cluster import Accelerator, Node
+from planner.errors import MissingPackageError, ParameterError
+from planner.probes.gpu_names import gpu_name
+from planner.probes.machine import describe_cpu
+from planner.probes.precisions import gpu_precisions
+from planner.probes.torch_package import import_torch
+
+__all__ = ["Gpu", "check_gpu", "describe_gpu"]
+
+FP32_LANES: Mapping[tuple[int, int], int] = {
+    (3, 0): 192, (5, 0): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (8, 0): 64, (8, 6): 128,
+}  # fmt: skip
+"""fp32 lanes of a multiprocessor from a compute capability on (CUDA C++ Programming Guide, arithmetic throughput)."""
+ASSUMED_CLOCK_HZ, ASSUMED_MEMORY_BYTES_PER_S = 1.5e9, 4e11
+"""Where the driver does not state them; measuring replaces what follows from them."""
+
+TIMES_FP32: Mapping[str, float] = {"fp32": 1.0, "tf32": 1.0, "fp16": 2.0, "bf16": 2.0, "int8": 4.0, "fp8": 4.0}
+"""Peak rates of precisions by their width alone; measuring replaces them."""
+
+Known = Callable[[str], Accelerator | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU of this machine.
+
+    Attributes
+    ----------
+    device : str
+        As PyTorch names it, such as ``cuda:0``.
+    label : str
+        As ``nvidia-smi`` names it: a UUID where it is known, else a number.
+    precisions : tuple of str
+        That it can be measured in, fp32 first.
+    cache_bytes : int
+        Of its last cache; 0 where not known.
+    is_known : bool
+        Whether the accelerator is one that the caller knows, and not made of what the driver says.
+    accelerator : Accelerator
+    node : Node
+        The machine, with all its GPUs that PyTorch sees.
+    circumstances : mapping of str to str
+        That stay the same from run to run.
+    """
+
+    device: str
+    label: str
+    precisions: tuple[str, ...]
+    cache_bytes: int
+    is_known: bool
+    accelerator: Accelerator
+    node: Node
+    circumstances: Mapping[str, str]
+
+
+def check_gpu(device: str) -> int:
+    """Return the index of a device named ``cuda`` or ``cuda:INDEX``.
+
+    Raises
+    ------
+    MissingPackageError
+        PyTorch is not installed, or sees no CUDA device.
+    ParameterError
+        There is no such device.
+    """
+    cuda = import_torch().cuda
+    match = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if match is None:
+        raise ParameterError("--device", "cpu, cuda or cuda:INDEX", device)
+    if not cuda.is_available():
+        raise MissingPackageError(
+            f"--device must be a device that PyTorch sees, got {device!r} without CUDA; use --device cpu"
+        )
+    index, count = int(match[1] or 0), int(cuda.device_count())
+    if index >= count:
+        last = f"cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0, the only GPU that PyTorch sees"
+        raise ParameterError("--device", last, device)
+    return index
+
+
+def describe_gpu(device: str, known: Known) -> Gpu:
+    """Return a GPU of this machine; ``known`` gives the bundled accelerator of a name, None where there is none.
+
+    Raises
+    ------
+    MissingPackageError, ParameterError
+        As :func:`check_gpu`.
+    """
+    index, torch = check_gpu(device), import_torch()
+    properties = torch.cuda.get_device_properties(index)
+    name = gpu_name(properties.name, float(properties.total_memory))
+    bundled = known(name)
+    accelerator = bundled or _accelerator(name, properties)
+    node = Node(int(torch.cuda.device_count()), accelerator, describe_cpu()[1].host_memory_bytes, os.cpu_count() or 1)
+    return Gpu(
+        f"cuda:{index}",
+        _label(properties, index),
+        gpu_precisions((properties.major, properties.minor)),
+        int(getattr(properties, "L2_cache_size", 0)),
+        bundled is not None,
+        accelerator,
+        node,
+        _circumstances(torch, properties),
+    )
+
+
+def _label(properties: Any, index: int) -> str:
+    uuid = str(getattr(properties, "uuid", ""))
+    if uuid:
+        return uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return visible[index].strip() if index < len(visible) and visible[index].strip() else str(index)
+
+
+def _accelerator(name: str, properties: Any) -> Accelerator:
+    """Return an accelerator made of what the driver says: processors, clocks, width of the memory's bus."""
+    capability, processors = (properties.major, properties.minor), int(properties.multi_processor_count)
+    lanes = FP32_LANES[max(least for least in FP32_LANES if least <= max(capability, min(FP32_LANES)))]
+    clock = 1e3 * float(getattr(properties, "clock_rate", 0)) or ASSUMED_CLOCK_HZ
+    memory_clock = 1e3 * float(getattr(properties, "memory_clock_rate", 0))
+    width = float(getattr(properties, "memory_bus_width", 0))
+    return Accelerator(
+        name,
+        "gpu",
+        float(properties.total_memory),
+        2 * memory_clock * width / 8 or ASSUMED_MEMORY_BYTES_PER_S,
+        {one: 2.0 * lanes * processors * clock * TIMES_FP32[one] for one in gpu_precisions(capability)},
+        processors,
+        "estimated from the driver's clocks and number of multiprocessors",
+        vendor="NVIDIA",
+    )
+
+
+def _circumstances(torch: Any, properties: Any) -> dict[str, str]:
+    host = describe_cpu()[2]
+    found = {key: host[key] for key in ("host_os", "cpu_model", "cpu_threads", "python")}
+    cudnn = torch.backends.cudnn.version()
+    return found | {
+        "framework": f"pytorch {torch.__version__}",
+        "gpu": str(properties.name),
+        "gpu_capability": f"{properties.major}.{properties.minor}",
+        "cuda": str(torch.version.cuda),
+        "cudnn": "none" if cudnn is None else str(cudnn),
+        "cudnn_benchmark": str(bool(torch.backends.cudnn.benchmark)).lower(),
+    }

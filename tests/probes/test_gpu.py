@@ -1,0 +1,73 @@
+"""What PyTorch says of a GPU is made up: there is none here."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from planner.catalog import find_accelerator
+from planner.errors import MissingPackageError, ParameterError
+from planner.probes.gpu import check_gpu, describe_gpu
+
+Seen = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """Let PyTorch see two GPUs of some properties."""
+
+    def see(**properties: object) -> SimpleNamespace:
+        made = SimpleNamespace(
+            **{"name": "NVIDIA H200", "total_memory": 143771 * 2**20, "major": 9, "minor": 0,
+               "multi_processor_count": 132} | properties
+        )  # fmt: skip
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: made)
+        return made
+
+    return see
+
+
+def test_a_known_gpu_is_the_bundled_accelerator(seen: Seen) -> None:
+    seen(uuid="8d2f", L2_cache_size=60 * 2**20)
+    gpu = describe_gpu("cuda:1", find_accelerator)
+    assert gpu.is_known
+    assert gpu.accelerator == find_accelerator("h200-sxm-141gb")
+    assert (gpu.device, gpu.label, gpu.node.gpus) == ("cuda:1", "GPU-8d2f", 2)
+    assert gpu.precisions == ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+    assert gpu.circumstances["gpu"] == "NVIDIA H200"
+    assert gpu.cache_bytes == 60 * 2**20
+
+
+def test_an_unknown_gpu_is_described_by_its_properties(seen: Seen) -> None:
+    """A GeForce RTX 4090: 128 multiprocessors of 128 lanes at 2.52 GHz, 384 bit at 10.501 GHz doubled."""
+    seen(name="NVIDIA GeForce RTX 4090", total_memory=24564 * 2**20, major=8, minor=9, multi_processor_count=128,
+         clock_rate=2520000, memory_clock_rate=10501000, memory_bus_width=384)  # fmt: skip
+    gpu = describe_gpu("cuda", lambda _name: None)
+    assert not gpu.is_known
+    assert (gpu.accelerator.name, gpu.accelerator.kind, gpu.device) == ("geforce-rtx-4090", "gpu", "cuda:0")
+    assert gpu.accelerator.peak_flop_per_s["fp32"] == pytest.approx(82.6e12, rel=0.001)
+    assert gpu.accelerator.memory_bytes_per_s == pytest.approx(1008e9, rel=0.001)
+    assert "fp8" in gpu.precisions
+
+
+def test_a_driver_that_says_little_gives_a_gpu_all_the_same(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen(name="Old", total_memory=2**31, major=3, minor=5, multi_processor_count=15)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
+    gpu = describe_gpu("cuda:1", lambda _name: None)
+    assert (gpu.label, gpu.cache_bytes, gpu.precisions) == ("5", 0, ("fp32",))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert describe_gpu("cuda:1", lambda _name: None).label == "1"
+
+
+def test_a_gpu_that_is_not_there_is_refused(seen: Seen) -> None:
+    with pytest.raises(MissingPackageError, match=r"^--device must be a device that PyTorch sees, got 'cuda'"):
+        check_gpu("cuda")
+    seen()
+    assert (check_gpu("cuda"), check_gpu("cuda:1")) == (0, 1)
+    with pytest.raises(ParameterError, match=r"^--device must be cuda:0 to cuda:1, got 'cuda:2'"):
+        check_gpu("cuda:2")
+    with pytest.raises(ParameterError, match="cuda:INDEX"):
+        check_gpu("gpu")
