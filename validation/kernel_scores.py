@@ -12,8 +12,7 @@ import numpy as np
 from planner import catalog
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.samples import Samples
-from planner.fitting.entries import times_left_out
-from planner.fitting.kernels import fit_kernels
+from planner.fitting.kernels import fit_kernels, times_left_out
 from planner.fitting.rows import group_codes, take, work_columns
 from validation.convert_kernels import board_samples
 from validation.kernel_boards import BOARDS, Board

@@ -7,7 +7,8 @@ x: a call; z_j: stored points; μ: time by the linear term ``mean``; τ = FLOP/F
 
 a is μ or τ, as setting ``around`` says. With s < 1 the process and the mean are averaged. κ falls off with distance, so
 far from all points the prediction is a again, times one constant: nothing is extrapolated. Batches of several products
-are not corrected: they run in other kernels than single products, and take the time μ.
+are not corrected: they run in other kernels than single products, and take the time μ. The features of the linear term
+stand behind those of the process; they cost nothing, and their ranges tell extrapolation.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from planner.costs.work import flop, is_product, moved_bytes, output_size, produ
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.errors import UnknownNameError
 
-__all__ = ["GAUSSIAN_PROCESS", "coordinates", "covariances", "gaussian_process", "is_corrected", "mean_times", "prior"]
+__all__ = ["GAUSSIAN_PROCESS", "coordinates", "covariances", "gaussian_process", "is_corrected", "log_prior"]
 
 GAUSSIAN_PROCESS = "gaussian.process"
 LOG_PRIOR, LEVEL = "log_prior", "level"
@@ -78,16 +79,15 @@ def is_corrected(work: Work) -> BoolArray:
     return product(work).batch == 1 if is_product(work) else np.ones((), dtype=np.bool_)
 
 
-def mean_times(mean: FeatureMap, work: Work, settings: Settings) -> FloatArray:
-    """Return μ [s]: the linear term ``mean`` with the coefficients in the settings."""
-    found = mean.features(work, settings) @ vector(settings, "mean_coefficients")
-    return np.maximum(found, SHORTEST_S)
-
-
-def prior(mean: FeatureMap, work: Work, settings: Settings) -> FloatArray:
+def log_prior(mean: FeatureMap, work: Work, settings: Settings) -> FloatArray:
     """Return log a: what the process returns to far from its points, less the level."""
+    times = mean.features(work, settings) @ vector(settings, "mean_coefficients")
+    return _log_prior(work, settings, np.log(np.maximum(times, SHORTEST_S)))
+
+
+def _log_prior(work: Work, settings: Settings, log_mean: FloatArray) -> FloatArray:
     if text(settings, "around", "mean") == "mean":
-        return np.log(mean_times(mean, work, settings))
+        return log_mean
     compute = flop(work) / number(settings, "peak_flop_per_s", np.inf)
     memory = moved_bytes(work) / number(settings, "peak_bytes_per_s", np.inf)
     return np.log(np.maximum(compute + memory, SHORTEST_S))
@@ -104,20 +104,19 @@ def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
 
     def columns(settings: Settings) -> tuple[str, ...]:
         count = vector(settings, "points").size // max(vector(settings, "lengths").size, 1)
-        return (LOG_PRIOR, LEVEL, *(f"point_{place + 1}" for place in range(count)))
+        points = (f"point_{place + 1}" for place in range(count))
+        return (LOG_PRIOR, LEVEL, *points, *mean_of(settings).columns(settings))
 
     def features(work: Work, settings: Settings) -> FloatArray:
         mean, share, lengths = mean_of(settings), number(settings, "share", 1.0), vector(settings, "lengths")
         points = vector(settings, "points").reshape(-1, lengths.size)
         weights = covariances(coordinates(work, settings), points, lengths)
         corrected = np.broadcast_to(is_corrected(work), weights.shape[:-1])
-        base = share * prior(mean, work, settings)
-        if share < 1:
-            base = base + (1 - share) * np.log(mean_times(mean, work, settings))
-        if not corrected.all():
-            base = np.where(corrected, base, np.log(mean_times(mean, work, settings)))
-        parts = [np.broadcast_to(base, corrected.shape)[..., None], share * corrected[..., None]]
-        return np.concatenate([*parts, weights * (share * corrected)[..., None]], axis=-1)
+        of_mean = mean.features(work, settings)
+        log_mean = np.log(np.maximum(of_mean @ vector(settings, "mean_coefficients"), SHORTEST_S))
+        base = np.where(corrected, (1 - share) * log_mean + share * _log_prior(work, settings, log_mean), log_mean)
+        ours = share * corrected[..., None]
+        return np.concatenate([base[..., None], ours, weights * ours, of_mean], axis=-1)
 
     return FeatureMap(
         GAUSSIAN_PROCESS,

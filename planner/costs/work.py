@@ -17,7 +17,7 @@ import numpy as np
 
 from planner.costs.features import Work, column
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.kernels import ATTENTION_COLUMNS, BACKWARD_DATA, BACKWARD_WEIGHT
+from planner.domain.kernels import ATTENTION_COLUMNS, BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 
 __all__ = [
     "Product",
@@ -28,6 +28,7 @@ __all__ = [
     "moved_bytes",
     "operand_bytes",
     "product",
+    "transposition",
     "work_amount",
 ]
 
@@ -109,6 +110,17 @@ def product(work: Work, direction: str = "") -> Product:
     if direction == BACKWARD_WEIGHT:
         return Product(outer, inner, positions, groups)
     return Product(outer, positions, inner, groups)
+
+
+def transposition(kind: str, direction: str) -> dict[str, float]:
+    """Return which operands of a product are transposed, in columns; nothing for other kinds.
+
+    Column-major, with weights stored by rows of features out, as PyTorch and MXNet do: y = Wᵀ·x forward, W·dy
+    backward-data, dy·xᵀ backward-weight.
+    """
+    if kind != "gemm":
+        return {}
+    return {"trans_a": float(direction == FORWARD), "trans_b": float(direction == BACKWARD_WEIGHT)}
 
 
 def flop(work: Work, direction: str = "") -> FloatArray:

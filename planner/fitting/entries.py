@@ -26,7 +26,7 @@ from planner.fitting.estimators import solve
 from planner.fitting.row_words import row_in_words
 from planner.fitting.rows import group_codes, work_of
 
-__all__ = ["fit_entry", "times_left_out", "with_errors"]
+__all__ = ["coefficients_of", "fit_entry", "linear_times_left_out", "with_errors"]
 
 Key = tuple[str, str, str, str, str]
 
@@ -146,7 +146,7 @@ def _predict(entry: Entry, samples: Samples, rows: BoolArray) -> FloatArray:
     return evaluate(entry, work_of(samples.select(rows), entry.kind))
 
 
-def times_left_out(entry: Entry, samples: Samples) -> FloatArray:
+def linear_times_left_out(entry: Entry, samples: Samples) -> FloatArray:
     """Return the time [s] of every row by the entry's term fitted without the row's group, shape (k,).
 
     Parameters
@@ -158,6 +158,22 @@ def times_left_out(entry: Entry, samples: Samples) -> FloatArray:
     """
     features = features_of(entry, work_of(samples, entry.kind))
     return held_out_times(_refit(entry, features, samples), samples.size, group_codes(samples))[0]
+
+
+def coefficients_of(
+    term: FeatureMap, names: tuple[str, ...], features: FloatArray, times: FloatArray, estimator: str = "relative-nnls"
+) -> FloatArray:
+    """Return the coefficients of a linear term, shape (p,), as :func:`fit_entry` finds them.
+
+    Parameters
+    ----------
+    term : FeatureMap
+    names : its p columns
+    features : ndarray of shape (n, p)
+    times : ndarray of shape (n,) [s]
+    estimator : {"relative-nnls", "least-squares"}
+    """
+    return _coefficients(term, names, features, times, estimator)[0]
 
 
 def _refit(

@@ -10,16 +10,20 @@ import numpy as np
 from planner.costs.batches import BATCHED_APART
 from planner.costs.cpu import DEPTHWISE_APART, is_depthwise
 from planner.costs.features import Settings
+from planner.costs.gaussian_process import GAUSSIAN_PROCESS
+from planner.costs.traffic import PADDED, REREAD, STEPS
+from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import ROW_KINDS, TRAFFIC_KINDS
 from planner.domain.samples import Samples
-from planner.fitting.entries import fit_entry
+from planner.fitting.entries import fit_entry, linear_times_left_out
+from planner.fitting.gaussian_process import fit_gaussian_process, process_times_left_out
 from planner.fitting.grids import fit_grid
 from planner.fitting.rows import POINTWISE, Rejected, merged, usable, work_of
 
-__all__ = ["FittedKernels", "fit_kernels", "preferred"]
+__all__ = ["FittedKernels", "fit_kernels", "preferred", "times_left_out"]
 
 LEAST_ROWS = {"gemm": 6, "convolution": 8, "attention": 6}
 LEAST_TRAFFIC_ROWS = 3
@@ -28,8 +32,22 @@ OWN_REGIME = ("im2col", "col2im", "update", "softmax", "gelu")
 CPU_TERMS = {"convolution": "cpu.convolution", "gemm": "cpu.product"}
 CLEARLY, CLEARLY_RELATIVE = 0.02, 0.1
 """A term of lower preference must be better by both: 2 points, and a tenth of the error; less is noise."""
+PROCESSES = {
+    "gemm.tiles": (("mean", 1.0),),
+    "convolution.classes": (("mean", 1.0), ("roofline", 1.0), ("roofline", 0.5)),
+    "work.linear": (("roofline", 1.0), ("roofline", 0.5)),
+}
+"""Gaussian processes that compete with a linear term: what they return to, and their share in the average with it."""
 POOR = 0.4
 """Held-out error above which an entry is called poor."""
+KEPT_LENGTHS = (1024.0, 2048.0, 4096.0, 8192.0)
+"""Elements of a row that may stay near the processor between two passes."""
+ROW_SHAPES: tuple[Settings, ...] = (
+    {},
+    {STEPS: (), REREAD: KEPT_LENGTHS},
+    {REREAD: KEPT_LENGTHS},
+    {STEPS: (1024.0,), REREAD: KEPT_LENGTHS, PADDED: 1.0},
+)
 TILES_AND_SHAPES = ((128.0, 64.0), (128.0, 128.0, 256.0, 128.0, 64.0, 64.0))
 
 
@@ -88,7 +106,7 @@ def fit_kernels(
             missing.append(f"{' '.join(part for part in key[1:] if part)}: {rows.size} rows, {least} needed")
             continue
         own = "; ".join(sorted({str(name) for name in rows.text["source"] if name})) or source
-        best = preferred(_candidates(key, rows, accelerator, estimator))
+        best = _corrected(preferred(_candidates(key, rows, accelerator, estimator)), rows, accelerator)
         entries.append(replace(best, origin=origin, source=own, notes=_notes(rows, best)))
     entries += _contained(samples.circumstances.get("contained", "").split(), origin, source)
     return FittedKernels(tuple(entries), tuple(missing), rejected)
@@ -135,6 +153,46 @@ def _candidates(
     return [*found, grid] if grid else found
 
 
+def _corrected(base: Entry, rows: Samples, accelerator: Accelerator | None) -> Entry:
+    """Return the best Gaussian process around the chosen linear term where it clearly betters the calls it corrects.
+
+    Of GPUs alone: the terms of a CPU follow its calls closely, and its calibration has less time.
+    """
+    if base.term not in PROCESSES or not _peaks(base.precision, accelerator).get("peak_flop_per_s"):
+        return base
+    single = np.nan_to_num(rows.number["batch"], nan=1.0) <= 1
+    if not single.any():
+        return base
+
+    def error(entry: Entry) -> float:
+        return float(np.mean(np.abs(times_left_out(entry, rows)[single] / rows.time_s[single] - 1)))
+
+    fitted = (
+        fit_gaussian_process(rows, base, around, share, _processors(accelerator))
+        for around, share in PROCESSES[base.term]
+    )
+    found = [(error(entry), entry) for entry in fitted if entry is not None]
+    least, process = min(found, key=lambda one: one[0], default=(np.inf, base))
+    return process if _is_clearly_less(least, error(base)) else base
+
+
+def times_left_out(entry: Entry, samples: Samples) -> FloatArray:
+    """Return the time [s] of every row by the entry's term fitted without the row's group, shape (k,).
+
+    Parameters
+    ----------
+    entry : Entry
+        Of a linear term or a Gaussian process; its coefficients take no part.
+    samples : Samples
+        The rows that it was fitted to, two at least.
+    """
+    return (process_times_left_out if entry.term == GAUSSIAN_PROCESS else linear_times_left_out)(entry, samples)
+
+
+def _is_clearly_less(error: float, known: float) -> bool:
+    return error < min(known - CLEARLY, known * (1 - CLEARLY_RELATIVE))
+
+
 def preferred(candidates: Sequence[Entry]) -> Entry:
     """Return the first of the candidates that none behind it clearly betters on rows left out.
 
@@ -147,7 +205,7 @@ def preferred(candidates: Sequence[Entry]) -> Entry:
             best_of[entry.term] = entry
     chosen, *others = best_of.values()
     for entry in others:
-        if _error(entry) < min(_error(chosen) - CLEARLY, _error(chosen) * (1 - CLEARLY_RELATIVE)):
+        if _is_clearly_less(_error(entry), _error(chosen)):
             chosen = entry
     return chosen
 
@@ -180,9 +238,15 @@ def _shapes(
                 yield "gemm.tiles", {"tiles": tiles, "multiprocessors": count, **apart}
         yield "work.linear", {}
     else:
-        yield "traffic.bytes", {}
-        if kind in ROW_KINDS and np.all(rows.number["rows"] > 0):
-            yield "traffic.rows", {}
+        yield from _traffic_shapes(kind, rows)
+
+
+def _traffic_shapes(kind: str, rows: Samples) -> Iterator[tuple[str, Settings]]:
+    if _tells_reads_apart(rows):
+        yield "traffic.read_write", {}
+    yield "traffic.bytes", {}
+    if kind in ROW_KINDS and np.all(rows.number["rows"] > 0):
+        yield from (("traffic.rows", shape) for shape in ROW_SHAPES)
 
 
 def _attention_shapes(
@@ -199,6 +263,13 @@ def _attention_shapes(
 def _processors(accelerator: Accelerator | None) -> float:
     """Return the number of multiprocessors, 0 where it is not known."""
     return float(accelerator.multiprocessors or 0) if accelerator else 0.0
+
+
+def _tells_reads_apart(rows: Samples) -> bool:
+    """Tell whether calls read unequal numbers of tensors for each one that they write."""
+    elements = rows.number["elements"]
+    known = bool(np.all(elements > 0))
+    return known and np.unique(np.round(rows.number["traffic"] / elements, 6)).size > 1
 
 
 def _tells_batches_apart(rows: Samples) -> bool:

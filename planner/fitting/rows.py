@@ -43,7 +43,10 @@ def take(samples: Samples, rows: IntArray) -> Samples:
 
 
 def work_of(samples: Samples, kind: str) -> Work:
-    """Return the work of rows of one kind, arrays of shape (k,), with ``itemsize`` [byte] of each row's precision."""
+    """Return the work of rows of one kind, arrays of shape (k,), with ``itemsize`` [byte] of each row's precision.
+
+    Products have ``trans_a`` and ``trans_b`` besides: 1 where the operand is transposed, else 0.
+    """
     work: dict[str, FloatArray] = {}
     for name in work_columns(kind):
         values = samples.number[name]
@@ -52,6 +55,8 @@ def work_of(samples: Samples, kind: str) -> Work:
         unknown = np.isnan(work["traffic"])
         work["traffic"] = np.where(unknown, 0.0, work["traffic"])
         work["fixed_bytes"] = np.where(unknown, samples.number["bytes"], work["fixed_bytes"])
+    if kind == "gemm":
+        work |= {name: (samples.text[name] == "T").astype(np.float64) for name in ("trans_a", "trans_b")}
     sizes = {name: float(precision.activation_bytes) for name, precision in PRECISIONS.items()}
     work["itemsize"] = np.array([sizes.get(name, 4.0) for name in samples.text["precision"].tolist()])
     return work

@@ -24,6 +24,7 @@ from math import prod
 import numpy as np
 
 from planner.costs.terms import evaluate
+from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, UPDATE, KernelCalls, MemoryBytes
@@ -55,7 +56,7 @@ def call_work(calls: KernelCalls, itemsize: int) -> dict[str, IntArray | float]:
     """Return the columns that a feature map takes: work and the bytes of an element, or where a table has the calls."""
     if calls.looked_up:
         return dict(calls.looked_up)
-    return {**calls.work, "itemsize": float(itemsize)}
+    return {**calls.work, **transposition(calls.kind, calls.direction), "itemsize": float(itemsize)}
 
 
 def counted(served: list[tuple[KernelCalls, Source]]) -> tuple[int, int]:

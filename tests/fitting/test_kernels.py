@@ -8,8 +8,7 @@ from planner.costs.work import flop
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.samples import Samples
-from planner.fitting.entries import times_left_out
-from planner.fitting.kernels import FittedKernels, fit_kernels, preferred
+from planner.fitting.kernels import FittedKernels, fit_kernels, preferred, times_left_out
 from planner.fitting.rows import work_of
 
 RNG = np.random.default_rng(21)
@@ -182,6 +181,19 @@ def test_rows_are_told_apart_by_length_where_that_is_known() -> None:
     assert entry.term == "traffic.rows"
     assert entry.coefficients["bytes_beyond_1024"] == pytest.approx(1e-12, rel=1e-3)
     assert only(fit([row | {"rows": np.nan} for row in rows]), "softmax").term == "traffic.bytes"
+
+
+def test_reading_and_writing_have_rates_of_their_own() -> None:
+    rows = [
+        traffic(kind, n, 1e-5 + (tensors - 1) * n * 4e-12 + n * 8e-12) | {"traffic": tensors * n}
+        for kind, tensors in (("add", 3), ("activation", 2))
+        for n in (10**5, 10**6, 10**7)
+    ]
+    entry = only(fit(rows), "pointwise")
+    assert entry.term == "traffic.read_write"
+    assert entry.coefficients["read_bytes"] == pytest.approx(1e-12, rel=1e-3)
+    assert entry.coefficients["written_bytes"] == pytest.approx(2e-12, rel=1e-3)
+    assert only(fit(rows), "add").term == "traffic.bytes"
 
 
 def test_a_full_grid_is_interpolated_where_no_formula_holds() -> None:
