@@ -81,6 +81,8 @@ def measure_storage(
     clock : callable
     """
     start = clock()
+    if not hasattr(os, "preadv"):
+        return Found(warning="storage was not measured: this system has no reads at an offset (preadv)")
     try:
         free = shutil.disk_usage(folder).free
         if free < FREE_TIMES * most_bytes:

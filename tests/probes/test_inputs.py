@@ -56,7 +56,9 @@ def test_a_calibration_gives_the_input_its_share(
     monkeypatch.setattr(calibrate, "CpuBench", fake_bench)
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given: ())
     made = calibrate.measure_cpu(100.0, input_folder=tmp_path)
-    assert asked == [(tmp_path, pytest.approx(6.0), made.accelerator.name)]
+    ((folder, for_s, accelerator),) = asked
+    assert (folder, accelerator) == (tmp_path, made.accelerator.name)
+    assert for_s == pytest.approx(6.0)
     assert made.samples.text["kind"].tolist().count("load") == 1
     assert {"warning_decode", "reference_s", "framework"} <= set(made.samples.circumstances)
     assert "load" not in calibrate.measure_cpu(100.0).samples.text["kind"]
