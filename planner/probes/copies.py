@@ -66,13 +66,13 @@ def measure_copies(
 
 def _copying(torch: Any, target: Any, source: Any, library: str) -> Callable[[int], None]:
     """Return what copies so many times, and waits for the last: pinned copies do not wait for each other."""
-    on_cuda = "cuda" in (target.device.type, source.device.type)
+    on_cuda = [one.device for one in (target, source) if one.device.type == "cuda"]
 
     def copy(times: int) -> None:
         for _ in range(times):
             target.copy_(source, non_blocking=library == PINNED)
-        if on_cuda:
-            torch.cuda.synchronize()
+        for device in on_cuda:
+            torch.cuda.synchronize(device)
 
     return copy
 

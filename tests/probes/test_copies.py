@@ -1,6 +1,8 @@
 """Copies through the code that times a GPU's, here from memory to memory."""
 
 from itertools import count
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -40,3 +42,15 @@ def test_a_copy_arrives() -> None:
     here, there = torch.arange(8), torch.zeros(8, dtype=torch.int64)
     _copying(torch, there, here, "pageable")(1)
     assert torch.equal(here, there)
+
+
+def test_copies_of_a_gpu_are_queued_and_waited_for_once() -> None:
+    """With a GPU that only writes down what it is asked."""
+    asked: list[Any] = []
+    torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda device: asked.append(f"wait {device.name}")))
+    gpu = SimpleNamespace(device=SimpleNamespace(type="cuda", name="gpu"))
+    gpu.copy_ = lambda _source, *, non_blocking: asked.append(non_blocking)
+    host = SimpleNamespace(device=SimpleNamespace(type="cpu", name="host"))
+    _copying(torch, gpu, host, "pinned")(3)
+    _copying(torch, gpu, host, "pageable")(1)
+    assert asked == [True, True, True, "wait gpu", False, "wait gpu"]
