@@ -1,0 +1,181 @@
+"""PyTorch on one GPU: calls timed by events on one stream, within 60 % of the GPU's memory.
+
+The GPU is held back while calls are handed over to it, so that they run one behind the other: their time is the
+device's alone. What the host takes for a call is timed apart (:func:`host_times`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from planner.probes.kernels import timed_call
+from planner.probes.operands import COLD_BYTES, Operands
+from planner.probes.points import Point
+from planner.probes.precisions import computing_in
+from planner.probes.timing import Stopwatch, Timing, time_queued_call
+from planner.probes.torch_package import import_torch
+
+__all__ = ["MEMORY_SHARE", "CudaBench", "EventStopwatch", "cuda_bench", "host_times"]
+
+MEMORY_SHARE = 0.6
+"""Of a GPU's memory, or of what others leave of it, that measuring may take."""
+CONTEXT_BYTES = 7e8
+"""Taken besides by CUDA itself, its libraries' kernels above all."""
+LEAST_SHARE = 0.2
+POOL_SHARE = 0.12
+"""Of the memory that may be taken, for the block of fp32 numbers; those of the other precisions together take as much
+and a half."""
+MOST_POOL_ELEMENTS = 1 << 28
+CACHES = 2
+"""Cold operands cover so many times the last cache."""
+WARM_UP_S = 0.6
+"""Clocks of an idle GPU are low, and rise within tenths of a second."""
+REFERENCE_SIDE, REFERENCE_COPY = 2048, 1 << 25
+REFERENCE_REPEATS = 3
+RATE_CYCLES = 20_000_000
+HOST_CALLS, HOST_BLOCKS = 500, 7
+
+
+class EventStopwatch:
+    """Times calls by events of the current CUDA stream.
+
+    Parameters
+    ----------
+    cuda : module
+        ``torch.cuda``, its current device the one to be timed.
+    """
+
+    def __init__(self, cuda: Any) -> None:
+        self._cuda = cuda
+        self._wait = cuda._sleep  # noqa: SLF001 - the kernel that waits has no other name
+        self._cycles_per_s = 0.0
+        self._cycles_per_s = self._rate()
+
+    def run(self, call: Callable[[], object], calls: int, ahead_s: float) -> tuple[float, float]:
+        """Return the seconds of so many calls on the device, and those that handing them over took."""
+        start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
+        self._cuda.synchronize()
+        cycles = int(ahead_s * self._cycles_per_s)
+        if cycles:
+            self._wait(cycles)
+        start.record()
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        handing_s = time.perf_counter() - began
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3, handing_s
+
+    def _rate(self) -> float:
+        """Return the cycles a second that waiting is counted in."""
+        times = [self.run(lambda: self._wait(RATE_CYCLES), 1, 0.0)[0] for _ in range(REFERENCE_REPEATS)]
+        return RATE_CYCLES / max(min(times), 1e-9)
+
+
+class CudaBench:
+    """Calls on a device that works through a queue; made for a GPU by :func:`cuda_bench`.
+
+    Attributes
+    ----------
+    refused : Counter of str
+        Points that could not be timed, for want of ``memory`` or of a ``kernel``.
+    """
+
+    def __init__(self, operands: Operands, stopwatch: Stopwatch, *, side: int = REFERENCE_SIDE) -> None:
+        self._torch = import_torch()
+        self._operands, self._stopwatch = operands, stopwatch
+        self.refused: Counter[str] = Counter()
+        x, weight = operands.warm(side, side), operands.warm(side, side)
+        copied = operands.warm(min(REFERENCE_COPY, 8 * side * side))
+        target = self._torch.empty_like(copied)
+        self._reference: Callable[[], object] = lambda: (x.mm(weight), target.copy_(copied))
+
+    @property
+    def device(self) -> str:
+        """The device, as PyTorch names it."""
+        return self._operands.device
+
+    def clock(self) -> float:
+        """Return the wall time [s]."""
+        return time.perf_counter()
+
+    def warm_up(self, for_s: float = WARM_UP_S) -> None:
+        """Keep the device busy for a while."""
+        until_s = self.clock() + for_s
+        while self.clock() < until_s:
+            self.reference()
+
+    def time(self, point: Point) -> Timing | None:
+        """Return the time of a point's call; None where it does not fit, or the library has no kernel for it.
+
+        Raises
+        ------
+        RuntimeError
+            The device has failed: no call after that can be trusted.
+        """
+        try:
+            with computing_in(point.precision):
+                return time_queued_call(timed_call(point, self._operands), self._stopwatch)
+        except self._torch.OutOfMemoryError:
+            self.refused["memory"] += 1
+        except RuntimeError as error:
+            if isinstance(error, getattr(self._torch, "AcceleratorError", ())):
+                raise
+            self.refused["kernel"] += 1
+        self._torch.cuda.empty_cache()
+        return None
+
+    def reference(self) -> float:
+        """Return the median time of three calls of a product and a copy [s]: clocks or another user show in it."""
+        with computing_in("fp32"):
+            times = [self._stopwatch.run(self._reference, 1, 1e-4)[0] for _ in range(REFERENCE_REPEATS)]
+        return statistics.median(times)
+
+
+def cuda_bench(device: str, cache_bytes: int = 0) -> CudaBench:
+    """Return the bench of a GPU, warmed up; this process takes at most 60 % of its memory from then on."""
+    torch = import_torch()
+    torch.cuda.set_device(device)
+    free, total = (float(size) for size in torch.cuda.mem_get_info(device))
+    usable = max(MEMORY_SHARE * min(free + CONTEXT_BYTES, total) - CONTEXT_BYTES, LEAST_SHARE * free)
+    torch.cuda.set_per_process_memory_fraction(min(usable / total, MEMORY_SHARE), device)
+    elements = min(MOST_POOL_ELEMENTS, int(POOL_SHARE * usable / 4))
+    operands = Operands(elements=elements, device=device, cold_bytes=max(COLD_BYTES, CACHES * cache_bytes))
+    bench = CudaBench(operands, EventStopwatch(torch.cuda))
+    bench.warm_up()
+    return bench
+
+
+def host_times(bench: CudaBench) -> dict[str, float]:
+    """Return what the host takes for a call of a tiny kernel, and the device for it [s].
+
+    Returns
+    -------
+    dict of str to float
+        host_s_per_call: wall time of calls that do not wait for each other, as long as the host is slower than the
+        device; the median over blocks. kernel_s_at_least: the time of such a kernel on the device.
+    """
+    torch = import_torch()
+    x = torch.zeros(1, device=bench.device)
+    times = []
+    for _ in range(HOST_BLOCKS):
+        _synchronize(torch, bench.device)
+        start = time.perf_counter()
+        for _ in range(HOST_CALLS):
+            torch.relu(x)
+        _synchronize(torch, bench.device)
+        times.append((time.perf_counter() - start) / HOST_CALLS)
+    point = Point("activation", "forward", {}, {"images": 1, "channels": 1, "side": 1})
+    timing = bench.time(point)
+    least = {} if timing is None else {"kernel_s_at_least": timing.time_s}
+    return {"host_s_per_call": statistics.median(times), **least}
+
+
+def _synchronize(torch: Any, device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize(device)
