@@ -40,6 +40,8 @@ from planner.report.show import fit_view
 __all__ = ["Target", "fitted_from_files", "fitted_here", "run", "target_of"]
 
 _NAME = re.compile(r"[\w.+-]+", re.ASCII)
+LONGEST_NAME = 100
+"""With time stamp and suffix a file name, which most systems limit to 255 bytes; '..' or '-x' would be other things."""
 MEASURING = ("device", "budget", "target_error", "network", "precision")
 """Options of measuring, which are left out where files are read."""
 DEFAULT_PRECISIONS = ("fp32",)
@@ -98,6 +100,8 @@ def target_of(values: Values, now: datetime) -> Target:
     name = values["name"].value if "name" in values else _default_name(values)
     if not _NAME.fullmatch(name):
         raise ParameterError("--name", "letters, digits and . _ + -", name)
+    if len(name) > LONGEST_NAME or not name[0].isalnum():
+        raise ParameterError("--name", f"of at most {LONGEST_NAME} characters, the first a letter or digit", name)
     said_twice = out is not None and "name" in values  # then a bundled one itself may be made again
     if name in catalog.names("calibrations") and not said_twice:
         raise ParameterError("--name", "a name of your own", name, "a bundled calibration has this one")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from planner import catalog
 from planner.domain.samples import Samples
 from planner.formats.calibration import read_calibration
 from planner.formats.samples import COLUMNS, write_samples
@@ -201,6 +202,20 @@ def test_samples_of_another_device_than_the_name_says_are_refused(fit: Fit) -> N
     code, err = fit({"a.csv": text()}, "--name", "p40")
     rule = f"--name must be the name of the samples' device, {V100}, or that of no device, got 'p40'"
     assert (code, err) == (2, f"planner: {rule}; these are no samples of p40\n")
+
+
+@pytest.mark.parametrize("name", ["-x", "..", ".hidden", "a" * 101])
+def test_a_name_that_makes_no_good_file_name_is_refused(fit: Fit, name: str) -> None:
+    code, err = fit({"a.csv": text()}, f"--name={name}")
+    rule = "--name must be of at most 100 characters, the first a letter or digit"
+    assert (code, err) == (2, f"planner: {rule}, got {name!r}\n")
+
+
+def test_a_long_name_is_a_file_of_that_name(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text(text())
+    assert run("calibrate", "--samples", "in", "--name", "a" * 100)[0] == 0
+    assert [path.name[16:] for path in catalog.own_calibrations_folder().iterdir()] == ["a" * 100 + ".json"]
 
 
 def test_samples_of_unlike_circumstances_are_not_mixed(fit: Fit) -> None:

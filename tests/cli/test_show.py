@@ -125,6 +125,14 @@ def test_own_calibrations_are_listed_and_shown(run: Run) -> None:
     assert "2026-01-02" in out
 
 
+def test_a_calibration_of_kernels_says_what_to_measure_next(run: Run) -> None:
+    text = run("show", "calibrations", "v100-sxm2-16gb")[1]
+    table = text[text.index("What to measure next") :]
+    assert "resnet50" in table
+    assert table.splitlines()[-1].startswith("  planner calibrate --device cuda --network ")
+    assert "What to measure next" not in run("show", "calibrations", "any-steps")[1]
+
+
 def test_coefficients_have_units(run: Run) -> None:
     words = " ".join(run("show", "calibrations", "tsubame-kfc")[1].split())
     assert "A coefficient is in seconds per unit of its feature (calls: s, flop: s/FLOP, bytes: s/byte)" in words
