@@ -29,6 +29,7 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, UPDATE, KernelCalls, MemoryBytes
 from planner.domain.precision import gradient_bytes, precision_named
+from planner.steps.cells import cell_factors
 from planner.steps.overheads import MATRIX_KINDS
 from planner.steps.sources import Source, Sources
 from planner.steps.synchronous import ready_s
@@ -249,7 +250,11 @@ class Compute:
 
     def _priced(self, sub_batch: IntArray) -> ComputeTable:
         alone = self._alone(sub_batch)
-        staged = {stage: self._composed(stage, alone.kernels[stage]) for stage in STAGES}
+        staged = {
+            stage: self._composed(stage, alone.kernels[stage])
+            * cell_factors(self.sources.cells(self.precision.name), stage, sub_batch)[:, None]
+            for stage in STAGES
+        }
         ready = np.stack([ready_s(staged[stage]) for stage in ("backward", "accumulating")], axis=1)
         return ComputeTable(
             sub_batch,

@@ -9,6 +9,7 @@ command that mends it, never guessed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -32,6 +33,7 @@ from planner.domain.kernels import COSTLY_ACTIVATIONS, FORWARD, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError
+from planner.steps.cells import Cell, cells_of
 from planner.steps.layer_calls import LayerCalls
 from planner.steps.links import with_links, with_value
 from planner.steps.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
@@ -223,6 +225,11 @@ class Sources:
             )
             self._overheads[precision] = found or assumed_overheads(self.accelerator.kind, exponent)
         return self._overheads[precision]
+
+    def cells(self, precision: str) -> Mapping[tuple[int, int], Cell]:
+        """Return what measured runs of the network say by tensor-parallel degree and sub-batch."""
+        problem = self.problem
+        return cells_of(self.for_accelerator, problem.network.name, problem.settings.framework, precision)
 
     @property
     def pooled(self) -> tuple[Calibration, ...]:

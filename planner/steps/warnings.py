@@ -48,6 +48,7 @@ def warnings_of(
         *_overheads(sources, sources.overheads(one.precision)),
         *_calibrations(sources, chosen),
         *_mixed(sources, chosen),
+        *_measured_runs(sources, one),
         *_proportional(sources.overheads(one.precision), chosen),
         *_links(sources, one),
         *_optimizer(sources, one),
@@ -244,6 +245,18 @@ def _is_proportional(source: Source) -> bool:
     return source.entry.term in ("flop.rate", "traffic.bytes", "work.linear") and not source.entry.coefficients.get(
         "calls"
     )
+
+
+def _measured_runs(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
+    """Yield the word that runs of the very sub-batch and precision were measured; no plan divides a tensor yet."""
+    cell = sources.cells(one.precision).get((1, one.sub_batch))
+    if cell is not None:
+        times = "a measured run was" if cell.runs == 1 else f"{cell.runs} measured runs were"
+        message = (
+            f"For sub-batch {one.sub_batch} in {one.precision} {times} used, of calibration {cell.calibration}: "
+            f"forward and backward passes are multiplied by {cell.factor:.4g}."
+        )
+        yield PlanWarning("measured_run", sources.problem.network.name, message)
 
 
 def _links(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:

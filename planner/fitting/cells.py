@@ -1,0 +1,101 @@
+"""Cells of a calibration: what measured training runs take as multiples of their predictions, drawn towards 1.
+
+The multiple of a cell is exp(m·k / (k + 0.2)), with m the mean log ratio of measured to predicted time over its k runs:
+the estimate of an effect of its own that each cell has, whose variance is five times that of a run's noise (a random
+intercept; Efron & Morris 1975, J. Am. Stat. Assoc. 70(350)). So one run moves a prediction five sixths of the way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.request import Problem
+from planner.domain.training import TimedStep
+from planner.steps.cells import CELLS, Cell, packed, unpacked
+from planner.steps.compute import Compute
+from planner.steps.sources import Sources
+
+__all__ = ["NOISE_OVER_EFFECT", "CellRun", "refined"]
+
+NOISE_OVER_EFFECT = 0.2
+"""Variance of the noise of a run over that of the effects of cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """A measured run of a cell: its tensor-parallel degree and precision, and the time of its gradient computation."""
+
+    tensor: int
+    precision: str
+    step: TimedStep
+
+
+def refined(base: Calibration, problem: Problem, runs: Sequence[CellRun]) -> Calibration:
+    """Return a calibration with the cells that runs of one network give, beside those that it has of others.
+
+    Parameters
+    ----------
+    base : Calibration
+    problem : Problem
+        Of the network, priced by the base alone.
+    runs : sequence of CellRun
+        Of that network, without an update of weights; of one precision or several.
+
+    Raises
+    ------
+    CoverageError
+        The base does not price the network.
+    """
+    entries = list(base.entries)
+    for precision in dict.fromkeys(run.precision for run in runs):
+        cells = _cells(base, problem, [run for run in runs if run.precision == precision])
+        old = next((entry for entry in entries if _is_cells(entry, problem, precision)), None)
+        new = _entry(old, problem, precision, cells)
+        entries = [new if entry is old else entry for entry in entries] if old else [*entries, new]
+    return replace(base, entries=tuple(entries))
+
+
+def _is_cells(entry: Entry, problem: Problem, precision: str) -> bool:
+    key = ("overheads", problem.settings.framework, "", precision, CELLS)
+    return entry.key == key
+
+
+def _cells(base: Calibration, problem: Problem, runs: Sequence[CellRun]) -> tuple[Cell, ...]:
+    """Return the cells of runs in one precision, against what the base without its cells predicts."""
+    plain = replace(base, entries=tuple(entry for entry in base.entries if entry.library != CELLS))
+    compute = Compute(Sources(replace(problem, calibrations=(plain,))), runs[0].precision)
+    sub_batches = np.unique([run.step.sub_batch for run in runs])
+    compute.ensure(sub_batches)
+    predicted_s = compute.table.forward_s + compute.table.backward_s[:, 0]
+    ratios: dict[tuple[int, int], list[float]] = {}
+    for run in runs:
+        at = int(np.searchsorted(sub_batches, run.step.sub_batch))
+        ratios.setdefault((run.tensor, run.step.sub_batch), []).append(math.log(run.step.time_s / predicted_s[at]))
+    return tuple(
+        Cell(*key, math.exp(sum(logs) / len(logs) * _share(len(logs))), len(logs))
+        for key, logs in sorted(ratios.items())
+    )
+
+
+def _share(runs: int) -> float:
+    """Return how far so many runs move a prediction, 0 to 1."""
+    return runs / (runs + NOISE_OVER_EFFECT)
+
+
+def _entry(old: Entry | None, problem: Problem, precision: str, cells: Sequence[Cell]) -> Entry:
+    """Return the entry of a framework and precision with the cells of a network, new ones in place of old ones."""
+    network, framework = problem.network.name, problem.settings.framework
+    kept = {(one.tensor, one.sub_batch): one for one in (unpacked(old, network) if old else ())}
+    kept |= {(one.tensor, one.sub_batch): one for one in cells}
+    settings = {**(old.settings if old else {}), network: packed(kept[key] for key in sorted(kept))}
+    found = Entry(
+        "overheads", framework, "", precision, CELLS, "overheads", settings, {},
+        estimator="shrunken means", source=f"training runs of {', '.join(sorted(settings))}",
+        notes="measured over predicted time of forward and backward passes, drawn towards 1",
+    )  # fmt: skip
+    return replace(found, samples=sum(one.runs for name in settings for one in unpacked(found, name)))

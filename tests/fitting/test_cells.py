@@ -1,0 +1,69 @@
+"""Cells from measured runs: the shrunken mean of what predictions miss, by hand."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Accelerator, Cluster, Node
+from planner.domain.configuration import Configurations, Settings
+from planner.domain.network import INPUT, Layer, Network
+from planner.domain.request import Problem
+from planner.domain.training import TimedStep
+from planner.fitting.cells import CellRun, refined
+from planner.steps.predict import Evaluator
+
+CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
+NETWORK = Network(
+    "two",
+    (64,),
+    (Layer("a", "linear", (INPUT,), {"features": 32}), Layer("loss", "loss", ("a",))),
+)
+BASE = Calibration(
+    "base",
+    CPU.name,
+    (
+        Entry("kernels", "gemm", "", "any", "", "flop.rate", {}, {"flop": 1e-9}),
+        Entry("kernels", "pointwise", "", "any", "", "traffic.bytes", {}, {"calls": 1e-6, "bytes": 1e-10}),
+    ),
+    node=Node(1, CPU),
+)
+PROBLEM = Problem(NETWORK, None, Cluster("local", 1, Node(1, CPU)), (BASE,), settings=Settings(input="synthetic"))
+
+
+def passes_s(calibration: Calibration, sub_batch: int) -> float:
+    """Return the predicted time of forward and backward passes."""
+    one, zero = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    asked = Configurations(one, one, np.array([sub_batch]), one, zero, zero, ("fp32",))
+    (found,) = Evaluator(replace(PROBLEM, calibrations=(calibration,))).describe(asked)
+    return sum(term.seconds for term in found.terms if term.name in ("forward", "backward"))
+
+
+def run(sub_batch: int, ratio: float) -> CellRun:
+    return CellRun(1, "fp32", TimedStep(NETWORK, sub_batch, ratio * passes_s(BASE, sub_batch)))
+
+
+@pytest.mark.parametrize("ratios", [(1.3,), (0.8,), (1.1, 1.2), (1.3, 1.3, 1.3)])
+def test_a_cell_moves_k_of_k_and_a_fifth_of_the_way(ratios: tuple[float, ...]) -> None:
+    better = refined(BASE, PROBLEM, [run(8, ratio) for ratio in ratios])
+    k, mean = len(ratios), sum(map(math.log, ratios)) / len(ratios)
+    assert passes_s(better, 8) / passes_s(BASE, 8) == pytest.approx(math.exp(mean * k / (k + 0.2)))
+    assert passes_s(better, 4) == passes_s(BASE, 4)
+    assert better.entries[:2] == BASE.entries
+    assert better.entries[2].samples == k
+
+
+def test_the_same_runs_again_change_nothing_and_others_are_kept() -> None:
+    first = refined(BASE, PROBLEM, [run(8, 1.3), run(2, 0.9)])
+    assert refined(first, PROBLEM, [run(8, 1.3)]) == first
+    second = refined(first, PROBLEM, [run(8, 1.1), run(16, 1.2)])
+    assert [passes_s(second, n) for n in (2, 4)] == [passes_s(first, n) for n in (2, 4)]
+    for sub_batch, ratio in ((8, 1.1), (16, 1.2)):
+        moved = passes_s(second, sub_batch) / passes_s(BASE, sub_batch)
+        assert moved == pytest.approx(ratio ** (1 / 1.2))
+    other = replace(NETWORK, name="other")
+    again = refined(second, replace(PROBLEM, network=other), [run(8, 2.0)])
+    assert passes_s(again, 8) == passes_s(second, 8)
+    assert again.entries[2].samples == 4
