@@ -7,8 +7,10 @@ import numpy as np
 from planner.costs.work import flop, has_fast_algorithm, least_bytes
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.cluster import Accelerator
+from planner.domain.inputs import INPUT_COLUMNS
+from planner.domain.kernels import WORK_COLUMNS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
-from planner.fitting.rows import usable, work_of
+from planner.fitting.rows import POINTWISE, usable, work_of
 
 __all__ = ["contradictions", "repeated", "unit_doubt"]
 
@@ -39,7 +41,7 @@ def unit_doubt(samples: Samples, accelerator: Accelerator) -> str:
     say nothing, nor do rows that no work is known of.
     """
     mask, _ = usable(samples)
-    rows = samples.select(mask & (samples.text["operation"] == ""))
+    rows = samples.select(mask & np.isin(samples.text["kind"], [POINTWISE, *WORK_COLUMNS]))
     if rows.size < LEAST_ROWS:
         return ""
     peak_s, can_tell = _peak_times(rows, accelerator)
@@ -95,7 +97,8 @@ def contradictions(samples: Samples) -> tuple[tuple[int, int], ...]:
     """Return the fastest and slowest row of each call whose times differ by more than their spread allows.
 
     Allowed are SPREADS times the spread of both rows and a tenth of the shorter time, whichever is more; without a
-    spread, half of the shorter time. Those farthest apart come first.
+    spread, half of the shorter time. Storage and links to a device may take any time, by what else uses them. Those
+    calls come first whose times are farthest apart.
     """
     calls, times = _calls(samples), samples.time_s
     order = np.lexsort((times, calls))
@@ -105,6 +108,7 @@ def contradictions(samples: Samples) -> tuple[tuple[int, int], ...]:
     spread_s = np.hypot(samples.number["spread_s"][fast], samples.number["spread_s"][slow])
     known_s = np.maximum(SPREADS * spread_s, LEAST_ALLOWED * times[fast])
     allowed_s = np.where(np.isnan(spread_s), ALLOWED_WITHOUT_SPREAD * times[fast], known_s)
-    apart = np.flatnonzero(times[slow] - times[fast] > allowed_s)
+    shared = np.isin(samples.text["kind"][fast], list(INPUT_COLUMNS))
+    apart = np.flatnonzero((times[slow] - times[fast] > allowed_s) & ~shared)
     apart = apart[np.argsort(-times[slow][apart] / times[fast][apart], kind="stable")]
     return tuple((int(fast[at]), int(slow[at])) for at in apart)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from planner.domain.cluster import Accelerator
+from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.samples import Samples
 from planner.fitting.screening import contradictions, repeated, unit_doubt
 
@@ -76,6 +77,15 @@ def test_few_rows_and_collectives_say_nothing() -> None:
         {"kind": "all_reduce", "operation": "all_reduce", "bytes": 1e3, "nodes": 2, "ranks_per_node": 1, "time_s": 1.0}
     ] * 4
     assert unit_doubt(Samples.from_rows(rows, {}), GPU) == ""
+
+
+@pytest.mark.parametrize("kind", INPUT_COLUMNS)
+def test_storage_and_links_are_left_alone(kind: str) -> None:
+    rows: list[Mapping[str, Any]] = [
+        {"kind": kind, **dict.fromkeys(INPUT_COLUMNS[kind], 8), "time_s": t, "spread_s": 0.0} for t in (1e-9, 1e-3, 9.0)
+    ]
+    samples = Samples.from_rows(rows, {})
+    assert (unit_doubt(samples, GPU), contradictions(samples)) == ("", ())
 
 
 def timed(*times: tuple[float, float], **other: Any) -> Samples:
