@@ -40,7 +40,7 @@ def samples_text(made: Measurement, source: str, date: str) -> str:
     rows: list[Mapping[str, Any]] = [
         {
             "kind": STEP,
-            "precision": "fp32",
+            "precision": step.precision,
             "device": made.accelerator.name,
             "library": "pytorch",
             "call": step.network.name,
@@ -64,18 +64,21 @@ def node_of(samples: Samples, path: str) -> Node | None:
 def steps_of(samples: Samples) -> tuple[TimedStep, ...]:
     """Return the training steps among rows; a note names networks that are not known here."""
     rows = samples.select(samples.text["kind"] == STEP)
-    columns = (rows.text["call"], rows.number["sub_batch"], rows.time_s, rows.number["spread_s"])
+    columns = (
+        rows.text["call"], rows.number["sub_batch"], rows.time_s, rows.number["spread_s"], rows.text["precision"]
+    )  # fmt: skip
     networks = {name: _network(name) for name in dict.fromkeys(rows.text["call"].tolist())}
     found = []
-    for name, sub_batch, time_s, spread_s in zip(*(column.tolist() for column in columns), strict=True):
+    for name, sub_batch, time_s, spread_s, precision in zip(*(column.tolist() for column in columns), strict=True):
         network = networks[name]
         if network is not None and sub_batch >= 1:
-            found.append(TimedStep(network, int(sub_batch), time_s, 0.0 if np.isnan(spread_s) else spread_s))
+            known_spread_s = 0.0 if np.isnan(spread_s) else spread_s
+            found.append(TimedStep(network, int(sub_batch), time_s, known_spread_s, precision or "fp32"))
     return tuple(found)
 
 
 def _network(name: str) -> Network | None:
-    known = {network.name: network for network in probe_networks()}
+    known = {network.name: network for network in probe_networks("gpu")}
     if name in known:
         return known[name]
     try:

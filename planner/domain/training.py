@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from planner.domain.arrays import check_count, check_not_negative, check_positive
 from planner.domain.network import Network
+from planner.domain.precision import precision_named
 
 __all__ = ["STEP", "TimedStep"]
 
@@ -15,14 +16,19 @@ STEP = "step"
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """The time of one gradient computation, forward and backward without an update: median and spread."""
+    """The time of one gradient computation, forward and backward without an update: median and spread.
+
+    ``precision``: that it computes in, of 16 bits as mixed precision.
+    """
 
     network: Network
     sub_batch: int
     time_s: float
     spread_s: float = 0.0
+    precision: str = "fp32"
 
     def __post_init__(self) -> None:
         check_count("sub_batch", self.sub_batch)
         check_positive("time", self.time_s, "s")
         check_not_negative("spread", self.spread_s, "s")
+        precision_named(self.precision)

@@ -65,7 +65,7 @@ def fit_calibration(
     provenance : Provenance
     estimator : {"relative-nnls", "least-squares"}
     steps : sequence of TimedStep
-        Training steps timed with the same framework on the same device; from them its overheads.
+        Training steps timed with the same framework on the same device; from those of fp32 its overheads.
 
     Raises
     ------
@@ -86,9 +86,10 @@ def fit_calibration(
             + (f" ({'; '.join(reasons)})" if reasons else "")
             + "; measure more with planner calibrate"
         )
-    if steps:
+    single = [step for step in steps if step.precision == "fp32"]
+    if single:
         try:
-            entries = (*entries, fit_overheads((*own, *kernels.entries), steps))
+            entries = (*entries, fit_overheads((*own, *kernels.entries), single))
         except CoverageError as error:
             few = (*few, f"overheads: {error}")
     return Calibration(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from planner.domain.arrays import check_count
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.shapes import Shape, input_shapes, layer_shapes
+from planner.probes.precisions import autocast
 from planner.probes.sequence_parts import attention, embedding, first_position, layer_norm
 from planner.probes.timing import Timing, keep_freed_memory, summary
 from planner.probes.torch_package import import_torch
@@ -81,17 +82,23 @@ def build_module(network: Network) -> torch.nn.Module:
     return graph
 
 
-def gradient_time(module: torch.nn.Module, network: Network, sub_batch: int, repeats: int = 5) -> Timing:
+def gradient_time(
+    module: torch.nn.Module, network: Network, sub_batch: int, repeats: int = 5, *, precision: str = "fp32"
+) -> Timing:
     """Return the time of one gradient computation: loss forward and backward, gradients None before.
+
+    On a GPU steps follow each other without waiting, as in training: the time is that between events before and after.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Of ``build_module(network)``.
+        Of ``build_module(network)``, on the device to be timed.
     network : Network
     sub_batch : int
     repeats : int
         Timed, after three steps that are not: by then all memory has been touched.
+    precision : str
+        16-bit ones as mixed precision; whether fp32 may be TF32 is the caller's to set.
 
     Returns
     -------
@@ -102,18 +109,40 @@ def gradient_time(module: torch.nn.Module, network: Network, sub_batch: int, rep
     check_count("repeats", repeats)
     torch = import_torch()
     keep_freed_memory()
+    device = next((str(parameter.device) for parameter in module.parameters()), "cpu")
     generator = torch.Generator().manual_seed(sub_batch)
-    samples = _samples(torch, network, sub_batch, generator)
-    targets = _targets(torch, network, sub_batch, generator)
+    samples = _samples(torch, network, sub_batch, generator).to(device)
+    targets = _targets(torch, network, sub_batch, generator).to(device)
     module.train()
+    mark, between_s = _marks(torch, device)
     times = []
     for _ in range(repeats + WARM_UP_STEPS):
         module.zero_grad(set_to_none=True)
-        start = time.perf_counter()
-        module(samples, targets).backward()
-        times.append(time.perf_counter() - start)
+        start = mark()
+        with autocast(device, precision):
+            loss = module(samples, targets)
+        loss.backward()
+        times.append((start, mark()))
+        del loss
     module.zero_grad(set_to_none=True)
-    return summary(times[WARM_UP_STEPS:])
+    return summary([between_s(*pair) for pair in times[WARM_UP_STEPS:]])
+
+
+def _marks(torch: Any, device: str) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
+    """Return what marks a moment of a device, and what tells the seconds between two."""
+    if device == "cpu":
+        return time.perf_counter, lambda start, end: end - start
+
+    def mark() -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between_s(start: Any, end: Any) -> float:
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
+    return mark, between_s
 
 
 def _tie(network: Network, made: list[Any]) -> None:

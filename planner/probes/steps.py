@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.domain.training import TimedStep
 from planner.probes.bench import Bench, undisturbed
 from planner.probes.modules import build_module, gradient_time
+from planner.probes.precisions import computing_in
+from planner.probes.torch_package import import_torch
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["probe_networks", "timed_steps"]
 
 CLASSES = 100
 REPEATS = 7
-SUB_BATCHES = (1, 4)
-OWN_SUB_BATCH = 2
+SUB_BATCHES = {"cpu": (1, 4), "gpu": (1, 64)}
+"""By kind of device; on a GPU one sample waits for the host alone."""
+OWN_SUB_BATCH = {"cpu": 2, "gpu": 16}
+STEP_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+"""That PyTorch trains in by itself."""
 
 
-def probe_networks() -> tuple[Network, ...]:
-    """Return the networks: convolutions with batch normalisation, with biases only, and linear layers."""
+def probe_networks(kind: str = "cpu") -> tuple[Network, ...]:
+    """Return the networks: convolutions with batch normalisation, with biases only, and linear layers.
+
+    Of a GPU also one of two tiny linear layers, whose time is the host's.
+    """
+    block = (_linear("probe-block", 64, (64,)),) if kind == "gpu" else ()
     return (
+        *block,
         _convolutional("probe-cnn-narrow", 32, (16, 32, 64), normalised=True),
         _convolutional("probe-cnn-wide", 72, (48, 96, 192), normalised=True),
         _convolutional("probe-cnn-plain", 60, (40, 80, 160), normalised=False),
@@ -29,26 +44,54 @@ def probe_networks() -> tuple[Network, ...]:
 
 
 def timed_steps(
-    bench: Bench, quiet_s: float, until_s: float, networks: Sequence[Network] = ()
+    bench: Bench,
+    quiet_s: float,
+    until_s: float,
+    networks: Sequence[Network] = (),
+    *,
+    device: str = "cpu",
+    precisions: Sequence[str] = ("fp32",),
 ) -> tuple[TimedStep, ...]:
     """Return the time of a gradient computation of every probe network at every sub-batch of SUB_BATCHES.
 
     With ``networks`` those are timed instead, at OWN_SUB_BATCH.
 
     Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says are left out, and
-    those that could not be begun before the bench's clock shows ``until_s`` [s].
+    those that could not be begun before the bench's clock shows ``until_s`` [s]. Of what does not fit the device's
+    memory half the samples are taken, again and again.
     """
+    kind = "cpu" if device == "cpu" else "gpu"
+    trained = [precision for precision in precisions if precision in STEP_PRECISIONS]
     steps: list[TimedStep] = []
-    for network in networks or probe_networks():
+    for network in networks or probe_networks(kind):
         if bench.clock() >= until_s:
             break
-        module = build_module(network)
-        for sub_batch in (OWN_SUB_BATCH,) if networks else SUB_BATCHES:
-            measure = partial(gradient_time, module, network, sub_batch, REPEATS)
-            timing = undisturbed(measure, bench, quiet_s, until_s=until_s)
-            if timing:
-                steps.append(TimedStep(network, sub_batch, timing.time_s, timing.spread_s))
+        module = build_module(network).to(device)
+        sub_batches = (OWN_SUB_BATCH[kind],) if networks else SUB_BATCHES[kind]
+        for sub_batch, precision in itertools.product(sub_batches, trained):
+            step = _step(bench, quiet_s, until_s, (module, network, sub_batch, precision))
+            steps += [step] if step else []
     return tuple(steps)
+
+
+def _step(
+    bench: Bench, quiet_s: float, until_s: float, what: tuple[torch.nn.Module, Network, int, str]
+) -> TimedStep | None:
+    """Return the time of a step of as many samples as the device holds; None where none could be measured."""
+    module, network, sub_batch, precision = what
+    library = import_torch()
+    while sub_batch:
+        measure = partial(gradient_time, module, network, sub_batch, REPEATS, precision=precision)
+        try:
+            with computing_in(precision):
+                timing = undisturbed(measure, bench, quiet_s, until_s=until_s)
+        except library.OutOfMemoryError:
+            timing, sub_batch = None, sub_batch // 2
+            module.zero_grad(set_to_none=True)
+            library.cuda.empty_cache()
+        else:
+            return TimedStep(network, sub_batch, timing.time_s, timing.spread_s, precision) if timing else None
+    return None
 
 
 class _Chain:

@@ -78,6 +78,19 @@ def test_gradient_time_leaves_no_gradients() -> None:
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
+def test_gradient_time_computes_in_the_precision_asked_for() -> None:
+    """A linear layer's product gives 16-bit numbers under mixed precision alone; its weights stay fp32."""
+    network = Network("one", (8,), (Layer("a", "linear", (INPUT,), {"features": 4}), Layer("b", "loss", ("a",))))
+    module, seen = build_module(network), []
+    (linear,) = (part for part in module.modules() if isinstance(part, torch.nn.Linear))
+    linear.register_forward_hook(lambda _part, _inputs, result: seen.append(result.dtype))
+    for precision, expected in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("tf32", torch.float32)):
+        seen.clear()
+        assert gradient_time(module, network, 2, 1, precision=precision).time_s > 0
+        assert set(seen) == {expected}
+    assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
+
+
 def test_every_kind_and_direction_can_be_called() -> None:
     operands = Operands(elements=1 << 25)
     smallest = {}

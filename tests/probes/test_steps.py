@@ -1,0 +1,57 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from planner.domain.network import Network
+from planner.probes import steps as module
+from planner.probes.steps import OWN_SUB_BATCH, probe_networks, timed_steps
+from planner.probes.timing import Timing
+
+MakeBench = Callable[..., Any]
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return how many samples a device holds, and the steps it was asked for; nothing is trained."""
+    found: dict[str, Any] = {"most": 10**6, "asked": []}
+
+    def gradient_time(_module: object, network: Network, sub_batch: int, _repeats: int, *, precision: str) -> Timing:
+        found["asked"].append((network.name, sub_batch, precision))
+        if sub_batch > found["most"]:
+            raise torch.OutOfMemoryError("full")
+        return Timing(1e-3 * sub_batch, 0.0, 7)
+
+    monkeypatch.setattr(module, "gradient_time", gradient_time)
+    monkeypatch.setattr(module, "build_module", lambda _network: torch.nn.Linear(1, 1))
+    return found
+
+
+def test_a_cpu_trains_in_fp32_at_two_sub_batches(fake_bench: MakeBench, held: dict[str, Any]) -> None:
+    steps = timed_steps(fake_bench(), 1.0, 100.0)
+    assert [(s.network.name, s.sub_batch, s.precision) for s in steps] == held["asked"]
+    assert {(s.sub_batch, s.precision) for s in steps} == {(1, "fp32"), (4, "fp32")}
+    assert [s.network for s in steps[::2]] == list(probe_networks())
+
+
+def test_every_precision_that_frameworks_train_in_is_timed(fake_bench: MakeBench, held: dict[str, Any]) -> None:
+    precisions = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+    steps = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1], precisions=precisions)
+    assert [(s.sub_batch, s.precision) for s in steps] == [(OWN_SUB_BATCH["cpu"], one) for one in precisions[:4]]
+    assert len(held["asked"]) == 4
+
+
+def test_a_step_that_does_not_fit_is_halved_until_it_does(fake_bench: MakeBench, held: dict[str, Any]) -> None:
+    held["most"] = 1
+    (step,) = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1])
+    assert (step.sub_batch, step.time_s) == (1, 1e-3)
+    assert [sub_batch for _, sub_batch, _ in held["asked"]] == [2, 1]
+    held["most"] = 0
+    assert timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1]) == ()
+
+
+def test_networks_of_a_gpu_hold_those_of_a_cpu_and_one_that_is_the_host_s() -> None:
+    assert probe_networks("gpu")[1:] == probe_networks()
+    tiny = probe_networks("gpu")[0]
+    assert sum(layer.kind == "linear" for layer in tiny.layers) == 2
