@@ -1,7 +1,7 @@
 """A Gaussian process around a physical mean, as a feature map (Rasmussen and Williams 2006, chapter 2).
 
-x: a call; z_j: stored points; μ: time by the linear term ``mean``; τ = FLOP/F + bytes/B: time at the peak rates;
-κ: Matérn covariance of order 3/2 of scaled coordinates; θ: weights of points; s: setting ``share``.
+x: a call; z_j: stored points; μ: time by the linear term ``mean``; τ = t_0 + FLOP/F + bytes/B: time at the peak rates;
+κ: Matérn covariance of order 3/2 of scaled coordinates; θ: weights of points; s: setting ``share``; t_0: ``launch_s``.
 
     log t(x) = (1 - s) log μ(x) + s (log a(x) + level + Σ_j κ(x, z_j) θ_j)
 
@@ -90,7 +90,7 @@ def _log_prior(work: Work, settings: Settings, log_mean: FloatArray) -> FloatArr
         return log_mean
     compute = flop(work) / number(settings, "peak_flop_per_s", np.inf)
     memory = moved_bytes(work) / number(settings, "peak_bytes_per_s", np.inf)
-    return np.log(np.maximum(compute + memory, SHORTEST_S))
+    return np.log(np.maximum(number(settings, "launch_s", 0.0) + compute + memory, SHORTEST_S))
 
 
 def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
@@ -124,7 +124,7 @@ def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
         features,
         link="log",
         doc="(1 - s)·log μ + s·(log a + level + Σ κ(x, z)·θ): Matérn 3/2 process around a linear term μ or around "
-        "FLOP/F + bytes/B, of single products and convolutions (Rasmussen and Williams 2006)",
+        "launch + FLOP/F + bytes/B, of single products and convolutions (Rasmussen and Williams 2006)",
         floor=physical_floor,
         stated={LOG_PRIOR: 1.0},
     )

@@ -28,6 +28,8 @@ from planner.fitting.rows import group_codes, work_of
 
 __all__ = ["fit_gaussian_process", "process_times_left_out"]
 
+SHORTEST_SHARE = 0.5
+"""Of the shortest call measured, what counts as launch at the peak rates: no call is shorter than a launch."""
 MOST_POINTS = 200
 LEAST_ROWS = 20
 NUGGETS = (0.05, 0.1, 0.2, 0.4, 1.0)
@@ -57,7 +59,7 @@ def fit_gaussian_process(
     base : Entry
         Of a linear term; its settings go on into the process.
     around : {"mean", "roofline"}
-        What the process returns to: the linear term, or FLOP/F + bytes/B of the peaks in the settings.
+        What the process returns to: the linear term, or launch + FLOP/F + bytes/B of the peaks in the settings.
     share : float
         Share of the process in the average with the linear term.
     processors : float
@@ -70,6 +72,7 @@ def fit_gaussian_process(
     settings: dict[str, SettingValue] = {
         **base.settings, "mean": base.term, "mean_coefficients": tuple(base.coefficients.values()),
         "around": around, "share": share, "processors": processors,
+        "launch_s": _launch_s(samples),
     }  # fmt: skip
     places = coordinates(work, settings)
     residuals = np.log(samples.time_s) - log_prior(term_named(base.term), work, settings)
@@ -107,7 +110,7 @@ def _fitted(entry: Entry, samples: Samples, rows: BoolArray) -> Entry:
     mean = term_named(str(entry.settings["mean"]))
     of_mean = mean.columns(entry.settings)
     theta = coefficients_of(mean, of_mean, mean.features(work, entry.settings), used.time_s, entry.estimator)
-    settings = {**entry.settings, "mean_coefficients": tuple(theta.tolist())}
+    settings = {**entry.settings, "mean_coefficients": tuple(theta.tolist()), "launch_s": _launch_s(used)}
     single = np.broadcast_to(is_corrected(work), used.time_s.shape)
     places = _rounded(coordinates(work, settings)[single])
     residuals = (np.log(used.time_s) - log_prior(mean, work, settings))[single]
@@ -120,6 +123,10 @@ def _fitted(entry: Entry, samples: Samples, rows: BoolArray) -> Entry:
     values = (1.0, level, *weights.tolist(), *(0.0 for _ in of_mean))
     fixed = (names[0], *of_mean)
     return replace(entry, settings=settings, coefficients=dict(zip(names, values, strict=True)), fixed=fixed)
+
+
+def _launch_s(samples: Samples) -> float:
+    return SHORTEST_SHARE * float(samples.time_s.min())
 
 
 def _weights(

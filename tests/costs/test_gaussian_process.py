@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.costs.features import Settings, Work
+from planner.costs.gaussian_process import coordinates, covariances
+from planner.costs.terms import TERMS, evaluate, extrapolates
+from planner.costs.work import flop, moved_bytes, transposition
+from planner.domain.calibration import Entry, SettingValue
+from planner.errors import UnknownNameError
+
+TERM = TERMS["gaussian.process"]
+PEAKS: dict[str, SettingValue] = {"peak_flop_per_s": 1e13, "peak_bytes_per_s": 5e11}
+LAUNCH_S = 1e-5
+LENGTHS = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+CONVOLUTION = {
+    "images": 8, "in_c": 64, "in_h": 28, "in_w": 28, "out_c": 128, "k_h": 3, "k_w": 3, "stride_h": 1, "stride_w": 1,
+    "pad_h": 1, "pad_w": 1, "groups": 1, "itemsize": 4.0,
+}  # fmt: skip
+
+
+def product_of(m: float, n: float, k: float, batch: float = 1.0, **other: float) -> Work:
+    return {"m": m, "n": n, "k": k, "batch": batch, "itemsize": 4.0, **other}
+
+
+POINT = product_of(1024, 64, 512)
+
+
+def settings_of(work: Work, **other: SettingValue) -> dict[str, SettingValue]:
+    """Return settings of a process with one point, at a call, around 10 us and 0.2 ps/FLOP."""
+    points = tuple(coordinates(work, other).tolist())
+    settings: dict[str, SettingValue] = {
+        "mean": "work.linear", "mean_coefficients": (1e-5, 2e-13), "points": points, "lengths": LENGTHS,
+    }  # fmt: skip
+    return {**settings, **PEAKS, **other}
+
+
+def entry_of(work: Work, level: float, weight: float, **settings: SettingValue) -> Entry:
+    kind = "convolution" if "in_c" in work else "gemm"
+    values = {"log_prior": 1.0, "level": level, "point_1": weight, "calls": 0.0, "work": 0.0}
+    return Entry("kernels", kind, "", "fp32", "", "gaussian.process", settings_of(work, **settings), values)
+
+
+def linear_s(work: Work) -> float:
+    return 1e-5 + 2e-13 * float(flop(work))
+
+
+def floor_s(work: Work) -> float:
+    return max(float(flop(work)) / 1e13, float(moved_bytes(work)) / 5e11)
+
+
+def peak_s(work: Work) -> float:
+    return float(flop(work)) / 1e13 + float(moved_bytes(work)) / 5e11
+
+
+def test_at_its_point_a_process_adds_level_and_weight() -> None:
+    assert float(evaluate(entry_of(POINT, 0.1, 0.3), POINT)) == pytest.approx(linear_s(POINT) * np.exp(0.4))
+
+
+def test_covariance_is_matern_of_order_three_halves() -> None:
+    places, points = np.array([[0.0, 4.0], [3.0, 4.0]]), np.array([[0.0, 0.0]])
+    lengths = np.array([3.0, 4.0])
+    for found, distance in zip(covariances(places, points, lengths)[:, 0], (1.0, np.sqrt(2.0)), strict=True):
+        far = np.sqrt(3) * distance
+        assert found == pytest.approx((1 + far) * np.exp(-far))
+
+
+@pytest.mark.parametrize("around", ["mean", "roofline"])
+@given(st.sampled_from([1, 2**20]), st.sampled_from([1, 2**20]), st.sampled_from([1, 2**20]))
+def test_far_from_all_points_it_is_what_it_is_around_times_one_constant(around: str, m: int, n: int, k: int) -> None:
+    work = product_of(m, n, k)
+    before = linear_s(work) if around == "mean" else LAUNCH_S + peak_s(work)
+    seconds = float(evaluate(entry_of(POINT, 0.5, 2.0, around=around, launch_s=LAUNCH_S), work))
+    assert seconds == pytest.approx(max(before * np.exp(0.5), floor_s(work)), rel=0.02)
+
+
+@pytest.mark.parametrize("work", [POINT, CONVOLUTION])
+def test_half_a_share_is_the_geometric_mean_of_the_process_and_the_linear_term(work: Work) -> None:
+    whole = float(evaluate(entry_of(work, 0.2, 0.1, around="roofline"), work))
+    half = float(evaluate(entry_of(work, 0.2, 0.1, around="roofline", share=0.5), work))
+    assert whole == pytest.approx(peak_s(work) * np.exp(0.3))
+    assert half == pytest.approx(np.sqrt(whole * linear_s(work)))
+
+
+@pytest.mark.parametrize("around", ["mean", "roofline"])
+def test_batches_of_several_products_take_the_linear_term(around: str) -> None:
+    several = product_of(1024, 64, 512, batch=np.float64(16))
+    assert float(evaluate(entry_of(POINT, 0.5, 2.0, around=around), several)) == pytest.approx(linear_s(several))
+
+
+def test_what_is_transposed_tells_products_apart() -> None:
+    entry = entry_of(product_of(1024, 64, 512, trans_a=1.0), 0.0, 1.0)
+    times = [float(evaluate(entry, {**POINT, **transposition("gemm", way)})) for way in ("forward", "backward_data")]
+    assert times[0] == pytest.approx(linear_s(POINT) * np.e)
+    assert times[1] < times[0]
+    assert transposition("convolution", "forward") == {}
+
+
+def test_no_time_falls_below_the_peaks() -> None:
+    assert float(evaluate(entry_of(POINT, -50.0, 0.0), POINT)) == pytest.approx(float(flop(POINT)) / 1e13)
+
+
+def test_calls_broadcast() -> None:
+    work: Work = {**CONVOLUTION, "images": np.array([[1], [2], [4]]), "in_c": np.array([64, 128])}
+    assert TERM.features(work, settings_of(CONVOLUTION)).shape == (3, 2, 5)
+
+
+def test_ranges_of_the_linear_term_tell_extrapolation() -> None:
+    entry = entry_of(POINT, 0.0, 0.0)
+    seen = Entry(*entry.key, entry.term, entry.settings, entry.coefficients, ranges={"work": (1.0, 1e9)})
+    assert [bool(extrapolates(seen, product_of(m, 1024, 1024))) for m in (64, 65536)] == [False, True]
+
+
+def test_a_mean_must_be_a_linear_term() -> None:
+    settings: Settings = {**settings_of(POINT), "mean": "gemm.interpolation"}
+    with pytest.raises(UnknownNameError, match="interpolation"):
+        TERM.columns(settings)

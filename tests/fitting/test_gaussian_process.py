@@ -1,0 +1,133 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.costs.features import number, vector
+from planner.costs.gaussian_process import coordinates, covariances, log_prior
+from planner.costs.terms import evaluate, term_named
+from planner.costs.work import flop, moved_bytes
+from planner.domain.arrays import FloatArray
+from planner.domain.calibration import Entry
+from planner.domain.cluster import Accelerator
+from planner.domain.samples import Samples
+from planner.fitting.entries import fit_entry
+from planner.fitting.gaussian_process import MOST_POINTS, fit_gaussian_process, process_times_left_out
+from planner.fitting.kernels import fit_kernels, times_left_out
+from planner.fitting.rows import work_of
+
+GPU = Accelerator("gpu", "gpu", 16e9, 900e9, {"fp32": 15e12}, 80)
+CPU = Accelerator("cpu", "cpu", 16e9, 100e9, {"fp32": 1e12})
+KEY = ("kernels", "gemm", "", "fp32", "")
+PEAKS = {"peak_flop_per_s": 15e12, "peak_bytes_per_s": 900e9}
+
+
+def products(count: int, wave: float, batch: int = 1) -> Samples:
+    """Return products in groups of equal m and k, whose rate goes up and down with log m, by a factor of e^wave."""
+    rng = np.random.default_rng(3)
+    rows: list[dict[str, Any]] = []
+    for place in range(count // 5):
+        m, k = (int(size) for size in np.exp(rng.uniform(np.log(128), np.log(8192), 2)))
+        for n in (16, 32, 128, 1024, 4096):
+            work = 2.0 * m * n * k * batch
+            moved = 4.0 * batch * (m * k + k * n + m * n)
+            time_s = (1e-5 + work * 1.5e-13 + moved / 4e11) * np.exp(wave * np.sin(np.log(m)))
+            rows.append(
+                {"kind": "gemm", "precision": "fp32", "m": m, "n": n, "k": k, "batch": batch, "time_s": time_s,
+                 "group": f"layer {place}"}
+            )  # fmt: skip
+    return Samples.from_rows(list(rows), {})
+
+
+def base_of(samples: Samples) -> Entry:
+    return fit_entry(samples, KEY, "gemm.tiles", PEAKS)
+
+
+def process_of(samples: Samples, around: str = "mean", share: float = 1.0) -> Entry:
+    found = fit_gaussian_process(samples, base_of(samples), around, share, 80.0)
+    assert found is not None
+    return found
+
+
+def residuals(entry: Entry, samples: Samples) -> FloatArray:
+    mean, work = term_named("gemm.tiles"), work_of(samples, "gemm")
+    found: FloatArray = np.log(samples.time_s) - log_prior(mean, work, entry.settings)
+    return found
+
+
+def test_where_every_call_is_a_point_it_is_the_mean_of_the_process() -> None:
+    samples = products(60, 0.5)
+    entry, work = process_of(samples), work_of(samples, "gemm")
+    places, lengths = coordinates(work, entry.settings), vector(entry.settings, "lengths")
+    left = residuals(entry, samples)
+    covariance = covariances(places, places, lengths)
+    noisy = covariance + number(entry.settings, "nugget", 0.0) * np.eye(samples.size)
+    closed = covariance @ np.linalg.solve(noisy, left - left.mean()) + left.mean()
+    found = np.log(evaluate(entry, work)) - (np.log(samples.time_s) - left)
+    np.testing.assert_allclose(found, closed, atol=1e-4)
+
+
+def test_a_process_learns_what_the_linear_term_does_not_hold() -> None:
+    samples = products(200, 0.5)
+    base, entry = base_of(samples), process_of(samples)
+    assert entry.held_out_error is not None
+    assert base.held_out_error is not None
+    assert entry.held_out_error < base.held_out_error / 3
+    (chosen,) = fit_kernels(samples, GPU).entries
+    assert chosen.term == "gaussian.process"
+    assert chosen.held_out_by == "group"
+
+
+def test_a_process_is_held_out_by_group() -> None:
+    samples = products(60, 0.5)
+    entry = process_of(samples)
+    errors = np.abs(process_times_left_out(entry, samples) / samples.time_s - 1)
+    assert entry.held_out_error == pytest.approx(errors.mean())
+    assert entry.worst_error == pytest.approx(errors.max())
+    np.testing.assert_array_equal(times_left_out(entry, samples), process_times_left_out(entry, samples))
+    # a group left out takes no part: its rows may be anything
+    first = samples.text["group"] == "layer 0"
+    other = Samples(samples.text, {**samples.number, "time_s": samples.time_s * np.where(first, 3, 1)}, {})
+    np.testing.assert_allclose(
+        process_times_left_out(entry, other)[first], process_times_left_out(entry, samples)[first], rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("accelerator", [GPU, CPU, None])
+def test_a_linear_machine_and_a_cpu_have_no_process(accelerator: Accelerator | None) -> None:
+    samples = products(60, 0.0 if accelerator is GPU else 0.5)
+    assert [entry.term for entry in fit_kernels(samples, accelerator).entries] != ["gaussian.process"]
+
+
+def test_few_calls_have_no_process() -> None:
+    samples = products(15, 0.5)
+    assert fit_gaussian_process(samples, base_of(samples), "mean", 1.0) is None
+
+
+def test_points_are_no_more_than_a_file_can_hold() -> None:
+    samples = products(600, 0.5)
+    entry = process_of(samples)
+    points = [name for name in entry.coefficients if name.startswith("point_")]
+    assert len(points) == MOST_POINTS
+    assert entry.held_out_error is not None
+    assert entry.held_out_error < (base_of(samples).held_out_error or 0) / 3
+
+
+@pytest.mark.parametrize(("around", "share"), [("mean", 1.0), ("roofline", 1.0), ("roofline", 0.5)])
+@pytest.mark.parametrize("size", [1, 8, 2**15, 2**20])
+def test_far_outside_the_samples_times_stay_near_the_roofline(around: str, share: float, size: int) -> None:
+    entry = process_of(products(100, 0.5), around, share)
+    for m, n, k in ((size, size, size), (size, 1, 1), (1, size, 1), (1, 1, size), (size, 64, 64), (512, size, 512)):
+        work = {"m": m, "n": n, "k": k, "batch": 1, "itemsize": 4.0, "trans_a": 1.0}
+        roofline = 1e-5 + float(flop(work)) * 1.5e-13 + float(moved_bytes(work)) / 4e11
+        assert 0.2 < float(evaluate(entry, work)) / roofline < 5
+
+
+def test_batches_take_the_linear_term_and_single_products_decide() -> None:
+    several, single = products(300, 0.0, batch=16), products(60, 0.5)
+    (entry,) = fit_kernels(several.joined(single), GPU).entries
+    assert entry.term == "gaussian.process"
+    work = work_of(several, "gemm")
+    mean = term_named(str(entry.settings["mean"]))
+    expected = mean.features(work, entry.settings) @ vector(entry.settings, "mean_coefficients")
+    np.testing.assert_allclose(evaluate(entry, work), expected, rtol=1e-9)
