@@ -26,8 +26,8 @@ from planner.workload.lowering import lower
 
 __all__ = ["gaps_of"]
 
-IMAGES, SEQUENCES = 32, 8
-"""Samples of the step whose shares are taken."""
+IMAGES, SEQUENCES = {"gpu": 32, "cpu": 8}, {"gpu": 8, "cpu": 2}
+"""Samples of the step whose shares are taken, by kind of device."""
 SPECIFIED_ERROR = 0.4
 """Of kernels from peak rates and stated efficiencies: 30 to 50 % in published steps."""
 UNKNOWN_ERROR = 0.4
@@ -110,7 +110,8 @@ def _timed(
     sources: Sources, network: Network, precision: str
 ) -> Iterator[tuple[KernelCalls, Source, Work, FloatArray]]:
     """Yield the calls of a step that something serves, with their work and times [s] of shape (1, k)."""
-    sub_batch = np.array([IMAGES if len(network.input_shape) > 1 else SEQUENCES])
+    is_image = len(network.input_shape) > 1
+    sub_batch = np.array([(IMAGES if is_image else SEQUENCES)[sources.accelerator.kind]])
     own, itemsize = sources.layer_calls(precision), precision_named(precision).activation_bytes
     convolution = sources.convolution_lowering(precision)
     for calls in lower(network, sub_batch, convolution=convolution, optimizer=network.optimizer):

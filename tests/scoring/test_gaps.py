@@ -16,7 +16,7 @@ from planner.scoring.gaps import gaps_of
 
 DEVICE = Accelerator("toy", "gpu", 2.0**34, 1e11, {"fp32": 1e12, "fp16": 4e12, "bf16": 4e12}, 8, "made up")
 NETWORK = Network("small", (64,), (Layer("fc", "linear", ("input",), {"features": 32, "bias": False}),))
-FLOP = 2 * 64 * 32 * gaps.SEQUENCES
+FLOP = 2 * 64 * 32 * gaps.SEQUENCES["gpu"]
 """Of the product of one pass."""
 
 
