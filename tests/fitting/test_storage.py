@@ -81,4 +81,4 @@ def test_rows_of_samples_files_become_entries_of_the_calibration(tmp_path: Any) 
     assert [one.kind for one in made.entries] == ["load", "decode"]
     assert made.entries[0].coefficients["samples"] == pytest.approx(2e-4)
     assert made.entries[0].source == "made up"
-    assert made.warnings == ("1 of 10 rows rejected",)
+    assert [warning.startswith("1 of 10 rows rejected") for warning in made.warnings] == [True]
