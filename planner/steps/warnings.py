@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from planner.domain.calibration import Calibration
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
@@ -215,17 +216,29 @@ def _mixed(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
     serving = [one for one in sources.for_accelerator if one.name in names]
     for at, other in enumerate(serving):
         for first in serving[:at]:
-            unlike = [
-                f"{key} is {value!r} in {first.name}, {other.environment[key]!r} in {other.name}"
-                for key, value in first.environment.items()
-                if key not in MAY_DIFFER and other.environment.get(key, value) != value
-            ]
+            unlike = _unlike(first, other)
             if unlike:
                 message = (
-                    f"Kernels come from {first.name} and {other.name}, which were measured under other circumstances: "
-                    f"{'; '.join(unlike)}. Each kernel is of the first that has it; calibrate anew to have all of one."
+                    f"Kernels come from {first.name} and {other.name}, {unlike}. Each kernel is of the first that has it; "
+                    "calibrate anew to have all of one."
                 )
                 yield PlanWarning("mixed_circumstances", f"{first.name}, {other.name}", message)
+
+
+def _unlike(one: Calibration, other: Calibration) -> str:
+    """Return how the circumstances of two calibrations differ, else ''; one that states none differs from none."""
+    first, second = (
+        {key: value for key, value in calibration.environment.items() if key not in MAY_DIFFER}
+        for calibration in (one, other)
+    )
+    if first and second and not first.keys() & second.keys():
+        return "which state their circumstances in other words, so that they may differ"
+    differ = [
+        f"{key} is {value!r} in {one.name}, {second[key]!r} in {other.name}"
+        for key, value in first.items()
+        if second.get(key, value) != value
+    ]
+    return f"which were measured under other circumstances: {'; '.join(differ)}" if differ else ""
 
 
 def _proportional(overheads: Overheads, used: tuple[Source, ...]) -> Iterator[PlanWarning]:

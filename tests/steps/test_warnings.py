@@ -85,7 +85,9 @@ def test_a_reconstruction_and_a_calibrations_own_warnings_are_passed_on(
     [
         ({"cuda": "12", "threads": "1"}, "cuda is '11' in toy-kernels, '12' in other."),
         ({"cuda": "11", "load_average": "9"}, None),
-        ({"driver": "535"}, None),
+        ({"cuda": "11", "driver": "535"}, None),
+        ({"driver": "535"}, "toy-kernels and other, which state their circumstances in other words"),
+        ({"load_average": "9"}, None),
         ({}, None),
     ],
 )
