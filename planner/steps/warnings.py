@@ -219,8 +219,8 @@ def _mixed(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
             unlike = _unlike(first, other)
             if unlike:
                 message = (
-                    f"Kernels come from {first.name} and {other.name}, {unlike}. Each kernel is of the first that has it; "
-                    "calibrate anew to have all of one."
+                    f"Kernels come from {first.name} and {other.name}, {unlike}. Each kernel is of the first that has "
+                    "it; calibrate anew to have all of one."
                 )
                 yield PlanWarning("mixed_circumstances", f"{first.name}, {other.name}", message)
 
