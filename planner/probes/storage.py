@@ -30,7 +30,7 @@ from planner.domain.inputs import LOAD, LOAD_CACHED, LOAD_SEQUENTIAL
 from planner.probes.timing import summary
 from planner.units import format_bytes
 
-__all__ = ["Found", "measure_storage", "resident_share"]
+__all__ = ["Found", "measure_storage", "processor_wait_s", "resident_share"]
 
 Row = Mapping[str, Any]
 Clock = Callable[[], float]
@@ -52,6 +52,8 @@ WRITING_SHARE, RANDOM_SHARE = 0.4, 0.7
 LEAST_READS = 4
 MOST_RESIDENT = 0.1
 """Share of pages still held beyond which the drop had no effect."""
+LEAST_READ_S = 1e-7
+"""No read takes less, whatever the clocks say."""
 LEAST_SLOWER = 1.2
 """Cold reads take at least this many times what the same reads take again, or they were not cold."""
 SEED = 20_160_701
@@ -140,7 +142,7 @@ class _Reads:
         rows = _rows(LOAD_CACHED, done, again)
         if warning:
             return rows, f"cold reads could not be told from cached ones ({warning}): only cached reads are recorded"
-        ordered = self._times(in_order, self.start_s + self.for_s)
+        ordered = self._times(in_order, self.start_s + self.for_s, ahead=True)
         return (*_rows(LOAD, done, cold), *rows, *_rows(LOAD_SEQUENTIAL, in_order, ordered)), ""
 
     def _drop(self) -> str:
@@ -153,15 +155,21 @@ class _Reads:
             return f"{share:.0%} of the file stayed in the cache of the system"
         return ""
 
-    def _times(self, reads: Sequence[_Read], until_s: float) -> list[float]:
-        """Return the time of each read [s] while the clock shows less than ``until_s``; those after it are left out."""
+    def _times(self, reads: Sequence[_Read], until_s: float, *, ahead: bool = False) -> list[float]:
+        """Return the time of each read [s] while the clock shows less than ``until_s``; those after it are left out.
+
+        Without what the thread waited for a processor: storage is not slower for other programs that compute. But
+        where the system reads ``ahead``, it does so meanwhile.
+        """
         times: list[float] = []
         for read in reads:
-            begin = self.clock()
-            if begin >= until_s:
+            if self.clock() >= until_s:
                 break
+            waited, begin = 0.0 if ahead else processor_wait_s(), self.clock()
             os.preadv(self.file, [self.buffer[: read.size]], read.offset)
-            times.append(self.clock() - begin)
+            elapsed = self.clock() - begin
+            waited = 0.0 if ahead else processor_wait_s() - waited
+            times.append(max(elapsed - waited, LEAST_READ_S))
         return times
 
 
@@ -230,6 +238,15 @@ def resident_share(file: int, size: int) -> float | None:
         failed = mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), held)
         del start  # else the map could not be closed
     return None if failed else float((np.frombuffer(bytes(held), dtype=np.uint8) & 1).mean())
+
+
+def processor_wait_s() -> float:
+    """Return how long this thread was ready to run without a processor since it began [s]; 0 where not stated."""
+    try:
+        fields = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    except OSError:
+        return 0.0
+    return int(fields[1]) * 1e-9
 
 
 def _file_system(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import pytest
 from planner.domain.samples import Samples
 from planner.fitting.storage import fit_input
 from planner.probes import storage
-from planner.probes.storage import measure_storage, resident_share
+from planner.probes.storage import measure_storage, processor_wait_s, resident_share
 
 MIB = 2**20
 PAGE = 4096
@@ -51,6 +52,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> FakeDisk:
     made = FakeDisk()
     monkeypatch.setattr(os, "preadv", made.preadv)
     monkeypatch.setattr(storage, "resident_share", lambda *_: 0.0)
+    monkeypatch.setattr(storage, "processor_wait_s", lambda: 0.0)
     return made
 
 
@@ -75,6 +77,25 @@ def test_no_cold_read_touches_what_another_read(disk: FakeDisk, tmp_path: Path) 
     assert len(pages) == len(set(pages))
     assert max(pages) < 32 * MIB
     assert in_order == sorted(in_order)
+
+
+def test_waiting_for_a_processor_is_not_the_disks(
+    disk: FakeDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third of all time goes to other programs: rates are those of the disk alone, 1.5 times what the clock says."""
+    monkeypatch.setattr(storage, "processor_wait_s", lambda: disk.now / 3)
+    found = measure_storage(tmp_path, 10.0, most_bytes=64 * MIB, clock=disk.clock)
+    entries, _ = fit_input(Samples.from_rows(list(found.rows), {}))
+    assert {one.kind: one.coefficients["bytes"] for one in entries} == pytest.approx(
+        {"load": 2e-9 / 1.5, "load_cached": 2e-10 / 1.5, "load_sequential": 2e-9}  # the last is read ahead meanwhile
+    )
+
+
+def test_a_thread_that_computes_waits_for_no_longer_than_it_runs() -> None:
+    start, waited = time.perf_counter(), processor_wait_s()
+    while time.perf_counter() - start < 0.02:
+        pass
+    assert 0 <= processor_wait_s() - waited <= time.perf_counter() - start
 
 
 def test_a_file_that_stays_in_the_cache_gives_cached_reads_alone(
