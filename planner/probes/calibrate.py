@@ -14,17 +14,14 @@ from planner.domain.cluster import Accelerator, Node
 from planner.domain.network import Network
 from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
-from planner.probes.bench import CpuBench, one_thread
-from planner.probes.design import DESIGN, designed_points
 from planner.probes.inputs import INPUT_SHARE, with_input
-from planner.probes.machine import cpu_steal_s, describe_cpu
+from planner.probes.own_rows import with_shared_rows
+from planner.probes.places import CpuPlace, Place
 from planner.probes.points import Point
 from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued
 from planner.probes.steps import timed_steps
-from planner.probes.timing import keep_freed_memory
-from planner.probes.torch_package import import_torch
 
-__all__ = ["DISTURBED", "Measurement", "measure_cpu"]
+__all__ = ["DISTURBED", "Measurement", "Own", "measure_cpu", "measure_device"]
 
 STEPS_SHARE = 0.12
 """Of the budget, for training steps."""
@@ -32,11 +29,8 @@ DISTURBED = "warning_disturbed"
 """Circumstance that says how much was measured while the machine was disturbed; absent where little was."""
 LEAST_SHARE = 0.05
 """Of convolutions and products, measured while the machine was disturbed: less does not matter to a fit."""
-KEPT = "freed memory kept"
-ALLOCATOR_WARNING = (
-    "measured with an allocator that keeps freed memory; training with the default of glibc can take up to 40 % more: "
-    "start it with MALLOC_MMAP_THRESHOLD_=2147483647 MALLOC_TRIM_THRESHOLD_=2147483647, or with jemalloc or tcmalloc"
-)
+SAID_AFTERWARDS = ("left_out", "warning_throttled")
+"""Circumstances that the user is told at once; one of a busy device was said before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +41,25 @@ class Measurement:
     steps: tuple[TimedStep, ...]
     accelerator: Accelerator
     node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Networks that a calibration is for.
+
+    Attributes
+    ----------
+    networks : tuple of Network
+        Whose training steps are timed for the framework's overheads; none: small generic ones.
+    points : tuple of Point
+        Their calls, measured before all points of the generic design, in their order.
+    """
+
+    networks: tuple[Network, ...] = ()
+    points: tuple[Point, ...] = ()
+
+
+NOTHING_OWN = Own()
 
 
 def measure_cpu(
@@ -60,16 +73,40 @@ def measure_cpu(
     progress: Callable[[Progress], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Measurement:
-    """Return timed kernels and training steps of this CPU, on one pinned thread.
+    """Return timed kernels and training steps of this CPU in fp32, on one pinned thread: see :func:`measure_device`."""
+    return measure_device(
+        CpuPlace(),
+        budget_s,
+        own=Own(tuple(networks), tuple(first)),
+        wanted=wanted,
+        input_folder=input_folder,
+        resume=resume,
+        progress=progress,
+        say=say,
+    )
+
+
+def measure_device(
+    place: Place,
+    budget_s: float,
+    *,
+    own: Own = NOTHING_OWN,
+    wanted: Wanted | None = None,
+    input_folder: Path | None = None,
+    resume: Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Measurement:
+    """Return timed kernels and training steps of a CPU or a GPU.
 
     Parameters
     ----------
+    place : Place
+        Of :func:`planner.probes.places.place_of`: the device and its precisions.
     budget_s : float
-        Wall time to spend, loading PyTorch and the measuring of a run that is continued included [s].
-    first : sequence of Point
-        Measured before all points of the generic design, in their order: the calls of networks.
-    networks : sequence of Network
-        Whose training steps are timed for the framework's overheads; none: small generic ones.
+        Wall time to spend from the making of the place on, which loads PyTorch, the measuring of a run that is
+        continued included [s].
+    own : Own
     wanted : Wanted, optional
         What decides which points are measured next, and when that is enough.
     input_folder : Path, optional
@@ -79,79 +116,72 @@ def measure_cpu(
         the fit is safe.
     progress : callable, optional
     say : callable, optional
-        Takes a sentence about what is continued or set aside.
+        Takes a sentence about what is continued, set aside or left out, and about a busy or throttled device.
 
     Raises
     ------
-    MissingPackageError
-        PyTorch is not installed.
     ParameterError
         The budget is not positive.
     OutputError
         The file of partial samples cannot be written.
     """
     check_positive("budget", budget_s, "seconds")
-    start = time.perf_counter()
-    torch = import_torch()
-    accelerator, node, circumstances = describe_cpu()
-    circumstances |= {
-        "framework": f"pytorch {torch.__version__}",
-        "threads": "1",
-        "allocator": KEPT if keep_freed_memory() else "as it is",
-        "design": DESIGN,
-        "contained": "bias",
-    }
-    steal, earlier = cpu_steal_s(), continued(resume, circumstances)
-    if say and earlier.note:
-        say(earlier.note)
-    with one_thread():
-        bench = CpuBench()
+    start, tell = place.began_s, say or (lambda _sentence: None)
+    name, earlier = place.accelerator.name, continued(resume, place.circumstances)
+    for sentence in filter(None, (earlier.note, place.warning)):
+        tell(sentence)
+    with place.measuring() as bench:
         share = 1 - STEPS_SHARE - (INPUT_SHARE if input_folder else 0.0)
         for_points = max(budget_s * share - (time.perf_counter() - start), 0.0)
-        points = (*first, *designed_points())
+        points = (*own.points, *place.points())
         run = Run(bench, points, for_points, earlier, wanted=wanted, resume=resume, progress=progress)
-        samples = run.samples(accelerator.name, circumstances)
+        samples = with_shared_rows(run.samples(name, place.circumstances), place.precisions)
         if input_folder:
-            samples = with_input(samples, input_folder, budget_s, accelerator.name)
+            samples = with_input(samples, input_folder, budget_s, name, device=place.device)
         left_s = budget_s - earlier.used_s - (time.perf_counter() - start)
-        steps = timed_steps(bench, float(samples.circumstances["reference_s"]), bench.clock() + left_s, networks)
-    added = _warnings(samples, kept=circumstances["allocator"] == KEPT)
-    after = cpu_steal_s()
-    if steal is not None and after is not None:
-        added["steal_during_s"] = f"{after - steal:.2f}"
+        quiet_s, until_s = float(samples.circumstances["reference_s"]), bench.clock() + left_s
+        steps = timed_steps(bench, quiet_s, until_s, own.networks, device=place.device, precisions=place.precisions)
+    added = {**_disturbed(samples), **place.seen()}
+    for key in SAID_AFTERWARDS:
+        if key in added:
+            tell(added[key])
     samples = replace(samples, circumstances={**samples.circumstances, **added})
-    accelerator = _with_measured_peaks(accelerator, samples)
-    return Measurement(samples, steps, accelerator, replace(node, accelerator=accelerator))
+    accelerator = place.accelerator if place.has_stated_peaks else _with_measured_peaks(place.accelerator, samples)
+    return Measurement(samples, steps, accelerator, replace(place.node, accelerator=accelerator))
 
 
-def _warnings(samples: Samples, *, kept: bool) -> dict[str, str]:
-    """Return what whoever uses the calibration must know, as circumstances of the samples."""
-    found = {"warning_allocator": ALLOCATOR_WARNING} if kept else {}
+def _disturbed(samples: Samples) -> dict[str, str]:
+    """Return what says that much was measured while the machine was disturbed, as circumstances."""
     products = np.isin(samples.text["kind"], ("convolution", "gemm"))
     disturbed = (samples.text["notes"] == DISTURBED_NOTE) & products
     share = float(disturbed.sum() / max(products.sum(), 1))
-    if share >= LEAST_SHARE:
-        found[DISTURBED] = (
-            f"{share:.0%} of the convolutions and products were measured while the machine was disturbed; "
-            "run it again when it is quiet"
-        )
-    return found
+    if share < LEAST_SHARE:
+        return {}
+    return {
+        DISTURBED: f"{share:.0%} of the convolutions and products were measured while the machine was disturbed; "
+        "run it again when it is quiet"
+    }
 
 
-LARGE_COPY_ELEMENTS = 1 << 21
+LARGE_COPY_ELEMENTS = {"cpu": 1 << 21, "gpu": 1 << 25}
+"""fp32 numbers, of which a copy is beyond the caches."""
 
 
 def _with_measured_peaks(accelerator: Accelerator, samples: Samples) -> Accelerator:
     """Return the accelerator with the best rates that were measured: of a product, and of a copy beyond the caches."""
-    kind, number = samples.text["kind"], samples.number
+    kind, number, precision = samples.text["kind"], samples.number, samples.text["precision"]
     products = kind == "gemm"
-    copies = (kind == "copy") & (number["elements"] >= LARGE_COPY_ELEMENTS)
+    large = LARGE_COPY_ELEMENTS[accelerator.kind]
+    copies = (kind == "copy") & (precision == "fp32") & (number["elements"] >= large)
     if not (products.any() and copies.any()):
         return accelerator
-    flop = 2 * number["m"] * number["n"] * number["k"] * number["batch"]
+    rates = 2 * number["m"] * number["n"] * number["k"] * number["batch"] / samples.time_s
+    measured = dict.fromkeys(precision[products].tolist())
+    peaks = {name: float(np.max(rates[products & (precision == name)])) for name in measured}
+    where = " on one thread" if accelerator.kind == "cpu" else ""
     return replace(
         accelerator,
-        peak_flop_per_s={"fp32": float(np.max((flop / samples.time_s)[products]))},
+        peak_flop_per_s={**accelerator.peak_flop_per_s, **peaks},
         memory_bytes_per_s=float(np.max((4 * number["traffic"] / samples.time_s)[copies])),
-        source="measured on one thread: best matrix product, best copy of more than 8 MiB",
+        source=f"measured{where}: best matrix product, best copy of more than {large >> 18} MiB",
     )

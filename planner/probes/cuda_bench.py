@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from planner.probes.gpu import check_gpu
 from planner.probes.kernels import timed_call
 from planner.probes.operands import COLD_BYTES, Operands
 from planner.probes.points import Point
@@ -19,7 +20,15 @@ from planner.probes.precisions import computing_in
 from planner.probes.timing import Stopwatch, Timing, time_queued_call
 from planner.probes.torch_package import import_torch
 
-__all__ = ["MEMORY_SHARE", "CudaBench", "EventStopwatch", "cuda_bench", "host_times"]
+__all__ = [
+    "MEMORY_SHARE",
+    "CudaBench",
+    "EventStopwatch",
+    "cuda_bench",
+    "host_times",
+    "operand_elements",
+    "usable_bytes",
+]
 
 MEMORY_SHARE = 0.6
 """Of a GPU's memory, or of what others leave of it, that measuring may take."""
@@ -137,15 +146,33 @@ class CudaBench:
         return statistics.median(times)
 
 
+def usable_bytes(free_bytes: float, memory_bytes: float) -> float:
+    """Return what may be taken of a GPU's memory, of which so much is free, besides what CUDA itself takes."""
+    left = min(free_bytes + CONTEXT_BYTES, memory_bytes)
+    return max(MEMORY_SHARE * left - CONTEXT_BYTES, LEAST_SHARE * free_bytes)
+
+
+def operand_elements(usable: float) -> int:
+    """Return the elements of the largest operand where so many bytes may be taken."""
+    return min(MOST_POOL_ELEMENTS, int(POOL_SHARE * usable / 4))
+
+
 def cuda_bench(device: str, cache_bytes: int = 0) -> CudaBench:
-    """Return the bench of a GPU, warmed up; this process takes at most 60 % of its memory from then on."""
-    torch = import_torch()
+    """Return the bench of a GPU, warmed up; this process takes at most 60 % of its memory from then on.
+
+    Raises
+    ------
+    MissingPackageError, ParameterError
+        There is no such GPU.
+    """
+    device, torch = f"cuda:{check_gpu(device)}", import_torch()
     torch.cuda.set_device(device)
     free, total = (float(size) for size in torch.cuda.mem_get_info(device))
-    usable = max(MEMORY_SHARE * min(free + CONTEXT_BYTES, total) - CONTEXT_BYTES, LEAST_SHARE * free)
-    torch.cuda.set_per_process_memory_fraction(min(usable / total, MEMORY_SHARE), device)
-    elements = min(MOST_POOL_ELEMENTS, int(POOL_SHARE * usable / 4))
-    operands = Operands(elements=elements, device=device, cold_bytes=max(COLD_BYTES, CACHES * cache_bytes))
+    usable = usable_bytes(free, total)
+    torch.cuda.set_per_process_memory_fraction(usable / total, device)
+    operands = Operands(
+        elements=operand_elements(usable), device=device, cold_bytes=max(COLD_BYTES, CACHES * cache_bytes)
+    )
     bench = CudaBench(operands, EventStopwatch(torch.cuda))
     bench.warm_up()
     return bench

@@ -29,7 +29,10 @@ from planner.probes.points import (
 from planner.probes.precisions import measures
 from planner.probes.sequence_points import Sizes, sequence_families
 
-__all__ = ["gpu_points"]
+__all__ = ["GPU_DESIGN", "gpu_points"]
+
+GPU_DESIGN = f"{SEED}, gpu"
+"""Name of the design: measurements of another one are not continued."""
 
 Family = tuple[Point, ...]
 

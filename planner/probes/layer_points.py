@@ -16,7 +16,7 @@ from planner.probes.operands import POOL_ELEMENTS
 from planner.probes.points import Point, convolution_output
 from planner.probes.precisions import computes
 
-__all__ = ["GPU_SUB_BATCHES", "LARGE", "SMALL", "Extent", "layer_points", "unmeasurable"]
+__all__ = ["ALWAYS_FP32", "GPU_SUB_BATCHES", "LARGE", "SMALL", "Extent", "layer_points", "unmeasurable"]
 
 SMALL, LARGE = 1, 16
 """Sub-batches: one call at both predicts any other of its work within a few per cent."""
@@ -73,6 +73,7 @@ def layer_points(calls: Sequence[LayerCall], extent: Extent = THIS_CPU) -> tuple
 
 
 ALWAYS_FP32 = ("embedding", "update")
+"""Kinds that mixed precision of 16 bits leaves in fp32."""
 
 
 def _is_of_its_own(call: LayerCall, precision: str) -> bool:

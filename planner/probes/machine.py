@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.domain.cluster import Accelerator, Node
+from planner.probes.gpu_names import gpu_name
+from planner.probes.gpu_state import installed_gpus
 
 __all__ = ["cpu_steal_s", "describe_cpu", "present_accelerators"]
 
@@ -61,8 +63,9 @@ def describe_cpu() -> tuple[Accelerator, Node, dict[str, str]]:
 
 
 def present_accelerators() -> tuple[str, ...]:
-    """Return the names of the devices of this machine that a calibration can belong to."""
-    return (describe_cpu()[0].name,)
+    """Return the names of the devices of this machine that a calibration can belong to: GPUs, then the CPU."""
+    gpus = dict.fromkeys(gpu_name(name, memory_bytes) for name, memory_bytes in installed_gpus())
+    return (*gpus, describe_cpu()[0].name)
 
 
 def cpu_steal_s() -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planner.errors import MissingPackageError, ParameterError
-from planner.probes import calibrate
+from planner.probes import calibrate, places
 from planner.probes.bench import undisturbed
 from planner.probes.steps import timed_steps
 
@@ -18,8 +18,8 @@ REFERENCE_S = 0.003
 def test_run_on_this_cpu_keeps_its_file_and_measures_peaks(
     fake_bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibrate, "CpuBench", fake_bench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given: ())
+    monkeypatch.setattr(places, "CpuBench", fake_bench)
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ())
     affinity = os.sched_getaffinity(0)
     file = tmp_path / "here.jsonl"
     measurement = calibrate.measure_cpu(160.0, resume=file)
@@ -35,8 +35,8 @@ def test_run_on_this_cpu_keeps_its_file_and_measures_peaks(
 def test_run_on_this_cpu_warns_of_the_allocator_and_of_disturbances(
     fake_bench: MakeBench, slow: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibrate, "CpuBench", lambda: fake_bench(slow=slow))
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given: ())
+    monkeypatch.setattr(places, "CpuBench", lambda: fake_bench(slow=slow))
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ())
     circumstances = calibrate.measure_cpu(140.0).samples.circumstances
     kept = circumstances["allocator"] == "freed memory kept"
     assert ("MALLOC_TRIM_THRESHOLD_=" in circumstances.get("warning_allocator", "")) == kept
@@ -55,7 +55,7 @@ def test_steps_stop_when_the_budget_is_used_up(fake_bench: MakeBench) -> None:
 def test_interrupted_run_on_this_cpu_keeps_its_file(
     fake_bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibrate, "CpuBench", lambda: fake_bench(stop_after=30))
+    monkeypatch.setattr(places, "CpuBench", lambda: fake_bench(stop_after=30))
     with pytest.raises(KeyboardInterrupt):
         calibrate.measure_cpu(160.0, resume=tmp_path / "here.jsonl")
     assert (tmp_path / "here.jsonl").exists()

@@ -158,11 +158,12 @@ def test_a_gpu_is_never_taken_beyond_its_share(
         return Operands(elements=1 << 20)
 
     monkeypatch.setattr(module, "import_torch", lambda: SimpleNamespace(cuda=fake, empty_like=torch.empty_like))
+    monkeypatch.setattr(module, "check_gpu", lambda _device: 1)
     monkeypatch.setattr(module, "Operands", operands)
     monkeypatch.setattr(module, "EventStopwatch", lambda _cuda: WallStopwatch())
     monkeypatch.setattr(module, "REFERENCE_SIDE", 64)
     monkeypatch.setattr(module, "CudaBench", lambda given, watch: SimpleNamespace(warm_up=lambda: (given, watch)))
-    cuda_bench("cuda:1", cache_bytes=60 * 2**20)
+    cuda_bench("cuda", cache_bytes=60 * 2**20)
     assert made["device"] == made["pool"] == "cuda:1"
     assert 0 < made["share"] <= min(most, MEMORY_SHARE)
     blocks_bytes = (4 + 2 + 2 + 1 + 1) * made["elements"]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from planner.domain.samples import Samples
-from planner.probes import calibrate, inputs
+from planner.probes import calibrate, inputs, places
 from planner.probes.inputs import measure_input
 from planner.probes.storage import Found
 
@@ -53,8 +53,8 @@ def test_a_calibration_gives_the_input_its_share(
         return Samples.from_rows([row], {"warning_decode": "none"})
 
     monkeypatch.setattr(inputs, "measure_input", measured)
-    monkeypatch.setattr(calibrate, "CpuBench", fake_bench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given: ())
+    monkeypatch.setattr(places, "CpuBench", fake_bench)
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ())
     made = calibrate.measure_cpu(100.0, input_folder=tmp_path)
     ((folder, for_s, accelerator),) = asked
     assert (folder, accelerator) == (tmp_path, made.accelerator.name)

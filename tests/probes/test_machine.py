@@ -36,3 +36,9 @@ def test_the_cpu_is_present() -> None:
 def test_names_follow_the_model(monkeypatch: pytest.MonkeyPatch, model: str, name: str) -> None:
     monkeypatch.setattr(machine, "_read", lambda path: f"model name\t: {model}\n" if "cpuinfo" in path else "")
     assert describe_cpu()[0].name == name
+
+
+def test_gpus_of_this_machine_are_present_by_their_bundled_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (("NVIDIA H200", 143771 * 2.0**20), ("NVIDIA H200", 143771 * 2.0**20), ("Tesla T4", 15109 * 2.0**20))
+    monkeypatch.setattr(machine, "installed_gpus", lambda: found)
+    assert present_accelerators() == ("h200-sxm-141gb", "t4", describe_cpu()[0].name)

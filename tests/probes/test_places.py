@@ -1,0 +1,136 @@
+"""A GPU's place with all that needs a GPU made up: its driver, its bench."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from planner.domain.cluster import Accelerator, Node
+from planner.errors import MissingPackageError, ParameterError
+from planner.probes import calibrate, places
+from planner.probes.calibrate import measure_device
+from planner.probes.gpu import Gpu
+from planner.probes.gpu_points import gpu_points
+from planner.probes.gpu_state import GpuState
+from planner.probes.places import CpuPlace, GpuPlace, place_of
+
+MakeBench = Callable[..., Any]
+PRECISIONS = ("fp32", "tf32", "bf16", "int8")
+CARD = Accelerator("card", "gpu", 80 * 2.0**30, 1e12, dict.fromkeys(PRECISIONS, 1e13), 100, "stated")
+SLOW = GpuState("580.1", 1.5e9, 2.6e9, 70.0, 600.0, 1.0, 1e9, 80e9, ("power limit",))
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> dict[str, Any]:
+    """Return what the made-up GPU shows; a test may change it before a place is made."""
+    shown: dict[str, Any] = {"known": True, "before": (GpuState("580.1"),), "others": (), "during": [], "refused": {}}
+
+    def bench(*_given: object) -> Any:
+        made = fake_bench()
+        made.refused = Counter(shown["refused"])
+        return made
+
+    def describe(device: str, known: Callable[[str], Accelerator | None]) -> Gpu:
+        known(CARD.name)
+        node = Node(4, CARD)
+        return Gpu(device, "GPU-1", PRECISIONS, 50 * 2**20, shown["known"], CARD, node, {"gpu": "A card"})
+
+    @contextlib.contextmanager
+    def watched(_label: str) -> Iterator[list[GpuState]]:
+        seen: list[GpuState] = []
+        yield seen
+        seen += shown["during"]
+
+    monkeypatch.setattr(places, "describe_gpu", describe)
+    monkeypatch.setattr(places, "states", lambda _label: shown["before"])
+    monkeypatch.setattr(places, "processes", lambda _label: shown["others"])
+    monkeypatch.setattr(places, "watched", watched)
+    monkeypatch.setattr(places, "cuda_bench", bench)
+    monkeypatch.setattr(places, "host_times", lambda _bench: {"host_s_per_call": 4.123456e-6})
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _device: 123)
+
+    def steps(*_given: object, **named: object) -> tuple[()]:
+        shown["steps"] = named
+        return ()
+
+    monkeypatch.setattr(calibrate, "timed_steps", steps)
+    return shown
+
+
+def test_a_gpu_is_measured_in_its_own_design_and_precisions(card: dict[str, Any], tmp_path: Path) -> None:
+    said: list[str] = []
+    place = place_of("cuda:0", known=lambda _name: CARD)
+    made = measure_device(place, 1000.0, resume=tmp_path / "partial", say=said.append)
+    assert place.points() == gpu_points(PRECISIONS)
+    assert set(made.samples.text["precision"].tolist()) == set(PRECISIONS)
+    assert set(made.samples.text["device"].tolist()) == {"card"}
+    assert card["steps"] == {"device": "cuda:0", "precisions": PRECISIONS}
+    found = made.samples.circumstances
+    assert (found["host_s_per_call"], found["gpu_driver"], found["gpu"]) == ("4.123e-06", "580.1", "A card")
+    assert not any(key.startswith("warning") for key in found)
+    assert (made.accelerator, made.node.gpus, said) == (CARD, 4, [])
+
+
+def test_an_unknown_gpu_gets_the_rates_that_were_measured(card: dict[str, Any]) -> None:
+    card["known"] = False
+    made = measure_device(place_of("cuda"), 1000.0)
+    assert made.accelerator.source == "measured: best matrix product, best copy of more than 128 MiB"
+    assert set(made.accelerator.peak_flop_per_s) == set(PRECISIONS)
+    rows = made.samples.select(made.samples.text["kind"] == "gemm")
+    rates = 2 * rows.number["m"] * rows.number["n"] * rows.number["k"] * rows.number["batch"] / rows.time_s
+    best = float(rates[rows.text["precision"] == "bf16"].max())
+    assert made.accelerator.peak_flop_per_s["bf16"] == pytest.approx(best)
+    assert made.node.accelerator == made.accelerator
+
+
+def test_a_busy_or_throttled_gpu_is_told_and_marked(card: dict[str, Any]) -> None:
+    card.update(others=(7,), during=[SLOW], refused={"memory": 3, "kernel": 1})
+    said: list[str] = []
+    made = measure_device(place_of("cuda"), 100.0, say=said.append)
+    found = made.samples.circumstances
+    assert said == [found["warning_busy"], found["left_out"], found["warning_throttled"]]
+    assert "1 other process" in said[0]
+    assert said[1].endswith("3 do not fit the memory, 1 have no kernel in the library")
+    assert "power limit" in said[2]
+    assert (found["gpu_throttle"], found["gpu_temperature_c"], found["gpu_peak_memory_bytes"]) == (
+        "power limit", "70", "123"
+    )  # fmt: skip
+
+
+def test_precisions_asked_for_are_measured_alone_and_others_refused(card: dict[str, Any]) -> None:
+    assert card["known"]
+    assert place_of("cuda", ("bf16",)).precisions == ("fp32", "bf16")
+    assert place_of("cpu", ("bf16", "int8")).precisions == ("fp32", "bf16", "int8")
+    assert place_of("cpu").precisions == ("fp32",)
+    with pytest.raises(ParameterError, match="fp16"):
+        place_of("cuda", ("fp16",))
+    with pytest.raises(ParameterError, match="tf32"):
+        place_of("cpu", ("tf32",))
+
+
+def test_calls_of_networks_stay_within_the_share_of_the_memory(card: dict[str, Any]) -> None:
+    assert card["known"]
+    extent = GpuPlace("cuda").extent()
+    assert (extent.sub_batches, extent.precisions) == ((1, 8, 64), PRECISIONS)
+    assert 4 * extent.elements < 0.6 * CARD.memory_bytes
+    assert extent.operand_elements == 1 << 28
+    assert CpuPlace().extent().sub_batches == (1, 16)
+
+
+def test_a_cpu_is_measured_in_bf16_and_int8_when_asked(fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "CpuBench", fake_bench)
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ())
+    made = measure_device(CpuPlace(("bf16", "int8")), 250.0)
+    assert set(made.samples.text["precision"].tolist()) == {"fp32", "bf16", "int8"}
+    assert set(made.accelerator.peak_flop_per_s) == {"fp32", "bf16", "int8"}
+
+
+def test_without_cuda_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "cuda", SimpleNamespace(is_available=lambda: False))
+    with pytest.raises(MissingPackageError, match=r"^--device must be a device that PyTorch sees, got 'cuda'"):
+        place_of("cuda")
