@@ -37,7 +37,8 @@ def measure_copies(
     device : str
         As PyTorch names it, such as ``cuda:0``.
     for_s : float
-        Wall time to spend [s]; what it did not suffice for is left out, one copy more is timed at most.
+        Wall time to spend [s]; what it did not suffice for is left out, as is what memory did not; one copy more is timed at
+        most.
     sizes : tuple of int
         In bytes; large ones come last, in every way and memory.
     memories : tuple of {"pinned", "pageable"}
@@ -54,8 +55,11 @@ def measure_copies(
     rows: list[Mapping[str, Any]] = []
     for size in sizes:
         for library in memories:
-            there = torch.ones(size, dtype=torch.uint8, device=device)
-            here = torch.ones(size, dtype=torch.uint8, pin_memory=library == PINNED)
+            try:
+                there = torch.ones(size, dtype=torch.uint8, device=device)
+                here = torch.ones(size, dtype=torch.uint8, pin_memory=library == PINNED)
+            except RuntimeError:  # PyTorch's own for memory that is full, or cannot be pinned
+                continue
             for kind, target, source in ((HOST_TO_DEVICE, there, here), (DEVICE_TO_HOST, here, there)):
                 if clock() >= until_s:
                     return tuple(rows)

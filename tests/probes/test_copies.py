@@ -37,6 +37,11 @@ def test_no_copy_begins_after_the_time() -> None:
     assert measure_copies("cpu", 0.5, sizes=SIZES, memories=("pageable",), clock=lambda: next(ticks)) == ()
 
 
+def test_what_memory_does_not_hold_is_left_out() -> None:
+    rows = measure_copies("cpu", 10.0, sizes=(2**10, 2**60), memories=("pageable",))
+    assert [row["bytes"] for row in rows] == [2**10, 2**10]
+
+
 def test_a_copy_arrives() -> None:
     torch = import_torch()
     here, there = torch.arange(8), torch.zeros(8, dtype=torch.int64)
