@@ -37,8 +37,8 @@ def measure_copies(
     device : str
         As PyTorch names it, such as ``cuda:0``.
     for_s : float
-        Wall time to spend [s]; what it did not suffice for is left out, as is what memory did not; one copy more is timed at
-        most.
+        Wall time to spend [s]; what it did not suffice for is left out, as is what memory did not. One copy
+        more is timed at most.
     sizes : tuple of int
         In bytes; large ones come last, in every way and memory.
     memories : tuple of {"pinned", "pageable"}
