@@ -165,10 +165,17 @@ class Compute:
 
         Calls of one kind are apart where some were measured as they are.
         """
-        optimizer = self.sources.problem.settings.optimizer
+        settings = self.sources.problem.settings
+        lowered = lower(
+            self.network,
+            sub_batch,
+            convolution=self.convolution,
+            optimizer=settings.optimizer,
+            input_gradient=settings.input_gradient,
+        )
         own = self.sources.layer_calls(self.precision.name)
         found: dict[str, list[tuple[KernelCalls, Source]]] = {stage: [] for stage in STAGES}
-        for calls in lower(self.network, sub_batch, convolution=self.convolution, optimizer=optimizer):
+        for calls in lowered:
             for part, looked_up in own.split(calls, sub_batch):
                 source = looked_up or self.sources.kernel(part.kind, part.direction, self.precision.name)
                 for stage in _stages_of(part.direction):

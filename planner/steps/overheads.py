@@ -18,6 +18,7 @@ from planner.domain.network import Network
 from planner.steps.source import Source
 
 __all__ = [
+    "ASSUMED_HOST_S_PER_CALL",
     "EXPONENTS",
     "MATRIX_KINDS",
     "ON_SPECIFIED",

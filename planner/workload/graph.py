@@ -82,26 +82,30 @@ class Site:
 
 
 _MOST_KEPT = 8
-_KEPT: dict[int, tuple[Network, tuple[Site, ...]]] = {}
+_KEPT: dict[tuple[int, bool], tuple[Network, tuple[Site, ...]]] = {}
 """Sites of the networks asked for last, by identity: a network is not hashable, and holding it keeps its identity."""
 
 
-def sites(network: Network) -> tuple[Site, ...]:
-    """Return every layer at its place; ParameterError where a layer cannot read what it is given."""
-    kept = _KEPT.get(id(network))
+def sites(network: Network, *, input_gradient: bool = False) -> tuple[Site, ...]:
+    """Return every layer at its place; ParameterError where a layer cannot read what it is given.
+
+    ``input_gradient``: whether a gradient is passed on to the network's input, though nothing is trained there.
+    """
+    key = id(network), input_gradient
+    kept = _KEPT.get(key)
     if kept is None:
-        kept = (network, _sites(network))
+        kept = (network, _sites(network, input_gradient=input_gradient))
         while len(_KEPT) >= _MOST_KEPT:
             del _KEPT[next(iter(_KEPT))]
-        _KEPT[id(network)] = kept
+        _KEPT[key] = kept
     return kept[1]
 
 
-def _sites(network: Network) -> tuple[Site, ...]:
+def _sites(network: Network, *, input_gradient: bool) -> tuple[Site, ...]:
     shapes = layer_shapes(network)
     parameters = layer_parameters(network).tolist()
     reads = Counter(source for layer in network.layers for source in layer.inputs)
-    has_gradient = {INPUT: False}
+    has_gradient = {INPUT: input_gradient}
     found = []
     for position, layer in enumerate(network.layers):
         site = Site(

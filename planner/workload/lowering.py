@@ -78,12 +78,13 @@ def lower(
     convolution: str = "direct",
     per_image: bool = False,
     optimizer: str = "sgd-momentum",
+    input_gradient: bool = False,
 ) -> tuple[KernelCalls, ...]:
     """Return the kernel calls of one step: forward, backward, update.
 
-    Nothing is passed back to the network's input: the first trained layer has no backward-data, nor has anything
-    before it. With im2col, the columns are made again for the weight gradient, as Caffe does, because one buffer
-    serves all layers; a 1 x 1 convolution of stride 1 without padding needs none.
+    Nothing is passed back to the network's input, unless ``input_gradient`` asks for it: the first trained layer has no
+    backward-data, nor has anything before it. With im2col, the columns are made again for the weight gradient, as Caffe
+    does, because one buffer serves all layers; a 1 x 1 convolution of stride 1 without padding needs none.
 
     Parameters
     ----------
@@ -94,6 +95,8 @@ def lower(
         With im2col, whether images go through it one at a time; then each kernel is called n times as often.
     optimizer : one of OPTIMIZERS
         ``none``: no update calls.
+    input_gradient : bool
+        Whether the framework computes the gradient of the input too.
 
     Returns
     -------
@@ -114,7 +117,7 @@ def lower(
         raise ParameterError("sub_batch", "a vector of whole numbers, at least 1", sub_batch)
     options = _Options(convolution == "im2col", per_image, optimizer)
     ledger = Ledger()
-    for site in sites(network):
+    for site in sites(network, input_gradient=input_gradient):
         _LOWERINGS[site.layer.kind](ledger, site, options)
         _meeting_gradients(ledger, site)
         if site.parameters and optimizer != "none":

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.catalog import find_network
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
-from planner.steps.overheads import find_overheads
+from planner.steps.overheads import exponent_name, find_overheads
 from planner.steps.predict import Evaluator
 from planner.steps.sources import Sources
 from planner.workload.lowering import lower
@@ -139,3 +140,40 @@ def test_an_assumed_call_is_not_charged_twice(make_problem: Make, calibration: C
         calls = sum(int(group.count.sum()) for group in lower(problem.network, np.array([8])))
         times = [float(Evaluator(which).evaluate(alone).iteration_s[0]) for which in (problem, without)]
         assert times[0] - times[1] == pytest.approx(expected * calls, rel=1e-9, abs=1e-12)
+
+
+def test_torch7_computes_the_gradient_of_the_image_too(problem: Problem) -> None:
+    """The first convolution takes as long once more: every direction has the same FLOP and, here, the same rate."""
+    torch7 = replace(problem, settings=replace(problem.settings, framework="torch7@cuDNN 5"))
+    first = next(
+        calls
+        for calls in lower(problem.network, np.array([8]))
+        if (calls.kind, calls.direction) == ("convolution", "forward")
+    )
+    work = {name: np.broadcast_to(column, (1, first.layer.size))[0, 0] for name, column in first.work.items()}
+    height = (work["in_h"] + 2 * work["pad_h"] - work["k_h"]) // work["stride_h"] + 1
+    width = (work["in_w"] + 2 * work["pad_w"] - work["k_w"]) // work["stride_w"] + 1
+    flop = 2 * work["images"] * work["out_c"] * height * width * work["in_c"] * work["k_h"] * work["k_w"]
+    without, having_it = priced(problem), priced(torch7)
+    assert having_it["backward"] - without["backward"] == pytest.approx(2e-12 * flop / work["groups"])
+    assert having_it["forward"] == without["forward"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "network", "expected"),
+    [
+        ({}, "resnet18", 1.0),
+        ({}, "gpt", 3.0),
+        ({"exponent": 1.5}, "gpt", 1.5),
+        ({"exponent": 1.5, "exponent_attention": 2.0}, "gpt", 2.0),
+        ({"exponent": 1.5, "exponent_attention": 2.0}, "resnet18", 1.5),
+    ],
+)
+def test_the_exponent_is_that_of_the_family_unless_it_is_said(
+    stated: dict[str, float], network: str, expected: float
+) -> None:
+    entries = [(replace(entry(), coefficients=stated), "mine", False)]
+    name = exponent_name(find_network(network))
+    found = find_overheads(entries, "torch", "fp32", on_specified=False, exponent=name)
+    assert found is not None
+    assert found.exponent == expected

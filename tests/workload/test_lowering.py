@@ -205,6 +205,23 @@ def test_nothing_flows_back_to_the_input() -> None:
     assert {int(layer) for call in calls if call.direction == BACKWARD_WEIGHT for layer in call.layer} == {2}
 
 
+def test_the_gradient_of_the_input_passes_through_every_layer_where_it_is_asked_for() -> None:
+    """What it adds to a first convolution is what the same convolution has behind one that is trained."""
+    layers: list[tuple[str, dict[str, AttributeValue]]] = [
+        ("pool", {"window": 2, "stride": 2}),
+        ("activation", {}),
+        FIRST,
+    ]
+    network = network_of((3, 6, 6), *layers)
+    calls = lower(network, ONE, input_gradient=True)
+    assert {int(layer) for call in calls if call.direction == BACKWARD_DATA for layer in call.layer} == {0, 1, 2}
+    behind = lower(network_of((3, 6, 6), ("convolution", {"channels": 3, "kernel": 1}), *layers), ONE)
+    added, known = (by_key(each)["convolution", BACKWARD_DATA] for each in (calls, behind))
+    for name, column in added.work.items():
+        np.testing.assert_array_equal(column, known.work[name])
+    assert not any(call.direction == BACKWARD_DATA and 0 in call.layer for call in lower(network, ONE))
+
+
 @pytest.mark.parametrize("name", [name for name in zoo_names() if len(build(name, {}).input_shape) == 3])
 def test_first_layer_alone_has_no_backward_data(name: str) -> None:
     network = build(name, {})
