@@ -7,7 +7,7 @@ such name is known, the file that is called so.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
 from planner.domain.network import Network
+from planner.domain.transfer import Transfers, relation
 from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
 from planner.formats.calibration import read_calibration
 from planner.formats.cluster import read_accelerator, read_cluster
@@ -24,6 +25,7 @@ from planner.formats.documents import parse_text, read_text
 from planner.formats.network import read_network
 from planner.formats.settings import read_request
 from planner.formats.settings import read_settings as read_settings_file
+from planner.formats.transfer import read_transfer
 from planner.networks.zoo import build, zoo_names
 
 __all__ = [
@@ -40,6 +42,8 @@ __all__ = [
     "own_calibrations",
     "own_calibrations_folder",
     "read_settings",
+    "sibling_calibrations",
+    "transfer_scores",
 ]
 
 PACKAGE = Path(__file__).resolve().parent
@@ -206,15 +210,60 @@ def _own_name(path: Path) -> str:
 
 
 def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
-    """Return the bundled calibrations of a cluster, of its accelerator, and of any GPU, each group by name."""
+    """Return the bundled calibrations of a cluster, of its accelerator, and of any GPU, each group by name.
+
+    A specification that is bundled as a calibration, to be asked for by name, is none of them: it knows no more than
+    the data sheet does.
+    """
     peeks = {path: _peek(path) for _, path in sorted(_bundled_calibrations().items())}
     of_cluster = [path for path, keys in peeks.items() if keys.get("cluster") == cluster.name]
     device = cluster.node.accelerator.name
-    of_device = [path for path, keys in peeks.items() if keys.get("accelerator") == device and path not in of_cluster]
+    of_device = [
+        path
+        for path, keys in peeks.items()
+        if keys.get("accelerator") == device and path not in of_cluster and not _is_sheet(keys)
+    ]
     is_gpu = cluster.node.accelerator.kind == "gpu"
     pooled = {"accelerator": ANY_ACCELERATOR, "cluster": None}
     of_any = [path for path, keys in peeks.items() if is_gpu and {name: keys.get(name) for name in pooled} == pooled]
     return tuple(read_calibration(path) for path in (*of_cluster, *of_device, *of_any))
+
+
+def _is_sheet(keys: Mapping[str, Any]) -> bool:
+    return keys.get("origin") == "specified" and keys.get("cluster") is None
+
+
+def sibling_calibrations(
+    accelerator: Accelerator, missing: Callable[[str, str, str], bool]
+) -> tuple[tuple[Accelerator, Calibration], ...]:
+    """Return the bundled calibrations, with their devices, of other devices of the same chip, by name.
+
+    Only those that hold a kernel (kind, direction, precision) that is ``missing``, measured or published.
+    """
+    if not accelerator.chip:
+        return ()
+    known = set(names("accelerators"))
+    found = []
+    for path in _bundled_calibrations().values():
+        keys = _peek(path)
+        other = keys.get("accelerator")
+        if other == accelerator.name or other not in known or keys.get("origin") in ("specified", "reconstructed"):
+            continue
+        device = find_accelerator(other)
+        if relation(device, accelerator) == "chip" and any(missing(*key) for key in _kernel_keys(keys)):
+            found.append((device, read_calibration(path)))
+    return tuple(found)
+
+
+def _kernel_keys(keys: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for entry in keys.get("entries", ()):
+        if entry.get("scope") == "kernels":
+            yield entry.get("kind", ""), entry.get("direction", ""), entry.get("precision", "")
+
+
+def transfer_scores() -> Transfers:
+    """Return how well kernel times of one GPU told those of another."""
+    return read_transfer(BUNDLED / "transfer.json")
 
 
 def own_calibrations_folder() -> Path:

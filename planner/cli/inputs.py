@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import catalog
+from planner.cli.devices import from_siblings, with_device
 from planner.cli.parsing import NOTHING
 from planner.cli.streams import note
 from planner.cli.values import DEFAULT, DEFAULT_REQUEST, Values, from_settings, merge, said
@@ -104,7 +105,9 @@ def machine_of(values: Values) -> Machine:
     cluster, source, own = _cluster(values, named)
     _check_device(named, cluster)
     named_by = values["calibration"].source if named else ""
-    chosen, where = _in_order((named_by, named), (OWN, own), ("bundled", catalog.calibrations_for(cluster)))
+    bundled = catalog.calibrations_for(cluster)
+    sibling = from_siblings(cluster, (*named, *own, *bundled))
+    chosen, where = _in_order((named_by, named), (OWN, own), ("bundled", bundled), ("bundled of a sibling", sibling))
     if named:
         chosen = tuple(one if one in named else _without_products(one) for one in chosen)
     sources: Values = {
@@ -190,11 +193,11 @@ def cases(values: Values, machine: Machine) -> tuple[Case, ...]:
 def _scenarios(values: Values, cluster: Cluster) -> tuple[Scenario, ...]:
     if "scenario" not in values:
         return (NO_SCENARIO,)
-    return parse_scenarios(values["scenario"].value, cluster)
+    return parse_scenarios(values["scenario"].value, cluster, catalog.find_accelerator)
 
 
 def _case(values: Values, machine: Machine, name: str, scenario: Scenario) -> Case:
-    network = catalog.find_network(name)
+    network, machine = catalog.find_network(name), _under(scenario, machine)
     dataset, dataset_source = _dataset(values, network)
     settings, sources = _settings(values, machine, network, dataset)
     problem = Problem(
@@ -206,6 +209,18 @@ def _case(values: Values, machine: Machine, name: str, scenario: Scenario) -> Ca
         "scenario": Sourced(scenario.text or None, values["scenario"].source if "scenario" in values else DEFAULT),
     }
     return Case(problem, merge(own, machine.sources, sources, values))
+
+
+def _under(scenario: Scenario, machine: Machine) -> Machine:
+    """Return what the networks run on under a scenario, which may put another device into the nodes."""
+    if scenario.accelerator is None:
+        return machine
+    cluster, found = with_device(machine.cluster, machine.calibrations, scenario.accelerator)
+    if machine.explicit:
+        given = {(one.name, one.accelerator) for one in machine.calibrations}
+        found = tuple(_without_products(one) if (one.name, one.accelerator) in given else one for one in found)
+    names = Sourced(tuple(one.name for one in found), f"{machine.sources['calibration'].source}, scaled")
+    return replace(machine, cluster=cluster, calibrations=found, sources=merge({"calibration": names}, machine.sources))
 
 
 def _dataset(values: Values, network: Network) -> tuple[Dataset | None, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
-from planner.cli.inputs import Case, Machine
+from planner.cli.inputs import Case
 from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, OPTION, Values, merge, settings_named
@@ -41,7 +41,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         values = completed(values, machine.cluster)
         wanted = configurations(values)
         answers = [(case, predictions(case, wanted)) for case in resolved]
-    _write(answers, values, machine, as_json="json" in arguments)
+    _write(answers, values, as_json="json" in arguments)
 
 
 def completed(values: Values, cluster: Cluster) -> Values:
@@ -98,19 +98,17 @@ def predictions(case: Case, wanted: list[Configuration]) -> list[Prediction]:
     return Evaluator(case.problem).describe(Configurations.of(wanted))
 
 
-def _write(
-    answers: Sequence[tuple[Case, Sequence[Prediction]]], values: Values, machine: Machine, *, as_json: bool
-) -> None:
+def _write(answers: Sequence[tuple[Case, Sequence[Prediction]]], values: Values, *, as_json: bool) -> None:
     each = [(case.problem.subject, one) for case, found in answers for one in found]
     if as_json:
         output.write_document(prediction_document(*each[0]) if len(each) == 1 else predictions_document(each))
         return
-    views = [_view(case, found, values, machine) for case, found in answers]
+    views = [_view(case, found, values) for case, found in answers]
     output.write_views([overview(each), *views] if len(views) == len(each) > 1 else views)
 
 
-def _view(case: Case, found: Sequence[Prediction], values: Values, machine: Machine) -> Iterable[Block]:
+def _view(case: Case, found: Sequence[Prediction], values: Values) -> Iterable[Block]:
     request = ordered(merge(case.sources, values))
     if len(found) == 1:
-        return prediction_view(found[0], case.problem.subject, request, machine.calibrations)
-    return predictions_view(found, case.problem.subject, request, machine.calibrations)
+        return prediction_view(found[0], case.problem.subject, request, case.problem.calibrations)
+    return predictions_view(found, case.problem.subject, request, case.problem.calibrations)

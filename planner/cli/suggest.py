@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
-from planner.cli.inputs import Case, Machine
+from planner.cli.inputs import Case
 from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, DEFAULT_REQUEST, OPTION, Values, merge, settings_named
-from planner.domain.cluster import Cluster
-from planner.domain.request import Sourced, SpaceRequest, Subject
+from planner.domain.calibration import Calibration
+from planner.domain.request import Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import NothingFitsError, ParameterError, UsageError
 from planner.formats.suggestion import suggestion_document, suggestions_document
@@ -33,18 +33,20 @@ def run(arguments: Mapping[str, Any]) -> None:
     if "target_batch" not in values:
         raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
     with settings_named(values):
-        machine, resolved = resolve(values)
-        _check_price(machine.cluster, values)
+        _, resolved = resolve(values)
+        for case in resolved:
+            _check_price(case.problem, values)
         answers = [(case.problem.subject, answer(case, values)) for case in resolved]
-    _write(answers, machine, as_json="json" in arguments)
+    _write(answers, [case.problem.calibrations for case in resolved], as_json="json" in arguments)
     _check_found(answers)
 
 
-def _check_price(cluster: Cluster, values: Values) -> None:
-    """Refuse to minimise the cost where there is no price."""
-    if "objective" in values and values["objective"].value == "cost" and cluster.usd_per_gpu_hour is None:
+def _check_price(problem: Problem, values: Values) -> None:
+    """Refuse to minimise the cost where there is no price; that of a scenario's device is not known."""
+    if "objective" in values and values["objective"].value == "cost" and problem.cluster.usd_per_gpu_hour is None:
+        of = "" if problem.scenario.accelerator is None else f" of {problem.scenario.accelerator.name}"
         raise UsageError(
-            f"--objective must be epoch-time on cluster {cluster.name!r}, which has no price, got 'cost'; "
+            f"--objective must be epoch-time on cluster {problem.cluster.name!r}, which has no price{of}, got 'cost'; "
             "give --cluster a file with [price] usd_per_gpu_hour"
         )
 
@@ -113,11 +115,12 @@ def _tolerance(request: SpaceRequest, given: Sourced[Any] | None) -> Sourced[obj
 Answers = Sequence[tuple[Subject, Suggestion]]
 
 
-def _write(answers: Answers, machine: Machine, *, as_json: bool) -> None:
+def _write(answers: Answers, calibrations: Sequence[tuple[Calibration, ...]], *, as_json: bool) -> None:
     if as_json:
         output.write_document(suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0]))
         return
-    views = [suggestion_view(one, subject, machine.calibrations) for subject, one in answers]
+    both = zip(answers, calibrations, strict=True)
+    views = [suggestion_view(one, subject, known) for (subject, one), known in both]
     best = [(subject, one.plans[0].prediction if one.plans else None) for subject, one in answers]
     output.write_views([overview(best), *views] if len(views) > 1 else views)
 

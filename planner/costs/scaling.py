@@ -11,6 +11,9 @@ What a coefficient is multiplied by follows from the feature that it belongs to:
 - a call: nothing, a launch is the host's;
 - any other feature: FLOP of products, convolutions and attention, else bytes.
 
+Of a Gaussian process the linear term that it stands around is what is scaled: how a library's kernels depart from that
+says little of another device.
+
 Stored times of calls (of a grid, or of a network's own layers) are multiplied by the ratio of the rooflines of the very
 call: max(FLOP/F, bytes/B) there over the same here. Floors are those of the other device.
 """
@@ -23,6 +26,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.costs.features import text, vector
+from planner.costs.gaussian_process import GAUSSIAN_PROCESS
 from planner.costs.interpolation import GEMM_INTERPOLATION
 from planner.costs.terms import term_named
 from planner.costs.work import flop, moved_bytes
@@ -33,9 +38,11 @@ from planner.domain.kernels import TRAFFIC_KINDS, WORK_COLUMNS
 from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError
 
-__all__ = ["Ratios", "ratios", "scaled_entry"]
+__all__ = ["Ratios", "ratios", "scaled_entry", "without_process"]
 
 ANY, WIDEST = "any", "fp32"
+OF_PROCESS = ("mean", "mean_coefficients", "around", "share", "processors", "launch_s", "points", "lengths", "nugget")
+"""Settings of a Gaussian process that its linear term does not read."""
 _APART = re.compile(r"^(batched|depthwise)_")
 _AMOUNT = re.compile(r"(\w+)=(?:(\d+)\+)?(\d+)(n?)$")
 
@@ -101,6 +108,7 @@ def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator) -> Entr
         raise ParameterError("entry to scale to another device", "one of kernels", entry.scope)
     of = ratios(source, target, entry.precision)
     said = f"scaled from {source.name}: FLOP x {of.flop:.3g}, bytes x {of.bytes:.3g}"
+    entry = without_process(entry)
     entry = replace(entry, settings=_settings(entry, target), notes="; ".join(filter(None, (said, entry.notes))))
     if entry.term == LOOKED_UP:
         return replace(entry, settings=_calls(entry, source, target))
@@ -114,6 +122,26 @@ def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator) -> Entr
         coefficients={name: value * factors[name] for name, value in entry.coefficients.items()},
         standard_errors={name: value * factors[name] for name, value in entry.standard_errors.items()},
         covariance=None if covariance is None else tuple(map(tuple, covariance.tolist())),
+    )
+
+
+def without_process(entry: Entry) -> Entry:
+    """Return the linear entry that a Gaussian process stands around, without covariance; another entry as it is."""
+    if entry.term != GAUSSIAN_PROCESS:
+        return entry
+    mean = term_named(text(entry.settings, "mean", ""))
+    settings = {name: value for name, value in entry.settings.items() if name not in OF_PROCESS}
+    names, values = mean.columns(settings), vector(entry.settings, "mean_coefficients").tolist()
+    ranges = {name: ends for name, ends in entry.ranges.items() if name in names or name in WORK_COLUMNS[entry.kind]}
+    return replace(
+        entry,
+        term=mean.name,
+        settings=settings,
+        coefficients=dict(zip(names, values, strict=True)),
+        standard_errors={},
+        covariance=None,
+        fixed=tuple(name for name in entry.fixed if name in names),
+        ranges=ranges,
     )
 
 

@@ -6,6 +6,9 @@ iteration times were missed by 30 to 54 % (three GPUs, 2017 frameworks), so a ca
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.kernels import TRAFFIC_KINDS
@@ -22,6 +25,7 @@ __all__ = [
     "specified_entry",
     "specified_host",
     "specified_host_collective",
+    "specified_kernels",
     "specified_storage",
 ]
 
@@ -34,6 +38,8 @@ ASSUMED_LAUNCH_S = 1e-5
 ASSUMED_HOST_BYTES_PER_S = 1e10
 """Memory traffic of one host thread that adds gradients or updates weights."""
 
+MATRIX_KINDS = ("convolution", "gemm", "attention")
+"""All kinds whose work is not bytes alone."""
 SUM_BYTES = 12
 """Host bytes per parameter that adding an fp32 gradient to a buffer moves: read, read, write."""
 
@@ -63,6 +69,19 @@ def specified_entry(accelerator: Accelerator, kind: str, direction: str, precisi
         source=accelerator.source or f"peak rates of {accelerator.name}",
         notes=f"assumed: {assumed}",
     )  # fmt: skip
+
+
+def specified_kernels(accelerator: Accelerator) -> Iterator[Entry]:
+    """Yield the entries of a calibration that holds no more than the data sheet: every precision that can be specified.
+
+    Matrix kernels by precision, and one entry for all kinds whose work is bytes.
+    """
+    for precision in accelerator.peak_flop_per_s:
+        entries = (specified_entry(accelerator, kind, "", precision) for kind in MATRIX_KINDS)
+        yield from (entry for entry in entries if entry is not None)
+    traffic = specified_entry(accelerator, "copy", "", "fp32")
+    if traffic is not None:
+        yield replace(traffic, kind="pointwise", precision="any")
 
 
 def _alpha_beta(link: Link | None) -> tuple[float, float]:

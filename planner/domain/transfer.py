@@ -9,7 +9,7 @@ from planner.domain.cluster import Accelerator
 from planner.domain.kernels import TRAFFIC_KINDS
 from planner.errors import ParameterError
 
-__all__ = ["RELATIONS", "TransferScore", "relation", "score_for"]
+__all__ = ["RELATIONS", "OwnPoints", "TransferScore", "Transfers", "relation", "score_for"]
 
 RELATIONS = ("chip", "architecture", "vendor", "other")
 """What two devices have in common, the nearest first; ``other``: nothing."""
@@ -56,6 +56,43 @@ class TransferScore:
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
             raise ParameterError("relation", "one of " + ", ".join(RELATIONS), self.relation)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPoints:
+    """Mean absolute relative errors of a kind on the same rows: by transfer, and from a few of its own kernels.
+
+    Attributes
+    ----------
+    kind, precision : str
+    devices : int
+        Whose rows were predicted, directions counted apart; all weigh the same.
+    transfer : float
+        From another device, the one that the scores say is best.
+    ratio : float
+        That times one factor from the few kernels.
+    own : float
+        From a fit to the few kernels alone.
+    all_own : float
+        From a fit to all kernels of the device; as the others without the groups that are predicted.
+    """
+
+    kind: str
+    precision: str
+    devices: int
+    transfer: float
+    ratio: float
+    own: float
+    all_own: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """All scores: of transfers, and of ``points`` kernels of the device itself."""
+
+    scores: tuple[TransferScore, ...] = ()
+    points: int = 20
+    own_points: tuple[OwnPoints, ...] = ()
 
 
 def score_for(scores: Iterable[TransferScore], near: str, kind: str, precision: str) -> TransferScore | None:

@@ -7,11 +7,9 @@ History, newest first
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from planner.domain.transfer import RELATIONS, TransferScore
+from planner.domain.transfer import RELATIONS, OwnPoints, Transfers, TransferScore
 from planner.formats.fields import Field, ListOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Number, Text, Whole
@@ -32,19 +30,38 @@ _SCORE = Table(
     ),
     TransferScore,
 )
+_OWN = Table(
+    (
+        Field("kind", Text(), "kernel kind"),
+        Field("precision", Text(), "precision, or any"),
+        Field("devices", Whole(), "devices and directions, which weigh the same"),
+        Field("transfer", Number(), "mean error of the best transfer"),
+        Field("ratio", Number(), "of that times one factor from the device's own points"),
+        Field("own", Number(), "of a fit to these points alone"),
+        Field("all_own", Number(), "of a fit to all rows of the device"),
+    ),
+    OwnPoints,
+)
 TRANSFER = Kind(
     "transfer",
     1,
     "json",
-    Table((Field("scores", ListOf(_SCORE), "one a relation, kind and precision"),), dict[str, Any]),
+    Table(
+        (
+            Field("scores", ListOf(_SCORE), "one a relation, kind and precision"),
+            Field("points", Whole(), "kernels of the device itself that own_points are from"),
+            Field("own_points", ListOf(_OWN), "one a kind and precision"),
+        ),
+        Transfers,
+    ),
 )
 
 
-def read_transfer(path: Path | str) -> tuple[TransferScore, ...]:
+def read_transfer(path: Path | str) -> Transfers:
     """Return the scores of a file."""
-    return tuple(TRANSFER.read(path)["scores"])
+    return TRANSFER.read(path)
 
 
-def write_transfer(scores: Iterable[TransferScore]) -> str:
+def write_transfer(transfers: Transfers) -> str:
     """Return the text of a file of scores."""
-    return TRANSFER.dump({"scores": tuple(scores)})
+    return TRANSFER.dump(transfers)

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from planner.domain.calibration import Entry
 
-__all__ = ["Source"]
+__all__ = ["SCALED", "Source"]
+
+SCALED = "scaled from "
+"""In names of calibrations that were scaled from another device, in front of the name of that device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +23,9 @@ class Source:
     def origin(self) -> str:
         """Origin of the entry."""
         return self.entry.origin
+
+    @property
+    def scaled_from(self) -> str:
+        """Name of the device that the entry was scaled from; empty: of none."""
+        _, found, device = self.calibration.rpartition(SCALED)
+        return device if found else ""

@@ -51,7 +51,7 @@ class Stage:
     extrapolated : bool
     parts : tuple of Part
     kernels_s, looked_up_s : float
-        What its kernels take by themselves, and those of them that were measured as they are [s].
+        What its kernels take by themselves, and those of them that were measured as they are, on the very device [s].
     """
 
     name: str
@@ -103,7 +103,7 @@ def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[
     used: list[dict[int, Source]] = [{} for _ in range(cases)]
     for group in timed:
         total += group.times_s.sum(axis=1)
-        looked_up += group.times_s.sum(axis=1) * bool(group.calls.looked_up)
+        looked_up += group.times_s.sum(axis=1) * bool(group.calls.looked_up and not group.source.scaled_from)
         if group.source.entry.ranges:
             outside += (group.times_s * extrapolates(group.source.entry, group.work)).sum(axis=1)
         for case in np.flatnonzero(group.times_s.any(axis=1)).tolist():

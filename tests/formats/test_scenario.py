@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planner.domain.cluster import Accelerator, Cluster, Link, Node
 from planner.domain.precision import PRECISIONS
-from planner.errors import UsageError
+from planner.errors import UnknownNameError, UsageError
 from planner.formats.scenario import TERM_NAMES, parse_scenarios
 
 
@@ -104,3 +104,39 @@ def test_a_missing_link_cannot_be_changed(text: str) -> None:
 
 def test_an_alternative_given_twice_is_one(cluster: Cluster) -> None:
     assert [one.text for one in parse_scenarios("edr, fp16,edr ,fp16", cluster)] == ["edr", "fp16"]
+
+
+NEW = Accelerator("new", "gpu", 80e9, 2e12, {"fp32": 20e12})
+
+
+def _find(name: str) -> Accelerator:
+    known = {"new": NEW, "host": Accelerator("host", "cpu", 80e9, 2e11, {"fp32": 1e12})}
+    if name not in known:
+        raise UnknownNameError("accelerator", name, known)
+    return known[name]
+
+
+def test_another_accelerator_joins_other_items(cluster: Cluster) -> None:
+    one, both = parse_scenarios("gpu=new, edr + gpu = new", cluster, _find)
+    assert (one.accelerator, one.multipliers, one.text) == (NEW, {}, "gpu=new")
+    assert both.accelerator == NEW
+    assert float(both.factor("all_reduce", nodes=9)) == pytest.approx(7 / 12.5)
+    (plain,) = parse_scenarios("edr", cluster, _find)
+    assert plain.accelerator is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("gpu=newest", "accelerator must be a known name, got 'newest'"),
+        ("gpu=imagined", "another accelerator than cluster 'example' has, got 'imagined'"),
+        ("gpu=host", 'used where the cluster has devices of kind cpu: a gpu tells nothing of it, got "imagined'),
+        ("gpu=new+gpu=new ", "made of different items"),
+        ("gpu=new+gpu= new", "without two accelerators"),
+        ("gpu*=2", "term of --scenario item"),
+    ],
+)
+def test_an_accelerator_that_makes_no_scenario_is_refused(cluster: Cluster, text: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_scenarios(text, cluster, _find)
+    assert sentence in str(error.value)

@@ -1,0 +1,42 @@
+"""Kernels of devices without measurements of their own: from siblings, and of a scenario's from the present device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from planner import catalog
+from planner.domain.calibration import Calibration
+from planner.domain.cluster import Accelerator, Cluster
+from planner.steps.hardware import on_other_device, siblings_kernels, what_misses
+
+__all__ = ["from_siblings", "with_device"]
+
+
+def from_siblings(cluster: Cluster, calibrations: Iterable[Calibration]) -> tuple[Calibration, ...]:
+    """Return what bundled calibrations of the same chip know of kernels that the given ones miss, scaled."""
+    device = cluster.node.accelerator
+    missing = what_misses(calibrations, cluster)
+    siblings = catalog.sibling_calibrations(device, missing)
+    return siblings_kernels(device, siblings, catalog.transfer_scores(), missing) if siblings else ()
+
+
+def with_device(
+    cluster: Cluster, calibrations: Iterable[Calibration], device: Accelerator
+) -> tuple[Cluster, tuple[Calibration, ...]]:
+    """Return a cluster with another device, and what prices it.
+
+    Kernels are those of the present device, scaled; what it was not measured in comes from the other device's bundled
+    calibrations, then from its siblings. The other device's overheads are left out: they make up for its own kernels.
+    """
+    there, changed = on_other_device(cluster, device, calibrations, catalog.transfer_scores())
+    missing = what_misses(changed, there)
+    own = tuple(_kernels_of(one) for one in catalog.calibrations_for(there) if one.accelerator == device.name)
+    wanted = (replace(one, entries=tuple(entry for entry in one.entries if missing(*entry.key[1:4]))) for one in own)
+    changed += tuple(one for one in wanted if one.entries)
+    return there, changed + from_siblings(there, changed)
+
+
+def _kernels_of(calibration: Calibration) -> Calibration:
+    entries = tuple(entry for entry in calibration.entries if entry.scope == "kernels")
+    return replace(calibration, entries=entries, conformal={})

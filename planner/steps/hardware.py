@@ -1,0 +1,171 @@
+"""Kernels of a device that was not measured, from calibrations of another: scaled by specification, with scores.
+
+Two uses. A *sibling*, a device of the same chip, serves the kernels that no calibration of the device itself does. A
+scenario puts another device into the cluster: then all kernels come from the present one. In both cases only kernels
+are taken over; what is a reconstruction of one cluster stays there. The held-out error of a scaled entry is that of
+devices predicted from others as near (:mod:`planner.domain.transfer`), or its own where that is larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from planner.costs.scaling import scaled_entry
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.calls import LOOKED_UP
+from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.kernels import COSTLY_ACTIVATIONS, TRAFFIC_KINDS
+from planner.domain.transfer import Transfers, relation, score_for
+from planner.errors import ParameterError
+from planner.steps.source import SCALED
+
+__all__ = ["Missing", "on_other_device", "scaled_calibration", "siblings_kernels", "what_misses"]
+
+POINTWISE = "pointwise"
+MATRIX_KINDS = ("convolution", "gemm")
+Missing = Callable[[str, str, str], bool]
+"""Kind, direction and precision of a kernel -> whether nothing serves it."""
+
+
+def scaled_calibration(
+    calibration: Calibration,
+    source: Accelerator,
+    target: Accelerator,
+    known: Transfers,
+    wanted: Missing = lambda *_: True,
+) -> Calibration:
+    """Return the kernels of a calibration as they would be on another device; those that cannot be are left out.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        Of ``source``.
+    source, target : Accelerator
+    known : Transfers
+    wanted : Missing, optional
+        Which kernels are asked for.
+    """
+    near = relation(source, target)
+    entries = []
+    for entry in calibration.entries:
+        if entry.scope != "kernels" or entry.origin == "reconstructed" or not wanted(*entry.key[1:4]):
+            continue
+        try:
+            entries.append(_with_score(scaled_entry(entry, source, target), known, near))
+        except ParameterError:  # a precision that one of them lacks, or times of calls that are not told
+            continue
+    name = f"{SCALED}{source.name}"
+    if calibration.name != source.name:
+        name = f"{calibration.name} {name}"
+    return replace(
+        calibration,
+        name=name,
+        accelerator=target.name,
+        entries=tuple(entries),
+        cluster=None,
+        node=None,
+        warnings=(_in_words(entries, source, target, known), *calibration.warnings),
+        conformal={},
+    )
+
+
+def _in_words(entries: Iterable[Entry], source: Accelerator, target: Accelerator, known: Transfers) -> str:
+    """Return how far off products and convolutions are, and what a few measurements of the device would change."""
+    near, own = relation(source, target), {(one.kind, one.precision): one.own for one in known.own_points}
+    said = {}
+    for entry in entries:
+        score = score_for(known.scores, near, entry.kind, entry.precision)
+        if score is not None and entry.kind in MATRIX_KINDS:
+            few = own.get((score.kind, score.precision))
+            instead = "" if few is None else f", {few:.0%} from {known.points} of its own"
+            said[f"{entry.kind} {entry.precision}"] = f"{score.mean:.0%}{instead}"
+    missed = "; ".join(f"{kernels}: {errors}" for kernels, errors in said.items())
+    scored = f"; by so much were other GPUs missed on average ({missed})" if missed else ""
+    return (
+        f"Kernels were scaled from {source.name} to {target.name} by their data sheets{scored}. {known.points} kernels "
+        f"of each kind timed on a {target.name} are worth more than any transfer wherever they are said to miss by "
+        "less: `planner calibrate --samples DIR` fits them."
+    )
+
+
+def _with_score(entry: Entry, known: Transfers, near: str) -> Entry:
+    """Return a scaled entry with the error of transfers; a specified one stays as unsure as specifications are."""
+    score = score_for(known.scores, near, entry.kind, entry.precision)
+    if entry.origin == "specified" or score is None:
+        return entry
+    own = (entry.error if entry.held_out_error is None else entry.held_out_error) or 0.0
+    return replace(entry, held_out_error=max(score.mean, own), held_out_by="gpu", worst_error=None)
+
+
+def what_misses(calibrations: Iterable[Calibration], cluster: Cluster) -> Missing:
+    """Return what tells which kernels no calibration of the cluster's device serves."""
+    device = cluster.node.accelerator.name
+    served = {
+        entry.key[1:4]
+        for one in calibrations
+        if one.accelerator == device and (one.origin != "reconstructed" or one.cluster == cluster.name)
+        for entry in one.entries
+        if entry.scope == "kernels" and entry.term != LOOKED_UP
+    }
+
+    def is_missing(kind: str, direction: str, precision: str) -> bool:
+        kinds = {kind, POINTWISE} if kind in TRAFFIC_KINDS else {kind}
+        kinds |= {"activation"} if kind in COSTLY_ACTIVATIONS.values() else set()
+        ways = {direction, ""} if direction else {way for _, way, _ in served}
+        return not any((k, d, p) in served for k in kinds for d in ways for p in {precision, "any"})
+
+    return is_missing
+
+
+def siblings_kernels(
+    target: Accelerator,
+    siblings: Iterable[tuple[Accelerator, Calibration]],
+    known: Transfers,
+    missing: Missing,
+) -> tuple[Calibration, ...]:
+    """Return what siblings know of kernels that the device's own calibrations miss, the least unsure of each first.
+
+    Of several siblings that of the smallest error serves a kernel; it is the scored one of the transfer, unless the
+    sibling's own fit is worse.
+    """
+    scaled = [scaled_calibration(one, device, target, known, missing) for device, one in siblings]
+    best: dict[tuple[str, str, str], tuple[float, int]] = {}
+    for at, one in enumerate(scaled):
+        for entry in one.entries:
+            rank = (_rank(entry), at)
+            best[entry.key[1:4]] = min(rank, best.get(entry.key[1:4], rank))
+    chosen = (
+        replace(one, entries=tuple(entry for entry in one.entries if best[entry.key[1:4]][1] == at))
+        for at, one in enumerate(scaled)
+    )
+    return tuple(one for one in chosen if one.entries)
+
+
+def _rank(entry: Entry) -> float:
+    return float("inf") if entry.held_out_error is None else entry.held_out_error
+
+
+def on_other_device(
+    cluster: Cluster,
+    target: Accelerator,
+    calibrations: Iterable[Calibration],
+    known: Transfers,
+) -> tuple[Cluster, tuple[Calibration, ...]]:
+    """Return a cluster with another device, and its calibrations with kernels of the present one scaled to it.
+
+    Links, storage and what the framework adds stay those of the cluster and of the present device: its hosts are the
+    same. The price is not: it is that of another device, and not known.
+    """
+    source = cluster.node.accelerator
+    changed: list[Calibration] = []
+    for one in calibrations:
+        if one.accelerator != source.name:
+            changed.append(one)
+            continue
+        scaled = scaled_calibration(one, source, target, known)
+        rest = tuple(entry for entry in one.entries if entry.scope != "kernels")
+        kept = replace(one, accelerator=target.name, entries=rest, node=None, conformal={})
+        changed += [*([scaled] if scaled.entries else []), *([kept] if rest else [])]
+    node = replace(cluster.node, accelerator=target)
+    return replace(cluster, node=node, usd_per_gpu_hour=None), tuple(changed)

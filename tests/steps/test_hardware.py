@@ -1,0 +1,161 @@
+"""Kernels of a device without measurements: which are taken over, from where, how sure they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from planner import catalog
+from planner.costs.scaling import scaled_entry
+from planner.domain.calibration import Calibration, ConformalScore, Entry
+from planner.domain.cluster import Accelerator, Cluster, Link, Node
+from planner.domain.transfer import OwnPoints, Transfers, TransferScore, relation, score_for
+from planner.steps.hardware import on_other_device, scaled_calibration, siblings_kernels, what_misses
+from planner.steps.source import Source
+
+OLD = Accelerator("old", "gpu", 16e9, 1e12, {"fp32": 10e12, "fp16": 80e12}, 80, "", "Maker", "First", "A1")
+TWIN = replace(OLD, name="twin", memory_bytes_per_s=0.8e12)
+COUSIN = replace(OLD, name="cousin", chip="A2")
+NEW = Accelerator("new", "gpu", 80e9, 2e12, {"fp32": 20e12}, 100, "", "Maker", "Second", "B1")
+
+
+def score(near: str, kind: str, mean: float, precision: str = "fp32") -> TransferScore:
+    return TransferScore(near, kind, precision, 2, 100, mean, mean, mean, mean)
+
+
+KNOWN = Transfers(
+    (score("chip", "gemm", 0.1), score("vendor", "gemm", 0.4), score("vendor", "pointwise", 0.2, "any")),
+    20,
+    (OwnPoints("gemm", "fp32", 3, 0.4, 0.3, 0.15, 0.1),),
+)
+
+
+def kernel(kind: str, precision: str = "fp32", error: float | None = 0.05, direction: str = "", **keys: Any) -> Entry:
+    name = "flop.rate" if kind in ("gemm", "convolution") else "traffic.bytes"
+    coefficients = {"flop": 1e-13} if name == "flop.rate" else {"calls": 1e-6, "bytes": 1e-12}
+    return Entry("kernels", kind, direction, precision, "", name, {}, coefficients, held_out_error=error, **keys)
+
+
+def of(device: Accelerator, *entries: Entry, name: str = "", **keys: Any) -> Calibration:
+    return Calibration(name or device.name, device.name, entries, **keys)
+
+
+def cluster(device: Accelerator) -> Cluster:
+    return Cluster("some", 4, Node(8, device), inter_node=Link("infiniband", 1e10, 1e-6), usd_per_gpu_hour=2.0)
+
+
+def test_relations_go_from_the_chip_outward() -> None:
+    assert [relation(OLD, other) for other in (TWIN, COUSIN, NEW)] == ["chip", "architecture", "vendor"]
+    assert relation(OLD, replace(TWIN, vendor="Another")) == "other"
+    # What is not known is not in common, not even with itself.
+    bare = Accelerator("bare", "gpu", 1e9, 1e9, {"fp32": 1e9})
+    assert relation(bare, replace(bare, name="other")) == "other"
+
+
+def test_what_was_not_scored_is_taken_for_as_bad_as_what_comes_close() -> None:
+    def mean(near: str, kind: str, precision: str) -> float | None:
+        found = score_for(KNOWN.scores, near, kind, precision)
+        return None if found is None else found.mean
+
+    assert mean("chip", "gemm", "fp32") == 0.1
+    assert mean("chip", "gemm", "fp16") == 0.1
+    # No score of the architecture: products of GPUs less near; and another kind of bytes.
+    assert mean("architecture", "gemm", "fp32") == 0.4
+    assert mean("chip", "softmax", "any") == 0.2
+    assert mean("other", "convolution", "fp32") == 0.4
+    assert score_for((), "chip", "gemm", "fp32") is None
+
+
+def test_a_scaled_entry_is_as_unsure_as_transfers_were() -> None:
+    entries = (kernel("gemm"), kernel("gemm", "fp16"), kernel("pointwise", "any", 0.3))
+    found = scaled_calibration(of(OLD, *entries), OLD, NEW, KNOWN)
+    # No fp16 on the new device. A fit that is worse than transfers keeps its own error.
+    assert [(e.kind, e.precision, e.held_out_error) for e in found.entries] == [
+        ("gemm", "fp32", 0.4), ("pointwise", "any", 0.3),
+    ]  # fmt: skip
+    assert found.entries[0].coefficients == scaled_entry(kernel("gemm"), OLD, NEW).coefficients == {"flop": 0.5e-13}
+    assert (found.accelerator, found.name) == ("new", "scaled from old")
+    assert scaled_calibration(of(OLD, kernel("gemm"), name="mine"), OLD, NEW, KNOWN).name == "mine scaled from old"
+    assert Source(found.entries[0], found.name).scaled_from == "old"
+    assert Source(kernel("gemm"), "old").scaled_from == ""
+
+
+def test_the_answer_says_what_a_few_own_points_would_change() -> None:
+    found = scaled_calibration(of(OLD, kernel("gemm"), warnings=("As before.",)), OLD, NEW, KNOWN)
+    said, *others = found.warnings
+    assert others == ["As before."]
+    assert "scaled from old to new" in said
+    assert "gemm fp32: 40%, 15% from 20 of its own" in said
+    assert "20 kernels of each kind timed on a new are worth more than any transfer" in said
+
+
+def test_only_what_was_measured_is_taken_over() -> None:
+    held = {"one_node": ConformalScore(2.0, "group", 0.9, 9, 90)}
+    overheads = Entry("overheads", "pytorch", "", "", "", "overheads", {}, {"kernel_scale": 1.0})
+    entries = (kernel("gemm", origin="reconstructed"), kernel("convolution"), overheads)
+    found = scaled_calibration(of(OLD, *entries, conformal=held, cluster="some"), OLD, NEW, KNOWN)
+    assert [entry.kind for entry in found.entries] == ["convolution"]
+    assert (dict(found.conformal), found.cluster, found.node) == ({}, None, None)
+    sheet = scaled_calibration(of(OLD, kernel("gemm", error=None, origin="specified")), OLD, NEW, KNOWN)
+    assert sheet.entries[0].held_out_error is None
+
+
+def test_what_misses_is_what_nothing_of_the_device_serves() -> None:
+    forward = kernel("convolution", direction="forward")
+    entries = (kernel("gemm"), forward, kernel("pointwise", "any"), kernel("gelu", "any"))
+    missing = what_misses((of(OLD, *entries), of(NEW, kernel("gemm", "fp16"))), cluster(OLD))
+    assert not missing("gemm", "", "fp32")
+    assert not missing("gemm", "forward", "fp32")
+    assert missing("gemm", "", "fp16")
+    assert missing("convolution", "backward_data", "fp32")
+    assert not missing("softmax", "forward", "any")  # pointwise serves it
+    nothing = what_misses((of(OLD, kernel("activation", "any")),), cluster(OLD))
+    assert not nothing("gelu", "forward", "any")  # an activation serves it
+    assert nothing("pointwise", "", "any")
+    made = of(OLD, kernel("gemm"), origin="reconstructed", cluster="another")
+    assert what_misses((made,), cluster(OLD))("gemm", "", "fp32")
+    assert not what_misses((replace(made, cluster="some"),), cluster(OLD))("gemm", "", "fp32")
+
+
+def test_siblings_serve_what_is_missing_the_surest_first() -> None:
+    poor = of(TWIN, kernel("gemm", error=0.3), kernel("convolution"), name="poor")
+    good = of(TWIN, kernel("gemm", error=0.05), kernel("pointwise", "any"), name="good")
+    own = of(OLD, kernel("pointwise", "any"))
+    missing = what_misses((own,), cluster(OLD))
+    found = siblings_kernels(OLD, [(TWIN, poor), (TWIN, good)], KNOWN, missing)
+    assert {one.name: [entry.kind for entry in one.entries] for one in found} == {
+        "poor scaled from twin": ["convolution"], "good scaled from twin": ["gemm"],
+    }  # fmt: skip
+    everything = (own, of(OLD, kernel("gemm"), kernel("convolution")))
+    assert siblings_kernels(OLD, [(TWIN, poor), (TWIN, good)], KNOWN, what_misses(everything, cluster(OLD))) == ()
+
+
+def test_a_scenario_changes_the_device_and_nothing_that_is_the_clusters() -> None:
+    overheads = Entry("overheads", "pytorch", "", "", "", "overheads", {}, {"kernel_scale": 1.1})
+    links = of(OLD, Entry("collectives", "all_reduce", "", "", "", "x", {}, {}), name="links", cluster="some")
+    links = replace(links, accelerator="any")
+    before = cluster(OLD)
+    after, found = on_other_device(before, NEW, (of(OLD, kernel("gemm"), overheads), links), KNOWN)
+    assert after == replace(before, node=Node(8, NEW), usd_per_gpu_hour=None)
+    assert [one.name for one in found] == ["scaled from old", "old", "links"]
+    assert [one.accelerator for one in found] == ["new", "new", "any"]
+    assert found[1].entries == (overheads,)
+    assert found[2] == links
+
+
+@pytest.mark.parametrize("name", ["p100-sxm2-16gb", "t4", "h100-sxm5-80gb"])
+def test_an_interval_of_a_scaled_kernel_is_wider(name: str) -> None:
+    here, there = catalog.find_accelerator("v100-sxm2-16gb"), catalog.find_accelerator(name)
+    calibration = catalog.find_calibration("v100-sxm2-16gb")
+    scaled = scaled_calibration(calibration, here, there, catalog.transfer_scores())
+    own = {entry.key: entry.held_out_error for entry in calibration.entries}
+    assert scaled.entries
+    for entry in scaled.entries:
+        before = own[entry.key]
+        assert entry.held_out_error is not None
+        assert before is not None
+        assert entry.held_out_error >= before
+        if entry.kind in ("gemm", "convolution"):
+            assert entry.held_out_error > before

@@ -1,0 +1,188 @@
+"""Write ``docs/transfer.md`` and the scores that predictions of GPUs without measurements take their intervals from.
+
+    python -m validation.transfer --data DIR [--check]
+
+``DIR`` holds the tables that ``python -m validation.convert_kernels --help`` names. Kernel times of every GPU with a
+bundled calibration are predicted from every other by data sheet. ``--check`` writes nothing, and fails where a score
+is no longer what it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from planner.catalog import BUNDLED
+from planner.domain.arrays import FloatArray
+from planner.domain.transfer import OwnPoints, Transfers
+from planner.errors import PlannerError
+from planner.formats.documents import write_file
+from planner.formats.transfer import read_transfer, write_transfer
+from validation.convert_kernels import read_tables
+from validation.kernel_rows import DEEPBENCH, NEUSIGHT, VIDUR
+from validation.kernel_scores import measured_samples
+from validation.transfer_scores import OWN_POINTS, Compared, Transfer, few_own_points, fitted, scores_of, transfers
+
+__all__ = ["differences", "main", "page"]
+
+SCORES = BUNDLED / "transfer.json"
+PAGE = Path(__file__).parent.parent / "docs" / "transfer.md"
+SAME, SAME_RELATIVE = 0.002, 0.02
+"""Scores that differ by less than one of these are the same: solvers differ in their last digits."""
+TITLE = f"""# Kernels of a GPU from measurements of another
+
+Written by `python -m validation.transfer --data DIR` from published kernel times, with the terms that the bundled
+calibrations hold. Coefficients of FLOP are multiplied by the ratio of peak rates, those of bytes by the ratio of memory
+bandwidths, launches stay, waves of tiles are counted with the other GPU's multiprocessors
+(`planner/costs/scaling.py`). Errors are predicted / measured - 1 in percent, mean, median and 90th percentile of the
+absolute ones; bias is their mean with its sign. A row is predicted by fits that saw neither its GPU nor, on any other,
+its group (application, layer, length of rows): a new shape on a new GPU. Element-wise kernels count from 90 us.
+
+- {DEEPBENCH}
+- {NEUSIGHT}
+- {VIDUR}
+
+## By how near the GPUs are
+
+Means over pairs of GPUs and directions. These figures are in `planner/_bundled/transfer.json`: an entry that was scaled
+takes the mean as its held-out error, so its interval is that much wider. `chip`: the same die; `architecture`: the same
+generation; `vendor`; `other`: AMD from NVIDIA and the reverse. Bias here is the mean over pairs of its absolute value:
+what a whole GPU is missed by.
+"""
+FEW = f"""## {OWN_POINTS} points of the GPU itself
+
+The same rows predicted by the transfer that the figures above call best, by that times one factor from {OWN_POINTS}
+random rows of the GPU, by a fit to these {OWN_POINTS} rows alone, and by a fit to all; groups held out, five draws.
+"""
+ALL = """## Every pair
+
+Directions of convolutions together.
+"""
+
+
+def found(folder: Path) -> tuple[list[Transfer], list[Compared], Transfers]:
+    """Return all errors, the comparison with own points, and the scores, from the tables of a folder."""
+    known = fitted(measured_samples(read_tables(folder)))
+    errors = list(transfers(known))
+    scores = scores_of(errors)
+    few = list(few_own_points(known, scores))
+    return errors, few, Transfers(scores, OWN_POINTS, tuple(_own_points(few)))
+
+
+def _own_points(few: Iterable[Compared]) -> Iterator[OwnPoints]:
+    cells: dict[tuple[str, str], list[Compared]] = defaultdict(list)
+    for one in few:
+        cells[one.key.kind.partition(",")[0], one.precision].append(one)
+    for (kind, precision), rows in sorted(cells.items()):
+        figures = (
+            round(float(np.mean([getattr(one, name) for one in rows])), 4)
+            for name in ("transfer", "ratio", "own", "all_own")
+        )
+        yield OwnPoints(kind, precision, len(rows), *figures)
+
+
+def page(errors: Sequence[Transfer], few: Sequence[Compared], known: Transfers) -> str:
+    """Return the text of the page."""
+    near = (
+        (s.relation, s.kind, s.precision, str(s.pairs), str(s.rows), *map(_percent, (s.mean, s.median, s.p90, s.bias)))
+        for s in known.scores
+    )
+    by_kind = (
+        (s.kind, s.precision, str(s.devices), *map(_percent, (s.transfer, s.ratio, s.own, s.all_own)))
+        for s in known.own_points
+    )
+    each = (
+        (c.key.gpu, c.key.kind, c.key.direction or "any", c.precision, c.key.other, c.near,
+         *map(_percent, (c.transfer, c.ratio, c.own, c.all_own)))
+        for c in few
+    )  # fmt: skip
+    ways = ("transfer", "with a factor", f"{OWN_POINTS} own", "all own")
+    figures = ("mean", "median", "90 %", "bias")
+    parts = [
+        TITLE, _table(("relation", "kind", "precision", "pairs", "rows", *figures), near),
+        FEW, _table(("kind", "precision", "GPUs", *ways), by_kind), _verdict(few) + "\n",
+        _table(("GPU", "kind", "direction", "precision", "from", "relation", *ways), each),
+        ALL, _table(("GPU", "from", "relation", "kind", "precision", "rows", *figures), _pairs(errors)),
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+def _verdict(few: Sequence[Compared]) -> str:
+    """Return in how many cases the own points were better, by kind."""
+    wins: dict[str, list[bool]] = defaultdict(list)
+    for one in few:
+        wins[one.key.kind].append(one.own < one.transfer)
+    told = ", ".join(f"{kind} {sum(won)} of {len(won)}" for kind, won in sorted(wins.items()))
+    won = sum(map(sum, wins.values()))
+    return f"The {OWN_POINTS} own points alone were better than the best transfer in {won} of {len(few)} cases: {told}."
+
+
+def _pairs(errors: Iterable[Transfer]) -> Iterator[tuple[str, ...]]:
+    cells: dict[tuple[str, ...], list[FloatArray]] = defaultdict(list)
+    for one in errors:
+        cells[one.key.gpu, one.key.other, one.near, one.key.kind, one.key.precision].append(one.errors)
+    for cell, parts in cells.items():
+        signed = np.concatenate(parts)
+        if signed.size:
+            size = np.abs(signed)
+            figures = (size.mean(), *np.quantile(size, [0.5, 0.9]), signed.mean())
+            yield (*cell, str(signed.size), *(_percent(float(value)) for value in figures))
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def differences(before: Transfers, now: Transfers) -> list[str]:
+    """Return one sentence for each mean error that is no longer what it was, or is new, or gone."""
+    old, new = (_means(one) for one in (before, now))
+    gone = (f"{' '.join(key)}: only {'before' if key in old else 'now'}" for key in sorted(old.keys() ^ new.keys()))
+    both = ((key, old[key], new[key]) for key in sorted(old.keys() & new.keys()))
+    moved = (
+        f"{' '.join(key)}: {was:.4f} before, {is_:.4f} now"
+        for key, was, is_ in both
+        if abs(is_ - was) > max(SAME, SAME_RELATIVE * was)
+    )
+    return [*gone, *moved]
+
+
+def _means(known: Transfers) -> dict[tuple[str, ...], float]:
+    scores: dict[tuple[str, ...], float] = {(s.relation, s.kind, s.precision): s.mean for s in known.scores}
+    return scores | {("own points", s.kind, s.precision): s.own for s in known.own_points}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the page and the scores, or check the scores; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m validation.transfer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, type=Path, help="folder with the tables")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a score differs")
+    given = parser.parse_args(arguments)
+    try:
+        errors, few, known = found(given.data)
+        if given.check:
+            told = differences(read_transfer(SCORES), known)
+            sys.stderr.write("".join(f"{line}\n" for line in told))
+            return 1 if told else 0
+        write_file(SCORES, write_transfer(known), force=True)
+        write_file(PAGE, page(errors, few, known), force=True)
+    except PlannerError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
