@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from planner.catalog import find_cluster
 from planner.costs.specified import (
     specified_collective,
     specified_copy,
-    specified_entry,
     specified_host,
     specified_host_collective,
+    specified_kernels,
 )
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster
@@ -30,13 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def entries(cluster: Cluster) -> Iterator[Entry]:
     """Yield the specified entries of a cluster."""
-    for kind in ("convolution", "gemm"):
-        found = specified_entry(cluster.node.accelerator, kind, "", "fp32")
-        if found is not None:
-            yield found
-    traffic = specified_entry(cluster.node.accelerator, "copy", "", "fp32")
-    if traffic is not None:
-        yield replace(traffic, kind="pointwise", precision="any")
+    yield from specified_kernels(cluster.node.accelerator)
     yield specified_collective(cluster)
     yield specified_host_collective(cluster)
     kinds = ("update_gradient", "sum_gradient", "update_weights")

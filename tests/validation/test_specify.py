@@ -1,0 +1,60 @@
+"""Calibrations of GPUs that nobody measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner import catalog
+from planner.costs.specified import ASSUMED_FLOP_EFFICIENCY, specified_kernels
+from planner.domain.cluster import Accelerator
+from planner.domain.precision import PRECISIONS
+from planner.formats.calibration import read_calibration, write_calibration
+from validation.specify import specified_calibration, unmeasured
+
+ASKED = ("k20x", "k40", "k80", "p40", "h200-sxm-141gb", "b200-sxm-180gb", "mi250x", "h100-pcie-80gb")
+
+
+def test_every_accelerator_has_a_calibration_of_its_name() -> None:
+    assert set(catalog.names("accelerators")) <= set(catalog.names("calibrations"))
+    assert set(ASKED) <= set(catalog.names("accelerators"))
+
+
+@pytest.mark.parametrize("device", tuple(unmeasured()), ids=lambda device: device.name)
+def test_bundled_files_are_what_the_command_writes(device: Accelerator) -> None:
+    found = catalog.find_calibration(device.name)
+    assert found == specified_calibration(device)
+    assert found.origin == "specified"
+
+
+def test_a_measured_calibration_is_left_alone(tmp_path: Path) -> None:
+    every = {one.name for one in unmeasured(tmp_path)}
+    assert every == set(catalog.names("accelerators"))
+    for name in ("t4", "k80"):
+        (tmp_path / f"{name}.json").write_text(write_calibration(catalog.find_calibration(name)))
+    assert every - {one.name for one in unmeasured(tmp_path)} == {"t4"}
+    assert read_calibration(tmp_path / "k80.json").origin == "specified"
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_every_precision_that_may_be_specified_is_and_says_what_was_assumed(name: str) -> None:
+    device = catalog.find_accelerator(name)
+    entries = tuple(specified_kernels(device))
+    expected = {one for one in device.peak_flop_per_s if not PRECISIONS[one].measured_only}
+    assert {entry.precision for entry in entries if entry.kind == "gemm"} == expected
+    for entry in entries:
+        assert entry.origin == "specified"
+        if entry.kind in ("gemm", "convolution"):
+            assert f"assumed: {ASSUMED_FLOP_EFFICIENCY[entry.precision]:.0%} of the peak rate" in entry.notes
+    assert [entry.precision for entry in entries if entry.kind == "pointwise"] == ["any"]
+
+
+def test_a_data_sheet_serves_only_where_it_is_asked_for() -> None:
+    """No better than the data sheet itself, it must not stand before what siblings know."""
+    cluster = catalog.find_cluster("dgx1-v100")
+    for name in ("p40", "h200-sxm-141gb"):
+        node = replace(cluster.node, accelerator=catalog.find_accelerator(name))
+        found = catalog.calibrations_for(replace(cluster, name="own", node=node))
+        assert name not in {one.name for one in found}
