@@ -50,6 +50,11 @@ class Rows:
     by_network: Sequence[Answer]
     by_gpu: Sequence[Answer]
 
+    @property
+    def version(self) -> str:
+        """Of the framework and its libraries; empty where it is not known."""
+        return self.asked.problem.settings.framework.partition("@")[2]
+
     @cached_property
     def cells(self) -> frozenset[Cell]:
         """What the coefficients of the runs that a fit learns from belong to."""
@@ -130,12 +135,23 @@ def _calibration(accelerator: str, entries: Sequence[Entry]) -> Calibration:
 
 
 def _entries(fitted: EndToEnd, cell: Cell, rows: Sequence[Rows]) -> Iterator[Entry]:
-    """Yield the entries of one framework on one accelerator, one for every precision of the class that it has."""
+    """Yield the entries of one framework on one accelerator, one for every precision of the class that it has.
+
+    Where runs show several versions, each has entries of its own beside those for any.
+    """
     properties = dict(zip(("framework", "accelerator", "precision", "kernels"), cell, strict=True))
     mine = [one for one in rows if cell in one.cells]
+    versions = sorted({one.version for one in mine} - {""})
+    shown: list[tuple[dict[str, str], str, list[Rows]]] = [({}, "", mine)]
+    if len(versions) > 1:
+        shown += [
+            ({"version": name}, f"{cell[0]}@{name}", [one for one in mine if one.version == name]) for name in versions
+        ]
     has = mine[0].asked.problem.cluster.node.accelerator.peak_flop_per_s
     for precision in sorted(HALF & set(has)) if cell[2] == "half" else (cell[2],):
-        yield _stated(fitted.overheads(properties, precision), mine, [one.by_network for one in mine])
+        for version, kind, some in shown:
+            entry = fitted.overheads(properties | version, precision, kind)
+            yield _stated(entry, some, [one.by_network for one in some])
 
 
 def _pooled(fitted: EndToEnd, framework: str, kernels: str, rows: Sequence[Rows]) -> Iterator[Entry]:
