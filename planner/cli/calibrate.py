@@ -45,7 +45,7 @@ LONGEST_NAME = 100
 MEASURING = ("device", "budget", "target_error", "network", "precision")
 """Options of measuring, which are left out where files are read."""
 DEFAULT_PRECISIONS = ("fp32",)
-"""Of a CPU."""
+"""Of a CPU; a GPU is then measured in all that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,6 @@ def _check_supported(values: Values) -> None:
             given = values[clash].value
             shown = given[0] if isinstance(given, tuple) else given
             raise ParameterError(OPTIONS[clash].flag, "left out beside --samples, which measures nothing", shown)
-    if "precision" in values and values["precision"].value != DEFAULT_PRECISIONS:
-        shown = ",".join(values["precision"].value)
-        raise ParameterError("--precision", "fp32, the only one that a CPU is measured in yet", shown)
 
 
 def target_of(values: Values, now: datetime) -> Target:
@@ -175,14 +172,20 @@ def asked_of(values: Values) -> Asked:
         networks_of(values),
         values["precision"].value if "precision" in values else DEFAULT_PRECISIONS,
         values["target_error"].value if "target_error" in values else None,
+        device_of(values),
     )
+
+
+def device_of(values: Values) -> str:
+    """Return the device to be measured, as PyTorch names it."""
+    return str(values["device"].value) if "device" in values else "cpu"
 
 
 def networks_of(values: Values) -> tuple[Network, ...]:
     """Return the networks whose own layers are to be measured, each once; this machine holds them."""
     named = dict.fromkeys(values["network"].value) if "network" in values else {}
     networks = tuple(catalog.find_network(name) for name in named)
-    check_networks(networks)
+    check_networks(networks, device_of(values))
     return networks
 
 

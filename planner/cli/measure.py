@@ -11,27 +11,31 @@ from pathlib import Path
 
 import numpy as np
 
+from planner import catalog
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import budget
 from planner.cli.progress import bar
 from planner.cli.streams import note
 from planner.domain.calibration import Calibration
 from planner.domain.calls import LOOKED_UP
-from planner.domain.cluster import Cluster, Node
+from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Settings
 from planner.domain.kernels import DIRECTIONS
 from planner.domain.network import Network
 from planner.domain.request import Problem
 from planner.domain.samples import Samples
-from planner.errors import CoverageError, MissingPackageError, OutputError, ParameterError
+from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.duration import expected_fit_s
 from planner.fitting.next_points import NextPoints
 from planner.networks.zoo import build, zoo_names
-from planner.probes.calibrate import Measurement, measure_cpu
+from planner.probes.calibrate import Measurement, Own, measure_device
+from planner.probes.gpu import check_gpu, describe_gpu
 from planner.probes.layer_points import SMALL, layer_points, unmeasurable
 from planner.probes.machine import describe_cpu
+from planner.probes.places import Place, place_of
+from planner.probes.precisions import byte_precisions
 from planner.probes.run import EXPECTED_ERROR, Progress, Wanted
-from planner.probes.torch_package import check_torch, import_torch
+from planner.probes.torch_package import check_torch
 from planner.steps.sources import Sources
 from planner.units import format_bytes
 from planner.workload.calls import distinct_calls
@@ -58,14 +62,18 @@ LEAST_S = 0.1
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that this machine does not have, or that cannot be measured yet."""
-    if device == "cpu":
-        return
-    if not import_torch().cuda.is_available():
-        raise MissingPackageError(
-            f"--device must be a device that PyTorch sees, got {device!r} without CUDA; use --device cpu"
-        )
-    raise ParameterError("--device", "cpu, the only device that can be measured yet", device)
+    """Refuse a device that this machine does not have."""
+    if device != "cpu":
+        check_gpu(device)
+
+
+def _known(name: str) -> Accelerator | None:
+    """Return the bundled accelerator of a name, if there is one."""
+    return catalog.find_accelerator(name) if name in catalog.names("accelerators") else None
+
+
+def _accelerator(device: str) -> Accelerator:
+    return describe_cpu()[0] if device == "cpu" else describe_gpu(device, _known).accelerator
 
 
 def check_writable(what: str, path: Path) -> None:
@@ -89,36 +97,43 @@ class Asked:
     networks : tuple of Network
         Whose own calls are timed; none: points of a generic design serve the bundled ones.
     precisions : tuple of str
+        fp32 alone: of a GPU, all that it has.
     target_error : float or None
         Expected mean relative error of these networks' steps at which measuring stops; None: it uses its time up.
+    device : str
+        As PyTorch names it.
     """
 
     budget_s: float
     networks: tuple[Network, ...] = ()
     precisions: tuple[str, ...] = ("fp32",)
     target_error: float | None = None
+    device: str = "cpu"
 
 
 def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
-    """Return the measurements of this CPU, going on from ``partial`` where it has some.
+    """Return the measurements of a device, going on from ``partial`` where it has some.
 
     ``used_s``: of the budget, before [s]. What fitting is expected to take is kept of it too.
     """
     check_torch()
     check_writable("what is measured", partial)
     began = time.perf_counter()
-    calls = distinct_calls(asked.networks)
-    for call, reason in ((call, unmeasurable(call)) for call in calls):
+    place = place_of(asked.device, () if asked.precisions == ("fp32",) else asked.precisions, _known)
+    calls, extent = distinct_calls(asked.networks), place.extent()
+    for call, reason in ((call, unmeasurable(call, extent)) for call in calls):
         if reason:
             note(f"{call.kind} {call.direction} of a {call.layer.kind} layer is not measured, as {reason}")
-    wanted = _wanted(asked)
-    kept_s = min(expected_fit_s(describe_cpu()[0], len(asked.precisions)), LARGEST_FIT_SHARE * asked.budget_s)
-    left_s = max(asked.budget_s - used_s - (time.perf_counter() - began) - kept_s, LEAST_S)
-    with bar("measuring", left_s, f"measuring this CPU for {left_s:.0f} s") as show:
-        found = measure_cpu(
+    wanted = _wanted(asked, place)
+    kept_s = min(expected_fit_s(place.accelerator, len(place.precisions)), LARGEST_FIT_SHARE * asked.budget_s)
+    end_s = began + asked.budget_s - used_s - kept_s
+    left_s = max(end_s - place.began_s, LEAST_S)
+    shown = "this CPU" if asked.device == "cpu" else f"this {place.accelerator.name}"
+    with bar("measuring", left_s, f"measuring {shown} for {left_s:.0f} s") as show:
+        found = measure_device(
+            place,
             left_s,
-            first=layer_points(calls),
-            networks=asked.networks,
+            own=Own(asked.networks, layer_points(calls, extent)),
             wanted=wanted,
             input_folder=Path(),
             resume=partial,
@@ -129,15 +144,16 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
     return found
 
 
-def _wanted(asked: Asked) -> Wanted:
+def _wanted(asked: Asked, place: Place) -> Wanted:
     """Return what the measuring is for: the networks, or, from the generic design, all bundled ones that fit.
 
-    The layers of these are timed as they are where time is left.
+    The layers of these are timed as they are where time is left; on a GPU, which has many more points, they are not.
     """
-    device = describe_cpu()[0]
-    networks = asked.networks or tuple(one for one in _bundled() if _needed_bytes(one) <= device.memory_bytes)
-    later = () if asked.networks else layer_points(distinct_calls(networks))
-    return Wanted(lambda points: NextPoints(points, networks, device, asked.precisions), later, asked.target_error)
+    device = place.accelerator
+    networks = asked.networks or tuple(one for one in _bundled() if _needed_bytes(one, device) <= device.memory_bytes)
+    later = () if asked.networks or device.kind == "gpu" else layer_points(distinct_calls(networks), place.extent())
+    precisions = byte_precisions(place.precisions) if asked.precisions == ("fp32",) else asked.precisions
+    return Wanted(lambda points: NextPoints(points, networks, device, precisions), later, asked.target_error)
 
 
 def _bundled() -> Iterator[Network]:
@@ -154,17 +170,17 @@ def _tell_error(samples: Samples, asked: Asked) -> None:
     note(f"target error {asked.target_error:.1%} {said}; steps are expected to miss by {expected:.1%} on average")
 
 
-def _needed_bytes(network: Network) -> float:
+def _needed_bytes(network: Network, accelerator: Accelerator) -> float:
     """Return the bytes of a network at the small sub-batch."""
-    needed = memory_bytes(network, np.array([SMALL]), "fp32", network.optimizer, describe_cpu()[0].kind)
+    needed = memory_bytes(network, np.array([SMALL]), "fp32", network.optimizer, accelerator.kind)
     return float(needed.total[0])
 
 
-def check_networks(networks: Sequence[Network]) -> None:
+def check_networks(networks: Sequence[Network], device: str = "cpu") -> None:
     """Refuse a network that this machine cannot hold at the small sub-batch."""
-    accelerator = describe_cpu()[0]
+    accelerator = _accelerator(device)
     for network in networks:
-        needed = _needed_bytes(network)
+        needed = _needed_bytes(network, accelerator)
         if needed > accelerator.memory_bytes:
             raise ParameterError(
                 "--network",

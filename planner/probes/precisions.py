@@ -67,7 +67,7 @@ def wanted_precisions(asked: Sequence[str], able: Sequence[str], default: Sequen
     """
     for name in asked:
         if precision_named(name).name not in able:
-            raise ParameterError("precision", "one that the device can be measured in: " + ", ".join(able), name)
+            raise ParameterError("--precision", "one that the device can be measured in: " + ", ".join(able), name)
     return tuple(dict.fromkeys(("fp32", *(asked or default))))
 
 

@@ -20,11 +20,12 @@ from planner import catalog
 from planner.cli import calibrate, measure
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
-from planner.domain.network import Network
 from planner.domain.samples import Samples
 from planner.formats.calibration import read_calibration
 from planner.formats.samples import write_samples
-from planner.probes.calibrate import Measurement
+from planner.probes import gpu
+from planner.probes.calibrate import Measurement, Own
+from planner.probes.places import Place
 from planner.probes.points import Point
 from planner.probes.run import Wanted
 
@@ -74,10 +75,10 @@ def measuring(monkeypatch: pytest.MonkeyPatch, missing: dict[str, int]) -> list[
     budgets: list[float] = []
 
     def measured(
+        place: Place,
         budget_s: float,
         *,
-        first: Sequence[Point],
-        networks: Sequence[Network],
+        own: Own,
         wanted: Wanted,
         input_folder: Path,
         resume: Path,
@@ -87,15 +88,16 @@ def measuring(monkeypatch: pytest.MonkeyPatch, missing: dict[str, int]) -> list[
         assert input_folder == Path()
         assert callable(progress)
         assert callable(say)
-        assert bool(first) == bool(networks)
-        assert bool(wanted.later) != bool(networks)
+        assert place.device == "cpu"
+        assert bool(own.points) == bool(own.networks)
+        assert bool(wanted.later) != bool(own.networks)
         resume.parent.mkdir(parents=True, exist_ok=True)
         resume.write_text("measured")
         budgets.append(budget_s)
-        own = points_as_samples(first[: len(first) - missing.get("points", 0)])
-        return Measurement(made_samples(CPU.name).joined(own), (), CPU, Node(1, CPU))
+        layers = points_as_samples(own.points[: len(own.points) - missing.get("points", 0)])
+        return Measurement(made_samples(CPU.name).joined(layers), (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "measure_cpu", measured)
+    monkeypatch.setattr(measure, "measure_device", measured)
     monkeypatch.setattr(measure, "needed_kernels", lambda: (("copy", "forward"),))
     monkeypatch.setattr(measure, "expected_fit_s", lambda *_given: FIT_S)
     return budgets
@@ -240,12 +242,12 @@ def test_a_network_larger_than_the_memory_is_refused(run: Run, measuring: list[f
 def test_a_disturbed_machine_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = "12% of the convolutions and products were measured while the machine was disturbed"
 
-    def disturbed(_budget_s: float, **_named: object) -> Measurement:
+    def disturbed(_place: object, _budget_s: float, **_named: object) -> Measurement:
         samples = made_samples(CPU.name)
         circumstances = {**samples.circumstances, "warning_disturbed": sentence}
         return Measurement(replace(samples, circumstances=circumstances), (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "measure_cpu", disturbed)
+    monkeypatch.setattr(measure, "measure_device", disturbed)
     code, out, err = run("calibrate", "--out", "fit.json")
     assert code == 0
     assert f"planner: {sentence}\n" in err
@@ -298,10 +300,10 @@ def test_an_interrupt_while_fitting_keeps_the_measurements(
 
 def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(
+        _place: object,
         _budget_s: float,
         *,
-        first: Sequence[Point],
-        networks: Sequence[Network],
+        own: Own,
         wanted: Wanted,
         input_folder: Path,
         resume: Path,
@@ -309,15 +311,14 @@ def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monk
         say: object,
     ) -> Measurement:
         assert input_folder == Path()
-        assert not first
-        assert not networks
+        assert own == Own()
         assert wanted.later
         assert callable(progress)
         assert callable(say)
         resume.write_text("partial")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measure, "measure_cpu", interrupted)
+    monkeypatch.setattr(measure, "measure_device", interrupted)
     code, out, err = run("calibrate", "--out", "fit.json")
     assert (code, out) == (130, "")
     assert "what was measured so far is kept in fit.json.partial; the same command goes on from there" in err
@@ -326,14 +327,14 @@ def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monk
 
 
 def test_cuda_without_cuda_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def torch(*, present: bool) -> Callable[[], SimpleNamespace]:
-        return lambda: SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: present))
+    def torch(gpus: int) -> Callable[[], SimpleNamespace]:
+        return lambda: SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: gpus > 0, device_count=lambda: gpus))
 
-    monkeypatch.setattr(measure, "import_torch", torch(present=False))
+    monkeypatch.setattr(gpu, "import_torch", torch(0))
     sentence = "--device must be a device that PyTorch sees, got 'cuda' without CUDA; use --device cpu"
     assert run("calibrate", "--device", "cuda") == (2, "", f"planner: {sentence}\n")
-    monkeypatch.setattr(measure, "import_torch", torch(present=True))
-    sentence = "--device must be cpu, the only device that can be measured yet, got 'cuda:1'"
+    monkeypatch.setattr(gpu, "import_torch", torch(1))
+    sentence = "--device must be cuda:0, the only GPU that PyTorch sees, got 'cuda:1'"
     assert run("calibrate", "--device", "cuda:1") == (2, "", f"planner: {sentence}\n")
 
 
@@ -346,7 +347,10 @@ def test_cuda_without_cuda_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPat
         (("--samples", "x", "--network", "mlp"), "--network must be left out beside --samples, which measures nothing"),
         (("--samples", "x", "--target-error", "5%"), "--target-error must be left out beside --samples"),
         (("--target-error", "0%"), "--target-error must be above 0 and at most 100%, got '0%'"),
-        (("--precision", "fp16"), "--precision must be fp32, the only one that a CPU is measured in yet, got 'fp16'"),
+        (
+            ("--precision", "fp16"),
+            "--precision must be one that the device can be measured in: fp32, bf16, int8, got 'fp16'",
+        ),
         (("--name", "a b"), "--name must be letters, digits and . _ + -, got 'a b'"),
     ],
 )

@@ -54,13 +54,13 @@ def calibrated(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calib
     """Return a function: name of the output, factor of all times, circumstances -> the calibration that is written."""
 
     def call(name: str, factor: float = 1.0, **circumstances: str) -> Calibration:
-        def measured(_budget_s: float, **_named: object) -> Measurement:
+        def measured(_place: object, _budget_s: float, **_named: object) -> Measurement:
             samples = Samples.from_rows(rows(factor), {**CIRCUMSTANCES, **circumstances})
             steps = tuple(TimedStep(net, 4, factor * 0.1, 1e-3) for net in (MLP, probe_networks()[3]))
             return Measurement(samples, steps, CPU, NODE)
 
         with monkeypatch.context() as patch:
-            patch.setattr(measure, "measure_cpu", measured)
+            patch.setattr(measure, "measure_device", measured)
             patch.setattr(measure, "needed_kernels", lambda: (("copy", "forward"),))
             patch.setattr(measure, "expected_fit_s", lambda *_given: 0.1)
             assert run("calibrate", "--out", name)[0] == 0

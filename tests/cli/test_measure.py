@@ -41,13 +41,13 @@ def test_whether_the_target_error_is_reached_is_said(
 ) -> None:
     aims: list[float | None] = []
 
-    def measured(_budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
+    def measured(_place: object, _budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
         aims.append(wanted.target_error)
         samples = COPIES
         circumstances = {**samples.circumstances, "expected_error": expected}
         return Measurement(replace(samples, circumstances=circumstances), (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "measure_cpu", measured)
+    monkeypatch.setattr(measure, "measure_device", measured)
     code, _, err = run("calibrate", "--target-error", "5%", "--out", "fit.json")
     assert (code, aims) == (0, [0.05])
     assert f"planner: target error 5.0% {words}" in err
@@ -59,11 +59,11 @@ def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last
 ) -> None:
     found: list[Wanted] = []
 
-    def measured(_budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
+    def measured(_place: object, _budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
         found.append(wanted)
         return Measurement(COPIES, (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "measure_cpu", measured)
+    monkeypatch.setattr(measure, "measure_device", measured)
     assert run("calibrate", "--out", "fit.json")[0] == 0
     (wanted,) = found
     layers = {point.call.layer.kind for point in wanted.later if point.call}

@@ -69,7 +69,7 @@ def test_fp32_is_always_measured_and_first() -> None:
 
 
 def test_a_precision_that_the_device_has_not_is_refused() -> None:
-    with pytest.raises(ParameterError, match=r"^precision must be .*: fp32, bf16, int8, got 'fp8'"):
+    with pytest.raises(ParameterError, match=r"^--precision must be .*: fp32, bf16, int8, got 'fp8'"):
         wanted_precisions(("fp8",), CPU_PRECISIONS, ("fp32",))
     with pytest.raises(UnknownNameError):
         wanted_precisions(("bf61",), CPU_PRECISIONS, ("fp32",))
