@@ -19,7 +19,7 @@ import numpy as np
 
 from planner.catalog import BUNDLED
 from planner.domain.arrays import FloatArray
-from planner.domain.transfer import OwnPoints, Transfers
+from planner.domain.transfer import RELATIONS, OwnPoints, Transfers
 from planner.errors import PlannerError
 from planner.formats.documents import write_file
 from planner.formats.transfer import read_transfer, write_transfer
@@ -79,10 +79,7 @@ def _own_points(few: Iterable[Compared]) -> Iterator[OwnPoints]:
     for one in few:
         cells[one.key.kind.partition(",")[0], one.precision].append(one)
     for (kind, precision), rows in sorted(cells.items()):
-        figures = (
-            round(float(np.mean([getattr(one, name) for one in rows])), 4)
-            for name in ("transfer", "ratio", "own", "all_own")
-        )
+        figures = (round(_mean(rows, name), 4) for name in ("transfer", "ratio", "own", "all_own"))
         yield OwnPoints(kind, precision, len(rows), *figures)
 
 
@@ -105,7 +102,7 @@ def page(errors: Sequence[Transfer], few: Sequence[Compared], known: Transfers) 
     figures = ("mean", "median", "90 %", "bias")
     parts = [
         TITLE, _table(("relation", "kind", "precision", "pairs", "rows", *figures), near),
-        FEW, _table(("kind", "precision", "GPUs", *ways), by_kind), _verdict(few) + "\n",
+        FEW, _table(("kind", "precision", "GPUs", *ways), by_kind), _verdict(few),
         _table(("GPU", "kind", "direction", "precision", "from", "relation", *ways), each),
         ALL, _table(("GPU", "from", "relation", "kind", "precision", "rows", *figures), _pairs(errors)),
     ]  # fmt: skip
@@ -113,13 +110,27 @@ def page(errors: Sequence[Transfer], few: Sequence[Compared], known: Transfers) 
 
 
 def _verdict(few: Sequence[Compared]) -> str:
-    """Return in how many cases the own points were better, by kind."""
-    wins: dict[str, list[bool]] = defaultdict(list)
+    """Return how often, and by how much, the own points were better, by kind and relation."""
+    cells: dict[tuple[str, str], list[Compared]] = defaultdict(list)
     for one in few:
-        wins[one.key.kind].append(one.own < one.transfer)
-    told = ", ".join(f"{kind} {sum(won)} of {len(won)}" for kind, won in sorted(wins.items()))
-    won = sum(map(sum, wins.values()))
-    return f"The {OWN_POINTS} own points alone were better than the best transfer in {won} of {len(few)} cases: {told}."
+        cells[one.key.kind, one.near].append(one)
+    rows = (
+        (*cell, str(len(ones)), *(_percent(_mean(ones, name)) for name in ("transfer", "own")), str(_won(ones)))
+        for cell, ones in sorted(cells.items(), key=lambda item: (item[0][0], RELATIONS.index(item[0][1])))
+    )
+    told = (
+        f"The {OWN_POINTS} own points alone were better than the best transfer in {_won(few)} of {len(few)} cases:\n\n"
+    )
+    head = ("kind", "relation of the best transfer", "cases", "transfer", f"{OWN_POINTS} own", "own better")
+    return told + _table(head, rows)
+
+
+def _won(few: Iterable[Compared]) -> int:
+    return sum(one.own < one.transfer for one in few)
+
+
+def _mean(few: Iterable[Compared], name: str) -> float:
+    return float(np.mean([getattr(one, name) for one in few]))
 
 
 def _pairs(errors: Iterable[Transfer]) -> Iterator[tuple[str, ...]]:

@@ -1,10 +1,13 @@
 """Which coefficients serve what, and where they come from.
 
 Precedence by term: the calibrations of the problem in their order, then the specification (peak rates and link values
-with stated efficiencies); a kernel call that a calibration measured as it is goes before all fits. Inside a calibration
-an entry of the very kind, precision and direction goes before one that serves several. Kernels and framework overheads
-belong to an accelerator; collectives, storage and host terms to a cluster. What nothing serves is refused with the
-command that mends it, never guessed.
+with stated efficiencies); a kernel call that a calibration measured as it is goes before all fits. So a kernel comes
+from the exact call, else from a line between its measured sub-batches, else from a fit to kernels of the device, else
+from those of a sibling device, scaled (:mod:`planner.steps.hardware`; calibrations that hold only what the device's own
+lack), else from the specification, and the answer names which. Inside a calibration an entry of the very kind,
+precision and direction goes before one that serves several. Kernels and framework overheads belong to an accelerator;
+collectives, storage and host terms to a cluster. What nothing serves is refused with the command that mends it, never
+guessed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,125 @@
+"""GPUs without measurements of their own, from the command line: siblings, scenarios, and specified names."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner import catalog
+
+Run = Callable[..., tuple[int, str, str]]
+DGX1 = ("--network", "resnet50", "--cluster", "dgx1-v100", "--sub-batch", "32")
+CLUSTER = """format = "planner/cluster"
+version = 1
+name = "mine"
+nodes = 1
+[node]
+gpus = 1
+gpu = "{gpu}"
+"""
+
+
+def predicted(run: Run, *arguments: str) -> Any:
+    code, out, err = run("predict", *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def of(run: Run, gpu: str, *arguments: str) -> Any:
+    Path("mine.toml").write_text(CLUSTER.format(gpu=gpu))
+    return predicted(run, "--cluster", "mine.toml", *arguments)
+
+
+def term(answer: Any, name: str) -> Any:
+    return next(one for one in answer["terms"] if one["name"] == name)
+
+
+def width(answer: Any) -> float:
+    return float(answer["iteration_s"]["high"] / answer["iteration_s"]["low"])
+
+
+def said(answer: Any, code: str) -> str:
+    return " ".join(one["message"] for one in answer["warnings"] if one["code"] == code)
+
+
+def test_another_gpu_is_priced_from_the_present_one_with_a_wider_interval(run: Run) -> None:
+    now = predicted(run, *DGX1)
+    answer = predicted(run, *DGX1, "--scenario", "gpu=a100-sxm4-80gb")
+    assert answer["memory_bytes"]["capacity"] == catalog.find_accelerator("a100-sxm4-80gb").memory_bytes
+    assert "scaled from v100-sxm2-16gb" in term(answer, "forward")["calibration"]
+    assert answer["iteration_s"]["value"] < now["iteration_s"]["value"]
+    assert width(answer) > width(now)
+    assert "20 kernels of each kind timed on a a100-sxm4-80gb are worth more" in said(answer, "calibration")
+    assert term(answer, "all_reduce")["seconds"] == term(now, "all_reduce")["seconds"]
+
+
+def test_scenarios_join_and_alternatives_are_answered_apart(run: Run) -> None:
+    both = predicted(run, *DGX1, "--scenario", "gpu=t4,gpu=t4+all_reduce*=2,all_reduce*=2")["predictions"]
+    t4, joined, plain = both
+    assert joined["iteration_s"]["value"] >= t4["iteration_s"]["value"] > plain["iteration_s"]["value"]
+    assert term(joined, "all_reduce")["seconds"] == pytest.approx(2 * term(t4, "all_reduce")["seconds"])
+    assert "scaled" not in term(plain, "forward")["calibration"]
+
+
+def test_the_text_names_the_source_of_scaled_kernels(run: Run) -> None:
+    code, out, _ = run("predict", *DGX1, "--scenario", "gpu=p100-sxm2-16gb")
+    assert code == 0
+    where = out[out.index("Where the times come from") :]
+    assert "scaled from v100-sxm2-16gb  published, DeepBench" in where
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (("--scenario", "gpu=v100-sxm"), 2, "accelerator must be a known name, got 'v100-sxm'"),
+        (("--scenario", "gpu=v100-sxm2-16gb"), 2, "must be another accelerator than cluster 'dgx1-v100' has"),
+        (("--scenario", "gpu=k80", "--precision", "fp16"), 5, "k80 does not have fp16"),
+    ],
+)
+def test_scenarios_that_cannot_be_are_refused_by_a_sentence(
+    run: Run, arguments: tuple[str, ...], code: int, sentence: str
+) -> None:
+    got, out, err = run("predict", *DGX1, *arguments)
+    assert (got, out) == (code, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_the_price_is_not_that_of_the_other_gpu(run: Run) -> None:
+    text = CLUSTER.format(gpu="v100-sxm2-16gb") + "[price]\nusd_per_gpu_hour = 2.0\n"
+    Path("mine.toml").write_text(text)
+    asked = ("suggest", "--network", "alexnet", "--cluster", "mine.toml", "--target-batch", "64", "--objective", "cost")
+    assert run(*asked)[0] == 0
+    code, _, err = run(*asked, "--scenario", "gpu=p100-pcie-16gb")
+    assert code == 2
+    assert "has no price of p100-pcie-16gb" in err
+
+
+def test_a_gpu_of_a_calibrated_chip_takes_its_siblings_kernels(run: Run) -> None:
+    answer = of(run, "p40", "--network", "resnet50", "--sub-batch", "32")
+    forward = term(answer, "forward")
+    # Convolutions and products of a GPU with the same die; no sibling knows what moves bytes.
+    assert "scaled from" in forward["calibration"]
+    assert forward["origin"] == "published+specified"
+    assert "gemm" not in said(answer, "specified")
+    assert "convolution" not in said(answer, "specified")
+    assert "scaled from" in said(answer, "calibration")
+
+
+@pytest.mark.parametrize("gpu", ["v100-sxm2-16gb", "p100-pcie-16gb", "t4"])
+def test_a_gpu_with_kernels_of_its_own_takes_none(run: Run, gpu: str) -> None:
+    answer = of(run, gpu, "--network", "resnet50", "--sub-batch", "32")
+    assert not any("scaled" in one["calibration"] for one in answer["terms"])
+
+
+@pytest.mark.parametrize("name", ["k20x", "k40", "k80", "p40", "h200-sxm-141gb", "b200-sxm-180gb", "mi250x"])
+def test_a_gpu_that_nobody_measured_is_specified_where_it_is_asked_for(run: Run, name: str) -> None:
+    answer = predicted(run, "--network", "resnet50", "--calibration", name, "--sub-batch", "32")
+    forward = term(answer, "forward")
+    assert "specified" in forward["origin"]
+    assert name in forward["calibration"].split(", ")
+    code, out, _ = run("show", "calibrations", name)
+    assert code == 0
+    assert "60% of the peak rate, 76% of memory bandwidth" in " ".join(out.split())
