@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from planner.cli.measure import (
 )
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import budget
+from planner.cli.plan_runs import asking_of, refined_here
 from planner.cli.sample_files import samples_of
 from planner.cli.slow_runs import with_doubts
 from planner.cli.streams import note
@@ -42,8 +43,11 @@ __all__ = ["Target", "fitted_from_files", "fitted_here", "run", "target_of"]
 _NAME = re.compile(r"[\w.+-]+", re.ASCII)
 LONGEST_NAME = 100
 """With time stamp and suffix a file name, which most systems limit to 255 bytes; '..' or '-x' would be other things."""
-MEASURING = ("device", "budget", "target_error", "network", "precision")
-"""Options of measuring, which are left out where files are read."""
+CLASHES = (
+    ("samples", ("device", "budget", "target_error", "network", "precision", "plan"), "which measures nothing"),
+    ("plan", ("device", "target_error", "network", "precision"), "which says what to measure"),
+)
+"""Option, options that are left out beside it, and why."""
 DEFAULT_PRECISIONS = ("fp32",)
 """Of a CPU; a GPU is then measured in all that it has."""
 
@@ -68,6 +72,8 @@ def run(arguments: Mapping[str, Any]) -> None:
     check_writable("the calibration", target.path)
     if "samples" in values:
         calibration, measured_rows = fitted_from_files(Path(values["samples"].value), target.name), ""
+    elif "plan" in values:
+        calibration, measured_rows = refined_for_plans(values, target.name, f"{now:%Y-%m-%d}", began_s)
     else:
         calibration, measured_rows = fitted_here(values, target, f"{now:%Y-%m-%d}", began_s)
     target.path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,11 +90,14 @@ def run(arguments: Mapping[str, Any]) -> None:
 def _check_supported(values: Values) -> None:
     if "device" in values:
         check_device(values["device"].value)
-    for clash in MEASURING:
-        if "samples" in values and clash in values:
+    for beside, clashes, why in CLASHES:
+        clash = next((name for name in clashes if name in values), None)
+        if clash and beside in values:
             given = values[clash].value
             shown = given[0] if isinstance(given, tuple) else given
-            raise ParameterError(OPTIONS[clash].flag, "left out beside --samples, which measures nothing", shown)
+            raise ParameterError(OPTIONS[clash].flag, f"left out beside --{beside}, {why}", shown)
+    if "calibration" in values and "plan" not in values:
+        raise ParameterError("--calibration", "given beside --plan alone", values["calibration"].value[0])
 
 
 def target_of(values: Values, now: datetime) -> Target:
@@ -164,11 +173,22 @@ def fitted_here(values: Values, target: Target, date: str, began_s: float) -> tu
     return calibration, samples_text(made, provenance.source, date)
 
 
+def refined_for_plans(values: Values, name: str, date: str, began_s: float) -> tuple[Calibration, str]:
+    """Return the calibration that short runs of a suggestion's plans refine, and the text of a file of these runs."""
+    calibration, made = refined_here(asking_of(values), name, _budget_s(values), began_s)
+    source = f"training runs on {made.accelerator.name}"
+    return replace(calibration, date=date), samples_text(made, source, date)
+
+
+def _budget_s(values: Values) -> float:
+    stated: float = values["budget"].value if "budget" in values else budget("--budget", OPTIONS["budget"].default)
+    return stated
+
+
 def asked_of(values: Values) -> Asked:
     """Return what is to be measured."""
-    budget_s = values["budget"].value if "budget" in values else budget("--budget", OPTIONS["budget"].default)
     return Asked(
-        budget_s,
+        _budget_s(values),
         networks_of(values),
         values["precision"].value if "precision" in values else DEFAULT_PRECISIONS,
         values["target_error"].value if "target_error" in values else None,

@@ -92,7 +92,8 @@ _ALL = (
     Option("cluster", "NAME|FILE", "Cluster to train on.", default="this node ('local'), or the default request"),
     Option(
         "calibration", "NAME|FILE", "Coefficients, first come first served.",
-        default="this machine's own, then bundled ones", in_validate="bundled ones", repeatable=True,
+        default="this machine's own, then bundled ones", in_validate="bundled ones",
+        in_calibrate="those of --plan, by their names", repeatable=True,
     ),
     Option(
         "framework", "NAME[@VERSION]", "Training framework.", parsing.framework, "pytorch",
@@ -172,6 +173,10 @@ _ALL = (
         "Stop as soon as steps of the networks are expected to be predicted with this mean error.", parsing.error_aim,
         "the budget is used up",
     ),
+    Option(
+        "plan", "PLAN.json",
+        "Suggestion (of suggest --json) whose plans to tell apart by a short run of each sub-batch and precision.",
+    ),
     Option("samples", "DIR", "Fit the sample files (CSV) of a folder instead of measuring."),
     Option("name", "NAME", "Name of the calibration.", default="that of --out or of --samples, else local"),
     Option("out", "FILE", "File to write.", default="a time-stamped file in the user data folder"),
@@ -214,6 +219,9 @@ COMMANDS = (
     Command(
         "calibrate",
         "Measure this node, fit the cost terms, write a calibration.",
-        ("device", "budget", "target_error", "network", "precision", "samples", "name", "out", "force", "json", "seed"),
+        (
+            "device", "budget", "target_error", "network", "precision", "plan", "calibration", "samples", "name", "out",
+            "force", "json", "seed",
+        ),
     ),
 )  # fmt: skip

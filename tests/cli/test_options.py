@@ -47,6 +47,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "device": ("tpu", "cuda:x", ""),
     "budget": ("60", "0s", "-1s", "5GB", "1ms"),
     "target_error": ("5", "0%", "-1%", "nan", "101%"),
+    "plan": ("",),
     "samples": ("missing-folder",),
     "name": ("", "a/b", "two words"),
     "out": ("missing-folder/out.json",),

@@ -1,0 +1,246 @@
+"""``planner calibrate --plan``: measure what decides between the best plans of a suggestion, and refine with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from planner import catalog
+from planner.cli.progress import bar
+from planner.cli.streams import note
+from planner.cli.values import Values
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.configuration import Settings
+from planner.domain.request import Problem
+from planner.domain.samples import MAY_DIFFER, Samples
+from planner.domain.training import TimedStep
+from planner.errors import CoverageError, ParameterError, UnknownNameError
+from planner.fitting.cells import CellRun, refined
+from planner.formats.suggestion import SUGGESTION
+from planner.probes.calibrate import Measurement
+from planner.probes.gpu import describe_gpu
+from planner.probes.machine import describe_cpu
+from planner.probes.plan_runs import Wanted, timed_runs
+from planner.probes.timing import keep_freed_memory
+from planner.probes.torch_package import check_torch, import_torch
+
+__all__ = ["Asking", "asking_of", "refined_here"]
+
+KEPT = "freed memory kept"
+LOCAL = "local"
+MEASURING_SHARE = 0.9
+"""Of the time that is left, for the runs; what follows takes next to none."""
+Key = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What a suggestion leaves to be measured.
+
+    Attributes
+    ----------
+    problem : Problem
+        The network, priced by the base calibration.
+    cells : tuple of (tensor-parallel degree, sub-batch, precision)
+        Of its plans, the best first, each once.
+    expected_s : mapping of a cell to float
+        What a pass forward and backward is expected to take [s].
+    base : Calibration
+        What the suggestion was made with of the accelerator, as one.
+    device : str
+        The accelerator, as PyTorch names it.
+    """
+
+    problem: Problem
+    cells: tuple[Key, ...]
+    expected_s: Mapping[Key, float]
+    base: Calibration
+    device: str
+
+
+def asking_of(values: Values) -> Asking:
+    """Return what the suggestion of ``--plan`` leaves to be measured on this machine.
+
+    Raises
+    ------
+    InputFileError
+        The file is no suggestion.
+    ParameterError
+        It has no plans, or a calibration that it was made with is not found.
+    CoverageError
+        Its accelerator is not in this machine, a plan divides layers between devices, or the calibration was made
+        under other circumstances.
+    """
+    path = values["plan"].value
+    suggestion = SUGGESTION.read(Path(path))
+    plans = [plan["configuration"] for plan in suggestion["plans"]]
+    if not plans:
+        raise ParameterError("--plan", "a suggestion with plans", path, "loosen its request first")
+    request = {key: one["value"] for key, one in suggestion["request"].items()}
+    calibrations = _calibrations(request.get("calibration", ()), values)
+    cluster = _cluster(plans[0]["cluster"], calibrations)
+    device = _device(cluster)
+    base = _joined(calibrations, cluster.node.accelerator)
+    expected_s = {_key(plan["configuration"]): _passes_s(plan) for plan in reversed(suggestion["plans"])}
+    cells = tuple(dict.fromkeys(map(_key, plans)))
+    divided = next((tensor for tensor, _, _ in cells if tensor > 1), 1)
+    if divided > 1:
+        raise CoverageError(f"--plan must be of plans that one device can run, got tensor-parallel degree {divided}")
+    settings = Settings(**{key: plans[0][key] for key in ("optimizer", "strategy", "framework")}, input="synthetic")
+    network = catalog.find_network(plans[0]["network"])
+    return Asking(Problem(network, None, cluster, (base,), settings=settings), cells, expected_s, base, device)
+
+
+def _key(configuration: Mapping[str, Any]) -> Key:
+    """Return the cell of a plan."""
+    return configuration["tensor_parallel"], configuration["sub_batch"], configuration["precision"]
+
+
+def _passes_s(plan: Mapping[str, Any]) -> float:
+    """Return what a plan's passes forward and backward of one sub-batch are expected to take [s]."""
+    passes = sum(term["seconds"] for term in plan["prediction"]["terms"] if term["name"] in ("forward", "backward"))
+    return float(passes) / int(plan["configuration"]["accumulation_steps"])
+
+
+def _calibrations(names: Sequence[str], values: Values) -> tuple[Calibration, ...]:
+    """Return the calibrations of a suggestion: those that are given, by their names, else those that are known."""
+    given = {one.name: one for one in map(catalog.find_calibration, _given(values))}
+    found = []
+    for name in names:
+        try:
+            found.append(given.get(name) or catalog.find_calibration(name))
+        except UnknownNameError:
+            rule = f"given with the file of calibration {name!r}, which the suggestion was made with"
+            raise ParameterError("--calibration", rule, ", ".join(given) or "nothing") from None
+    return tuple(found)
+
+
+def _given(values: Values) -> tuple[str, ...]:
+    return values["calibration"].value if "calibration" in values else ()
+
+
+def _cluster(name: str, calibrations: Sequence[Calibration]) -> Cluster:
+    """Return the cluster of a suggestion; ``local`` is the node of the first calibration that records one."""
+    if name != LOCAL:
+        return catalog.find_cluster(name)
+    node = next((one.node for one in calibrations if one.node is not None), None)
+    if node is None:
+        raise ParameterError("--plan", "made with a calibration that records its node", LOCAL)
+    return Cluster(LOCAL, 1, node)
+
+
+def _device(cluster: Cluster) -> str:
+    """Return the device of this machine that is the cluster's accelerator, as PyTorch names it."""
+    wanted = cluster.node.accelerator
+    check_torch()
+    if wanted.kind == "cpu" and describe_cpu()[0].name == wanted.name:
+        return "cpu"
+    if wanted.kind == "gpu" and import_torch().cuda.is_available():
+        gpu = describe_gpu("cuda", _known)
+        if gpu.accelerator.name == wanted.name:
+            return gpu.device
+    raise CoverageError(
+        f"--plan must be of an accelerator of this machine, got {wanted.name} of cluster {cluster.name!r}; run it on a "
+        "node of that cluster"
+    )
+
+
+def _known(name: str) -> Accelerator | None:
+    return catalog.find_accelerator(name) if name in catalog.names("accelerators") else None
+
+
+def _joined(calibrations: Sequence[Calibration], device: Accelerator) -> Calibration:
+    """Return the calibrations of a device as one; of several entries of a key the first one stays."""
+    own = [one for one in calibrations if one.accelerator == device.name]
+    if not own:
+        names = ", ".join(one.name for one in calibrations) or "nothing"
+        raise CoverageError(
+            f"--plan must be made with a calibration of {device.name}, got {names}; measure with planner calibrate"
+        )
+    entries: dict[tuple[str, ...], Entry] = {}
+    for one in own:
+        for entry in one.entries:
+            entries.setdefault(entry.key, entry)
+    _check_circumstances(own[0])
+    return replace(own[0], entries=tuple(entries.values()))
+
+
+def _check_circumstances(base: Calibration) -> None:
+    """Refuse a calibration of other circumstances than those of a run on this machine now."""
+    now = _circumstances(base.environment)
+    for key in sorted(now.keys() & base.environment.keys() - MAY_DIFFER):
+        if now[key] != base.environment[key]:
+            raise CoverageError(
+                f"circumstance {key} must be {base.environment[key]!r}, as in calibration {base.name}, got "
+                f"{now[key]!r}; calibrate again under the circumstances of now"
+            )
+
+
+def _circumstances(of_base: Mapping[str, str]) -> dict[str, str]:
+    """Return what is true of a run now, as far as the base says it of itself."""
+    found = {**describe_cpu()[2], "framework": f"pytorch {import_torch().__version__}"}
+    if of_base.get("allocator") == KEPT:
+        found["allocator"] = KEPT if keep_freed_memory() else "as it is"
+    return found
+
+
+def refined_here(asking: Asking, name: str, budget_s: float, began_s: float) -> tuple[Calibration, Measurement]:
+    """Return the base calibration with the cells that short runs give, and these runs.
+
+    Parameters
+    ----------
+    asking : Asking
+    name : str
+        Of the calibration.
+    budget_s : float
+        Time for all [s].
+    began_s : float
+        When the command began, on :func:`time.perf_counter`.
+
+    Raises
+    ------
+    CoverageError
+        No run was made in quiet, in time and in memory.
+    """
+    network, base = asking.problem.network, asking.base
+    seconds = MEASURING_SHARE * (budget_s - (time.perf_counter() - began_s))
+    count = len(asking.cells)
+    sentence = f"running {network.name} {count} times for at most {seconds:.0f} s"
+    quiet_s = _number(base.environment.get("reference_s", "")) if asking.device == "cpu" else 0.0
+    with bar("running", seconds, sentence) as show:
+        wanted = [Wanted(*cell[1:], asking.expected_s[cell]) for cell in asking.cells]
+        steps = timed_runs(network, wanted, seconds, device=asking.device, quiet_s=quiet_s, progress=show)
+    runs = _runs(asking, steps)
+    calibration = replace(refined(base, asking.problem, runs), name=name)
+    accelerator = asking.problem.cluster.node.accelerator
+    circumstances = {key: value for key, value in base.environment.items() if key not in MAY_DIFFER}
+    samples = Samples.from_rows([], {**circumstances, **_circumstances(base.environment)})
+    made = tuple(run.step for run in runs)
+    return calibration, Measurement(samples, made, accelerator, asking.problem.cluster.node)
+
+
+def _runs(asking: Asking, steps: Sequence[TimedStep | None]) -> list[CellRun]:
+    """Return the runs that were made; say of which cells there are none."""
+    runs, missing = [], []
+    for (tensor, sub_batch, precision), step in zip(asking.cells, steps, strict=True):
+        if step:
+            runs.append(CellRun(tensor, precision, step))
+        else:
+            missing.append(f"sub-batch {sub_batch} in {precision}")
+    what = "made in quiet, in time and in memory"
+    if not runs:
+        raise CoverageError(f"a run of {asking.problem.network.name} must be {what}, got none; give a larger --budget")
+    if missing:
+        note(f"no run was {what} of {', '.join(missing)}: predictions of these stay as they are")
+    return runs
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text.partition(";")[0])
+    except ValueError:
+        return 0.0

@@ -1,0 +1,179 @@
+"""``planner calibrate --plan``: from a suggestion to a refined calibration that the next suggestion uses."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cli import plan_runs
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Accelerator, Node
+from planner.domain.network import Network
+from planner.domain.training import TimedStep
+from planner.formats.calibration import read_calibration, write_calibration
+from planner.formats.samples import read_samples
+from planner.probes.machine import describe_cpu
+from planner.probes.plan_runs import Wanted
+from planner.steps.cells import CELLS, unpacked
+
+Run = Callable[..., tuple[int, str, str]]
+CPU = describe_cpu()[0]
+TARGET = 8
+
+
+def base(accelerator: Accelerator = CPU, **environment: str) -> Calibration:
+    """Return a calibration of this machine whose kernels have simple rates."""
+    entries = (
+        Entry("kernels", "gemm", "", "fp32", "", "flop.rate", {}, {"flop": 1e-11}),
+        Entry("kernels", "pointwise", "", "any", "", "traffic.bytes", {}, {"calls": 1e-6, "bytes": 1e-10}),
+    )
+    return Calibration("mine", accelerator.name, entries, node=Node(1, accelerator), environment=environment)
+
+
+@pytest.fixture
+def asked(run: Run) -> Callable[..., Path]:
+    """Return a function: calibration, words of suggest -> the file of the suggestion."""
+
+    def call(calibration: Calibration, *words: str) -> Path:
+        Path("mine.json").write_text(write_calibration(calibration))
+        arguments = ("--network", "mlp", "--target-batch", str(TARGET), "--calibration", "mine.json", *words)
+        code, out, _ = run("suggest", *arguments, "--json")
+        assert code in (0, 4)
+        Path("plan.json").write_text(out)
+        return Path("plan.json")
+
+    return call
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+    """Let runs take so long by sub-batch [s]; those of others are not made."""
+    found: dict[int, float] = {}
+
+    def timed_runs(
+        network: Network, cells: Sequence[Wanted], seconds: float, *, device: str, **_named: Any
+    ) -> tuple[TimedStep | None, ...]:
+        assert device == "cpu"
+        assert 0 < seconds < 60
+        return tuple(
+            TimedStep(network, cell.sub_batch, found[cell.sub_batch]) if cell.sub_batch in found else None
+            for cell in cells
+        )
+
+    monkeypatch.setattr(plan_runs, "timed_runs", timed_runs)
+    return found
+
+
+def passes_s(run: Run, *calibrations: str) -> dict[int, float]:
+    """Return the predicted forward and backward passes of one sub-batch, by its samples."""
+    given = [word for name in calibrations for word in ("--calibration", name)]
+    code, out, _ = run("predict", "--network", "mlp", "--sub-batch", "1,2,4,8,16", *given, "--json")
+    assert code == 0
+    return {
+        one["configuration"]["sub_batch"]: sum(
+            float(term["seconds"]) for term in one["terms"] if term["name"] in ("forward", "backward")
+        )
+        for one in json.loads(out)["predictions"]
+    }
+
+
+def test_the_next_suggestion_uses_the_runs_and_says_so(
+    run: Run, asked: Callable[..., Path], times: dict[int, float]
+) -> None:
+    before = {p["configuration"]["sub_batch"]: p["position"] for p in json.loads(asked(base()).read_text())["plans"]}
+    assert set(before) == {1, 2, 4, 8}
+    plain = passes_s(run, "mine.json")
+    best = min(before, key=lambda n: before[n])
+    times.update({n: (9.0 if n == best else 1.0) * plain[n] for n in before})
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("planner: running mlp 4 times for at most 5")
+    (entry,) = (entry for entry in read_calibration("better.json").entries if entry.library == CELLS)
+    factors = {cell.sub_batch: cell.factor for cell in unpacked(entry, "mlp")}
+    assert factors == pytest.approx({n: math.exp(math.log(times[n] / plain[n]) / 1.2) for n in before})
+    steps = read_samples("better.samples.csv")
+    assert (sorted(steps.number["sub_batch"].tolist()), set(steps.text["kind"].tolist())) == ([1, 2, 4, 8], {"step"})
+    for given in (("better.json", "mine.json"), ("mine.json", "better.json")):
+        assert passes_s(run, *given) == pytest.approx({n: plain[n] * factors.get(n, 1.0) for n in plain})
+    words = ("--network", "mlp", "--target-batch", str(TARGET), "--calibration", "better.json", "--json")
+    plans = json.loads(run("suggest", *words)[1])["plans"]
+    assert plans[0]["configuration"]["sub_batch"] != best
+    for plan in plans:
+        (word,) = (one["message"] for one in plan["prediction"]["warnings"] if one["code"] == "measured_run")
+        assert "a measured run was used, of calibration better" in word
+
+
+def test_runs_that_could_not_be_made_are_said(run: Run, asked: Callable[..., Path], times: dict[int, float]) -> None:
+    asked(base())
+    arguments = ("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    code, out, err = run(*arguments)
+    assert (code, out) == (5, "")
+    assert "a run of mlp must be made in quiet, in time and in memory, got none; give a larger --budget" in err
+    assert not Path("better.json").exists()
+    times[4] = 0.1
+    code, _, err = run(*arguments)
+    assert code == 0
+    assert "no run was made in quiet, in time and in memory of sub-batch 8 in fp32" in err
+    assert "sub-batch 4" not in err
+
+
+def test_a_suggestion_of_another_accelerator_is_refused(run: Run) -> None:
+    arguments = ("--network", "mlp", "--target-batch", "64", "--cluster", "dgx1-v100", "--json")
+    Path("plan.json").write_text(run("suggest", *arguments)[1])
+    code, out, err = run("calibrate", "--plan", "plan.json", "--out", "better.json")
+    assert (code, out) == (5, "")
+    assert err.startswith("planner: --plan must be of an accelerator of this machine, got v100-")
+    assert err.endswith("run it on a node of that cluster\n")
+
+
+def test_a_calibration_of_other_circumstances_is_refused(
+    run: Run, asked: Callable[..., Path], times: dict[int, float]
+) -> None:
+    asked(base(framework="pytorch 0.1"))
+    times[8] = 0.1
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert code == 5
+    assert "circumstance framework must be 'pytorch 0.1', as in calibration mine, got 'pytorch " in err
+
+
+def test_what_cannot_be_is_said(run: Run, asked: Callable[..., Path]) -> None:
+    asked(base())
+    for arguments, code, words in (
+        (("--plan", "none.json"), 3, "none.json: file must be readable"),
+        (
+            ("--plan", "mine.json"),
+            3,
+            "mine.json: format: value must be 'planner/suggestion', got 'planner/cal",
+        ),
+        (("--plan", "plan.json"), 2, "--calibration must be given with the file of calibration 'mine', which the"),
+        (("--plan", "plan.json", "--network", "mlp"), 2, "--network must be left out beside --plan, which says what"),
+        (
+            ("--plan", "plan.json", "--samples", "x"),
+            2,
+            "--plan must be left out beside --samples, which measures",
+        ),
+        (("--calibration", "mine.json"), 2, "--calibration must be given beside --plan alone, got 'mine.json'"),
+    ):
+        found, out, err = run("calibrate", *arguments, "--out", "better.json")
+        assert (found, out) == (code, "")
+        assert words in err
+
+
+def test_a_suggestion_without_plans_is_refused(run: Run, asked: Callable[..., Path]) -> None:
+    asked(base(), "--sub-batch", "3", "--accumulation", "1")
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert code == 2
+    assert "--plan must be a suggestion with plans, got 'plan.json'; loosen its request first" in err
+
+
+def test_plans_that_divide_layers_are_refused(asked: Callable[..., Path], run: Run) -> None:
+    path = asked(base())
+    document = json.loads(path.read_text())
+    document["plans"][0]["configuration"]["tensor_parallel"] = 2
+    path.write_text(json.dumps(document))
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert code == 5
+    assert "--plan must be of plans that one device can run, got tensor-parallel degree 2" in err
