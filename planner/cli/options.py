@@ -139,7 +139,7 @@ _ALL = (
         "input", "synthetic|storage", "Where samples come from; storage puts reading in the epoch.",
         parsing.choice("synthetic", "storage"), "storage, where it can be modelled",
     ),
-    Option("scenario", "ITEM[+ITEM][,...]", "What if: fp16, edr, TERM*=X, LINK.KEY=VALUE; each alternative answered."),
+    Option("scenario", "ITEM[+ITEM][,...]", "What if: fp16, edr, gpu=NAME, TERM*=X, LINK.KEY=VALUE; each is answered."),
     Option(
         "task", "training|inference", "What runs (only training yet).",
         parsing.only(parsing.choice("training", "inference"), "training"), "training",
