@@ -35,13 +35,15 @@ LEAST_ELEMENT_WISE_S = 90e-6
 BATCHED = "gemm, batched"
 BATCH_COLUMN = {"convolution": "images", "gemm": "n", BATCHED: "batch"}
 """The work column that follows the sub-batch."""
+LINE, RATIO = "line", "ratio"
+"""How a time between two batches is found."""
 STANDS_IN = "stands in"
 LEAST_COMMON, LEAST_BETWEEN = 8, 2
 """Fewer calls in common with a sibling GPU, or between measured batches, say nothing."""
 
 
 class Key(NamedTuple):
-    """What a score is of; ``other`` names the sibling GPU."""
+    """What a score is of; ``other`` names the sibling GPU, or how batches are interpolated."""
 
     gpu: str
     kind: str
@@ -111,32 +113,50 @@ def new_shapes(samples: Mapping[str, Samples]) -> Iterator[Score]:
 
 
 def batch_scores(samples: Mapping[str, Samples]) -> Iterator[Score]:
-    """Yield the errors for measured shapes at other batches: linear between the neighbouring batches measured."""
+    """Yield the errors for measured shapes at other batches, between the neighbouring batches measured.
+
+    ``other`` of the key says how: by the line between the two times or, of products, by the ratio of measured time to
+    that of the entry fitted without the layer, linear in the logarithm of the batch between the two.
+    """
     for gpu, rows in samples.items():
+        accelerator = catalog.find_accelerator(gpu)
         for key, part in populations(gpu, rows):
-            if key.kind in BATCH_COLUMN:
-                errors = _between_batches(part, BATCH_COLUMN[key.kind])
-                if errors.size >= LEAST_BETWEEN:
-                    yield _score(key, errors)
+            if key.kind not in BATCH_COLUMN:
+                continue
+            found = _between_batches(part, BATCH_COLUMN[key.kind])
+            if len(found) < LEAST_BETWEEN:
+                continue
+            yield _score(key._replace(other=LINE), _line_errors(found, part, BATCH_COLUMN[key.kind]))
+            for entry in fit_kernels(part, accelerator).entries if key.kind != "convolution" else ():
+                model = times_left_out(entry, part)
+                yield _score(key._replace(other=RATIO), _ratio_errors(found, part, BATCH_COLUMN[key.kind], model))
 
 
-def _between_batches(samples: Samples, column: str) -> FloatArray:
-    """Return the error of every row that has a smaller and a larger batch of the same shape."""
+def _between_batches(samples: Samples, column: str) -> IntArray:
+    """Return rows that have a smaller and a larger batch of the same shape, with these: (k, 3), in order of batch."""
     shapes: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row, call in enumerate(_calls(samples, without=column)):
         shapes[call].append(row)
-    batch, errors = samples.number[column], []
+    batch, triples = samples.number[column], []
     for places in shapes.values():
-        order = sorted(places, key=lambda row: float(batch[row]))
-        rows = np.array(order, dtype=np.int64)
-        _, first = np.unique(batch[rows], return_index=True)
-        errors.append(_inner_errors(batch[rows[first]], samples.time_s[rows[first]]))
-    return np.concatenate(errors)
+        rows = np.array(sorted(places, key=lambda row: float(batch[row])), dtype=np.int64)
+        rows = rows[np.unique(batch[rows], return_index=True)[1]]
+        triples += [rows[first : first + 3] for first in range(rows.size - 2)]
+    return np.array(triples, dtype=np.int64).reshape(-1, 3)
 
 
-def _inner_errors(batch: FloatArray, times: FloatArray) -> FloatArray:
-    share = (batch[1:-1] - batch[:-2]) / (batch[2:] - batch[:-2])
-    errors: FloatArray = np.abs(((1 - share) * times[:-2] + share * times[2:]) / times[1:-1] - 1)
+def _line_errors(triples: IntArray, samples: Samples, column: str) -> FloatArray:
+    (low, at, high), (first, middle, last) = samples.number[column][triples].T, samples.time_s[triples].T
+    share = (at - low) / (high - low)
+    errors: FloatArray = np.abs(((1 - share) * first + share * last) / middle - 1)
+    return errors
+
+
+def _ratio_errors(triples: IntArray, samples: Samples, column: str, model: FloatArray) -> FloatArray:
+    low, at, high = np.log(samples.number[column][triples]).T
+    first, middle, last = np.log(samples.time_s / model)[triples].T
+    share = (at - low) / (high - low)
+    errors: FloatArray = np.abs(np.exp((1 - share) * first + share * last - middle) - 1)
     return errors
 
 

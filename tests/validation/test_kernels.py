@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from planner.domain.samples import Samples
+from validation.kernel_choice import choices
 from validation.kernel_rows import TABLES, Table
 from validation.kernel_scores import Key, batch_scores, measured_samples, new_shapes, sibling_scores
 from validation.kernels import main, report, target
@@ -30,11 +31,31 @@ def products(device: str, scale: float = 1.0, bent: float = 0.0) -> Samples:
 
 
 def test_between_measured_batches_a_line_is_drawn() -> None:
-    (score,) = batch_scores({"t4": products("t4")})
-    assert (score.key, score.rows) == (Key("t4", "gemm", "", "fp32"), 8)
-    assert score.worst < 1e-12
-    (score,) = batch_scores({"t4": products("t4", bent=0.25)})
-    assert score.worst > 0.1
+    line, _ = batch_scores({"t4": products("t4")})
+    assert (line.key, line.rows) == (Key("t4", "gemm", "", "fp32", "line"), 8)
+    assert line.worst < 1e-12
+    line, _ = batch_scores({"t4": products("t4", bent=0.25)})
+    assert line.worst > 0.1
+
+
+def test_ratios_to_the_entry_follow_what_a_line_between_batches_does_not() -> None:
+    rows = [
+        {
+            "kind": "gemm", "precision": "fp32", "m": m, "n": n, "k": k, "batch": 1, "group": f"layer {m} {k}",
+            "time_s": 2e-5 + 2 * m * n * k * 1e-13 + 2 * 128 * np.ceil(m / 128) * 64 * np.ceil(n / 64) * k * 1e-12,
+        }
+        for m in (64, 300, 512, 2048) for n in (8, 64, 100, 1024) for k in (64, 512, 3000)
+    ]  # fmt: skip
+    line, ratio = batch_scores({"t4": Samples.from_rows(list(rows), {})})
+    assert (line.key.other, ratio.key.other) == ("line", "ratio")
+    assert line.rows == ratio.rows == 24
+    assert ratio.worst < 0.01 < line.mean
+
+
+def test_choosing_anew_without_each_part_is_what_a_linear_machine_does_not_mind() -> None:
+    (choice,) = choices({"t4": products("t4")}, ["t4"])
+    assert (choice.key.kind, choice.rows) == ("gemm", 16)
+    assert max(choice.once, choice.anew) < 1e-6
 
 
 def test_a_sibling_is_known_by_the_ratio_of_the_other_groups() -> None:
@@ -89,8 +110,10 @@ def test_page_has_rows_measured_on_the_gpu_itself_alone() -> None:
     assert set(measured_samples(tables)) == {"a100-sxm4-80gb"}  # which stands in for three more
     page = report(tables)
     lines = [line for line in page.splitlines() if line.startswith("| a100-sxm4-80gb | gemm | any | fp16 |")]
-    assert len(lines) == 2  # new shapes, other batches
+    assert len(lines) == 1
     assert "10.0" in lines[0]
+    others = [f"| a100-sxm4-80gb | {way} | gemm | any | fp16 |" for way in ("line", "ratio")]
+    assert [sum(line.startswith(start) for line in page.splitlines()) for start in others] == [1, 1]
 
 
 @pytest.mark.parametrize("missing", TABLES)
