@@ -141,10 +141,13 @@ class NextPoints:
         variance = sum((group.variance(total_s) for group in self._groups.values()), np.zeros(self._shape))
         return MEAN_OF_DEVIATION * float(np.sqrt(variance).mean())
 
-    def choose(self, left: Collection[str], seconds: float) -> tuple[str, ...]:
-        """Return names among those left, in order, that take about so long to measure; none where nothing helps."""
+    def choose(self, left: Collection[str], seconds: float, most_s: float = math.inf) -> tuple[str, ...]:
+        """Return names among those left, in order, that take about so long to measure; none where nothing helps.
+
+        Nothing that is expected to take longer than ``most_s`` by itself is among them.
+        """
         total_s = self._step_s()
-        choices = [_Choice(group, total_s, left) for group in self._groups.values()]
+        choices = [_Choice(group, total_s, left, most_s) for group in self._groups.values()]
         chosen: list[str] = []
         spent_s = 0.0
         while spent_s < seconds:
@@ -290,7 +293,7 @@ class _Wanted:
 class _Choice:
     """What of one group is left to measure, and what of it gains most per second."""
 
-    def __init__(self, group: _Group, total_s: FloatArray, left: Collection[str]) -> None:
+    def __init__(self, group: _Group, total_s: FloatArray, left: Collection[str], most_s: float) -> None:
         self.error, self.inverse, self.wanted = group.error, group.inverse, _Wanted(group, total_s)
         at = [place for place, name in enumerate(group.names) if name in left]
         self.units = [
@@ -300,7 +303,7 @@ class _Choice:
         self.rows = group.shapes[at] / group.expected_s[at, None]
         units_s = [group.unit_cost_s[place] for place in self.units]
         self.cost_s = np.concatenate([timing_s(group.expected_s[at]), units_s])
-        self.open = np.ones(self.cost_s.size, dtype=np.bool_)
+        self.open: BoolArray = self.cost_s <= most_s
         self.find_best()
 
     def find_best(self) -> None:

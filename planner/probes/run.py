@@ -63,8 +63,11 @@ class Chooser(Protocol):
     def learn(self, timed: Mapping[str, float]) -> float:
         """Take in the times of points by name [s]; return the expected relative error of wanted predictions."""
 
-    def choose(self, left: Collection[str], seconds: float) -> Sequence[str]:
-        """Return names among those left, in order, that take about so long to measure; none where nothing helps."""
+    def choose(self, left: Collection[str], seconds: float, most_s: float) -> Sequence[str]:
+        """Return names among those left, in order, that take about so long to measure; none where nothing helps.
+
+        None that is expected to take longer than ``most_s`` is among them.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +257,7 @@ class Run:
     def timed_choice(self, chooser: Chooser, left: Collection[str]) -> Sequence[str]:
         """Return what the chooser wants next, and count the time that it takes."""
         began = self.bench.clock()
-        chosen = chooser.choose(left, STRETCH_S)
+        chosen = chooser.choose(left, STRETCH_S, self.budget_s - self.elapsed_s)
         self.choosing_s += self.bench.clock() - began
         return chosen
 

@@ -138,3 +138,12 @@ def test_precisions_have_points_of_their_own() -> None:
     chooser.learn({})
     chosen = set(chooser.choose([point.name for point in half], 1e6))
     assert chosen == {point.name for point in half if point.work["batch"] == 1}
+
+
+def test_nothing_is_chosen_that_takes_longer_than_what_is_left() -> None:
+    chooser = NextPoints(POINTS, [NETWORK], CPU)
+    chooser.learn(timings(chooser.start()))
+    left = TIMES.keys() - set(chooser.start())
+    assert max(TIMES[name] for name in chooser.choose(left, 1e6)) > 0.02
+    assert max(TIMES[name] for name in chooser.choose(left, 1e6, 0.05)) < 0.02
+    assert chooser.choose(left, 1e6, 1e-3) == ()

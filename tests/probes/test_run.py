@@ -214,9 +214,10 @@ class InOrder:
         self.known.append(len(timed))
         return 1 / max(len(timed), 1)
 
-    def choose(self, left: Collection[str], seconds: float) -> list[str]:
+    def choose(self, left: Collection[str], seconds: float, most_s: float) -> list[str]:
         """Return two that are left."""
         assert seconds > 0
+        assert most_s > 0
         return [point.name for point in self.points if point.name in left][:2]
 
 
