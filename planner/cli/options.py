@@ -166,7 +166,7 @@ _ALL = (
         parsing.choice("network", "gpu", "cluster", "source"),
     ),
     Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib."),
-    Option("device", "cpu|cuda[:I]", "What to measure (only cpu yet).", parsing.device, "cpu"),
+    Option("device", "cpu|cuda[:I]", "What to measure.", parsing.device, "cpu"),
     Option("budget", "TIME", "Time for all, with its unit: measuring, fitting and writing.", parsing.budget, "60s"),
     Option(
         "target_error", "5%|0.05",
