@@ -18,6 +18,7 @@ rank); a call of a network that is timed as it is leaves c and s and joins m. Wh
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
@@ -122,6 +123,7 @@ class NextPoints:
             else:
                 of_key = own.setdefault(key_of(point.call, point.precision), {})
                 of_key.setdefault(call_name(point.call, point.precision), []).append(point)
+        self._parts: list[_Wanted] = []
         self._shape = (len(networks) * len(precisions), len(SUB_BATCHES))
         self._groups = {
             key: _Group(key, shapes.get(key, []), own.get(key, {}), calls, accelerator, steps=self._shape[0])
@@ -138,16 +140,18 @@ class NextPoints:
         for group in self._groups.values():
             group.learn(timed)
         total_s = self._step_s()
-        variance = sum((group.variance(total_s) for group in self._groups.values()), np.zeros(self._shape))
+        self._parts = [_Wanted(group, total_s) for group in self._groups.values()]
+        variance = np.zeros(self._shape)
+        for part in self._parts:
+            variance[part.group.steps] += part.variance()
         return MEAN_OF_DEVIATION * float(np.sqrt(variance).mean())
 
     def choose(self, left: Collection[str], seconds: float, most_s: float = math.inf) -> tuple[str, ...]:
         """Return names among those left, in order, that take about so long to measure; none where nothing helps.
 
-        Nothing that is expected to take longer than ``most_s`` by itself is among them.
+        By what was learned last. Nothing that is expected to take longer than ``most_s`` by itself is among them.
         """
-        total_s = self._step_s()
-        choices = [_Choice(group, total_s, left, most_s) for group in self._groups.values()]
+        choices = [_Choice(part, left, most_s) for part in self._parts]
         chosen: list[str] = []
         spent_s = 0.0
         while spent_s < seconds:
@@ -161,8 +165,10 @@ class NextPoints:
 
     def _step_s(self) -> FloatArray:
         """Return the expected kernel time of every wanted step [s], shape (n, s)."""
-        parts = (group.counts @ group.wanted_s.T for group in self._groups.values())
-        return np.maximum(sum(parts, np.zeros(self._shape)), 1e-12)
+        total_s = np.zeros(self._shape)
+        for group in self._groups.values():
+            total_s[group.steps] += group.counts @ group.wanted_s.T
+        return np.maximum(total_s, 1e-12)
 
 
 class _Group:
@@ -172,6 +178,8 @@ class _Group:
     ----------
     names : tuple of str, of the m shapes
     shapes, guess_s : ndarray of shape (m, p), (m,)
+    steps : ndarray of int, shape (n,)
+        Places of the steps that make any of the calls.
     counts : ndarray of shape (n, k)
         How often a step makes a call.
     wanted, wanted_guess_s : ndarray of shape (s, k, p), (s, k)
@@ -213,6 +221,8 @@ class _Group:
             self.counts[list(call.counts), place] = list(call.counts.values())
             if name in own:
                 self._add_unit(place, own[name])
+        self.steps = np.flatnonzero(self.counts.any(axis=1))
+        self.counts = self.counts[self.steps]
 
     def _add_unit(self, place: int, points: Sequence[Candidate]) -> None:
         """Let the points of a wanted call be chosen together."""
@@ -235,13 +245,6 @@ class _Group:
         self.wanted_s = _expected_s(self.wanted @ theta, self.wanted_guess_s, known=known)
         self.own = np.zeros(self.counts.shape[1], dtype=np.bool_)
         self.own[[place for place, names in self.units.items() if all(name in timed for name in names)]] = True
-
-    def variance(self, total_s: FloatArray) -> FloatArray:
-        """Return the group's part of the relative variance of steps that take so long [s], shape (n, s)."""
-        part = _Wanted(self, total_s)
-        of_fit = np.einsum("nsp,pq,nsq->ns", part.left, self.inverse, part.left)
-        found: FloatArray = self.error**2 * (of_fit + part.left_share**2) + (OWN_ERROR * part.own_share) ** 2
-        return found
 
 
 def _work_of(points: Sequence[Candidate]) -> dict[str, FloatArray]:
@@ -271,11 +274,12 @@ def _expected_s(fitted_s: FloatArray, guess_s: FloatArray, *, known: bool) -> Fl
 
 
 class _Wanted:
-    """A group's part of wanted steps: c (n, s, p), s and m (n, s), and the calls that they are sums of."""
+    """A group's part of wanted steps: c (n, s, p), Σ c·c' (p, p), s and m (n, s), and the calls that make them up."""
 
     def __init__(self, group: _Group, total_s: FloatArray) -> None:
+        self.group = group
         self.wanted: FloatArray = group.wanted
-        self.per_second: FloatArray = group.counts[:, None, :] / total_s[:, :, None]
+        self.per_second: FloatArray = group.counts[:, None, :] / total_s[group.steps, :, None]
         self.shares: FloatArray = self.per_second * group.wanted_s
         self.own: BoolArray = group.own.copy()
         self.sum_up()
@@ -286,15 +290,31 @@ class _Wanted:
         self.left: FloatArray = np.stack(
             [self.per_second[:, at, rest] @ self.wanted[at, rest] for at in range(self.wanted.shape[0])], axis=1
         )
+        flat = self.left.reshape(-1, self.left.shape[2])
+        self.squares: FloatArray = flat.T @ flat
         self.left_share: FloatArray = self.shares[:, :, rest].sum(axis=2)
         self.own_share: FloatArray = self.shares[:, :, self.own].sum(axis=2)
+
+    def apart(self) -> _Wanted:
+        """Return the same, to be changed by itself."""
+        other = copy.copy(self)
+        other.own = self.own.copy()
+        return other
+
+    def variance(self) -> FloatArray:
+        """Return the group's part of the relative variance of the steps, shape (n, s)."""
+        of_fit = ((self.left @ self.group.inverse) * self.left).sum(axis=2)
+        scatter, own = self.left_share**2, (OWN_ERROR * self.own_share) ** 2
+        found: FloatArray = self.group.error**2 * (of_fit + scatter) + own
+        return found
 
 
 class _Choice:
     """What of one group is left to measure, and what of it gains most per second."""
 
-    def __init__(self, group: _Group, total_s: FloatArray, left: Collection[str], most_s: float) -> None:
-        self.error, self.inverse, self.wanted = group.error, group.inverse, _Wanted(group, total_s)
+    def __init__(self, part: _Wanted, left: Collection[str], most_s: float) -> None:
+        group = part.group
+        self.error, self.inverse, self.wanted = group.error, group.inverse, part.apart()
         at = [place for place, name in enumerate(group.names) if name in left]
         self.units = [
             place for place, names in group.units.items() if not group.own[place] and any(n in left for n in names)
@@ -317,8 +337,7 @@ class _Choice:
     def of_shapes(self) -> FloatArray:
         """Return by how much each shape lowers the variance, summed over the wanted steps."""
         sides = self.rows @ self.inverse
-        wanted = self.wanted.left.reshape(-1, self.inverse.shape[0])
-        lowered = ((sides @ wanted.T) ** 2).sum(axis=1) / (1 + np.einsum("mp,mp->m", sides, self.rows))
+        lowered = ((sides @ self.wanted.squares) * sides).sum(axis=1) / (1 + (sides * self.rows).sum(axis=1))
         gains: FloatArray = self.error**2 * lowered
         return gains
 

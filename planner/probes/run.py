@@ -30,6 +30,8 @@ from planner.probes.timing import Timing
 __all__ = ["DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Progress", "Run", "Wanted", "continued", "measure_points"]
 
 STRETCH_S = 0.7
+CHOICE_S = 1.5
+"""What is measured between two choices, so that choosing takes next to none of the time."""
 QUIET_SHARE = 0.25
 """The quiet part: the reference timings up to this quantile."""
 LARGEST_TIMES_BEFORE_STOP = 0.97
@@ -257,7 +259,7 @@ class Run:
     def timed_choice(self, chooser: Chooser, left: Collection[str]) -> Sequence[str]:
         """Return what the chooser wants next, and count the time that it takes."""
         began = self.bench.clock()
-        chosen = chooser.choose(left, STRETCH_S, self.budget_s - self.elapsed_s)
+        chosen = chooser.choose(left, CHOICE_S, self.budget_s - self.elapsed_s)
         self.choosing_s += self.bench.clock() - began
         return chosen
 
