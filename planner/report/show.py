@@ -310,9 +310,14 @@ def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
     yield Table(columns, entries, right=columns[3:])
 
 
+STORED_POINT = "point_"
+"""Coefficients so named weigh stored calls: hundreds that say nothing one by one."""
+
+
 def _entry(entry: Entry, formula: str) -> Iterator[Block]:
     yield heading(" ".join(filter(None, entry.key)).replace("_", " "))
     yield Line(f"{entry.term}: {formula}" if formula else entry.term)
+    stored = {name for name in entry.coefficients if name.startswith(STORED_POINT)}
     rows = [
         ("estimator", entry.estimator),
         ("samples", f"{entry.samples:,}" if entry.samples else ""),
@@ -322,12 +327,15 @@ def _entry(entry: Entry, formula: str) -> Iterator[Block]:
         ("condition", f"{entry.condition_number:.3g}" if entry.condition_number is not None else ""),
         ("settings", ", ".join(f"{key} {_setting(value)}" for key, value in entry.settings.items())),
         ("fixed", ", ".join(entry.fixed)),
+        ("points", f"{len(stored):,} stored calls, whose weights are in the file" if stored else ""),
         ("origin", ", ".join(filter(None, (entry.origin, sources_once(entry.source))))),
         ("notes", entry.notes),
     ]
     yield given(rows)
     columns = ("feature", "coefficient", "std. error", "least seen", "most seen")
-    yield Table(columns, [_coefficient(entry, name) for name in entry.coefficients], right=columns[1:])
+    yield Table(
+        columns, [_coefficient(entry, name) for name in entry.coefficients if name not in stored], right=columns[1:]
+    )
 
 
 def _coefficient(entry: Entry, name: str) -> Row:

@@ -79,6 +79,15 @@ def test_a_calibration_shows_formula_coefficients_errors_ranges_and_origin(
     assert "tsubame-kfc  tsubame-kfc  reconstructed        1        5%" in listing
 
 
+def test_weights_of_stored_points_are_counted_not_listed(calibration: Calibration, printed: Printed) -> None:
+    entry = replace(calibration.entries[0], coefficients={"level": 0.25, "point_1": 1.5, "point_2": -1.25})
+    text = printed(show.calibration_view(replace(calibration, entries=(entry,)), {}))
+    words = " ".join(text.split())
+    assert "points 2 stored calls" in words
+    assert "level 0.25" in words
+    assert "point_1" not in words
+
+
 def test_a_calibration_shows_its_conformal_scores(calibration: Calibration, printed: Printed) -> None:
     plain = printed(show.calibration_view(calibration, {}))
     assert "onformal" not in plain
