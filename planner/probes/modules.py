@@ -83,7 +83,13 @@ def build_module(network: Network) -> torch.nn.Module:
 
 
 def gradient_time(
-    module: torch.nn.Module, network: Network, sub_batch: int, repeats: int = 5, *, precision: str = "fp32"
+    module: torch.nn.Module,
+    network: Network,
+    sub_batch: int,
+    repeats: int = 5,
+    *,
+    precision: str = "fp32",
+    until_s: float = math.inf,
 ) -> Timing:
     """Return the time of one gradient computation: loss forward and backward, gradients None before.
 
@@ -99,6 +105,8 @@ def gradient_time(
         Timed, after three steps that are not: by then all memory has been touched.
     precision : str
         16-bit ones as mixed precision; whether fp32 may be TF32 is the caller's to set.
+    until_s : float
+        What :func:`time.perf_counter` may show when a repeat begins [s]; the first one is made in any case.
 
     Returns
     -------
@@ -116,7 +124,9 @@ def gradient_time(
     module.train()
     mark, between_s = _marks(torch, device)
     times = []
-    for _ in range(repeats + WARM_UP_STEPS):
+    for made in range(repeats + WARM_UP_STEPS):
+        if made > WARM_UP_STEPS and time.perf_counter() >= until_s:
+            break
         module.zero_grad(set_to_none=True)
         start = mark()
         with autocast(device, precision):

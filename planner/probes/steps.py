@@ -57,8 +57,8 @@ def timed_steps(
     With ``networks`` those are timed instead, at OWN_SUB_BATCH.
 
     Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says are left out, and
-    those that could not be begun before the bench's clock shows ``until_s`` [s]. Of what does not fit the device's
-    memory half the samples are taken, again and again.
+    those that could not be begun before the bench's clock shows ``until_s`` [s]; what was begun is repeated no more then.
+    Of what does not fit the device's memory half the samples are taken, again and again.
     """
     kind = "cpu" if device == "cpu" else "gpu"
     trained = [precision for precision in precisions if precision in STEP_PRECISIONS]
@@ -81,7 +81,7 @@ def _step(
     module, network, sub_batch, precision = what
     library = import_torch()
     while sub_batch:
-        measure = partial(gradient_time, module, network, sub_batch, REPEATS, precision=precision)
+        measure = partial(gradient_time, module, network, sub_batch, REPEATS, precision=precision, until_s=until_s)
         try:
             with computing_in(precision):
                 timing = undisturbed(measure, bench, quiet_s, until_s=until_s)

@@ -78,6 +78,12 @@ def test_gradient_time_leaves_no_gradients() -> None:
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
+def test_gradient_time_ends_when_time_is_up_but_for_one_repeat() -> None:
+    network = probe_networks()[3]
+    assert gradient_time(build_module(network), network, 1, 5, until_s=0.0).repeats == 1
+    assert gradient_time(build_module(network), network, 1, 5).repeats == 5
+
+
 def test_gradient_time_computes_in_the_precision_asked_for() -> None:
     """A linear layer's product gives 16-bit numbers under mixed precision alone; its weights stay fp32."""
     network = Network("one", (8,), (Layer("a", "linear", (INPUT,), {"features": 4}), Layer("b", "loss", ("a",))))

@@ -17,7 +17,10 @@ def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return how many samples a device holds, and the steps it was asked for; nothing is trained."""
     found: dict[str, Any] = {"most": 10**6, "asked": []}
 
-    def gradient_time(_module: object, network: Network, sub_batch: int, _repeats: int, *, precision: str) -> Timing:
+    def gradient_time(
+        _module: object, network: Network, sub_batch: int, _repeats: int, *, precision: str, until_s: float
+    ) -> Timing:
+        assert until_s == 100.0
         found["asked"].append((network.name, sub_batch, precision))
         if sub_batch > found["most"]:
             raise torch.OutOfMemoryError("full")
