@@ -57,8 +57,8 @@ def timed_steps(
     With ``networks`` those are timed instead, at OWN_SUB_BATCH.
 
     Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says are left out, and
-    those that could not be begun before the bench's clock shows ``until_s`` [s]; what was begun is repeated no more then.
-    Of what does not fit the device's memory half the samples are taken, again and again.
+    those that could not be begun before the bench's clock shows ``until_s`` [s]; what was begun is repeated no more
+    then. Of what does not fit the device's memory half the samples are taken, again and again.
     """
     kind = "cpu" if device == "cpu" else "gpu"
     trained = [precision for precision in precisions if precision in STEP_PRECISIONS]
