@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,12 @@ def find_calibration(text: str) -> Calibration:
 
 def _peek(path: Path) -> Mapping[str, Any]:
     """Return the keys of a calibration unchecked: enough to see whether it is worth building."""
+    return _parsed(path, path.stat().st_mtime_ns) if path.is_file() else parse_text(read_text(path), str(path), "json")
+
+
+@cache
+def _parsed(path: Path, _written_ns: int) -> Mapping[str, Any]:
+    """Return the keys of a file as it was written at a time: asked for more than once in an answer."""
     return parse_text(read_text(path), str(path), "json")
 
 
@@ -249,9 +256,10 @@ def sibling_calibrations(
         other = keys.get("accelerator")
         if other == accelerator.name or other not in known or keys.get("origin") in ("specified", "reconstructed"):
             continue
-        device = find_accelerator(other)
-        if relation(device, accelerator) == "chip" and any(missing(*key) for key in _kernel_keys(keys)):
-            found.append((device, read_calibration(path)))
+        if any(missing(*key) for key in _kernel_keys(keys)):
+            device = find_accelerator(other)
+            if relation(device, accelerator) == "chip":
+                found.append((device, read_calibration(path)))
     return tuple(found)
 
 

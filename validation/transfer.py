@@ -24,9 +24,11 @@ from planner.errors import PlannerError
 from planner.formats.documents import write_file
 from planner.formats.transfer import read_transfer, write_transfer
 from validation.convert_kernels import read_tables
+from validation.fit_end_to_end import asked_runs
 from validation.kernel_rows import DEEPBENCH, NEUSIGHT, VIDUR
 from validation.kernel_scores import measured_samples
 from validation.transfer_scores import OWN_POINTS, Compared, Transfer, few_own_points, fitted, scores_of, transfers
+from validation.transfer_steps import StepScore, step_scores
 
 __all__ = ["differences", "main", "page"]
 
@@ -59,10 +61,20 @@ FEW = f"""## {OWN_POINTS} points of the GPU itself
 The same rows predicted by the transfer that the figures above call best, by that times one factor from {OWN_POINTS}
 random rows of the GPU, by a fit to these {OWN_POINTS} rows alone, and by a fit to all; groups held out, five draws.
 """
+STEPS = """## Whole training steps
+
+The runs of `validation/` on each GPU, predicted as `--scenario gpu=` from the same cluster with another GPU: kernels
+scaled, host and framework as of that other GPU. Coverage is the share of steps in the 90 % interval, width the median
+of its upper over its lower end. Kernels of the GPU itself took no part, but what frameworks add was fitted to runs of
+all GPUs, so these errors are a little too good.
+"""
 ALL = """## Every pair
 
 Directions of convolutions together.
 """
+
+
+STEP_FIGURES = ("mean", "median", "bias", "coverage", "width")
 
 
 def found(folder: Path) -> tuple[list[Transfer], list[Compared], Transfers]:
@@ -83,7 +95,7 @@ def _own_points(few: Iterable[Compared]) -> Iterator[OwnPoints]:
         yield OwnPoints(kind, precision, len(rows), *figures)
 
 
-def page(errors: Sequence[Transfer], few: Sequence[Compared], known: Transfers) -> str:
+def page(errors: Sequence[Transfer], few: Sequence[Compared], known: Transfers, steps: Iterable[StepScore] = ()) -> str:
     """Return the text of the page."""
     near = (
         (s.relation, s.kind, s.precision, str(s.pairs), str(s.rows), *map(_percent, (s.mean, s.median, s.p90, s.bias)))
@@ -104,6 +116,7 @@ def page(errors: Sequence[Transfer], few: Sequence[Compared], known: Transfers) 
         TITLE, _table(("relation", "kind", "precision", "pairs", "rows", *figures), near),
         FEW, _table(("kind", "precision", "GPUs", *ways), by_kind), _verdict(few),
         _table(("GPU", "kind", "direction", "precision", "from", "relation", *ways), each),
+        STEPS, _table(("GPU", "from", "relation", "precision", "steps", *STEP_FIGURES), _step_rows(steps)),
         ALL, _table(("GPU", "from", "relation", "kind", "precision", "rows", *figures), _pairs(errors)),
     ]  # fmt: skip
     return "\n".join(parts)
@@ -123,6 +136,12 @@ def _verdict(few: Sequence[Compared]) -> str:
     )
     head = ("kind", "relation of the best transfer", "cases", "transfer", f"{OWN_POINTS} own", "own better")
     return told + _table(head, rows)
+
+
+def _step_rows(steps: Iterable[StepScore]) -> Iterator[tuple[str, ...]]:
+    for one in steps:
+        shares = (_percent(value) for value in (one.mean, one.median, one.bias, one.coverage))
+        yield (one.gpu, one.source, one.near, one.precision, str(one.rows), *shares, f"{one.width:.1f}")
 
 
 def _won(few: Iterable[Compared]) -> int:
@@ -188,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stderr.write("".join(f"{line}\n" for line in told))
             return 1 if told else 0
         write_file(SCORES, write_transfer(known), force=True)
-        write_file(PAGE, page(errors, few, known), force=True)
+        write_file(PAGE, page(errors, few, known, step_scores(asked_runs())), force=True)
     except PlannerError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
