@@ -178,6 +178,8 @@ def _needed_bytes(network: Network, accelerator: Accelerator) -> float:
 
 def check_networks(networks: Sequence[Network], device: str = "cpu") -> None:
     """Refuse a network that this machine cannot hold at the small sub-batch."""
+    if not networks:
+        return
     accelerator = _accelerator(device)
     for network in networks:
         needed = _needed_bytes(network, accelerator)

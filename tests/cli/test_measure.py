@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from planner.catalog import find_accelerator
 from planner.cli import measure
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.formats.calibration import read_calibration
 from planner.probes.calibrate import Measurement
 from planner.probes.design import designed_points
+from planner.probes.places import CpuPlace, Place
 from planner.probes.run import Wanted
 
 Run = Callable[..., tuple[int, str, str]]
@@ -74,3 +76,35 @@ def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last
     needed = {kind for kind, _ in kernels_of_the_zoo()} - {"bias"}
     started = {point.kind for point in points if point.name in set(chooser.start())}
     assert needed - {"activation", "gelu"} <= started
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        ((), ("cpu", ())),
+        (("--precision", "bf16,int8"), ("cpu", ("bf16", "int8"))),
+        (("--device", "cuda:1"), ("cuda:1", ())),
+        (("--device", "cuda", "--precision", "fp16"), ("cuda", ("fp16",))),
+    ],
+)
+def test_device_and_precisions_are_those_asked_for(
+    arguments: tuple[str, ...], asked: tuple[str, tuple[str, ...]], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place of this CPU stands in for that of a GPU, which is not here."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+
+    def place_of(device: str, precisions: tuple[str, ...], known: Callable[[str], Accelerator | None]) -> Place:
+        assert known("t4") == find_accelerator("t4")
+        assert known("geforce-rtx-4090") is None
+        found.append((device, precisions))
+        return CpuPlace()
+
+    def measured(place: Place, _budget_s: float, **_named: object) -> Measurement:
+        assert isinstance(place, CpuPlace)
+        return Measurement(COPIES, (), CPU, Node(1, CPU))
+
+    monkeypatch.setattr(measure, "check_gpu", lambda _device: 0)
+    monkeypatch.setattr(measure, "place_of", place_of)
+    monkeypatch.setattr(measure, "measure_device", measured)
+    assert run("calibrate", *arguments, "--out", "fit.json")[0] == 0
+    assert found == [asked]
