@@ -123,6 +123,10 @@ class NextPoints:
             else:
                 of_key = own.setdefault(key_of(point.call, point.precision), {})
                 of_key.setdefault(call_name(point.call, point.precision), []).append(point)
+        copies = [point for point in points if point.kind == "copy" and point.call is None]
+        copies.sort(key=lambda point: point.work["elements"])
+        self._largest_copy = tuple(point.name for point in copies[-1:])
+        """It shows what the memory gives, which no fit is needed for."""
         self._parts: list[_Wanted] = []
         self._shape = (len(networks) * len(precisions), len(SUB_BATCHES))
         self._groups = {
@@ -131,9 +135,10 @@ class NextPoints:
         }
 
     def start(self) -> tuple[str, ...]:
-        """Return the names of a short balanced start: of each kind and direction the first few points."""
+        """Return the names of a short balanced start: the largest copy, and of each kind and direction a few points."""
         groups = self._groups.items()
-        return tuple(name for key, group in groups for name in group.names[: START.get(key[0], START_TRAFFIC)])
+        few = (name for key, group in groups for name in group.names[: START.get(key[0], START_TRAFFIC)])
+        return tuple(dict.fromkeys((*self._largest_copy, *few)))
 
     def learn(self, timed: Mapping[str, float]) -> float:
         """Take in what was timed, by name [s]; return the expected mean relative error of the wanted steps."""

@@ -50,7 +50,9 @@ def timings(names: Collection[str]) -> Mapping[str, float]:
 def test_the_start_has_every_wanted_kind_and_direction_and_nothing_else() -> None:
     wanted = {(call.kind, call.direction) for call in distinct_calls([NETWORK])}
     by_name = {point.name: point for point in POINTS}
-    started = [by_name[name] for name in NextPoints(POINTS, [NETWORK], CPU).start()]
+    largest, *started = (by_name[name] for name in NextPoints(POINTS, [NETWORK], CPU).start())
+    assert largest.kind == "copy"
+    assert largest.work["elements"] == max(point.work["elements"] for point in POINTS if point.kind == "copy")
     designed = {(point.kind, point.direction) for point in POINTS}
     assert {(point.kind, point.direction) for point in started} == wanted & designed
     counts = [sum(point.kind == kind and point.direction == way for point in started) for kind, way in wanted]
