@@ -146,8 +146,6 @@ class Run:
         Points that the device cannot time.
     expected_error : float or None
         Of wanted predictions, relative, by what was measured; None: nothing was wanted.
-    choosing_s : float
-        Seconds that choosing took.
     """
 
     def __init__(
@@ -166,7 +164,6 @@ class Run:
         self.measured = list(earlier.measured)
         self.skipped = 0
         self.expected_error: float | None = None
-        self.choosing_s = 0.0
         self.start_s = bench.clock() - earlier.used_s
         self.random = np.random.default_rng(SEED)
         self.later = {point.name: point for point in wanted.later} if wanted else {}
@@ -251,26 +248,17 @@ class Run:
             self.learn()
             if self.measured and self.is_over:
                 break
-            chosen = [name for name in self.timed_choice(chooser, left) if name in left]
+            chosen = [name for name in chooser.choose(left, CHOICE_S, self.budget_s - self.elapsed_s) if name in left]
             if not chosen:
                 break
         return list(left)
-
-    def timed_choice(self, chooser: Chooser, left: Collection[str]) -> Sequence[str]:
-        """Return what the chooser wants next, and count the time that it takes."""
-        began = self.bench.clock()
-        chosen = chooser.choose(left, CHOICE_S, self.budget_s - self.elapsed_s)
-        self.choosing_s += self.bench.clock() - began
-        return chosen
 
     def learn(self) -> None:
         """Tell the chooser what was measured, in quiet where it was."""
         if self.chooser is None:
             return
-        began = self.bench.clock()
         timed = {name: statistics.median(made.time_s for made in of) for name, of in self.best().items()}
         self.expected_error = self.chooser.learn(timed)
-        self.choosing_s += self.bench.clock() - began
 
     def shuffled(self, names: Sequence[str]) -> list[str]:
         """Return names in random order, the same in every run."""

@@ -1,5 +1,6 @@
 """Choosing points: a fit of known times, and the rules of the design that it follows."""
 
+import time
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -8,6 +9,8 @@ from planner.costs.terms import term_named
 from planner.domain.cluster import Accelerator
 from planner.domain.network import INPUT, Layer, Network
 from planner.fitting.next_points import OWN_ERROR, NextPoints
+from planner.fitting.wanted_steps import timing_s
+from planner.networks.zoo import build, zoo_names
 from planner.probes.design import designed_points
 from planner.probes.layer_points import layer_points
 from planner.probes.points import Point
@@ -149,3 +152,15 @@ def test_nothing_is_chosen_that_takes_longer_than_what_is_left() -> None:
     assert max(TIMES[name] for name in chooser.choose(left, 1e6)) > 0.02
     assert max(TIMES[name] for name in chooser.choose(left, 1e6, 0.05)) < 0.02
     assert chooser.choose(left, 1e6, 1e-3) == ()
+
+
+def test_choosing_takes_little_of_the_time_that_measuring_does() -> None:
+    networks = [build(name, {}) for name in zoo_names()]
+    chooser = NextPoints(POINTS, networks, CPU)
+    known, left, measuring_s, began_s = set(chooser.start()), set(TIMES), 0.0, time.process_time()
+    for _ in range(10):
+        chooser.learn(timings(known))
+        chosen = chooser.choose(left - known, 1.5)
+        measuring_s += float(timing_s(np.array([TIMES[name] for name in chosen])).sum())
+        known |= set(chosen)
+    assert time.process_time() - began_s < 0.03 * measuring_s
