@@ -72,7 +72,8 @@ def step_scores(asked: Iterable[Asked]) -> Iterator[StepScore]:
                     known[cluster.name] = _scenario(cluster, source, target)
                 there, calibrations = known[cluster.name]
                 problem = replace(one.problem, cluster=there, calibrations=calibrations)
-                for precision, rows in _rows(one, problem):
+                # What the source lacks comes from the GPU itself, and is no transfer.
+                for precision, rows in (r for r in _rows(one, problem) if r[0] in source.peak_flop_per_s):
                     cells[target.name, source.name, relation(source, target), precision].append(rows)
     for cell, parts in cells.items():
         error, inside, width = np.concatenate(parts).T
