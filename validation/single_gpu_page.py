@@ -43,11 +43,11 @@ On GPUs with measured kernels, the dearest first:
   P100, in MXNet and in TensorFlow, while ResNet-50 is not. Convolutions of 1 x 7 and 7 x 1 take a sixth of its kernel
   time, priced above the FLOP peak: their class holds 5 x 5 convolutions, which Winograd and FFT speed up. No table
   times them; those that are not square or have a stride run at 0.2 to 0.85 of the peak in DeepBench.
-- **First layers in Torch7.** On GTX 1080 Ti ResNet-18 and -34 miss by the same milliseconds (9 and 10), so do VGG-16
-  and -19 (17 and 16), ResNet-50 and -101 (22 and 23): what is missing is in the layers that they share, not in those
-  that the deeper one repeats. Convolutions are not it, which agree with their tables within 4 % where these hold them.
-  A part is the gradient of the image, which Torch7 computes and the model leaves out: 1.3 ms of the 33 ms of ResNet-18,
-  by DeepBench. Batch normalisation and pooling of large maps, of which these GPUs have no measured times, may be more.
+- **First layers in Torch7.** On GTX 1080 Ti ResNet-18 and -34 miss by about the same milliseconds, so do VGG-16 and -19,
+  ResNet-50 and -101: what is missing is in the layers that they share, not in those that the deeper one repeats.
+  Convolutions are not it, which agree with their tables within 4 % where these hold them; the gradient of the image,
+  which Torch7 computes, is counted. Batch normalisation and pooling of large maps, of which these GPUs have no measured
+  times, may be it.
 - **AlexNet.** The coefficients of networks with more calls and fewer large products make it too slow, where its kernels
   alone are right: what makes up for others' errors adds one to it.
 
