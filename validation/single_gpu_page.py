@@ -43,8 +43,8 @@ On GPUs with measured kernels, the dearest first:
   P100, in MXNet and in TensorFlow, while ResNet-50 is not. Convolutions of 1 x 7 and 7 x 1 take a sixth of its kernel
   time, priced above the FLOP peak: their class holds 5 x 5 convolutions, which Winograd and FFT speed up. No table
   times them; those that are not square or have a stride run at 0.2 to 0.85 of the peak in DeepBench.
-- **First layers in Torch7.** On GTX 1080 Ti ResNet-18 and -34 miss by about the same milliseconds, so do VGG-16 and -19,
-  ResNet-50 and -101: what is missing is in the layers that they share, not in those that the deeper one repeats.
+- **First layers in Torch7.** On GTX 1080 Ti ResNet-18 and -34 miss by about the same milliseconds, so do VGG-16 and
+  -19, ResNet-50 and -101: what is missing is in the layers that they share, not in those that the deeper one repeats.
   Convolutions are not it, which agree with their tables within 4 % where these hold them; the gradient of the image,
   which Torch7 computes, is counted. Batch normalisation and pooling of large maps, of which these GPUs have no measured
   times, may be it.
