@@ -24,9 +24,9 @@ def _bytes(work: Work, _settings: Settings) -> FloatArray:
 
 
 def _read_write(work: Work, _settings: Settings) -> FloatArray:
-    """Elements written are those of the work, or the rest of the traffic where that is less (pooling)."""
-    moved, elements = moved_bytes(work), column(work, "elements")
-    written = column(work, "itemsize") * np.clip(column(work, "traffic") - elements, 0, elements)
+    """Bytes written are those of the work's elements, or the rest of those moved where that is less (pooling)."""
+    moved, once = moved_bytes(work), column(work, "itemsize") * column(work, "elements")
+    written = np.clip(moved - once, 0, once)
     return stacked([1.0, moved - written, written])
 
 

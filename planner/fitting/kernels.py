@@ -12,6 +12,7 @@ from planner.costs.cpu import DEPTHWISE_APART, is_depthwise
 from planner.costs.features import Settings
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS
 from planner.costs.traffic import PADDED, REREAD, STEPS
+from planner.costs.work import moved_bytes
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
@@ -242,7 +243,7 @@ def _shapes(
 
 
 def _traffic_shapes(kind: str, rows: Samples) -> Iterator[tuple[str, Settings]]:
-    if _tells_reads_apart(rows):
+    if _tells_reads_apart(kind, rows):
         yield "traffic.read_write", {}
     yield "traffic.bytes", {}
     if kind in ROW_KINDS and np.all(rows.number["rows"] > 0):
@@ -265,11 +266,12 @@ def _processors(accelerator: Accelerator | None) -> float:
     return float(accelerator.multiprocessors or 0) if accelerator else 0.0
 
 
-def _tells_reads_apart(rows: Samples) -> bool:
-    """Tell whether calls read unequal numbers of tensors for each one that they write."""
-    elements = rows.number["elements"]
-    known = bool(np.all(elements > 0))
-    return known and np.unique(np.round(rows.number["traffic"] / elements, 6)).size > 1
+def _tells_reads_apart(kind: str, rows: Samples) -> bool:
+    """Tell whether calls move unequal numbers of tensors."""
+    work = work_of(rows, kind)
+    elements = np.asarray(work["elements"])
+    tensors = moved_bytes(work)[elements > 0] / (np.asarray(work["itemsize"]) * elements)[elements > 0]
+    return tensors.size == rows.size and np.unique(np.round(tensors, 6)).size > 1
 
 
 def _tells_batches_apart(rows: Samples) -> bool:

@@ -194,6 +194,8 @@ def test_reading_and_writing_have_rates_of_their_own() -> None:
     assert entry.coefficients["read_bytes"] == pytest.approx(1e-12, rel=1e-3)
     assert entry.coefficients["written_bytes"] == pytest.approx(2e-12, rel=1e-3)
     assert only(fit(rows), "add").term == "traffic.bytes"
+    in_bytes = [row | {"traffic": np.nan, "fixed_bytes": np.nan, "bytes": 4.0 * row["traffic"]} for row in rows]
+    assert dict(only(fit(in_bytes), "pointwise").coefficients) == pytest.approx(dict(entry.coefficients))
 
 
 def test_a_full_grid_is_interpolated_where_no_formula_holds() -> None:
