@@ -59,15 +59,15 @@ CONSTANT = (
 )
 SINGLE = "one call between two events"
 P100_WARNING = (
-    "FP16 is tensors of fp16 with sums in fp32, without tensor cores; its training is predicted too fast: ResNet-50 "
-    "gains 1.4 to 1.5 times over FP32 at sub-batches 16 to 64 where published ratios of V100 and P100 imply 1.0 to "
-    "1.4; cuDNN 6 took up to 80 times as long for backward_data of strided convolutions in fp16 as in fp32, which no "
-    "term here shows."
+    "FP16 is tensors of fp16 with sums in fp32, without tensor cores; its training is predicted too slow: ResNet-50 "
+    "gains 0.9 to 1.0 times over FP32 at sub-batches 16 to 64 where published ratios of V100 and P100 imply 1.0 to "
+    "1.4; cuDNN 6 took up to 80 times as long for backward_data of strided convolutions in fp16 as in fp32, which "
+    "frameworks may avoid by another algorithm."
 )
 """Published: Dell EMC reference guide on deep learning; V100 over P100 and, on V100, FP16 over FP32."""
 T4_WARNING = (
     "FP16 training is predicted too fast from kernels alone: "
-    "ResNet-50 in mixed precision (apex) took 1.7 to 2.1 times what is predicted "
+    "ResNet-50 in mixed precision (apex) took 1.8 to 2.2 times what is predicted "
     "at sub-batches 200 and 20 on one T4 of an EC2 g4dn; convolutions were timed alone, without layout changes and "
     "casts."
 )
