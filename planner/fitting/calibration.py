@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
@@ -65,7 +65,7 @@ def fit_calibration(
     provenance : Provenance
     estimator : {"relative-nnls", "least-squares"}
     steps : sequence of TimedStep
-        Training steps timed with the same framework on the same device; from those of fp32 its overheads.
+        Training steps timed with the same framework on the same device: its overheads in each of their precisions.
 
     Raises
     ------
@@ -86,12 +86,8 @@ def fit_calibration(
             + (f" ({'; '.join(reasons)})" if reasons else "")
             + "; measure more with planner calibrate"
         )
-    single = [step for step in steps if step.precision == "fp32"]
-    if single:
-        try:
-            entries = (*entries, fit_overheads((*own, *kernels.entries), single))
-        except CoverageError as error:
-            few = (*few, f"overheads: {error}")
+    overheads, fewest = _overheads((*own, *kernels.entries), steps, waits=accelerator.kind == "cpu")
+    entries, few = (*entries, *overheads), (*few, *fewest)
     return Calibration(
         name,
         accelerator.name,
@@ -105,6 +101,20 @@ def fit_calibration(
         tuple(sorted({str(group) for group in samples.text["group"] if group})),
         _warnings(samples, kernels.missing + few, kernels.rejected),
     )
+
+
+def _overheads(
+    entries: Sequence[Entry], steps: Sequence[TimedStep], *, waits: bool
+) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+    """Return overheads for each precision of the steps, and a sentence for each whose steps cannot be priced."""
+    found, missing = [], []
+    for precision in dict.fromkeys(step.precision for step in steps):
+        chosen = [step for step in steps if step.precision == precision]
+        try:
+            found.append(fit_overheads(entries, chosen, precision=precision, waits=waits))
+        except CoverageError as error:
+            missing.append(f"overheads in {precision}: {error}")
+    return tuple(found), tuple(missing)
 
 
 def _completed(given: Provenance, circumstances: Mapping[str, str]) -> Provenance:

@@ -11,15 +11,17 @@ from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.kernels import COSTLY_ACTIVATIONS, TRAFFIC_KINDS, KernelCalls
+from planner.domain.precision import precision_named
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.rows import POINTWISE
+from planner.steps.compute import call_work
 from planner.steps.layer_calls import LayerCalls
+from planner.steps.overheads import EXPONENTS, exponent_name
 from planner.workload.lowering import lower
 
 __all__ = ["fit_overheads"]
 
-ITEM_BYTES = 4.0
 RELATIVE_ERROR = 0.08
 """Assumed error of a step that is predicted from its kernels."""
 OWN_RELATIVE_ERROR = 0.03
@@ -32,7 +34,14 @@ HOST_PRIOR_S = 1e-5
 """How far the host time of a call is expected from 0 [s]."""
 
 
-def fit_overheads(entries: Sequence[Entry], steps: Sequence[TimedStep], framework: str = "pytorch") -> Entry:
+def fit_overheads(
+    entries: Sequence[Entry],
+    steps: Sequence[TimedStep],
+    framework: str = "pytorch",
+    precision: str = "fp32",
+    *,
+    waits: bool = False,
+) -> Entry:
     """Return the overheads s, h for which step time = s · sum of kernel times + h · kernel calls.
 
     Minimises Σ ((s·K + h·N)/t - 1)²/0.08² + (s - 1)²/0.05² + (h/10 us)², h >= 0: coefficients that the steps do not
@@ -43,20 +52,23 @@ def fit_overheads(entries: Sequence[Entry], steps: Sequence[TimedStep], framewor
     Parameters
     ----------
     entries : sequence of Entry
-        Kernel entries of the device that the steps ran on, fp32.
+        Kernel entries of the device that the steps ran on.
     steps : sequence of TimedStep
-        At least one: forward and backward, without an update.
-    framework : str
+        At least one, all in ``precision``: forward and backward, without an update.
+    framework, precision : str
+        What is found in fp32 serves every precision without coefficients of its own.
+    waits : bool
+        Whether the host waits for every kernel, as on a CPU: then host and kernels add up in any network.
 
     Raises
     ------
     CoverageError
         The entries do not price every kernel of a step.
     """
-    fitted = [entry for entry in entries if entry.term != LOOKED_UP and entry.precision in ("fp32", "any")]
+    fitted = [entry for entry in entries if entry.term != LOOKED_UP and entry.precision in (precision, "any")]
     served = {(entry.kind, entry.direction): entry for entry in fitted}
     measured = Calibration("measured", "", tuple(entries))
-    table = np.array([_kernels(served, measured, step) for step in steps])
+    table = np.array([_kernels(served, measured, step, precision) for step in steps])
     own = (table[:, 2] > 0) & (table[:, 2] >= LOOKED_UP_SHARE * table[:, 0])
     if own.any():
         steps, table = [step for step, is_own in zip(steps, own, strict=True) if is_own], table[own]
@@ -70,23 +82,30 @@ def fit_overheads(entries: Sequence[Entry], steps: Sequence[TimedStep], framewor
     errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
     error = np.mean(np.abs((scale * kernels_s + host_s * calls) / times_s - 1))
     names = sorted({step.network.name for step in steps})
+    exponents = _exponents(steps, waits=waits)
     return Entry(
         "overheads",
         framework,
         "",
-        "",
+        "" if precision == "fp32" else precision,
         "",
         "overheads",
         {},
-        {"kernel_scale": scale, "host_s_per_call": host_s, "host_s_per_layer": 0.0, "exponent": 1.0},
+        {"kernel_scale": scale, "host_s_per_call": host_s, "host_s_per_layer": 0.0, **exponents},
         {"kernel_scale": float(errors[0]), "host_s_per_call": float(errors[1])},
-        fixed=("host_s_per_layer", "exponent"),
+        fixed=("host_s_per_layer", *exponents),
         samples=len(steps),
         error=float(error),
         estimator="ridge",
         source=f"training steps of {', '.join(names)}",
         notes="drawn towards 1 and 0",
     )
+
+
+def _exponents(steps: Sequence[TimedStep], *, waits: bool) -> dict[str, float]:
+    """Return the exponents that go with coefficients of a sum: 1, but the family's value where no step is of it."""
+    fitted = set(EXPONENTS) if waits else {exponent_name(step.network) for step in steps}
+    return {name: 1.0 if name in fitted else value for name, value in EXPONENTS.items()}
 
 
 def _solved(design: FloatArray, target: FloatArray) -> tuple[float, float]:
@@ -98,16 +117,16 @@ def _solved(design: FloatArray, target: FloatArray) -> tuple[float, float]:
 
 
 def _kernels(
-    served: dict[tuple[str, str], Entry], measured: Calibration, step: TimedStep
+    served: dict[tuple[str, str], Entry], measured: Calibration, step: TimedStep, precision: str
 ) -> tuple[float, float, float]:
     """Return the sum of a step's kernel times [s], their number, and what of the sum was looked up [s]."""
     time_s, count, looked_up_s = 0.0, 0.0, 0.0
-    sub_batch = np.array([step.sub_batch])
-    own = LayerCalls(step.network, (measured,), optimizer="none", convolution="direct", precision="fp32")
+    sub_batch, itemsize = np.array([step.sub_batch]), precision_named(precision).activation_bytes
+    own = LayerCalls(step.network, (measured,), optimizer="none", convolution="direct", precision=precision)
     lowered = lower(step.network, sub_batch, optimizer="none")
     for calls, source in (part for group in lowered for part in own.split(group, sub_batch)):
         entry = source.entry if source else _entry_of(served, calls)
-        work: Work = calls.looked_up or {**calls.work, "itemsize": ITEM_BYTES}
+        work: Work = calls.looked_up or call_work(calls, itemsize)
         each = np.broadcast_to(evaluate(entry, work), (1, calls.layer.size))
         seconds = float((each * calls.count).sum())
         time_s += seconds

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,25 @@ def test_known_overheads_come_back_drawn_a_little_towards_none(scale: float, hos
 def test_host_time_is_never_negative() -> None:
     found = fit_overheads(ENTRIES, [step(network(8, 6), 1, 0.5, 0.0), step(network(2048, 2), 64, 1.2, 0.0)])
     assert found.coefficients["host_s_per_call"] >= 0
+
+
+def test_every_precision_has_overheads_of_its_own_steps() -> None:
+    halves = [replace(one, precision="bf16", time_s=1.08 * one.time_s) for one in steps(1.0, 0.0)]
+    both = (*ENTRIES, replace(RATE, precision="bf16"), replace(TRAFFIC, coefficients={"calls": 1e-6, "bytes": 2e-10}))
+    found = fit_overheads(both[2:], halves, precision="bf16")
+    assert found.precision == "bf16"
+    # Elements of half the size at half the bandwidth take as long.
+    assert 0.4 < (found.coefficients["kernel_scale"] - 1) / 0.08 <= 1.01
+    with pytest.raises(CoverageError, match="gemm"):
+        fit_overheads(ENTRIES, halves, precision="bf16")
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_host_that_waits_adds_to_its_kernels_in_every_network(waits: bool) -> None:  # noqa: FBT001 - a pytest parameter
+    found = fit_overheads(ENTRIES, steps(1.0, 0.0), waits=waits)
+    assert found.coefficients["exponent"] == 1.0
+    assert (found.coefficients["exponent_attention"] == 1.0) == waits
+    assert {"exponent", "exponent_attention"} <= set(found.fixed)
 
 
 def test_kernel_that_nothing_prices_is_named() -> None:
