@@ -30,7 +30,7 @@ class Rejected(NamedTuple):
 
 def work_columns(kind: str) -> tuple[str, ...]:
     """Return the work columns of a kind of kernel, of a kind of input, or of a collective operation."""
-    return TRAFFIC_COLUMNS if kind == POINTWISE else (WORK_COLUMNS | INPUT_COLUMNS).get(kind, MESSAGE_COLUMNS)
+    return TRAFFIC_COLUMNS if kind == POINTWISE else {**WORK_COLUMNS, **INPUT_COLUMNS}.get(kind, MESSAGE_COLUMNS)
 
 
 def take(samples: Samples, rows: IntArray) -> Samples:
