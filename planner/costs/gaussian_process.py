@@ -38,7 +38,7 @@ def coordinates(work: Work, settings: Settings) -> FloatArray:
 
     Products: log m, n, k, log of whole waves of tiles over the result, and whether A and B are transposed.
     Convolutions: log of output positions, channels in and out of a group, kernel area, positions skipped by strides,
-    and groups.
+    groups, and kernel height over width.
     """
     if is_product(work):
         found = product(work)
@@ -50,9 +50,9 @@ def coordinates(work: Work, settings: Settings) -> FloatArray:
     else:
         height, width = output_size(work)
         images, in_c, out_c, groups = (column(work, name) for name in ("images", "in_c", "out_c", "groups"))
-        area = column(work, "k_h") * column(work, "k_w")
+        k_h, k_w = column(work, "k_h"), column(work, "k_w")
         skipped = column(work, "stride_h") * column(work, "stride_w")
-        sizes = (images * height * width, in_c / groups, out_c / groups, area, skipped, groups)
+        sizes = (images * height * width, in_c / groups, out_c / groups, k_h * k_w, skipped, groups, k_h / k_w)
         parts = [np.log(size) for size in sizes]
     return np.stack(np.broadcast_arrays(*parts), axis=-1)
 

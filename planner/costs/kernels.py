@@ -18,8 +18,11 @@ from planner.costs.traffic import TRAFFIC_TERMS
 from planner.costs.work import flop, operand_bytes, output_size, product, work_amount
 from planner.domain.arrays import FloatArray
 
-__all__ = ["BATCHED_APART", "KERNEL_TERMS"]
+__all__ = ["BATCHED_APART", "KERNEL_TERMS", "OBLONG_APART"]
 
+OBLONG_APART = "oblong_apart"
+"""Setting of convolutions: not 0 where kernels that are oblong or strided, for which libraries have no fast algorithm,
+have a class of FLOP of their own."""
 WAVES_MODELLED = 4
 """A last, partly filled wave of tiles matters up to this many waves."""
 
@@ -69,7 +72,13 @@ CONVOLUTION_COLUMNS = (
     "calls", "flop_3x3", "flop_1x1", "flop_1x1_strided", "flop_other", "x_bytes", "w_bytes", "y_bytes",
     "im2col_bytes", "padded_flop", "y_bytes_few_channels",
 )  # fmt: skip
+OBLONG_OR_STRIDED = "flop_oblong_or_strided"
 FEW_CHANNELS = 4
+
+
+def _convolution_columns(settings: Settings) -> tuple[str, ...]:
+    further = (OBLONG_OR_STRIDED,) if number(settings, OBLONG_APART, 0) else ()
+    return (*CONVOLUTION_COLUMNS, *further)
 
 
 def _convolution_classes(work: Work, settings: Settings) -> FloatArray:
@@ -80,22 +89,23 @@ def _convolution_classes(work: Work, settings: Settings) -> FloatArray:
     point = (k_h == 1) & (k_w == 1)
     is_3x3 = (k_h == 3) & (k_w == 3) & unit_stride
     height, width = output_size(work)
+    other = ~(is_3x3 | point)
+    apart = (k_h != k_w) | ~unit_stride if number(settings, OBLONG_APART, 0) else np.zeros((), dtype=np.bool_)
     unfolded = column(work, "images") * (height * width * (column(work, "in_c") * k_h * k_w))
-    return stacked(
-        [
-            1.0,
-            count * is_3x3,
-            count * (point & unit_stride),
-            count * (point & ~unit_stride),
-            count * ~(is_3x3 | point),
-            x_bytes,
-            w_bytes,
-            y_bytes,
-            column(work, "itemsize") * unfolded * ~point,
-            product(work, text(settings, "direction", "")).padded_flop(128, 64),
-            y_bytes * (column(work, "in_c") <= FEW_CHANNELS),
-        ]
-    )
+    features = [
+        1.0,
+        count * is_3x3,
+        count * (point & unit_stride),
+        count * (point & ~unit_stride),
+        count * (other & ~apart),
+        x_bytes,
+        w_bytes,
+        y_bytes,
+        column(work, "itemsize") * unfolded * ~point,
+        product(work, text(settings, "direction", "")).padded_flop(128, 64),
+        y_bytes * (column(work, "in_c") <= FEW_CHANNELS),
+    ]
+    return stacked([*features, count * (other & apart)] if number(settings, OBLONG_APART, 0) else features)
 
 
 LINEAR_TERMS = (
@@ -118,10 +128,10 @@ LINEAR_TERMS = (
     ),
     FeatureMap(
         "convolution.classes",
-        lambda _settings: CONVOLUTION_COLUMNS,
+        _convolution_columns,
         _convolution_classes,
-        doc="launch, FLOP by class (3x3, 1x1, 1x1 strided, other), bytes of x, w, y, im2col bytes, FLOP of whole tiles "
-        "of the direction's product, bytes of y behind at most 4 channels",
+        doc="launch, FLOP by class (3x3, 1x1, 1x1 strided, other; oblong or strided apart where set), bytes of x, w "
+        "and y, im2col bytes, FLOP of whole tiles of the direction's product, bytes of y behind at most 4 channels",
         floor=physical_floor,
     ),
     ATTENTION,

@@ -39,6 +39,8 @@ COLUMNS_SHORTER = (0.5, 1.0)
 """Length-scale of log n, which follows the sub-batch, over that of log m and log k."""
 CHANNELS, KERNELS = (1.5, 3.0, 6.0), (0.7, 2.0, 5.0)
 """Length-scales of logarithms of positions and channels of convolutions, and of kernel area, stride and groups."""
+OBLONG = 0.5
+"""Length-scale of the logarithm of kernel height over width: a 1 x 7 kernel has nothing of a 3 x 3 one."""
 UNTOLD = 1e9
 """Length-scale of a coordinate in which no two calls differ: it tells nothing."""
 DIGITS = 6
@@ -137,7 +139,9 @@ def _weights(
     root = np.linalg.cholesky(own + JITTER * np.eye(len(points)))
     design = np.vstack([calls, np.sqrt(nugget) * root.T])
     target = np.concatenate([residuals, np.zeros(len(points))])
-    found: FloatArray = np.linalg.lstsq(design, target, rcond=None)[0]
+    # By QR, several times faster than singular values where calls are many; the nugget gives the design full rank.
+    orthogonal, triangular = np.linalg.qr(design)
+    found: FloatArray = np.linalg.solve(triangular, orthogonal.T @ target)
     return found
 
 
@@ -176,7 +180,7 @@ def _length_scales(kind: str, told: BoolArray) -> Iterator[tuple[float, ...]]:
         grid = itertools.product(SIZES, COLUMNS_SHORTER, PADDINGS, TURNS)
         found: Iterator[tuple[float, ...]] = ((a, a * n, a, pad, turn, turn) for a, n, pad, turn in grid)
     else:
-        found = ((a, a, a, b, b, b) for a, b in itertools.product(CHANNELS, KERNELS))
+        found = ((a, a, a, b, b, b, OBLONG) for a, b in itertools.product(CHANNELS, KERNELS))
     for lengths in found:
         yield tuple(length if tells else UNTOLD for length, tells in zip(lengths, told.tolist(), strict=True))
 

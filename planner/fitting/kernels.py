@@ -11,6 +11,7 @@ from planner.costs.batches import BATCHED_APART
 from planner.costs.cpu import DEPTHWISE_APART, is_depthwise
 from planner.costs.features import Settings
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS
+from planner.costs.kernels import OBLONG_APART
 from planner.costs.traffic import PADDED, REREAD, STEPS
 from planner.costs.work import moved_bytes
 from planner.domain.arrays import FloatArray
@@ -230,7 +231,7 @@ def _shapes(
             apart = {DEPTHWISE_APART: 1.0}
         yield CPU_TERMS.get(kind, "cpu.traffic"), {"direction": direction, **apart}
     if kind == "convolution":
-        yield "convolution.classes", {"direction": direction}
+        yield "convolution.classes", {"direction": direction, OBLONG_APART: 1.0}
         yield "work.linear", {}
     elif kind == "gemm":
         apart = {BATCHED_APART: 1.0} if _tells_batches_apart(rows) else {}

@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.costs.cpu import DEPTHWISE_APART
 from planner.costs.features import Settings
-from planner.costs.kernels import BATCHED_APART
+from planner.costs.kernels import BATCHED_APART, OBLONG_APART
 from planner.costs.work import flop, moved_bytes
 from planner.domain.arrays import FloatArray
 from planner.domain.calls import LayerCall
@@ -103,7 +103,7 @@ def expected_term(key: Key, accelerator: Accelerator) -> tuple[str, Settings]:
         return cpu.get(kind, ("cpu.traffic", {}))
     processors = float(accelerator.multiprocessors or 0)
     gpu: Mapping[str, tuple[str, Settings]] = {
-        "convolution": ("convolution.classes", {"direction": direction}),
+        "convolution": ("convolution.classes", {"direction": direction, OBLONG_APART: 1.0}),
         "gemm": ("gemm.tiles", {"tiles": (128.0, 64.0), "multiprocessors": processors, BATCHED_APART: 1.0}),
     }
     return gpu.get(kind, ("traffic.bytes", {}))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.costs.features import Settings, Work
-from planner.costs.kernels import CONVOLUTION_COLUMNS
+from planner.costs.kernels import CONVOLUTION_COLUMNS, OBLONG_APART
 from planner.costs.terms import TERMS, evaluate, extrapolates
 from planner.costs.work import flop, moved_bytes, operand_bytes, product, work_amount
 from planner.domain.calibration import Entry, SettingValue
@@ -78,6 +78,23 @@ def test_convolution_flop_belongs_to_one_class(k: int, stride: int, channels: in
     assert sorted(classes) == [0, 0, 0, flop(work)]
     assert (features["y_bytes_few_channels"] > 0) == (channels <= 4)
     assert (features["im2col_bytes"] > 0) == (k > 1)
+
+
+@pytest.mark.parametrize(
+    ("k_h", "k_w", "stride", "is_apart"), [(5, 5, 1, False), (5, 5, 2, True), (1, 7, 1, True), (7, 1, 1, True)]
+)
+def test_oblong_and_strided_kernels_have_a_class_where_it_is_set(
+    k_h: int,
+    k_w: int,
+    stride: int,
+    is_apart: bool,  # noqa: FBT001 - a pytest parameter
+) -> None:
+    work = CONVOLUTION | {"k_h": k_h, "k_w": k_w, "stride_h": stride, "stride_w": stride, "groups": 1}
+    term, settings = TERMS["convolution.classes"], {OBLONG_APART: 1.0}
+    features = dict(zip(term.columns(settings), term.features(work, settings).tolist(), strict=True))
+    counts = {False: features["flop_other"], True: features["flop_oblong_or_strided"]}
+    assert counts == {is_apart: flop(work), not is_apart: 0}
+    assert term.features(work, {}).tolist()[4] == flop(work)
 
 
 def test_gemm_tiles_by_hand() -> None:
