@@ -48,8 +48,6 @@ CLASHES = (
     ("plan", ("device", "target_error", "network", "precision"), "which says what to measure"),
 )
 """Option, options that are left out beside it, and why."""
-DEFAULT_PRECISIONS = ("fp32",)
-"""Of a CPU; a GPU is then measured in all that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +188,7 @@ def asked_of(values: Values) -> Asked:
     return Asked(
         _budget_s(values),
         networks_of(values),
-        values["precision"].value if "precision" in values else DEFAULT_PRECISIONS,
+        values["precision"].value if "precision" in values else (),
         values["target_error"].value if "target_error" in values else None,
         device_of(values),
     )

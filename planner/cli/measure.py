@@ -97,7 +97,7 @@ class Asked:
     networks : tuple of Network
         Whose own calls are timed; none: points of a generic design serve the bundled ones.
     precisions : tuple of str
-        fp32 alone: of a GPU, all that it has.
+        Empty: fp32 of a CPU, all that a GPU has.
     target_error : float or None
         Expected mean relative error of these networks' steps at which measuring stops; None: it uses its time up.
     device : str
@@ -106,7 +106,7 @@ class Asked:
 
     budget_s: float
     networks: tuple[Network, ...] = ()
-    precisions: tuple[str, ...] = ("fp32",)
+    precisions: tuple[str, ...] = ()
     target_error: float | None = None
     device: str = "cpu"
 
@@ -119,7 +119,7 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
     check_torch()
     check_writable("what is measured", partial)
     began = time.perf_counter()
-    place = place_of(asked.device, () if asked.precisions == ("fp32",) else asked.precisions, _known)
+    place = place_of(asked.device, asked.precisions, _known)
     calls, extent = distinct_calls(asked.networks), place.extent()
     for call, reason in ((call, unmeasurable(call, extent)) for call in calls):
         if reason:
@@ -152,7 +152,7 @@ def _wanted(asked: Asked, place: Place) -> Wanted:
     device = place.accelerator
     networks = asked.networks or tuple(one for one in _bundled() if _needed_bytes(one, device) <= device.memory_bytes)
     later = () if asked.networks or device.kind == "gpu" else layer_points(distinct_calls(networks), place.extent())
-    precisions = byte_precisions(place.precisions) if asked.precisions == ("fp32",) else asked.precisions
+    precisions = asked.precisions or byte_precisions(place.precisions)
     return Wanted(lambda points: NextPoints(points, networks, device, precisions), later, asked.target_error)
 
 
@@ -202,7 +202,7 @@ def check_served(calibration: Calibration, node: Node, asked: Asked) -> None:
     """
     missing: dict[str, None] = {}
     left, whole = 0, 0
-    for network, precision in itertools.product(asked.networks, asked.precisions):
+    for network, precision in itertools.product(asked.networks, asked.precisions or ("fp32",)):
         settings = Settings(optimizer=network.optimizer)
         cluster = Cluster("local", 1, node)
         sources = Sources(Problem(network, None, cluster, (calibration,), explicit_calibration=True, settings=settings))

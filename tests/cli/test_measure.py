@@ -85,6 +85,7 @@ def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last
         (("--precision", "bf16,int8"), ("cpu", ("bf16", "int8"))),
         (("--device", "cuda:1"), ("cuda:1", ())),
         (("--device", "cuda", "--precision", "fp16"), ("cuda", ("fp16",))),
+        (("--device", "cuda", "--precision", "fp32"), ("cuda", ("fp32",))),
     ],
 )
 def test_device_and_precisions_are_those_asked_for(

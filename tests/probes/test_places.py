@@ -105,6 +105,7 @@ def test_a_busy_or_throttled_gpu_is_told_and_marked(card: dict[str, Any]) -> Non
 def test_precisions_asked_for_are_measured_alone_and_others_refused(card: dict[str, Any]) -> None:
     assert card["known"]
     assert place_of("cuda", ("bf16",)).precisions == ("fp32", "bf16")
+    assert place_of("cuda", ("fp32",)).precisions == ("fp32",)
     assert place_of("cpu", ("bf16", "int8")).precisions == ("fp32", "bf16", "int8")
     assert place_of("cpu").precisions == ("fp32",)
     with pytest.raises(ParameterError, match="fp16"):
