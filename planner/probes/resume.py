@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -89,7 +91,7 @@ def _set_aside(path: Path, why: str) -> str:
 
 
 def start_file(path: Path, circumstances: Mapping[str, str], kept: Sequence[Measured]) -> None:
-    """Write the file anew, with what is kept of an earlier run.
+    """Write the file anew, with what is kept of an earlier run; whole or not at all.
 
     Raises
     ------
@@ -97,11 +99,16 @@ def start_file(path: Path, circumstances: Mapping[str, str], kept: Sequence[Meas
         It cannot be written.
     """
     lines = [json.dumps(dict(circumstances)), *(json.dumps(asdict(made)) for made in kept)]
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
         raise OutputError(f"the file of partial samples must be writable, got {path}: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def append_measured(path: Path, measured: Sequence[Measured]) -> None:

@@ -1,3 +1,4 @@
+import errno
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,6 +10,7 @@ import pytest
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import FORWARD
 from planner.domain.network import INPUT, Layer
+from planner.errors import OutputError
 from planner.probes.points import Point
 from planner.probes.resume import read_measured
 from planner.probes.run import Progress, Run, Wanted, continued, measure_points
@@ -144,6 +146,24 @@ def test_used_up_budget_measures_no_more_and_a_larger_one_goes_on(fake_bench: Ma
     assert bench.timed == []
     assert measure_points(bench, POINTS, 11.0, CIRCUMSTANCES, resume=file).size == len(POINTS)
     assert bench.now < 9
+
+
+def test_an_earlier_run_is_lost_by_no_failure_to_write_it_anew(
+    fake_bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "here.jsonl"
+    measure_points(fake_bench(), POINTS, 5.0, CIRCUMSTANCES, resume=file)
+    before, write = file.read_text(), Path.write_text
+
+    def half(path: Path, text: str, **named: str) -> int:
+        write(path, text[: len(text) // 2], **named)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(OutputError, match="No space left on device"):
+        measure_points(fake_bench(), POINTS, 5.0, CIRCUMSTANCES, resume=file)
+    assert file.read_text() == before
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_other_circumstances_begin_anew(fake_bench: MakeBench, tmp_path: Path) -> None:
