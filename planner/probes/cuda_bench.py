@@ -62,7 +62,7 @@ class EventStopwatch:
         self._cuda = cuda
         self._wait = cuda._sleep  # noqa: SLF001 - the kernel that waits has no other name
         self._cycles_per_s = 0.0
-        self._cycles_per_s = self._rate()
+        self.count_cycles()
 
     def run(self, call: Callable[[], object], calls: int, ahead_s: float) -> tuple[float, float]:
         """Return the seconds of so many calls on the device, and those that handing them over took."""
@@ -80,10 +80,10 @@ class EventStopwatch:
         end.synchronize()
         return start.elapsed_time(end) * 1e-3, handing_s
 
-    def _rate(self) -> float:
-        """Return the cycles a second that waiting is counted in."""
+    def count_cycles(self) -> None:
+        """Measure the cycles a second that waiting is counted in: at the low clocks of an idle device they are few."""
         times = [self.run(lambda: self._wait(RATE_CYCLES), 1, 0.0)[0] for _ in range(REFERENCE_REPEATS)]
-        return RATE_CYCLES / max(min(times), 1e-9)
+        self._cycles_per_s = RATE_CYCLES / max(min(times), 1e-9)
 
 
 class CudaBench:
@@ -173,8 +173,10 @@ def cuda_bench(device: str, cache_bytes: int = 0) -> CudaBench:
     operands = Operands(
         elements=operand_elements(usable), device=device, cold_bytes=max(COLD_BYTES, CACHES * cache_bytes)
     )
-    bench = CudaBench(operands, EventStopwatch(torch.cuda))
+    stopwatch = EventStopwatch(torch.cuda)
+    bench = CudaBench(operands, stopwatch)
     bench.warm_up()
+    stopwatch.count_cycles()  # by then clocks have risen: waits of so many cycles are shorter
     return bench
 
 

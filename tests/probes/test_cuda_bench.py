@@ -26,6 +26,9 @@ class WallStopwatch:
             call()
         return time.perf_counter() - start, 0.0
 
+    def count_cycles(self) -> None:
+        """Do nothing: this device is never held back."""
+
 
 @pytest.fixture
 def bench() -> CudaBench:
@@ -96,10 +99,11 @@ def test_reference_and_host_times_are_positive(bench: CudaBench) -> None:
 
 
 class FakeCuda:
-    """CUDA with one stream that begins what it is handed when it has done what is before: 1 cycle is 1 ns."""
+    """CUDA with one stream that begins what it is handed when it has done what is before: 1 cycle is 1 ns at first."""
 
     def __init__(self) -> None:
         self.host_s = self.device_s = 0.0
+        self.clock_hz = 1e9
         fake = self
 
         class Event:
@@ -127,7 +131,7 @@ class FakeCuda:
         self.device_s = max(self.device_s, self.host_s) + seconds
 
     def _sleep(self, cycles: int) -> None:
-        self.kernel(cycles * 1e-9, 0.0)
+        self.kernel(cycles / self.clock_hz, 0.0)
 
 
 def test_events_tell_the_time_of_the_device_where_it_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +142,16 @@ def test_events_tell_the_time_of_the_device_where_it_is_held_back(monkeypatch: p
     assert free[0] == pytest.approx(100 * 5e-6 + 2e-6)
     assert held[0] == pytest.approx(100 * 2e-6)
     assert free[1] == held[1] == pytest.approx(5e-4)
+
+
+def test_a_device_whose_clock_has_risen_is_held_back_as_long_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda()
+    monkeypatch.setattr(time, "perf_counter", lambda: cuda.host_s)
+    stopwatch = EventStopwatch(cuda)
+    cuda.clock_hz = 4e9
+    assert stopwatch.run(lambda: cuda.kernel(2e-6, 5e-6), 100, 6e-4)[0] > 1.5 * 100 * 2e-6
+    stopwatch.count_cycles()
+    assert stopwatch.run(lambda: cuda.kernel(2e-6, 5e-6), 100, 6e-4)[0] == pytest.approx(100 * 2e-6)
 
 
 @pytest.mark.parametrize(
