@@ -7,6 +7,7 @@ product calls, which fuse them: they have no call of their own.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +18,7 @@ from planner.probes.layer_kernels import own_call
 from planner.probes.narrow_products import NARROW, narrow_product
 from planner.probes.operands import Operands
 from planner.probes.points import Point, convolution_output
-from planner.probes.sequence_kernels import attention_product, attention_softmax, embedding
+from planner.probes.sequence_kernels import attention_product, attention_softmax, embedding, most_graphs
 from planner.probes.timing import Call
 from planner.probes.torch_package import import_torch
 
@@ -167,8 +168,13 @@ def _dropout(torch: Any, point: Point, operands: Operands) -> _Made:
     if point.direction == FORWARD:
         x = x.detach().requires_grad_()
         return lambda: torch.nn.functional.dropout(x, DROPOUT_RATE, training=True)
-    mask = operands.cold(*x.shape)
-    return lambda: x * next(mask)
+    if operands.device == "cpu":  # there PyTorch multiplies by a mask of the numbers' own type
+        mask = operands.cold(*x.shape)
+        return lambda: x * next(mask)
+    drop, scale = torch.ops.aten.native_dropout_backward, 1 / (1 - DROPOUT_RATE)
+    turns = most_graphs(x.numel(), torch.bool.itemsize)
+    masks = itertools.cycle([torch.rand(x.shape, device=x.device) > DROPOUT_RATE for _ in range(turns)])
+    return lambda: drop(x, next(masks), scale)
 
 
 def _add(_torch: Any, point: Point, operands: Operands) -> _Made:

@@ -101,3 +101,21 @@ def test_kept_results_are_counted_in_bytes(operands: Operands) -> None:
         for precision in ("fp32", "bf16", "fp8")
     }
     assert kept == {"fp32": 4 * 32 * 48, "bf16": 2 * 32 * 48, "fp8": 2 * 32 * 48}
+
+
+def test_dropout_backward_of_a_gpu_reads_a_mask_of_a_byte(operands: Operands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the gradient comes through, doubled; the CPU's operator stands in for the GPU's."""
+    point = Point("dropout", BACKWARD_DATA, {"elements": 65536}, {"images": 1, "channels": 64, "side": 32})
+    monkeypatch.setattr(operands, "device", "cuda:0")
+    monkeypatch.setattr(operands, "_next", 0)
+    gradient = operands.warm(1, 64, 32, 32).clone()
+    monkeypatch.setattr(operands, "_next", 0)
+    call = timed_call(point, operands)
+    first, second = (call.run() for _ in range(2))
+    assert isinstance(first, torch.Tensor)
+    assert isinstance(second, torch.Tensor)
+    for result in (first, second):
+        through = result != 0
+        assert torch.equal(result[through], 2 * gradient[through])
+        assert 0.45 < through.double().mean() < 0.55
+    assert not torch.equal(first, second)
