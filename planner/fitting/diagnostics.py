@@ -10,12 +10,23 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.fitting.estimators import scaled_design
 
-__all__ = ["HeldOut", "condition_number", "covariance", "folds", "held_out", "held_out_times", "identifiable"]
+__all__ = [
+    "HeldOut",
+    "condition_number",
+    "covariance",
+    "errors_of",
+    "folds",
+    "held_out",
+    "held_out_times",
+    "identifiable",
+]
 
 RANK_TOLERANCE = 1e-8
 LARGEST_COVARIANCE = 64
 MOST_REFITS = 64
 """More rows than this are left out in folds, not one by one."""
+MANY_ROWS, REFITS_OF_MANY = 5000, 16
+"""Of more rows than this, a sixteenth left out is no great loss, and refits take long."""
 
 
 def identifiable(features: FloatArray, times: FloatArray, estimator: str) -> BoolArray:
@@ -83,12 +94,13 @@ class HeldOut(NamedTuple):
 def folds(size: int, groups: IntArray | None) -> tuple[IntArray, str]:
     """Return the fold of every row, shape (n,), and what a fold is.
 
-    Groups where there are at least two, else single rows; more than MOST_REFITS of either are left out in as many
-    strided sets.
+    Groups where there are at least two, else single rows; more than MOST_REFITS of either, or REFITS_OF_MANY where
+    there are more than MANY_ROWS rows, are left out in as many strided sets.
     """
+    most = MOST_REFITS if size <= MANY_ROWS else REFITS_OF_MANY
     if groups is not None and np.unique(groups).size > 1:
-        return np.unique(groups, return_inverse=True)[1].ravel() % MOST_REFITS, "group"
-    return np.arange(size) % min(size, MOST_REFITS), "row"
+        return np.unique(groups, return_inverse=True)[1].ravel() % most, "group"
+    return np.arange(size) % min(size, most), "row"
 
 
 def held_out(
@@ -104,7 +116,11 @@ def held_out(
     """
     if times.size < 2:
         return None
-    predicted, by = held_out_times(refit, times.size, groups)
+    return errors_of(*held_out_times(refit, times.size, groups), times)
+
+
+def errors_of(predicted: FloatArray, by: str, times: FloatArray) -> HeldOut:
+    """Return the errors of times [s] predicted for rows left out by ``by``, against those measured, shape (n,)."""
     errors = np.abs(predicted / times - 1)
     return HeldOut(float(errors.mean()), float(np.median(errors)), float(errors.max()), by, int(errors.argmax()))
 

@@ -22,7 +22,7 @@ from planner.costs.terms import evaluate, term_named
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import Entry, SettingValue
 from planner.domain.samples import Samples
-from planner.fitting.diagnostics import held_out, held_out_times
+from planner.fitting.diagnostics import errors_of, held_out_times
 from planner.fitting.entries import coefficients_of, with_errors
 from planner.fitting.rows import group_codes, work_of
 
@@ -49,8 +49,10 @@ JITTER = 1e-9
 
 def fit_gaussian_process(
     samples: Samples, base: Entry, around: str, share: float, processors: float = 0.0
-) -> Entry | None:
+) -> tuple[Entry, FloatArray] | None:
     """Return the entry of a process around ``base``, held out by group as that was; None with too few calls.
+
+    Beside it stands the time [s] of every row predicted without its group, shape (k,).
 
     Length-scales and nugget are chosen once, on all rows; mean, level and weights are fitted without each group.
 
@@ -74,7 +76,7 @@ def fit_gaussian_process(
     settings: dict[str, SettingValue] = {
         **base.settings, "mean": base.term, "mean_coefficients": tuple(base.coefficients.values()),
         "around": around, "share": share, "processors": processors,
-        "launch_s": _launch_s(samples),
+        "launch_s": _launch_s(samples.time_s),
     }  # fmt: skip
     places = coordinates(work, settings)
     residuals = np.log(samples.time_s) - log_prior(term_named(base.term), work, settings)
@@ -83,13 +85,10 @@ def fit_gaussian_process(
     entry = replace(
         base, term=GAUSSIAN_PROCESS, settings=settings, standard_errors={}, covariance=None, condition_number=None
     )
-    entry = _fitted(entry, samples, np.ones(samples.size, dtype=np.bool_))
+    entry = _fitter(entry, samples)(np.ones(samples.size, dtype=np.bool_))
     error = float(np.mean(np.abs(evaluate(entry, work) / samples.time_s - 1)))
-    entry = replace(entry, error=error, held_out_error=None, worst_error=None)
-    found = held_out(_refit(entry, samples), samples.time_s, group_codes(samples))
-    if found is None:
-        return entry
-    return with_errors(entry, found, samples)
+    predicted, by = held_out_times(_refit(entry, samples), samples.size, group_codes(samples))
+    return with_errors(replace(entry, error=error), errors_of(predicted, by, samples.time_s), samples), predicted
 
 
 def process_times_left_out(entry: Entry, samples: Samples) -> FloatArray:
@@ -98,37 +97,49 @@ def process_times_left_out(entry: Entry, samples: Samples) -> FloatArray:
 
 
 def _refit(entry: Entry, samples: Samples) -> Callable[[BoolArray], Callable[[BoolArray], FloatArray]]:
+    fitter = _fitter(entry, samples)
+
     def refit(rows: BoolArray) -> Callable[[BoolArray], FloatArray]:
-        fitted = _fitted(entry, samples, rows)
+        fitted = fitter(rows)
         return lambda out: evaluate(fitted, work_of(samples.select(out), entry.kind))
 
     return refit
 
 
-def _fitted(entry: Entry, samples: Samples, rows: BoolArray) -> Entry:
-    """Return the entry with mean, points, level and weights from some of the rows."""
-    used = samples.select(rows)
-    work = work_of(used, entry.kind)
+def _fitter(entry: Entry, samples: Samples) -> Callable[[BoolArray], Entry]:
+    """Return what fits mean, points, level and weights of the entry to some of the rows.
+
+    What does not depend on which rows they are is made once.
+    """
+    work, times = work_of(samples, entry.kind), samples.time_s
     mean = term_named(str(entry.settings["mean"]))
-    of_mean = mean.columns(entry.settings)
-    theta = coefficients_of(mean, of_mean, mean.features(work, entry.settings), used.time_s, entry.estimator)
-    settings = {**entry.settings, "mean_coefficients": tuple(theta.tolist()), "launch_s": _launch_s(used)}
-    single = np.broadcast_to(is_corrected(work), used.time_s.shape)
-    places = _rounded(coordinates(work, settings)[single])
-    residuals = (np.log(used.time_s) - log_prior(mean, work, settings))[single]
-    lengths, nugget = vector(settings, "lengths"), number(settings, "nugget", 0.0)
-    points = _spread_out(places / lengths, MOST_POINTS)
-    level = float(residuals.mean())
-    weights = _weights(places, places[points], residuals - level, lengths, nugget)
-    settings["points"] = tuple(places[points].ravel().tolist())
-    names = term_named(GAUSSIAN_PROCESS).columns(settings)
-    values = (1.0, level, *weights.tolist(), *(0.0 for _ in of_mean))
-    fixed = (names[0], *of_mean)
-    return replace(entry, settings=settings, coefficients=dict(zip(names, values, strict=True)), fixed=fixed)
+    of_mean, features = mean.columns(entry.settings), mean.features(work, entry.settings)
+    single = np.broadcast_to(is_corrected(work), times.shape)
+    all_places = _rounded(coordinates(work, entry.settings))
+    lengths, nugget = vector(entry.settings, "lengths"), number(entry.settings, "nugget", 0.0)
+
+    def fit(rows: BoolArray) -> Entry:
+        theta = coefficients_of(mean, of_mean, features[rows], times[rows], entry.estimator)
+        launch_s = _launch_s(times[rows])
+        settings = {**entry.settings, "mean_coefficients": tuple(theta.tolist()), "launch_s": launch_s}
+        used = rows & single
+        places = all_places[used]
+        used_work = {name: np.asarray(column)[used] for name, column in work.items()}
+        residuals = np.log(times[used]) - log_prior(mean, used_work, settings)
+        points = places[_spread_out(places / lengths, MOST_POINTS)]
+        level = float(residuals.mean())
+        weights = _weights(places, points, residuals - level, lengths, nugget)
+        settings["points"] = tuple(points.ravel().tolist())
+        names = term_named(GAUSSIAN_PROCESS).columns(settings)
+        values = (1.0, level, *weights.tolist(), *(0.0 for _ in of_mean))
+        fixed = (names[0], *of_mean)
+        return replace(entry, settings=settings, coefficients=dict(zip(names, values, strict=True)), fixed=fixed)
+
+    return fit
 
 
-def _launch_s(samples: Samples) -> float:
-    return SHORTEST_SHARE * float(samples.time_s.min())
+def _launch_s(times: FloatArray) -> float:
+    return SHORTEST_SHARE * float(times.min())
 
 
 def _weights(
@@ -137,11 +148,10 @@ def _weights(
     """Return the weights of the points, shape (q,)."""
     calls, own = covariances(places, points, lengths), covariances(points, points, lengths)
     root = np.linalg.cholesky(own + JITTER * np.eye(len(points)))
-    design = np.vstack([calls, np.sqrt(nugget) * root.T])
-    target = np.concatenate([residuals, np.zeros(len(points))])
-    # By QR, several times faster than singular values where calls are many; the nugget gives the design full rank.
-    orthogonal, triangular = np.linalg.qr(design)
-    found: FloatArray = np.linalg.solve(triangular, orthogonal.T @ target)
+    # Normal equations of root.T·θ: unlike those of θ they lose no digits, as the nugget bounds them from below.
+    design = np.linalg.solve(root, calls.T)
+    whitened = np.linalg.solve(design @ design.T + nugget * np.eye(len(points)), design @ residuals)
+    found: FloatArray = np.linalg.solve(root.T, whitened)
     return found
 
 
@@ -149,10 +159,18 @@ def _spread_out(places: FloatArray, most: int) -> IntArray:
     """Return which places are points: all, or one after another the farthest from those before, in ascending order."""
     if len(places) <= most:
         return np.arange(len(places))
-    chosen = [int(np.argmin(np.sum((places - places.mean(axis=0)) ** 2, axis=1)))]
+    columns = np.ascontiguousarray(places.T)
+
+    def squares(place: FloatArray) -> FloatArray:
+        total = np.zeros(len(places))
+        for column, value in zip(columns, place, strict=True):  # several times faster than a sum over a short axis
+            total += (column - value) ** 2
+        return total
+
+    chosen = [int(np.argmin(squares(places.mean(axis=0))))]
     nearest = np.full(len(places), np.inf)
     while len(chosen) < most:
-        nearest = np.minimum(nearest, np.sum((places - places[chosen[-1]]) ** 2, axis=1))
+        nearest = np.minimum(nearest, squares(places[chosen[-1]]))
         chosen.append(int(np.argmax(nearest)))
     return np.sort(np.array(chosen, dtype=np.int64))
 

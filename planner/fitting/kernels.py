@@ -166,16 +166,16 @@ def _corrected(base: Entry, rows: Samples, accelerator: Accelerator | None) -> E
     if not single.any():
         return base
 
-    def error(entry: Entry) -> float:
-        return float(np.mean(np.abs(times_left_out(entry, rows)[single] / rows.time_s[single] - 1)))
+    def error(left_out: FloatArray) -> float:
+        return float(np.mean(np.abs(left_out[single] / rows.time_s[single] - 1)))
 
     fitted = (
         fit_gaussian_process(rows, base, around, share, _processors(accelerator))
         for around, share in PROCESSES[base.term]
     )
-    found = [(error(entry), entry) for entry in fitted if entry is not None]
+    found = [(error(left_out), entry) for entry, left_out in filter(None, fitted)]
     least, process = min(found, key=lambda one: one[0], default=(np.inf, base))
-    return process if _is_clearly_less(least, error(base)) else base
+    return process if _is_clearly_less(least, error(linear_times_left_out(base, rows))) else base
 
 
 def times_left_out(entry: Entry, samples: Samples) -> FloatArray:

@@ -5,7 +5,9 @@ import pytest
 
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.fitting.diagnostics import (
+    MANY_ROWS,
     MOST_REFITS,
+    REFITS_OF_MANY,
     condition_number,
     covariance,
     folds,
@@ -58,6 +60,8 @@ def test_groups_are_left_out_whole_and_rows_otherwise() -> None:
     assert folds(3, np.array([4, 4, 4]))[0].tolist() == [0, 1, 2]
     fold, by = folds(1000, None)
     assert (by, np.unique(fold).size) == ("row", MOST_REFITS)
+    assert np.unique(folds(MANY_ROWS, None)[0]).size == MOST_REFITS
+    assert np.bincount(folds(16 * MANY_ROWS, np.arange(16 * MANY_ROWS))[0]).tolist() == [MANY_ROWS] * REFITS_OF_MANY
     fold, by = folds(1000, np.arange(1000) // 3)
     assert (by, np.unique(fold).size) == ("group", MOST_REFITS)
     assert all(np.unique(fold[at : at + 3]).size == 1 for at in range(0, 999, 3))  # a group stays whole

@@ -46,7 +46,7 @@ def base_of(samples: Samples) -> Entry:
 def process_of(samples: Samples, around: str = "mean", share: float = 1.0) -> Entry:
     found = fit_gaussian_process(samples, base_of(samples), around, share, 80.0)
     assert found is not None
-    return found
+    return found[0]
 
 
 def residuals(entry: Entry, samples: Samples) -> FloatArray:
