@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -62,30 +63,45 @@ def work_of(samples: Samples, kind: str) -> Work:
     return work
 
 
-def _why_not(samples: Samples, row: int) -> str:
-    kind, time = str(samples.text["kind"][row]), float(samples.time_s[row])
-    if not np.isfinite(time) or time <= 0:
-        return f"time_s must be finite and above 0, got {time:g}"
-    if kind not in (POINTWISE, *WORK_COLUMNS, *INPUT_COLUMNS) and not samples.text["operation"][row]:
-        return f"kind must be known, got {kind!r}"
-    columns = work_columns(kind)
-    if columns in (TRAFFIC_COLUMNS, ROW_COLUMNS) and np.isnan(samples.number["traffic"][row]):
-        columns = ("bytes",)
-    for name in columns:
-        value = float(samples.number[name][row])
+def _why_not(samples: Samples) -> dict[int, str]:
+    """Return the reason of every row that a fit cannot use, by its position."""
+    kinds, times = samples.text["kind"], samples.time_s
+    bad = ~(np.isfinite(times) & (times > 0))
+    found = {row: f"time_s must be finite and above 0, got {times[row]:g}" for row in _positions(bad)}
+    no_operation, no_traffic = samples.text["operation"] == "", np.isnan(samples.number["traffic"])
+    for kind in dict.fromkeys(kinds.tolist()):
+        own = kinds == kind
+        if kind not in (POINTWISE, *WORK_COLUMNS, *INPUT_COLUMNS):
+            for row in _positions(own & no_operation):
+                found.setdefault(row, f"kind must be known, got {kind!r}")
+        columns = work_columns(kind)
+        bytes_alone = own & no_traffic & (columns in (TRAFFIC_COLUMNS, ROW_COLUMNS))
+        for names, rows in ((columns, own & ~bytes_alone), (("bytes",), bytes_alone)):
+            for row, reason in _out_of_range(samples, names, rows):
+                found.setdefault(row, reason)
+    return found
+
+
+def _out_of_range(samples: Samples, names: tuple[str, ...], rows: BoolArray) -> Iterator[tuple[int, str]]:
+    for name in names:
+        values = samples.number[name]
         least = 0.0 if name in ("pad_h", "pad_w", "causal", *ROW_COLUMNS) else 1.0
-        if np.isnan(value) and name in DEFAULTS:
-            continue
-        if not (np.isfinite(value) and value >= least):
-            return f"{name} must be given and at least {least:g}, got {value:g}"
-    return ""
+        good = (np.isfinite(values) & (values >= least)) | (np.isnan(values) & (name in DEFAULTS))
+        for row in _positions(rows & ~good):
+            yield row, f"{name} must be given and at least {least:g}, got {values[row]:g}"
+
+
+def _positions(mask: BoolArray) -> list[int]:
+    positions: list[int] = np.flatnonzero(mask).tolist()
+    return positions
 
 
 def usable(samples: Samples) -> tuple[BoolArray, tuple[Rejected, ...]]:
     """Return a mask of the rows that a fit can use, shape (k,), and the others with the reason."""
-    reasons = [_why_not(samples, row) for row in range(samples.size)]
-    rejected = tuple(Rejected(row, reason) for row, reason in enumerate(reasons) if reason)
-    return np.array([not reason for reason in reasons], dtype=np.bool_), rejected
+    reasons = _why_not(samples)
+    mask = np.ones(samples.size, dtype=np.bool_)
+    mask[list(reasons)] = False
+    return mask, tuple(Rejected(row, reasons[row]) for row in sorted(reasons))
 
 
 def merged(samples: Samples, kind: str) -> Samples:
@@ -95,9 +111,10 @@ def merged(samples: Samples, kind: str) -> Samples:
     """
     texts = [np.unique(samples.text[name], return_inverse=True)[1].ravel() for name in ("trans_a", "trans_b")]
     table = np.column_stack([*work_of(samples, kind).values(), *texts])
-    _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    _, first, inverse, counts = np.unique(table, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    of_each = np.split(samples.time_s[np.argsort(inverse.ravel(), kind="stable")], np.cumsum(counts)[:-1])
     order = np.argsort(first)
-    times = np.array([np.median(samples.time_s[inverse.ravel() == place]) for place in order])
+    times = np.array([np.median(of_each[place]) for place in order])
     rows = take(samples, first[order])
     return Samples(rows.text, {**rows.number, "time_s": times}, samples.circumstances)
 
