@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from planner.errors import ParameterError
 from planner.probes.gpu import check_gpu
 from planner.probes.kernels import timed_call
 from planner.probes.operands import COLD_BYTES, Operands
@@ -19,6 +20,7 @@ from planner.probes.points import Point
 from planner.probes.precisions import computing_in
 from planner.probes.timing import Stopwatch, Timing, time_queued_call
 from planner.probes.torch_package import import_torch
+from planner.units import format_bytes
 
 __all__ = [
     "MEMORY_SHARE",
@@ -45,6 +47,9 @@ WARM_UP_S = 0.6
 """Clocks of an idle GPU are low, and rise within tenths of a second."""
 REFERENCE_SIDE, REFERENCE_COPY = 2048, 1 << 25
 REFERENCE_REPEATS = 3
+LEAST_FREE_BYTES = 2.5 * 2**30
+"""With so much the block of numbers holds what the reference copies."""
+REMEDY = "end what else uses it, or name another GPU"
 RATE_CYCLES = 20_000_000
 HOST_CALLS, HOST_BLOCKS = 500, 7
 
@@ -163,12 +168,14 @@ def cuda_bench(device: str, cache_bytes: int = 0) -> CudaBench:
     Raises
     ------
     MissingPackageError, ParameterError
-        There is no such GPU.
+        There is no such GPU, or others use so much of its memory that nothing can be measured.
     """
     device, torch = f"cuda:{check_gpu(device)}", import_torch()
-    torch.cuda.set_device(device)
-    free, total = (float(size) for size in torch.cuda.mem_get_info(device))
+    free, total = _memory(torch.cuda, device)
     usable = usable_bytes(free, total)
+    if operand_elements(usable) < REFERENCE_COPY:
+        left = f"{device}, which has {format_bytes(free)}"
+        raise ParameterError("--device", f"a GPU with {format_bytes(LEAST_FREE_BYTES)} of free memory", left, REMEDY)
     torch.cuda.set_per_process_memory_fraction(usable / total, device)
     operands = Operands(
         elements=operand_elements(usable), device=device, cold_bytes=max(COLD_BYTES, CACHES * cache_bytes)
@@ -178,6 +185,17 @@ def cuda_bench(device: str, cache_bytes: int = 0) -> CudaBench:
     bench.warm_up()
     stopwatch.count_cycles()  # by then clocks have risen: waits of so many cycles are shorter
     return bench
+
+
+def _memory(cuda: Any, device: str) -> tuple[float, float]:
+    """Return how many bytes of a GPU are free, and how many there are; it is the current device from then on."""
+    try:
+        cuda.set_device(device)
+        free, total = cuda.mem_get_info(device)
+    except RuntimeError as error:  # CUDA's own, as where its context finds no memory
+        said = f"{device}: {str(error).partition(chr(10))[0]}"
+        raise ParameterError("--device", "a GPU that CUDA can use", said, REMEDY) from error
+    return float(free), float(total)
 
 
 def host_times(bench: CudaBench) -> dict[str, float]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from planner.domain.kernels import FORWARD
+from planner.errors import ParameterError
 from planner.probes import cuda_bench as module
 from planner.probes.cuda_bench import MEMORY_SHARE, CudaBench, EventStopwatch, cuda_bench, host_times
 from planner.probes.operands import Operands
@@ -155,7 +156,7 @@ def test_a_device_whose_clock_has_risen_is_held_back_as_long_as_before(monkeypat
 
 
 @pytest.mark.parametrize(
-    ("free_gib", "total_gib", "most"), [(79.0, 80.0, 0.6), (20.0, 80.0, 0.16), (15.5, 16.0, 0.6), (0.5, 16.0, 0.01)]
+    ("free_gib", "total_gib", "most"), [(79.0, 80.0, 0.6), (20.0, 80.0, 0.16), (15.5, 16.0, 0.6), (2.5, 16.0, 0.12)]
 )
 def test_a_gpu_is_never_taken_beyond_its_share(
     free_gib: float, total_gib: float, most: float, monkeypatch: pytest.MonkeyPatch
@@ -178,8 +179,35 @@ def test_a_gpu_is_never_taken_beyond_its_share(
     monkeypatch.setattr(module, "REFERENCE_SIDE", 64)
     monkeypatch.setattr(module, "CudaBench", lambda given, watch: SimpleNamespace(warm_up=lambda: (given, watch)))
     cuda_bench("cuda", cache_bytes=60 * 2**20)
+    assert made["elements"] >= module.REFERENCE_COPY
     assert made["device"] == made["pool"] == "cuda:1"
     assert 0 < made["share"] <= min(most, MEMORY_SHARE)
     blocks_bytes = (4 + 2 + 2 + 1 + 1) * made["elements"]
     assert blocks_bytes <= 0.5 * made["share"] * total_gib * 2**30
     assert made["cold"] == 120 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ((2**30, 80 * 2**30), "with 2.5 GiB of free memory, got 'cuda:1, which has 1 GiB'; end what else uses it"),
+        (
+            RuntimeError("CUDA error: out of memory\nCompile with"),
+            "got 'cuda:1: CUDA error: out of memory'; end what",
+        ),
+    ],
+)
+def test_a_gpu_whose_memory_others_hold_is_refused(
+    found: tuple[int, int] | RuntimeError, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mem_get_info(_device: str) -> tuple[int, int]:
+        if isinstance(found, RuntimeError):
+            raise found
+        return found
+
+    fake = SimpleNamespace(set_device=lambda _device: None, mem_get_info=mem_get_info)
+    monkeypatch.setattr(module, "import_torch", lambda: SimpleNamespace(cuda=fake))
+    monkeypatch.setattr(module, "check_gpu", lambda _device: 1)
+    with pytest.raises(ParameterError) as error:
+        cuda_bench("cuda:1")
+    assert words in str(error.value)
