@@ -163,10 +163,13 @@ class Sources:
 
     @property
     def measuring(self) -> str:
-        """The command that makes a calibration of the accelerator; GPUs are not measured by this program yet."""
+        """The command that makes a calibration of the accelerator."""
         if self.accelerator.kind == "cpu":
             return "measure on that device with `planner calibrate`"
-        return "fit measurements of that device with `planner calibrate --samples DIR`"
+        return (
+            "measure on that device with `planner calibrate --device cuda`, or fit measurements of it with "
+            "`planner calibrate --samples DIR`"
+        )
 
     def convolution_lowering(self, precision: str) -> str:
         """Return ``direct`` where convolutions have entries, else ``im2col`` where products and copies have."""

@@ -69,12 +69,14 @@ def test_specifications_serve_only_where_no_calibration_is_named(make_problem: M
     specified = Sources(make_problem(calibrations=())).kernel("gemm", "forward", "fp16")
     assert (specified.origin, specified.calibration) == ("specified", "")
     remedy = r"`planner calibrate --samples DIR`, or leave out --calibration to use specifications$"
-    with pytest.raises(CoverageError, match="kernel gemm forward in fp16 must be .*; fit measurements .*" + remedy):
+    with pytest.raises(
+        CoverageError, match="kernel gemm forward in fp16 must be .* --device cuda`, or fit .*" + remedy
+    ):
         Sources(make_problem(calibrations=(), explicit_calibration=True)).kernel("gemm", "forward", "fp16")
 
 
 def test_remedies_are_commands_that_work(make_problem: Make, accelerator: Accelerator, cluster: Cluster) -> None:
-    """A CPU is measured, a GPU's measurements are fitted; what has no specification is not said to have one."""
+    """A CPU and a GPU are measured, or measurements fitted; what has no specification is not said to have one."""
     cpu = replace(cluster, node=replace(cluster.node, accelerator=replace(accelerator, kind="cpu")))
     sources = Sources(make_problem(cluster=cpu, calibrations=(), explicit_calibration=True))
     with pytest.raises(CoverageError, match="; measure on that device with `planner calibrate`, or leave out"):
