@@ -9,47 +9,38 @@ Progress goes to stderr. A file is written whole or not at all.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
-from planner.errors import PlannerError
 from planner.formats.documents import dump_json, parse_text, read_text, write_file
 from validation.accuracy_answers import answer_all
 from validation.accuracy_check import SHARE, compared
 from validation.accuracy_figures import document_of
 from validation.accuracy_page import page_of
+from validation.command import existing_folder, finished, parser_of
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 UPDATE = "`python -m validation` writes the new figures; a line under Changed predictions in CHANGELOG.md says why"
-INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m validation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the page; default: docs/")
+    parser = parser_of("validation", __doc__)
+    parser.add_argument("--docs", type=existing_folder, default=DOCS, help="folder of the page; default: docs/")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="compare, write nothing")
     what.add_argument("--page", action="store_true", help="write the page from the figures that are there")
     options = parser.parse_args(arguments)
-    try:
-        if options.check:
-            return _check(options.docs / "accuracy.json")
-        document = _committed(options.docs / "accuracy.json") if options.page else _today()
-        if not options.page:
-            write_file(options.docs / "accuracy.json", dump_json(document), force=True)
-        write_file(options.docs / "accuracy.md", page_of(document), force=True)
-    except PlannerError as error:
-        _say(str(error))
-        return error.exit_code
-    except KeyboardInterrupt:
-        _say("interrupted; nothing was written")
-        return INTERRUPTED
-    return 0
+    figures = options.docs / "accuracy.json"
+    return finished(lambda: _check(figures) if options.check else _write(figures, only_page=options.page))
+
+
+def _write(figures: Path, *, only_page: bool) -> None:
+    document = _committed(figures) if only_page else _today()
+    if not only_page:
+        write_file(figures, dump_json(document), force=True)
+    write_file(figures.with_name("accuracy.md"), page_of(document), force=True)
 
 
 def _check(path: Path) -> int:

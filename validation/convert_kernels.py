@@ -23,7 +23,6 @@ layers, and its random products, which ran at another clock; vidur's and NeuSigh
 
 from __future__ import annotations
 
-import argparse
 import csv
 import sys
 from collections.abc import Mapping
@@ -31,9 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from planner.domain.samples import Samples
-from planner.errors import InputFileError, PlannerError
+from planner.errors import InputFileError
 from planner.formats.documents import write_file
 from planner.formats.samples import write_samples
+from validation.command import finished, parser_of
 from validation.kernel_boards import BOARDS, Board
 from validation.kernel_outliers import LIMIT, Stale, stale_cells
 from validation.kernel_rows import (
@@ -125,25 +125,20 @@ def _convert(board: Board, tables: Mapping[str, Table], folder: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Convert the tables; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m validation.convert_kernels",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("validation.convert_kernels", __doc__)
     names = [board.name for board in BOARDS]
     parser.add_argument("--data", required=True, type=Path, help="folder with the tables")
     parser.add_argument("--out", required=True, type=Path, help="folder for a folder of sample files for each GPU")
     parser.add_argument("--gpu", choices=names, help="only this one (default: all)")
     given = parser.parse_args(arguments)
-    try:
-        tables = read_tables(given.data)
-        for board in BOARDS:
-            if given.gpu in (None, board.name):
-                _convert(board, tables, given.out / board.name)
-    except PlannerError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
+    return finished(lambda: _convert_all(given.data, given.out, given.gpu))
+
+
+def _convert_all(data: Path, out: Path, only: str | None) -> None:
+    tables = read_tables(data)
+    for board in BOARDS:
+        if only in (None, board.name):
+            _convert(board, tables, out / board.name)
 
 
 if __name__ == "__main__":

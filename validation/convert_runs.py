@@ -11,16 +11,16 @@ cnn-benchmarks the least, because its means hold outliers); seven digits.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import sys
 from collections import Counter
 from pathlib import Path
 
 from planner.domain.runs import Run
-from planner.errors import InputFileError, PlannerError
+from planner.errors import InputFileError
 from planner.formats.documents import write_file
 from planner.formats.runs import write_runs
+from validation.command import finished, parser_of
 from validation.sources import data_parallel, image_frameworks, seeds, torch7, transformers
 from validation.sources.rows import Cells, Dropped, Source
 
@@ -58,23 +58,22 @@ def convert(source: Source, data: Path) -> tuple[list[Run], Counter[str]]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("validation.convert_runs", __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of the published tables")
     parser.add_argument(
         "--out", type=Path, default=HERE, help="folder for the files of runs; default: beside this script"
     )
     options = parser.parse_args(arguments)
-    try:
-        for source in SOURCES:
-            runs, dropped = convert(source, options.data)
-            write_file(options.out / f"{source.name}.csv", write_runs(runs), force=True)
-            sys.stderr.write(f"{source.name}: {len(runs)} runs\n")
-            for reason, count in dropped.most_common():
-                sys.stderr.write(f"    {count} rows left out: {reason}\n")
-    except PlannerError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    return 0
+    return finished(lambda: _convert_all(options.data, options.out))
+
+
+def _convert_all(data: Path, out: Path) -> None:
+    for source in SOURCES:
+        runs, dropped = convert(source, data)
+        write_file(out / f"{source.name}.csv", write_runs(runs), force=True)
+        sys.stderr.write(f"{source.name}: {len(runs)} runs\n")
+        for reason, count in dropped.most_common():
+            sys.stderr.write(f"    {count} rows left out: {reason}\n")
 
 
 if __name__ == "__main__":

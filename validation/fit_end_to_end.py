@@ -27,6 +27,7 @@ from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer
 from planner.scoring.intervals import scores
 from planner.scoring.refit import Asked, fit_runs, held_out_answers
+from validation.command import existing_folder, finished, parser_of
 
 FOLDER = Path(__file__).resolve().parent
 CALIBRATIONS = FOLDER.parent / "calibrations"
@@ -187,13 +188,21 @@ def _few(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def main() -> None:
-    """Write the files."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else CALIBRATIONS
+def main(arguments: list[str] | None = None) -> int:
+    """Write the files; return the exit code."""
+    parser = parser_of("validation.fit_end_to_end", __doc__)
+    parser.add_argument(
+        "folder", nargs="?", type=existing_folder, default=CALIBRATIONS, help="for the files; default: calibrations/"
+    )
+    given = parser.parse_args(arguments)
+    return finished(lambda: _write(given.folder))
+
+
+def _write(folder: Path) -> None:
     asked = asked_runs()
     for one in calibrations(fit_runs(asked), held_out_rows(asked)):
         write_file(folder / f"{one.name}.json", write_calibration(one), force=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from planner.errors import PlannerError
 from planner.formats.documents import write_file
+from validation.command import finished, parser_of
 from validation.convert_kernels import board_samples, read_tables
 from validation.kernel_boards import BOARDS
 from validation.kernel_choice import Choice, choices
@@ -167,20 +166,11 @@ def _rejected(tables: dict[str, Table]) -> Iterator[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the page; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m validation.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("validation.kernels", __doc__)
     parser.add_argument("--data", required=True, type=Path, help="folder with the tables")
     parser.add_argument("--out", type=Path, default=OUT, help="file to write (default: docs/kernels.md)")
     given = parser.parse_args(arguments)
-    try:
-        page = report(read_tables(given.data))
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        write_file(given.out, page, force=True)
-    except PlannerError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
+    return finished(lambda: write_file(given.out, report(read_tables(given.data)), force=True))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,10 @@ from planner.formats.documents import write_file
 from planner.steps.asynchronous import update_period_s
 from planner.workload.gradients import gradient_slots
 from planner.workload.lowering import lower
+from validation.command import finished, parser_of
 
 ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "calibrations" / "tsubame-kfc.json"
 SOURCE = (
     "reconstructed from the table of predicted optima on TSUBAME-KFC/DL in Oyama, Nomura, Sato, Nishimura, Tamatsu, "
     "Matsuoka, SPRINT slides (IEEE BigData 2016)"
@@ -140,8 +142,15 @@ def calibration(network: Network, coefficients: FloatArray) -> Calibration:
     )  # fmt: skip
 
 
-def main() -> None:
-    """Solve, print the errors, write the file."""
+def main(arguments: list[str] | None = None) -> int:
+    """Solve, print the errors, write the file; return the exit code."""
+    parser = parser_of("validation.reconstruct_tsubame_kfc", __doc__)
+    parser.add_argument("file", nargs="?", type=Path, default=OUT, help="default: calibrations/tsubame-kfc.json")
+    given = parser.parse_args(arguments)
+    return finished(lambda: _write(given.file))
+
+
+def _write(path: Path) -> None:
     published = json.loads((ROOT / "tests" / "data" / "published" / "sprint.json").read_text())
     coefficients = solved(published)
     figures = predicted(coefficients, published).reshape(2, -1)
@@ -149,9 +158,8 @@ def main() -> None:
         errors = (epoch_s / row["epoch_s"] - 1, mini_batch / row["mini_batch_mean"] - 1)
         epoch = f"epoch {epoch_s:6.0f} s {errors[0]:+6.1%}"
         sys.stdout.write(f"{row['name']:9} {epoch}   mini-batch {mini_batch:6.1f} {errors[1]:+6.1%}\n")
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "calibrations" / "tsubame-kfc.json"
     write_file(path, write_calibration(calibration(find_network("sprint-15"), coefficients)), force=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

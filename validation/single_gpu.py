@@ -8,13 +8,12 @@ A file is written whole or not at all.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import sys
 from pathlib import Path
 
-from planner.errors import PlannerError
 from planner.formats.documents import read_text, write_file
+from validation.command import finished, parser_of
 from validation.single_gpu_page import page_of
 from validation.single_gpu_rows import groups_of, measured_steps, whole_fits
 
@@ -23,24 +22,20 @@ OUT = Path(__file__).resolve().parent.parent / "docs" / "single-gpu.md"
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m validation.single_gpu",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("validation.single_gpu", __doc__)
     parser.add_argument("--out", type=Path, default=OUT, help="the page; default: docs/single-gpu.md")
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     given = parser.parse_args(arguments)
-    try:
-        committed = read_text(given.out) if given.check else ""
-        steps = measured_steps()
-        page = page_of(groups_of(steps), dict(whole_fits(steps)))
-        if given.check:
-            return _check(committed, page, given.out)
-        write_file(given.out, page, force=True)
-    except PlannerError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
+    return finished(lambda: _run(given.out, check=given.check))
+
+
+def _run(path: Path, *, check: bool) -> int:
+    committed = read_text(path) if check else ""
+    steps = measured_steps()
+    page = page_of(groups_of(steps), dict(whole_fits(steps)))
+    if check:
+        return _check(committed, page, path)
+    write_file(path, page, force=True)
     return 0
 
 

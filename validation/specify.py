@@ -18,6 +18,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.formats.calibration import read_calibration, write_calibration
 from planner.formats.documents import write_file
+from validation.command import existing_folder, finished, parser_of
 
 __all__ = ["main", "specified_calibration", "unmeasured"]
 
@@ -49,13 +50,21 @@ def specified_calibration(accelerator: Accelerator) -> Calibration:
     )
 
 
-def main() -> None:
-    """Write the files."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else CALIBRATIONS
+def main(arguments: list[str] | None = None) -> int:
+    """Write the files; return the exit code."""
+    parser = parser_of("validation.specify", __doc__)
+    parser.add_argument(
+        "folder", nargs="?", type=existing_folder, default=CALIBRATIONS, help="for the files; default: calibrations/"
+    )
+    given = parser.parse_args(arguments)
+    return finished(lambda: _write(given.folder))
+
+
+def _write(folder: Path) -> None:
     for accelerator in tuple(unmeasured(folder)):
         text = write_calibration(specified_calibration(accelerator))
         write_file(folder / f"{accelerator.name}.json", text, force=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -23,8 +23,9 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster
 from planner.formats.calibration import write_calibration
 from planner.formats.documents import write_file
+from validation.command import finished, parser_of
 
-ROOT = Path(__file__).resolve().parent.parent
+OUT = Path(__file__).resolve().parent.parent / "calibrations" / "tsubame-2.5.json"
 
 
 def entries(cluster: Cluster) -> Iterator[Entry]:
@@ -50,11 +51,13 @@ def calibration() -> Calibration:
     )
 
 
-def main() -> None:
-    """Write the file."""
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "calibrations" / "tsubame-2.5.json"
-    write_file(path, write_calibration(calibration()), force=True)
+def main(arguments: list[str] | None = None) -> int:
+    """Write the file; return the exit code."""
+    parser = parser_of("validation.specify_tsubame_2_5", __doc__)
+    parser.add_argument("file", nargs="?", type=Path, default=OUT, help="default: calibrations/tsubame-2.5.json")
+    given = parser.parse_args(arguments)
+    return finished(lambda: write_file(given.file, write_calibration(calibration()), force=True))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

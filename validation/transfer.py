@@ -9,7 +9,6 @@ is no longer what it was.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,9 +19,9 @@ import numpy as np
 from planner.catalog import BUNDLED
 from planner.domain.arrays import FloatArray
 from planner.domain.transfer import RELATIONS, OwnPoints, Transfers
-from planner.errors import PlannerError
 from planner.formats.documents import write_file
 from planner.formats.transfer import read_transfer, write_transfer
+from validation.command import finished, parser_of
 from validation.convert_kernels import read_tables
 from validation.fit_end_to_end import asked_runs
 from validation.kernel_rows import DEEPBENCH, NEUSIGHT, VIDUR
@@ -194,24 +193,23 @@ def _means(known: Transfers) -> dict[tuple[str, ...], float]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the page and the scores, or check the scores; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m validation.transfer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("validation.transfer", __doc__)
     parser.add_argument("--data", required=True, type=Path, help="folder with the tables")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a score differs")
     given = parser.parse_args(arguments)
-    try:
-        errors, few, known = found(given.data)
-        if given.check:
-            told = differences(read_transfer(SCORES), known)
-            sys.stderr.write("".join(f"{line}\n" for line in told))
-            return 1 if told else 0
-        write_file(SCORES, write_transfer(known), force=True)
-        write_file(PAGE, page(errors, few, known, step_scores(asked_runs())), force=True)
-    except PlannerError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
+    return finished(lambda: _check(given.data) if given.check else _write(given.data))
+
+
+def _check(data: Path) -> int:
+    told = differences(read_transfer(SCORES), found(data)[2])
+    sys.stderr.write("".join(f"{line}\n" for line in told))
+    return 1 if told else 0
+
+
+def _write(data: Path) -> None:
+    errors, few, known = found(data)
+    write_file(SCORES, write_transfer(known), force=True)
+    write_file(PAGE, page(errors, few, known, step_scores(asked_runs())), force=True)
 
 
 if __name__ == "__main__":

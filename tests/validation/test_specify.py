@@ -12,7 +12,7 @@ from planner.costs.specified import ASSUMED_FLOP_EFFICIENCY, specified_kernels
 from planner.domain.cluster import Accelerator
 from planner.domain.precision import PRECISIONS
 from planner.formats.calibration import read_calibration, write_calibration
-from validation.specify import specified_calibration, unmeasured
+from validation.specify import main, specified_calibration, unmeasured
 
 ASKED = ("k20x", "k40", "k80", "p40", "h200-sxm-141gb", "b200-sxm-180gb", "mi250x", "h100-pcie-80gb")
 
@@ -36,6 +36,13 @@ def test_a_measured_calibration_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(write_calibration(catalog.find_calibration(name)))
     assert every - {one.name for one in unmeasured(tmp_path)} == {"t4"}
     assert read_calibration(tmp_path / "k80.json").origin == "specified"
+
+
+def test_the_command_writes_into_the_folder_that_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "t4.json").write_text(measured := write_calibration(catalog.find_calibration("t4")))
+    assert main([str(tmp_path)]) == 0
+    assert {path.stem for path in tmp_path.iterdir()} == set(catalog.names("accelerators"))
+    assert (tmp_path / "t4.json").read_text() == measured
 
 
 @pytest.mark.parametrize("name", ASKED)
