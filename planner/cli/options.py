@@ -6,7 +6,8 @@ the domain records as text, because ``planner --help`` must not load NumPy; a te
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from planner.cli import parsing
 from planner.cli.parsing import Parser
@@ -34,10 +35,8 @@ class Option:
         (what, text) to value; raises ParameterError.
     default : str
         What holds when nothing says otherwise, in words.
-    in_predict : str
-        The same in ``predict``, where it differs.
-    in_validate, in_calibrate : str
-        The same in ``validate`` and in ``calibrate``.
+    help_in, default_in : mapping of the name of a command to str
+        Help and default in commands where they differ.
     repeatable, positional : bool
     """
 
@@ -46,9 +45,8 @@ class Option:
     help: str
     parse: Parser = parsing.text
     default: str = ""
-    in_predict: str = ""
-    in_validate: str = ""
-    in_calibrate: str = ""
+    help_in: Mapping[str, str] = field(default_factory=dict)
+    default_in: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = False
     positional: bool = False
 
@@ -65,9 +63,8 @@ class Option:
     def text(self, command: str) -> str:
         """Return the help with the default."""
         repeat = " Repeatable." if self.repeatable else ""
-        own = {"predict": self.in_predict, "validate": self.in_validate, "calibrate": self.in_calibrate}
-        default = own.get(command) or self.default
-        return f"{self.help}{repeat}" + (f" [default: {default}]" if default else "")
+        default = self.default_in.get(command, self.default)
+        return f"{self.help_in.get(command, self.help)}{repeat}" + (f" [default: {default}]" if default else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,37 +80,41 @@ _ALL = (
     Option(
         "network",
         "NAME[:K=V,...]|FILE",
-        "Network to train, or whose layers to time.",
+        "Network to train.",
         default="default request",
-        in_calibrate="all bundled ones, from fits to a generic design",
+        help_in={"calibrate": "Network whose layers to time as they are, for predictions of it."},
+        default_in={"calibrate": "none; a generic design serves all networks"},
         repeatable=True,
     ),
     Option("dataset", "NAME|FILE|samples=N,bytes_per_sample=B", "Data set of an epoch.", default="the network's"),
     Option("cluster", "NAME|FILE", "Cluster to train on.", default="this node ('local'), or the default request"),
     Option(
         "calibration", "NAME|FILE", "Coefficients, first come first served.",
-        default="this machine's own, then bundled ones", in_validate="bundled ones",
-        in_calibrate="those of --plan, by their names", repeatable=True,
+        default="this machine's own, then bundled ones", repeatable=True,
+        help_in={"calibrate": "Coefficients to refine, beside --plan alone; first come first served."},
+        default_in={"validate": "bundled ones", "calibrate": "those of --plan, by their names"},
     ),
     Option(
         "framework", "NAME[@VERSION]", "Training framework.", parsing.framework, "pytorch",
-        in_validate="that of each row",
+        default_in={"validate": "that of each row"},
     ),
     Option("mode", "sync|async", "Updates: synchronous or asynchronous.", parsing.choices("sync", "async"), "sync"),
-    Option("nodes", RANGE, "Nodes.", parsing.counts, "1 to the cluster's", "1"),
+    Option("nodes", RANGE, "Nodes.", parsing.counts, "1 to the cluster's", default_in={"predict": "1"}),
     Option("gpus_per_node", RANGE, "GPUs of each node.", parsing.counts, "all"),
     Option(
         "sub_batch", RANGE, "Samples a GPU takes through one pass.", parsing.counts,
-        "1 to the largest that fits", "required unless --mini-batch is given",
+        "1 to the largest that fits", default_in={"predict": "required unless --mini-batch is given"},
     ),
     Option("mini_batch", "N", "Samples behind one update; gives the sub-batch (synchronous only).", parsing.count),
     Option(
         "accumulation", RANGE, "Sub-batches a GPU sums up before one update.", parsing.counts,
-        "every value that can reach the target (1 when asynchronous)", "1",
+        "every value that can reach the target (1 when asynchronous)", default_in={"predict": "1"},
     ),
     Option(
         "precision", "A,B", f"Precisions of training: {', '.join(PRECISIONS)}.", parsing.choices(*PRECISIONS),
-        "every one with a usable sub-model", "fp32", in_calibrate="fp32 on a CPU, all that a GPU has",
+        "every one with a usable sub-model",
+        help_in={"calibrate": f"Precisions to measure: {', '.join(PRECISIONS)}."},
+        default_in={"predict": "fp32", "calibrate": "fp32 on a CPU, all that a GPU has"},
     ),
     Option("tensor", "N", "Tensor-parallel degree (only 1 yet).", parsing.only(parsing.count, 1), "1"),
     Option("pipeline", "N", "Pipeline-parallel degree (only 1 yet).", parsing.only(parsing.count, 1), "1"),
@@ -179,7 +180,10 @@ _ALL = (
     ),
     Option("samples", "DIR", "Fit the sample files (CSV) of a folder instead of measuring."),
     Option("name", "NAME", "Name of the calibration.", default="that of --out or of --samples, else local"),
-    Option("out", "FILE", "File to write.", default="a time-stamped file in the user data folder"),
+    Option(
+        "out", "X.json", "File to write; what was measured goes into X.samples.csv beside it.",
+        default="a time-stamped file in the user data folder",
+    ),
     Option("force", "", "Overwrite an existing output file."),
     Option("json", "", "Print one JSON document instead of tables."),
     Option("seed", "N", "Seed of everything random.", parsing.whole(0, 2**63 - 1), "0"),
@@ -221,7 +225,7 @@ COMMANDS = (
         "Measure this node, fit the cost terms, write a calibration.",
         (
             "device", "budget", "target_error", "network", "precision", "plan", "calibration", "samples", "name", "out",
-            "force", "json", "seed",
+            "force", "json",
         ),
     ),
 )  # fmt: skip
