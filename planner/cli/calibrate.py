@@ -64,7 +64,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     """Calibrate: check everything that can be wrong first, measure or read, fit, write, show."""
     began_s = time.perf_counter()
     values = from_options(arguments)
-    _check_supported(values)
+    _check_supported(values, arguments)
     now = datetime.now().astimezone()
     target = target_of(values, now)
     check_writable("the calibration", target.path)
@@ -85,14 +85,14 @@ def run(arguments: Mapping[str, Any]) -> None:
         output.write_view(fit_view(calibration, str(target.path)))
 
 
-def _check_supported(values: Values) -> None:
+def _check_supported(values: Values, arguments: Mapping[str, Any]) -> None:
     if "device" in values:
         check_device(values["device"].value)
     for beside, clashes, why in CLASHES:
         clash = next((name for name in clashes if name in values), None)
         if clash and beside in values:
-            given = values[clash].value
-            shown = given[0] if isinstance(given, tuple) else given
+            given = arguments[clash]
+            shown = given if isinstance(given, str) else given[0]
             raise ParameterError(OPTIONS[clash].flag, f"left out beside --{beside}, {why}", shown)
     if "calibration" in values and "plan" not in values:
         raise ParameterError("--calibration", "given beside --plan alone", values["calibration"].value[0])

@@ -342,7 +342,10 @@ def test_cuda_without_cuda_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPat
     ("arguments", "words"),
     [
         (("--samples", "."), "--samples must be a folder with sample files (*.csv), got '.'"),
-        (("--samples", "x", "--budget", "9s"), "--budget must be left out beside --samples"),
+        (
+            ("--samples", "x", "--budget", "9s"),
+            "--budget must be left out beside --samples, which measures nothing, got '9s'",
+        ),
         (("--network", "resnet5"), "network must be a known name, got 'resnet5'; did you mean 'resnet50'?"),
         (("--samples", "x", "--network", "mlp"), "--network must be left out beside --samples, which measures nothing"),
         (("--samples", "x", "--target-error", "5%"), "--target-error must be left out beside --samples"),
