@@ -233,7 +233,10 @@ def _runs(asking: Asking, steps: Sequence[TimedStep | None]) -> list[CellRun]:
             missing.append(f"sub-batch {sub_batch} in {precision}")
     what = "made in quiet, in time and in memory"
     if not runs:
-        raise CoverageError(f"a run of {asking.problem.network.name} must be {what}, got none; give a larger --budget")
+        raise CoverageError(
+            f"a run of {asking.problem.network.name} must be {what}, got none; end what else runs on this machine, or "
+            "give a larger --budget"
+        )
     if missing:
         note(f"no run was {what} of {', '.join(missing)}: predictions of these stay as they are")
     return runs

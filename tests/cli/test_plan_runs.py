@@ -111,7 +111,8 @@ def test_runs_that_could_not_be_made_are_said(run: Run, asked: Callable[..., Pat
     arguments = ("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     code, out, err = run(*arguments)
     assert (code, out) == (5, "")
-    assert "a run of mlp must be made in quiet, in time and in memory, got none; give a larger --budget" in err
+    assert "a run of mlp must be made in quiet, in time and in memory, got none; end what else runs on this" in err
+    assert "or give a larger --budget" in err
     assert not Path("better.json").exists()
     times[4] = 0.1
     code, _, err = run(*arguments)
