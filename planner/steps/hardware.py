@@ -78,14 +78,14 @@ def _in_words(entries: Iterable[Entry], source: Accelerator, target: Accelerator
         score = score_for(known.scores, near, entry.kind, entry.precision)
         if score is not None and entry.kind in MATRIX_KINDS:
             few = own.get((score.kind, score.precision))
-            instead = "" if few is None else f", {few:.0%} from {known.points} of its own"
+            instead = "" if few is None else f" ({few:.0%} from {known.points} of its own)"
             said[f"{entry.kind} {entry.precision}"] = f"{score.mean:.0%}{instead}"
-    missed = "; ".join(f"{kernels}: {errors}" for kernels, errors in said.items())
-    scored = f"; by so much were other GPUs missed on average ({missed})" if missed else ""
+    missed = ", ".join(f"{kernels} {errors}" for kernels, errors in said.items())
+    scored = f", which misses other GPUs on average by so much: {missed}" if missed else ""
     return (
         f"Kernels were scaled from {source.name} to {target.name} by their data sheets{scored}. {known.points} kernels "
-        f"of each kind timed on a {target.name} are worth more than any transfer wherever they are said to miss by "
-        "less: `planner calibrate --samples DIR` fits them."
+        f"of each kind timed on {target.name} itself are worth more than any transfer where they miss by less: "
+        "`planner calibrate --device cuda` times them, `--samples DIR` fits what others timed."
     )
 
 

@@ -176,7 +176,7 @@ def _overheads(sources: Sources, overheads: Overheads) -> Iterator[PlanWarning]:
     if overheads.matched == "assumed":
         message = (
             f"Overheads of {framework} were not measured on {sources.accelerator.name}: assumed are "
-            f"{overheads.host_s_per_call * 1e6:.0f} us of host time a call, once, and kernels at their full speed."
+            f"{overheads.host_s_per_call * 1e6:.0f} us of host time a call, and kernels at their full speed."
         )
         yield PlanWarning("framework_overheads_assumed", framework, message)
     elif overheads.matched == "generic":

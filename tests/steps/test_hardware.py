@@ -87,8 +87,8 @@ def test_the_answer_says_what_a_few_own_points_would_change() -> None:
     said, *others = found.warnings
     assert others == ["As before."]
     assert "scaled from old to new" in said
-    assert "gemm fp32: 40%, 15% from 20 of its own" in said
-    assert "20 kernels of each kind timed on a new are worth more than any transfer" in said
+    assert "gemm fp32 40% (15% from 20 of its own)" in said
+    assert "20 kernels of each kind timed on new itself are worth more than any transfer" in said
 
 
 def test_only_what_was_measured_is_taken_over() -> None:
