@@ -29,6 +29,8 @@ DISTURBED = "warning_disturbed"
 """Circumstance that says how much was measured while the machine was disturbed; absent where little was."""
 LEAST_SHARE = 0.05
 """Of convolutions and products, measured while the machine was disturbed: less does not matter to a fit."""
+WITHOUT_STEPS = "warning_steps"
+"""Circumstance that says that no training step could be timed, so that no overheads can be fitted."""
 SAID_AFTERWARDS = ("left_out", "warning_throttled")
 """Circumstances that the user is told at once; one of a busy device was said before."""
 
@@ -141,7 +143,7 @@ def measure_device(
         left_s = budget_s - earlier.used_s - (time.perf_counter() - start)
         quiet_s, until_s = float(samples.circumstances["reference_s"]), bench.clock() + left_s
         steps = timed_steps(bench, quiet_s, until_s, own.networks, device=place.device, precisions=place.precisions)
-    added = {**_disturbed(samples), **place.seen()}
+    added = {**_disturbed(samples), **_without(steps), **place.seen()}
     for key in SAID_AFTERWARDS:
         if key in added:
             tell(added[key])
@@ -160,6 +162,16 @@ def _disturbed(samples: Samples) -> dict[str, str]:
     return {
         DISTURBED: f"{share:.0%} of the convolutions and products were measured while the machine was disturbed; "
         "run it again when it is quiet"
+    }
+
+
+def _without(steps: Sequence[TimedStep]) -> dict[str, str]:
+    """Return what says that there are no training steps, as circumstances."""
+    if steps:
+        return {}
+    return {
+        WITHOUT_STEPS: "no training step was timed in quiet and in time, so what the framework adds to kernels is not "
+        "known; run it again when the machine is quiet, or with a larger --budget"
     }
 
 

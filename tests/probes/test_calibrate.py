@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from planner.domain.samples import MAY_DIFFER
 from planner.errors import MissingPackageError, ParameterError
 from planner.probes import calibrate, places
 from planner.probes.bench import undisturbed
@@ -43,6 +44,17 @@ def test_run_on_this_cpu_warns_of_the_allocator_and_of_disturbances(
     warning = circumstances.get(calibrate.DISTURBED, "")
     assert bool(warning) == (slow[1] > 0)
     assert not warning or (5 <= int(warning.partition("%")[0]) <= 90 and "run it again" in warning)
+
+
+@pytest.mark.parametrize("steps", [(), ("one",)])
+def test_a_run_without_training_steps_says_so(
+    fake_bench: MakeBench, steps: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "CpuBench", fake_bench)
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: steps)
+    warning = calibrate.measure_cpu(140.0).samples.circumstances.get(calibrate.WITHOUT_STEPS, "")
+    assert ("no training step was timed" in warning) == (not steps)
+    assert calibrate.WITHOUT_STEPS in MAY_DIFFER
 
 
 def test_steps_stop_when_the_budget_is_used_up(fake_bench: MakeBench) -> None:
