@@ -189,6 +189,8 @@ class Calibration:
     seen : tuple of str
         Groups (networks, applications, clusters) that took part in a fit: scored as in-sample.
     warnings : tuple of str
+    input_warnings : tuple of str
+        Those about the input side: said of predictions that price it.
     conformal : mapping of one of PREDICTION_KINDS to ConformalScore
         Scores in standard deviations that predictions state of themselves: ends of their intervals. Those of what
         extrapolates are at least those of what does not.
@@ -206,6 +208,7 @@ class Calibration:
     seen: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     conformal: Mapping[str, ConformalScore] = field(default_factory=dict)
+    input_warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.origin not in ORIGINS:

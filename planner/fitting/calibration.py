@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.domain.calibration import Calibration, Entry
@@ -22,6 +22,8 @@ __all__ = ["Provenance", "fit_calibration"]
 
 WARNING = "warning"
 """Circumstances of samples named so, or named so and more, become warnings of the calibration."""
+INPUT_WARNING = "warning_input"
+"""Of these, those about the input side."""
 MOST_REASONS = 3
 """Reasons for rejected rows that a warning names, the most frequent first."""
 
@@ -77,10 +79,10 @@ def fit_calibration(
     collectives, few = fit_collectives(samples, estimator=estimator, origin=provenance.origin, source=provenance.source)
     own = fit_layer_calls(samples, origin=provenance.origin, source=provenance.source)
     loading, fewer = fit_input(samples, estimator=estimator, origin=provenance.origin, source=provenance.source)
-    few = (*few, *fewer)
     entries = (*own, *kernels.entries, *collectives, *loading)
     if not entries:
-        reasons = [*kernels.missing, *few, *(f"row {row + 1}: {reason}" for row, reason in kernels.rejected[:3])]
+        wrong = (f"row {row + 1}: {reason}" for row, reason in kernels.rejected[:3])
+        reasons = [*kernels.missing, *few, *fewer, *wrong]
         raise CoverageError(
             f"samples must hold enough usable rows of one kind, got {samples.size} rows"
             + (f" ({'; '.join(reasons)})" if reasons else "")
@@ -100,6 +102,7 @@ def fit_calibration(
         provenance.environment,
         tuple(sorted({str(group) for group in samples.text["group"] if group})),
         _warnings(samples, kernels.missing + few, kernels.rejected),
+        input_warnings=(*_stated(samples, of_input=True), *_not_fitted(fewer)),
     )
 
 
@@ -130,8 +133,18 @@ def _completed(given: Provenance, circumstances: Mapping[str, str]) -> Provenanc
 
 
 def _warnings(samples: Samples, missing: tuple[str, ...], rejected: tuple[Rejected, ...]) -> tuple[str, ...]:
-    stated = (samples.circumstances[key] for key in sorted(samples.circumstances) if key.startswith(WARNING))
     counted = Counter(reason for _, reason in rejected)
     reasons = "; ".join(f"{reason}: {count}" for reason, count in counted.most_common(MOST_REASONS))
     dropped = (f"{len(rejected)} of {samples.size} rows rejected ({reasons})",) if rejected else ()
-    return (*filter(None, stated), *(f"not fitted: {sentence}" for sentence in missing), *dropped)
+    return (*_stated(samples, of_input=False), *_not_fitted(missing), *dropped)
+
+
+def _stated(samples: Samples, *, of_input: bool) -> Iterator[str]:
+    """Yield the warnings that the circumstances state, of the input side or of everything else."""
+    for key, sentence in sorted(samples.circumstances.items()):
+        if sentence and key.startswith(WARNING) and key.startswith(INPUT_WARNING) == of_input:
+            yield sentence
+
+
+def _not_fitted(missing: Iterable[str]) -> Iterator[str]:
+    return (f"not fitted: {sentence}" for sentence in missing)

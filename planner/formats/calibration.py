@@ -159,6 +159,7 @@ CALIBRATION = Kind(
             Field("environment", MapOf(Text(empty=True)), "library versions, threads, clocks", {}),
             Field("seen", ListOf(Text()), "groups that took part in a fit", ()),
             Field("warnings", ListOf(Text()), "what a reader should know", ()),
+            Field("input_warnings", ListOf(Text()), "the same about input, said where input is priced", ()),
             Field("conformal", MapOf(_SCORE, choices=PREDICTION_KINDS), "conformal scores by kind of prediction", {}),
         ),
         Calibration,

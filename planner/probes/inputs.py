@@ -51,7 +51,7 @@ def measure_input(
     copies = () if device == "cpu" else measure_copies(device, COPIES_SHARE * for_s, clock=clock)
     images = measure_images(IMAGES_SHARE * for_s, clock=clock)
     storage = measure_storage(folder, until_s - clock(), clock=clock)
-    warnings = {"warning_decode": images.warning, "warning_storage": storage.warning}
+    warnings = {"warning_input_decode": images.warning, "warning_input_storage": storage.warning}
     rows: list[Mapping[str, Any]] = [
         dict(row) | {"device": accelerator} for row in (*storage.rows, *images.rows, *copies)
     ]

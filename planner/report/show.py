@@ -246,7 +246,7 @@ def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> I
         ("date", calibration.date),
         ("environment", ", ".join(f"{key} {value}" for key, value in calibration.environment.items())),
         ("seen in fits", _some(calibration.seen)),
-        *(("warning", one) for one in calibration.warnings),
+        *(("warning", one) for one in (*calibration.warnings, *calibration.input_warnings)),
     ]
     yield given(rows)
     yield from _scores(calibration.conformal)
@@ -292,7 +292,7 @@ def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
     rows = [
         ("accelerator", calibration.accelerator),
         ("environment", ", ".join(f"{key} {value}" for key, value in calibration.environment.items())),
-        *(("warning", one) for one in calibration.warnings),
+        *(("warning", one) for one in (*calibration.warnings, *calibration.input_warnings)),
     ]
     yield given(rows)
     columns = ("entry", "preci-\nsion", "term", "rows", "held-out\nerror", "worst")

@@ -206,7 +206,8 @@ def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWa
                 "in-sample and no evidence of accuracy."
             )
             yield PlanWarning("reconstructed", calibration.name, message)
-        for sentence in calibration.warnings:
+        of_input = calibration.input_warnings if sources.storage is not None else ()
+        for sentence in (*calibration.warnings, *of_input):
             yield PlanWarning("calibration", calibration.name, sentence)
 
 

@@ -4,6 +4,7 @@ from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.errors import CoverageError
 from planner.fitting.calibration import Provenance, fit_calibration
+from planner.formats.calibration import CALIBRATION, write_calibration
 
 GPU = Accelerator("gpu", "gpu", 16e9, 900e9, {"fp32": 15e12}, 80)
 NODE = Node(1, GPU)
@@ -39,6 +40,17 @@ def test_warning_of_the_samples_comes_first() -> None:
         "1 of 5 rows rejected (time_s must be finite and above 0, got -1: 1)",
     )
     assert calibration.environment == {"threads": "1"}
+
+
+def test_warnings_of_the_input_side_stand_apart() -> None:
+    few = {"kind": "load", "images": 1, "bytes": 1e5, "time_s": 1e-3}
+    said = {"warning_input_decode": "no images", "warning_input_storage": "", "warning_steal": "shared", "threads": "1"}
+    calibration = fit_calibration(Samples.from_rows([*ROWS[:-1], few], said), "mine", GPU, NODE)
+    assert calibration.warnings == ("shared",)
+    decode, load = calibration.input_warnings
+    assert decode == "no images"
+    assert load.startswith("not fitted: load: 1 sizes")
+    assert CALIBRATION.parse(write_calibration(calibration), "x") == calibration
 
 
 def test_given_provenance_wins() -> None:

@@ -31,7 +31,7 @@ def test_rows_of_all_parts_are_of_the_device(tmp_path: Path, monkeypatch: pytest
     found = measure_input(tmp_path, 2.0, "some-gpu", device="cuda:0", clock=lambda: 0.0)
     assert found.text["kind"].tolist() == ["load", "decode", "host_to_device"]
     assert set(found.text["device"].tolist()) == {"some-gpu"}
-    assert dict(found.circumstances) == {"storage": "ext4", "warning_storage": "too slow"}
+    assert dict(found.circumstances) == {"storage": "ext4", "warning_input_storage": "too slow"}
     assert sum(asked.values()) == pytest.approx(2.0 + (0.35 + 0.15) * 2.0)  # storage gets what the clock leaves
     assert measure_input(tmp_path, 2.0, "cpu-x", clock=lambda: 0.0).size == 2
 
@@ -39,7 +39,7 @@ def test_rows_of_all_parts_are_of_the_device(tmp_path: Path, monkeypatch: pytest
 def test_a_small_budget_measures_nothing_and_says_so(tmp_path: Path) -> None:
     found = measure_input(tmp_path, 0.0, "cpu-x")
     assert found.size == 0
-    assert sorted(found.circumstances) == ["warning_decode", "warning_storage"]
+    assert sorted(found.circumstances) == ["warning_input_decode", "warning_input_storage"]
 
 
 def test_a_calibration_gives_the_input_its_share(
@@ -50,7 +50,7 @@ def test_a_calibration_gives_the_input_its_share(
     def measured(folder: Path, for_s: float, accelerator: str, **_: object) -> Samples:
         asked.append((folder, for_s, accelerator))
         row = {"kind": "load", "images": 1, "bytes": 100, "time_s": 1.0, "device": accelerator}
-        return Samples.from_rows([row], {"warning_decode": "none"})
+        return Samples.from_rows([row], {"warning_input_decode": "none"})
 
     monkeypatch.setattr(inputs, "measure_input", measured)
     monkeypatch.setattr(places, "CpuBench", fake_bench)
@@ -60,6 +60,6 @@ def test_a_calibration_gives_the_input_its_share(
     assert (folder, accelerator) == (tmp_path, made.accelerator.name)
     assert for_s == pytest.approx(6.0)
     assert made.samples.text["kind"].tolist().count("load") == 1
-    assert {"warning_decode", "reference_s", "framework"} <= set(made.samples.circumstances)
+    assert {"warning_input_decode", "reference_s", "framework"} <= set(made.samples.circumstances)
     assert "load" not in calibrate.measure_cpu(100.0).samples.text["kind"]
     assert len(asked) == 1

@@ -80,6 +80,13 @@ def test_a_reconstruction_and_a_calibrations_own_warnings_are_passed_on(
     assert "reconstructed unused" not in warned(make_problem(calibrations=(calibration, unused)))
 
 
+def test_what_is_wrong_with_input_is_said_where_input_is_priced(make_problem: Make, calibration: Calibration) -> None:
+    doubtful = replace(calibration, input_warnings=("Decoding was not measured.",))
+    read = make_problem(calibrations=(doubtful,))
+    assert warned(read)["calibration toy-kernels"] == "Decoding was not measured."
+    assert "calibration toy-kernels" not in warned(replace(read, settings=Settings(input="synthetic")))
+
+
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
