@@ -9,16 +9,9 @@ import numpy as np
 
 from planner.costs.features import FeatureMap, Settings, Work, number, stacked, text
 from planner.costs.work import flop, has_fast_algorithm, least_bytes, moved_bytes
-from planner.domain.arrays import FloatArray, check_positive
+from planner.domain.arrays import FloatArray
 
-__all__ = ["ROOFLINE", "physical_floor", "ridge_flop_per_byte"]
-
-
-def ridge_flop_per_byte(peak_flop_per_s: float, peak_bytes_per_s: float) -> float:
-    """Return the intensity F/B [FLOP/byte] from which a kernel can be bound by compute."""
-    check_positive("peak rate", peak_flop_per_s, "FLOP/s")
-    check_positive("memory bandwidth", peak_bytes_per_s, "byte/s")
-    return peak_flop_per_s / peak_bytes_per_s
+__all__ = ["ROOFLINE", "physical_floor"]
 
 
 def physical_floor(work: Work, settings: Settings) -> FloatArray:

@@ -24,7 +24,6 @@ __all__ = [
     "accelerator_fields",
     "read_accelerator",
     "read_cluster",
-    "write_accelerator",
     "write_cluster",
 ]
 
@@ -138,11 +137,6 @@ CLUSTER = Kind(
 def read_accelerator(path: Path | str) -> Accelerator:
     """Return the accelerator of a file."""
     return ACCELERATOR.read(path)
-
-
-def write_accelerator(accelerator: Accelerator) -> str:
-    """Return the text of an accelerator's file."""
-    return ACCELERATOR.dump(accelerator)
 
 
 def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator]) -> Cluster:

@@ -17,7 +17,7 @@ from planner.formats.fields import Field, ListOf, OneOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Number, Text, Whole
 
-__all__ = ["OPTION_KEYS", "REQUEST", "SETTINGS", "read_request", "read_settings", "write_request"]
+__all__ = ["OPTION_KEYS", "REQUEST", "SETTINGS", "read_request", "read_settings"]
 
 OPTION_KEYS = (
     "network", "dataset", "cluster", "calibration", "framework", "mode", "nodes", "gpus_per_node", "sub_batch",
@@ -52,11 +52,6 @@ SETTINGS = Kind("settings", 1, "toml", _table(OPTION_KEYS))
 def read_request(path: Path | str) -> Mapping[str, Any]:
     """Return the values of a request file by option name: text, numbers, or lists of them."""
     return REQUEST.read(path)
-
-
-def write_request(values: Mapping[str, Any]) -> str:
-    """Return the text of a request file."""
-    return REQUEST.dump(values)
 
 
 def read_settings(path: Path | str) -> Mapping[str, Any]:

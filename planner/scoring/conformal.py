@@ -28,7 +28,7 @@ from planner.domain.calibration import INTERVAL_LEVEL, SCORE_UNITS, ConformalSco
 from planner.errors import ParameterError
 from planner.scoring.groups import numbered
 
-__all__ = ["conformal_score", "conformal_scores", "interval_ends", "log_scores", "scores_of"]
+__all__ = ["conformal_score", "conformal_scores", "log_scores", "scores_of"]
 
 LEAST_GROUPS = 10
 ROUNDING = 1e-9
@@ -110,19 +110,3 @@ def scores_of(quantities: Sequence[str], found: Mapping[str, ConformalScore]) ->
     """Return the score of each row's quantity, shape (n,); NaN where there is none."""
     by_name = {name: math.nan if one.score is None else one.score for name, one in found.items()}
     return np.array([by_name.get(name, math.nan) for name in quantities], dtype=np.float64)
-
-
-def interval_ends(
-    predicted: FloatArray, scores: FloatArray | float, spread: FloatArray | None = None
-) -> tuple[FloatArray, FloatArray]:
-    """Return low and high = predicted·exp(∓score·spread), shape (n,) each; NaN where there is no score.
-
-    Parameters
-    ----------
-    predicted : ndarray of shape (n,)
-    scores : ndarray of shape (n,), or one number
-    spread : ndarray of shape (n,), optional
-        As it was given to :func:`log_scores`.
-    """
-    factor = np.exp(scores if spread is None else scores * spread)
-    return predicted / factor, predicted * factor

@@ -15,7 +15,7 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.validation import ErrorSummary
 from planner.scoring.groups import means, numbered, quantiles
 
-__all__ = ["Figures", "comparable", "relative_errors", "summaries_by", "summarise", "worst_rows"]
+__all__ = ["Figures", "comparable", "relative_errors", "summaries_by", "summarise"]
 
 
 class Figures(NamedTuple):
@@ -83,10 +83,3 @@ def _coverage(figures: Figures, use: BoolArray, code: IntArray, count: int) -> F
     has = ~(np.isnan(low) | np.isnan(high))
     inside = (low <= measured) & (measured <= high)
     return means(inside[has].astype(np.float64), code[has], count)
-
-
-def worst_rows(predicted: FloatArray, measured: FloatArray, count: int = 10, mask: BoolArray | None = None) -> IntArray:
-    """Return the positions of the masked rows with the largest abs(e), largest first; of equal ones the first."""
-    size = np.abs(relative_errors(predicted, measured))
-    rows = np.flatnonzero(np.isfinite(size) if mask is None else mask & np.isfinite(size))
-    return rows[np.argsort(-size[rows], kind="stable")[:count]]

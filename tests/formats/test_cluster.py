@@ -9,7 +9,7 @@ import pytest
 
 from planner.domain.cluster import Accelerator, Cluster
 from planner.errors import InputFileError, UnknownNameError
-from planner.formats.cluster import ACCELERATOR, read_accelerator, read_cluster, write_accelerator, write_cluster
+from planner.formats.cluster import ACCELERATOR, read_accelerator, read_cluster, write_cluster
 
 Find = Callable[[str], Accelerator]
 
@@ -73,7 +73,7 @@ def test_cluster_comes_back_as_it_was(tmp_path: Path, cluster: Cluster, find: Fi
 
 
 def test_accelerator_comes_back_as_it_was(tmp_path: Path, accelerator: Accelerator) -> None:
-    (tmp_path / "a.toml").write_text(write_accelerator(accelerator))
+    (tmp_path / "a.toml").write_text(ACCELERATOR.dump(accelerator))
     assert read_accelerator(tmp_path / "a.toml") == accelerator
 
 

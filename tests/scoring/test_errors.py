@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.domain.validation import ErrorSummary
-from planner.scoring.errors import Figures, relative_errors, summaries_by, summarise, worst_rows
+from planner.scoring.errors import Figures, relative_errors, summaries_by, summarise
 
 POSITIVE = st.floats(1e-6, 1e6)
 ROWS = st.lists(st.tuples(st.sampled_from("abc"), POSITIVE, POSITIVE), min_size=1, max_size=40)
@@ -47,7 +47,6 @@ def test_no_row_has_no_figures(predicted: list[float], measured: list[float]) ->
     figures = Figures(np.array(predicted, dtype=np.float64), np.array(measured, dtype=np.float64))
     assert summarise(figures) == ErrorSummary(0, None, None, None, None, None)
     assert summaries_by(["x"] * len(predicted), figures) == {}
-    assert worst_rows(*figures[:2]).size == 0
 
 
 @given(ROWS)
@@ -83,12 +82,6 @@ def test_masked_rows_do_not_count() -> None:
     mask = np.array([True, False, True])
     same(summarise(figures_of(rows), mask), summarise(figures_of([rows[0], rows[2]])))
     assert list(summaries_by(["a", "b", "a"], figures_of(rows), mask)) == ["a"]
-
-
-def test_worst_rows_come_first_and_ties_keep_their_order() -> None:
-    predicted = np.array([1.5, 1.0, 0.2, 1.5, np.nan])
-    assert worst_rows(predicted, np.ones(5), 3).tolist() == [2, 0, 3]
-    assert worst_rows(predicted, np.ones(5), 3, predicted > 1).tolist() == [0, 3]
 
 
 def test_relative_error_is_positive_where_predictions_are_too_long() -> None:
