@@ -35,6 +35,7 @@ from planner.probes.machine import describe_cpu
 from planner.probes.places import Place, place_of
 from planner.probes.precisions import byte_precisions
 from planner.probes.run import EXPECTED_ERROR, Progress, Wanted
+from planner.probes.steps import STEP_PRECISIONS
 from planner.probes.torch_package import check_torch
 from planner.steps.sources import Sources
 from planner.units import format_bytes
@@ -195,6 +196,8 @@ def check_networks(networks: Sequence[Network], device: str = "cpu") -> None:
 def check_served(calibration: Calibration, node: Node, asked: Asked) -> None:
     """Refuse a calibration that serves no step of the networks; say how many of their calls were left to fits.
 
+    In 8 bits there are no steps, only products: steps of fp32 are looked at.
+
     Raises
     ------
     CoverageError
@@ -202,7 +205,8 @@ def check_served(calibration: Calibration, node: Node, asked: Asked) -> None:
     """
     missing: dict[str, None] = {}
     left, whole = 0, 0
-    for network, precision in itertools.product(asked.networks, asked.precisions or ("fp32",)):
+    trained = tuple(one for one in asked.precisions if one in STEP_PRECISIONS) or ("fp32",)
+    for network, precision in itertools.product(asked.networks, trained):
         settings = Settings(optimizer=network.optimizer)
         cluster = Cluster("local", 1, node)
         sources = Sources(Problem(network, None, cluster, (calibration,), explicit_calibration=True, settings=settings))

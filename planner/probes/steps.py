@@ -17,7 +17,7 @@ from planner.probes.torch_package import import_torch
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["probe_networks", "timed_steps"]
+__all__ = ["STEP_PRECISIONS", "probe_networks", "timed_steps"]
 
 CLASSES = 100
 REPEATS = 7

@@ -9,7 +9,11 @@ import pytest
 from planner.catalog import find_accelerator
 from planner.cli import measure
 from planner.domain.cluster import Accelerator, Node
+from planner.domain.kernels import DIRECTIONS
+from planner.domain.network import INPUT, Layer, Network
 from planner.domain.samples import Samples
+from planner.errors import CoverageError
+from planner.fitting.calibration import fit_calibration
 from planner.formats.calibration import read_calibration
 from planner.probes.calibrate import Measurement
 from planner.probes.design import designed_points
@@ -109,3 +113,20 @@ def test_device_and_precisions_are_those_asked_for(
     monkeypatch.setattr(measure, "measure_device", measured)
     assert run("calibrate", *arguments, "--out", "fit.json")[0] == 0
     assert found == [asked]
+
+
+def test_products_of_8_bits_need_serve_no_step() -> None:
+    """A network of one linear layer, whose kernels are measured in fp32 alone."""
+    layers = (Layer("fc", "linear", (INPUT,), {"features": 64, "bias": False}),)
+    network = Network("one-linear", (64,), layers, optimizer="none")
+    sizes = ((m, n, k) for m in (8, 64, 256) for n in (8, 64, 256) for k in (8, 64, 256))
+    rows: list[Mapping[str, Any]] = [
+        {"kind": "gemm", "direction": direction, "precision": "fp32", "device": CPU.name, "m": m, "n": n, "k": k,
+         "batch": 1, "time_s": 1e-6 + 2e-11 * m * n * k}
+        for m, n, k in sizes for direction in DIRECTIONS
+    ]  # fmt: skip
+    calibration = fit_calibration(Samples.from_rows(rows, {}), "here", CPU, Node(1, CPU))
+    for precisions in ((), ("fp32",), ("int8",)):
+        measure.check_served(calibration, Node(1, CPU), measure.Asked(60.0, (network,), precisions))
+    with pytest.raises(CoverageError, match="too few timings of gemm"):
+        measure.check_served(calibration, Node(1, CPU), measure.Asked(60.0, (network,), ("int8", "bf16")))
