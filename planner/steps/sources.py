@@ -155,7 +155,7 @@ class Sources:
             if c.accelerator == device and c not in self.for_accelerator
         )
         is_specified = specified_entry(self.accelerator, kind, direction, precision) is not None
-        instead = ", or leave out --calibration to use specifications" if is_specified else ""
+        instead = ", or name a --cluster without --calibration to use specifications" if is_specified else ""
         return (
             f"kernel {kind} {direction} in {precision} must be covered by a calibration of {device}, "
             f"got {looked_at} without it{also}; {self.measuring}{instead}"
@@ -165,7 +165,7 @@ class Sources:
     def measuring(self) -> str:
         """The command that makes a calibration of the accelerator."""
         if self.accelerator.kind == "cpu":
-            return "measure on that device with `planner calibrate`"
+            return "measure the network's layers on that device with `planner calibrate --network NAME`"
         return (
             "measure on that device with `planner calibrate --device cuda`, or fit measurements of it with "
             "`planner calibrate --samples DIR`"

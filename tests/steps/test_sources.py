@@ -68,7 +68,7 @@ def test_calibrations_of_another_device_do_not_serve(make_problem: Make) -> None
 def test_specifications_serve_only_where_no_calibration_is_named(make_problem: Make) -> None:
     specified = Sources(make_problem(calibrations=())).kernel("gemm", "forward", "fp16")
     assert (specified.origin, specified.calibration) == ("specified", "")
-    remedy = r"`planner calibrate --samples DIR`, or leave out --calibration to use specifications$"
+    remedy = r"`planner calibrate --samples DIR`, or name a --cluster without --calibration to use specifications$"
     with pytest.raises(
         CoverageError, match="kernel gemm forward in fp16 must be .* --device cuda`, or fit .*" + remedy
     ):
@@ -79,7 +79,7 @@ def test_remedies_are_commands_that_work(make_problem: Make, accelerator: Accele
     """A CPU and a GPU are measured, or measurements fitted; what has no specification is not said to have one."""
     cpu = replace(cluster, node=replace(cluster.node, accelerator=replace(accelerator, kind="cpu")))
     sources = Sources(make_problem(cluster=cpu, calibrations=(), explicit_calibration=True))
-    with pytest.raises(CoverageError, match="; measure on that device with `planner calibrate`, or leave out"):
+    with pytest.raises(CoverageError, match="layers on that device with `planner calibrate --network NAME`, or name"):
         sources.kernel("gemm", "forward", "fp32")
     for precision in ("int8", "bf16"):
         with pytest.raises(CoverageError, match=r"`planner calibrate --samples DIR`$"):
