@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from validation.accuracy_answers import AXES, BUNDLED
+from validation.tables import markdown_table
 
 __all__ = ["NOT_EXPLAINED", "page_of", "reason_of", "table_named"]
 
@@ -65,7 +66,7 @@ def page_of(document: Mapping[str, Any]) -> str:
 
 def _targets(targets: Mapping[str, Any]) -> Iterator[str]:
     yield "## Targets\n"
-    yield _table(
+    yield markdown_table(
         ("rows", "n", "mean", "target", "met"),
         (
             (name, str(one["n"]), _percent(one["mape"]), f"at most {_percent(one['target'], places=0)}", _met(one))
@@ -85,7 +86,7 @@ def _sources(document: Mapping[str, Any]) -> Iterator[str]:
     counts = ("rows", "predicted", "refused")
     rows = [((name, *(f"{one[key]:,}" for key in counts)), one) for name, one in sources.items()]
     rows.append((("all", *(f"{sum(one[key] for one in sources.values()):,}" for key in counts)), document["all"]))
-    yield _table(head, ((*cells, _percent(one[BUNDLED]["mape"]), *_views(one)) for cells, one in rows))
+    yield markdown_table(head, ((*cells, _percent(one[BUNDLED]["mape"]), *_views(one)) for cells, one in rows))
     seen = sum(one["in_sample"] for one in sources.values())
     yield (
         "*As bundled*: with the calibrations that come with the program, where they have not seen the row; - where "
@@ -105,7 +106,7 @@ def _gpus(document: Mapping[str, Any]) -> Iterator[str]:
     rows = (
         (*name.removesuffix(" kernels").split(", "), f"{one['network']['n']:,}", *_views(one)) for name, one in named
     )
-    yield _table(("GPU", "kernels", "rows", *ERRORS, "new GPU", "new cluster"), rows)
+    yield markdown_table(("GPU", "kernels", "rows", *ERRORS, "new GPU", "new cluster"), rows)
 
 
 def _views(one: Mapping[str, Any]) -> tuple[str, ...]:
@@ -122,7 +123,7 @@ def _ranking(document: Mapping[str, Any]) -> Iterator[str]:
         "chance); regret: how much longer the chosen plan takes than the best.\n"
     )
     keys = ("top1", "regret_mean", "regret_max", "regret_best3", "regret_best3_max")
-    yield _table(
+    yield markdown_table(
         ("source", "groups", "Spearman", "fastest first", "regret", "worst", "regret, best of first three", "worst"),
         (
             (name, f"{one['groups']:,}", _number(one["spearman"]), *(_percent(one[key]) for key in keys))
@@ -152,14 +153,14 @@ def _rivals(sources: Mapping[str, Any]) -> Iterator[str]:
             for one in table_named("rivals")
             if one["kind"] == "same" and one["rows"] == name
         ]
-    yield _table(("rows", "tool", "mean error", "by", "source"), found)
+    yield markdown_table(("rows", "tool", "mean error", "by", "source"), found)
     yield (
         "`vtrain-single` was composed by a formula from 32 cells, not measured row by row: it tests neither "
         "pipelines nor scaling. `vtrain-multi` are 109 rows where others count, as one setting was timed twice.\n\n"
         "Claimed by their authors, on runs that are not here:\n"
     )
     elsewhere = [one for one in table_named("rivals") if one["kind"] == "elsewhere"]
-    yield _table(
+    yield markdown_table(
         ("tool", "mean error", "on", "source"),
         ((one["tool"], _stated(one), one["on"], one["source"]) for one in elsewhere),
     )
@@ -193,7 +194,7 @@ def _worst(worst: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         "source, with their mean error.\n"
     )
     reasons = table_named("reasons")
-    yield _table(
+    yield markdown_table(
         ("row", "predicted", "measured", "error", "takes most", "alike", "likely reason, and what shows it"),
         (
             (
@@ -221,7 +222,7 @@ _UNITS = {"samples_per_s": "samples/s", "iteration_s": "s", "epoch_s": "s an epo
 def _noise() -> Iterator[str]:
     yield "## Noise floor\n"
     yield "What measurements of the same thing differ by. Errors below this are luck.\n"
-    yield _table(
+    yield markdown_table(
         ("same", "differs by", "source"), ((one["what"], one["differs"], one["source"]) for one in table_named("noise"))
     )
 
@@ -229,7 +230,7 @@ def _noise() -> Iterator[str]:
 def _refused(document: Mapping[str, Any]) -> Iterator[str]:
     yield "## Refused rows\n"
     yield (
-        _table(
+        markdown_table(
             ("rows", "because", "most often", "in"),
             (
                 (f"{one['rows']:,}", one["because"], _counted(one["got"]), _counted(one["sources"]))
@@ -246,11 +247,6 @@ def _counted(found: Mapping[str, int]) -> str:
 
 def _largest_first(found: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
-
-
-def _table(head: Cells, rows: Iterable[Cells]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 def _number(value: float | None) -> str:

@@ -23,14 +23,12 @@ layers, and its random products, which ran at another clock; vidur's and NeuSigh
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from planner.domain.samples import Samples
-from planner.errors import InputFileError
 from planner.formats.documents import write_file
 from planner.formats.samples import write_samples
 from validation.command import finished, parser_of
@@ -46,6 +44,7 @@ from validation.kernel_rows import (
     gemm_rows,
     row_rows,
 )
+from validation.tables import read_table
 
 __all__ = ["BOARDS", "Board", "board_samples", "main", "read_tables"]
 
@@ -55,18 +54,8 @@ CALLS = {"deepbench_conv.csv": tuple(CONVOLUTION_COLUMNS.values()), "deepbench_g
 
 def read_tables(folder: Path) -> dict[str, Table]:
     """Return the tables by name, or raise InputFileError saying where to get the one that is missing."""
-    return {name: _table(folder / name, source) for name, source in TABLES.items()}
-
-
-def _table(path: Path, source: str) -> list[dict[str, str]]:
-    if not path.is_file():
-        raise InputFileError(
-            str(path),
-            f"table must be there, got nothing; make it from {source}, with the columns that "
-            "`python -m validation.convert_kernels --help` names",
-        )
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    columns = "with the columns that `python -m validation.convert_kernels --help` names"
+    return {name: read_table(folder / name, f"make it from {source}, {columns}") for name, source in TABLES.items()}
 
 
 def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, Samples], tuple[str, ...]]:

@@ -11,18 +11,17 @@ cnn-benchmarks the least, because its means hold outliers); seven digits.
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections import Counter
 from pathlib import Path
 
 from planner.domain.runs import Run
-from planner.errors import InputFileError
 from planner.formats.documents import write_file
 from planner.formats.runs import write_runs
 from validation.command import finished, parser_of
 from validation.sources import data_parallel, image_frameworks, seeds, torch7, transformers
-from validation.sources.rows import Cells, Dropped, Source
+from validation.sources.rows import Dropped, Source
+from validation.tables import read_table
 
 __all__ = ["SOURCES", "convert", "main"]
 
@@ -34,13 +33,6 @@ SOURCES: tuple[Source, ...] = (
 )  # fmt: skip
 
 
-def _table(path: Path, origin: str) -> list[Cells]:
-    if not path.is_file():
-        raise InputFileError(str(path), f"table must be there, got nothing; transcribe it from {origin}")
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def convert(source: Source, data: Path) -> tuple[list[Run], Counter[str]]:
     """Return the runs of a source, and how many rows are left out by reason.
 
@@ -49,7 +41,9 @@ def convert(source: Source, data: Path) -> tuple[list[Run], Counter[str]]:
     InputFileError
         A table is missing; the error says where it comes from.
     """
-    rows = [row for name, origin in source.tables.items() for row in _table(data / name, origin)]
+    rows = [
+        row for name, origin in source.tables.items() for row in read_table(data / name, f"transcribe it from {origin}")
+    ]
     results = list(source.convert(rows))
     runs = [result for result in results if isinstance(result, Run)]
     dropped = Counter(result.reason for result in results if isinstance(result, Dropped))

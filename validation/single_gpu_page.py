@@ -10,6 +10,7 @@ import numpy as np
 from planner.domain.arrays import FloatArray
 from planner.steps.overheads import EXPONENTS
 from validation.single_gpu_rows import EXPONENT_GRID, Group, Steps, family_of
+from validation.tables import markdown_table
 
 __all__ = ["ALONE_TARGET", "BIAS_TARGET", "TWO_TARGET", "Summary", "page_of", "summary_of"]
 
@@ -108,7 +109,7 @@ def page_of(groups: Sequence[Group], whole: Mapping[Steps, FloatArray]) -> str:
     parts = [
         TITLE,
         "## Targets\n",
-        _table(("quantity", "rows", "mean", "target", "met"), _targets(measured)),
+        markdown_table(("quantity", "rows", "mean", "target", "met"), _targets(measured)),
         "## Kernels alone\n",
         _alone_table(measured),
         "GPUs whose kernels are not measured:\n",
@@ -121,7 +122,7 @@ def page_of(groups: Sequence[Group], whole: Mapping[Steps, FloatArray]) -> str:
         _exponents(figures),
         "## By network\n",
         "Mean signed error over the sub-batches of a network.\n",
-        _table(_NETWORK_HEAD, (row for one in figures for row in _networks(one))),
+        markdown_table(_NETWORK_HEAD, (row for one in figures for row in _networks(one))),
         CAUSES,
     ]
     return "\n".join(parts)
@@ -168,7 +169,7 @@ def _alone_table(figures: Sequence[_Figures]) -> str:
         alone, assumed = summary_of(one.alone), summary_of(one.assumed)
         target = [_met(assumed.mean, ALONE_TARGET)] if one.group.of.kernels == MEASURED else [""]
         rows.append([*_names(one), str(alone.rows), *_five(alone), *_five(assumed), *target])
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _fitted_table(figures: Sequence[_Figures]) -> str:
@@ -187,7 +188,7 @@ def _fitted_table(figures: Sequence[_Figures]) -> str:
                 _percent(whole.mean), _percent(whole.worst), _signed(whole.bias),
             ]
         )  # fmt: skip
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _exponents(figures: Sequence[_Figures]) -> str:
@@ -207,7 +208,7 @@ def _exponents(figures: Sequence[_Figures]) -> str:
             span = f"{sub_batches.min()} to {sub_batches.max()}"
             rows.append([*_names(one)[:3], group.of.kernels, span, *(_percent(mean) for mean in means)])
     head = ("source", "framework", "GPU", "kernels", "sub-batches", *(f"p = {p:g}" for p in EXPONENT_GRID))
-    return f"{text}\n{_table(head, rows)}"
+    return f"{text}\n{markdown_table(head, rows)}"
 
 
 _NETWORK_HEAD = (
@@ -231,11 +232,6 @@ def _names(figures: _Figures) -> list[str]:
 
 def _five(found: Summary) -> list[str]:
     return [*(_percent(value) for value in (found.mean, found.median, found.p90, found.worst)), _signed(found.bias)]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
 
 
 def _percent(value: float) -> str:
