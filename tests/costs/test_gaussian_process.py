@@ -13,7 +13,6 @@ from planner.errors import UnknownNameError
 TERM = TERMS["gaussian.process"]
 PEAKS: dict[str, SettingValue] = {"peak_flop_per_s": 1e13, "peak_bytes_per_s": 5e11}
 LAUNCH_S = 1e-5
-LENGTHS = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 CONVOLUTION = {
     "images": 8, "in_c": 64, "in_h": 28, "in_w": 28, "out_c": 128, "k_h": 3, "k_w": 3, "stride_h": 1, "stride_w": 1,
     "pad_h": 1, "pad_w": 1, "groups": 1, "itemsize": 4.0,
@@ -31,7 +30,7 @@ def settings_of(work: Work, **other: SettingValue) -> dict[str, SettingValue]:
     """Return settings of a process with one point, at a call, around 10 us and 0.2 ps/FLOP."""
     points = tuple(coordinates(work, other).tolist())
     settings: dict[str, SettingValue] = {
-        "mean": "work.linear", "mean_coefficients": (1e-5, 2e-13), "points": points, "lengths": LENGTHS,
+        "mean": "work.linear", "mean_coefficients": (1e-5, 2e-13), "points": points, "lengths": (1.0,) * len(points),
     }  # fmt: skip
     return {**settings, **PEAKS, **other}
 
