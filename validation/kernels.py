@@ -167,7 +167,7 @@ def _rejected(tables: dict[str, Table]) -> Iterator[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Write the page; return the exit code."""
     parser = parser_of("validation.kernels", __doc__)
-    parser.add_argument("--data", required=True, type=Path, help="folder with the tables")
+    parser.add_argument("--data", default=Path("data"), type=Path, help="folder with the tables (default: data)")
     parser.add_argument("--out", type=Path, default=OUT, help="file to write (default: docs/kernels.md)")
     given = parser.parse_args(arguments)
     return finished(lambda: write_file(given.out, report(read_tables(given.data)), force=True))

@@ -194,7 +194,7 @@ def _means(known: Transfers) -> dict[tuple[str, ...], float]:
 def main(arguments: list[str] | None = None) -> int:
     """Write the page and the scores, or check the scores; return the exit code."""
     parser = parser_of("validation.transfer", __doc__)
-    parser.add_argument("--data", required=True, type=Path, help="folder with the tables")
+    parser.add_argument("--data", default=Path("data"), type=Path, help="folder with the tables (default: data)")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a score differs")
     given = parser.parse_args(arguments)
     return finished(lambda: _check(given.data) if given.check else _write(given.data))
