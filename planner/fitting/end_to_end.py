@@ -22,7 +22,7 @@ with that on specified ones, which makes up for their errors.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ from planner.fitting.observed import (
     properties_of,
     without_end_to_end,
 )
-from planner.steps.overheads import EXPONENTS, exponent_name
+from planner.steps.overheads import EXPONENTS, OF_FAMILIES, exponent_name, family_name
 
 __all__ = [
     "COEFFICIENTS",
@@ -103,6 +103,8 @@ _GPU = ("framework", "accelerator", "kernels")
 VERSION = "version"
 """Always the last property of a level."""
 _VERSION = (*_GPU, "precision", VERSION)
+_FAMILY = (*_GPU, "precision", "family")
+"""What coefficients of :data:`planner.steps.overheads.OF_FAMILIES` belong to on one GPU."""
 _CLUSTER = ("framework", "cluster")
 COEFFICIENTS = (
     Coefficient("kernel_scale", 1.0, ((("framework",), 0.05), ((*_GPU, "precision"), 0.1), (_VERSION, 0.1))),
@@ -115,13 +117,20 @@ COEFFICIENTS = (
             (("kernels",), 0.3),
             (_GPU, 0.2),
             ((*_GPU, "precision"), 0.3),
+            (_FAMILY, 0.2),
             (_VERSION, 0.15),
         ),
     ),
     Coefficient(
         "host_s_per_call",
         15e-6,
-        ((("kernels",), 0.5), (("framework", "kernels"), 0.5), (_GPU, 0.5), ((*_GPU, "precision"), 0.3)),
+        (
+            (("kernels",), 0.5),
+            (("framework", "kernels"), 0.5),
+            (_GPU, 0.5),
+            ((*_GPU, "precision"), 0.3),
+            (_FAMILY, 0.5),
+        ),
     ),
     Coefficient("replica_wait", 0.02, (((), 0.03), (_CLUSTER, 0.03)), is_log=False, of_several=True),
     Coefficient("intra_node", 1.2, (((), 0.7), (_CLUSTER, 0.7)), of_several=True),
@@ -216,21 +225,32 @@ class EndToEnd:
 
     def overheads(self, properties: Mapping[str, str], precision: str = "", kind: str = "") -> Entry:
         """Return the overheads entry of runs with these properties; ``kind`` stands for the framework."""
-        values, errors = self.coefficients(properties), self.deviations(properties)
+        values, errors = (
+            self._of_families(self.coefficients, properties),
+            self._of_families(self.deviations, properties),
+        )
         told = {name: one for name in EXPONENTS if (one := self.exponents.get(cell_of(properties, name)))}
         entry = overheads_entry(
             kind or properties["framework"],
             precision,
             properties["kernels"],
-            {name: values[name] for name in OVERHEADS} | {name: self.exponent(properties, name) for name in EXPONENTS},
+            values | {name: self.exponent(properties, name) for name in EXPONENTS},
         )
         return replace(
             entry,
-            standard_errors={name: errors[name] for name in OVERHEADS}
-            | {name: one.error for name, one in told.items()},
+            standard_errors=errors | {name: one.error for name, one in told.items()},
             fixed=tuple(name for name in EXPONENTS if name not in told),
             source=", ".join(self.sources),
         )
+
+    @staticmethod
+    def _of_families(
+        found: Callable[[Mapping[str, str]], Mapping[str, float]], properties: Mapping[str, str]
+    ) -> dict[str, float]:
+        """Return what an entry states: the overheads, and those of families for each family of networks."""
+        values = {name: found({**properties, "family": name}) for name in EXPONENTS}
+        common = {name: values["exponent"][name] for name in OVERHEADS}
+        return common | {family_name(each, name): one[each] for each in OF_FAMILIES for name, one in values.items()}
 
     def calibrations(self, problem: Problem, precisions: Sequence[str]) -> tuple[Calibration, ...]:
         """Return the overheads of a problem in some precisions, and the collectives of its cluster."""

@@ -60,7 +60,8 @@ def is_fitted(problem: Problem) -> bool:
 def properties_of(problem: Problem, precision: str) -> dict[str, str]:
     """Return the properties of runs of a problem in a precision that effects belong to.
 
-    ``version``: of the framework and the libraries under it, empty where it is not known.
+    ``version``: of the framework and the libraries under it, empty where it is not known; ``family``: the exponent, one
+    of EXPONENTS, by which its networks compose host and GPU.
     """
     framework, _, version = problem.settings.framework.partition("@")
     return {
@@ -70,6 +71,7 @@ def properties_of(problem: Problem, precision: str) -> dict[str, str]:
         "cluster": problem.cluster.name,
         "precision": "half" if precision in HALF else precision,
         "kernels": ON_SPECIFIED if Sources(problem).is_specified(precision) else "measured",
+        "family": exponent_name(problem.network),
     }
 
 

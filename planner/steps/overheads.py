@@ -21,10 +21,12 @@ __all__ = [
     "ASSUMED_HOST_S_PER_CALL",
     "EXPONENTS",
     "MATRIX_KINDS",
+    "OF_FAMILIES",
     "ON_SPECIFIED",
     "Overheads",
     "assumed_overheads",
     "exponent_name",
+    "family_name",
     "find_overheads",
 ]
 
@@ -49,6 +51,9 @@ EXPONENTS: Mapping[str, float] = {"exponent": 1.0, "exponent_attention": 3.0}
 
 Steps of ResNet-50 and Inception v3 at sub-batches 1 to 128 (MXNet, V100) are additive. Of GPT on A100 (vTrain, Bang et
 al., MICRO 2024: its single-node table) a sum misses by 7.2 %, the exponent 3 by 5.0 %, the maximum by 6.4 %."""
+OF_FAMILIES = ("matrix_scale", "host_s_per_call")
+"""Coefficients that an entry may state for networks with attention and for all others: matrix kernels of the ones are
+products, of the others convolutions, and host time means another thing under another exponent."""
 MATCHES = ("exact", "framework", "framework", "generic")
 
 
@@ -97,6 +102,15 @@ def exponent_name(network: Network) -> str:
     """Return the coefficient, one of EXPONENTS, that is the exponent of a network's family."""
     attends = any(layer.kind == "attention" for layer in network.layers)
     return "exponent_attention" if attends else "exponent"
+
+
+def family_name(coefficient: str, exponent: str) -> str:
+    """Return the name of a coefficient, one of OF_FAMILIES, in networks of the family of an exponent.
+
+    >>> family_name("matrix_scale", "exponent"), family_name("matrix_scale", "exponent_attention")
+    ('matrix_scale', 'matrix_scale_attention')
+    """
+    return coefficient + exponent.removeprefix("exponent")
 
 
 def find_overheads(
@@ -157,6 +171,7 @@ def assumed_overheads(device_kind: str, exponent: str = "exponent") -> Overheads
 def _overheads(source: Source, matched: str, exponent: str, *, pooled: bool = False) -> Overheads:
     stated = source.entry.coefficients
     values = {name: stated.get(name, value) for name, value in NEUTRAL.items()}
-    # An entry with one exponent says it of every family.
+    # What an entry states once, it says of every family.
     power = stated.get(exponent, stated.get("exponent", EXPONENTS[exponent]))
+    values |= {name: stated.get(family_name(name, exponent), values[name]) for name in OF_FAMILIES}
     return Overheads(**values, exponent=power, source=source, matched=matched, pooled=pooled)

@@ -40,6 +40,7 @@ ELSEWHERE = {
     "cluster": "none yet",
     "precision": "fp8",
     "kernels": "measured",
+    "family": "exponent",
 }
 
 
@@ -166,9 +167,13 @@ def test_what_no_run_shows_takes_pooled_effects_alone() -> None:
         )
     ]
     assert host[0] > host[1] > host[2] > BASE["host_s_per_call"]
-    # Effects share a shift in proportion to the squares of their deviations: all of 0.5, 0.5, 0.5 and 0.3.
+    # Effects share a shift in proportion to the squares of their deviations.
+    (levels,) = (one.levels for one in COEFFICIENTS if one.name == "host_s_per_call")
+    squares = {level: deviation**2 for level, deviation in levels}
+    of_any, of_framework = squares["kernels",], squares["framework", "kernels"]
     shares = np.log(np.array(host[1:]) / BASE["host_s_per_call"]) / np.log(host[0] / BASE["host_s_per_call"])
-    np.testing.assert_allclose(shares, [0.5 / 0.84, 0.25 / 0.84], rtol=1e-3)
+    total = sum(squares.values())
+    np.testing.assert_allclose(shares, [(of_any + of_framework) / total, of_any / total], rtol=1e-3)
     for name in ("replica_wait", "intra_node", "inter_node"):
         assert fitted.coefficients(ELSEWHERE)[name] == BASE[name]
 
@@ -192,6 +197,20 @@ def test_every_version_has_coefficients_of_its_own() -> None:
     assert five < other < four
     seen, unseen = (fitted.deviations(unnamed | {"version": name})["matrix_scale"] for name in "46")
     assert seen < unseen
+
+
+def test_networks_with_attention_have_scales_of_their_own() -> None:
+    """Products in libraries' best kernels, convolutions not: one GPU and framework, two kinds of networks."""
+    scales = {"resnet18": 1.4, "alexnet": 1.4, "gpt:layers=2": 0.8, "bert:layers=2": 0.8}
+    observed = [made(problem_of(name), ALONE * 5, matrix_scale=scale) for name, scale in scales.items()]
+    fitted = fit_end_to_end(observed)
+    for one, scale in zip(observed, scales.values(), strict=True):
+        assert fitted.coefficients(one.properties)["matrix_scale"] == pytest.approx(scale, rel=0.15)
+    stated = fitted.overheads(observed[0].properties, "fp32")
+    assert stated == fitted.overheads(observed[2].properties, "fp32")
+    for name, one in (("matrix_scale", observed[0]), ("matrix_scale_attention", observed[2])):
+        assert stated.coefficients[name] == fitted.coefficients(one.properties)["matrix_scale"]
+        assert stated.standard_errors[name] == fitted.deviations(one.properties)["matrix_scale"]
 
 
 def test_host_time_on_specified_kernels_says_nothing_of_measured_ones() -> None:

@@ -177,3 +177,22 @@ def test_the_exponent_is_that_of_the_family_unless_it_is_said(
     found = find_overheads(entries, "torch", "fp32", on_specified=False, exponent=name)
     assert found is not None
     assert found.exponent == expected
+
+
+@pytest.mark.parametrize(
+    ("stated", "network", "expected"),
+    [
+        ({"matrix_scale": 1.4}, "gpt", 1.4),
+        ({"matrix_scale": 1.4, "matrix_scale_attention": 0.8}, "gpt", 0.8),
+        ({"matrix_scale": 1.4, "matrix_scale_attention": 0.8}, "resnet18", 1.4),
+        ({"matrix_scale_attention": 0.8}, "resnet18", 1.0),
+    ],
+)
+def test_a_scale_is_that_of_the_family_where_it_is_said(
+    stated: dict[str, float], network: str, expected: float
+) -> None:
+    entries = [(replace(entry(), coefficients=stated), "mine", False)]
+    name = exponent_name(find_network(network))
+    found = find_overheads(entries, "torch", "fp32", on_specified=False, exponent=name)
+    assert found is not None
+    assert found.matrix_scale == expected
