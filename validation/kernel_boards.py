@@ -67,7 +67,7 @@ P100_WARNING = (
 """Published: Dell EMC reference guide on deep learning; V100 over P100 and, on V100, FP16 over FP32."""
 T4_WARNING = (
     "FP16 training is predicted too fast from kernels alone: "
-    "ResNet-50 in mixed precision (apex) took 1.8 to 2.2 times what is predicted "
+    "ResNet-50 in mixed precision (apex) took 1.9 to 2.3 times what is predicted "
     "at sub-batches 200 and 20 on one T4 of an EC2 g4dn; convolutions were timed alone, without layout changes and "
     "casts."
 )

@@ -54,9 +54,9 @@ def card(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> dict[str, An
     monkeypatch.setattr(places, "host_times", lambda _bench: {"host_s_per_call": 4.123456e-6})
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _device: 123)
 
-    def steps(*_given: object, **named: object) -> tuple[()]:
+    def steps(*_given: object, **named: object) -> tuple[tuple[()], tuple[()]]:
         shown["steps"] = named
-        return ()
+        return (), ()
 
     monkeypatch.setattr(calibrate, "timed_steps", steps)
     return shown
@@ -72,7 +72,7 @@ def test_a_gpu_is_measured_in_its_own_design_and_precisions(card: dict[str, Any]
     assert card["steps"] == {"device": "cuda:0", "precisions": PRECISIONS}
     found = made.samples.circumstances
     assert (found["host_s_per_call"], found["gpu_driver"], found["gpu"]) == ("4.123e-06", "580.1", "A card")
-    assert not any(key.startswith("warning") for key in found)
+    assert [key for key in found if key.startswith("warning")] == ["warning_steps"]  # none was timed
     assert (made.accelerator, made.node.gpus, said) == (CARD, 4, [])
 
 
@@ -125,7 +125,7 @@ def test_calls_of_networks_stay_within_the_share_of_the_memory(card: dict[str, A
 
 def test_a_cpu_is_measured_in_bf16_and_int8_when_asked(fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "CpuBench", fake_bench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ())
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ((), ()))
     made = measure_device(CpuPlace(("bf16", "int8")), 250.0)
     assert set(made.samples.text["precision"].tolist()) == {"fp32", "bf16", "int8"}
     assert set(made.accelerator.peak_flop_per_s) == {"fp32", "bf16", "int8"}
