@@ -12,7 +12,7 @@ overheads    kind = framework (or ``generic``), for one precision or all; coeffi
              :class:`planner.steps.overheads.Overheads`; accelerator ``any``: pooled over GPUs
 collectives  kind = operation (``all_reduce``); belongs to a cluster
 storage      kinds ``load``, bringing a sub-batch from storage into host memory, ``load_cached`` from what the system
-             kept of it, ``load_sequential`` in stored order, ``decode`` on a thread; belongs to a cluster
+             kept of it, ``decode`` on a thread; belongs to a cluster
 host         kinds ``update_gradient``, ``sum_gradient``, ``update_weights`` of the asynchronous threads; ``copy`` to
              the device, ``copy_back`` from it, library ``pinned`` or ``pageable``; of a cluster
 ===========  ==========================================================================================

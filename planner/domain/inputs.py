@@ -6,7 +6,6 @@ kind               one row, with its work columns
 load               ``images`` samples of ``bytes`` in all, read in random order from storage that held none of them
                    in a cache
 load_cached        the same, read again from the memory that the system keeps read files in
-load_sequential    as load, but in the order in which they are stored
 decode             ``images`` encoded images of ``bytes`` in all made ready by one thread: decoded, cropped, resized
                    and laid out as ``elements`` numbers
 host_to_device     ``bytes`` copied from host memory to a device; ``library``: ``pinned`` or ``pageable`` memory
@@ -27,18 +26,17 @@ __all__ = [
     "INPUT_COLUMNS",
     "LOAD",
     "LOAD_CACHED",
-    "LOAD_SEQUENTIAL",
     "PAGEABLE",
     "PINNED",
 ]
 
-LOAD, LOAD_CACHED, LOAD_SEQUENTIAL = "load", "load_cached", "load_sequential"
+LOAD, LOAD_CACHED = "load", "load_cached"
 DECODE = "decode"
 HOST_TO_DEVICE, DEVICE_TO_HOST = "host_to_device", "device_to_host"
 PINNED, PAGEABLE = "pinned", "pageable"
 
 INPUT_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(
-    dict.fromkeys((LOAD, LOAD_CACHED, LOAD_SEQUENTIAL), ("images", "bytes"))
+    dict.fromkeys((LOAD, LOAD_CACHED), ("images", "bytes"))
     | {DECODE: ("images", "bytes", "elements")}
     | dict.fromkeys((HOST_TO_DEVICE, DEVICE_TO_HOST), ("bytes",))
 )

@@ -9,15 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.calibration import Entry
-from planner.domain.inputs import (
-    DECODE,
-    DEVICE_TO_HOST,
-    HOST_TO_DEVICE,
-    INPUT_COLUMNS,
-    LOAD,
-    LOAD_CACHED,
-    LOAD_SEQUENTIAL,
-)
+from planner.domain.inputs import DECODE, DEVICE_TO_HOST, HOST_TO_DEVICE, INPUT_COLUMNS, LOAD, LOAD_CACHED
 from planner.domain.samples import Samples
 from planner.fitting.entries import fit_entry
 from planner.fitting.rows import merged, usable
@@ -39,7 +31,6 @@ COLD = "cold for this system; what a host of virtual machines or a server of fil
 FITS: Mapping[str, _Fit] = {
     LOAD: _Fit("storage", LOAD, "storage.reads", 3, f"samples read in random order by one thread, {COLD}"),
     LOAD_CACHED: _Fit("storage", LOAD_CACHED, "storage.reads", 3, "samples read again by one thread"),
-    LOAD_SEQUENTIAL: _Fit("storage", LOAD_SEQUENTIAL, "storage.reads", 3, f"blocks in stored order, {COLD}"),
     DECODE: _Fit("storage", DECODE, "storage.decode", 4, "one thread decodes, crops, resizes and normalises"),
     HOST_TO_DEVICE: _Fit("host", "copy", "host.bytes", 3),
     DEVICE_TO_HOST: _Fit("host", "copy_back", "host.bytes", 3),

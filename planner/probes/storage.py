@@ -2,8 +2,8 @@
 
 The file has no name where the system allows that, so that nothing is left however the program ends. It is cut into
 slots; a read that is to be cold has a slot of its own, which nothing has touched since the file was dropped, and the
-same reads are repeated for the cached times. Samples are read in random order one at a time, a sequential reader takes
-blocks one behind the other. Sizes of random reads are mixed, so that a disturbance meets all of them alike.
+same reads are repeated for the cached times. Samples are read in random order one at a time, their sizes mixed, so that
+a disturbance meets all of them alike.
 
 NOTE: where the drop is without effect (memory file systems, layers that cache themselves) times would be those of
 memory. So the pages that the system still holds are counted, and cold reads must take longer than the same reads again.
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.domain.inputs import LOAD, LOAD_CACHED, LOAD_SEQUENTIAL
+from planner.domain.inputs import LOAD, LOAD_CACHED
 from planner.probes.timing import summary
 from planner.units import format_bytes
 
@@ -42,13 +42,10 @@ FREE_TIMES = 4
 """The disk must have this many times the file free: a probe is not what fills it."""
 CHUNK_BYTES = 4 * 2**20
 SLOT_BYTES = 2**20
-RANDOM_BYTES = (16 * 2**10, 64 * 2**10, 112 * 2**10, 512 * 2**10)
-"""Sizes of samples: 112 KiB is a photograph of ImageNet."""
-SEQUENTIAL_BYTES = (128 * 2**10, 512 * 2**10, 2**20)
-SEQUENTIAL_SHARE = 0.25
-"""Of the file, for sequential reads."""
-WRITING_SHARE, RANDOM_SHARE = 0.4, 0.7
-"""Of the time, after which writing and reading at random end; the rest is for reading in order."""
+SAMPLE_BYTES = (16 * 2**10, 64 * 2**10, 112 * 2**10, 512 * 2**10)
+"""112 KiB is a photograph of ImageNet."""
+WRITING_SHARE, COLD_SHARE = 0.4, 0.7
+"""Of the time, after which writing and cold reads end; the rest is for the same reads again."""
 LEAST_READS = 4
 MOST_RESIDENT = 0.1
 """Share of pages still held beyond which the drop had no effect."""
@@ -133,17 +130,16 @@ class _Reads:
     def measured(self) -> tuple[tuple[Row, ...], str]:
         """Return the rows, and why those of cold reads are missing; empty where they are not."""
         warning = self._drop()
-        at_random, in_order = _planned(self.size)
-        cold = self._times(at_random, self.start_s + RANDOM_SHARE * self.for_s)
-        done = at_random[: len(cold)]
+        reads = _planned(self.size)
+        cold = self._times(reads, self.start_s + COLD_SHARE * self.for_s)
+        done = reads[: len(cold)]
         again = self._times(done, self.start_s + self.for_s)
         if not warning and sum(cold[: len(again)]) < LEAST_SLOWER * sum(again):
             warning = "they took no longer than the same reads again"
         rows = _rows(LOAD_CACHED, done, again)
         if warning:
             return rows, f"cold reads could not be told from cached ones ({warning}): only cached reads are recorded"
-        ordered = self._times(in_order, self.start_s + self.for_s, ahead=True)
-        return (*_rows(LOAD, done, cold), *rows, *_rows(LOAD_SEQUENTIAL, in_order, ordered)), ""
+        return (*_rows(LOAD, done, cold), *rows), ""
 
     def _drop(self) -> str:
         """Drop the file from the cache; return why that had no effect, or an empty string."""
@@ -155,50 +151,34 @@ class _Reads:
             return f"{share:.0%} of the file stayed in the cache of the system"
         return ""
 
-    def _times(self, reads: Sequence[_Read], until_s: float, *, ahead: bool = False) -> list[float]:
+    def _times(self, reads: Sequence[_Read], until_s: float) -> list[float]:
         """Return the time of each read [s] while the clock shows less than ``until_s``; those after it are left out.
 
-        Without what the thread waited for a processor: storage is not slower for other programs that compute. But
-        where the system reads ``ahead``, it does so meanwhile.
+        Without what the thread waited for a processor: storage is not slower for other programs that compute.
         """
         times: list[float] = []
         for read in reads:
             if self.clock() >= until_s:
                 break
-            waited, begin = 0.0 if ahead else processor_wait_s(), self.clock()
+            waited, begin = processor_wait_s(), self.clock()
             os.preadv(self.file, [self.buffer[: read.size]], read.offset)
             elapsed = self.clock() - begin
-            waited = 0.0 if ahead else processor_wait_s() - waited
-            times.append(max(elapsed - waited, LEAST_READ_S))
+            times.append(max(elapsed - (processor_wait_s() - waited), LEAST_READ_S))
         return times
 
 
-def _planned(size: int) -> tuple[list[_Read], list[_Read]]:
-    """Return reads at random, each in a slot of its own, and reads in order, of the slots behind them."""
+def _planned(size: int) -> list[_Read]:
+    """Return reads in random order, each in a slot of its own."""
     generator = np.random.default_rng(SEED)
-    slots = size // SLOT_BYTES
-    for_random = max(slots - int(SEQUENTIAL_SHARE * slots), 1)
-    at_random = [
+    return [
         _Read(int(slot) * SLOT_BYTES + 4096 * int(generator.integers((SLOT_BYTES - length) // 4096 + 1)), length)
-        for slot, length in zip(generator.permutation(for_random), _cycled(RANDOM_BYTES), strict=False)
+        for slot, length in zip(generator.permutation(size // SLOT_BYTES), _cycled(SAMPLE_BYTES), strict=False)
     ]
-    return at_random, list(_sequential(for_random * SLOT_BYTES, slots * SLOT_BYTES))
 
 
 def _cycled(sizes: Sequence[int]) -> Iterator[int]:
     while True:
         yield from sizes
-
-
-def _sequential(first: int, last: int) -> Iterator[_Read]:
-    """Yield blocks one behind the other from the byte ``first``, every size in its own equal part up to ``last``.
-
-    Mixed, a small block would take no time that the system fetched ahead during a large one.
-    """
-    part = (last - first) // len(SEQUENTIAL_BYTES)
-    for at, size in enumerate(SEQUENTIAL_BYTES):
-        begin = first + at * part
-        yield from (_Read(begin + block * size, size) for block in range(part // size))
 
 
 def _rows(kind: str, reads: Sequence[_Read], times_s: Sequence[float]) -> tuple[Row, ...]:
