@@ -98,22 +98,21 @@ def measures(precision: str, precisions: Sequence[str], kernel: tuple[str, str],
 
 @contextlib.contextmanager
 def computing_in(precision: str) -> Iterator[None]:
-    """Let fp32 products and convolutions of a GPU use TF32 where the precision is ``tf32``, and only there."""
+    """Let fp32 products and convolutions of a GPU use TF32 where the precision is ``tf32``, and only there.
+
+    By the older switches: they set the newer ``fp32_precision`` too, whereas once that is set alone PyTorch refuses to
+    read the older ones, as its own code does (PyTorch documentation, "CUDA semantics", TensorFloat-32).
+    """
     backends = import_torch().backends
     ways: tuple[Any, ...] = (backends.cuda.matmul, backends.cudnn)
-    name: str = "allow_tf32"
-    value: bool | str = precision == "tf32"
-    if hasattr(backends, "fp32_precision"):  # the older switches must not be mixed with these
-        ways = (backends.cuda.matmul, backends.cudnn.conv)
-        name, value = "fp32_precision", "tf32" if precision == "tf32" else "ieee"
-    before = [getattr(way, name) for way in ways]
+    before = [way.allow_tf32 for way in ways]
     for way in ways:
-        setattr(way, name, value)
+        way.allow_tf32 = precision == "tf32"
     try:
         yield
     finally:
         for way, earlier in zip(ways, before, strict=True):
-            setattr(way, name, earlier)
+            way.allow_tf32 = earlier
 
 
 def autocast(device: str, precision: str) -> contextlib.AbstractContextManager[object]:

@@ -92,16 +92,36 @@ def test_eight_bits_are_for_products() -> None:
     assert not computes("bf16", "activation", FORWARD)
 
 
-def test_tf32_is_on_for_tf32_alone_and_as_before_afterwards() -> None:
+def switches() -> tuple[object, ...]:
+    """Return all that says whether products and convolutions use TF32; PyTorch raises where two contradict."""
     backends: Any = torch.backends
-    matmul, convolution = backends.cuda.matmul, backends.cudnn.conv
-    before = matmul.fp32_precision, convolution.fp32_precision
+    matmul, cudnn = backends.cuda.matmul, backends.cudnn
+    newer = [one.fp32_precision == "tf32" for one in (matmul, cudnn.conv, cudnn.rnn)]
+    return (matmul.allow_tf32, torch.get_float32_matmul_precision(), cudnn.allow_tf32, *newer)
+
+
+@pytest.fixture(params=[(False, True), (True, True), (True, False), (False, False)])
+def initial(request: pytest.FixtureRequest) -> Iterator[tuple[bool, bool]]:
+    """Set whether products and convolutions use TF32, and return it; by default convolutions do."""
+    backends: Any = torch.backends
+    before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
+    backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = request.param
+    yield request.param
+    backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
+
+
+def test_tf32_is_on_for_tf32_alone_and_as_before_afterwards(initial: tuple[bool, bool]) -> None:
+    products, convolutions = initial
+    on, off = (True, "high", *[True] * 4), (False, "highest", *[False] * 4)
+    before = switches()
     with computing_in("fp32"):
-        assert (matmul.fp32_precision, convolution.fp32_precision) == ("ieee", "ieee")
+        assert switches() == off
         with computing_in("tf32"):
-            assert (matmul.fp32_precision, convolution.fp32_precision) == ("tf32", "tf32")
-        assert (matmul.fp32_precision, convolution.fp32_precision) == ("ieee", "ieee")
-    assert (matmul.fp32_precision, convolution.fp32_precision) == before
+            assert switches() == on
+        assert switches() == off
+    assert switches() == before == (
+        products, "high" if products else "highest", convolutions, products, convolutions, convolutions
+    )  # fmt: skip
 
 
 def test_mixed_precision_is_of_16_bits() -> None:
