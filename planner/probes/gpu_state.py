@@ -10,10 +10,9 @@ import os
 import shutil
 import statistics
 import subprocess
-import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import IO
 
 __all__ = [
     "GpuState",
@@ -160,28 +159,41 @@ def _said(arguments: Sequence[str]) -> str:
 def watched(gpu: str) -> Iterator[list[GpuState]]:
     """Read the state of a GPU again and again; the list is filled when the context ends.
 
-    The program runs beside this one, so that no kernel waits for it.
+    The program runs beside this one, so that no kernel waits for it. It is ended by a signal, which loses what it has
+    not handed over; to a terminal the C library hands over every line at once, to a file or a pipe only a full block.
     """
     seen: list[GpuState] = []
-    with tempfile.TemporaryFile("w+") as file:
-        process = _started(gpu, file)
-        try:
-            yield seen
-        finally:
-            if process is not None:
-                process.terminate()
-                process.wait()
-            file.seek(0)
-            seen += parse_states(file.read())
+    lines: list[str] = []
+    ours, theirs = os.openpty() if hasattr(os, "openpty") else os.pipe()
+    reader = threading.Thread(target=_collect, args=(ours, lines), daemon=True)
+    reader.start()
+    try:
+        process = _started(gpu, theirs)
+    finally:
+        os.close(theirs)
+    try:
+        yield seen
+    finally:
+        if process is not None:
+            process.terminate()
+            process.wait()
+        reader.join()
+        seen += parse_states("".join(lines))
 
 
-def _started(gpu: str, file: IO[str]) -> subprocess.Popen[str] | None:
+def _collect(descriptor: int, lines: list[str]) -> None:
+    """Take in every line until the other end is closed, which a terminal tells by an error."""
+    with open(descriptor, encoding="utf-8", errors="replace") as terminal, contextlib.suppress(OSError):
+        lines += terminal
+
+
+def _started(gpu: str, output: int) -> subprocess.Popen[bytes] | None:
     program = shutil.which(PROGRAM)
     if program is None:
         return None
     what = [*_read(gpu)[0], "--format=csv,noheader,nounits", f"--loop-ms={EVERY_MS}"]
     try:
-        return subprocess.Popen([program, *what], stdout=file, stderr=subprocess.DEVNULL, text=True)  # noqa: S603 - no input of users
+        return subprocess.Popen([program, *what], stdout=output, stderr=subprocess.DEVNULL)  # noqa: S603 - no input of users
     except OSError:
         return None
 

@@ -1,4 +1,5 @@
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -104,6 +105,19 @@ def test_the_program_is_asked() -> None:
         time.sleep(0.3)
     assert len(seen) >= 2
     assert {state.utilization for state in seen} == {1.0}
+
+
+def test_readings_that_the_program_keeps_back_are_not_lost(program: Path) -> None:
+    """It buffers as C programs do: less than a block of a pipe, and more than a terminal takes unread, come through."""
+    loop = f"import itertools, time\nfor at in itertools.count():\n    print('{LOADED}'); at < 60 or time.sleep(0.05)"
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in\n*loop-ms*) exec {sys.executable} -c "{loop}";;\n*) echo "{IDLE}";;\nesac\n'
+    )
+    with watched("0") as seen:
+        time.sleep(1.0)
+        assert seen == []
+    assert len(seen) > 60
+    assert {state.sm_clock_hz for state in seen} == {1755e6}
 
 
 def test_a_program_that_fails_tells_nothing(program: Path) -> None:
