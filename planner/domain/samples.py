@@ -32,6 +32,7 @@ NUMBER_COLUMNS = (
 MAY_DIFFER = frozenset({
     "date", "design", "expected_error", "host", "load_average", "node", "notes", "reference_s", "rejected", "source",
     "steal_during_s", "steal_s", "warning_disturbed", "warning_slower", "warning_steal", "warning_steps",
+    "warning_steps_failed",
 })  # fmt: skip
 """Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""
 

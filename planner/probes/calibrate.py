@@ -31,7 +31,9 @@ LEAST_SHARE = 0.05
 """Of convolutions and products, measured while the machine was disturbed: less does not matter to a fit."""
 WITHOUT_STEPS = "warning_steps"
 """Circumstance that says that no training step could be timed, so that no overheads can be fitted."""
-SAID_AFTERWARDS = ("left_out", "warning_throttled")
+FAILED_STEPS = "warning_steps_failed"
+"""Circumstance that says in which training steps PyTorch failed; absent where in none."""
+SAID_AFTERWARDS = ("left_out", FAILED_STEPS, "warning_throttled")
 """Circumstances that the user is told at once; one of a busy device was said before."""
 
 
@@ -142,8 +144,10 @@ def measure_device(
             samples = with_input(samples, input_folder, budget_s, name, device=place.device)
         left_s = budget_s - earlier.used_s - (time.perf_counter() - start)
         quiet_s, until_s = float(samples.circumstances["reference_s"]), bench.clock() + left_s
-        steps = timed_steps(bench, quiet_s, until_s, own.networks, device=place.device, precisions=place.precisions)
-    added = {**_disturbed(samples), **_without(steps), **place.seen()}
+        steps, failed = timed_steps(
+            bench, quiet_s, until_s, own.networks, device=place.device, precisions=place.precisions
+        )
+    added = {**_disturbed(samples), **_without(steps), **_failed(failed), **place.seen()}
     for key in SAID_AFTERWARDS:
         if key in added:
             tell(added[key])
@@ -173,6 +177,14 @@ def _without(steps: Sequence[TimedStep]) -> dict[str, str]:
         WITHOUT_STEPS: "no training step was timed in quiet and in time, so what the framework adds to kernels is not "
         "known; run it again when the machine is quiet, or with a larger --budget"
     }
+
+
+def _failed(steps: Sequence[str]) -> dict[str, str]:
+    """Return what says of how many networks and precisions steps are left out, as PyTorch failed, as circumstances."""
+    if not steps:
+        return {}
+    what = "network in one precision" if len(steps) == 1 else "networks and precisions"
+    return {FAILED_STEPS: f"training steps of {len(steps)} {what} are left out, as PyTorch failed: {'; '.join(steps)}"}
 
 
 LARGE_COPY_ELEMENTS = {"cpu": 1 << 21, "gpu": 1 << 25}

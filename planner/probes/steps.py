@@ -51,8 +51,11 @@ def timed_steps(
     *,
     device: str = "cpu",
     precisions: Sequence[str] = ("fp32",),
-) -> tuple[TimedStep, ...]:
+) -> tuple[tuple[TimedStep, ...], tuple[str, ...]]:
     """Return the time of a gradient computation of every probe network at every sub-batch of SUB_BATCHES.
+
+    Besides, the networks and precisions that PyTorch failed in, each with what it said: no kernel of that precision, no
+    algorithm for such sizes. They are left out from then on; all others are still timed.
 
     With ``networks`` those are timed instead, at OWN_SUB_BATCH.
 
@@ -63,26 +66,35 @@ def timed_steps(
     kind = "cpu" if device == "cpu" else "gpu"
     trained = [precision for precision in precisions if precision in STEP_PRECISIONS]
     steps: list[TimedStep] = []
+    failed: dict[tuple[str, str], str] = {}
     for network in networks or probe_networks(kind):
         if bench.clock() >= until_s:
             break
-        module = build_module(network).to(device)
+        module = build_module(network)
         sub_batches = (OWN_SUB_BATCH[kind],) if networks else SUB_BATCHES[kind]
         for sub_batch, precision in itertools.product(sub_batches, trained):
-            step = _step(bench, quiet_s, until_s, (module, network, sub_batch, precision))
-            steps += [step] if step else []
-    return tuple(steps)
+            if (network.name, precision) in failed:
+                continue
+            try:
+                step = _step(bench, (quiet_s, until_s), device, (module, network, sub_batch, precision))
+            except RuntimeError as error:  # PyTorch's only one for whatever a library or the device refuses
+                failed[network.name, precision] = str(error).partition("\n")[0]
+                module.zero_grad(set_to_none=True)
+            else:
+                steps += [step] if step else []
+    return tuple(steps), tuple(f"{name} in {precision}: {said}" for (name, precision), said in failed.items())
 
 
 def _step(
-    bench: Bench, quiet_s: float, until_s: float, what: tuple[torch.nn.Module, Network, int, str]
+    bench: Bench, limits: tuple[float, float], device: str, what: tuple[torch.nn.Module, Network, int, str]
 ) -> TimedStep | None:
     """Return the time of a step of as many samples as the device holds; None where none could be measured."""
-    module, network, sub_batch, precision = what
+    (quiet_s, until_s), (module, network, sub_batch, precision) = limits, what
     library = import_torch()
     while sub_batch:
         measure = partial(gradient_time, module, network, sub_batch, REPEATS, precision=precision, until_s=until_s)
         try:
+            module.to(device)
             with computing_in(precision):
                 timing = undisturbed(measure, bench, quiet_s, until_s=until_s)
         except library.OutOfMemoryError:

@@ -20,7 +20,7 @@ def test_run_on_this_cpu_keeps_its_file_and_measures_peaks(
     fake_bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "CpuBench", fake_bench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ())
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ((), ()))
     affinity = os.sched_getaffinity(0)
     file = tmp_path / "here.jsonl"
     measurement = calibrate.measure_cpu(160.0, resume=file)
@@ -37,7 +37,7 @@ def test_run_on_this_cpu_warns_of_the_allocator_and_of_disturbances(
     fake_bench: MakeBench, slow: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "CpuBench", lambda: fake_bench(slow=slow))
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ())
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ((), ()))
     circumstances = calibrate.measure_cpu(140.0).samples.circumstances
     kept = circumstances["allocator"] == "freed memory kept"
     assert ("MALLOC_TRIM_THRESHOLD_=" in circumstances.get("warning_allocator", "")) == kept
@@ -51,14 +51,29 @@ def test_a_run_without_training_steps_says_so(
     fake_bench: MakeBench, steps: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "CpuBench", fake_bench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: steps)
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: (steps, ()))
     warning = calibrate.measure_cpu(140.0).samples.circumstances.get(calibrate.WITHOUT_STEPS, "")
     assert ("no training step was timed" in warning) == (not steps)
     assert calibrate.WITHOUT_STEPS in MAY_DIFFER
 
 
+def test_steps_that_pytorch_failed_in_are_counted_and_said(
+    fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, said = ("a in bf16: no engine", "b in fp16: no kernel"), list[str]()
+    monkeypatch.setattr(places, "CpuBench", fake_bench)
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: (("one",), failed))
+    circumstances = calibrate.measure_cpu(140.0, say=said.append).samples.circumstances
+    sentence = "training steps of 2 networks and precisions are left out, as PyTorch failed: " + "; ".join(failed)
+    assert circumstances[calibrate.FAILED_STEPS] == sentence
+    assert sentence in said
+    assert calibrate.FAILED_STEPS in MAY_DIFFER
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: (("one",), ()))
+    assert calibrate.FAILED_STEPS not in calibrate.measure_cpu(140.0).samples.circumstances
+
+
 def test_steps_stop_when_the_budget_is_used_up(fake_bench: MakeBench) -> None:
-    assert timed_steps(fake_bench(), 1.0, 0.0) == ()
+    assert timed_steps(fake_bench(), 1.0, 0.0) == ((), ())
     bench, tries = fake_bench(slow=(0.0, 1e9)), []
     assert undisturbed(lambda: tries.append(1), bench, REFERENCE_S, tries=10**6, until_s=1.0) is None
     assert 1 < len(tries) < 1 / REFERENCE_S

@@ -54,7 +54,7 @@ def test_a_calibration_gives_the_input_its_share(
 
     monkeypatch.setattr(inputs, "measure_input", measured)
     monkeypatch.setattr(places, "CpuBench", fake_bench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ())
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ((), ()))
     made = calibrate.measure_cpu(100.0, input_folder=tmp_path)
     ((folder, for_s, accelerator),) = asked
     assert (folder, accelerator) == (tmp_path, made.accelerator.name)

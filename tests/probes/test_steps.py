@@ -1,3 +1,4 @@
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ MakeBench = Callable[..., Any]
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return how many samples a device holds, and the steps it was asked for; nothing is trained."""
-    found: dict[str, Any] = {"most": 10**6, "asked": []}
+    found: dict[str, Any] = {"most": 10**6, "refused": (), "asked": []}
 
     def gradient_time(
         _module: object, network: Network, sub_batch: int, _repeats: int, *, precision: str, until_s: float
@@ -24,6 +25,8 @@ def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         found["asked"].append((network.name, sub_batch, precision))
         if sub_batch > found["most"]:
             raise torch.OutOfMemoryError("full")
+        if (network.name, precision) in found["refused"]:
+            raise RuntimeError("GET was unable to find an engine to execute this computation\nat somewhere.cpp:7")
         return Timing(1e-3 * sub_batch, 0.0, 7)
 
     monkeypatch.setattr(module, "gradient_time", gradient_time)
@@ -32,7 +35,8 @@ def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_cpu_trains_in_fp32_at_two_sub_batches(fake_bench: MakeBench, held: dict[str, Any]) -> None:
-    steps = timed_steps(fake_bench(), 1.0, 100.0)
+    steps, failed = timed_steps(fake_bench(), 1.0, 100.0)
+    assert failed == ()
     assert [(s.network.name, s.sub_batch, s.precision) for s in steps] == held["asked"]
     assert {(s.sub_batch, s.precision) for s in steps} == {(1, "fp32"), (4, "fp32")}
     assert [s.network for s in steps[::2]] == list(probe_networks())
@@ -40,18 +44,42 @@ def test_a_cpu_trains_in_fp32_at_two_sub_batches(fake_bench: MakeBench, held: di
 
 def test_every_precision_that_frameworks_train_in_is_timed(fake_bench: MakeBench, held: dict[str, Any]) -> None:
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
-    steps = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1], precisions=precisions)
+    steps, _ = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1], precisions=precisions)
     assert [(s.sub_batch, s.precision) for s in steps] == [(OWN_SUB_BATCH["cpu"], one) for one in precisions[:4]]
     assert len(held["asked"]) == 4
 
 
 def test_a_step_that_does_not_fit_is_halved_until_it_does(fake_bench: MakeBench, held: dict[str, Any]) -> None:
     held["most"] = 1
-    (step,) = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1])
+    ((step,), _) = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1])
     assert (step.sub_batch, step.time_s) == (1, 1e-3)
     assert [sub_batch for _, sub_batch, _ in held["asked"]] == [2, 1]
     held["most"] = 0
-    assert timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1]) == ()
+    assert timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1]) == ((), ())
+
+
+def test_what_pytorch_fails_in_is_left_out_and_said_and_the_rest_is_timed(
+    fake_bench: MakeBench, held: dict[str, Any]
+) -> None:
+    """Of a network and precision that failed no further sub-batch is tried."""
+    names = [network.name for network in probe_networks()]
+    held["refused"] = {(names[0], "bf16"), (names[2], "fp32")}
+    steps, failed = timed_steps(fake_bench(), 1.0, 100.0, precisions=("fp32", "bf16"))
+    said = "GET was unable to find an engine to execute this computation"
+    assert failed == (f"{names[0]} in bf16: {said}", f"{names[2]} in fp32: {said}")
+    assert Counter((s.network.name, s.precision) for s in steps) == {
+        (name, precision): 2 for name in names for precision in ("fp32", "bf16")
+        if (name, precision) not in held["refused"]
+    }  # fmt: skip
+    assert [held["asked"].count((names[0], sub_batch, "bf16")) for sub_batch in (1, 4)] == [1, 0]
+
+
+def test_a_network_whose_weights_do_not_fit_is_left_out(fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_given: object) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(torch.nn.Module, "to", full)
+    assert timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1]) == ((), ())
 
 
 def test_networks_of_a_gpu_hold_those_of_a_cpu_and_one_that_is_the_host_s() -> None:
