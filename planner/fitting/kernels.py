@@ -104,6 +104,8 @@ def fit_kernels(
     entries, missing = [], []
     for key, rows in _split(kernels):
         least = LEAST_ROWS.get(key[1], LEAST_TRAFFIC_ROWS)
+        if rows.size < least and _only_shows_a_rate(key[1], rows, kernels):
+            continue
         if rows.size < least:
             missing.append(f"{' '.join(part for part in key[1:] if part)}: {rows.size} rows, {least} needed")
             continue
@@ -112,6 +114,11 @@ def fit_kernels(
         entries.append(replace(best, origin=origin, source=own, notes=_notes(rows, best)))
     entries += _contained(samples.circumstances.get("contained", "").split(), origin, source)
     return FittedKernels(tuple(entries), tuple(missing), rejected)
+
+
+def _only_shows_a_rate(kind: str, rows: Samples, kernels: Samples) -> bool:
+    """Tell whether rows are copies of one size among other kernels: they show the memory's rate, and ask for no fit."""
+    return kind == "copy" and rows.size < kernels.size and np.unique(rows.number["elements"]).size == 1
 
 
 def _contained(kinds: Sequence[str], origin: str, source: str) -> Iterator[Entry]:

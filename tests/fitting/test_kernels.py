@@ -105,6 +105,16 @@ def test_traffic_kinds_share_an_entry_and_serve_any_precision() -> None:
     assert fitted.missing == ("bias forward any: 1 rows, 3 needed",)
 
 
+def test_a_copy_that_shows_the_memory_s_rate_is_not_missed() -> None:
+    """Of one size among other kernels; of two sizes, or alone, too few copies are said."""
+    others = [traffic("add", e, 1e-5 + 8e-12 * e) for e in (1000, 10000, 10**6, 10**7)]
+    copies = [traffic("copy", 2**23, 1e-3), traffic("copy", 2**20, 1e-4)]
+    assert fit([*others, copies[0]]).missing == ()
+    assert fit([*others, *copies]).missing == ("copy forward any: 2 rows, 3 needed",)
+    assert "copy forward any: 1 rows, 3 needed" in fit(copies[:1]).missing
+    assert fit([*others, traffic("bias", 2**23, 1e-3)]).missing == ("bias forward any: 1 rows, 3 needed",)
+
+
 def test_an_entry_that_predicts_badly_is_called_poor() -> None:
     """Two kinds of very different cost: each is known well, what they share is not."""
     sizes = [2**at for at in range(8, 20)]
