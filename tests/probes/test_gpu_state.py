@@ -111,7 +111,7 @@ def test_readings_that_the_program_keeps_back_are_not_lost(program: Path) -> Non
     """It buffers as C programs do: less than a block of a pipe, and more than a terminal takes unread, come through."""
     loop = f"import itertools, time\nfor at in itertools.count():\n    print('{LOADED}'); at < 60 or time.sleep(0.05)"
     program.write_text(
-        f'#!/bin/sh\ncase "$*" in\n*loop-ms*) exec {sys.executable} -c "{loop}";;\n*) echo "{IDLE}";;\nesac\n'
+        f'#!/bin/sh\ncase "$*" in\n*loop-ms*) exec {sys.executable} -E -c "{loop}";;\n*) echo "{IDLE}";;\nesac\n'
     )
     with watched("0") as seen:
         time.sleep(1.0)
