@@ -1,6 +1,9 @@
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from planner.domain.kernels import WORK_COLUMNS
 from planner.probes.design import designed_points
@@ -11,6 +14,7 @@ from planner.probes.points import Point, convolution_output
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 POINTS = gpu_points(PRECISIONS)
+INT8_PRODUCT = torch.ops.aten._int_mm  # noqa: SLF001 - the operator has no other name
 PRODUCTS = [point.work for point in POINTS if point.kind == "gemm" and point.precision == "fp32"]
 
 
@@ -64,15 +68,38 @@ def test_operands_fit_a_gpu_of_8_gb() -> None:
         assert 4 * sum(sizes) < 2e9
 
 
+def product_flop(first: Sequence[int], second: Sequence[int], *_rest: object, **_named: object) -> int:
+    """Return the FLOP of a product of matrices of two shapes."""
+    return 2 * first[0] * first[1] * second[1]
+
+
+def expected_flop(point: Point) -> int:
+    """Return two for each multiplication of products and convolutions; 0 of others."""
+    work = point.work
+    if point.kind == "gemm":
+        return 2 * work["batch"] * work["m"] * work["n"] * work["k"]
+    if point.kind == "convolution":
+        height, width = convolution_output(work)
+        summed = work["in_c"] // work["groups"] * work["k_h"] * work["k_w"]
+        return 2 * work["images"] * work["out_c"] * height * width * summed
+    return 0
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_the_smallest_of_every_kind_runs_here(precision: str) -> None:
+    """PyTorch counts as many FLOP by the operators that run as the point's work says; all numbers are finite."""
     operands = Operands(elements=1 << 23)
     smallest = {}
     for point in sorted(POINTS, key=lambda point: -max(point.work.values())):
         if point.precision == precision:
             smallest[point.kind, point.direction, point.work.get("batch", 1) > 1, bool(point.geometry)] = point
     for point in smallest.values():
-        timed_call(point, operands).run()
+        call = timed_call(point, operands)
+        with FlopCounterMode(display=False, custom_mapping={INT8_PRODUCT: product_flop}) as counter:
+            made = call.run()
+        assert counter.get_total_flops() == call.calls * expected_flop(point), point
+        parts = made if isinstance(made, tuple | list) else (made,)
+        assert all(part.isfinite().all() for part in parts if isinstance(part, torch.Tensor)), point
 
 
 def test_further_precisions_of_a_cpu_come_after_the_design_of_fp32() -> None:

@@ -65,8 +65,20 @@ def test_loss_is_the_weighted_sum_of_cross_entropies() -> None:
 
 
 def test_targets_suit_losses_of_different_width() -> None:
-    network = build("yolov3", {"input": "32", "classes": "1"})
-    assert gradient_time(build_module(network), network, 2, 1).time_s > 0
+    """They are classes of the narrowest loss, all of them among so many samples; wider ones have these classes too."""
+    layers = (
+        Layer("wide", "linear", (INPUT,), {"features": 9}),
+        Layer("narrow", "linear", (INPUT,), {"features": 3}),
+        Layer("first", "loss", ("wide",)),
+        Layer("second", "loss", ("narrow",)),
+    )
+    for ordered in (layers, (layers[1], layers[0], layers[3], layers[2])):
+        network, seen = Network("widths", (4,), ordered), list[torch.Tensor]()
+        module = build_module(network)
+        module.register_forward_pre_hook(lambda _module, given, seen=seen: seen.append(given[1]))
+        gradient_time(module, network, 200, 1)
+        assert all(targets.shape == (200,) for targets in seen)
+        assert {int(target) for targets in seen for target in targets} == {0, 1, 2}
 
 
 def test_gradient_time_leaves_no_gradients() -> None:
