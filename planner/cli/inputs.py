@@ -26,12 +26,10 @@ from planner.domain.scenario import NO_SCENARIO, Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
-from planner.steps.sources import Sources
+from planner.steps.sources import LOCAL, Sources
 
 __all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "with_base"]
 
-LOCAL = "local"
-"""Name of the cluster that a calibration alone implies."""
 OWN = "own calibration"
 
 

@@ -215,7 +215,7 @@ def check_served(calibration: Calibration, node: Node, asked: Asked) -> None:
             for part, source in own.split(calls, np.ones(1, dtype=np.int64)):
                 is_left = source is None and part.kind != "bias"
                 left, whole = left + is_left * part.layer.size, whole + part.layer.size
-                if is_left and sources.find_kernel(part.kind, part.direction, precision) is None:
+                if is_left and not sources.is_calibrated(part.kind, part.direction, precision):
                     missing[f"{part.kind} {part.direction}".replace("_", " ")] = None
     if missing:
         raise CoverageError(_too_few("a calibration must hold every kernel of the networks", tuple(missing), asked))

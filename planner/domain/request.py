@@ -60,7 +60,7 @@ class Problem:
     calibrations : tuple of Calibration
         In order of precedence: those the user named, this machine's own, bundled by cluster, bundled by accelerator.
     explicit_calibration : bool
-        Whether the user named one: then nothing is taken from specifications.
+        Whether the user named one: then of specifications only kernels whose work is bytes are taken.
     settings : Settings
     scenario : Scenario
     """

@@ -186,9 +186,13 @@ class Compute:
 
     @cached_property
     def accumulation_source(self) -> Source | None:
-        """What serves adding to gradients: the kernel of sums, else that of updates, which does the like; or None."""
-        find, name = self.sources.find_kernel, self.precision.name
-        return find("add", BACKWARD_DATA, name) or find("update", UPDATE, name)
+        """What serves adding to gradients: the kernel of sums, else that of updates, which does the like; or None.
+
+        A specification goes behind both.
+        """
+        keys = (("add", BACKWARD_DATA), ("update", UPDATE))
+        found = [source for key in keys if (source := self.sources.find_kernel(*key, self.precision.name))]
+        return min(found, key=lambda source: source.origin == "specified", default=None)
 
     def check_accumulation(self) -> None:
         """Raise CoverageError where nothing serves adding to gradients."""

@@ -4,10 +4,11 @@ Precedence by term: the calibrations of the problem in their order, then the spe
 with stated efficiencies); a kernel call that a calibration measured as it is goes before all fits. So a kernel comes
 from the exact call, else from a line between its measured sub-batches, else from a fit to kernels of the device, else
 from those of a sibling device, scaled (:mod:`planner.steps.hardware`; calibrations that hold only what the device's own
-lack), else from the specification, and the answer names which. Inside a calibration an entry of the very kind,
-precision and direction goes before one that serves several. Kernels and framework overheads belong to an accelerator;
-collectives, storage and host terms to a cluster. What nothing serves is refused with the command that mends it, never
-guessed.
+lack), else from the specification, and the answer names which. Beside a calibration that the user named, the
+specification serves only kernels whose work is bytes: products, convolutions and attention must be calibrated. Inside a
+calibration an entry of the very kind, precision and direction goes before one that serves several. Kernels and
+framework overheads belong to an accelerator; collectives, storage and host terms to a cluster. What nothing serves is
+refused with the command that mends it, never guessed.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ from planner.steps.overheads import Overheads, assumed_overheads, exponent_name,
 from planner.steps.source import Source
 from planner.workload.lowering import lower
 
-__all__ = ["Source", "Sources", "usable_precisions"]
+__all__ = ["LOCAL", "Source", "Sources", "usable_precisions"]
 
+LOCAL = "local"
+"""Name of the cluster that a calibration alone implies."""
 HOST_LIBRARY = "host"
 """Library of collective entries that are between host buffers: for asynchronous update threads only."""
 HOST_KINDS = ("update_gradient", "sum_gradient", "update_weights")
@@ -97,7 +100,7 @@ class Sources:
         return tuple(
             c
             for c in self.problem.calibrations
-            if c.cluster == name or (name == "local" and c.cluster is None and c.node is not None)
+            if c.cluster == name or (name == LOCAL and c.cluster is None and c.node is not None)
         )
 
     def find_kernel(self, kind: str, direction: str, precision: str) -> Source | None:
@@ -121,8 +124,15 @@ class Sources:
                     return Source(entries[wanted], calibration.name)
         return None
 
+    def is_calibrated(self, kind: str, direction: str, precision: str) -> bool:
+        """Tell whether a calibration serves a kernel, rather than the specification or nothing."""
+        found = self.find_kernel(kind, direction, precision)
+        return found is not None and bool(found.calibration)
+
     def _specified_kernel(self, kind: str, direction: str, precision: str) -> Source | None:
-        if self.problem.explicit_calibration or PRECISIONS[precision].measured_only:
+        """Return the specification of a kernel; beside a named calibration only of those whose work is bytes."""
+        is_barred = self.problem.explicit_calibration and kind not in TRAFFIC_KINDS
+        if is_barred or PRECISIONS[precision].measured_only:
             return None
         entry = specified_entry(self.accelerator, kind, direction, precision)
         return None if entry is None else Source(entry)
@@ -155,7 +165,7 @@ class Sources:
             if c.accelerator == device and c not in self.for_accelerator
         )
         is_specified = specified_entry(self.accelerator, kind, direction, precision) is not None
-        instead = ", or name a --cluster without --calibration to use specifications" if is_specified else ""
+        instead = f", or, to use specifications, {self._without_calibration}" if is_specified else ""
         return (
             f"kernel {kind} {direction} in {precision} must be covered by a calibration of {device}, "
             f"got {looked_at} without it{also}; {self.measuring}{instead}"
@@ -170,6 +180,20 @@ class Sources:
             "measure on that device with `planner calibrate --device cuda`, or fit measurements of it with "
             "`planner calibrate --samples DIR`"
         )
+
+    @property
+    def _without_calibration(self) -> str:
+        """What to type instead of a named calibration; where that alone names the device, a cluster has to."""
+        left_out = "leave out --calibration"
+        if self.problem.cluster.name != LOCAL:
+            return left_out
+        device = self.accelerator
+        if device.kind == "cpu":
+            return f"{left_out} and describe {device.name} by --cluster FILE"
+        lines = ('format = "planner/cluster"', "version = 1", 'name = "one"', "nodes = 1",
+                 f'node = {{gpus = 1, gpu = "{device.name}"}}')  # fmt: skip
+        quoted = " ".join(f"'{line}'" for line in lines)
+        return f"{left_out} and name the GPU by --cluster one.toml, made by `printf '%s\\n' {quoted} > one.toml`"
 
     def convolution_lowering(self, precision: str) -> str:
         """Return ``direct`` where convolutions have entries, else ``im2col`` where products and copies have."""
@@ -354,9 +378,10 @@ class Sources:
         if found is not None:
             return found
         if self.problem.explicit_calibration:
+            named = ", name a --cluster with [links.host]," if self.cluster.name == LOCAL else ""
             raise CoverageError(
                 f"host term {kind} must be covered by the calibration given for cluster {self.cluster.name}, got none; "
-                "leave out --calibration to use stated assumptions, or ask for --mode sync"
+                f"leave out --calibration{named} to use stated assumptions, or ask for --mode sync"
             )
         specified = specified_host(self.cluster, kind, self.problem.settings.optimizer)
         if specified is None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,40 @@ def test_one_configuration_is_one_document(run: Run) -> None:
         "mini_batch": 512, "recompute": "none", "sharding": 0, "optimizer": "sgd-momentum", "tensor_parallel": 1,
     }  # fmt: skip
     assert {key: configuration[key] for key in expected} == expected
+
+
+def origins(answer: Any) -> dict[str, str]:
+    return {term["name"]: term["origin"] for term in answer["terms"]}
+
+
+@pytest.mark.parametrize("name", ["gtx-1080ti", "m40", "titan-xp"])
+def test_kernels_of_bytes_that_a_named_calibration_lacks_are_specified(run: Run, name: str) -> None:
+    answer = predicted(run, "--network", "resnet50", "--calibration", name, "--sub-batch", "64")
+    assert "specified" in origins(answer)["forward"].split("+")
+    assert len(origins(answer)["forward"].split("+")) == 2
+    (word,) = [one["message"] for one in answer["warnings"] if (one["code"], one["subject"]) == ("specified", name)]
+    kinds = word.removeprefix("Times of ").partition(" kernels come")[0].split(", ")
+    assert "bias" in kinds
+    assert not {"gemm", "convolution"} & set(kinds)
+
+
+def test_a_gpt_needs_no_convolutions(run: Run) -> None:
+    answer = predicted(run, "--network", "gpt2", "--calibration", "a100-sxm4-80gb", "--sub-batch", "4")
+    assert "a100-sxm4-80gb" in next(one["calibration"] for one in answer["terms"] if one["name"] == "forward")
+
+
+@pytest.mark.parametrize("name", ["a100-sxm4-80gb", "l4"])
+def test_convolutions_that_a_named_calibration_lacks_are_refused_with_a_command_that_works(run: Run, name: str) -> None:
+    asked = ("--network", "resnet50", "--sub-batch", "64")
+    code, out, err = run("predict", *asked, "--calibration", name)
+    assert (code, out) == (5, "")
+    assert err.startswith(f"planner: kernel convolution forward in fp32 must be covered by a calibration of {name}")
+    assert "leave out --calibration and name the GPU by --cluster one.toml, made by" in err
+    command = err.rpartition("made by `")[2].rstrip("`\n")
+    subprocess.run(["/bin/sh", "-c", command], check=True)
+    answer = predicted(run, *asked, "--cluster", "one.toml")
+    assert origins(answer)["forward"] == "published+specified"
+    assert any(one["code"] == "specified" and "convolution" in one["message"] for one in answer["warnings"])
 
 
 def test_lists_and_ranges_give_their_product_in_order(run: Run) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from planner.costs.collectives import all_reduce_s
-from planner.costs.specified import specified_collective
-from planner.costs.terms import evaluate
+from planner.costs.specified import specified_collective, specified_entry
+from planner.costs.terms import Work, evaluate
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Storage
 from planner.domain.configuration import Configuration, Configurations, Settings
@@ -251,7 +251,7 @@ def test_accumulation_adds_to_gradients_once_a_further_pass(make_problem: Make, 
     assert found["backward"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_accumulation_falls_back_on_updates_and_is_refused_without(
+def test_accumulation_falls_back_on_updates_and_is_specified_without(
     make_problem: Make, calibration: Calibration
 ) -> None:
     """Kernels of every kind by name, without one of sums: the small network has none of its own."""
@@ -275,8 +275,15 @@ def test_accumulation_falls_back_on_updates_and_is_refused_without(
     assert seconds[1] == pytest.approx(plain.iteration_s[0], rel=1e-12)
     without = Evaluator(problem("none", kinds - {"update"}))
     assert without.evaluate(plans[0]).iteration_s[0] < seconds[0]
-    with pytest.raises(CoverageError, match="kernel add backward_data in fp32 must be covered"):
-        without.evaluate(plans[1])
+    sums = specified_entry(make_problem().cluster.node.accelerator, "add", "backward_data", "fp32")
+    assert sums is not None
+    elements = gradient_slots(make_problem().network).elements
+    moved: Work = {"elements": elements, "traffic": 0 * elements, "fixed_bytes": 12 * elements, "itemsize": 4.0}
+    (described,) = without.describe(plans[1])
+    backward_s = {term.name: term.seconds for term in without.describe(plans[0])[0].terms}["backward"]
+    (backward,) = [term for term in described.terms if term.name == "backward"]
+    assert backward.seconds == pytest.approx(2 * backward_s + evaluate(sums, moved).sum(), rel=1e-9)
+    assert backward.origin == "measured+specified"
 
 
 def test_a_link_scales_measured_coefficients(make_problem: Make, cluster: Cluster, calibration: Calibration) -> None:

@@ -10,6 +10,7 @@ from planner.catalog import calibrations_for, find_cluster, find_network
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.network import Layer, Network
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.errors import CoverageError, ParameterError
@@ -68,19 +69,50 @@ def test_calibrations_of_another_device_do_not_serve(make_problem: Make) -> None
 def test_specifications_serve_only_where_no_calibration_is_named(make_problem: Make) -> None:
     specified = Sources(make_problem(calibrations=())).kernel("gemm", "forward", "fp16")
     assert (specified.origin, specified.calibration) == ("specified", "")
-    remedy = r"`planner calibrate --samples DIR`, or name a --cluster without --calibration to use specifications$"
+    remedy = r"`planner calibrate --samples DIR`, or, to use specifications, leave out --calibration$"
     with pytest.raises(
         CoverageError, match="kernel gemm forward in fp16 must be .* --device cuda`, or fit .*" + remedy
     ):
         Sources(make_problem(calibrations=(), explicit_calibration=True)).kernel("gemm", "forward", "fp16")
 
 
+BYTES = ("bias", "activation", "gelu", "max_pool", "batch_norm", "layer_norm", "lrn", "softmax", "update", "im2col")
+
+
+@pytest.mark.parametrize("kind", BYTES)
+def test_beside_a_named_calibration_kernels_of_bytes_alone_are_specified(make_problem: Make, kind: str) -> None:
+    named = Sources(make_problem(calibrations=(of(kernel("gemm")),), explicit_calibration=True))
+    assert named.kernel("gemm", "forward", "fp32").calibration == "own"
+    found = named.kernel(kind, "forward", "fp32")
+    assert (found.origin, found.calibration) == ("specified", "")
+    assert not named.is_calibrated(kind, "forward", "fp32")
+    assert named.find_kernel(kind, "forward", "int8") is None
+    assert all(named.find_kernel(other, "forward", "fp32") is None for other in ("convolution", "attention"))
+    both = Sources(make_problem(calibrations=(of(kernel("gemm"), kernel(kind)),), explicit_calibration=True))
+    assert both.is_calibrated(kind, "forward", "fp32")
+
+
+def test_a_network_without_convolutions_needs_none(make_problem: Make, network: Network) -> None:
+    layers = (Layer("flat", "flatten", ("input",)), Layer("fc", "linear", ("flat",), {"features": 9}))
+    products = (of(kernel("gemm", rate=1e-12)),)
+    plain = make_problem(network=Network("plain", (3, 4, 4), layers), calibrations=products, explicit_calibration=True)
+    assert usable_precisions(plain)["fp32"] == ""
+    (found,) = Evaluator(plain).describe(Configurations.of([Configuration(1, 1, 4)]))
+    assert next(term.origin for term in found.terms if term.name == "forward") == "measured+specified+assumed"
+    (word,) = [one.message for one in found.warnings if (one.code, one.subject) == ("specified", "toy")]
+    assert word.startswith("Times of bias, update kernels come from the peak rates of toy")
+    assert "kernel convolution forward" in usable_precisions(replace(plain, network=network))["fp32"]
+
+
 def test_remedies_are_commands_that_work(make_problem: Make, accelerator: Accelerator, cluster: Cluster) -> None:
     """A CPU and a GPU are measured, or measurements fitted; what has no specification is not said to have one."""
     cpu = replace(cluster, node=replace(cluster.node, accelerator=replace(accelerator, kind="cpu")))
     sources = Sources(make_problem(cluster=cpu, calibrations=(), explicit_calibration=True))
-    with pytest.raises(CoverageError, match="layers on that device with `planner calibrate --network NAME`, or name"):
+    with pytest.raises(CoverageError, match="on that device with `planner calibrate --network NAME`, or, to use"):
         sources.kernel("gemm", "forward", "fp32")
+    local = Sources(make_problem(cluster=replace(cpu, name="local"), calibrations=(), explicit_calibration=True))
+    with pytest.raises(CoverageError, match=r"leave out --calibration and describe toy by --cluster FILE$"):
+        local.kernel("gemm", "forward", "fp32")
     for precision in ("int8", "bf16"):
         with pytest.raises(CoverageError, match=r"`planner calibrate --samples DIR`$"):
             Sources(make_problem(calibrations=())).kernel("gemm", "forward", precision)
@@ -230,9 +262,12 @@ def test_what_is_not_described_is_refused_by_name(
         Evaluator(problem).evaluate(Configurations.of([Configuration(2, 4, 1, mode=mode)]))
 
 
-def test_host_terms_are_not_assumed_beside_a_named_calibration(make_problem: Make) -> None:
-    with pytest.raises(CoverageError, match="host term sum_gradient must be covered"):
+def test_host_terms_are_not_assumed_beside_a_named_calibration(make_problem: Make, cluster: Cluster) -> None:
+    with pytest.raises(CoverageError, match=r"host term sum_gradient .*; leave out --calibration to use stated assum"):
         Sources(make_problem(explicit_calibration=True)).host("sum_gradient")
+    local = make_problem(cluster=replace(cluster, name="local"), explicit_calibration=True)
+    with pytest.raises(CoverageError, match=r"leave out --calibration, name a --cluster with \[links\.host\], to use"):
+        Sources(local).host("sum_gradient")
 
 
 @pytest.mark.parametrize(("optimizer", "moved"), [("sgd", 12), ("sgd-momentum", 20), ("adam", 28)])
