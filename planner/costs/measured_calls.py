@@ -10,14 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from planner.costs.features import FeatureMap, Settings, Work, column, stacked, vector
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calls import LOOKED_UP
 
-__all__ = ["BEYOND", "MARGIN", "MEASURED_CALLS", "MEASURED_S", "line_times_s"]
+__all__ = ["BEYOND", "MARGIN", "MEASURED_CALLS", "MEASURED_S", "WHEREABOUTS", "line_times_s", "whereabouts"]
 
 MEASURED_S, BEYOND = "measured_s", "doublings_beyond"
 MARGIN = 1.0
 """Doublings of the sub-batch beyond the measured ones that count as measured."""
+WHEREABOUTS = ("exact", "between", "beyond")
+"""Where a sub-batch stands among those that a call was measured at: one of them, between two, or outside all."""
 
 
 def line_times_s(samples: FloatArray, knots: FloatArray, times_s: FloatArray) -> FloatArray:
@@ -57,6 +59,22 @@ def _features(work: Work, settings: Settings) -> FloatArray:
         if knots.size > 1:
             beyond[chosen] = np.maximum(np.log2(knots[0] / n), np.log2(n / knots[-1]))
     return stacked([seconds, np.maximum(beyond, 0.0)])
+
+
+def whereabouts(work: Work, settings: Settings) -> IntArray:
+    """Return the places in WHEREABOUTS of calls, shape (s, k) for ``call`` of shape (k,), ``samples`` of (s, 1).
+
+    A call measured once does not depend on the sub-batch: it is exact.
+    """
+    calls, samples = np.broadcast_arrays(column(work, "call").astype(np.int64), column(work, "samples"))
+    found = np.zeros(calls.shape, dtype=np.int64)
+    names = sorted(settings)
+    for place in np.unique(calls).tolist():
+        knots = vector(settings, names[place])[::2]
+        n = samples[calls == place]
+        outside = (n < knots[0]) | (n > knots[-1])
+        found[calls == place] = np.where(np.isin(n, knots) | (knots.size == 1), 0, np.where(outside, 2, 1))
+    return found
 
 
 MEASURED_CALLS = FeatureMap(

@@ -17,7 +17,7 @@ from planner.steps.gradients import gpu_gradient, step_gradient, update_gradient
 from planner.steps.intervals import kind_of, quantity, reciprocal, score_of
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes, asynchrony_of, row_of
 from planner.steps.sources import Source
-from planner.steps.stages import Stage, looked_up_share, stages_of
+from planner.steps.stages import Stage, looked_up_shares, stages_of
 from planner.steps.warnings import empty_updates, own_layers, warnings_of, window_missed
 
 __all__ = ["described"]
@@ -165,8 +165,8 @@ def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Pre
 
 
 def _own_layers(case: _Case) -> tuple[PlanWarning, ...]:
-    share = looked_up_share(case.stages, case.one.accumulation_steps)
-    return own_layers(share, case.pricer.sources.problem.network.name)
+    shares = looked_up_shares(case.stages, case.one.accumulation_steps)
+    return own_layers(shares, case.pricer.sources.problem.network.name)
 
 
 def _mini_batch(statistics: Asynchrony, window: Window | None) -> MiniBatch:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.costs.measured_calls import WHEREABOUTS, whereabouts
 from planner.costs.terms import Work, evaluate, extrapolates
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
@@ -16,7 +17,7 @@ from planner.steps.intervals import derivatives, stated_deviation
 from planner.steps.price import Pricer
 from planner.steps.sources import Source
 
-__all__ = ["EXTRAPOLATED_SHARE", "Part", "Stage", "looked_up_share", "stages_of"]
+__all__ = ["EXTRAPOLATED_SHARE", "Part", "Stage", "looked_up_shares", "stages_of"]
 
 EXTRAPOLATED_SHARE = 0.05
 """A stage counts as extrapolated when calls outside their fit take more than this share of its GPU time."""
@@ -50,8 +51,10 @@ class Stage:
         Those that take time, the framework's overheads last.
     extrapolated : bool
     parts : tuple of Part
-    kernels_s, looked_up_s : float
-        What its kernels take by themselves, and those of them that were measured as they are, on the very device [s].
+    kernels_s : float
+        What its kernels take by themselves [s].
+    looked_up_s : tuple of float
+        What those of them take that were measured as they are, on the very device, by WHEREABOUTS [s].
     """
 
     name: str
@@ -59,7 +62,7 @@ class Stage:
     extrapolated: bool
     parts: tuple[Part, ...]
     kernels_s: float = 0.0
-    looked_up_s: float = 0.0
+    looked_up_s: tuple[float, ...] = (0.0,) * len(WHEREABOUTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,14 @@ class _Timed:
     times_s: FloatArray
 
 
-def looked_up_share(stages: Mapping[str, Stage], accumulation_steps: int) -> float:
-    """Return the share of the kernel time of a step that calls take which were measured as they are."""
+def looked_up_shares(stages: Mapping[str, Stage], accumulation_steps: int) -> dict[str, float]:
+    """Return the shares of the kernel time of a step that were measured with its very calls, by WHEREABOUTS."""
     times = {"forward": accumulation_steps, "backward": 1, "accumulating": accumulation_steps - 1, "update": 1}
     whole = sum(stages[name].kernels_s * count for name, count in times.items())
-    return sum(stages[name].looked_up_s * count for name, count in times.items()) / whole if whole > 0 else 0.0
+    return {
+        where: sum(stages[name].looked_up_s[at] * count for name, count in times.items()) / whole if whole > 0 else 0.0
+        for at, where in enumerate(WHEREABOUTS)
+    }
 
 
 def stages_of(pricer: Pricer, sub_batch: IntArray) -> list[dict[str, Stage]]:
@@ -99,11 +105,12 @@ def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[
     overheads = pricer.compute.overheads
     host_s = pricer.compute.host_s(name, *counted([(group.calls, group.source) for group in timed]))
     adds = host_s > 0 or overheads.scales
-    total, outside, looked_up = np.zeros(cases), np.zeros(cases), np.zeros(cases)
+    total, outside, looked_up = np.zeros(cases), np.zeros(cases), np.zeros((cases, len(WHEREABOUTS)))
     used: list[dict[int, Source]] = [{} for _ in range(cases)]
     for group in timed:
         total += group.times_s.sum(axis=1)
-        looked_up += group.times_s.sum(axis=1) * bool(group.calls.looked_up and not group.source.scaled_from)
+        if group.calls.looked_up and not group.source.scaled_from:
+            looked_up += _by_whereabouts(group)
         if group.source.entry.ranges:
             outside += (group.times_s * extrapolates(group.source.entry, group.work)).sum(axis=1)
         for case in np.flatnonzero(group.times_s.any(axis=1)).tolist():
@@ -120,10 +127,16 @@ def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[
             bool(extrapolated[i]),
             parts[i],
             float(total[i]),
-            float(looked_up[i]),
+            tuple(looked_up[i].tolist()),
         )
         for i in range(cases)
     ]
+
+
+def _by_whereabouts(group: _Timed) -> FloatArray:
+    """Return the times of calls that were measured as they are, shape (s, len(WHEREABOUTS))."""
+    found = whereabouts(group.work, group.source.entry.settings)
+    return np.stack([(group.times_s * (found == at)).sum(axis=1) for at in range(len(WHEREABOUTS))], axis=1)
 
 
 def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]) -> list[tuple[Part, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import LINK_KINDS
@@ -25,6 +25,14 @@ TIGHT_MEMORY = 0.95
 """Of the capacity; beyond it what is not counted, such as fragmentation, may not fit."""
 CALIBRATED_OPTIMIZER = "sgd-momentum"
 """What the weight updates of calibrations were timed with."""
+LEAST_SHARE = 0.0005
+"""Of the kernel time; below it a share is printed as none."""
+FOUND_IN_WORDS = {
+    "exact": "as exact calls",
+    "between": "between measured sub-batches",
+    "beyond": "beyond the measured sub-batches",
+}
+"""Where calls stand among those measured (:data:`planner.costs.measured_calls.WHEREABOUTS`) -> words."""
 
 
 def warnings_of(
@@ -67,15 +75,23 @@ def empty_updates(share: float, mini_batch: float) -> tuple[PlanWarning, ...]:
     return (PlanWarning("empty_updates", "mini_batch", message),)
 
 
-def own_layers(share: float, network: str) -> tuple[PlanWarning, ...]:
-    """Return the word that a share of the kernel time was measured with the network's own layers; none of next to none.
+def own_layers(shares: Mapping[str, float], network: str) -> tuple[PlanWarning, ...]:
+    """Return the word that shares of the kernel time were measured with the network's own layers; none of next to none.
 
     A small layer may be like one of another network.
+
+    Parameters
+    ----------
+    shares : mapping of one of FOUND_IN_WORDS to float
+    network : str
     """
-    if share < 0.0005:
+    share = sum(shares.values())
+    if share < LEAST_SHARE:
         return ()
-    rest = "" if share > 0.9995 else "; the rest comes from fits to other shapes or from specifications"
-    message = f"{share:.1%} of the kernel time was measured with the layers of {network} themselves{rest}."
+    found = {words: shares[where] for where, words in FOUND_IN_WORDS.items() if shares[where] >= LEAST_SHARE}
+    how = " and ".join(words if len(found) == 1 else f"{part:.1%} {words}" for words, part in found.items())
+    rest = "" if share > 1 - LEAST_SHARE else "; the rest comes from fits to other shapes or from specifications"
+    message = f"{share:.1%} of the kernel time was measured with the layers of {network} themselves, {how}{rest}."
     return (PlanWarning("own_layers", network, message),)
 
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.costs.measured_calls import BEYOND, MARGIN, MEASURED_S, line_times_s
+from planner.costs.measured_calls import BEYOND, MARGIN, MEASURED_S, WHEREABOUTS, line_times_s, whereabouts
 from planner.costs.terms import evaluate, extrapolates
 from planner.domain.calibration import Entry
 
@@ -25,6 +25,17 @@ def times(call: int, *samples: int) -> list[float]:
 def test_measured_sub_batches_give_back_their_times() -> None:
     assert times(B, 1, 16) == [3.0, 18.0]
     assert times(C, 2, 4, 8) == [4.0, 6.0, 20.0]
+
+
+def test_sub_batches_are_told_apart_by_those_measured() -> None:
+    work = {"call": np.array([A, B, C]), "samples": np.array([1, 2, 3, 16, 17])[:, None]}
+    assert [[WHEREABOUTS[place] for place in row] for row in whereabouts(work, TABLE).tolist()] == [
+        ["exact", "exact", "beyond"],
+        ["exact", "between", "exact"],
+        ["exact", "between", "between"],
+        ["exact", "exact", "beyond"],
+        ["exact", "beyond", "beyond"],
+    ]
 
 
 def test_between_and_beyond_is_a_line() -> None:

@@ -100,6 +100,35 @@ def test_the_answer_says_what_share_was_looked_up() -> None:
     assert not words(described(FITS, 16), "own_layers")
 
 
+@pytest.mark.parametrize(
+    ("sub_batch", "where"),
+    [
+        (1, "as exact calls"),
+        (16, "as exact calls"),
+        (2, "between measured sub-batches"),
+        (15, "between measured sub-batches"),
+        (17, "beyond the measured sub-batches"),
+        (32, "beyond the measured sub-batches"),
+    ],
+)
+def test_the_answer_tells_exact_calls_from_those_between_and_beyond(sub_batch: int, where: str) -> None:
+    every = tuple(looked_up(*key, {"a", "gelu", "relu", "b"}) for key in KINDS)
+    (word,) = words(described(every, sub_batch), "own_layers")
+    assert word == f"100.0% of the kernel time was measured with the layers of two themselves, {where}."
+
+
+def test_the_answer_gives_the_share_of_each() -> None:
+    """Of two calls one was measured at the very sub-batch, or does not depend on it; the other on both sides."""
+    own = looked_up("gemm", "forward", {"a", "b"})
+    first, second = sorted(own.settings)
+    at_8 = (1.0, 5.0, 8.0, 30.0, 16.0, 40.0)
+    for points, time_s in ((at_8, 30.0), ((1.0, 30.0), 30.0)):
+        table = {first: points, second: (1.0, 3.0, 15.0, 17.0)}
+        (word,) = words(described((*FITS, replace(own, settings=table)), 8), "own_layers")
+        total = time_s + 10.0 + 2 + 5  # the other activations, and backward, each FITTED_S
+        assert f"themselves, {time_s / total:.1%} as exact calls and {10 / total:.1%} between measured" in word
+
+
 def test_more_than_a_doubling_beyond_is_said() -> None:
     every = tuple(looked_up(*key, {"a", "gelu", "relu", "b"}) for key in KINDS)
     assert not words(described(every, 32), "extrapolated")
