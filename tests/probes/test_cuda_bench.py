@@ -53,14 +53,14 @@ def test_tf32_is_on_while_its_points_are_timed_alone(bench: CudaBench, monkeypat
     seen = []
 
     def call(point: Point, _operands: Operands) -> Any:
-        seen.append((point.precision, backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision))
+        seen.append((point.precision, backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32))
         raise RuntimeError("no kernel")
 
-    before = backends.cuda.matmul.fp32_precision
+    before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
     monkeypatch.setattr(module, "timed_call", call)
     assert [bench.time(product(precision)) for precision in ("fp32", "tf32")] == [None, None]
-    assert seen == [("fp32", "ieee", "ieee"), ("tf32", "tf32", "tf32")]
-    assert backends.cuda.matmul.fp32_precision == before
+    assert seen == [("fp32", False, False), ("tf32", True, True)]
+    assert (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32) == before
 
 
 def test_what_does_not_fit_or_has_no_kernel_is_left_out_and_counted(
