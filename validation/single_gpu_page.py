@@ -40,10 +40,11 @@ On GPUs with measured kernels, the dearest first:
 - **Library versions.** The kernels of Titan X (Maxwell), Titan X (Pascal) and GTX 1080 Ti were timed with a cuDNN that
   the tables do not name. Between cuDNN 4 and 5.1 steps of one GPU differ by 1.1 (ResNet-50) to 1.75 times (VGG-16): no
   single factor serves both families. `planner` keeps coefficients by version where runs show several.
-- **Kernel shapes outside the tables.** Inception v3 is too fast at every large sub-batch, on V100 and P100, in MXNet and
-  in TensorFlow, while ResNet-50 is not. Convolutions of 1 x 7 and 7 x 1 take a sixth of its kernel time, and no table
-  times them. They have a rate apart from that of 5 x 5 convolutions, which Winograd and FFT speed up: that of oblong and
-  strided ones in DeepBench, 0.2 to 0.85 of the peak (with one rate for both, Inception was 3 to 7 points further off).
+- **Kernel shapes outside the tables.** Inception v3 is too fast at every large sub-batch, on V100 and P100, in MXNet
+  and in TensorFlow, while ResNet-50 is not. Convolutions of 1 x 7 and 7 x 1 take a sixth of its kernel time, and no
+  table times them. They have a rate apart from that of 5 x 5 convolutions, which Winograd and FFT speed up: that of
+  oblong and strided ones in DeepBench, 0.2 to 0.85 of the peak (with one rate for both, Inception was 3 to 7 points
+  further off).
 - **First layers in Torch7.** On GTX 1080 Ti ResNet-18 and -34 miss by about the same milliseconds, so do VGG-16 and
   -19, ResNet-50 and -101: what is missing is in the layers that they share, not in those that the deeper one repeats.
   Convolutions are not it, which agree with their tables within 4 % where these hold them; the gradient of the image,
