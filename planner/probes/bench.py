@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from planner.probes.kernels import reference_call, timed_call
 from planner.probes.operands import Operands
 from planner.probes.points import Point
-from planner.probes.timing import Timing, give_back_memory, keep_freed_memory, time_call
+from planner.probes.timing import Timing, give_back_memory, keep_freed_memory, resident_bytes, time_call
 from planner.probes.torch_package import import_torch
 
 __all__ = ["DISTURBED", "Bench", "CpuBench", "one_thread", "undisturbed"]
@@ -23,6 +23,8 @@ DISTURBED = 1.2
 REFERENCE_REPEATS = 3
 LARGE_S = 0.05
 """Calls as long leave much memory free in pieces; without giving it back a run would need 2 GB."""
+MUCH_BYTES = 1.1e9
+"""Held by the process: short calls leave memory in pieces too, a little each."""
 
 Result = TypeVar("Result")
 
@@ -56,7 +58,7 @@ class CpuBench:
     def time(self, point: Point) -> Timing:
         """Return the time of a point's call."""
         timing = time_call(timed_call(point, self._operands))
-        if timing.time_s >= LARGE_S:
+        if timing.time_s >= LARGE_S or resident_bytes() >= MUCH_BYTES:
             give_back_memory()
         return timing
 

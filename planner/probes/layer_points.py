@@ -116,8 +116,13 @@ def _point(call: LayerCall, sub_batch: int, precision: str) -> Point:
 def _fits(call: LayerCall, sub_batch: int, extent: Extent) -> bool:
     """Tell whether the operands fit, the largest and all together."""
     largest, total = _elements(call.at(sub_batch))
+    total *= COMPOSED if call.kind == "lrn" else 1
     read = [prod(shape) * sub_batch for shape in call.inputs]
     return max(largest, *read) <= extent.operand_elements and total + sum(read) <= extent.elements
+
+
+COMPOSED = 3
+"""Times what it moves, a normalisation over channels keeps: it is composed of many calls that keep a result each."""
 
 
 def _elements(work: Mapping[str, int]) -> tuple[int, int]:
