@@ -30,9 +30,11 @@ NUMBER_COLUMNS = (
     "ranks", "nodes", "ranks_per_node", "sub_batch", "time_s", "spread_s", "repeats",
 )  # fmt: skip
 MAY_DIFFER = frozenset({
-    "date", "design", "expected_error", "host", "load_average", "node", "notes", "reference_s", "rejected", "source",
-    "steal_during_s", "steal_s", "warning_disturbed", "warning_slower", "warning_steal", "warning_steps",
-    "warning_steps_failed",
+    "date", "design", "expected_error", "gpu_peak_memory_bytes", "gpu_power_w", "gpu_sm_clock_hz",
+    "gpu_temperature_c", "gpu_throttle", "host", "host_s_per_call",
+    "kernel_s_at_least", "left_out", "load_average", "node", "notes", "reference_s", "rejected", "source",
+    "steal_during_s", "steal_s", "warning_busy", "warning_disturbed", "warning_slower", "warning_steal",
+    "warning_steps", "warning_steps_failed", "warning_throttled",
 })  # fmt: skip
 """Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""
 
