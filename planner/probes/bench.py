@@ -23,7 +23,7 @@ DISTURBED = 1.2
 REFERENCE_REPEATS = 3
 LARGE_S = 0.05
 """Calls as long leave much memory free in pieces; without giving it back a run would need 2 GB."""
-MUCH_BYTES = 1.1e9
+MUCH_BYTES = 0.8e9
 """Held by the process: short calls leave memory in pieces too, a little each."""
 
 Result = TypeVar("Result")
