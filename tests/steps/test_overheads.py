@@ -13,7 +13,7 @@ from planner.catalog import find_network
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
-from planner.steps.overheads import exponent_name, find_overheads
+from planner.steps.overheads import Overheads, exponent_name, find_overheads
 from planner.steps.predict import Evaluator
 from planner.steps.sources import Sources
 from planner.workload.lowering import lower
@@ -34,6 +34,15 @@ def priced(problem: Problem, **plan: Any) -> dict[str, float]:
     configuration = Configuration(**{"nodes": 1, "gpus_per_node": 1, "sub_batch": 8, **plan})
     (found,) = Evaluator(problem).describe(Configurations.of([configuration]))
     return {term.name: term.exposed_seconds for term in found.terms} | {"iteration": found.iteration_s.value}
+
+
+def served(network: str, stated: dict[str, float]) -> Overheads:
+    """Return what an entry that states such coefficients says of a network."""
+    entries = [(replace(entry(), coefficients=stated), "mine", False)]
+    name = exponent_name(find_network(network))
+    found = find_overheads(entries, "torch", "fp32", on_specified=False, exponent=name)
+    assert found is not None
+    return found
 
 
 @pytest.fixture
@@ -172,11 +181,7 @@ def test_torch7_computes_the_gradient_of_the_image_too(problem: Problem) -> None
 def test_the_exponent_is_that_of_the_family_unless_it_is_said(
     stated: dict[str, float], network: str, expected: float
 ) -> None:
-    entries = [(replace(entry(), coefficients=stated), "mine", False)]
-    name = exponent_name(find_network(network))
-    found = find_overheads(entries, "torch", "fp32", on_specified=False, exponent=name)
-    assert found is not None
-    assert found.exponent == expected
+    assert served(network, stated).exponent == expected
 
 
 @pytest.mark.parametrize(
@@ -191,8 +196,4 @@ def test_the_exponent_is_that_of_the_family_unless_it_is_said(
 def test_a_scale_is_that_of_the_family_where_it_is_said(
     stated: dict[str, float], network: str, expected: float
 ) -> None:
-    entries = [(replace(entry(), coefficients=stated), "mine", False)]
-    name = exponent_name(find_network(network))
-    found = find_overheads(entries, "torch", "fp32", on_specified=False, exponent=name)
-    assert found is not None
-    assert found.matrix_scale == expected
+    assert served(network, stated).matrix_scale == expected
