@@ -14,6 +14,7 @@ from planner.domain.request import Problem
 from planner.errors import ParameterError
 from planner.steps.describe import described
 from planner.steps.price import Pricer, asynchrony_of
+from planner.steps.refusals import missing_link
 from planner.steps.sources import Sources
 from planner.steps.tables import distinct_pairs, slices
 
@@ -102,7 +103,7 @@ class Evaluator:
             raise ParameterError("gpus_per_node", f"at most the {cluster.node.gpus} of {cluster.name}", gpus)
         if (nodes := int(configurations.nodes.max())) > cluster.nodes:
             if cluster.inter_node is None:
-                raise self.sources.missing_link("inter_node", f"the plan spans {nodes} nodes")
+                raise missing_link(cluster, "inter_node", f"the plan spans {nodes} nodes")
             raise ParameterError("nodes", f"at most the {cluster.nodes} of {cluster.name}", nodes)
 
     def _evaluated(self, chosen: Configurations) -> dict[str, FloatArray | float]:

@@ -8,7 +8,7 @@ lack), else from the specification, and the answer names which. Beside a calibra
 specification serves only kernels whose work is bytes: products, convolutions and attention must be calibrated. Inside a
 calibration an entry of the very kind, precision and direction goes before one that serves several. Kernels and
 framework overheads belong to an accelerator; collectives, storage and host terms to a cluster. What nothing serves is
-refused with the command that mends it, never guessed.
+refused with the command that mends it (:mod:`planner.steps.refusals`), never guessed.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ from planner.steps.cells import Cell, cells_of
 from planner.steps.layer_calls import LayerCalls
 from planner.steps.links import with_links, with_value
 from planner.steps.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
+from planner.steps.refusals import LOCAL, missing_kernel, missing_link
 from planner.steps.source import Source
 from planner.workload.lowering import lower
 
 __all__ = ["LOCAL", "Source", "Sources", "usable_precisions"]
 
-LOCAL = "local"
-"""Name of the cluster that a calibration alone implies."""
 HOST_LIBRARY = "host"
 """Library of collective entries that are between host buffers: for asynchronous update threads only."""
 HOST_KINDS = ("update_gradient", "sum_gradient", "update_weights")
@@ -70,7 +69,7 @@ class Sources:
         for (name, field), value in self.problem.scenario.link_values.items():
             link = changed.get(name, getattr(self.problem.cluster, name))
             if link is None:
-                raise self.missing_link(name, "the scenario replaces one of its values")
+                raise missing_link(self.problem.cluster, name, "the scenario replaces one of its values")
             changed[name] = with_value(link, field, value)
         cluster = self.problem.cluster
         return replace(
@@ -153,47 +152,11 @@ class Sources:
         """Return what serves a kernel, or raise CoverageError saying what is missing and how to get it."""
         found = self.find_kernel(kind, direction, precision)
         if found is None:
-            raise CoverageError(self._missing_kernel(kind, direction, precision))
+            raise CoverageError(self._missing(kind, direction, precision))
         return found
 
-    def _missing_kernel(self, kind: str, direction: str, precision: str) -> str:
-        device = self.accelerator.name
-        looked_at = ", ".join(c.name for c in self.for_accelerator) or "none"
-        also = "".join(
-            f" and {c.name}, which was reconstructed for {c.cluster} alone"
-            for c in self.problem.calibrations
-            if c.accelerator == device and c not in self.for_accelerator
-        )
-        is_specified = specified_entry(self.accelerator, kind, direction, precision) is not None
-        instead = f", or, to use specifications, {self._without_calibration}" if is_specified else ""
-        return (
-            f"kernel {kind} {direction} in {precision} must be covered by a calibration of {device}, "
-            f"got {looked_at} without it{also}; {self.measuring}{instead}"
-        )
-
-    @property
-    def measuring(self) -> str:
-        """The command that makes a calibration of the accelerator."""
-        if self.accelerator.kind == "cpu":
-            return "measure the network's layers on that device with `planner calibrate --network NAME`"
-        return (
-            "measure on that device with `planner calibrate --device cuda`, or fit measurements of it with "
-            "`planner calibrate --samples DIR`"
-        )
-
-    @property
-    def _without_calibration(self) -> str:
-        """What to type instead of a named calibration; where that alone names the device, a cluster has to."""
-        left_out = "leave out --calibration"
-        if self.problem.cluster.name != LOCAL:
-            return left_out
-        device = self.accelerator
-        if device.kind == "cpu":
-            return f"{left_out} and describe {device.name} by --cluster FILE"
-        lines = ('format = "planner/cluster"', "version = 1", 'name = "one"', "nodes = 1",
-                 f'node = {{gpus = 1, gpu = "{device.name}"}}')  # fmt: skip
-        quoted = " ".join(f"'{line}'" for line in lines)
-        return f"{left_out} and name the GPU by --cluster one.toml, made by `printf '%s\\n' {quoted} > one.toml`"
+    def _missing(self, kind: str, direction: str, precision: str) -> str:
+        return missing_kernel(self.problem, self.for_accelerator, (kind, direction, precision))
 
     def convolution_lowering(self, precision: str) -> str:
         """Return ``direct`` where convolutions have entries, else ``im2col`` where products and copies have."""
@@ -225,7 +188,7 @@ class Sources:
             self.problem.network, one, convolution=convolution, optimizer=self.problem.settings.optimizer
         ):
             if not own.covers(calls) and self.find_kernel(calls.kind, calls.direction, precision) is None:
-                return self._missing_kernel(calls.kind, calls.direction, precision)
+                return self._missing(calls.kind, calls.direction, precision)
         return ""
 
     def check_precision(self, precision: str) -> None:
@@ -276,13 +239,6 @@ class Sources:
         source = self.find_kernel("convolution" if convolves else "gemm", FORWARD, precision)
         return source is not None and source.origin == "specified"
 
-    def missing_link(self, name: str, why: str) -> CoverageError:
-        """Return the error that a link is not described."""
-        return CoverageError(
-            f"links.{name} of cluster {self.problem.cluster.name} must be described ({why}), got nothing; "
-            f"give a cluster file with [links.{name}] by --cluster"
-        )
-
     def cluster_entry(self, scope: str, kind: str, libraries: tuple[str, ...] = ()) -> Source | None:
         """Return the entry of the cluster's calibrations, scenario applied, or None.
 
@@ -328,7 +284,9 @@ class Sources:
             return found
         specified = specified_copy(self.cluster)
         if specified is None:
-            raise self.missing_link("host", "samples are copied to the device; --input synthetic leaves them out")
+            raise missing_link(
+                self.problem.cluster, "host", "samples are copied to the device; --input synthetic leaves them out"
+            )
         return Source(specified)
 
     @property
@@ -385,7 +343,7 @@ class Sources:
             )
         specified = specified_host(self.cluster, kind, self.problem.settings.optimizer)
         if specified is None:
-            raise self.missing_link("host", "gradients and weights are copied between host and device")
+            raise missing_link(self.problem.cluster, "host", "gradients and weights are copied between host and device")
         return Source(specified)
 
     def multiplied(self, term: str, seconds: FloatArray, precision: str = "", nodes: IntArray | int = 1) -> FloatArray:

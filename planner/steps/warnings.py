@@ -11,6 +11,7 @@ from planner.domain.prediction import MiniBatch, PlanWarning, Term
 from planner.domain.samples import MAY_DIFFER
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
 from planner.steps.overheads import Overheads
+from planner.steps.refusals import measuring
 from planner.steps.sources import Source, Sources
 from planner.units import format_bytes
 from planner.workload.lowering import UPDATE_BYTES
@@ -172,7 +173,7 @@ def _origins(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning
     if kernels:
         message = (
             f"Times of {', '.join(kernels)} kernels come from the peak rates of {sources.accelerator.name} and assumed "
-            f"efficiencies, which miss by 30 to 50 %; {sources.measuring}."
+            f"efficiencies, which miss by 30 to 50 %; {measuring(sources.accelerator)}."
         )
         yield PlanWarning("specified", sources.accelerator.name, message)
     others = {

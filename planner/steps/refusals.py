@@ -1,0 +1,66 @@
+"""What nothing serves, in a sentence with the command that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.costs.specified import specified_entry
+from planner.domain.calibration import Calibration
+from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.request import Problem
+from planner.errors import CoverageError
+
+__all__ = ["LOCAL", "measuring", "missing_kernel", "missing_link"]
+
+LOCAL = "local"
+"""Name of the cluster that a calibration alone implies."""
+
+
+def missing_kernel(problem: Problem, served: Sequence[Calibration], kernel: tuple[str, str, str]) -> str:
+    """Return that a kernel (kind, direction, precision) is in none of the calibrations that serve the accelerator."""
+    accelerator = problem.cluster.node.accelerator
+    kind, direction, precision = kernel
+    looked_at = ", ".join(c.name for c in served) or "none"
+    also = "".join(
+        f" and {c.name}, which was reconstructed for {c.cluster} alone"
+        for c in problem.calibrations
+        if c.accelerator == accelerator.name and c not in served
+    )
+    is_specified = specified_entry(accelerator, *kernel) is not None
+    instead = f", or, to use specifications, {_without_calibration(problem.cluster)}" if is_specified else ""
+    return (
+        f"kernel {kind} {direction} in {precision} must be covered by a calibration of {accelerator.name}, "
+        f"got {looked_at} without it{also}; {measuring(accelerator)}{instead}"
+    )
+
+
+def measuring(accelerator: Accelerator) -> str:
+    """Return the command that makes a calibration of an accelerator."""
+    if accelerator.kind == "cpu":
+        return "measure the network's layers on that device with `planner calibrate --network NAME`"
+    return (
+        "measure on that device with `planner calibrate --device cuda`, or fit measurements of it with "
+        "`planner calibrate --samples DIR`"
+    )
+
+
+def _without_calibration(cluster: Cluster) -> str:
+    """Return what to type instead of a named calibration; where that alone names the device, a cluster has to."""
+    left_out = "leave out --calibration"
+    if cluster.name != LOCAL:
+        return left_out
+    device = cluster.node.accelerator
+    if device.kind == "cpu":
+        return f"{left_out} and describe {device.name} by --cluster FILE"
+    lines = ('format = "planner/cluster"', "version = 1", 'name = "one"', "nodes = 1",
+             f'node = {{gpus = 1, gpu = "{device.name}"}}')  # fmt: skip
+    quoted = " ".join(f"'{line}'" for line in lines)
+    return f"{left_out} and name the GPU by --cluster one.toml, made by `printf '%s\\n' {quoted} > one.toml`"
+
+
+def missing_link(cluster: Cluster, name: str, why: str) -> CoverageError:
+    """Return the error that a link is not described."""
+    return CoverageError(
+        f"links.{name} of cluster {cluster.name} must be described ({why}), got nothing; "
+        f"give a cluster file with [links.{name}] by --cluster"
+    )
