@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.precision import precision_named
 from planner.domain.request import Problem
 from planner.errors import CoverageError
 
-__all__ = ["LOCAL", "measuring", "missing_kernel", "missing_link"]
+__all__ = ["LOCAL", "measuring", "missing_kernel", "missing_link", "unmeasured_training", "unpriced_precision"]
 
 LOCAL = "local"
 """Name of the cluster that a calibration alone implies."""
@@ -32,6 +33,25 @@ def missing_kernel(problem: Problem, served: Sequence[Calibration], kernel: tupl
         f"kernel {kind} {direction} in {precision} must be covered by a calibration of {accelerator.name}, "
         f"got {looked_at} without it{also}; {measuring(accelerator)}{instead}"
     )
+
+
+def unmeasured_training(precision: str, served: Sequence[Calibration], kernel: str) -> str:
+    """Return that a kernel of a step was not measured in a precision that is never taken from specifications."""
+    names = ", ".join(c.name for c in served)
+    return f"{precision} training is never taken from specifications, and {names} lacks {kernel} of this network in it"
+
+
+def unpriced_precision(precision: str, reason: str, usable: Sequence[str], accelerator: Accelerator) -> CoverageError:
+    """Return the error that steps in a precision cannot be priced, with those that can be."""
+    because, instead = reason, [f"ask for --precision {' or '.join(usable)}"] if usable else [measuring(accelerator)]
+    if precision_named(precision).measured_only and precision in accelerator.peak_flop_per_s:
+        because += (
+            f" (PyTorch's {precision} kernels, the forward and input-gradient products of linear layers, make no "
+            "training step)"
+        )
+        instead.append("fit times of another library with `planner calibrate --samples DIR`")
+    rule = f"one that can be priced ({', '.join(usable) or 'none here'})"
+    return CoverageError(f"precision must be {rule}, got {precision!r}: {because}; {', or '.join(instead)}")
 
 
 def measuring(accelerator: Accelerator) -> str:

@@ -41,7 +41,7 @@ from planner.steps.cells import Cell, cells_of
 from planner.steps.layer_calls import LayerCalls
 from planner.steps.links import with_links, with_value
 from planner.steps.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
-from planner.steps.refusals import LOCAL, missing_kernel, missing_link
+from planner.steps.refusals import LOCAL, missing_kernel, missing_link, unmeasured_training, unpriced_precision
 from planner.steps.source import Source
 from planner.workload.lowering import lower
 
@@ -188,6 +188,8 @@ class Sources:
             self.problem.network, one, convolution=convolution, optimizer=self.problem.settings.optimizer
         ):
             if not own.covers(calls) and self.find_kernel(calls.kind, calls.direction, precision) is None:
+                if PRECISIONS[precision].measured_only:
+                    return unmeasured_training(precision, self.for_accelerator, f"{calls.kind} {calls.direction}")
                 return self._missing(calls.kind, calls.direction, precision)
         return ""
 
@@ -195,12 +197,10 @@ class Sources:
         """Raise CoverageError when a precision is refused."""
         reason = self.why_not_precision(precision)
         if reason:
-            usable = ", ".join(name for name in PRECISIONS if not self.why_not_precision(name)) or "none here"
-            raise CoverageError(
-                reason
-                if reason.startswith("kernel")
-                else f"precision must be one that can be priced ({usable}), got {precision!r}: {reason}"
-            )
+            if reason.startswith("kernel"):
+                raise CoverageError(reason)
+            usable = [name for name in PRECISIONS if not self.why_not_precision(name)]
+            raise unpriced_precision(precision, reason, usable, self.accelerator)
 
     def overheads(self, precision: str) -> Overheads:
         """Return the overheads of the framework in a precision: as asked for, of any version, generic or assumed."""

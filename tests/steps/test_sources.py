@@ -133,8 +133,34 @@ def test_a_precision_that_cannot_be_priced_is_answered_with_those_that_can(
 ) -> None:
     able = replace(accelerator, peak_flop_per_s={"fp32": 1e12, "fp16": 4e12, "int8": 8e12})
     sources = Sources(make_problem(cluster=replace(cluster, node=Node(4, able))))
-    with pytest.raises(CoverageError, match=r"can be priced \(fp32, fp16\), got 'int8': int8 training is never"):
+    with pytest.raises(
+        CoverageError, match=r"can be priced \(fp32, fp16\), got 'int8': int8 training is never"
+    ) as raised:
         sources.check_precision("int8")
+    assert "--precision fp32 or fp16, or fit times" in str(raised.value)
+    assert "--device cuda" not in str(raised.value)  # PyTorch has no int8 kernels to measure for the rest of a step
+    with pytest.raises(CoverageError, match=r"got 'bf16': toy does not have bf16; ask for --precision fp32 or fp16$"):
+        sources.check_precision("bf16")
+
+
+def test_measured_int8_products_alone_make_no_training_step(
+    make_problem: Make, accelerator: Accelerator, cluster: Cluster
+) -> None:
+    """What `planner calibrate --precision int8` measures: products forward and of input gradients."""
+    able = replace(cluster, node=Node(4, replace(accelerator, peak_flop_per_s={"fp32": 1e12, "int8": 8e12})))
+    layers = (Layer("flat", "flatten", ("input",)), Layer("fc", "linear", ("flat",), {"features": 9}))
+    plain = Network("plain", (3, 4, 4), layers)
+    products = [kernel("gemm", direction, "int8") for direction in ("forward", "backward_data")]
+    problem = make_problem(network=plain, cluster=able, calibrations=(of(*products, kernel("pointwise")),))
+    missing = (
+        "got 'int8': int8 training is never .*, and own lacks gemm backward_weight of this network in it .*PyTorch's"
+    )
+    with pytest.raises(CoverageError, match=missing) as raised:
+        Sources(problem).check_precision("int8")
+    assert str(raised.value).endswith("; ask for --precision fp32, or fit times of another library with "
+                                      "`planner calibrate --samples DIR`")  # fmt: skip
+    whole = of(*products, kernel("gemm", "backward_weight", "int8"), kernel("pointwise"))
+    assert usable_precisions(replace(problem, calibrations=(whole,)))["int8"] == ""
 
 
 def test_a_reconstruction_serves_its_own_cluster_alone(make_problem: Make, cluster: Cluster) -> None:
