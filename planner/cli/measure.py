@@ -6,7 +6,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from planner.domain.configuration import Settings
 from planner.domain.kernels import DIRECTIONS
 from planner.domain.network import Network
 from planner.domain.request import Problem
-from planner.domain.samples import Samples
+from planner.domain.samples import NETWORKS, Samples
 from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.duration import expected_fit_s
 from planner.fitting.next_points import NextPoints
@@ -142,7 +142,15 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
             say=note,
         )
     _tell_error(found.samples, asked)
-    return found
+    return _of_networks(found, asked)
+
+
+def _of_networks(found: Measurement, asked: Asked) -> Measurement:
+    """Return measurements that name the networks that they were made for."""
+    if not asked.networks:
+        return found
+    named = {NETWORKS: "; ".join(network.name for network in asked.networks)}
+    return replace(found, samples=replace(found.samples, circumstances={**found.samples.circumstances, **named}))
 
 
 def _wanted(asked: Asked, place: Place) -> Wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +16,9 @@ from planner.cli.streams import note
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Calibration
 from planner.domain.gap import Gap
-from planner.errors import ParameterError
+from planner.domain.network import Network
+from planner.domain.samples import NETWORKS
+from planner.errors import ParameterError, PlannerError
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import ACCELERATOR, write_cluster
 from planner.formats.dataset import DATASET, write_dataset
@@ -42,7 +45,7 @@ from planner.workload.totals import layer_work, totals
 __all__ = ["run"]
 
 MEASURED_NEXT = ("resnet50", "gpt")
-"""Networks whose kernels a calibration should know: one of convolutions, one of products."""
+"""Networks whose kernels a calibration made for none should know: one of convolutions, one of products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +135,22 @@ def _calibrations() -> Shelf:
 
     def view(_name: str, calibration: Any) -> Iterable[Block]:
         yield from calibration_view(calibration, formulas)
-        gaps = gaps_of(calibration, [catalog.find_network(name) for name in MEASURED_NEXT])
+        gaps = gaps_of(calibration, _measured_for(calibration))
         yield from gaps_view(gaps, _measuring(gaps, calibration))
 
     def listing(bundled: Iterable[Any]) -> Iterable[Block]:
         return calibrations_view(bundled, _own())
 
     return Shelf(catalog.find_calibration, listing, view, lambda one: json.loads(write_calibration(one)))
+
+
+def _measured_for(calibration: Calibration) -> tuple[Network, ...]:
+    """Return the networks that a calibration was made for, those known here; of none, those of usual kernels."""
+    found: dict[str, Network] = {}
+    for name in calibration.environment.get(NETWORKS, "").split("; "):
+        with contextlib.suppress(PlannerError):
+            found[name] = catalog.find_network(name)
+    return tuple(found.values()) or tuple(catalog.find_network(name) for name in MEASURED_NEXT)
 
 
 def _measuring(gaps: Iterable[Gap], calibration: Calibration) -> str:

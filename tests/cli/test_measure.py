@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner.catalog import find_accelerator
+from planner.catalog import find_accelerator, find_network
 from planner.cli import measure
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import DIRECTIONS
 from planner.domain.network import INPUT, Layer, Network
-from planner.domain.samples import Samples
+from planner.domain.samples import MAY_DIFFER, NETWORKS, Samples
 from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
 from planner.formats.calibration import read_calibration
@@ -80,6 +81,20 @@ def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last
     needed = {kind for kind, _ in kernels_of_the_zoo()} - {"bias"}
     started = {point.kind for point in points if point.name in set(chooser.start())}
     assert needed - {"activation", "gelu"} <= started
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [((), None), (("mlp",), "mlp"), (("mlp:hidden=256", "vgg16"), "mlp:hidden=256; vgg16")]
+)
+def test_measurements_name_the_networks_that_they_were_made_for(
+    names: tuple[str, ...], said: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = Measurement(replace(COPIES, circumstances={"threads": "1"}), (), CPU, Node(1, CPU))
+    monkeypatch.setattr(measure, "measure_device", lambda *_given, **_named: made)
+    networks = tuple(find_network(name) for name in names)
+    found = measure.measured(measure.Asked(60.0, networks), tmp_path / "partial.jsonl").samples
+    assert found.circumstances == {"threads": "1"} | ({NETWORKS: said} if said else {})
+    assert NETWORKS in MAY_DIFFER
 
 
 @pytest.mark.parametrize(

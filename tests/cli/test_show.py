@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner import catalog
+from planner.domain.samples import NETWORKS
 from planner.formats.calibration import write_calibration
 from planner.formats.names import NAMES
 
@@ -131,6 +132,31 @@ def test_a_calibration_of_kernels_says_what_to_measure_next(run: Run) -> None:
     assert "resnet50" in table
     assert table.splitlines()[-1].startswith("  planner calibrate --device cuda --network ")
     assert "What to measure next" not in run("show", "calibrations", "any-steps")[1]
+
+
+@pytest.mark.parametrize(
+    ("made_for", "wanted"),
+    [
+        ("mlp:hidden=512", ["mlp:hidden=512"]),
+        ("vgg16; mobilenet-v2; vgg16", ["mobilenet-v2", "vgg16"]),
+        ("a-file-of-once; vgg16", ["vgg16"]),
+        ("a-file-of-once", ["gpt", "resnet50"]),
+        ("", ["gpt", "resnet50"]),
+    ],
+)
+def test_what_to_measure_next_is_of_the_networks_that_a_calibration_was_made_for(
+    made_for: str, wanted: list[str], run: Run
+) -> None:
+    """What is not known here, as a network of a file, is passed over; of none, networks of the usual kernels."""
+    whole = catalog.find_calibration("cpu-epyc-example")
+    own = replace(whole, environment={**whole.environment, NETWORKS: made_for})
+    Path("own.json").write_text(write_calibration(own), encoding="utf-8")
+    code, text, _ = run("show", "calibrations", "own.json")
+    command = text.splitlines()[-1].split()
+    assert (code, command[:2]) == (0, ["planner", "calibrate"])
+    assert sorted(command[3::2]) == wanted
+    table = text[text.index("What to measure next") :]
+    assert all(name in "".join(table.split()) for name in wanted)
 
 
 def test_coefficients_have_units(run: Run) -> None:
