@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,8 @@ __all__ = ["samples_of"]
 
 MOST_REASONS = 5
 """Reasons for rejected rows that are listed."""
+MOST_FOLDERS = 3
+"""Folders that are named where the one given holds no files itself."""
 SUFFIX = ".csv"
 
 
@@ -77,11 +81,27 @@ def _paths(folder: Path) -> list[Path]:
         names = sorted(folder.iterdir())
     except OSError as error:
         raise ParameterError(what, rule, str(folder), f"it cannot be read: {error.strerror}") from None
-    paths = [path for path in names if path.suffix.lower() == SUFFIX]
+    paths = _tables(names)
     if not paths:
         held = "no such file is in it" if names else "it is empty"
-        raise ParameterError(what, rule, str(folder), f"{held}; put the files of one device there")
+        below = _folders_with_tables(names)
+        remedy = f"give one of its folders: {below}" if below else "put the files of one device there"
+        raise ParameterError(what, rule, str(folder), f"{held}; {remedy}")
     return paths
+
+
+def _tables(names: Iterable[Path]) -> list[Path]:
+    return [path for path in names if path.suffix.lower() == SUFFIX]
+
+
+def _folders_with_tables(names: Sequence[Path]) -> str:
+    """Return the first folders that hold such files, and how many more do; empty without any."""
+    found = []
+    for path in names:
+        with contextlib.suppress(OSError):
+            found += [str(path)] if path.is_dir() and _tables(path.iterdir()) else []
+    more = f" and {len(found) - MOST_FOLDERS} more" if found[MOST_FOLDERS:] else ""
+    return ", ".join(found[:MOST_FOLDERS]) + more
 
 
 def _node(files: SampleFiles) -> Node:

@@ -252,6 +252,28 @@ def test_a_folder_of_other_files_says_so(run: Run) -> None:
     assert "got 'x'; no such file is in it; put the files of one device there" in run("calibrate", "--samples", "x")[2]
 
 
+@pytest.mark.parametrize(
+    ("folders", "named"),
+    [
+        (("a100",), "x/a100"),
+        (("v100", "a100", "t4"), "x/a100, x/t4, x/v100"),
+        (("v100", "a100", "t4", "k80", "p4"), "x/a100, x/k80, x/p4 and 2 more"),
+    ],
+)
+def test_a_folder_of_folders_with_samples_names_them(folders: tuple[str, ...], named: str, run: Run) -> None:
+    """Those that hold no sample files are not named."""
+    for folder in (*folders, "docs", "empty"):
+        Path("x", folder).mkdir(parents=True)
+    for folder in folders:
+        Path("x", folder, "Times.CSV").write_text("", encoding="utf-8")
+    Path("x/docs/README.md").write_text("", encoding="utf-8")
+    code, out, err = run("calibrate", "--samples", "x", "--out", "fit.json")
+    assert (code, out) == (2, "")
+    said = f"got 'x'; no such file is in it; give one of its folders: {named}"
+    assert err == f"planner: --samples must be a folder with sample files (*.csv), {said}\n"
+    assert not Path("fit.json").exists()
+
+
 def test_a_folder_called_like_a_file_is_refused(run: Run) -> None:
     Path("x/a.csv").mkdir(parents=True)
     code, _, err = run("calibrate", "--samples", "x", "--out", "fit.json")
