@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
-from planner.domain.precision import precision_named
+from planner.domain.precision import PRECISIONS, Precision
 from planner.domain.request import Problem
 from planner.errors import CoverageError
 
@@ -41,17 +41,34 @@ def unmeasured_training(precision: str, served: Sequence[Calibration], kernel: s
     return f"{precision} training is never taken from specifications, and {names} lacks {kernel} of this network in it"
 
 
-def unpriced_precision(precision: str, reason: str, usable: Sequence[str], accelerator: Accelerator) -> CoverageError:
-    """Return the error that steps in a precision cannot be priced, with those that can be."""
-    because, instead = reason, [f"ask for --precision {' or '.join(usable)}"] if usable else [measuring(accelerator)]
-    if precision_named(precision).measured_only and precision in accelerator.peak_flop_per_s:
+def unpriced_precision(precision: str, reason: str, usable: Sequence[str], cluster: Cluster) -> CoverageError:
+    """Return the error that steps in a precision cannot be priced, with those that can be.
+
+    Where a named calibration prices none, those that specifications do.
+    """
+    accelerator, because = cluster.node.accelerator, reason
+    specified = [name for name, one in PRECISIONS.items() if _is_specified(one, accelerator)]
+    instead = f"ask for --precision {_one_of(usable or specified)}" if usable or specified else measuring(accelerator)
+    if specified and not usable:
+        instead += f" and, to use specifications, {_without_calibration(cluster)}"
+    if PRECISIONS[precision].measured_only and precision in accelerator.peak_flop_per_s:
         because += (
             f" (PyTorch's {precision} kernels, the forward and input-gradient products of linear layers, make no "
             "training step)"
         )
-        instead.append("fit times of another library with `planner calibrate --samples DIR`")
+        instead = f"fit times of another library with `planner calibrate --samples DIR`, or {instead}"
     rule = f"one that can be priced ({', '.join(usable) or 'none here'})"
-    return CoverageError(f"precision must be {rule}, got {precision!r}: {because}; {', or '.join(instead)}")
+    return CoverageError(f"precision must be {rule}, got {precision!r}: {because}; {instead}")
+
+
+def _is_specified(precision: Precision, accelerator: Accelerator) -> bool:
+    return precision.name in accelerator.peak_flop_per_s and not precision.measured_only
+
+
+def _one_of(names: Sequence[str]) -> str:
+    """Return ``a, b or c``."""
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def measuring(accelerator: Accelerator) -> str:

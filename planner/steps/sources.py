@@ -200,7 +200,7 @@ class Sources:
             if reason.startswith("kernel"):
                 raise CoverageError(reason)
             usable = [name for name in PRECISIONS if not self.why_not_precision(name)]
-            raise unpriced_precision(precision, reason, usable, self.accelerator)
+            raise unpriced_precision(precision, reason, usable, self.problem.cluster)
 
     def overheads(self, precision: str) -> Overheads:
         """Return the overheads of the framework in a precision: as asked for, of any version, generic or assumed."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from planner.catalog import find_accelerator
+
 Run = Callable[..., tuple[int, str, str]]
 DGX1 = ("--network", "alexnet", "--cluster", "dgx1-v100")
 
@@ -62,6 +64,26 @@ def test_convolutions_that_a_named_calibration_lacks_are_refused_with_a_command_
     answer = predicted(run, *asked, "--cluster", "one.toml")
     assert origins(answer)["forward"] == "published+specified"
     assert any(one["code"] == "specified" and "convolution" in one["message"] for one in answer["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"), [("a40", "fp8"), ("p4", "fp16"), ("p4", "int8"), ("a100-sxm4-80gb", "int8")]
+)
+def test_where_a_named_calibration_prices_no_precision_those_of_the_device_are_named_with_a_command(
+    run: Run, name: str, precision: str
+) -> None:
+    """Neither a precision that the device lacks nor one that is never specified is offered; all others work."""
+    asked = ("--network", "resnet50", "--sub-batch", "64")
+    code, out, err = run("predict", *asked, "--calibration", name, "--precision", precision)
+    assert (code, out) == (5, "")
+    assert f"one that can be priced (none here), got {precision!r}" in err
+    offered = err.rpartition("ask for --precision ")[2].partition(" and, to use specifications, leave out --calib")[0]
+    have = set(find_accelerator(name).peak_flop_per_s) - {"int8"}
+    assert set(offered.replace(" or ", ", ").split(", ")) == have
+    subprocess.run(["/bin/sh", "-c", err.rpartition("made by `")[2].rstrip("`\n")], check=True)
+    answer = predicted(run, *asked, "--cluster", "one.toml", "--precision", ",".join(sorted(have)))
+    found = answer.get("predictions", [answer])
+    assert {one["configuration"]["precision"] for one in found} == have
 
 
 def test_lists_and_ranges_give_their_product_in_order(run: Run) -> None:
