@@ -16,12 +16,12 @@ from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
 from planner.probes.inputs import INPUT_SHARE, with_input
 from planner.probes.own_rows import with_shared_rows
-from planner.probes.places import CpuPlace, Place
+from planner.probes.places import Place
 from planner.probes.points import Point
 from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued
 from planner.probes.steps import timed_steps
 
-__all__ = ["DISTURBED", "Measurement", "Own", "measure_cpu", "measure_device"]
+__all__ = ["DISTURBED", "Measurement", "Own", "measure_device"]
 
 STEPS_SHARE = 0.12
 """Of the budget, for training steps."""
@@ -64,30 +64,6 @@ class Own:
 
 
 NOTHING_OWN = Own()
-
-
-def measure_cpu(
-    budget_s: float,
-    *,
-    first: Sequence[Point] = (),
-    networks: Sequence[Network] = (),
-    wanted: Wanted | None = None,
-    input_folder: Path | None = None,
-    resume: Path | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    say: Callable[[str], None] | None = None,
-) -> Measurement:
-    """Return timed kernels and training steps of this CPU in fp32, on one pinned thread: see :func:`measure_device`."""
-    return measure_device(
-        CpuPlace(),
-        budget_s,
-        own=Own(tuple(networks), tuple(first)),
-        wanted=wanted,
-        input_folder=input_folder,
-        resume=resume,
-        progress=progress,
-        say=say,
-    )
 
 
 def measure_device(

@@ -27,7 +27,7 @@ from planner.probes.points import SEED, Point
 from planner.probes.resume import Earlier, Measured, append_measured, read_measured, start_file
 from planner.probes.timing import Timing
 
-__all__ = ["DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Progress", "Run", "Wanted", "continued", "measure_points"]
+__all__ = ["DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Progress", "Run", "Wanted", "continued"]
 
 STRETCH_S = 0.7
 CHOICE_S = 1.5
@@ -88,39 +88,6 @@ class Wanted:
     chooser: Callable[[Sequence[Point]], Chooser]
     later: tuple[Point, ...] = ()
     target_error: float | None = None
-
-
-def measure_points(
-    bench: Bench,
-    points: Sequence[Point],
-    budget_s: float,
-    circumstances: Mapping[str, str],
-    *,
-    device: str = "",
-    wanted: Wanted | None = None,
-    resume: Path | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Samples:
-    """Return the points' times as samples, as many as the budget allows; at least one stretch is measured.
-
-    Parameters
-    ----------
-    bench : Bench
-    points : sequence of Point
-    budget_s : float
-        Wall time to spend [s].
-    circumstances : mapping of str to str
-        Stored in the samples, with the reference time of the quiet part of the run as ``reference_s``; all but those
-        that say how a run went must agree for an earlier run to be continued.
-    device : str
-    wanted : Wanted, optional
-    resume : Path, optional
-        File of partial samples, to be deleted by the caller once it is done with them.
-    progress : callable, optional
-    """
-    earlier = continued(resume, circumstances)
-    run = Run(bench, points, budget_s, earlier, wanted=wanted, resume=resume, progress=progress)
-    return run.samples(device, circumstances)
 
 
 def continued(resume: Path | None, circumstances: Mapping[str, str]) -> Earlier:

@@ -19,27 +19,10 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 
-__all__ = ["backward_end_s", "communication_end_s", "communication_prefix_s", "exposed_s", "ready_s"]
+__all__ = ["backward_end_s", "communication_prefix_s", "exposed_s", "ready_s"]
 
 _BLOCK = 1 << 17
 """Numbers of one temporary array: 1 MB, which stays in a core's cache."""
-
-
-def communication_end_s(backward_s: FloatArray, communication_s: FloatArray) -> float:
-    """Return when the last message is done [s after backward began], message by message.
-
-    The recurrence that :func:`backward_end_s` has in closed form: with s(l) the start of message l,
-    s(J) = b(J) and s(l) = max(s(l + 1) + c(l + 1), ready(l)).
-
-    Parameters
-    ----------
-    backward_s, communication_s : ndarray of float, shape (J,), forward order
-    """
-    now_s, free_s = 0.0, 0.0
-    for computing_s, sending_s in zip(backward_s[::-1], communication_s[::-1], strict=True):
-        now_s += float(computing_s)
-        free_s = max(free_s, now_s) + float(sending_s)
-    return free_s
 
 
 def ready_s(backward_s: FloatArray) -> FloatArray:
@@ -70,8 +53,9 @@ def backward_end_s(ready: FloatArray, prefix: FloatArray, compute_case: IntArray
 
     Notes
     -----
-    Equal to the recurrence: the path that decides leaves the backward pass at one slot l, after which messages
-    follow each other without a gap. Runs go along the side with fewer cases.
+    Equal to the recurrence message by message, with s(l) the start of message l of c(l) seconds: s(J) = ready(J),
+    s(l) = max(s(l + 1) + c(l + 1), ready(l)). The path that decides leaves the backward pass at one slot l, after which
+    messages follow each other without a gap. Runs go along the side with fewer cases.
     """
     if ready.shape[1] == 0:
         return np.zeros(compute_case.size)

@@ -20,8 +20,9 @@ from planner.domain.request import Problem
 from planner.fitting.calibration import fit_calibration
 from planner.networks.zoo import build
 from planner.probes.bench import CpuBench, one_thread, undisturbed
-from planner.probes.calibrate import Measurement, measure_cpu
+from planner.probes.calibrate import Measurement, measure_device
 from planner.probes.modules import build_module, gradient_time
+from planner.probes.places import CpuPlace
 from planner.steps.predict import Evaluator
 
 NETWORKS = ("resnet34", "googlenet")
@@ -65,7 +66,7 @@ def measured_s(measurement: Measurement, network: Network) -> list[float]:
 def mean_error() -> float | None:
     """Calibrate, predict, measure, print every row; None where the machine was disturbed."""
     start = time.perf_counter()
-    measurement = measure_cpu(BUDGET_S)
+    measurement = measure_device(CpuPlace(), BUDGET_S)
     assert time.perf_counter() - start < LONGEST_CALIBRATION_S
     errors = []
     for name in NETWORKS:

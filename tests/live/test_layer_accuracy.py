@@ -22,9 +22,10 @@ from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.fitting.calibration import fit_calibration
 from planner.probes.bench import CpuBench, one_thread, undisturbed
-from planner.probes.calibrate import Measurement, measure_cpu
+from planner.probes.calibrate import Measurement, Own, measure_device
 from planner.probes.layer_points import layer_points
 from planner.probes.modules import build_module, gradient_time
+from planner.probes.places import CpuPlace
 from planner.steps.predict import Evaluator
 from planner.workload.calls import distinct_calls
 
@@ -51,7 +52,7 @@ def say(line: str = "") -> None:
 def calibrated(networks: tuple[Network, ...], budget_s: float) -> tuple[Measurement, Calibration]:
     """Measure, with the networks' own layers first, and fit."""
     points = layer_points(distinct_calls(networks))
-    made = measure_cpu(budget_s, first=points, networks=networks)
+    made = measure_device(CpuPlace(), budget_s, own=Own(networks, points))
     return made, fit_calibration(made.samples, "here", made.accelerator, made.node, steps=made.steps)
 
 

@@ -23,7 +23,7 @@ def test_run_on_this_cpu_keeps_its_file_and_measures_peaks(
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ((), ()))
     affinity = os.sched_getaffinity(0)
     file = tmp_path / "here.jsonl"
-    measurement = calibrate.measure_cpu(160.0, resume=file)
+    measurement = calibrate.measure_device(places.CpuPlace(), 160.0, resume=file)
     assert file.exists()
     assert os.sched_getaffinity(0) == affinity
     assert measurement.accelerator.source.startswith("measured")
@@ -38,7 +38,7 @@ def test_run_on_this_cpu_warns_of_the_allocator_and_of_disturbances(
 ) -> None:
     monkeypatch.setattr(places, "CpuBench", lambda: fake_bench(slow=slow))
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ((), ()))
-    circumstances = calibrate.measure_cpu(140.0).samples.circumstances
+    circumstances = calibrate.measure_device(places.CpuPlace(), 140.0).samples.circumstances
     kept = circumstances["allocator"] == "freed memory kept"
     assert ("MALLOC_TRIM_THRESHOLD_=" in circumstances.get("warning_allocator", "")) == kept
     warning = circumstances.get(calibrate.DISTURBED, "")
@@ -52,7 +52,7 @@ def test_a_run_without_training_steps_says_so(
 ) -> None:
     monkeypatch.setattr(places, "CpuBench", fake_bench)
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: (steps, ()))
-    warning = calibrate.measure_cpu(140.0).samples.circumstances.get(calibrate.WITHOUT_STEPS, "")
+    warning = calibrate.measure_device(places.CpuPlace(), 140.0).samples.circumstances.get(calibrate.WITHOUT_STEPS, "")
     assert ("no training step was timed" in warning) == (not steps)
     assert calibrate.WITHOUT_STEPS in MAY_DIFFER
 
@@ -63,13 +63,13 @@ def test_steps_that_pytorch_failed_in_are_counted_and_said(
     failed, said = ("a in bf16: no engine", "b in fp16: no kernel"), list[str]()
     monkeypatch.setattr(places, "CpuBench", fake_bench)
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: (("one",), failed))
-    circumstances = calibrate.measure_cpu(140.0, say=said.append).samples.circumstances
+    circumstances = calibrate.measure_device(places.CpuPlace(), 140.0, say=said.append).samples.circumstances
     sentence = "training steps of 2 networks and precisions are left out, as PyTorch failed: " + "; ".join(failed)
     assert circumstances[calibrate.FAILED_STEPS] == sentence
     assert sentence in said
     assert calibrate.FAILED_STEPS in MAY_DIFFER
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: (("one",), ()))
-    assert calibrate.FAILED_STEPS not in calibrate.measure_cpu(140.0).samples.circumstances
+    assert calibrate.FAILED_STEPS not in calibrate.measure_device(places.CpuPlace(), 140.0).samples.circumstances
 
 
 def test_steps_stop_when_the_budget_is_used_up(fake_bench: MakeBench) -> None:
@@ -84,17 +84,17 @@ def test_interrupted_run_on_this_cpu_keeps_its_file(
 ) -> None:
     monkeypatch.setattr(places, "CpuBench", lambda: fake_bench(stop_after=30))
     with pytest.raises(KeyboardInterrupt):
-        calibrate.measure_cpu(160.0, resume=tmp_path / "here.jsonl")
+        calibrate.measure_device(places.CpuPlace(), 160.0, resume=tmp_path / "here.jsonl")
     assert (tmp_path / "here.jsonl").exists()
 
 
 @pytest.mark.parametrize("budget_s", [0.0, -1.0, float("nan")])
 def test_budget_must_be_positive(budget_s: float) -> None:
     with pytest.raises(ParameterError, match=r"^budget must be"):
-        calibrate.measure_cpu(budget_s)
+        calibrate.measure_device(places.CpuPlace(), budget_s)
 
 
 def test_missing_torch_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingPackageError, match=r"epoch-planner\[torch\]"):
-        calibrate.measure_cpu(1.0)
+        calibrate.measure_device(places.CpuPlace(), 1.0)

@@ -55,11 +55,11 @@ def test_a_calibration_gives_the_input_its_share(
     monkeypatch.setattr(inputs, "measure_input", measured)
     monkeypatch.setattr(places, "CpuBench", fake_bench)
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ((), ()))
-    made = calibrate.measure_cpu(100.0, input_folder=tmp_path)
+    made = calibrate.measure_device(places.CpuPlace(), 100.0, input_folder=tmp_path)
     ((folder, for_s, accelerator),) = asked
     assert (folder, accelerator) == (tmp_path, made.accelerator.name)
     assert for_s == pytest.approx(6.0)
     assert made.samples.text["kind"].tolist().count("load") == 1
     assert {"warning_input_decode", "reference_s", "framework"} <= set(made.samples.circumstances)
-    assert "load" not in calibrate.measure_cpu(100.0).samples.text["kind"]
+    assert "load" not in calibrate.measure_device(places.CpuPlace(), 100.0).samples.text["kind"]
     assert len(asked) == 1

@@ -10,15 +10,25 @@ import pytest
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import FORWARD
 from planner.domain.network import INPUT, Layer
+from planner.domain.samples import Samples
 from planner.errors import OutputError
 from planner.probes.points import Point
 from planner.probes.resume import read_measured
-from planner.probes.run import Progress, Run, Wanted, continued, measure_points
+from planner.probes.run import Progress, Run, Wanted, continued
 
 MakeBench = Callable[..., Any]
 CIRCUMSTANCES = {"cpu_model": "test", "load_average": "0.1"}
 POINTS = tuple(Point("gemm", FORWARD, {"m": m, "n": 8, "k": 8, "batch": 1}) for m in range(8, 108))
 REFERENCE_S = 0.003
+
+
+def measure_points(
+    bench: Any, points: Sequence[Point], budget_s: float, circumstances: Mapping[str, str], **options: Any
+) -> Samples:
+    """Return the samples of one run of the loop, continued where it has a file."""
+    options = {"wanted": None, "resume": None, "progress": None} | options
+    run = Run(bench, points, budget_s, continued(options["resume"], circumstances), **options)
+    return run.samples("", circumstances)
 
 
 def test_every_point_is_measured_and_the_budget_is_kept(fake_bench: MakeBench) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.configuration import Configurations, Settings
@@ -20,6 +21,20 @@ def kernel_entry(kind: str, term: str, coefficients: dict[str, float], **keys: A
     """Return a measured kernel entry that serves all directions."""
     fields = {"direction": "", "precision": "any", "library": "", "settings": {}} | keys
     return Entry("kernels", kind, term=term, coefficients=coefficients, estimator="relative-nnls", **fields)
+
+
+def _communication_end_s(backward_s: FloatArray, communication_s: FloatArray) -> float:
+    now_s, free_s = 0.0, 0.0
+    for computing_s, sending_s in zip(backward_s[::-1], communication_s[::-1], strict=True):
+        now_s += float(computing_s)
+        free_s = max(free_s, now_s) + float(sending_s)
+    return free_s
+
+
+@pytest.fixture(scope="session")
+def communication_end_s() -> Callable[[FloatArray, FloatArray], float]:
+    """Return what follows backward times and messages, in forward order, to when the last one is done [s]."""
+    return _communication_end_s
 
 
 @pytest.fixture

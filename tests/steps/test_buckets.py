@@ -15,7 +15,6 @@ from planner.steps import messages
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
 from planner.steps.sources import Sources
-from planner.steps.synchronous import communication_end_s
 
 Make = Callable[..., Problem]
 PLANS = [Configuration(n, g, b, a) for n in (1, 4) for g in (1, 4) for b in (1, 32) for a in (1, 3)]
@@ -71,7 +70,7 @@ def test_buckets_of_free_messages_lie_between_wait_free_and_one_message(
 
 
 def test_buckets_follow_the_recurrence_of_merged_slots(
-    make_problem: Make, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    make_problem: Make, cluster: Cluster, communication_end_s: Callable[..., float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slots of 224, 584 and 5130 gradients: the last alone, then the two others as one."""
     sizes(monkeypatch, 1.0, 1e12)

@@ -21,7 +21,6 @@ from planner.domain.scenario import Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.formats.scenario import parse_scenarios
 from planner.steps.predict import Evaluator
-from planner.steps.synchronous import communication_end_s
 from planner.workload.gradients import gradient_slots
 from planner.workload.lowering import lower
 
@@ -62,7 +61,9 @@ def added_s(problem: Problem, gradient_bytes: int) -> list[float]:
     "case", [("fp32", "megatron", 4, 4), ("fp16", "megatron", 2, 2), ("fp16", "pytorch@2.4", 2, 4)], ids=str
 )
 @pytest.mark.parametrize("steps", [1, 3])
-def test_wait_free_step_equals_plain_loops(make_problem: Make, case: tuple[str, str, int, int], steps: int) -> None:
+def test_wait_free_step_equals_plain_loops(
+    make_problem: Make, communication_end_s: Callable[..., float], case: tuple[str, str, int, int], steps: int
+) -> None:
     precision, framework, itemsize, gradient_bytes = case
     problem = make_problem(settings=replace(SYNTHETIC, framework=framework))
     configurations = one(sub_batch=5, accumulation_steps=steps, precision=precision)
