@@ -17,14 +17,13 @@ from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.configuration import Settings
 from planner.domain.request import Problem
 from planner.domain.samples import MAY_DIFFER, Samples
-from planner.domain.training import TimedStep
 from planner.errors import CoverageError, ParameterError, UnknownNameError
 from planner.fitting.cells import CellRun, refined
 from planner.formats.suggestion import SUGGESTION
 from planner.probes.calibrate import Measurement
 from planner.probes.gpu import describe_gpu
 from planner.probes.machine import describe_cpu
-from planner.probes.plan_runs import Wanted, timed_runs
+from planner.probes.plan_runs import PlanRun, Wanted, timed_runs
 from planner.probes.timing import keep_freed_memory
 from planner.probes.torch_package import check_torch, import_torch
 
@@ -204,7 +203,7 @@ def refined_here(asking: Asking, name: str, budget_s: float, began_s: float) -> 
     Raises
     ------
     CoverageError
-        No run was made in quiet, in time and in memory.
+        No run was made in time and in memory.
     """
     network, base = asking.problem.network, asking.base
     seconds = MEASURING_SHARE * (budget_s - (time.perf_counter() - began_s))
@@ -213,33 +212,54 @@ def refined_here(asking: Asking, name: str, budget_s: float, began_s: float) -> 
     quiet_s = _number(base.environment.get("reference_s", "")) if asking.device == "cpu" else 0.0
     with bar("running", seconds, sentence) as show:
         wanted = [Wanted(*cell[1:], asking.expected_s[cell]) for cell in asking.cells]
-        steps = timed_runs(network, wanted, seconds, device=asking.device, quiet_s=quiet_s, progress=show)
-    runs = _runs(asking, steps)
-    calibration = replace(refined(base, asking.problem, runs), name=name)
+        made = timed_runs(network, wanted, seconds, device=asking.device, quiet_s=quiet_s, progress=show)
+    runs, disturbed = _runs(asking, made), _disturbed(asking, made)
+    calibration = replace(refined(base, asking.problem, runs), name=name, warnings=(*base.warnings, *disturbed))
     accelerator = asking.problem.cluster.node.accelerator
     circumstances = {key: value for key, value in base.environment.items() if key not in MAY_DIFFER}
     samples = Samples.from_rows([], {**circumstances, **_circumstances(base.environment)})
-    made = tuple(run.step for run in runs)
-    return calibration, Measurement(samples, made, accelerator, asking.problem.cluster.node)
+    steps = tuple(run.step for run in runs)
+    return calibration, Measurement(samples, steps, accelerator, asking.problem.cluster.node)
 
 
-def _runs(asking: Asking, steps: Sequence[TimedStep | None]) -> list[CellRun]:
-    """Return the runs that were made; say of which cells there are none."""
-    runs, missing = [], []
-    for (tensor, sub_batch, precision), step in zip(asking.cells, steps, strict=True):
-        if step:
-            runs.append(CellRun(tensor, precision, step))
-        else:
-            missing.append(f"sub-batch {sub_batch} in {precision}")
-    what = "made in quiet, in time and in memory"
+def _runs(asking: Asking, made: Sequence[PlanRun]) -> list[CellRun]:
+    """Return the runs that were made; say of which cells there are none, and why where PyTorch said."""
+    runs = [CellRun(cell[0], cell[2], one.step) for cell, one in zip(asking.cells, made, strict=True) if one.step]
+    failed = [f"{name}: {one.failed}" for name, one in zip(_names(asking), made, strict=True) if one.failed]
+    missing = [name for name, one in zip(_names(asking), made, strict=True) if not one.step and not one.failed]
+    stay = "predictions of these stay as they are"
     if not runs:
+        said = f" ({'; '.join(failed)})" if failed else ""
+        remedy = "give a larger --budget" if missing else "make a suggestion of other plans"
         raise CoverageError(
-            f"a run of {asking.problem.network.name} must be {what}, got none; end what else runs on this machine, or "
-            "give a larger --budget"
+            f"a run of {asking.problem.network.name} must be made in time and in memory, got none{said}; {remedy}"
         )
     if missing:
-        note(f"no run was {what} of {', '.join(missing)}: predictions of these stay as they are")
+        note(f"no run was made in time and in memory of {', '.join(missing)}: {stay}")
+    if failed:
+        note(f"PyTorch failed in runs of {'; '.join(failed)}: {stay}")
     return runs
+
+
+def _disturbed(asking: Asking, made: Sequence[PlanRun]) -> tuple[str, ...]:
+    """Return, and say, which runs were made while the machine was disturbed; nothing where all were made in quiet."""
+    slow = [
+        f"{name} ({one.slower:.2g} times slower)"
+        for name, one in zip(_names(asking), made, strict=True)
+        if one.is_disturbed
+    ]
+    if not slow:
+        return ()
+    sentence = (
+        f"training runs of {asking.problem.network.name} were measured while the machine was disturbed: "
+        f"{', '.join(slow)}; run it again when it is quiet"
+    )
+    note(sentence)
+    return (sentence,)
+
+
+def _names(asking: Asking) -> list[str]:
+    return [f"sub-batch {sub_batch} in {precision}" for _, sub_batch, precision in asking.cells]
 
 
 def _number(text: str) -> float:

@@ -16,7 +16,7 @@ from planner.probes.points import Point
 from planner.probes.timing import Timing, give_back_memory, keep_freed_memory, resident_bytes, time_call
 from planner.probes.torch_package import import_torch
 
-__all__ = ["DISTURBED", "Bench", "CpuBench", "one_thread", "undisturbed"]
+__all__ = ["DISTURBED", "Bench", "CpuBench", "least_disturbed", "one_thread", "undisturbed"]
 
 DISTURBED = 1.2
 """The machine is disturbed where the reference takes this much longer than in the quiet part of a run."""
@@ -84,6 +84,25 @@ def undisturbed(
 ) -> Result | None:
     """Return what ``measure`` gives while the machine is as quiet as ``quiet_s`` says; None if it never is.
 
+    Parameters are those of :func:`least_disturbed`.
+    """
+    found = least_disturbed(measure, bench, quiet_s, tries=tries, pause_s=pause_s, until_s=until_s)
+    return found[0] if found and found[1] <= DISTURBED else None
+
+
+def least_disturbed(
+    measure: Callable[[], Result],
+    bench: Bench,
+    quiet_s: float,
+    *,
+    tries: int = 3,
+    pause_s: float = 0.0,
+    until_s: float = math.inf,
+) -> tuple[Result, float] | None:
+    """Return what the first try in quiet gives, else the least disturbed one; None where none was begun in time.
+
+    Besides, how many times slower than in quiet the reference was then: the slower of before and after.
+
     Parameters
     ----------
     measure : callable
@@ -96,16 +115,20 @@ def undisturbed(
     until_s : float
         What the bench's clock may show when a try begins [s].
     """
+    best: tuple[Result, float] | None = None
     for attempt in range(tries):
         if attempt:
             time.sleep(pause_s)
         if bench.clock() >= until_s:
-            return None
+            break
         before = bench.reference()
         result = measure()
-        if max(before, bench.reference()) <= DISTURBED * quiet_s:
-            return result
-    return None
+        slower = max(before, bench.reference()) / quiet_s
+        if best is None or slower < best[1]:
+            best = result, slower
+        if slower <= DISTURBED:
+            break
+    return best
 
 
 @contextlib.contextmanager

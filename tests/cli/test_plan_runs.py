@@ -16,7 +16,7 @@ from planner.domain.training import TimedStep
 from planner.formats.calibration import read_calibration, write_calibration
 from planner.formats.samples import read_samples
 from planner.probes.machine import describe_cpu
-from planner.probes.plan_runs import Wanted
+from planner.probes.plan_runs import PlanRun, Wanted
 from planner.steps.cells import CELLS, unpacked
 
 Run = Callable[..., tuple[int, str, str]]
@@ -55,11 +55,11 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
 
     def timed_runs(
         network: Network, cells: Sequence[Wanted], seconds: float, *, device: str, **_named: Any
-    ) -> tuple[TimedStep | None, ...]:
+    ) -> tuple[PlanRun, ...]:
         assert device == "cpu"
         assert 0 < seconds < 60
         return tuple(
-            TimedStep(network, cell.sub_batch, found[cell.sub_batch]) if cell.sub_batch in found else None
+            PlanRun(TimedStep(network, cell.sub_batch, found[cell.sub_batch])) if cell.sub_batch in found else PlanRun()
             for cell in cells
         )
 
@@ -111,14 +111,48 @@ def test_runs_that_could_not_be_made_are_said(run: Run, asked: Callable[..., Pat
     arguments = ("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     code, out, err = run(*arguments)
     assert (code, out) == (5, "")
-    assert "a run of mlp must be made in quiet, in time and in memory, got none; end what else runs on this" in err
-    assert "or give a larger --budget" in err
+    assert "a run of mlp must be made in time and in memory, got none; give a larger --budget" in err
     assert not Path("better.json").exists()
     times[4] = 0.1
     code, _, err = run(*arguments)
     assert code == 0
-    assert "no run was made in quiet, in time and in memory of sub-batch 8 in fp32" in err
+    assert "no run was made in time and in memory of sub-batch 8 in fp32" in err
     assert "sub-batch 4" not in err
+
+
+def test_a_busy_machine_is_marked_and_one_failure_is_said(
+    run: Run, asked: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked(base())
+
+    def timed_runs(network: Network, cells: Sequence[Wanted], *_rest: Any, **_named: Any) -> tuple[PlanRun, ...]:
+        made = {4: PlanRun(TimedStep(network, 4, 0.1), 2.0), 8: PlanRun(failed="no algorithm of such sizes")}
+        return tuple(made.get(cell.sub_batch) or PlanRun(TimedStep(network, cell.sub_batch, 0.1)) for cell in cells)
+
+    monkeypatch.setattr(plan_runs, "timed_runs", timed_runs)
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert code == 0
+    assert "PyTorch failed in runs of sub-batch 8 in fp32: no algorithm of such sizes: predictions of these stay" in err
+    said = "mlp were measured while the machine was disturbed: sub-batch 4 in fp32 (2 times slower); run it again"
+    assert said in err
+    better = read_calibration("better.json")
+    assert [said in sentence for sentence in better.warnings] == [True]
+    (entry,) = (entry for entry in better.entries if entry.library == CELLS)
+    assert [cell.sub_batch for cell in unpacked(entry, "mlp")] == [1, 2, 4]
+
+
+def test_where_every_run_fails_the_reason_is_in_the_refusal(
+    run: Run, asked: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked(base())
+    monkeypatch.setattr(
+        plan_runs, "timed_runs", lambda _net, cells, *_, **__: (PlanRun(failed="no kernel"),) * len(cells)
+    )
+    code, out, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert (code, out) == (5, "")
+    assert "got none (sub-batch" in err
+    assert "in fp32: no kernel" in err
+    assert not Path("better.json").exists()
 
 
 def test_a_suggestion_of_another_accelerator_is_refused(run: Run) -> None:

@@ -50,8 +50,10 @@ def wanted(*sub_batches: int) -> list[Wanted]:
 def test_every_cell_is_run_once_within_the_time(running: Callable[..., Any]) -> None:
     bench, runs = running()
     found = timed_runs(NETWORK, wanted(4, 1, 2), 60.0)
-    assert [step.sub_batch for step in found if step] == [4, 1, 2]
-    assert [step.time_s for step in found if step] == pytest.approx([4 * STEP_S, STEP_S, 2 * STEP_S])
+    steps = [one.step for one in found]
+    assert [step.sub_batch for step in steps if step] == [4, 1, 2]
+    assert [step.time_s for step in steps if step] == pytest.approx([4 * STEP_S, STEP_S, 2 * STEP_S])
+    assert not any(one.is_disturbed for one in found)
     assert runs == [(4, 7), (1, 7), (2, 7)]
     assert bench.now <= 60
 
@@ -59,22 +61,53 @@ def test_every_cell_is_run_once_within_the_time(running: Callable[..., Any]) -> 
 def test_long_steps_are_repeated_less_and_left_out_where_they_do_not_fit(running: Callable[..., Any]) -> None:
     bench, runs = running()
     found = timed_runs(NETWORK, wanted(16, 100, 1), 12.0)
-    assert [step is not None for step in found] == [True, False, True]
+    assert [one.step is not None for one in found] == [True, False, True]
     (first, repeats), _ = runs
     assert (first, 1 <= repeats < 7) == (16, True)
     assert bench.now <= 12
 
 
-def test_runs_that_were_never_quiet_are_left_out_in_time(running: Callable[..., Any]) -> None:
+def test_runs_that_were_never_quiet_are_marked_in_time(running: Callable[..., Any]) -> None:
     bench, runs = running(slow=(0.5, 1e9))
     found = timed_runs(NETWORK, wanted(1, 2), 10.0)
-    assert found == (None, None)
+    assert [(one.step is not None, one.is_disturbed) for one in found] == [(True, True)] * 2
+    assert found[0].slower == pytest.approx(3.0)
     assert len(runs) > 2
     assert bench.now <= 1.1 * 10
 
 
+def test_a_run_that_fails_is_said_and_the_others_are_made(
+    running: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running()
+    made = plan_runs.gradient_time
+
+    def failing(module: Any, network: Network, sub_batch: int, repeats: int, *, precision: str) -> Timing:
+        if sub_batch == 2:
+            raise RuntimeError("could not create a primitive\nException raised from ...")
+        return made(module, network, sub_batch, repeats, precision=precision)
+
+    monkeypatch.setattr(plan_runs, "gradient_time", failing)
+    first, second, third = timed_runs(NETWORK, wanted(1, 2, 4), 60.0)
+    assert (second.step, second.failed) == (None, "could not create a primitive")
+    assert first.step is not None
+    assert third.step is not None
+
+
+def test_what_is_out_of_memory_is_left_out_without_a_word(
+    running: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running()
+
+    def failing(*_: Any, **__: Any) -> Timing:
+        raise MemoryError
+
+    monkeypatch.setattr(plan_runs, "gradient_time", failing)
+    assert timed_runs(NETWORK, wanted(1), 60.0) == (plan_runs.PlanRun(),)
+
+
 def test_the_quiet_of_an_earlier_run_counts(running: Callable[..., Any]) -> None:
     running(slow=(-1.0, 1e9))
-    assert timed_runs(NETWORK, wanted(1), 5.0)[0] is not None
+    assert not timed_runs(NETWORK, wanted(1), 5.0)[0].is_disturbed
     running(slow=(-1.0, 1e9))
-    assert timed_runs(NETWORK, wanted(1), 5.0, quiet_s=0.003)[0] is None
+    assert timed_runs(NETWORK, wanted(1), 5.0, quiet_s=0.003)[0].is_disturbed
