@@ -39,6 +39,8 @@ class Subject:
     settings : Settings
     usd_per_gpu_hour : float or None
         Price of the cluster, where it has one.
+    device : {"GPU", "CPU"}
+        What the cluster computes on, in words.
     """
 
     network: str
@@ -46,6 +48,7 @@ class Subject:
     scenario: str = ""
     settings: Settings = Settings()  # noqa: RUF009 - frozen, so shared safely
     usd_per_gpu_hour: float | None = None
+    device: str = "GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,10 @@ class Problem:
     @property
     def subject(self) -> Subject:
         """What it is about, by name."""
+        cluster = self.cluster
+        device = cluster.node.accelerator.kind.upper()
         return Subject(
-            self.network.name, self.cluster.name, self.scenario.text, self.settings, self.cluster.usd_per_gpu_hour
+            self.network.name, cluster.name, self.scenario.text, self.settings, cluster.usd_per_gpu_hour, device
         )
 
 

@@ -79,11 +79,11 @@ def precision_words(name: str, framework: str) -> str:
     return f"{name}: mixed precision, fp32 master weights, gradients sent as {sent} bytes an element"
 
 
-def configuration_words(configuration: Configuration) -> str:
-    """Return a configuration as one line."""
+def configuration_words(configuration: Configuration, device: str = "GPU") -> str:
+    """Return a configuration as one line; ``device``: what it computes on, in words."""
     accumulation = configuration.accumulation_steps
     parts = [
-        f"{_many(configuration.nodes, 'node')} x {_many(configuration.gpus_per_node, 'GPU')}",
+        f"{_many(configuration.nodes, 'node')} x {_many(configuration.gpus_per_node, device)}",
         f"sub-batch {configuration.sub_batch}",
         *([f"accumulation {accumulation}"] if accumulation > 1 else []),
         configuration.precision,
@@ -120,13 +120,13 @@ def terms(shown: Iterable[Term], bottleneck: str) -> Table:
     return Table(columns, rows, right=("takes", "adds", "share"), strong=strong)
 
 
-def memory_line(memory_bytes: Mapping[str, float]) -> str:
-    """Return needed of available memory, then the kinds from large to small."""
+def memory_line(memory_bytes: Mapping[str, float], device: str = "GPU") -> str:
+    """Return needed of available memory of one device, then the kinds from large to small."""
     total, capacity = memory_bytes["total"], memory_bytes.get("capacity")
     kinds = {key: size for key, size in memory_bytes.items() if key not in ("total", "capacity") and size > 0}
     listed = ", ".join(f"{key} {format_bytes(kinds[key])}" for key in sorted(kinds, key=lambda key: -kinds[key]))
     of = f" of {format_bytes(capacity)}" if capacity else ""
-    return f"{format_bytes(total)}{of} on one GPU" + (f": {listed}" if listed else "")
+    return f"{format_bytes(total)}{of} on one {device}" + (f": {listed}" if listed else "")
 
 
 def origins(used: Iterable[Term], calibrations: Iterable[Calibration]) -> Pairs:

@@ -23,7 +23,7 @@ def prediction_view(
     prediction: Prediction, subject: Subject, request: Values, calibrations: Sequence[Calibration]
 ) -> Iterator[Block]:
     """Yield a prediction term by term, then warnings and the values it rests on."""
-    configuration = parts.configuration_words(prediction.configuration)
+    configuration = parts.configuration_words(prediction.configuration, subject.device)
     yield title(f"{place(subject)}: {configuration}")
     yield from _mixed_precisions([prediction], subject)
     yield from body(prediction, subject, calibrations)
@@ -70,12 +70,15 @@ def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
         ("epoch", parts.quantity(prediction.epoch_s, format_seconds)),
         ("first epoch", parts.quantity(prediction.first_epoch_s, format_seconds)),
         ("cost of an epoch", f"{parts.quantity(cost, parts.money)} USD" if cost else "-"),
-        ("GPU thread's period" if is_async else "iteration", parts.quantity(prediction.iteration_s, format_seconds)),
+        (
+            f"{subject.device} thread's period" if is_async else "iteration",
+            parts.quantity(prediction.iteration_s, format_seconds),
+        ),
         ("update thread's period", parts.quantity(prediction.update_s, format_seconds)),
         ("speed", f"{parts.quantity(prediction.samples_per_s, parts.speed)} samples/s"),
         ("mini-batch", _mini_batch(prediction)),
         ("staleness", _staleness(prediction)),
-        ("memory", parts.memory_line(prediction.memory_bytes)),
+        ("memory", parts.memory_line(prediction.memory_bytes, subject.device)),
         ("bottleneck", prediction.bottleneck.replace("_", " ")),
         ("intervals", _intervals(prediction)),
     ]
@@ -131,7 +134,11 @@ def comparison(numbered: Sequence[tuple[int, Prediction]], subject: Subject) -> 
     right = [name for name in columns if name not in ("preci-\nsion", "mode", "")]
     gap = 2 if _width(columns, 2) <= WIDTH else 1
     yield Table(list(columns), list(zip(*columns.values(), strict=True)), right, gap, fixed=True)
-    yield from (Line(f"{mark} {MEANINGS[mark]}") for mark, holds in MARKS.items() if any(map(holds, shown)))
+    yield from (
+        Line(f"{mark} {MEANINGS[mark].format(device=subject.device)}")
+        for mark, holds in MARKS.items()
+        if any(map(holds, shown))
+    )
     yield from _mixed_precisions(shown, subject)
 
 
@@ -149,7 +156,7 @@ def _columns(numbered: Sequence[tuple[int, Prediction]], subject: Subject) -> di
     accumulates = any(one.accumulation_steps > 1 for one in configurations)
     return {
         "#": [str(number) for number, _ in numbered],
-        "nodes\nx GPUs": [f"{one.nodes} x {one.gpus_per_node}" for one in configurations],
+        f"nodes\nx {subject.device}s": [f"{one.nodes} x {one.gpus_per_node}" for one in configurations],
         "sub-\nbatch": [str(one.sub_batch) for one in configurations],
         "accumu-\nlation": [str(one.accumulation_steps) if accumulates else "" for one in configurations],
         "preci-\nsion": [one.precision for one in configurations],
@@ -172,17 +179,17 @@ def _width(columns: Mapping[str, Sequence[str]], gap: int) -> int:
 
 def overview(answers: Sequence[tuple[Subject, Prediction | None]]) -> Iterator[Block]:
     """Yield the answers for one cluster, one a row: network, scenario and the best plan, or that none fits."""
-    rows = [(one.network, one.scenario or "none", *_best(found)) for one, found in answers]
+    rows = [(one.network, one.scenario or "none", *_best(found, one.device)) for one, found in answers]
     columns = ("network", "scenario", "plan", "mini-batch", "epoch")
     yield title(f"{len(rows)} answers on {answers[0][0].cluster}")
     yield Table(columns, rows, right=columns[3:])
 
 
-def _best(found: Prediction | None) -> tuple[str, str, str]:
+def _best(found: Prediction | None, device: str) -> tuple[str, str, str]:
     if found is None:
         return ("no plan fits", "-", "-")
     speed = _speed(found) + ("" if found.epoch_s else " samples/s")
-    return (parts.configuration_words(found.configuration), parts.mini_batch(found.mini_batch), speed)
+    return (parts.configuration_words(found.configuration, device), parts.mini_batch(found.mini_batch), speed)
 
 
 def _speed(one: Prediction) -> str:
@@ -207,4 +214,4 @@ def _extrapolates(one: Prediction) -> bool:
 
 MARKS: Mapping[str, Callable[[Prediction], bool]] = {"*": _extrapolates, "!": _out_of_memory}
 """Mark of a row -> what it says of a prediction."""
-MEANINGS = {"*": "extrapolated: a time lies outside what was fitted", "!": "needs more memory than one GPU has"}
+MEANINGS = {"*": "extrapolated: a time lies outside what was fitted", "!": "needs more memory than one {device} has"}

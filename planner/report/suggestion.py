@@ -31,10 +31,10 @@ def _found(suggestion: Suggestion, subject: Subject, calibrations: Sequence[Cali
     if suggestion.pareto:
         costs = suggestion.request.get("objective")
         first = "cost" if costs is not None and costs.value == "cost" else "epoch time"
-        yield heading(f"Pareto front of {first}, GPUs and distance from the target")
+        yield heading(f"Pareto front of {first}, {subject.device}s and distance from the target")
         yield from _plans(suggestion.pareto, subject)
     best = suggestion.plans[0]
-    yield heading(f"Plan 1: {parts.configuration_words(best.prediction.configuration)}")
+    yield heading(f"Plan 1: {parts.configuration_words(best.prediction.configuration, subject.device)}")
     if best.why:
         yield Line(best.why)
     yield from prediction.body(best.prediction, subject, calibrations)

@@ -90,6 +90,22 @@ def test_rows_that_extrapolate_or_exceed_the_memory_are_marked(
     assert not [one for one in legend if one in plain]
 
 
+def test_answers_about_a_cpu_name_no_gpu(
+    prediction: Prediction, subject: Subject, request_values: Values, calibration: Calibration, printed: Printed
+) -> None:
+    on_cpu = replace(subject, device="CPU")
+    large = replace(prediction, memory_bytes={"total": 13 * 2.0**30, "capacity": 12 * 2.0**30})
+    one = printed(prediction_view(large, on_cpu, request_values, [calibration]))
+    many = printed(predictions_view([large, large], on_cpu, request_values, [calibration]))
+    both = printed(overview([(on_cpu, large), (on_cpu, None)]))
+    assert "8 nodes x 8 CPUs" in one
+    assert "13 GiB of 12 GiB on one CPU" in " ".join(one.split())
+    assert "CPU thread's period" in one
+    assert "x CPUs" in many
+    assert "! needs more memory than one CPU has" in many
+    assert not [text for text in (one, many, both) if "GPU" in text]
+
+
 def test_what_no_calibration_gives_says_where_it_is_from(
     prediction: Prediction, subject: Subject, request_values: Values, calibration: Calibration, printed: Printed
 ) -> None:
