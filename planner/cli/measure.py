@@ -156,11 +156,11 @@ def _of_networks(found: Measurement, asked: Asked) -> Measurement:
 def _wanted(asked: Asked, place: Place) -> Wanted:
     """Return what the measuring is for: the networks, or, from the generic design, all bundled ones that fit.
 
-    The layers of these are timed as they are where time is left; on a GPU, which has many more points, they are not.
+    The layers of these are timed as they are where time is left.
     """
     device = place.accelerator
     networks = asked.networks or tuple(one for one in _bundled() if _needed_bytes(one, device) <= device.memory_bytes)
-    later = () if asked.networks or device.kind == "gpu" else layer_points(distinct_calls(networks), place.extent())
+    later = () if asked.networks else layer_points(distinct_calls(networks), place.extent())
     precisions = asked.precisions or byte_precisions(place.precisions)
     return Wanted(lambda points: NextPoints(points, networks, device, precisions), later, asked.target_error)
 

@@ -18,7 +18,10 @@ from planner.fitting.calibration import fit_calibration
 from planner.formats.calibration import read_calibration
 from planner.probes.calibrate import Measurement
 from planner.probes.design import designed_points
+from planner.probes.gpu_points import gpu_points
+from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
 from planner.probes.places import CpuPlace, Place
+from planner.probes.points import Point
 from planner.probes.run import Wanted
 
 Run = Callable[..., tuple[int, str, str]]
@@ -81,6 +84,47 @@ def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last
     needed = {kind for kind, _ in kernels_of_the_zoo()} - {"bias"}
     started = {point.kind for point in points if point.name in set(chooser.start())}
     assert needed - {"activation", "gelu"} <= started
+
+
+class Card(CpuPlace):
+    """A GPU's place with all that needs a GPU made up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rates = {"fp32": 1e13, "fp16": 4e13}
+        self.accelerator = Accelerator("card", "gpu", 80 * 2.0**30, 1e12, rates, 100, "stated")
+        self.precisions = ("fp32", "fp16")
+
+    def points(self) -> tuple[Point, ...]:
+        """Return the design of a GPU."""
+        return gpu_points(self.precisions)
+
+    def extent(self) -> Extent:
+        """Return that of a large GPU."""
+        return Extent(GPU_SUB_BATCHES, self.precisions, 1 << 30, 1 << 31)
+
+
+def test_on_a_gpu_too_the_layers_of_bundled_networks_come_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In all its precisions, at its sub-batches; the design holds none of them, and both may be chosen from."""
+    found: list[tuple[Place, Wanted]] = []
+
+    def measured(place: Place, _budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
+        found.append((place, wanted))
+        return Measurement(COPIES, (), CPU, Node(1, CPU))
+
+    monkeypatch.setattr(measure, "place_of", lambda *_given: Card())
+    monkeypatch.setattr(measure, "measure_device", measured)
+    measure.measured(measure.Asked(60.0, device="cuda"), tmp_path / "partial.jsonl")
+    measure.measured(measure.Asked(60.0, (find_network("mlp"),), device="cuda"), tmp_path / "partial.jsonl")
+    (place, wanted), (_, of_one) = found
+    assert of_one.later == ()
+    assert {point.precision for point in wanted.later} == {"fp32", "fp16"}
+    convolutions = [point for point in wanted.later if point.kind == "convolution" and point.precision == "fp16"]
+    assert {point.sub_batch for point in convolutions} == {1, 8, 64}
+    assert not {point.name for point in wanted.later} & {point.name for point in place.points()}
+    chooser = wanted.chooser((*place.points(), *wanted.later))
+    chooser.learn({point.name: 1e-4 for point in place.points()})
+    assert chooser.choose([point.name for point in wanted.later], 1.0, 30.0)
 
 
 @pytest.mark.parametrize(
