@@ -23,7 +23,7 @@ from planner.cli.measure import (
     measured,
 )
 from planner.cli.options import OPTIONS
-from planner.cli.parsing import budget
+from planner.cli.parsing import NOTHING, budget
 from planner.cli.plan_runs import asking_of, refined_here
 from planner.cli.sample_files import samples_of
 from planner.cli.slow_runs import with_doubts
@@ -37,15 +37,17 @@ from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.formats.documents import write_file
 from planner.probes.calibrate import DISTURBED, Measurement
 from planner.report.show import fit_view
+from planner.workload.shards import has_tensor_shards, tensor_shard
 
 __all__ = ["Target", "fitted_from_files", "fitted_here", "run", "target_of"]
 
 _NAME = re.compile(r"[\w.+-]+", re.ASCII)
 LONGEST_NAME = 100
 """With time stamp and suffix a file name, which most systems limit to 255 bytes; '..' or '-x' would be other things."""
+MEASURING = ("device", "target_error", "network", "tensor_parallel", "precision")
 CLASHES = (
-    ("samples", ("device", "budget", "target_error", "network", "precision", "plan"), "which measures nothing"),
-    ("plan", ("device", "target_error", "network", "precision"), "which says what to measure"),
+    ("samples", (*MEASURING, "budget", "plan"), "which measures nothing"),
+    ("plan", MEASURING, "which says what to measure"),
 )
 """Option, options that are left out beside it, and why."""
 
@@ -185,13 +187,24 @@ def _budget_s(values: Values) -> float:
 
 def asked_of(values: Values) -> Asked:
     """Return what is to be measured."""
+    networks = networks_of(values)
     return Asked(
         _budget_s(values),
-        networks_of(values),
+        networks,
         values["precision"].value if "precision" in values else (),
         values["target_error"].value if "target_error" in values else None,
         device_of(values),
+        shards_of(values, networks),
     )
+
+
+def shards_of(values: Values, networks: tuple[Network, ...]) -> tuple[Network, ...]:
+    """Return a rank's shard of every network that is a transformer, of each degree asked for."""
+    degrees = values["tensor_parallel"].value if "tensor_parallel" in values else ()
+    if degrees and not networks:
+        raise ParameterError("--network", "given beside --tensor-parallel", NOTHING, "name the networks to be split")
+    split = [network for network in networks if has_tensor_shards(network)] or networks
+    return tuple(tensor_shard(network, degree) for network in split for degree in degrees if degree > 1)
 
 
 def device_of(values: Values) -> str:

@@ -103,6 +103,8 @@ class Asked:
         Expected mean relative error of these networks' steps at which measuring stops; None: it uses its time up.
     device : str
         As PyTorch names it.
+    shards : tuple of Network
+        What one rank computes of networks under tensor parallelism: their calls are timed too, no steps.
     """
 
     budget_s: float
@@ -110,6 +112,7 @@ class Asked:
     precisions: tuple[str, ...] = ()
     target_error: float | None = None
     device: str = "cpu"
+    shards: tuple[Network, ...] = ()
 
 
 def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
@@ -121,7 +124,7 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
     check_writable("what is measured", partial)
     began = time.perf_counter()
     place = place_of(asked.device, asked.precisions, _known)
-    calls, extent = distinct_calls(asked.networks), place.extent()
+    calls, extent = distinct_calls((*asked.networks, *asked.shards)), place.extent()
     for call, reason in ((call, unmeasurable(call, extent)) for call in calls):
         if reason:
             note(f"{call.kind} {call.direction} of a {call.layer.kind} layer is not measured, as {reason}")
@@ -159,14 +162,18 @@ def _wanted(asked: Asked, place: Place) -> Wanted:
     The layers of these are timed as they are where time is left.
     """
     device = place.accelerator
-    networks = asked.networks or tuple(one for one in _bundled() if _needed_bytes(one, device) <= device.memory_bytes)
+    networks = (*asked.networks, *asked.shards) or tuple(
+        one for one in _bundled() if _needed_bytes(one, device) <= device.memory_bytes
+    )
     later = () if asked.networks else layer_points(distinct_calls(networks), place.extent())
     precisions = asked.precisions or byte_precisions(place.precisions)
     return Wanted(lambda points: NextPoints(points, networks, device, precisions), later, asked.target_error)
 
 
 def _bundled() -> Iterator[Network]:
-    return (build(name, {}) for name in zoo_names())
+    """Yield the bundled networks, and one with fused attention, which none of them asks for by itself."""
+    yield from (build(name, {}) for name in zoo_names())
+    yield build("gpt", {"attention": "fused"})
 
 
 def _tell_error(samples: Samples, asked: Asked) -> None:
@@ -214,7 +221,7 @@ def check_served(calibration: Calibration, node: Node, asked: Asked) -> None:
     missing: dict[str, None] = {}
     left, whole = 0, 0
     trained = tuple(one for one in asked.precisions if one in STEP_PRECISIONS) or ("fp32",)
-    for network, precision in itertools.product(asked.networks, trained):
+    for network, precision in itertools.product((*asked.networks, *asked.shards), trained):
         settings = Settings(optimizer=network.optimizer)
         cluster = Cluster("local", 1, node)
         sources = Sources(Problem(network, None, cluster, (calibration,), explicit_calibration=True, settings=settings))

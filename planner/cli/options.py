@@ -117,6 +117,11 @@ _ALL = (
         default_in={"predict": "fp32", "calibrate": "fp32 on a CPU, all that a GPU has"},
     ),
     Option("tensor", "N", "Tensor-parallel degree (only 1 yet).", parsing.only(parsing.count, 1), "1"),
+    Option(
+        "tensor_parallel", RANGE,
+        "Tensor-parallel degrees: a rank's shard of each --network that is a transformer is timed too.", parsing.counts,
+        "none",
+    ),
     Option("pipeline", "N", "Pipeline-parallel degree (only 1 yet).", parsing.only(parsing.count, 1), "1"),
     Option(
         "virtual_stages", "N", "Virtual stages of a pipeline rank (only 1 yet).", parsing.only(parsing.count, 1), "1"
@@ -224,8 +229,8 @@ COMMANDS = (
         "calibrate",
         "Measure this node, fit the cost terms, write a calibration.",
         (
-            "device", "budget", "target_error", "network", "precision", "plan", "calibration", "samples", "name", "out",
-            "force", "json",
+            "device", "budget", "target_error", "network", "tensor_parallel", "precision", "plan", "calibration",
+            "samples", "name", "out", "force", "json",
         ),
     ),
 )  # fmt: skip

@@ -274,6 +274,22 @@ def test_a_folder_of_folders_with_samples_names_them(folders: tuple[str, ...], n
     assert not Path("fit.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--samples", "x"), "--tensor-parallel must be left out beside --samples, which measures nothing, got "),
+        (("--plan", "x"), "--tensor-parallel must be left out beside --plan, which says what to measure, got "),
+        ((), "--network must be given beside --tensor-parallel, got nothing; name the networks to be split"),
+        (("--network", "mlp"), "tensor-parallel degree must be 1 of a network without attention, of which no shards "),
+        (("--network", "gpt"), "tensor-parallel degree must be a divisor of the 2304 features of layer layer1.attenti"),
+    ],
+)
+def test_networks_that_cannot_be_split_are_exit_2(arguments: tuple[str, ...], words: str, run: Run) -> None:
+    code, out, err = run("calibrate", *arguments, "--tensor-parallel", "5", "--out", "fit.json")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"planner: {words}")
+
+
 def test_a_folder_called_like_a_file_is_refused(run: Run) -> None:
     Path("x/a.csv").mkdir(parents=True)
     code, _, err = run("calibrate", "--samples", "x", "--out", "fit.json")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from planner.catalog import find_accelerator, find_network
@@ -16,13 +17,16 @@ from planner.domain.samples import MAY_DIFFER, NETWORKS, Samples
 from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
 from planner.formats.calibration import read_calibration
-from planner.probes.calibrate import Measurement
+from planner.probes.calibrate import Measurement, Own
 from planner.probes.design import designed_points
 from planner.probes.gpu_points import gpu_points
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
 from planner.probes.places import CpuPlace, Place
 from planner.probes.points import Point
 from planner.probes.run import Wanted
+from planner.steps.layer_calls import LayerCalls
+from planner.workload.lowering import lower
+from planner.workload.shards import tensor_shard
 
 Run = Callable[..., tuple[int, str, str]]
 CPU = Accelerator("cpu-made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
@@ -84,6 +88,31 @@ def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last
     needed = {kind for kind, _ in kernels_of_the_zoo()} - {"bias"}
     started = {point.kind for point in points if point.name in set(chooser.start())}
     assert needed - {"activation", "gelu"} <= started
+
+
+def test_shards_of_transformers_are_timed_for_predictions_of_them(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each degree; without being asked for, a shard's products are not there, its normalisations are."""
+    name = "gpt:heads=4,hidden=32,layers=1,sequence=8,vocabulary=50"
+    shard = tensor_shard(find_network(name), 2)
+
+    def measured(_place: object, _budget_s: float, *, own: Own, **_named: object) -> Measurement:
+        assert [network.name for network in own.networks] == [name, "mlp"]  # no steps of shards, which need their ranks
+        rows: list[Mapping[str, Any]] = [
+            {"kind": p.kind, "direction": p.direction, "precision": "fp32", "device": CPU.name, "library": "pytorch",
+             **p.work, "call": p.call.name, "sub_batch": p.sub_batch, "time_s": 1e-3, "spread_s": 1e-5}
+            for p in own.points if p.call
+        ]  # fmt: skip
+        return Measurement(COPIES.joined(Samples.from_rows(rows, {})), (), CPU, Node(1, CPU))
+
+    monkeypatch.setattr(measure, "measure_device", measured)
+    for degrees, is_held in (((), False), (("--tensor-parallel", "1,2"), True)):
+        out = f"own{len(degrees)}.json"
+        code, _, err = run("calibrate", "--network", name, "--network", "mlp", *degrees, "--out", out)
+        assert code == 0, err
+        held = LayerCalls(shard, (read_calibration(out),), optimizer="adam", convolution="direct", precision="fp32")
+        whole = [one for one in lower(shard, np.array([1]), optimizer="adam") if one.kind != "bias"]
+        assert all(held.covers(calls) for calls in whole) == is_held
+        assert held.covers(next(calls for calls in whole if calls.kind == "layer_norm"))
 
 
 class Card(CpuPlace):

@@ -27,6 +27,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "accumulation": ("0", "x"),
     "precision": ("fp23", "", "fp32;fp16"),
     "tensor": ("0", "2"),
+    "tensor_parallel": ("0", "x", "1.5", ""),
     "pipeline": ("-1", "2"),
     "virtual_stages": ("x", "2"),
     "recompute": ("some", "full"),
