@@ -1,8 +1,18 @@
-"""Times of calls that were measured as they are, linear in the sub-batch between and beyond the measured ones.
+"""Times of calls that were measured as they are, and what they take at other sub-batches.
 
 A setting is a call's name -> (n_1, t_1, n_2, t_2, ...): sub-batches in ascending order, times [s]. Work is ``call``,
-the place of the name among the sorted ones, and ``samples``, the sub-batch. Beyond either end the line a + b·n goes on
-through the end point with a, b >= 0. A call measured once takes that time always.
+the place of the name among the sorted ones, ``samples``, the sub-batch n, and, where a fit serves kernels like the
+call, ``course`` and ``course_error``. A measured sub-batch gives back its time.
+
+Line: L(n), linear between measured sub-batches; beyond either end a + b·n goes on through the end point, a, b >= 0.
+Course: with the fit's times f, B(n) = t̄(n)·f(n)/f̄(n), where t̄ and f̄ go through measured and fitted times at the
+measured sub-batches, linear between them and constant beyond. So B is f times a ratio of measured to fitted time:
+between, the mean of those at both sides, weighted with what each adds to f̄; beyond, that of the end. With f in
+proportion to t it is t, however that bends.
+
+t = L·(B/L)^ω, ω = c²/(c² + e²), c = ln(B/L), e the fit's relative error on rows left out (``course_error``): a bend
+that is small against what the fit is off is not believed (shrinkage as in Thompson, JASA 63, 1968, pages 113-122).
+Without a course (none given, or not a number) the line stands.
 """
 
 from __future__ import annotations
@@ -13,9 +23,13 @@ from planner.costs.features import FeatureMap, Settings, Work, column, stacked, 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calls import LOOKED_UP
 
-__all__ = ["BEYOND", "MARGIN", "MEASURED_CALLS", "MEASURED_S", "WHEREABOUTS", "line_times_s", "whereabouts"]
+__all__ = [
+    "BEYOND", "COURSE", "COURSE_ERROR", "MARGIN", "MEASURED_CALLS", "MEASURED_S", "WHEREABOUTS", "course",
+    "line_times_s", "times_s", "whereabouts",
+]  # fmt: skip
 
 MEASURED_S, BEYOND = "measured_s", "doublings_beyond"
+COURSE, COURSE_ERROR = "course", "course_error"
 MARGIN = 1.0
 """Doublings of the sub-batch beyond the measured ones that count as measured."""
 WHEREABOUTS = ("exact", "between", "beyond")
@@ -43,19 +57,57 @@ def line_times_s(samples: FloatArray, knots: FloatArray, times_s: FloatArray) ->
     return found
 
 
+def course(samples: FloatArray, fitted_s: FloatArray, knots: FloatArray, fitted_knots_s: FloatArray) -> FloatArray:
+    """Return f(n)/f̄(n): 1 at the measured sub-batches, not a number where the fit gives no time.
+
+    Parameters
+    ----------
+    samples, fitted_s : ndarray of shape (...)
+        Sub-batches, and the fit's times at them.
+    knots, fitted_knots_s : ndarray of shape (q,)
+        Measured sub-batches, ascending, and the fit's times at them.
+    """
+    line = np.interp(samples, knots, fitted_knots_s)
+    unknown = np.full(np.shape(line), np.nan)
+    found: FloatArray = np.divide(fitted_s, line, out=unknown, where=(line > 0) & (fitted_s > 0))
+    return found
+
+
+def times_s(
+    samples: FloatArray, knots: FloatArray, measured_s: FloatArray, along: FloatArray, error: FloatArray
+) -> FloatArray:
+    """Return the times of a call [s], shape (...).
+
+    Parameters
+    ----------
+    samples : ndarray of shape (...)
+    knots, measured_s : ndarray of shape (q,)
+        Measured sub-batches, ascending, and their times.
+    along, error : ndarray broadcasting to (...)
+        The course there, not a number where none is known, and the relative error of its fit.
+    """
+    line = line_times_s(samples, knots, measured_s)
+    bend = np.log(np.interp(samples, knots, measured_s) * along / line)
+    unsure = bend**2 + error**2
+    believed = np.divide(bend**3, unsure, out=np.zeros(np.shape(bend)), where=unsure > 0)
+    found: FloatArray = line * np.exp(believed)
+    return found
+
+
 def _features(work: Work, settings: Settings) -> FloatArray:
-    calls, samples = column(work, "call").astype(np.int64), column(work, "samples")
-    shape = np.broadcast_shapes(calls.shape, samples.shape)
-    calls, samples = np.broadcast_to(calls, shape), np.broadcast_to(samples, shape)
-    seconds, beyond = np.zeros(shape), np.zeros(shape)
+    along, error = (column(work, name) if name in work else np.array(np.nan) for name in (COURSE, COURSE_ERROR))
+    calls, samples, along, error = np.broadcast_arrays(
+        column(work, "call").astype(np.int64), column(work, "samples"), along, error
+    )
+    seconds, beyond = np.zeros(calls.shape), np.zeros(calls.shape)
     names = sorted(settings)
     # The sub-batches of one call are one column: calls stand along the last axis.
     for place in np.unique(calls).tolist():
         points = vector(settings, names[place])
-        knots, times = points[::2], points[1::2]
+        knots, measured = points[::2], points[1::2]
         chosen = calls == place
         n = samples[chosen]
-        seconds[chosen] = line_times_s(n, knots, times)
+        seconds[chosen] = times_s(n, knots, measured, along[chosen], error[chosen])
         if knots.size > 1:
             beyond[chosen] = np.maximum(np.log2(knots[0] / n), np.log2(n / knots[-1]))
     return stacked([seconds, np.maximum(beyond, 0.0)])
@@ -81,7 +133,8 @@ MEASURED_CALLS = FeatureMap(
     LOOKED_UP,
     lambda _settings: (MEASURED_S, BEYOND),
     _features,
-    doc="measured times of the very calls, linear in the sub-batch between and beyond those measured; doublings of the "
-    "sub-batch beyond them cost nothing and tell extrapolation",
+    doc="measured times of the very calls; at other sub-batches times of the fit to kernels like them by the ratio of "
+    "measured to fitted ones, drawn towards a line by the fit's error, and without a fit the line; doublings of the "
+    "sub-batch beyond those measured cost nothing and tell extrapolation",
     stated={MEASURED_S: 1.0, BEYOND: 0.0},
 )

@@ -85,8 +85,9 @@ class KernelCalls:
         How often the same call is made; (s, k) where that depends on the sub-batch (one image at a time).
     work : mapping of column to ndarray of int, each broadcasting to (s, k)
         For s sub-batches; a column that does not depend on the sub-batch may have shape (k,) or (1, k).
-    looked_up : mapping of column to ndarray of int
-        Where the calls stand in a table of measured ones, and the sub-batch; empty: they are in none.
+    looked_up : mapping of column to ndarray
+        Where the calls stand in a table of measured ones, the sub-batch, and what a fit says of their course over
+        sub-batches; empty: they are in none.
     """
 
     kind: str
@@ -94,7 +95,7 @@ class KernelCalls:
     layer: IntArray
     count: IntArray
     work: Mapping[str, IntArray]
-    looked_up: Mapping[str, IntArray] = field(default_factory=dict)
+    looked_up: Mapping[str, IntArray | FloatArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in WORK_COLUMNS:

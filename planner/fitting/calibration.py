@@ -77,7 +77,7 @@ def fit_calibration(
     provenance = _completed(provenance, samples.circumstances)
     kernels = fit_kernels(samples, accelerator, estimator=estimator, origin=provenance.origin, source=provenance.source)
     collectives, few = fit_collectives(samples, estimator=estimator, origin=provenance.origin, source=provenance.source)
-    own = fit_layer_calls(samples, origin=provenance.origin, source=provenance.source)
+    own = fit_layer_calls(samples, kernels.entries, origin=provenance.origin, source=provenance.source)
     loading, fewer = fit_input(samples, estimator=estimator, origin=provenance.origin, source=provenance.source)
     entries = (*own, *kernels.entries, *collectives, *loading)
     if not entries:

@@ -3,45 +3,105 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from planner.costs.measured_calls import BEYOND, MARGIN, MEASURED_S, line_times_s
+from planner.costs.measured_calls import BEYOND, MARGIN, MEASURED_S, course, times_s
+from planner.costs.terms import evaluate
+from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.calls import LOOKED_UP
+from planner.domain.kernels import COSTLY_ACTIVATIONS, TRAFFIC_KINDS
 from planner.domain.samples import Samples
-from planner.fitting.rows import usable
+from planner.fitting.rows import POINTWISE, usable, work_of
+from planner.steps.layer_calls import Fits, error_of
 
-__all__ = ["fit_layer_calls"]
+__all__ = ["fit_layer_calls", "fits_among"]
 
 LIBRARY = "own layers"
-BETWEEN = 0.04
-"""Mean error between two measured sub-batches where no third was measured: 2 to 6 % for convolutions of DeepBench."""
+BETWEEN, BETWEEN_OF_PRODUCTS = 0.04, 0.06
+"""Mean error between two measured sub-batches where no third was measured: 2 to 6 % for convolutions of DeepBench. Of
+products on a CPU, from sub-batches 1 and 16: 7 % of the mean call, 5 % of all their time, at 3, 6 and 12."""
 
 
-def fit_layer_calls(samples: Samples, *, origin: str = "measured", source: str = "") -> tuple[Entry, ...]:
+class _Timed(NamedTuple):
+    """A call at a sub-batch: its time, the spread of repeats, and what a fit gives it, not a number without one [s]."""
+
+    time_s: float
+    spread_s: float
+    fitted_s: float
+
+
+def fit_layer_calls(
+    samples: Samples, fits: Sequence[Entry] = (), *, origin: str = "measured", source: str = ""
+) -> tuple[Entry, ...]:
     """Return an entry for every kind, direction, precision and library of rows that name a call.
 
     A call whose work depends on the sub-batch takes part only where it was timed at two: one would say nothing of the
     others, and a fit serves the call better. So a run that ends between two does no harm.
-    Its error holds the spread of repeats (median over the rows) and what lines between sub-batches miss those left out
-    by, or a stated one where there are but two, as independent.
+    Its error holds the spread of repeats (median over the rows) and what predictions from the other sub-batches miss
+    those left out by, or a stated one where there are but two, as independent.
+
+    Parameters
+    ----------
+    samples : Samples
+    fits : sequence of Entry
+        Fitted to kernels of the same device: they tell the course of calls over sub-batches.
+    origin, source : str
+        Stored in every entry.
     """
     mask, _ = usable(samples)
     rows = samples.select(mask & (samples.text["call"] != "") & ~np.isnan(samples.number["sub_batch"]))
     columns = [rows.text[name].tolist() for name in ("kind", "direction", "precision", "library", "call")]
-    tables: dict[tuple[str, str, str, str], dict[str, dict[float, list[tuple[float, float]]]]] = {}
+    tables: dict[tuple[str, str, str, str], dict[str, dict[float, list[_Timed]]]] = {}
     numbers = (rows.number[name].tolist() for name in ("sub_batch", "time_s", "spread_s"))
-    for (*key, call), sub_batch, time_s, spread_s in zip(zip(*columns, strict=True), *numbers, strict=True):
+    fitted_s, fit_errors = _fitted(rows, fits)
+    of_rows = zip(zip(*columns, strict=True), *numbers, fitted_s.tolist(), strict=True)
+    for (*key, call), sub_batch, *timed in of_rows:
         table = tables.setdefault((key[0], key[1], key[2], key[3]), {})
-        table.setdefault(call, {}).setdefault(sub_batch, []).append((time_s, spread_s))
+        table.setdefault(call, {}).setdefault(sub_batch, []).append(_Timed(*timed))
     whole = {
         key: {call: of for call, of in table.items() if len(of) > 1 or not _DEPENDS.search(call)}
         for key, table in sorted(tables.items())
     }
-    return tuple(_entry(key, table, origin, source) for key, table in whole.items() if table)
+    return tuple(
+        _entry(key, table, fit_errors.get(key[:3], np.nan), (origin, source)) for key, table in whole.items() if table
+    )
+
+
+def fits_among(entries: Sequence[Entry], precision: str) -> Fits:
+    """Return what finds the entry that serves kernels of a kind and direction in a precision, the very kind first."""
+    fitted = [entry for entry in entries if entry.term != LOOKED_UP and entry.precision in (precision, "any")]
+    served = {(entry.kind, entry.direction): entry for entry in fitted}
+
+    def found(kind: str, direction: str) -> Entry | None:
+        instead = ("activation",) if kind in COSTLY_ACTIVATIONS.values() else ()
+        kinds = (kind, *instead, POINTWISE) if kind in TRAFFIC_KINDS else (kind,)
+        keys = ((one, way) for one in kinds for way in (direction, ""))
+        return next((served[key] for key in keys if key in served), None)
+
+    return found
+
+
+def _fitted(rows: Samples, fits: Sequence[Entry]) -> tuple[FloatArray, dict[tuple[str, str, str], float]]:
+    """Return what fits say that the calls of rows take [s], shape (k,), and by how much each fit is off, by its key.
+
+    Not a number, or absent, where none serves them, or it was never compared with anything.
+    """
+    fitted_s, errors = np.full(rows.size, np.nan), {}
+    columns = [rows.text[name] for name in ("kind", "direction", "precision")]
+    for key in sorted(set(zip(*(column.tolist() for column in columns), strict=True))):
+        kind, direction, precision = key
+        fit = fits_among(fits, precision)(kind, direction)
+        error = None if fit is None else error_of(fit)
+        if fit is not None and error is not None:
+            own = np.logical_and.reduce([column == part for column, part in zip(columns, key, strict=True)])
+            work = {**work_of(rows.select(own), kind), **transposition(kind, direction)}
+            fitted_s[own], errors[key] = evaluate(fit, work), error
+    return fitted_s, errors
 
 
 _DEPENDS = re.compile(r"[=+]\d+n\b")
@@ -50,20 +110,24 @@ _DEPENDS = re.compile(r"[=+]\d+n\b")
 
 def _entry(
     key: tuple[str, str, str, str],
-    table: Mapping[str, Mapping[float, list[tuple[float, float]]]],
-    origin: str,
-    source: str,
+    table: Mapping[str, Mapping[float, list[_Timed]]],
+    fit_error: float,
+    provenance: tuple[str, str],
 ) -> Entry:
     kind, direction, precision, library = key
-    settings, spreads, misses = {}, [], []
+    origin, source = provenance
+    settings: dict[str, tuple[float, ...]] = {}
+    spreads: list[float] = []
+    misses: list[float] = []
     for call, timings in sorted(table.items()):
-        points = sorted((n, float(np.median([time for time, _ in of_n]))) for n, of_n in timings.items())
-        settings[call] = tuple(value for point in points for value in point)
-        spreads += [spread / time for of_n in timings.values() for time, spread in of_n if np.isfinite(spread)]
-        misses += _missed(np.array(points).T)
-    between = float(np.mean(misses)) if misses else BETWEEN if any(len(t) > 1 for t in table.values()) else 0.0
+        points = sorted((n, *np.median(np.array(of_n)[:, [0, 2]], axis=0).tolist()) for n, of_n in timings.items())
+        settings[call] = tuple(value for point in points for value in point[:2])
+        spreads += [one.spread_s / one.time_s for of_n in timings.values() for one in of_n if np.isfinite(one.spread_s)]
+        misses += _missed(np.array(points).T, fit_error)
+    stated = BETWEEN_OF_PRODUCTS if kind == "gemm" else BETWEEN
+    between = float(np.mean(misses)) if misses else stated if any(len(t) > 1 for t in table.values()) else 0.0
     spread = float(np.median(spreads)) if spreads else 0.0
-    said = "between sub-batches as for convolutions elsewhere" if not misses else ""
+    said = "between sub-batches as for such calls elsewhere" if not misses else ""
     return Entry(
         "kernels", kind, direction, precision, f"{library} {LIBRARY}".strip(), LOOKED_UP, settings,
         {MEASURED_S: 1.0, BEYOND: 0.0},
@@ -80,11 +144,11 @@ def _entry(
     )  # fmt: skip
 
 
-def _missed(points: FloatArray) -> list[float]:
-    """Return the relative errors at inner sub-batches of lines between their neighbours, each left out in turn."""
-    knots, times = points
-    missed = []
+def _missed(points: FloatArray, fit_error: float) -> Iterator[float]:
+    """Yield the relative errors at inner sub-batches of predictions from all others, each left out in turn."""
+    knots, measured_s, fitted_s = points
     for at in range(1, knots.size - 1):
         rest = np.arange(knots.size) != at
-        missed.append(abs(float(line_times_s(knots[at], knots[rest], times[rest])) / times[at] - 1))
-    return missed
+        along = course(knots[at], fitted_s[at], knots[rest], fitted_s[rest])
+        found = times_s(knots[at], knots[rest], measured_s[rest], along, np.array(fit_error))
+        yield abs(float(found) / measured_s[at] - 1)

@@ -9,14 +9,13 @@ import numpy as np
 from planner.costs.terms import Work, evaluate
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LOOKED_UP
-from planner.domain.kernels import COSTLY_ACTIVATIONS, TRAFFIC_KINDS, KernelCalls
+from planner.domain.kernels import KernelCalls
 from planner.domain.precision import precision_named
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError
-from planner.fitting.rows import POINTWISE
+from planner.fitting.layer_calls import fits_among
 from planner.steps.compute import call_work
-from planner.steps.layer_calls import LayerCalls
+from planner.steps.layer_calls import Fits, LayerCalls
 from planner.steps.overheads import EXPONENTS, exponent_name
 from planner.workload.lowering import lower
 
@@ -65,10 +64,8 @@ def fit_overheads(
     CoverageError
         The entries do not price every kernel of a step.
     """
-    fitted = [entry for entry in entries if entry.term != LOOKED_UP and entry.precision in (precision, "any")]
-    served = {(entry.kind, entry.direction): entry for entry in fitted}
-    measured = Calibration("measured", "", tuple(entries))
-    table = np.array([_kernels(served, measured, step, precision) for step in steps])
+    fits, measured = fits_among(entries, precision), Calibration("measured", "", tuple(entries))
+    table = np.array([_kernels(fits, measured, step, precision) for step in steps])
     own = (table[:, 2] > 0) & (table[:, 2] >= LOOKED_UP_SHARE * table[:, 0])
     if own.any():
         steps, table = [step for step, is_own in zip(steps, own, strict=True) if is_own], table[own]
@@ -116,16 +113,14 @@ def _solved(design: FloatArray, target: FloatArray) -> tuple[float, float]:
     return float(alone @ target / (alone @ alone)), 0.0
 
 
-def _kernels(
-    served: dict[tuple[str, str], Entry], measured: Calibration, step: TimedStep, precision: str
-) -> tuple[float, float, float]:
+def _kernels(fits: Fits, measured: Calibration, step: TimedStep, precision: str) -> tuple[float, float, float]:
     """Return the sum of a step's kernel times [s], their number, and what of the sum was looked up [s]."""
     time_s, count, looked_up_s = 0.0, 0.0, 0.0
     sub_batch, itemsize = np.array([step.sub_batch]), precision_named(precision).activation_bytes
-    own = LayerCalls(step.network, (measured,), optimizer="none", convolution="direct", precision=precision)
+    own = LayerCalls(step.network, (measured,), optimizer="none", convolution="direct", precision=precision, fits=fits)
     lowered = lower(step.network, sub_batch, optimizer="none")
     for calls, source in (part for group in lowered for part in own.split(group, sub_batch)):
-        entry = source.entry if source else _entry_of(served, calls)
+        entry = source.entry if source else _entry_of(fits, calls)
         work: Work = calls.looked_up or call_work(calls, itemsize)
         each = np.broadcast_to(evaluate(entry, work), (1, calls.layer.size))
         seconds = float((each * calls.count).sum())
@@ -135,12 +130,9 @@ def _kernels(
     return time_s, count, looked_up_s
 
 
-def _entry_of(served: dict[tuple[str, str], Entry], calls: KernelCalls) -> Entry:
+def _entry_of(fits: Fits, calls: KernelCalls) -> Entry:
     """Return what serves calls that are not looked up."""
-    instead = ("activation",) if calls.kind in COSTLY_ACTIVATIONS.values() else ()
-    kinds = (calls.kind, *instead, POINTWISE) if calls.kind in TRAFFIC_KINDS else (calls.kind,)
-    keys = ((kind, way) for kind in kinds for way in (calls.direction, ""))
-    entry = next((served[key] for key in keys if key in served), None)
+    entry = fits(calls.kind, calls.direction)
     if entry is None:
         raise CoverageError(f"kernels of a timed step must be fitted, got no entry for {calls.kind} {calls.direction}")
     return entry

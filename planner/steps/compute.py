@@ -53,7 +53,7 @@ def _stages_of(direction: str) -> tuple[str, ...]:
     return (direction,) if direction in (FORWARD, UPDATE) else ("backward", "accumulating")
 
 
-def call_work(calls: KernelCalls, itemsize: int) -> dict[str, IntArray | float]:
+def call_work(calls: KernelCalls, itemsize: int) -> dict[str, IntArray | FloatArray | float]:
     """Return the columns that a feature map takes: work and the bytes of an element, or where a table has the calls."""
     if calls.looked_up:
         return dict(calls.looked_up)

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.domain.arrays import IntArray
-from planner.domain.calibration import Calibration
+from planner.costs.features import vector
+from planner.costs.measured_calls import COURSE, COURSE_ERROR, course
+from planner.costs.terms import evaluate
+from planner.costs.work import transposition
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP, LayerCall
 from planner.domain.kernels import COSTLY_ACTIVATIONS, KernelCalls
 from planner.domain.network import Network
+from planner.domain.precision import precision_named
 from planner.steps.source import Source
 from planner.workload.calls import layer_calls
 
-__all__ = ["LayerCalls"]
+__all__ = ["Fits", "LayerCalls", "error_of"]
+
+Fits = Callable[[str, str], Entry | None]
+"""Kind and direction -> what is fitted to such kernels of the device, or None."""
+
+
+def error_of(fit: Entry) -> float | None:
+    """Return the relative error of a fit on rows left out, else on its own; None: it was never compared with any."""
+    return fit.error if fit.held_out_error is None else fit.held_out_error
 
 
 class LayerCalls:
@@ -32,6 +45,8 @@ class LayerCalls:
     convolution : str
         How convolutions are done.
     precision : str
+    fits : callable, optional
+        What tells the course of a call over the sub-batches between and beyond those that it was measured at.
     """
 
     def __init__(
@@ -42,8 +57,10 @@ class LayerCalls:
         optimizer: str,
         convolution: str,
         precision: str,
+        fits: Fits = lambda _kind, _direction: None,
     ) -> None:
         self._network, self._optimizer, self._convolution = network, optimizer, convolution
+        self._fits, self._itemsize = fits, float(precision_named(precision).activation_bytes)
         self._sources: dict[tuple[str, str], list[Source]] = {}
         for calibration in calibrations:
             for entry in calibration.entries:
@@ -80,18 +97,49 @@ class LayerCalls:
     def split(self, calls: KernelCalls, sub_batch: IntArray) -> Iterator[tuple[KernelCalls, Source | None]]:
         """Yield calls apart by what they are looked up in; None: in nothing.
 
-        Those that are looked up carry their place in the table, and the sub-batch, shape (s, 1).
+        Those that are looked up carry their place in the table, the sub-batch, shape (s, 1), and where a fit serves
+        any of them their course, shape (s, k), with its error, shape (k,).
         """
         found = self._found((calls.kind, calls.direction))
         rest = np.ones(calls.layer.size, dtype=np.bool_)
         for source, positions, places in found:
             rest[positions] = False
-            yield replace(_taken(calls, positions), looked_up={"call": places, "samples": sub_batch[:, None]}), source
+            part = _taken(calls, positions)
+            made = [self._calls[calls.kind, calls.direction][at] for at in positions.tolist()]
+            courses = self._courses(part, made, source.entry, sub_batch)
+            yield replace(part, looked_up={"call": places, "samples": sub_batch[:, None], **courses}), source
         for kind in self._kinds(calls) if rest.any() else ():
             chosen = rest & (self._kind_of(calls) == kind)
             if chosen.any():
                 part = calls if chosen.all() else _taken(calls, np.flatnonzero(chosen))
                 yield part if kind == calls.kind else replace(part, kind=kind), None
+
+    def _courses(
+        self, calls: KernelCalls, made: list[LayerCall], table: Entry, sub_batch: IntArray
+    ) -> dict[str, FloatArray]:
+        """Return what fits say of calls that a table holds, in columns; nothing where none serves them."""
+        along, error = np.full((sub_batch.size, len(made)), np.nan), np.full(len(made), np.nan)
+        knots = [vector(table.settings, call.name)[::2] for call in made]
+        every = np.unique(np.concatenate(knots))
+        for kind in self._kinds(calls):
+            fit, chosen = self._fits(kind, calls.direction), np.flatnonzero(self._kind_of(calls) == kind)
+            known = None if fit is None else error_of(fit)
+            if fit is None or known is None or not chosen.size:
+                continue
+            of_kind = [made[at] for at in chosen.tolist()]
+            at_knots, fitted_s = (self._fitted_s(fit, of_kind, samples) for samples in (every, sub_batch))
+            for column, at in enumerate(chosen.tolist()):
+                known_s = at_knots[np.searchsorted(every, knots[at]), column]
+                along[:, at] = course(sub_batch.astype(np.float64), fitted_s[:, column], knots[at], known_s)
+            error[chosen] = known
+        return {} if np.isnan(error).all() else {COURSE: along, COURSE_ERROR: error}
+
+    def _fitted_s(self, fit: Entry, calls: list[LayerCall], samples: FloatArray | IntArray) -> FloatArray:
+        """Return what a fit says that k calls of one kind take at s sub-batches [s], shape (s, k)."""
+        amounts = {name: np.array([call.work[name] for call in calls]).T for name in calls[0].work}
+        work = {name: base + slope * samples[:, None] for name, (base, slope) in amounts.items()}
+        sized = {**work, **transposition(calls[0].kind, calls[0].direction), "itemsize": self._itemsize}
+        return evaluate(fit, sized)
 
     def _kinds(self, calls: KernelCalls) -> tuple[str, ...]:
         """Return the kinds of kernels that calls of a kind may be."""

@@ -2,20 +2,20 @@
 
 Precedence by term: the calibrations of the problem in their order, then the specification (peak rates and link values
 with stated efficiencies); a kernel call that a calibration measured as it is goes before all fits. So a kernel comes
-from the exact call, else from a line between its measured sub-batches, else from a fit to kernels of the device, else
-from those of a sibling device, scaled (:mod:`planner.steps.hardware`; calibrations that hold only what the device's own
-lack), else from the specification, and the answer names which. Beside a calibration that the user named, the
-specification serves only kernels whose work is bytes: products, convolutions and attention must be calibrated. Inside a
-calibration an entry of the very kind, precision and direction goes before one that serves several. Kernels and
-framework overheads belong to an accelerator; collectives, storage and host terms to a cluster. What nothing serves is
-refused with the command that mends it (:mod:`planner.steps.refusals`), never guessed.
+from the exact call, else from its times at other sub-batches (:mod:`planner.costs.measured_calls`), else from a fit to
+kernels of the device, else from those of a sibling device, scaled (:mod:`planner.steps.hardware`; calibrations that
+hold only what the device's own lack), else from the specification, and the answer names which. Beside a calibration
+that the user named, the specification serves only kernels whose work is bytes: products, convolutions and attention
+must be calibrated. Inside a calibration an entry of the very kind, precision and direction goes before one that serves
+several. Kernels and framework overheads belong to an accelerator; collectives, storage and host terms to a cluster.
+What nothing serves is refused with the command that mends it (:mod:`planner.steps.refusals`), never guessed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from planner.costs.specified import (
 )
 from planner.costs.transfers import READING_TERMS
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.calibration import ANY_ACCELERATOR, Calibration
+from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Cluster, Link
 from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
@@ -145,8 +145,13 @@ class Sources:
                 optimizer=self.problem.settings.optimizer,
                 convolution=self.convolution_lowering(precision),
                 precision=precision,
+                fits=partial(self._fitted, precision=precision),
             )
         return self._layer_calls[precision]
+
+    def _fitted(self, kind: str, direction: str, precision: str) -> Entry | None:
+        source = self.find_kernel(kind, direction, precision)
+        return source.entry if source else None
 
     def kernel(self, kind: str, direction: str, precision: str) -> Source:
         """Return what serves a kernel, or raise CoverageError saying what is missing and how to get it."""

@@ -11,7 +11,7 @@ from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.kernels import fit_kernels
-from planner.fitting.layer_calls import BETWEEN, fit_layer_calls
+from planner.fitting.layer_calls import BETWEEN, BETWEEN_OF_PRODUCTS, fit_layer_calls, fits_among
 from planner.workload.calls import distinct_calls
 
 CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
@@ -48,13 +48,45 @@ def test_rows_come_back_at_their_sub_batches() -> None:
 def test_the_error_is_of_repeats_and_of_lines() -> None:
     (two,) = fitted(row("a", 1, 2.0), row("a", 16, 5.0))
     assert two.error == pytest.approx(SPREAD)
-    assert two.held_out_error == pytest.approx((SPREAD**2 + BETWEEN**2) ** 0.5)
+    assert two.held_out_error == pytest.approx((SPREAD**2 + BETWEEN_OF_PRODUCTS**2) ** 0.5)
+    copies = [row("a", n, n, kind="copy", elements=n, traffic=2 * n, fixed_bytes=0) for n in (1, 16)]
+    assert fitted(*copies)[0].held_out_error == pytest.approx((SPREAD**2 + BETWEEN**2) ** 0.5)
     (three,) = fitted(row("a", 1, 2.0), row("a", 6, 4.0), row("a", 16, 5.0))
     assert three.held_out_error == pytest.approx((SPREAD**2 + 0.25**2) ** 0.5)  # the line says 3 where 4 was measured
     assert three.held_out_by == "sub-batch"
     assert three.worst_error == pytest.approx(0.25)
     (once,) = fitted(row("a", 1, 2.0))
     assert once.held_out_error == pytest.approx(SPREAD)
+
+
+def fit(kind: str = "gemm", direction: str = "forward", precision: str = "fp32", error: float | None = 0.0) -> Entry:
+    """Return a fit by which a product takes its FLOP, in seconds."""
+    coefficients = {"calls": 0.0, "work": 1.0}
+    return Entry("kernels", kind, direction, precision, "", "work.linear", {}, coefficients, held_out_error=error)
+
+
+def test_the_error_at_sub_batches_left_out_is_that_of_what_predictions_do() -> None:
+    """Twice as long as a sure fit says, however a call's work bends over the sub-batches: no miss; by a line one."""
+    rows = [row("a", n, 2 * (2.0 * m * n * 8), m=m) for n, m in ((1, 1), (6, 20), (16, 30))]
+    (by_line,) = fitted(*rows)
+    (followed,) = fit_layer_calls(Samples.from_rows(rows, {}), [fit()])
+    assert by_line.worst_error is not None
+    assert by_line.worst_error > 0.2
+    assert followed.worst_error == pytest.approx(0.0, abs=1e-12)
+    for other in (fit(error=1e6), fit(error=None), fit(precision="bf16"), fit(direction="backward_data"), fit("copy")):
+        (entry,) = fit_layer_calls(Samples.from_rows(rows, {}), [other])
+        assert entry.worst_error == pytest.approx(by_line.worst_error)
+
+
+def test_the_very_kind_and_direction_serve_first() -> None:
+    entries = [fit("pointwise", "", "any"), fit("copy", "", "any"), fit("copy", "forward"), fit("activation", "")]
+    found = fits_among(entries, "fp32")
+    assert found("copy", "forward") is entries[2]
+    assert found("copy", "backward_data") is entries[1]
+    assert found("add", "forward") is entries[0]
+    assert found("gelu", "forward") is entries[3]
+    assert found("gemm", "forward") is None
+    assert fits_among(entries, "bf16")("copy", "forward") is entries[1]
 
 
 def test_kinds_directions_and_precisions_are_apart() -> None:

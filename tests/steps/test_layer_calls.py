@@ -36,6 +36,12 @@ def fitted(kind: str, direction: str, time_s: float = FITTED_S) -> Entry:
     )
 
 
+def in_proportion(kind: str, direction: str, error: float | None = 0.0) -> Entry:
+    """Return a fit by which a call takes as long as it has work."""
+    coefficients = {"calls": 0.0, "work": 1.0}
+    return Entry("kernels", kind, direction, "fp32", "", "work.linear", {}, coefficients, held_out_error=error)
+
+
 FITS = tuple(fitted(*key) for key in KINDS)
 
 
@@ -67,6 +73,42 @@ def test_a_call_is_looked_up_and_the_others_of_its_kind_are_not(sub_batch: int, 
     assert forward_s(sub_batch, FITS) == pytest.approx(4 * FITTED_S)
     assert forward_s(sub_batch, (*FITS, own)) == pytest.approx(measured_s + 3 * FITTED_S)
     assert forward_s(sub_batch, FITS, (own,)) == pytest.approx(measured_s + 3 * FITTED_S)
+
+
+@pytest.mark.parametrize(
+    ("fit", "measured_s"),
+    [
+        (in_proportion("gemm", "forward"), 2 * 40.0),
+        (in_proportion("gemm", "forward", error=1e6), 40.0 + 2 * 16),
+        (in_proportion("gemm", "forward", error=None), 40.0 + 2 * 16),
+        (fitted("gemm", "forward"), 40.0 + 2 * 16),
+    ],
+)
+def test_what_is_looked_up_takes_its_course_from_the_fit_to_its_kind(fit: Entry, measured_s: float) -> None:
+    """At twice the larger sub-batch: twice the time by a sure fit in proportion, by none the line 8 + 2 n.
+
+    A fit that is constant says 40; the bend, ln(40/72), is as far as 0.2 lets it be believed.
+    """
+    own = looked_up("gemm", "forward", {"a", "b"})
+    found = forward_s(32, (fit, *FITS[1:], own)) / 2 - 1  # less two activations, each FITTED_S
+    if fit == fitted("gemm", "forward"):
+        bend = np.log(40.0 / 72.0)
+        measured_s *= np.exp(bend**3 / (bend**2 + 0.2**2))
+    assert found == pytest.approx(measured_s)
+
+
+def test_fits_of_an_earlier_calibration_tell_the_course() -> None:
+    own = looked_up("gemm", "forward", {"a", "b"})
+    assert forward_s(32, (in_proportion("gemm", "forward"), *FITS[1:]), (own,)) == pytest.approx(2 * 80.0 + 2)
+
+
+def test_the_course_of_a_costly_activation_is_that_of_its_own_kind() -> None:
+    own = looked_up("activation", "forward", {"gelu", "relu"})
+    fits = (*FITS[:3], in_proportion("activation", "forward"), FITS[4], own)
+    products = 2 * FITTED_S
+    assert forward_s(32, fits) == pytest.approx(products + 2 * 80.0)
+    of_its_own = (in_proportion("gelu", "forward", 1e6), *fits)
+    assert forward_s(32, of_its_own) == pytest.approx(products + 80.0 + 72.0)
 
 
 def test_calls_of_another_precision_are_not_looked_up() -> None:
