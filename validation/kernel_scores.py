@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from planner import catalog
+from planner.costs.measured_calls import MARGIN, course, times_s
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.samples import Samples
 from planner.fitting.kernels import fit_kernels, times_left_out
@@ -21,9 +22,12 @@ from validation.kernel_rows import Table
 __all__ = [
     "BATCHED",
     "ELEMENT_WISE",
+    "Batches",
     "Key",
     "Score",
     "batch_scores",
+    "beyond_scores",
+    "measured_batches",
     "measured_samples",
     "new_shapes",
     "sibling_scores",
@@ -36,7 +40,9 @@ BATCHED = "gemm, batched"
 BATCH_COLUMN = {"convolution": "images", "gemm": "n", BATCHED: "batch"}
 """The work column that follows the sub-batch."""
 LINE, RATIO = "line", "ratio"
-"""How a time between two batches is found."""
+"""How a time at another batch is found."""
+ABOVE, BELOW = "all, above", "all, below"
+"""Stand for a GPU in keys of scores beyond measured batches."""
 STANDS_IN = "stands in"
 LEAST_COMMON, LEAST_BETWEEN = 8, 2
 """Fewer calls in common with a sibling GPU, or between measured batches, say nothing."""
@@ -62,6 +68,27 @@ class Score:
     median: float
     p90: float
     worst: float
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Shapes at three batches, k of them, each of shape (k, 3), in ascending order of batch.
+
+    Attributes
+    ----------
+    key : Key
+    batch, time_s : ndarray of float
+    fitted_s : ndarray of float
+        By the entry, fitted without the group of the shape.
+    fit_error : float
+        Of the entry on rows left out.
+    """
+
+    key: Key
+    batch: FloatArray
+    time_s: FloatArray
+    fitted_s: FloatArray
+    fit_error: float
 
 
 def _score(key: Key, errors: FloatArray) -> Score:
@@ -112,27 +139,55 @@ def new_shapes(samples: Mapping[str, Samples]) -> Iterator[Score]:
                 yield _score(key, errors[long] if key.kind in ELEMENT_WISE else errors)
 
 
-def batch_scores(samples: Mapping[str, Samples]) -> Iterator[Score]:
-    """Yield the errors for measured shapes at other batches, between the neighbouring batches measured.
-
-    ``other`` of the key says how: by the line between the two times or, of products, by the ratio of measured time to
-    that of the entry fitted without the layer, linear in the logarithm of the batch between the two.
-    """
+def measured_batches(samples: Mapping[str, Samples]) -> Iterator[Batches]:
+    """Yield the shapes of every kind, direction and precision that follow the batch and were measured at three."""
     for gpu, rows in samples.items():
         accelerator = catalog.find_accelerator(gpu)
         for key, part in populations(gpu, rows):
-            if key.kind not in BATCH_COLUMN:
-                continue
-            found = _between_batches(part, BATCH_COLUMN[key.kind])
-            if len(found) < LEAST_BETWEEN:
-                continue
-            yield _score(key._replace(other=LINE), _line_errors(found, part, BATCH_COLUMN[key.kind]))
-            for entry in fit_kernels(part, accelerator).entries if key.kind != "convolution" else ():
-                model = times_left_out(entry, part)
-                yield _score(key._replace(other=RATIO), _ratio_errors(found, part, BATCH_COLUMN[key.kind], model))
+            triples = _triples(part, BATCH_COLUMN[key.kind]) if key.kind in BATCH_COLUMN else ()
+            for entry in fit_kernels(part, accelerator).entries if len(triples) >= LEAST_BETWEEN else ():
+                batch, fitted_s = part.number[BATCH_COLUMN[key.kind]], times_left_out(entry, part)
+                error = entry.held_out_error or 0.0
+                yield Batches(key, batch[triples], part.time_s[triples], fitted_s[triples], error)
 
 
-def _between_batches(samples: Samples, column: str) -> IntArray:
+def batch_scores(batches: Iterable[Batches]) -> Iterator[Score]:
+    """Yield the errors for measured shapes at other batches, between the neighbouring batches measured.
+
+    ``other`` of the key says how: by the line alone or, as predictions do, by the ratio of measured time to that of the
+    entry fitted without the layer; see :mod:`planner.costs.measured_calls`. Of convolutions the line is left out: their
+    entries are linear in the images, so that both are the same.
+    """
+    for one in batches:
+        for way in (RATIO,) if one.key.kind == "convolution" else (LINE, RATIO):
+            yield _score(one.key._replace(other=way), _errors(one, 1, way))
+
+
+def beyond_scores(batches: Iterable[Batches]) -> Iterator[Score]:
+    """Yield the errors at batches at most twice beyond two measured ones, above and below, of all GPUs together."""
+    errors: dict[Key, list[FloatArray]] = defaultdict(list)
+    for one in batches:
+        for at in (0, 2):
+            near = np.abs(np.log2(one.batch[:, at] / one.batch[:, 1])) <= MARGIN
+            for way in (LINE, RATIO):
+                errors[one.key._replace(gpu=ABOVE if at else BELOW, other=way)].append(_errors(one, at, way)[near])
+    for key, found in sorted(errors.items()):
+        if sum(map(len, found)) >= LEAST_BETWEEN:
+            yield _score(key, np.concatenate(found))
+
+
+def _errors(batches: Batches, at: int, way: str) -> FloatArray:
+    """Return the relative errors at one batch of every triple by the two others, shape (k,)."""
+    ends = [place for place in range(3) if place != at]
+    found = np.empty(len(batches.batch))
+    error = np.array(batches.fit_error)
+    for row, (batch, time, fitted) in enumerate(zip(batches.batch, batches.time_s, batches.fitted_s, strict=True)):
+        along = course(batch[at], fitted[at], batch[ends], fitted[ends]) if way == RATIO else np.array(np.nan)
+        found[row] = times_s(batch[at], batch[ends], time[ends], along, error) / time[at] - 1
+    return np.abs(found)
+
+
+def _triples(samples: Samples, column: str) -> IntArray:
     """Return rows that have a smaller and a larger batch of the same shape, with these: (k, 3), in order of batch."""
     shapes: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row, call in enumerate(_calls(samples, without=column)):
@@ -143,21 +198,6 @@ def _between_batches(samples: Samples, column: str) -> IntArray:
         rows = rows[np.unique(batch[rows], return_index=True)[1]]
         triples += [rows[first : first + 3] for first in range(rows.size - 2)]
     return np.array(triples, dtype=np.int64).reshape(-1, 3)
-
-
-def _line_errors(triples: IntArray, samples: Samples, column: str) -> FloatArray:
-    (low, at, high), (first, middle, last) = samples.number[column][triples].T, samples.time_s[triples].T
-    share = (at - low) / (high - low)
-    errors: FloatArray = np.abs(((1 - share) * first + share * last) / middle - 1)
-    return errors
-
-
-def _ratio_errors(triples: IntArray, samples: Samples, column: str, model: FloatArray) -> FloatArray:
-    low, at, high = np.log(samples.number[column][triples]).T
-    first, middle, last = np.log(samples.time_s / model)[triples].T
-    share = (at - low) / (high - low)
-    errors: FloatArray = np.abs(np.exp((1 - share) * first + share * last - middle) - 1)
-    return errors
 
 
 def sibling_scores(samples: Mapping[str, Samples], pairs: Mapping[str, str]) -> Iterator[Score]:

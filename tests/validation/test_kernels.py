@@ -6,7 +6,16 @@ import pytest
 from planner.domain.samples import Samples
 from validation.kernel_choice import choices
 from validation.kernel_rows import TABLES, Table
-from validation.kernel_scores import Key, batch_scores, measured_samples, new_shapes, sibling_scores
+from validation.kernel_scores import (
+    Key,
+    Score,
+    batch_scores,
+    beyond_scores,
+    measured_batches,
+    measured_samples,
+    new_shapes,
+    sibling_scores,
+)
 from validation.kernels import main, report, target
 
 HEADERS = {
@@ -30,15 +39,21 @@ def products(device: str, scale: float = 1.0, bent: float = 0.0) -> Samples:
     return Samples.from_rows(list(rows), {})
 
 
+def between(samples: Samples) -> tuple[Score, ...]:
+    """Return the scores between measured batches."""
+    return tuple(batch_scores(measured_batches({"t4": samples})))
+
+
 def test_between_measured_batches_a_line_is_drawn() -> None:
-    line, _ = batch_scores({"t4": products("t4")})
+    line, _ = between(products("t4"))
     assert (line.key, line.rows) == (Key("t4", "gemm", "", "fp32", "line"), 8)
     assert line.worst < 1e-12
-    line, _ = batch_scores({"t4": products("t4", bent=0.25)})
+    line, _ = between(products("t4", bent=0.25))
     assert line.worst > 0.1
 
 
-def test_ratios_to_the_entry_follow_what_a_line_between_batches_does_not() -> None:
+def tiled() -> Samples:
+    """Return products on tiles of 128 x 64, at four batches."""
     rows = [
         {
             "kind": "gemm", "precision": "fp32", "m": m, "n": n, "k": k, "batch": 1, "group": f"layer {m} {k}",
@@ -46,10 +61,24 @@ def test_ratios_to_the_entry_follow_what_a_line_between_batches_does_not() -> No
         }
         for m in (64, 300, 512, 2048) for n in (8, 64, 100, 1024) for k in (64, 512, 3000)
     ]  # fmt: skip
-    line, ratio = batch_scores({"t4": Samples.from_rows(list(rows), {})})
+    return Samples.from_rows(list(rows), {})
+
+
+def test_ratios_to_the_entry_follow_what_a_line_between_batches_does_not() -> None:
+    line, ratio = between(tiled())
     assert (line.key.other, ratio.key.other) == ("line", "ratio")
     assert line.rows == ratio.rows == 24
     assert ratio.worst < 0.01 < line.mean
+
+
+def test_beyond_measured_batches_only_those_within_a_factor_of_two_count() -> None:
+    """Of 8, 64, 100, 1024 that is 100 behind 8 and 64, and 64 before 100 and 1024."""
+    scores = {score.key: score for score in beyond_scores(measured_batches({"t4": tiled(), "l4": tiled()}))}
+    for side in ("all, above", "all, below"):
+        line, ratio = (scores[Key(side, "gemm", "", "fp32", way)] for way in ("line", "ratio"))
+        assert line.rows == ratio.rows == 2 * 12
+        assert ratio.worst < 0.01 < line.mean
+    assert len(scores) == 4
 
 
 def test_choosing_anew_without_each_part_is_what_a_linear_machine_does_not_mind() -> None:
