@@ -1,6 +1,7 @@
 """``planner show``: listings and single things, as tables and documents."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,26 @@ def test_what_to_measure_next_is_of_the_networks_that_a_calibration_was_made_for
     assert sorted(command[3::2]) == wanted
     table = text[text.index("What to measure next") :]
     assert all(name in "".join(table.split()) for name in wanted)
+
+
+@pytest.mark.parametrize("name", catalog.names("accelerators"))
+def test_every_accelerator_has_a_calibration_that_says_where_it_is_from_and_how_good_it_is(name: str, run: Run) -> None:
+    """Published times come with the licence of their tables, and every kernel with its error on rows left out."""
+    calibration = catalog.find_calibration(name)
+    assert calibration.accelerator == name
+    words = " ".join(run("show", "calibrations", name)[1].split())
+    assert f"origin {calibration.origin} source" in words
+    kernels = [entry for entry in calibration.entries if entry.scope == "kernels"]
+    assert {"gemm"} <= {entry.kind for entry in kernels}
+    if calibration.origin == "specified":
+        assert "Nothing was measured" in words
+        assert "held-out" not in words
+    else:
+        assert calibration.origin == "published"
+        assert all(re.search("(Apache-2.0|MIT)", part) for part in calibration.source.split("; "))
+        assert all(entry.held_out_error is not None for entry in kernels)
+        assert words.count(" held-out error ") == len(kernels)
+        assert words.count(", worst ") == len(kernels)
 
 
 def test_coefficients_have_units(run: Run) -> None:
