@@ -11,7 +11,15 @@ from planner.domain.precision import PRECISIONS, Precision
 from planner.domain.request import Problem
 from planner.errors import CoverageError
 
-__all__ = ["LOCAL", "measuring", "missing_kernel", "missing_link", "unmeasured_training", "unpriced_precision"]
+__all__ = [
+    "LOCAL",
+    "absent_precision",
+    "measuring",
+    "missing_kernel",
+    "missing_link",
+    "unmeasured_training",
+    "unpriced_precision",
+]
 
 LOCAL = "local"
 """Name of the cluster that a calibration alone implies."""
@@ -35,6 +43,17 @@ def missing_kernel(problem: Problem, served: Sequence[Calibration], kernel: tupl
     )
 
 
+MEASURED_ON_CPUS = ("fp32", "bf16")
+"""Precisions that `planner calibrate` times training steps of a CPU in."""
+
+
+def absent_precision(precision: str, accelerator: Accelerator) -> str:
+    """Return why an accelerator has no rate in a precision: of a CPU only those that were measured are known."""
+    if accelerator.kind == "cpu" and precision in MEASURED_ON_CPUS:
+        return f"{accelerator.name} was not measured in {precision}"
+    return f"{accelerator.name} does not have {precision}"
+
+
 def unmeasured_training(precision: str, served: Sequence[Calibration], kernel: str) -> str:
     """Return that a kernel of a step was not measured in a precision that is never taken from specifications."""
     names = ", ".join(c.name for c in served)
@@ -51,6 +70,8 @@ def unpriced_precision(precision: str, reason: str, usable: Sequence[str], clust
     instead = f"ask for --precision {_one_of(usable or specified)}" if usable or specified else measuring(accelerator)
     if specified and not usable:
         instead += f" and, to use specifications, {_without_calibration(cluster)}"
+    if accelerator.kind == "cpu" and precision in MEASURED_ON_CPUS:
+        instead += f", or measure it there with `planner calibrate --network NAME --precision {precision}`"
     if PRECISIONS[precision].measured_only and precision in accelerator.peak_flop_per_s:
         because += (
             f" (PyTorch's {precision} kernels, the forward and input-gradient products of linear layers, make no "

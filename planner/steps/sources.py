@@ -41,7 +41,14 @@ from planner.steps.cells import Cell, cells_of
 from planner.steps.layer_calls import LayerCalls
 from planner.steps.links import with_links, with_value
 from planner.steps.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
-from planner.steps.refusals import LOCAL, missing_kernel, missing_link, unmeasured_training, unpriced_precision
+from planner.steps.refusals import (
+    LOCAL,
+    absent_precision,
+    missing_kernel,
+    missing_link,
+    unmeasured_training,
+    unpriced_precision,
+)
 from planner.steps.source import Source
 from planner.workload.lowering import lower
 
@@ -177,7 +184,7 @@ class Sources:
         """Return why a precision is refused; empty when every kernel of the network is served."""
         device = self.accelerator
         if precision not in device.peak_flop_per_s:
-            return f"{device.name} does not have {precision}"
+            return absent_precision(precision, device)
         measured = any(
             e.scope == "kernels" and e.kind in ("gemm", "convolution") and e.precision == precision
             for c in self.for_accelerator

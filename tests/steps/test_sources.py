@@ -143,6 +143,21 @@ def test_a_precision_that_cannot_be_priced_is_answered_with_those_that_can(
         sources.check_precision("bf16")
 
 
+def test_a_cpu_that_was_not_measured_in_bf16_is_not_said_to_lack_it(
+    make_problem: Make, accelerator: Accelerator, cluster: Cluster
+) -> None:
+    """Of a CPU the precisions that were measured are known, and PyTorch trains in bf16 on all."""
+    cpu = replace(accelerator, kind="cpu", peak_flop_per_s={"fp32": 1e11})
+    sources = Sources(make_problem(cluster=replace(cluster, node=Node(1, cpu))))
+    command = r"`planner calibrate --network NAME --precision bf16`"
+    with pytest.raises(
+        CoverageError, match=rf"toy was not measured in bf16; ask for --precision fp32, or .* {command}$"
+    ):
+        sources.check_precision("bf16")
+    with pytest.raises(CoverageError, match=r"toy does not have fp16; ask for --precision fp32$"):
+        sources.check_precision("fp16")
+
+
 def test_measured_int8_products_alone_make_no_training_step(
     make_problem: Make, accelerator: Accelerator, cluster: Cluster
 ) -> None:
