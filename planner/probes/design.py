@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from planner.probes.attention_points import attention_families
-from planner.probes.points import SEED, Point, depthwise_convolution, image_points
+from planner.probes.points import SEED, Point, depthwise_convolution, image_points, sequence_product
 from planner.probes.precisions import measures
 from planner.probes.sequence_points import sequence_families
 
 __all__ = ["DESIGN", "designed_points"]
 
-DESIGN = f"{SEED}, large, sequences, depthwise, attention"
+DESIGN = f"{SEED}, large, sequences, depthwise, attention, rows"
 """Name of the design: measurements of another one are not continued."""
 OTHERS_SHARE = 3
 """One point in so many is measured in the further precisions too."""
@@ -29,6 +29,7 @@ def designed_points(
     sequences: int = 14,
     depthwise: int = 24,
     attention: int = 10,
+    rows: int = 12,
 ) -> tuple[Point, ...]:
     """Return the points of a calibration, kinds in turn so that any prefix is balanced.
 
@@ -36,13 +37,15 @@ def designed_points(
     ----------
     precisions : sequence of str
         fp32 first. A third of the points is measured in each further one too, those that it has a kernel for.
-    convolutions, products, passes, sequences, depthwise, attention : int
+    convolutions, products, passes, sequences, depthwise, attention, rows : int
         Shapes of convolutions, of matrix products, of each kind whose work is bytes, of each kind of layer on
-        sequences, of depthwise convolutions, and of fused attention; a few large ones come on top.
+        sequences, of depthwise convolutions, of fused attention, and of products of many rows; a few large ones come
+        on top.
     """
     random = np.random.default_rng(SEED + 1)
     further = [*sequence_families(random, sequences), *(depthwise_convolution(random) for _ in range(depthwise))]
     further += attention_families(random, attention)
+    further += (sequence_product(random) for _ in range(rows))
     points = image_points(convolutions, products, passes, further)
     return (*points, *(point for precision in precisions[1:] for point in _also_in(precision, points, precisions)))
 

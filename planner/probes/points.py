@@ -47,6 +47,7 @@ __all__ = [
     "geometric",
     "image_points",
     "passes_over",
+    "sequence_product",
     "traffic_work",
 ]
 
@@ -65,6 +66,7 @@ class Range:
 
 
 _USUAL = Range((1.5e6, 2.5e9), (0, 64e6), (1e4, 8e6), (1, 1, 2, 2, 3, 4, 4, 6, 8), (5, 120))
+_USUAL_PASS = replace(_USUAL, images=(1, 1, 2, 2, 4, 4, 8, 16, 32))
 _LARGE = Range((6.5e9, 1.6e10), (0, 110e6), (2.45e7, 2.7e7), (8, 16, 16, 32), (12, 160))
 _LARGE_OPERAND = replace(_LARGE, operand_bytes=(1e8, 1.1e8))
 _LARGE_COMPOSED = replace(_LARGE, elements=(8e6, 1e7))
@@ -126,7 +128,7 @@ def image_points(
     families += [convolution(random) for _ in range(convolutions)]
     families += [_product(random) for _ in range(products)]
     for make, large in _PASSES.items():
-        families += [make(random, _USUAL) for _ in range(passes)]
+        families += [make(random, _USUAL_PASS) for _ in range(passes)]
         families += [make(random, large) for _ in range(LARGE_PASSES) if large]
     families += [_large_convolution(random, *shape) for shape in _LARGE_CONVOLUTIONS]
     families += further
@@ -283,6 +285,22 @@ def _product(random: np.random.Generator) -> tuple[Point, ...]:
         deep = features(random, 1024, 16384) if large else features(random, 64, 4096)
         if not large or 6e6 < wide * deep < 3.4e7:
             break
+    return _linear(rows, wide, deep)
+
+
+def sequence_product(random: np.random.Generator) -> tuple[Point, ...]:
+    """Return the three products of a linear layer on every position of sequences: of many rows."""
+    while True:
+        rows, wide, deep = geometric(random, 64, 8192), features(random, 64, 4096), features(random, 64, 4096)
+        if _SEQUENCE_FLOP[0] < 2 * rows * wide * deep < _SEQUENCE_FLOP[1]:
+            return _linear(rows, wide, deep)
+
+
+_SEQUENCE_FLOP = (1e7, 1.5e9)
+
+
+def _linear(rows: int, wide: int, deep: int) -> tuple[Point, ...]:
+    """Return the products of a linear layer from ``deep`` to ``wide`` features, of so many rows."""
     products = {FORWARD: (wide, rows, deep), BACKWARD_DATA: (deep, rows, wide), BACKWARD_WEIGHT: (wide, deep, rows)}
     return tuple(
         Point("gemm", direction, {"m": m, "n": n, "k": k, "batch": 1}) for direction, (m, n, k) in products.items()

@@ -62,6 +62,16 @@ def test_calls_of_32_samples_of_resnet_lie_inside_the_design() -> None:
         assert max(elements) > 0.95 * 32 * 64 * 112**2
 
 
+def test_products_of_layers_on_sequences_lie_inside_the_design() -> None:
+    """A step on sequences has a row a position: 16 samples of 128 and more of them, of every direction."""
+    products = [point for point in POINTS if point.kind == "gemm" and not point.geometry]
+    rows = {FORWARD: "n", BACKWARD_DATA: "n", BACKWARD_WEIGHT: "k"}
+    for direction, column in rows.items():
+        many = [one.work for one in products if one.direction == direction and one.work[column] >= 128]
+        assert len(many) >= 8
+        assert max(work[column] for work in many) > 16 * 128
+
+
 def test_first_points_hold_every_kind() -> None:
     share = {point.kind for point in POINTS[: len(POINTS) // 3]}
     assert share == {point.kind for point in POINTS}

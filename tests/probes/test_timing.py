@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from planner.probes.timing import Call, summary, time_call, time_queued_call
+from planner.probes.timing import Call, summary, time_call, time_queued_call, touched_pages
 
 
 class Clock:
@@ -52,6 +52,41 @@ def test_freeing_kept_results_is_not_timed() -> None:
 
     assert time_call(Call(run, kept_bytes=10), clock).time_s == pytest.approx(0.01)
     assert time_call(Call(run), clock).time_s > 1
+
+
+@pytest.mark.parametrize("seconds", [1e-4, 0.02, 0.2])
+@pytest.mark.parametrize("touching", [1, 2, 3])
+def test_calls_that_touch_memory_for_the_first_time_are_not_timed(seconds: float, touching: int) -> None:
+    clock, state = Clock(), {"calls": 0, "pages": 0}
+
+    def run() -> None:
+        state["calls"] += 1
+        first = state["calls"] <= touching
+        state["pages"] += 10_000 * first
+        clock.now += seconds + 0.02 * first
+
+    timing = time_call(Call(run), clock, pages=lambda: state["pages"])
+    assert timing.time_s == pytest.approx(seconds)
+    assert timing.spread_s == pytest.approx(0.0, abs=1e-12)
+
+
+def test_calls_that_always_touch_memory_are_timed_none_the_less() -> None:
+    clock = Clock()
+
+    def run() -> None:
+        clock.now += 0.02
+
+    timing = time_call(Call(run), clock, pages=itertools.count(step=10_000).__next__)
+    assert timing.time_s == pytest.approx(0.02)
+    assert timing.repeats == 3
+    assert clock.now == pytest.approx((1 + 3 + 3) * 0.02)
+
+
+def test_pages_touched_for_the_first_time_are_counted() -> None:
+    before = touched_pages()
+    held = bytearray(64 * 2**20)
+    if before:  # else the system does not tell
+        assert touched_pages() - before > len(held) / 2**22  # pages are of 4 KiB to 2 MiB
 
 
 def test_summary_is_median_and_scaled_median_deviation() -> None:
