@@ -19,16 +19,21 @@ from planner.costs.work import attended_pairs, flop, moved_bytes, operand_bytes,
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS
 
-__all__ = ["CPU_TERMS", "DEPTHWISE_APART", "is_depthwise"]
+__all__ = ["CPU_TERMS", "DEPTHWISE_APART", "KERNELS_APART", "is_depthwise"]
 
 DEPTHWISE_APART = "depthwise_apart"
-"""Setting of ``cpu.convolution``: not 0 where depthwise convolutions have coefficients of their own."""
+"""Setting of ``cpu.convolution``: not 0 where depthwise convolutions have coefficients of their own; from
+KERNELS_APART on the FLOP of those with kernels larger than 3x3 too: oneDNN has other code for the gradient of their
+weights, which took 8 to 15 times as long."""
+KERNELS_APART = 2.0
 
 LANES = 16.0
 CACHE_BYTES = 2.0**20
 PAGE_BYTES = 4096
 """Rows that start this far apart share the same few cache lines, and pages."""
 FEW_CHANNELS = 4
+SMALL_KERNEL = 9
+"""Numbers of a kernel of 3x3."""
 WIDTH_BLOCK = 6
 """Output columns that a convolution kernel keeps in registers at once."""
 
@@ -37,6 +42,8 @@ CONVOLUTION_COLUMNS = (
     "w_bytes", "im2col_bytes", "blocked_flop", "blocked_width_flop", "y_bytes_few_channels",
 )  # fmt: skip
 DEPTHWISE_COLUMNS = ("depthwise_calls", "depthwise_flop", "depthwise_x_bytes", "depthwise_y_bytes")
+BY_KERNEL_COLUMNS = ("depthwise_calls", "depthwise_flop_3x3", "depthwise_flop_larger", "depthwise_x_bytes")
+"""FLOP of kernels of one size are a multiple of the bytes of y, which therefore have no coefficient beside them."""
 PRODUCT_COLUMNS = (
     "calls", "flop", "blocked_flop", "a_bytes", "b_bytes", "c_bytes", "a_bytes_vector", "c_bytes_vector",
     "a_bytes_far", "c_bytes_far", "a_bytes_far_vector", "c_bytes_far_vector",
@@ -61,7 +68,9 @@ def _blocks(count: FloatArray, block: float) -> FloatArray:
 
 
 def _convolution_columns(settings: Settings) -> tuple[str, ...]:
-    return (*CONVOLUTION_COLUMNS, *DEPTHWISE_COLUMNS) if number(settings, DEPTHWISE_APART, 0) else CONVOLUTION_COLUMNS
+    apart = number(settings, DEPTHWISE_APART, 0)
+    own = BY_KERNEL_COLUMNS if apart >= KERNELS_APART else DEPTHWISE_COLUMNS
+    return (*CONVOLUTION_COLUMNS, *own) if apart else CONVOLUTION_COLUMNS
 
 
 def _convolution(work: Work, settings: Settings) -> FloatArray:
@@ -69,11 +78,14 @@ def _convolution(work: Work, settings: Settings) -> FloatArray:
 
     A library computes one channel a group lane by lane: no block of channels in is filled up.
     """
-    features = _convolution_features(work, settings)
-    if not number(settings, DEPTHWISE_APART, 0):
+    features, apart = _convolution_features(work, settings), number(settings, DEPTHWISE_APART, 0)
+    if not apart:
         return features
     _, x_bytes, y_bytes = operand_bytes(work)
     own = stacked([1.0, flop(work), x_bytes, y_bytes])
+    if apart >= KERNELS_APART:
+        is_larger = column(work, "k_h") * column(work, "k_w") > SMALL_KERNEL
+        own = stacked([1.0, flop(work) * ~is_larger, flop(work) * is_larger, x_bytes])
     depthwise = np.broadcast_to(is_depthwise(work), features.shape[:-1])[..., None]
     return np.concatenate([features * ~depthwise, own * depthwise], axis=-1)
 

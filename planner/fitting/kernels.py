@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from planner.costs.batches import BATCHED_APART
-from planner.costs.cpu import DEPTHWISE_APART, is_depthwise
+from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
 from planner.costs.features import Settings
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS
 from planner.costs.kernels import OBLONG_APART
@@ -235,7 +235,7 @@ def _shapes(
     if accelerator is not None and accelerator.kind == "cpu":
         apart = {BATCHED_APART: 1.0} if kind == "gemm" and _tells_batches_apart(rows) else {}
         if kind == "convolution" and _tells_depthwise_apart(rows):
-            apart = {DEPTHWISE_APART: 1.0}
+            apart = {DEPTHWISE_APART: KERNELS_APART}
         yield CPU_TERMS.get(kind, "cpu.traffic"), {"direction": direction, **apart}
     if kind == "convolution":
         yield "convolution.classes", {"direction": direction, OBLONG_APART: 1.0}

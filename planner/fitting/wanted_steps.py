@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.costs.cpu import DEPTHWISE_APART
+from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART
 from planner.costs.features import Settings
 from planner.costs.kernels import BATCHED_APART, OBLONG_APART
 from planner.costs.work import flop, moved_bytes
@@ -97,7 +97,7 @@ def expected_term(key: Key, accelerator: Accelerator) -> tuple[str, Settings]:
         return "cpu.attention" if accelerator.kind == "cpu" else "attention.blocks", {"direction": direction}
     if accelerator.kind == "cpu":
         cpu: Mapping[str, tuple[str, Settings]] = {
-            "convolution": ("cpu.convolution", {"direction": direction, DEPTHWISE_APART: 1.0}),
+            "convolution": ("cpu.convolution", {"direction": direction, DEPTHWISE_APART: KERNELS_APART}),
             "gemm": ("cpu.product", {"direction": direction, BATCHED_APART: 1.0}),
         }
         return cpu.get(kind, ("cpu.traffic", {}))

@@ -113,6 +113,20 @@ def test_causal_attention_computes_whole_blocks_of_512_keys(queries: int, keys: 
     assert found["bytes"] == full["bytes"] == 3 * (4 * 2 * (queries + keys) * 8 + 4 * queries)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "own"), [(3, "depthwise_flop_3x3"), (5, "depthwise_flop_larger")], ids=["3x3", "5x5"]
+)
+def test_depthwise_kernels_larger_than_3x3_have_a_rate_of_their_own_where_asked_for(kernel: int, own: str) -> None:
+    names = ("images", "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride_h", "stride_w", "pad_h", "pad_w")
+    sizes = (2, 32, 10, 10, 32, kernel, kernel, 1, 1, kernel // 2, kernel // 2)
+    work = dict(zip(names, sizes, strict=True)) | {"groups": 32, "itemsize": 4.0}
+    term, apart = TERMS["cpu.convolution"], {"depthwise_apart": 2.0}
+    found = dict(zip(term.columns(apart), term.features(work, apart).tolist(), strict=True))
+    flop = 2 * 2 * 32 * 10 * 10 * kernel**2
+    expected = {"depthwise_calls": 1.0, own: flop, "depthwise_x_bytes": 4 * 2 * 32 * 100}
+    assert {name: value for name, value in found.items() if value} == expected
+
+
 def test_depthwise_convolutions_have_columns_of_their_own_where_asked_for() -> None:
     names = ("images", "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride_h", "stride_w", "pad_h", "pad_w")
     shape = dict(zip(names, (2, 32, 10, 10, 32, 3, 3, 1, 1, 1, 1), strict=True)) | {"itemsize": 4.0}
