@@ -52,7 +52,7 @@ OWN_ERROR = 0.04
 """Of a call timed as it is, at other sub-batches: 2 to 6 % for convolutions of DeepBench."""
 MEAN_OF_DEVIATION = math.sqrt(2 / math.pi)
 """Mean absolute error over standard deviation of a normal distribution."""
-START = {"convolution": 8, "gemm": 6}
+START = {"convolution": 8, "gemm": 6, "attention": 6}
 START_TRAFFIC = 3
 """Points of a kind and direction that are measured before any is chosen: as many as its fit needs at least."""
 LARGEST_MISS = 10.0
