@@ -11,7 +11,7 @@ import pytest
 from planner.catalog import find_accelerator, find_network
 from planner.cli import measure
 from planner.domain.cluster import Accelerator, Node
-from planner.domain.kernels import DIRECTIONS
+from planner.domain.kernels import BACKWARD_DATA, DIRECTIONS, FORWARD
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.samples import MAY_DIFFER, NETWORKS, Samples
 from planner.errors import CoverageError
@@ -86,8 +86,11 @@ def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last
     points = designed_points()
     chooser = wanted.chooser((*points, *wanted.later))
     needed = {kind for kind, _ in kernels_of_the_zoo()} - {"bias"}
-    started = {point.kind for point in points if point.name in set(chooser.start())}
-    assert needed - {"activation", "gelu"} <= started
+    first = set(chooser.start())
+    started = [(point.kind, point.direction) for point in points if point.name in first]
+    assert needed - {"activation", "gelu"} <= {kind for kind, _ in started}
+    for direction in (FORWARD, BACKWARD_DATA):  # fused, which no bundled network asks for by itself
+        assert started.count(("attention", direction)) == 6
 
 
 def test_shards_of_transformers_are_timed_for_predictions_of_them(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
