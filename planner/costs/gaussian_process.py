@@ -1,7 +1,8 @@
 """A Gaussian process around a physical mean, as a feature map (Rasmussen and Williams 2006, chapter 2).
 
 x: a call; z_j: stored points; μ: time by the linear term ``mean``; τ = t_0 + FLOP/F + bytes/B: time at the peak rates;
-κ: Matérn covariance of order 3/2 of scaled coordinates; θ: weights of points; s: setting ``share``; t_0: ``launch_s``.
+κ: Matérn covariance of scaled coordinates, of order 3/2 or 1/2 (setting ``order``); θ: weights of points; s: setting
+``share``; t_0: ``launch_s``.
 
     log t(x) = (1 - s) log μ(x) + s (log a(x) + level + Σ_j κ(x, z_j) θ_j)
 
@@ -23,12 +24,25 @@ from planner.costs.work import flop, is_product, moved_bytes, output_size, produ
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.errors import UnknownNameError
 
-__all__ = ["GAUSSIAN_PROCESS", "coordinates", "covariances", "gaussian_process", "is_corrected", "log_prior"]
+__all__ = [
+    "GAUSSIAN_PROCESS",
+    "ROUGH",
+    "SMOOTH",
+    "coordinates",
+    "covariances",
+    "gaussian_process",
+    "is_corrected",
+    "log_prior",
+]
 
 GAUSSIAN_PROCESS = "gaussian.process"
 LOG_PRIOR, LEVEL = "log_prior", "level"
 TILE = (128, 64)
-"""Result tile of a product whose padding, in whole waves, is a coordinate."""
+"""Result tile of a product whose padding, alone and in whole waves, is a coordinate."""
+WIDEST_STRIDE_B = 8192
+"""Powers of two in the stride of a matrix are told apart up to this many bytes."""
+SMOOTH, ROUGH = 1.5, 0.5
+"""Orders of covariances: processes that have a slope, and processes that are only continuous."""
 SHORTEST_S = 1e-9
 """Means are at least this: a logarithm of 0 is none."""
 
@@ -36,7 +50,10 @@ SHORTEST_S = 1e-9
 def coordinates(work: Work, settings: Settings) -> FloatArray:
     """Return where calls stand among the points, shape (..., d).
 
-    Products: log m, n, k, log of whole waves of tiles over the result, and whether A and B are transposed.
+    Products: log m, n, k, log of whole waves of tiles over the result, whether A and B are transposed, log of the power
+    of two in the strides of A and B, log of whole tiles over m and over n; a process fitted with fewer length-scales
+    takes as many of these. Strides of a large power of two meet in few channels and banks of the memory (AMD
+    Accelerated Parallel Processing, OpenCL Optimization Guide, 2014, section 2.1, "channel conflicts").
     Convolutions: log of output positions, channels in and out of a group, kernel area, positions skipped by strides,
     groups, and kernel height over width.
     """
@@ -46,19 +63,29 @@ def coordinates(work: Work, settings: Settings) -> FloatArray:
         tiles = np.ceil(found.m / TILE[0]) * np.ceil(found.n / TILE[1])
         padded = np.ceil(tiles / processors) * processors * (TILE[0] * TILE[1])
         turned = [np.asarray(work.get(name, 0.0), dtype=np.float64) for name in ("trans_a", "trans_b")]
-        parts = [np.log(found.m), np.log(found.n), np.log(found.k), np.log(padded / (found.m * found.n)), *turned]
+        sizes = (found.m, found.n, found.k, padded / (found.m * found.n))
+        tiled = [np.ceil(size / tile) * tile / size for size, tile in zip((found.m, found.n), TILE, strict=True)]
+        parts = [*map(np.log, sizes), *turned, *_strides(work, *turned), *map(np.log, tiled)]
     else:
         height, width = output_size(work)
         images, in_c, out_c, groups = (column(work, name) for name in ("images", "in_c", "out_c", "groups"))
         k_h, k_w = column(work, "k_h"), column(work, "k_w")
         skipped = column(work, "stride_h") * column(work, "stride_w")
-        sizes = (images * height * width, in_c / groups, out_c / groups, k_h * k_w, skipped, groups, k_h / k_w)
-        parts = [np.log(size) for size in sizes]
+        extents = (images * height * width, in_c / groups, out_c / groups, k_h * k_w, skipped, groups, k_h / k_w)
+        parts = [np.log(extent) for extent in extents]
     return np.stack(np.broadcast_arrays(*parts), axis=-1)
 
 
-def covariances(places: FloatArray, points: FloatArray, lengths: FloatArray) -> FloatArray:
-    """Return κ = (1 + √3 r) exp(-√3 r), shape (..., q), r the distance in lengths.
+def _strides(work: Work, trans_a: FloatArray, trans_b: FloatArray) -> list[FloatArray]:
+    """Return the logarithms of the powers of two in the bytes from column to column of A and B, column-major."""
+    found = product(work)
+    strides = (np.where(trans_a > 0, found.k, found.m), np.where(trans_b > 0, found.n, found.k))
+    size = column(work, "itemsize")
+    return [np.log(np.gcd(np.rint(stride * size).astype(np.int64), WIDEST_STRIDE_B)) for stride in strides]
+
+
+def covariances(places: FloatArray, points: FloatArray, lengths: FloatArray, order: float = SMOOTH) -> FloatArray:
+    """Return κ = (1 + √3 r) exp(-√3 r), or exp(-r) of order 1/2, shape (..., q), r the distance in lengths.
 
     Parameters
     ----------
@@ -66,11 +93,12 @@ def covariances(places: FloatArray, points: FloatArray, lengths: FloatArray) -> 
     points : ndarray of shape (q, d)
     lengths : ndarray of shape (d,)
         Length-scales of the coordinates.
+    order : {1.5, 0.5}
     """
     x, z = places / lengths, points / lengths
     squares = np.sum(x**2, axis=-1)[..., None] + np.sum(z**2, axis=-1) - 2 * (x @ z.T)
-    far = np.sqrt(3 * np.maximum(squares, 0.0))
-    result: FloatArray = (1 + far) * np.exp(-far)
+    far = np.sqrt(2 * order * np.maximum(squares, 0.0))
+    result: FloatArray = np.exp(-far) if order == ROUGH else (1 + far) * np.exp(-far)
     return result
 
 
@@ -110,7 +138,8 @@ def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
     def features(work: Work, settings: Settings) -> FloatArray:
         mean, share, lengths = mean_of(settings), number(settings, "share", 1.0), vector(settings, "lengths")
         points = vector(settings, "points").reshape(-1, lengths.size)
-        weights = covariances(coordinates(work, settings), points, lengths)
+        places = coordinates(work, settings)[..., : lengths.size]
+        weights = covariances(places, points, lengths, number(settings, "order", SMOOTH))
         corrected = np.broadcast_to(is_corrected(work), weights.shape[:-1])
         of_mean = mean.features(work, settings)
         log_mean = np.log(np.maximum(of_mean @ vector(settings, "mean_coefficients"), SHORTEST_S))
@@ -123,8 +152,8 @@ def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
         columns,
         features,
         link="log",
-        doc="(1 - s)·log μ + s·(log a + level + Σ κ(x, z)·θ): Matérn 3/2 process around a linear term μ or around "
-        "launch + FLOP/F + bytes/B, of single products and convolutions (Rasmussen and Williams 2006)",
+        doc="(1 - s)·log μ + s·(log a + level + Σ κ(x, z)·θ): Matérn process of order 3/2 or 1/2 around a linear term "
+        "μ or around launch + FLOP/F + bytes/B, of single products and convolutions (Rasmussen and Williams 2006)",
         floor=physical_floor,
         stated={LOG_PRIOR: 1.0},
     )

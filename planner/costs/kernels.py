@@ -108,6 +108,15 @@ def _convolution_classes(work: Work, settings: Settings) -> FloatArray:
     return stacked([*features, count * (other & apart)] if number(settings, OBLONG_APART, 0) else features)
 
 
+def _channel_tiles(work: Work, settings: Settings) -> FloatArray:
+    """Return features of convolutions whose channels, of all groups together, are computed in whole tiles."""
+    padded = flop(work)
+    for name, tile in zip(("in_c", "out_c"), vector(settings, "tiles", (8.0, 8.0)), strict=True):
+        channels = column(work, name)
+        padded = padded * (np.ceil(channels / tile) * tile / channels)
+    return stacked([1.0, padded, *operand_bytes(work)])
+
+
 LINEAR_TERMS = (
     FeatureMap(
         "work.linear",
@@ -132,6 +141,14 @@ LINEAR_TERMS = (
         _convolution_classes,
         doc="launch, FLOP by class (3x3, 1x1, 1x1 strided, other; oblong or strided apart where set), bytes of x, w "
         "and y, im2col bytes, FLOP of whole tiles of the direction's product, bytes of y behind at most 4 channels",
+        floor=physical_floor,
+    ),
+    FeatureMap(
+        "convolution.channels",
+        lambda _settings: ("calls", "channel_flop", "w_bytes", "x_bytes", "y_bytes"),
+        _channel_tiles,
+        doc="launch, FLOP with channels in and out rounded up to whole tiles, bytes of w, x and y: tensor cores take "
+        "channels by eights, and kernels for them larger tiles (NVIDIA, Convolutional Layers User's Guide)",
         floor=physical_floor,
     ),
     ATTENTION,

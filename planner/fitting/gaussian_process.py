@@ -5,19 +5,21 @@ points; g: nugget, variance of noise over that of the process.
 
 level = mean r; θ = argmin |C·θ - (r - level)|² + g θ'Kθ, which is the process's mean where every call is a point
 (K + g)⁻¹(r - level), and its projection on the points where there are more calls than points (Rasmussen and Williams
-2006, section 8.3.1). Length-scales and nugget are those of the greatest marginal likelihood on a grid (their eq. 5.8).
+2006, section 8.3.1). Length-scales, one a coordinate, and nugget are those of the greatest marginal likelihood (their
+eq. 5.8) times a prior of the length-scales, in steps of 2.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from planner.costs.features import number, vector
-from planner.costs.gaussian_process import GAUSSIAN_PROCESS, coordinates, covariances, is_corrected, log_prior
+from planner.costs.gaussian_process import GAUSSIAN_PROCESS, SMOOTH, coordinates, covariances, is_corrected, log_prior
 from planner.costs.terms import evaluate, term_named
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import Entry, SettingValue
@@ -26,29 +28,48 @@ from planner.fitting.diagnostics import errors_of, held_out_times
 from planner.fitting.entries import coefficients_of, with_errors
 from planner.fitting.rows import group_codes, work_of
 
-__all__ = ["fit_gaussian_process", "process_times_left_out"]
+__all__ = ["Process", "fit_gaussian_process", "process_times_left_out"]
 
 SHORTEST_SHARE = 0.5
 """Of the shortest call measured, what counts as launch at the peak rates: no call is shorter than a launch."""
 MOST_POINTS = 200
 LEAST_ROWS = 20
 NUGGETS = (0.05, 0.1, 0.2, 0.4, 1.0)
-SIZES, PADDINGS, TURNS = (1.0, 2.0, 4.0), (0.5, 1.0, 3.0), (1.0, 3.0)
-"""Length-scales of logarithms of sizes, of that of padded waves, and of transposition (0 or 1)."""
-COLUMNS_SHORTER = (0.5, 1.0)
-"""Length-scale of log n, which follows the sub-batch, over that of log m and log k."""
-CHANNELS, KERNELS = (1.5, 3.0, 6.0), (0.7, 2.0, 5.0)
-"""Length-scales of logarithms of positions and channels of convolutions, and of kernel area, stride and groups."""
-OBLONG = 0.5
-"""Length-scale of the logarithm of kernel height over width: a 1 x 7 kernel has nothing of a 3 x 3 one."""
+USUAL_LENGTHS = {"gemm": (2.0,) * 10, "convolution": (3.0, 3.0, 3.0, 1.0, 1.0, 1.0, 0.5)}
+"""Median length-scales a priori. Of convolutions, classes of kernels differ more than sizes: a 1 x 7 kernel has nothing
+of a 3 x 3 one."""
+LENGTHS_DEVIATION = 1.4
+"""Standard deviation of the logarithm of a length-scale a priori: few calls do not overrule what is usual."""
+SWEEPS, LEAST_GAIN = 4, 1e-3
+"""Rounds over all length-scales at most, and what a step must add to the logarithm of the density."""
 UNTOLD = 1e9
 """Length-scale of a coordinate in which no two calls differ: it tells nothing."""
 DIGITS = 6
 JITTER = 1e-9
+LEAST_SQUARES = 1e-12
+"""Sums of squared residuals are at least this: where nothing is left to tell, no length-scale is likelier."""
+
+
+class Process(NamedTuple):
+    """A process that competes.
+
+    Attributes
+    ----------
+    around : {"mean", "roofline"}
+        What it returns to: the linear term, or launch + FLOP/F + bytes/B of the peaks in the settings.
+    share : float
+        Its share in the average with the linear term.
+    order : {1.5, 0.5}
+        Of the covariance: how smooth it is.
+    """
+
+    around: str
+    share: float = 1.0
+    order: float = SMOOTH
 
 
 def fit_gaussian_process(
-    samples: Samples, base: Entry, around: str, share: float, processors: float = 0.0
+    samples: Samples, base: Entry, process: Process, processors: float = 0.0
 ) -> tuple[Entry, FloatArray] | None:
     """Return the entry of a process around ``base``, held out by group as that was; None with too few calls.
 
@@ -62,10 +83,7 @@ def fit_gaussian_process(
         The rows that ``base`` was fitted to.
     base : Entry
         Of a linear term; its settings go on into the process.
-    around : {"mean", "roofline"}
-        What the process returns to: the linear term, or launch + FLOP/F + bytes/B of the peaks in the settings.
-    share : float
-        Share of the process in the average with the linear term.
+    process : Process
     processors : float
         Multiprocessors, by which waves of tiles are counted.
     """
@@ -75,12 +93,12 @@ def fit_gaussian_process(
         return None
     settings: dict[str, SettingValue] = {
         **base.settings, "mean": base.term, "mean_coefficients": tuple(base.coefficients.values()),
-        "around": around, "share": share, "processors": processors,
+        "around": process.around, "share": process.share, "order": process.order, "processors": processors,
         "launch_s": _launch_s(samples.time_s),
     }  # fmt: skip
     places = coordinates(work, settings)
     residuals = np.log(samples.time_s) - log_prior(term_named(base.term), work, settings)
-    lengths, nugget = _likeliest(places[single], residuals[single], base.kind)
+    lengths, nugget = _likeliest(places[single], residuals[single], base.kind, process.order)
     settings |= {"lengths": tuple(lengths.tolist()), "nugget": nugget}
     entry = replace(
         base, term=GAUSSIAN_PROCESS, settings=settings, standard_errors={}, covariance=None, condition_number=None
@@ -116,7 +134,8 @@ def _fitter(entry: Entry, samples: Samples) -> Callable[[BoolArray], Entry]:
     of_mean, features = mean.columns(entry.settings), mean.features(work, entry.settings)
     single = np.broadcast_to(is_corrected(work), times.shape)
     all_places = _rounded(coordinates(work, entry.settings))
-    lengths, nugget = vector(entry.settings, "lengths"), number(entry.settings, "nugget", 0.0)
+    lengths, order = vector(entry.settings, "lengths"), number(entry.settings, "order", SMOOTH)
+    nugget = number(entry.settings, "nugget", 0.0)
 
     def fit(rows: BoolArray) -> Entry:
         theta = coefficients_of(mean, of_mean, features[rows], times[rows], entry.estimator)
@@ -128,7 +147,12 @@ def _fitter(entry: Entry, samples: Samples) -> Callable[[BoolArray], Entry]:
         residuals = np.log(times[used]) - log_prior(mean, used_work, settings)
         points = places[_spread_out(places / lengths, MOST_POINTS)]
         level = float(residuals.mean())
-        weights = _weights(places, points, residuals - level, lengths, nugget)
+        weights = _weights(
+            covariances(places, points, lengths, order),
+            covariances(points, points, lengths, order),
+            residuals - level,
+            nugget,
+        )
         settings["points"] = tuple(points.ravel().tolist())
         names = term_named(GAUSSIAN_PROCESS).columns(settings)
         values = (1.0, level, *weights.tolist(), *(0.0 for _ in of_mean))
@@ -142,15 +166,13 @@ def _launch_s(times: FloatArray) -> float:
     return SHORTEST_SHARE * float(times.min())
 
 
-def _weights(
-    places: FloatArray, points: FloatArray, residuals: FloatArray, lengths: FloatArray, nugget: float
-) -> FloatArray:
-    """Return the weights of the points, shape (q,)."""
-    calls, own = covariances(places, points, lengths), covariances(points, points, lengths)
-    root = np.linalg.cholesky(own + JITTER * np.eye(len(points)))
+def _weights(calls: FloatArray, own: FloatArray, residuals: FloatArray, nugget: float) -> FloatArray:
+    """Return the weights of the q points, shape (q,), of covariances of calls (k, q) and points (q, q) with these."""
+    diagonal = np.eye(len(own))
+    root = np.linalg.cholesky(own + JITTER * diagonal)
     # Normal equations of root.T·θ: unlike those of θ they lose no digits, as the nugget bounds them from below.
     design = np.linalg.solve(root, calls.T)
-    whitened = np.linalg.solve(design @ design.T + nugget * np.eye(len(points)), design @ residuals)
+    whitened = np.linalg.solve(design @ design.T + nugget * diagonal, design @ residuals)
     found: FloatArray = np.linalg.solve(root.T, whitened)
     return found
 
@@ -175,32 +197,46 @@ def _spread_out(places: FloatArray, most: int) -> IntArray:
     return np.sort(np.array(chosen, dtype=np.int64))
 
 
-def _likeliest(places: FloatArray, residuals: FloatArray, kind: str) -> tuple[FloatArray, float]:
-    """Return the length-scales and nugget of the greatest marginal likelihood, on at most MOST_POINTS calls."""
+def _likeliest(places: FloatArray, residuals: FloatArray, kind: str, order: float) -> tuple[FloatArray, float]:
+    """Return the length-scales and nugget of the greatest posterior density, on at most MOST_POINTS calls.
+
+    One length-scale after another is doubled or halved while that betters the density, then the nugget is chosen anew.
+    """
     told = np.ptp(places, axis=0) > 0
     kept = _spread_out(places, MOST_POINTS)
     places, residuals = places[kept], residuals[kept] - residuals.mean()
-    best = (-np.inf, np.ones(places.shape[1]), NUGGETS[-1])
-    for candidate in dict.fromkeys(_length_scales(kind, told)):
-        lengths = np.array(candidate)
-        values, vectors = np.linalg.eigh(covariances(places, places, lengths))
-        squares = (vectors.T @ residuals) ** 2
-        for nugget in NUGGETS:
-            noisy = np.maximum(values, 0.0) + nugget
-            likelihood = -len(kept) * np.log(np.sum(squares / noisy)) - np.sum(np.log(noisy))
-            best = max(best, (likelihood, lengths, nugget), key=lambda found: found[0])
-    return best[1], best[2]
+    usual = np.where(told, USUAL_LENGTHS[kind], UNTOLD)
+
+    def density(lengths: FloatArray, nugget: float) -> float:
+        prior = -0.5 * float(np.sum((np.log(lengths / usual) / LENGTHS_DEVIATION) ** 2))
+        return prior + _log_likelihood(covariances(places, places, lengths, order), residuals, nugget)
+
+    lengths, nugget = usual, max(NUGGETS, key=lambda noise: density(usual, noise))
+    best = density(lengths, nugget)
+    for _ in range(SWEEPS):
+        before = best
+        for place, factor in itertools.product(np.flatnonzero(told).tolist(), (2.0, 0.5)):
+            while True:
+                moved = lengths.copy()
+                moved[place] *= factor
+                found = density(moved, nugget)
+                if found <= best + LEAST_GAIN:
+                    break
+                best, lengths = found, moved
+        at = lengths
+        nugget = max(NUGGETS, key=lambda noise: density(at, noise))
+        best = density(lengths, nugget)
+        if best <= before + LEAST_GAIN:
+            break
+    return lengths, nugget
 
 
-def _length_scales(kind: str, told: BoolArray) -> Iterator[tuple[float, ...]]:
-    """Yield length-scales to try; a coordinate in which no two calls differ tells nothing."""
-    if kind == "gemm":
-        grid = itertools.product(SIZES, COLUMNS_SHORTER, PADDINGS, TURNS)
-        found: Iterator[tuple[float, ...]] = ((a, a * n, a, pad, turn, turn) for a, n, pad, turn in grid)
-    else:
-        found = ((a, a, a, b, b, b, OBLONG) for a, b in itertools.product(CHANNELS, KERNELS))
-    for lengths in found:
-        yield tuple(length if tells else UNTOLD for length, tells in zip(lengths, told.tolist(), strict=True))
+def _log_likelihood(own: FloatArray, residuals: FloatArray, nugget: float) -> float:
+    """Return the logarithm of the marginal likelihood, less a constant, with the likeliest variance of the process."""
+    root = np.linalg.cholesky(own + nugget * np.eye(len(own)))
+    whitened = np.linalg.solve(root, residuals)
+    squares = max(float(whitened @ whitened), LEAST_SQUARES)
+    return -0.5 * len(own) * float(np.log(squares)) - float(np.sum(np.log(np.diag(root))))
 
 
 def _rounded(places: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 from planner.costs.batches import BATCHED_APART
 from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
 from planner.costs.features import Settings
-from planner.costs.gaussian_process import GAUSSIAN_PROCESS
+from planner.costs.gaussian_process import GAUSSIAN_PROCESS, ROUGH
 from planner.costs.kernels import OBLONG_APART
 from planner.costs.traffic import PADDED, REREAD, STEPS
 from planner.costs.work import moved_bytes
@@ -21,7 +21,7 @@ from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import ROW_KINDS, TRAFFIC_KINDS
 from planner.domain.samples import Samples
 from planner.fitting.entries import fit_entry, linear_times_left_out
-from planner.fitting.gaussian_process import fit_gaussian_process, process_times_left_out
+from planner.fitting.gaussian_process import Process, fit_gaussian_process, process_times_left_out
 from planner.fitting.grids import fit_grid
 from planner.fitting.rows import POINTWISE, Rejected, merged, usable, work_of
 
@@ -34,12 +34,14 @@ OWN_REGIME = ("im2col", "col2im", "update", "softmax", "gelu")
 CPU_TERMS = {"convolution": "cpu.convolution", "gemm": "cpu.product"}
 CLEARLY, CLEARLY_RELATIVE = 0.02, 0.1
 """A term of lower preference must be better by both: 2 points, and a tenth of the error; less is noise."""
+AROUND_ROOFLINE = (Process("roofline"), Process("roofline", 0.5))
 PROCESSES = {
-    "gemm.tiles": (("mean", 1.0),),
-    "convolution.classes": (("mean", 1.0), ("roofline", 1.0), ("roofline", 0.5)),
-    "work.linear": (("roofline", 1.0), ("roofline", 0.5)),
+    "gemm.tiles": (Process("mean"), Process("mean", order=ROUGH)),
+    "convolution.classes": (Process("mean"), *AROUND_ROOFLINE),
+    "convolution.channels": (Process("mean"), *AROUND_ROOFLINE),
+    "work.linear": AROUND_ROOFLINE,
 }
-"""Gaussian processes that compete with a linear term: what they return to, and their share in the average with it."""
+"""Gaussian processes that compete with a linear term."""
 POOR = 0.4
 """Held-out error above which an entry is called poor."""
 KEPT_LENGTHS = (1024.0, 2048.0, 4096.0, 8192.0)
@@ -50,6 +52,10 @@ ROW_SHAPES: tuple[Settings, ...] = (
     {REREAD: KEPT_LENGTHS},
     {STEPS: (1024.0,), REREAD: KEPT_LENGTHS, PADDED: 1.0},
 )
+CHANNEL_TILES = ((8.0, 8.0), (32.0, 64.0), (64.0, 64.0))
+"""Channels in and out that a library may round up to for tensor cores."""
+TENSOR_CORES = 2.5
+"""Peak rate over that of fp32 above which it is that of tensor cores: vector units do fp16 twice as fast at most."""
 TILES_AND_SHAPES = ((128.0, 64.0), (128.0, 128.0, 256.0, 128.0, 64.0, 64.0))
 
 
@@ -176,10 +182,7 @@ def _corrected(base: Entry, rows: Samples, accelerator: Accelerator | None) -> E
     def error(left_out: FloatArray) -> float:
         return float(np.mean(np.abs(left_out[single] / rows.time_s[single] - 1)))
 
-    fitted = (
-        fit_gaussian_process(rows, base, around, share, _processors(accelerator))
-        for around, share in PROCESSES[base.term]
-    )
+    fitted = (fit_gaussian_process(rows, base, process, _processors(accelerator)) for process in PROCESSES[base.term])
     found = [(error(left_out), entry) for entry, left_out in filter(None, fitted)]
     least, process = min(found, key=lambda one: one[0], default=(np.inf, base))
     return process if _is_clearly_less(least, error(linear_times_left_out(base, rows))) else base
@@ -239,6 +242,8 @@ def _shapes(
         yield CPU_TERMS.get(kind, "cpu.traffic"), {"direction": direction, **apart}
     if kind == "convolution":
         yield "convolution.classes", {"direction": direction, OBLONG_APART: 1.0}
+        if _has_tensor_cores(key[3], accelerator):
+            yield from (("convolution.channels", {"tiles": tiles}) for tiles in CHANNEL_TILES)
         yield "work.linear", {}
     elif kind == "gemm":
         apart = {BATCHED_APART: 1.0} if _tells_batches_apart(rows) else {}
@@ -272,6 +277,12 @@ def _attention_shapes(
 def _processors(accelerator: Accelerator | None) -> float:
     """Return the number of multiprocessors, 0 where it is not known."""
     return float(accelerator.multiprocessors or 0) if accelerator else 0.0
+
+
+def _has_tensor_cores(precision: str, accelerator: Accelerator | None) -> bool:
+    """Tell whether the accelerator's peak rate at a precision is one of tensor cores."""
+    rates = accelerator.peak_flop_per_s if accelerator else {}
+    return rates.get(precision, 0.0) > TENSOR_CORES * rates.get("fp32", np.inf)
 
 
 def _tells_reads_apart(kind: str, rows: Samples) -> bool:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.costs.features import Settings, Work
-from planner.costs.gaussian_process import coordinates, covariances
+from planner.costs.gaussian_process import ROUGH, coordinates, covariances
 from planner.costs.terms import TERMS, evaluate, extrapolates
 from planner.costs.work import flop, moved_bytes, transposition
 from planner.domain.calibration import Entry, SettingValue
@@ -65,6 +65,12 @@ def test_covariance_is_matern_of_order_three_halves() -> None:
         assert found == pytest.approx((1 + far) * np.exp(-far))
 
 
+def test_covariance_of_order_one_half_is_exponential() -> None:
+    places, points = np.array([[0.0, 4.0], [3.0, 4.0]]), np.array([[0.0, 0.0]])
+    found = covariances(places, points, np.array([3.0, 4.0]), ROUGH)[:, 0]
+    np.testing.assert_allclose(found, np.exp([-1.0, -np.sqrt(2.0)]))
+
+
 @pytest.mark.parametrize("around", ["mean", "roofline"])
 @given(st.sampled_from([1, 2**20]), st.sampled_from([1, 2**20]), st.sampled_from([1, 2**20]))
 def test_far_from_all_points_it_is_what_it_is_around_times_one_constant(around: str, m: int, n: int, k: int) -> None:
@@ -94,6 +100,38 @@ def test_what_is_transposed_tells_products_apart() -> None:
     assert times[0] == pytest.approx(linear_s(POINT) * np.e)
     assert times[1] < times[0]
     assert transposition("convolution", "forward") == {}
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "turned", "strides"),
+    [
+        (1024, 96, 1536, "NN", (4096, 2048)),  # columns of A are 1024 numbers of 4 bytes, of B 1536 = 3 x 512
+        (1024, 96, 1536, "TN", (2048, 2048)),
+        (1024, 96, 1536, "NT", (4096, 128)),
+        (35, 8457, 2560, "TT", (2048, 4)),
+        (2**20, 16, 2**20, "NN", (8192, 8192)),
+    ],
+)
+def test_powers_of_two_in_strides_by_hand(m: int, n: int, k: int, turned: str, strides: tuple[int, int]) -> None:
+    work = product_of(m, n, k, trans_a=float(turned[0] == "T"), trans_b=float(turned[1] == "T"))
+    np.testing.assert_allclose(np.exp(coordinates(work, {})[6:8]), strides)
+
+
+def test_tiles_by_hand() -> None:
+    # 130 x 65 is computed as 256 x 128, two by two tiles, and by 3 processors as 6 tiles
+    place = np.exp(coordinates(product_of(130, 65, 7), {"processors": 3.0}))
+    np.testing.assert_allclose(place[[3, 8, 9]], [6 * 128 * 64 / (130 * 65), 256 / 130, 128 / 65])
+
+
+def test_a_process_of_fewer_length_scales_takes_the_first_coordinates() -> None:
+    entry = entry_of(POINT, 0.1, 0.3)
+    points = entry.settings["points"]
+    assert isinstance(points, tuple)
+    older = {**entry.settings, "points": points[:6], "lengths": (1.0,) * 6}
+    aligned, odd = product_of(1024, 64, 512), product_of(1025, 64, 512)
+    kept = Entry(*entry.key, entry.term, older, entry.coefficients)
+    assert float(evaluate(kept, aligned)) == pytest.approx(float(evaluate(entry, aligned)))
+    assert float(evaluate(kept, odd)) > 1.1 * float(evaluate(entry, odd))  # it does not know that strides differ
 
 
 def test_no_time_falls_below_the_peaks() -> None:

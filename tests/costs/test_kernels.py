@@ -56,6 +56,15 @@ def test_bytes_of_traffic_follow_precision_but_for_the_fixed_part() -> None:
     assert work_amount(work) == 10
 
 
+def test_channels_are_rounded_up_by_hand() -> None:
+    first = {**CONVOLUTION, "in_c": 3, "out_c": 96, "groups": 1}
+    features = TERMS["convolution.channels"].features(first, {"tiles": (32.0, 64.0)})
+    names = TERMS["convolution.channels"].columns({})
+    assert dict(zip(names, features.tolist(), strict=True)) == pytest.approx(
+        dict(zip(names, (1.0, float(flop(first)) * (32 / 3) * (128 / 96), *operand_bytes(first)), strict=True))
+    )
+
+
 def test_convolution_classes_by_hand() -> None:
     settings = {"direction": "backward_data"}
     features = dict(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from planner.costs.features import number, vector
-from planner.costs.gaussian_process import coordinates, covariances, log_prior
+from planner.costs.gaussian_process import ROUGH, SMOOTH, coordinates, covariances, log_prior
 from planner.costs.terms import evaluate, term_named
 from planner.costs.work import flop, moved_bytes
 from planner.domain.arrays import FloatArray
@@ -12,7 +12,7 @@ from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.samples import Samples
 from planner.fitting.entries import fit_entry
-from planner.fitting.gaussian_process import MOST_POINTS, fit_gaussian_process, process_times_left_out
+from planner.fitting.gaussian_process import MOST_POINTS, Process, fit_gaussian_process, process_times_left_out
 from planner.fitting.kernels import fit_kernels, times_left_out
 from planner.fitting.rows import work_of
 
@@ -43,8 +43,8 @@ def base_of(samples: Samples) -> Entry:
     return fit_entry(samples, KEY, "gemm.tiles", PEAKS)
 
 
-def process_of(samples: Samples, around: str = "mean", share: float = 1.0) -> Entry:
-    found = fit_gaussian_process(samples, base_of(samples), around, share, 80.0)
+def process_of(samples: Samples, around: str = "mean", share: float = 1.0, order: float = SMOOTH) -> Entry:
+    found = fit_gaussian_process(samples, base_of(samples), Process(around, share, order), 80.0)
     assert found is not None
     return found[0]
 
@@ -55,12 +55,13 @@ def residuals(entry: Entry, samples: Samples) -> FloatArray:
     return found
 
 
-def test_where_every_call_is_a_point_it_is_the_mean_of_the_process() -> None:
+@pytest.mark.parametrize("order", [SMOOTH, ROUGH])
+def test_where_every_call_is_a_point_it_is_the_mean_of_the_process(order: float) -> None:
     samples = products(60, 0.5)
-    entry, work = process_of(samples), work_of(samples, "gemm")
+    entry, work = process_of(samples, order=order), work_of(samples, "gemm")
     places, lengths = coordinates(work, entry.settings), vector(entry.settings, "lengths")
     left = residuals(entry, samples)
-    covariance = covariances(places, places, lengths)
+    covariance = covariances(places, places, lengths, order)
     noisy = covariance + number(entry.settings, "nugget", 0.0) * np.eye(samples.size)
     closed = covariance @ np.linalg.solve(noisy, left - left.mean()) + left.mean()
     found = np.log(evaluate(entry, work)) - (np.log(samples.time_s) - left)
@@ -76,6 +77,34 @@ def test_a_process_learns_what_the_linear_term_does_not_hold() -> None:
     (chosen,) = fit_kernels(samples, GPU).entries
     assert chosen.term == "gaussian.process"
     assert chosen.held_out_by == "group"
+
+
+def test_a_coordinate_that_tells_more_has_a_shorter_length_scale() -> None:
+    lengths = vector(process_of(products(200, 0.5)).settings, "lengths")
+    m, n = lengths[:2]  # beside a wave of log m, nothing is left that n could tell
+    assert m < n / 2
+
+
+def test_length_scales_are_likelier_than_any_with_one_of_them_doubled_or_halved() -> None:
+    samples = products(60, 0.5)
+    entry = process_of(samples)
+    places, lengths = coordinates(work_of(samples, "gemm"), entry.settings), vector(entry.settings, "lengths")
+    left = residuals(entry, samples)
+
+    def log_density(tried: FloatArray) -> float:
+        noisy = covariances(places, places, tried) + number(entry.settings, "nugget", 0.0) * np.eye(samples.size)
+        rest = left - left.mean()
+        likelihood = -0.5 * samples.size * np.log(rest @ np.linalg.solve(noisy, rest)) - np.linalg.slogdet(noisy)[1] / 2
+        prior = np.log(tried[tried < 1e6] / 2.0) / 1.4  # around 2, of deviation 1.4
+        return float(likelihood - 0.5 * prior @ prior)
+
+    told = np.flatnonzero(lengths < 1e6)
+    assert told.size > 3
+    for place in told:
+        for factor in (0.5, 2.0):
+            other = lengths.copy()
+            other[place] *= factor
+            assert log_density(other) < log_density(lengths) + 0.01
 
 
 def test_a_process_is_held_out_by_group() -> None:
@@ -101,7 +130,7 @@ def test_a_linear_machine_and_a_cpu_have_no_process(accelerator: Accelerator | N
 
 def test_few_calls_have_no_process() -> None:
     samples = products(15, 0.5)
-    assert fit_gaussian_process(samples, base_of(samples), "mean", 1.0) is None
+    assert fit_gaussian_process(samples, base_of(samples), Process("mean")) is None
 
 
 def test_points_are_no_more_than_a_file_can_hold() -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,21 @@ def test_no_convolution_of_a_gpu_passes_its_peaks() -> None:
     work = work_of(Samples.from_rows([convolution(64, 4096, kernel=1, out_c=4096)], {}), "convolution")
     assert float(evaluate(entry, work)[0]) >= float(flop(work)[0]) / GPU.peak_flop_per_s["fp32"]
     assert entry.settings["peak_bytes_per_s"] == GPU.memory_bytes_per_s
+
+
+@pytest.mark.parametrize(("fp16_rate", "expected"), [(125e12, "convolution.channels"), (30e12, None)])
+def test_tensor_cores_compute_whole_tiles_of_channels(fp16_rate: float, expected: str | None) -> None:
+    def row(images: int, channels: int, kernel: int) -> dict[str, Any]:
+        call = convolution(images, channels, kernel=kernel) | {"precision": "fp16"}
+        tiles = np.ceil(channels / 32) * 32 * np.ceil(call["out_c"] / 64) * 64
+        return call | {"time_s": 1e-5 + 2 * images * 196 * kernel**2 * tiles / 50e12}
+
+    shapes = [(images, channels, kernel) for images in (8, 64) for channels in (1, 3, 16, 40, 96) for kernel in (1, 3)]
+    device = replace(GPU, peak_flop_per_s={"fp32": 15e12, "fp16": fp16_rate})
+    found = only(fit_kernels(Samples.from_rows([row(*shape) for shape in shapes], {}), device), "convolution")
+    assert (found.term == "convolution.channels") == (expected is not None)
+    if expected:
+        assert found.held_out_error == pytest.approx(0, abs=0.01)
 
 
 def test_convolution_direction_reaches_its_features() -> None:
