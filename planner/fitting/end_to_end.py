@@ -9,14 +9,16 @@ predicted and v the measured time of a step, φ minimises
     sum over rows w·huber(log(t(θ(φ)) / v) / ROW_DEVIATION)  +  sum (φ / deviation)^2,
 
 in two parts: what a GPU computes from the runs on one GPU alone, then with that kept, what several cost from the
-others. Else errors of a message model would be made up for by compute. Rows of a set count as at most SET_ROWS rows,
+others. Else errors of a message model would be made up for by compute. A step on several GPUs takes no less than what
+one of them computes: there t is that compute, and what it falls short of v by costs nothing. So the smallest
+sub-batches, which are often run on many GPUs alone, bound the host time. Rows of a set count as at most SET_ROWS rows,
 because errors are those of networks more than of rows. The exponent that composes host and GPU time is that of the
-network's family, unless runs tell another (:mod:`planner.fitting.exponents`).
+network's family and the framework, unless runs tell another (:mod:`planner.fitting.exponents`).
 
 The deviations are judgements made before any score was seen: few per cent for traffic, whose rates are measured within
 a few per cent, more for matrix kernels (algorithms, layouts, clocks under sustained load; another version of a library
-brings other algorithms), a factor of two or three for host time and links. Host time on measured kernels shares nothing
-with that on specified ones, which makes up for their errors.
+brings other algorithms), a factor of two or three for host time and links. Of host time and scales, measured kernels
+share only the effect of the framework with specified ones, whose coefficients make up for their errors.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from planner.fitting.observed import (
     properties_of,
     without_end_to_end,
 )
-from planner.steps.overheads import EXPONENTS, OF_FAMILIES, exponent_name, family_name
+from planner.steps.overheads import EXPONENTS, OF_FAMILIES, ON_SPECIFIED, exponent_name, family_name, usual_exponent
 
 __all__ = [
     "COEFFICIENTS",
@@ -104,16 +106,23 @@ VERSION = "version"
 """Always the last property of a level."""
 _VERSION = (*_GPU, "precision", VERSION)
 _FAMILY = (*_GPU, "precision", "family")
-"""What coefficients of :data:`planner.steps.overheads.OF_FAMILIES` belong to on one GPU."""
+"""What coefficients of :data:`planner.steps.overheads.OF_FAMILIES` belong to on one GPU, where its kernels are
+measured."""
+_SHEET = ("data_sheet", "precision")
+"""What scales of specified kernels belong to: how far a GPU is from the efficiency that is assumed of all."""
 _CLUSTER = ("framework", "cluster")
 COEFFICIENTS = (
-    Coefficient("kernel_scale", 1.0, ((("framework",), 0.05), ((*_GPU, "precision"), 0.1), (_VERSION, 0.1))),
+    Coefficient(
+        "kernel_scale",
+        1.0,
+        ((("framework",), 0.05), (_SHEET, 0.2), ((*_GPU, "precision"), 0.1), (_VERSION, 0.1)),
+    ),
     Coefficient(
         "matrix_scale",
         1.0,
         (
             (("framework",), 0.15),
-            (("precision",), 0.2),
+            (("precision", "kernels"), 0.2),
             (("kernels",), 0.3),
             (_GPU, 0.2),
             ((*_GPU, "precision"), 0.3),
@@ -123,12 +132,13 @@ COEFFICIENTS = (
     ),
     Coefficient(
         "host_s_per_call",
-        15e-6,
+        20e-6,
         (
-            (("kernels",), 0.5),
-            (("framework", "kernels"), 0.5),
-            (_GPU, 0.5),
-            ((*_GPU, "precision"), 0.3),
+            (("kernels",), 0.25),
+            (("framework",), 0.5),
+            (("framework", "kernels"), 0.2),
+            (_GPU, 0.3),
+            ((*_GPU, "precision"), 0.2),
             (_FAMILY, 0.5),
         ),
     ),
@@ -210,7 +220,7 @@ class EndToEnd:
     def exponent(self, properties: Mapping[str, str], name: str) -> float:
         """Return the exponent of runs with these properties on a family of networks."""
         told = self.exponents.get(cell_of(properties, name))
-        return told.value if told else EXPONENTS[name]
+        return told.value if told else usual_exponent(properties.get("framework", ""), name)
 
     def deviations(self, properties: Mapping[str, str]) -> dict[str, float]:
         """Return the standard errors of :meth:`coefficients`; unseen effects count with their prior deviation."""
@@ -248,7 +258,8 @@ class EndToEnd:
         found: Callable[[Mapping[str, str]], Mapping[str, float]], properties: Mapping[str, str]
     ) -> dict[str, float]:
         """Return what an entry states: the overheads, and those of families for each family of networks."""
-        values = {name: found({**properties, "family": name}) for name in EXPONENTS}
+        has_families = properties["kernels"] != ON_SPECIFIED
+        values = {name: found({**properties, "family": name} if has_families else properties) for name in EXPONENTS}
         common = {name: values["exponent"][name] for name in OVERHEADS}
         return common | {family_name(each, name): one[each] for each in OF_FAMILIES for name, one in values.items()}
 
@@ -268,7 +279,7 @@ def _weight(observed: Observed) -> float:
 
 
 class _Set:
-    """Rows with the effects that some coefficients of theirs depend on."""
+    """Rows with the effects that some coefficients of theirs depend on; ``is_bound``: they take so long or longer."""
 
     def __init__(
         self,
@@ -276,8 +287,10 @@ class _Set:
         steps: AloneSteps | JointSteps,
         chosen: Sequence[Coefficient],
         place: Mapping[Key, int],
+        *,
+        is_bound: bool = False,
     ) -> None:
-        self.steps, self.chosen = steps, chosen
+        self.steps, self.chosen, self.is_bound = steps, chosen, is_bound
         self.log_measured = np.log(observed.measured_s)
         self.start = np.array([one.start for one in chosen])
         self.design = np.zeros((len(chosen), len(place)))
@@ -290,12 +303,15 @@ class _Set:
         """Return log(predicted / measured) in row deviations, shape (n,)."""
         values, _ = self._valued(effects)
         found: FloatArray = np.log(self.steps.times_s(values)) - self.log_measured
-        return found / ROW_DEVIATION
+        return (np.maximum(found, 0.0) if self.is_bound else found) / ROW_DEVIATION
 
     def slopes(self, effects: FloatArray, width: float) -> FloatArray:
         """Return the derivatives of the errors by the effects, shape (n, p); see :meth:`JointSteps.slopes`."""
         values, by_theta = self._valued(effects)
-        relative = self.steps.slopes(values, width) / self.steps.times_s(values)[:, None]
+        times_s = self.steps.times_s(values)
+        relative = self.steps.slopes(values, width) / times_s[:, None]
+        if self.is_bound:
+            relative[np.log(times_s) <= self.log_measured] = 0.0
         found: FloatArray = (relative * by_theta) @ self.design / ROW_DEVIATION
         return found
 
@@ -324,15 +340,20 @@ def fit_end_to_end(observed: Sequence[Observed], sources: Sequence[str] = ()) ->
 
 
 def _computed(observed: Sequence[Observed]) -> EndToEnd:
-    """Return what the runs on one GPU tell: the exponents of families or their own, then coefficients."""
+    """Return what runs tell of one GPU: exponents from those on one GPU, coefficients also within what others took."""
     chosen = [one for one in COEFFICIENTS if not one.of_several]
     parts = [(part, part.alone_steps) for one in observed if (part := one.alone)]
-    spreads = [math.sqrt(sum(deviation**2 for _, deviation in one.levels)) for one in chosen]
+    measured = [[deviation for level, deviation in one.levels if level != _SHEET] for one in chosen]
+    spreads = [math.hypot(*deviations) for deviations in measured]
     prior = Prior(np.array([one.start for one in chosen]), np.array(spreads), ROW_DEVIATION)
     exponents = fit_exponents([Part(part, steps, _weight(part)) for part, steps in parts], prior)
     told = EndToEnd({}, {}, exponents)
-    composed = [(part, steps.at_exponent(_compute_of(told, part)["exponent"])) for part, steps in parts]
-    return EndToEnd(*_fitted(observed, composed, chosen), exponents)
+    bounds = [(part, part.alone_steps) for one in observed if (part := one.joint)]
+    composed, within = (
+        [(part, steps.at_exponent(_compute_of(told, part)["exponent"])) for part, steps in some]
+        for some in (parts, bounds)
+    )
+    return EndToEnd(*_fitted(observed, composed, chosen, within), exponents)
 
 
 def _compute_of(found: EndToEnd, part: Observed) -> dict[str, float]:
@@ -345,6 +366,7 @@ def _fitted(
     observed: Sequence[Observed],
     parts: Sequence[tuple[Observed, AloneSteps | JointSteps]],
     chosen: Sequence[Coefficient],
+    bounds: Sequence[tuple[Observed, AloneSteps]] = (),
 ) -> tuple[dict[Key, float], dict[tuple[Key, Key], float]]:
     """Return the effects of some coefficients on all that was observed, fitted to parts of it, and their covariance."""
     prior = {key: deviation for one in observed for each in chosen for key, deviation in _keys(each, one.properties)}
@@ -352,6 +374,7 @@ def _fitted(
     deviations = np.array([prior[key] for key in place])
     best, covariance = np.zeros(deviations.size), np.diag(deviations**2)
     sets = [_Set(rows, steps, chosen, place) for rows, steps in parts]
+    sets += [_Set(rows, steps, chosen, place, is_bound=True) for rows, steps in bounds]
     rounds = ROUNDS if any(one.of_several for one in chosen) else EXACT
     for width, tolerance in rounds if sets else ():
         best, covariance = _searched(sets, best, deviations, width, tolerance)

@@ -23,7 +23,7 @@ from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
 from planner.steps.compute import composed_s
 from planner.steps.messages import groups_of
-from planner.steps.overheads import EXPONENTS, ON_SPECIFIED, exponent_name
+from planner.steps.overheads import ON_SPECIFIED, exponent_name, usual_exponent
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer, SyncTimes
 from planner.steps.sources import Sources
@@ -61,17 +61,21 @@ def properties_of(problem: Problem, precision: str) -> dict[str, str]:
     """Return the properties of runs of a problem in a precision that effects belong to.
 
     ``version``: of the framework and the libraries under it, empty where it is not known; ``family``: the exponent, one
-    of EXPONENTS, by which its networks compose host and GPU.
+    of EXPONENTS, by which its networks compose host and GPU, only where kernels are measured: specified ones have one
+    assumed efficiency for products and convolutions, and families of few networks would part by its errors;
+    ``data_sheet``: the accelerator, only where they are specified.
     """
     framework, _, version = problem.settings.framework.partition("@")
-    return {
+    is_specified = Sources(problem).is_specified(precision)
+    accelerator = problem.cluster.node.accelerator.name
+    told = {"data_sheet": accelerator} if is_specified else {"family": exponent_name(problem.network)}
+    return told | {
         "framework": framework,
         "version": version,
-        "accelerator": problem.cluster.node.accelerator.name,
+        "accelerator": accelerator,
         "cluster": problem.cluster.name,
         "precision": "half" if precision in HALF else precision,
-        "kernels": ON_SPECIFIED if Sources(problem).is_specified(precision) else "measured",
-        "family": exponent_name(problem.network),
+        "kernels": ON_SPECIFIED if is_specified else "measured",
     }
 
 
@@ -200,7 +204,7 @@ class Observed:
 
 
 class AloneSteps:
-    """Steps on one GPU by kernel_scale k, matrix_scale m and host_s_per_call h.
+    """Steps on one GPU by kernel_scale k, matrix_scale m and host_s_per_call h; of several, what one of them computes.
 
     A stage takes ((k·(m·matrix + traffic))^p + (h·calls)^p)^(1/p), p the exponent.
 
@@ -212,12 +216,12 @@ class AloneSteps:
     passes : ndarray of float, shape (n, 4)
         How often a step holds each.
     exponent : float
-        At first that of the network's family.
+        At first that of the network's family and the framework.
     """
 
     def __init__(self, observed: Observed) -> None:
         self.observed = observed
-        self.exponent = EXPONENTS[exponent_name(observed.problem.network)]
+        self.exponent = usual_exponent(observed.properties["framework"], exponent_name(observed.problem.network))
         self.calls, times = _stages(observed, host_s_per_call=1.0)
         self.fixed = _Fixed(observed, times)
         self.traffic_s, _ = _stages(observed, kernel_scale=1.0)

@@ -13,7 +13,7 @@ from planner.domain.request import Problem
 from planner.fitting.end_to_end import EndToEnd, fit_end_to_end
 from planner.fitting.observed import Observed, calibrations_of, overheads_entry, properties_of, without_end_to_end
 from planner.scoring.errors import relative_errors
-from planner.steps.overheads import EXPONENTS, exponent_name
+from planner.steps.overheads import EXPONENTS, exponent_name, usual_exponent
 from planner.steps.predict import Evaluator
 from planner.steps.sources import Sources
 
@@ -66,12 +66,12 @@ def test_a_known_exponent_is_found_and_predicts(networks: Sequence[str], exponen
 @pytest.mark.parametrize(
     ("sub_batches", "specified"), [((32, 64), False), ((1, 4), False), ((64,), False), (SPANNING, True)]
 )
-def test_where_steps_do_not_tell_the_familys_value_is_kept_and_said(
+def test_where_steps_do_not_tell_the_usual_value_is_kept_and_said(
     sub_batches: Sequence[int],
     specified: bool,  # noqa: FBT001 - pytest passes parameters by name
 ) -> None:
-    for network, value in ((CNNS[0], 1.0), (GPTS[0], 3.0)):
-        observed = made(problem_of(network, specified=specified), sub_batches, 2.0)
+    for network, value in ((CNNS[0], 2.0), (GPTS[0], 3.0)):
+        observed = made(problem_of(network, specified=specified), sub_batches, 1.5)
         fitted = fit_end_to_end([observed])
         entry = fitted.overheads(observed.properties, "fp32")
         assert fixed(fitted, observed) == tuple(EXPONENTS)
@@ -84,4 +84,7 @@ def test_what_one_family_tells_says_nothing_of_the_other() -> None:
     fitted, properties = fit_end_to_end(observed), dict(observed[0].properties)
     assert fitted.exponent(properties, "exponent") > 1.5
     assert fitted.exponent(properties, "exponent_attention") == EXPONENTS["exponent_attention"]
-    assert fitted.exponent(properties | {"accelerator": "none yet"}, "exponent") == EXPONENTS["exponent"]
+    assert fitted.exponent(properties | {"accelerator": "none yet"}, "exponent") == usual_exponent(
+        "pytorch", "exponent"
+    )
+    assert fitted.exponent(properties | {"framework": "mxnet"}, "exponent") == EXPONENTS["exponent"]
