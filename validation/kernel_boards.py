@@ -67,16 +67,16 @@ P100_WARNING = (
 """Published: Dell EMC reference guide on deep learning; V100 over P100 and, on V100, FP16 over FP32."""
 T4_WARNING = (
     "FP16 training is predicted too fast from kernels alone: "
-    "ResNet-50 in mixed precision (apex) took 1.9 to 2.3 times what is predicted "
+    "ResNet-50 in mixed precision (apex) took 1.7 to 2.1 times what is predicted "
     "at sub-batches 200 and 20 on one T4 of an EC2 g4dn; convolutions were timed alone, without layout changes and "
     "casts."
 )
 """Published: traces of Pollux (Qiao et al., OSDI 2021), github.com/petuum/adaptdl."""
 V100_WARNING = (
     "FP16 training is predicted too fast from kernels alone: "
-    "ResNet-50 gains 2.1 to 2.8 times over FP32 at sub-batches 16 to 128 where "
-    "1.60 to 2.07 times was published, and forward with backward of VGG-16 and ResNet-152 at sub-batch 16 took 1.9 and "
-    "1.5 times what is predicted, mostly in the backward pass; convolutions were timed alone, without layout changes "
+    "ResNet-50 gains 2.1 to 2.6 times over FP32 at sub-batches 16 to 128 where "
+    "1.60 to 2.07 times was published, and forward with backward of VGG-16 and ResNet-152 at sub-batch 16 took 2.0 and "
+    "1.4 times what is predicted, mostly in the backward pass; convolutions were timed alone, without layout changes "
     "and casts, by a newer cuDNN."
 )
 """Published: Dell EMC reference guide on deep learning; u39kun/deep-learning-benchmark (PyTorch 0.3, cuDNN 7.0)."""
