@@ -27,7 +27,6 @@ from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer
 from planner.scoring.intervals import scores
 from planner.scoring.refit import Asked, fit_runs, held_out_answers
-from planner.steps.overheads import ON_SPECIFIED
 from validation.command import existing_folder, finished, parser_of
 
 FOLDER = Path(__file__).resolve().parent
@@ -142,8 +141,6 @@ def _entries(fitted: EndToEnd, cell: Cell, rows: Sequence[Rows]) -> Iterator[Ent
     Where runs show several versions, each has entries of its own beside those for any.
     """
     properties = dict(zip(("framework", "accelerator", "precision", "kernels"), cell, strict=True))
-    if cell[3] == ON_SPECIFIED:
-        properties["data_sheet"] = cell[1]
     mine = [one for one in rows if cell in one.cells]
     versions = sorted({one.version for one in mine} - {""})
     shown: list[tuple[dict[str, str], str, list[Rows]]] = [({}, "", mine)]

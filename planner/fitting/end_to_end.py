@@ -108,15 +108,9 @@ _VERSION = (*_GPU, "precision", VERSION)
 _FAMILY = (*_GPU, "precision", "family")
 """What coefficients of :data:`planner.steps.overheads.OF_FAMILIES` belong to on one GPU, where its kernels are
 measured."""
-_SHEET = ("data_sheet", "precision")
-"""What scales of specified kernels belong to: how far a GPU is from the efficiency that is assumed of all."""
 _CLUSTER = ("framework", "cluster")
 COEFFICIENTS = (
-    Coefficient(
-        "kernel_scale",
-        1.0,
-        ((("framework",), 0.05), (_SHEET, 0.2), ((*_GPU, "precision"), 0.1), (_VERSION, 0.1)),
-    ),
+    Coefficient("kernel_scale", 1.0, ((("framework",), 0.05), ((*_GPU, "precision"), 0.1), (_VERSION, 0.1))),
     Coefficient(
         "matrix_scale",
         1.0,
@@ -343,8 +337,7 @@ def _computed(observed: Sequence[Observed]) -> EndToEnd:
     """Return what runs tell of one GPU: exponents from those on one GPU, coefficients also within what others took."""
     chosen = [one for one in COEFFICIENTS if not one.of_several]
     parts = [(part, part.alone_steps) for one in observed if (part := one.alone)]
-    measured = [[deviation for level, deviation in one.levels if level != _SHEET] for one in chosen]
-    spreads = [math.hypot(*deviations) for deviations in measured]
+    spreads = [math.hypot(*(deviation for _, deviation in one.levels)) for one in chosen]
     prior = Prior(np.array([one.start for one in chosen]), np.array(spreads), ROW_DEVIATION)
     exponents = fit_exponents([Part(part, steps, _weight(part)) for part, steps in parts], prior)
     told = EndToEnd({}, {}, exponents)

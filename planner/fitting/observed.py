@@ -62,17 +62,15 @@ def properties_of(problem: Problem, precision: str) -> dict[str, str]:
 
     ``version``: of the framework and the libraries under it, empty where it is not known; ``family``: the exponent, one
     of EXPONENTS, by which its networks compose host and GPU, only where kernels are measured: specified ones have one
-    assumed efficiency for products and convolutions, and families of few networks would part by its errors;
-    ``data_sheet``: the accelerator, only where they are specified.
+    assumed efficiency for products and convolutions, and families of few networks would part by its errors.
     """
     framework, _, version = problem.settings.framework.partition("@")
     is_specified = Sources(problem).is_specified(precision)
-    accelerator = problem.cluster.node.accelerator.name
-    told = {"data_sheet": accelerator} if is_specified else {"family": exponent_name(problem.network)}
-    return told | {
+    family = {} if is_specified else {"family": exponent_name(problem.network)}
+    return family | {
         "framework": framework,
         "version": version,
-        "accelerator": accelerator,
+        "accelerator": problem.cluster.node.accelerator.name,
         "cluster": problem.cluster.name,
         "precision": "half" if precision in HALF else precision,
         "kernels": ON_SPECIFIED if is_specified else "measured",

@@ -150,10 +150,7 @@ def test_known_links_are_found_within_what_the_priors_allow(truth: dict[str, flo
 def test_without_runs_everything_is_as_if_nothing_were_known() -> None:
     nothing = fit_end_to_end([])
     assert nothing.coefficients(ELSEWHERE) == pytest.approx(BASE)
-    spread = {
-        one.name: math.hypot(*(width for level, width in one.levels if "data_sheet" not in level))
-        for one in COEFFICIENTS
-    }
+    spread = {one.name: math.hypot(*(width for _, width in one.levels)) for one in COEFFICIENTS}
     expected = {one.name: spread[one.name] * (one.base if one.is_log else 1) for one in COEFFICIENTS}
     assert nothing.deviations(ELSEWHERE) == pytest.approx(expected)
 
