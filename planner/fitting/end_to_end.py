@@ -17,8 +17,9 @@ network's family and the framework, unless runs tell another (:mod:`planner.fitt
 
 The deviations are judgements made before any score was seen: few per cent for traffic, whose rates are measured within
 a few per cent, more for matrix kernels (algorithms, layouts, clocks under sustained load; another version of a library
-brings other algorithms), a factor of two or three for host time and links. Of host time and scales, measured kernels
-share only the effect of the framework with specified ones, whose coefficients make up for their errors.
+brings other algorithms), a factor of two or three for host time and links. Host time on measured kernels shares nothing
+with that on specified ones, which makes up for their errors; their scales share no more than the small effect of the
+framework.
 """
 
 from __future__ import annotations
@@ -129,8 +130,7 @@ COEFFICIENTS = (
         20e-6,
         (
             (("kernels",), 0.25),
-            (("framework",), 0.5),
-            (("framework", "kernels"), 0.2),
+            (("framework", "kernels"), 0.5),
             (_GPU, 0.3),
             ((*_GPU, "precision"), 0.2),
             (_FAMILY, 0.5),
