@@ -163,7 +163,7 @@ def _joined(calibrations: Sequence[Calibration], device: Accelerator) -> Calibra
     entries: dict[tuple[str, ...], Entry] = {}
     for one in own:
         for entry in one.entries:
-            entries.setdefault(entry.key, entry)
+            entries.setdefault((*entry.key, entry.mode), entry)
     _check_circumstances(own[0])
     return replace(own[0], entries=tuple(entries.values()))
 

@@ -101,7 +101,7 @@ def _note_frameworks(tables: Sequence[Table]) -> None:
     """Say once of every framework that nothing was fitted to its runs."""
     found = {}
     for problem, runs in (each for table in tables for each in table.asked):
-        overheads = Sources(problem).overheads(runs[0].precision)
+        overheads = Sources(problem).overheads(runs[0].precision, runs[0].mode)
         if overheads.matched in ("generic", "assumed"):
             found[problem.settings.framework] = overheads.matched
     for framework, matched in sorted(found.items()):

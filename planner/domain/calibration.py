@@ -8,7 +8,7 @@ Scopes and their keys:
 ===========  ==========================================================================================
 kernels      kind, direction, precision, library; belongs to an accelerator. Kind ``pointwise`` serves every
              kind whose work is traffic and that has no entry of its own; precision ``any`` serves all.
-overheads    kind = framework (or ``generic``), for one precision or all; coefficients of
+overheads    kind = framework (or ``generic``), for one precision or all, one mode or both; coefficients of
              :class:`planner.steps.overheads.Overheads`; accelerator ``any``: pooled over GPUs
 collectives  kind = operation (``all_reduce``); belongs to a cluster
 storage      kinds ``load``, bringing a sub-batch from storage into host memory, ``load_cached`` from what the system
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 from planner.domain.arrays import frozen_map
 from planner.domain.cluster import Node
+from planner.domain.configuration import MODES
 from planner.errors import ParameterError
 
 __all__ = [
@@ -70,7 +71,7 @@ class Entry:
     Attributes
     ----------
     scope, kind, direction, precision, library : str
-        The key; ``direction`` and ``library`` may be empty.
+        The key, with ``mode``; ``direction`` and ``library`` may be empty.
     term : str
         Registered name of the feature map.
     settings : mapping of str to float, str or tuple of float
@@ -99,6 +100,9 @@ class Entry:
     notes : str
     worst_point : str
         The row whose error is ``worst_error``; empty where it was not kept.
+    mode : str
+        Of overheads: ``sync`` or ``async``, how the runs that they were fitted to exchanged gradients; empty where none
+        was exchanged, or for both.
     """
 
     scope: str
@@ -124,8 +128,11 @@ class Entry:
     source: str = ""
     notes: str = ""
     worst_point: str = ""
+    mode: str = ""
 
     def __post_init__(self) -> None:
+        if self.mode not in ("", *(MODES if self.scope == "overheads" else ())):
+            raise ParameterError("mode", "sync or async, of overheads alone", self.mode)
         if self.scope not in SCOPES:
             raise ParameterError("scope", "one of " + ", ".join(SCOPES), self.scope)
         if self.origin not in ORIGINS:
@@ -213,10 +220,10 @@ class Calibration:
     def __post_init__(self) -> None:
         if self.origin not in ORIGINS:
             raise ParameterError("origin", "one of " + ", ".join(ORIGINS), self.origin)
-        keys = [entry.key for entry in self.entries]
+        keys = [(*entry.key, entry.mode) for entry in self.entries]
         if len(set(keys)) != len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise ParameterError("entries", "unique in scope, kind, direction, precision and library", twice)
+            raise ParameterError("entries", "unique in scope, kind, direction, precision, library and mode", twice)
         for name in ("environment", "conformal"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
         self._check_scores()

@@ -90,11 +90,11 @@ def without_end_to_end(calibrations: Sequence[Calibration]) -> tuple[Calibration
 
 
 def overheads_entry(framework: str, precision: str, kernels: str, coefficients: Mapping[str, float]) -> Entry:
-    """Return the entry that serves runs of a framework in a precision on measured or specified kernels."""
+    """Return the entry of synchronous runs of a framework in a precision, on measured or specified kernels."""
     library = ON_SPECIFIED if kernels == ON_SPECIFIED else ""
     return Entry(
         "overheads", framework, "", precision, library, "overheads", {}, coefficients, estimator=ESTIMATOR,
-        origin="published",
+        origin="published", mode="sync",
     )  # fmt: skip
 
 
@@ -197,7 +197,7 @@ class Observed:
         changed = replace(self.problem, calibrations=(*fitted, *self.problem.calibrations))
         evaluator = Evaluator(changed, like=self.evaluator)
         evaluator.evaluate(self.configurations)
-        pricer = evaluator.pricers[self.precision]
+        pricer = evaluator.pricers[self.precision, "sync"]
         return pricer, pricer.synchronous(self.configurations)
 
 

@@ -26,6 +26,7 @@ from planner.domain.calibration import (
     Entry,
 )
 from planner.domain.cluster import Accelerator, Node
+from planner.domain.configuration import MODES
 from planner.errors import InputFileError, ParameterError
 from planner.formats.cluster import accelerator_fields
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
@@ -114,6 +115,7 @@ _ENTRY = Table(
         Field("source", Text(empty=True), "citation, or the machine", ""),
         Field("notes", Text(empty=True), "what a reader should know", ""),
         Field("worst_point", Text(empty=True), "row whose error is the largest; files of before leave it out", ""),
+        Field("mode", Text(MODES), "of overheads: mode of the runs that they were fitted to; absent: any", ""),
     ),
     _entry,
     "one term; time = link(features . coefficients)",

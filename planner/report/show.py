@@ -315,7 +315,7 @@ STORED_POINT = "point_"
 
 
 def _entry(entry: Entry, formula: str) -> Iterator[Block]:
-    yield heading(" ".join(filter(None, entry.key)).replace("_", " "))
+    yield heading(" ".join(filter(None, (*entry.key, entry.mode))).replace("_", " "))
     yield Line(f"{entry.term}: {formula}" if formula else entry.term)
     stored = {name for name in entry.coefficients if name.startswith(STORED_POINT)}
     rows = [

@@ -141,16 +141,16 @@ class ComputeTable:
 
 
 class Compute:
-    """The compute cases of one precision; the table grows as sub-batches are asked for.
+    """The compute cases of one precision and mode; the table grows as sub-batches are asked for.
 
     ``like``: of a problem that differs in overheads and collectives alone; what its kernels take is used again.
     """
 
-    def __init__(self, sources: Sources, precision: str, like: Compute | None = None) -> None:
+    def __init__(self, sources: Sources, precision: str, mode: str = "sync", like: Compute | None = None) -> None:
         if like is None:
             sources.check_precision(precision)
         self.sources = sources
-        self.overheads = sources.overheads(precision)
+        self.overheads = sources.overheads(precision, mode)
         self.precision = precision_named(precision)
         self.network = sources.problem.network
         self.convolution: str = like.convolution if like else sources.convolution_lowering(precision)

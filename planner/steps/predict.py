@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import MODES, Configurations
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
 from planner.errors import ParameterError
@@ -34,7 +34,7 @@ class Evaluator:
     def __init__(self, problem: Problem, like: Evaluator | None = None) -> None:
         self.problem = problem
         self.sources = Sources(problem)
-        self.pricers: dict[str, Pricer] = {}
+        self.pricers: dict[tuple[str, str], Pricer] = {}
         self._like = like
 
     def evaluate(self, configurations: Configurations) -> Predictions:
@@ -77,23 +77,24 @@ class Evaluator:
             found |= zip(positions, described(self._pricer_of(alike), alike, window), strict=True)
         return [found[i] for i in range(configurations.size)]
 
-    def _pricer_of(self, one: Configurations) -> Pricer:
-        return self.pricers[one.precisions[int(one.precision[0])]]
+    def _pricer_of(self, chosen: Configurations, position: int = 0) -> Pricer:
+        """Return the pricer of the precision and mode of a configuration, a new one where there is none yet."""
+        key = precision, mode = chosen.precisions[int(chosen.precision[position])], MODES[int(chosen.mode[position])]
+        if key not in self.pricers:
+            # Kernels are the same in either mode.
+            known = (self._like.pricers.get(key) if self._like else None, *self.pricers.values())
+            like = next((one for one in known if one and one.compute.precision.name == precision), None)
+            self.pricers[key] = Pricer(self.sources, precision, mode, like)
+        return self.pricers[key]
 
     def _prepare(self, configurations: Configurations) -> None:
         self._check(configurations)
-        precision, sub_batch = distinct_pairs(configurations.precision, configurations.sub_batch)
-        for position in np.unique(precision).tolist():
-            name = configurations.precisions[position]
-            if name not in self.pricers:
-                like = self._like.pricers.get(name) if self._like else None
-                self.pricers[name] = Pricer(self.sources, name, like)
-            self.pricers[name].ensure_sub_batches(sub_batch[precision == position])
-        is_sync = ~configurations.is_async
-        for position in np.unique(precision).tolist() if is_sync.any() else ():
-            same = (configurations.precision == position) & is_sync
-            nodes, gpus = distinct_pairs(configurations.nodes[same], configurations.gpus_per_node[same])
-            self.pricers[configurations.precisions[position]].ensure_groups(nodes, gpus)
+        for rows in _groups(configurations):
+            mode = configurations.mode[rows]
+            pricer = self._pricer_of(configurations, 0 if isinstance(rows, slice) else int(rows[0]))
+            pricer.ensure_sub_batches(distinct_pairs(mode, configurations.sub_batch[rows])[1])
+            if MODES[int(mode[0])] == "sync":
+                pricer.ensure_groups(*distinct_pairs(configurations.nodes[rows], configurations.gpus_per_node[rows]))
 
     def _check(self, configurations: Configurations) -> None:
         cluster = self.problem.cluster

@@ -80,9 +80,9 @@ def row_of(times: Times, position: int) -> Times:
 class Pricer:
     """Prices configurations of one precision and mode; what it tabled stays for later calls."""
 
-    def __init__(self, sources: Sources, precision: str, like: Pricer | None = None) -> None:
+    def __init__(self, sources: Sources, precision: str, mode: str, like: Pricer | None = None) -> None:
         self.sources = sources
-        self.compute: Compute = Compute(sources, precision, like.compute if like else None)
+        self.compute: Compute = Compute(sources, precision, mode, like.compute if like else None)
         sent_bytes = gradient_bytes(precision, sources.problem.settings.framework)
         self.messages = Messages(sources, (self.compute.slots.elements * sent_bytes).astype(np.float64))
         self.input = Input(sources)

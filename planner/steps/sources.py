@@ -66,7 +66,7 @@ class Sources:
         self.problem = problem
         self.accelerator = problem.cluster.node.accelerator
         self._kernels: dict[tuple[str, str, str], Source | None] = {}
-        self._overheads: dict[str, Overheads] = {}
+        self._overheads: dict[tuple[str, str], Overheads] = {}
         self._layer_calls: dict[str, LayerCalls] = {}
 
     @cached_property
@@ -214,9 +214,10 @@ class Sources:
             usable = [name for name in PRECISIONS if not self.why_not_precision(name)]
             raise unpriced_precision(precision, reason, usable, self.problem.cluster)
 
-    def overheads(self, precision: str) -> Overheads:
-        """Return the overheads of the framework in a precision: as asked for, of any version, generic or assumed."""
-        if precision not in self._overheads:
+    def overheads(self, precision: str, mode: str) -> Overheads:
+        """Return a framework's overheads in a precision and mode: as asked for, of any version, generic or assumed."""
+        key = (precision, mode)
+        if key not in self._overheads:
             entries = (
                 (entry, calibration.name, pooled)
                 for pooled, calibrations in ((False, self.for_accelerator), (True, self.pooled))
@@ -226,10 +227,10 @@ class Sources:
             )
             framework, exponent = self.problem.settings.framework, exponent_name(self.problem.network)
             found = find_overheads(
-                entries, framework, precision, on_specified=self.is_specified(precision), exponent=exponent
+                entries, framework, precision, on_specified=self.is_specified(precision), exponent=exponent, mode=mode
             )
-            self._overheads[precision] = found or assumed_overheads(self.accelerator.kind, exponent)
-        return self._overheads[precision]
+            self._overheads[key] = found or assumed_overheads(self.accelerator.kind, exponent)
+        return self._overheads[key]
 
     def cells(self, precision: str) -> Mapping[tuple[int, int], Cell]:
         """Return what measured runs of the network say by tensor-parallel degree and sub-batch."""

@@ -48,6 +48,7 @@ def warnings_of(
     """Return the warnings of one prediction, in a fixed order; ``of``: its memory [byte] and mean mini-batch."""
     memory_bytes, mini_batch = of
     chosen = tuple({(s.entry.key, s.calibration): s for s in used}.values())
+    overheads = sources.overheads(one.precision, one.mode)
     return (
         *_memory(sources, memory_bytes),
         *_missing_input(sources),
@@ -55,11 +56,12 @@ def warnings_of(
         *_small_dataset(sources, mini_batch),
         *_extrapolated(terms, is_wider=interval_basis == "conformal"),
         *_origins(sources, chosen),
-        *_overheads(sources, sources.overheads(one.precision)),
+        *_overheads(sources, overheads),
+        *_other_mode(one.mode, overheads),
         *_calibrations(sources, chosen),
         *_mixed(sources, chosen),
         *_measured_runs(sources, one),
-        *_proportional(sources.overheads(one.precision), chosen),
+        *_proportional(overheads, chosen),
         *_links(sources, one),
         *_optimizer(sources, one),
     )
@@ -210,6 +212,15 @@ def _overheads(sources: Sources, overheads: Overheads) -> Iterator[PlanWarning]:
     elif overheads.matched == "framework" and "@" in framework:
         message = f"Overheads of {framework} are those measured with {overheads.source.entry.kind}."
         yield PlanWarning("framework_overheads_other_version", framework, message)
+
+
+def _other_mode(mode: str, overheads: Overheads) -> Iterator[PlanWarning]:
+    if overheads.source.entry.mode not in ("", mode):
+        message = (
+            f"Overheads of {overheads.source.calibration} were fitted to {overheads.source.entry.mode} runs, and serve "
+            f"this {mode} plan for want of others."
+        )
+        yield PlanWarning("overheads_of_other_mode", overheads.source.entry.kind, message)
 
 
 def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:

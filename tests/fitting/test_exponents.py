@@ -58,7 +58,7 @@ def test_a_known_exponent_is_found_and_predicts(networks: Sequence[str], exponen
     for one in observed:
         mine = fitted.calibrations(one.problem, ["fp32"])
         again = replace(one.problem, calibrations=(*mine, *one.problem.calibrations))
-        assert Sources(again).overheads("fp32").exponent == entry.coefficients[name]
+        assert Sources(again).overheads("fp32", "sync").exponent == entry.coefficients[name]
         found_s = Evaluator(again).evaluate(one.configurations).iteration_s
         assert abs(relative_errors(found_s, one.measured_s)).max() < 0.08
 

@@ -78,7 +78,7 @@ def test_buckets_follow_the_recurrence_of_merged_slots(
     settings = Settings(strategy="bucketed", input="synthetic")
     problem = make_problem(settings=settings, cluster=cluster)
     (found,) = Evaluator(problem).describe(plan)
-    pricer = Pricer(Sources(problem), "fp32")
+    pricer = Pricer(Sources(problem), "fp32", "sync")
     pricer.ensure_sub_batches(np.array([8]))
     assert (pricer.messages.buffer_bytes / 4).tolist() == [224 + 584, 5130]
     ready = pricer.compute.table.ready_s[0, 0]

@@ -13,6 +13,7 @@ from planner.catalog import find_network
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
+from planner.errors import ParameterError
 from planner.steps.overheads import Overheads, exponent_name, find_overheads
 from planner.steps.predict import Evaluator
 from planner.steps.sources import Sources
@@ -71,6 +72,34 @@ def test_precision_place_and_kernels_decide(offered: list[tuple[str, str, bool]]
     assert (found and found.source.calibration) == (None if wanted is None else str(wanted))
 
 
+@pytest.mark.parametrize(("modes", "wanted"), [(("", "async"), 1), (("sync", ""), 1), (("sync",), 0), (("", ""), 0)])
+def test_the_very_mode_goes_before_any_and_any_before_the_other(modes: tuple[str, ...], wanted: int) -> None:
+    entries = [(replace(entry(), mode=mode), str(place), False) for place, mode in enumerate(modes)]
+    found = find_overheads(entries, "torch", "fp32", on_specified=False, mode="async")
+    assert found is not None
+    assert found.source.calibration == str(wanted)
+
+
+def test_plans_of_both_modes_in_one_call_have_each_their_own_overheads(problem: Problem) -> None:
+    scales = {"sync": 2.0, "async": 3.0}
+    entries = (replace(entry(), mode=mode, coefficients={"kernel_scale": scale}) for mode, scale in scales.items())
+    both = replace(problem, calibrations=(Calibration("mine", "toy", tuple(entries)), *problem.calibrations))
+    plans = Configurations.of([Configuration(1, 1, 8, mode=mode) for mode in scales])
+    sync, later = (
+        {term.name: term.seconds for term in one.terms}["forward"] for one in Evaluator(both).describe(plans)
+    )
+    assert later / sync == pytest.approx(3 / 2)
+    assert Evaluator(both).evaluate(plans).iteration_s[0] == priced(both)["iteration"]
+
+
+def test_only_overheads_have_a_mode() -> None:
+    assert replace(entry(), mode="async").mode == "async"
+    with pytest.raises(ParameterError, match="mode must be sync or async, of overheads alone, got 'both'"):
+        replace(entry(), mode="both")
+    with pytest.raises(ParameterError, match="overheads alone"):
+        Entry("kernels", "gemm", "forward", "fp32", "", "work.linear", {}, {}, mode="sync")
+
+
 def test_what_is_generic_on_the_accelerator_goes_before_a_pooled_framework() -> None:
     entries = [(entry("torch"), "pooled", True), (entry("generic"), "own", False)]
     for offered, expected in ((entries, ("generic", False)), (entries[:1], ("exact", True))):
@@ -95,7 +124,7 @@ def test_pooled_overheads_serve_gpus_and_not_cpus(problem: Problem) -> None:
             problem.cluster, node=replace(node, accelerator=replace(node.accelerator, name="other", kind=kind))
         )
         sources = Sources(replace(problem, cluster=cluster, calibrations=(pooled,)))
-        assert sources.overheads("fp32").matched == matched
+        assert sources.overheads("fp32", "sync").matched == matched
 
 
 def test_matrix_scale_multiplies_products_and_convolutions_alone(problem: Problem) -> None:

@@ -198,7 +198,7 @@ def test_a_users_own_k80_cluster_is_not_served_by_the_reconstruction() -> None:
     for where, origin in ((kfc, "reconstructed"), (own, "specified")):
         sources = Sources(Problem(find_network("sprint-15"), None, where, calibrations_for(where)))
         assert sources.kernel("convolution", "forward", "fp32").origin == origin
-        assert (sources.overheads("fp32").matched == "generic") == (where is kfc)
+        assert (sources.overheads("fp32", "sync").matched == "generic") == (where is kfc)
 
 
 def test_an_absent_precision_is_refused_even_with_entries_for_it(make_problem: Make) -> None:
@@ -239,7 +239,7 @@ def test_overheads_are_looked_up_from_exact_to_assumed(
 ) -> None:
     entries = (Entry("overheads", kind, "", "", "", "overheads", {}, {"kernel_scale": 2.0}) for kind in kinds)
     problem = make_problem(calibrations=(of(*entries),), settings=Settings(framework=framework))
-    found = Sources(problem).overheads("fp32")
+    found = Sources(problem).overheads("fp32", "sync")
     assert found.matched == matched
     assert (found.source.entry.kind == "torch") == ("torch" in kinds and matched == "framework")
     if matched == "assumed":

@@ -69,6 +69,16 @@ def test_overheads_say_how_they_were_found(
     assert [key for key in found if key.startswith("framework")] == ([] if code is None else [code])
 
 
+@pytest.mark.parametrize(("mode", "said"), [("", False), ("sync", False), ("async", True)])
+def test_overheads_of_the_other_mode_are_said(
+    make_problem: Make, calibration: Calibration, mode: str, *, said: bool
+) -> None:
+    kernels = tuple(entry for entry in calibration.entries if entry.scope == "kernels")
+    own = replace(calibration, entries=(*kernels, replace(overheads("torch"), mode=mode)))
+    found = warned(make_problem(calibrations=(own,), settings=Settings(framework="torch")))
+    assert ("overheads_of_other_mode torch" in found) == said
+
+
 def test_a_reconstruction_and_a_calibrations_own_warnings_are_passed_on(
     make_problem: Make, calibration: Calibration
 ) -> None:
