@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from planner.formats.suggestion import SUGGESTION
 from planner.probes.calibrate import Measurement
 from planner.probes.gpu import describe_gpu
 from planner.probes.machine import describe_cpu
-from planner.probes.plan_runs import PlanRun, Wanted, timed_runs
+from planner.probes.plan_runs import PlanRun, Wanted, enough_s, timed_runs
 from planner.probes.timing import keep_freed_memory
 from planner.probes.torch_package import check_torch, import_torch
 
@@ -33,6 +34,8 @@ KEPT = "freed memory kept"
 LOCAL = "local"
 MEASURING_SHARE = 0.9
 """Of the time that is left, for the runs; what follows takes next to none."""
+ROUND_S = 5
+"""A budget that is named is a multiple [s]."""
 Key = tuple[int, int, str]
 
 
@@ -203,17 +206,19 @@ def refined_here(asking: Asking, name: str, budget_s: float, began_s: float) -> 
     Raises
     ------
     CoverageError
-        No run was made in time and in memory.
+        No run was made, for time or memory.
     """
     network, base = asking.problem.network, asking.base
-    seconds = MEASURING_SHARE * (budget_s - (time.perf_counter() - began_s))
+    used_s = time.perf_counter() - began_s
+    seconds = MEASURING_SHARE * (budget_s - used_s)
     count = len(asking.cells)
     sentence = f"running {network.name} {count} times for at most {seconds:.0f} s"
     quiet_s = _number(base.environment.get("reference_s", "")) if asking.device == "cpu" else 0.0
     with bar("running", seconds, sentence) as show:
         wanted = [Wanted(*cell[1:], asking.expected_s[cell]) for cell in asking.cells]
         made = timed_runs(network, wanted, seconds, device=asking.device, quiet_s=quiet_s, progress=show)
-    runs, disturbed = _runs(asking, made), _disturbed(asking, made)
+    enough = ROUND_S * math.ceil((used_s + 1 + max(enough_s(wanted, made), seconds) / MEASURING_SHARE) / ROUND_S)
+    runs, disturbed = _runs(asking, made, f"--budget {enough}s"), _disturbed(asking, made)
     calibration = replace(refined(base, asking.problem, runs), name=name, warnings=(*base.warnings, *disturbed))
     accelerator = asking.problem.cluster.node.accelerator
     circumstances = {key: value for key, value in base.environment.items() if key not in MAY_DIFFER}
@@ -222,22 +227,25 @@ def refined_here(asking: Asking, name: str, budget_s: float, began_s: float) -> 
     return calibration, Measurement(samples, steps, accelerator, asking.problem.cluster.node)
 
 
-def _runs(asking: Asking, made: Sequence[PlanRun]) -> list[CellRun]:
-    """Return the runs that were made; say of which cells there are none, and why where PyTorch said."""
+def _runs(asking: Asking, made: Sequence[PlanRun], enough: str) -> list[CellRun]:
+    """Return the runs that were made; say of which cells there are none, and why.
+
+    ``enough``: the budget that suffices for all of them, as an option.
+    """
     runs = [CellRun(cell[0], cell[2], one.step) for cell, one in zip(asking.cells, made, strict=True) if one.step]
     failed = [f"{name}: {one.failed}" for name, one in zip(_names(asking), made, strict=True) if one.failed]
     missing = [name for name, one in zip(_names(asking), made, strict=True) if not one.step and not one.failed]
     stay = "predictions of these stay as they are"
     if not runs:
         said = f" ({'; '.join(failed)})" if failed else ""
-        remedy = "give a larger --budget" if missing else "make a suggestion of other plans"
+        remedy = f"{enough} suffices" if missing else "make a suggestion of other plans"
         raise CoverageError(
             f"a run of {asking.problem.network.name} must be made in time and in memory, got none{said}; {remedy}"
         )
     if missing:
-        note(f"no run was made in time and in memory of {', '.join(missing)}: {stay}")
+        note(f"no run was made in time of {', '.join(missing)}: {stay}; {enough} suffices for every plan")
     if failed:
-        note(f"PyTorch failed in runs of {'; '.join(failed)}: {stay}")
+        note(f"no run could be made of {'; '.join(failed)}: {stay}")
     return runs
 
 

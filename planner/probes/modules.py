@@ -90,6 +90,7 @@ def gradient_time(
     *,
     precision: str = "fp32",
     until_s: float = math.inf,
+    warm_up: int = WARM_UP_STEPS,
 ) -> Timing:
     """Return the time of one gradient computation: loss forward and backward, gradients None before.
 
@@ -102,11 +103,13 @@ def gradient_time(
     network : Network
     sub_batch : int
     repeats : int
-        Timed, after three steps that are not: by then all memory has been touched.
+        Timed, after steps that are not.
     precision : str
         16-bit ones as mixed precision; whether fp32 may be TF32 is the caller's to set.
     until_s : float
         What :func:`time.perf_counter` may show when a repeat begins [s]; the first one is made in any case.
+    warm_up : int
+        Steps that are not timed: by the third one all memory has been touched, most of it in the first one.
 
     Returns
     -------
@@ -124,8 +127,8 @@ def gradient_time(
     module.train()
     mark, between_s = _marks(torch, device)
     times = []
-    for made in range(repeats + WARM_UP_STEPS):
-        if made > WARM_UP_STEPS and time.perf_counter() >= until_s:
+    for made in range(repeats + warm_up):
+        if made > warm_up and time.perf_counter() >= until_s:
             break
         module.zero_grad(set_to_none=True)
         start = mark()
@@ -135,7 +138,7 @@ def gradient_time(
         times.append((start, mark()))
         del loss
     module.zero_grad(set_to_none=True)
-    return summary([between_s(*pair) for pair in times[WARM_UP_STEPS:]])
+    return summary([between_s(*pair) for pair in times[warm_up:]])
 
 
 def _marks(torch: Any, device: str) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:

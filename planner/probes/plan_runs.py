@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from planner.domain.network import Network
 from planner.domain.training import TimedStep
@@ -16,12 +17,23 @@ from planner.probes.precisions import computing_in
 from planner.probes.timing import Timing
 from planner.probes.torch_package import import_torch
 
-__all__ = ["PlanRun", "Wanted", "timed_runs"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["PlanRun", "Wanted", "enough_s", "timed_runs"]
 
 MOST_REPEATS = 7
+MOST_STEPS = WARM_UP_STEPS + MOST_REPEATS
+FEWEST_STEPS = 2
+"""One that is not timed, and one that is."""
+FIRST_STEP_S = 1e-3
+"""A first try may begin for at least so long [s], where the steps take all the time there is."""
+SLACK = 1.15
+"""What a run takes besides its steps, and what a first step takes longer."""
 REFERENCES = 5
 PAUSE_S = 0.2
 MOST_TRIES = 1000
+OUT_OF_MEMORY = "not enough memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +44,6 @@ class Wanted:
     precision: str
     expected_s: float
 
-    def repeats(self, seconds: float) -> int:
-        """Return how many steps can be timed in so long [s], besides those that are not."""
-        return min(MOST_REPEATS, int(seconds / self.expected_s) - WARM_UP_STEPS)
-
 
 @dataclass(frozen=True, slots=True)
 class PlanRun:
@@ -44,11 +52,11 @@ class PlanRun:
     Attributes
     ----------
     step : TimedStep or None
-        Its gradient computation; None: it could not be made.
+        Its gradient computation; None: it could not be made, or time was too short.
     slower : float
         How many times slower than in quiet the machine was: above DISTURBED there was no quiet try.
     failed : str
-        Why it could not be made, as PyTorch said; empty where time or memory was too short.
+        Why it could not be made, as PyTorch said; empty where time was too short.
     """
 
     step: TimedStep | None = None
@@ -72,8 +80,9 @@ def timed_runs(
 ) -> tuple[PlanRun, ...]:
     """Return what came of the run of every cell: on a machine that is not quiet, the least disturbed of its tries.
 
-    Every cell gets the same share of the time that is left, the first ones first; no try begins that is expected to
-    take longer.
+    The first cells come first: one that fits with fewest steps is run, those after it where they fit beside it. All of
+    these get as many steps as there is time for; those left out are looked at again after every run, with the time that
+    is left by then and by what steps have taken, of what was expected.
 
     Parameters
     ----------
@@ -93,16 +102,63 @@ def timed_runs(
         now_s = min(bench.reference() for _ in range(REFERENCES))
         reference_s = min(now_s, quiet_s) if quiet_s > 0 else now_s
         module = build_module(network).to(device)
-        found: list[PlanRun] = []
-        for at, cell in enumerate(cells):
-            state = f"sub-batch {cell.sub_batch} in {cell.precision}, {at + 1} of {len(cells)}"
+        found: dict[int, PlanRun] = {}
+        while chosen := _next(cells, found, began_s + seconds - bench.clock()):
+            at, step_s, steps = chosen
+            cell = cells[at]
+            state = f"sub-batch {cell.sub_batch} in {cell.precision}, {len(found) + 1} of {len(cells)}"
             progress(bench.clock() - began_s, state)
-            share_s = (began_s + seconds - bench.clock()) / (len(cells) - at)
-            repeats = cell.repeats(share_s)
-            until_s = bench.clock() + share_s - (repeats + WARM_UP_STEPS) * cell.expected_s
-            run = partial(gradient_time, module, network, cell.sub_batch, repeats, precision=cell.precision)
-            found.append(_run(bench, run, (network, cell), (reference_s, until_s)) if repeats > 0 else PlanRun())
-        return tuple(found)
+            run = partial(_tried, bench, module, (network, cell), steps, step_s)
+            until_s = bench.clock() + max((steps - MOST_STEPS) * step_s, FIRST_STEP_S)
+            found[at] = _run(bench, run, (network, cell), (reference_s, until_s))
+        return tuple(found.get(at, PlanRun()) for at in range(len(cells)))
+
+
+def _tried(bench: Bench, module: torch.nn.Module, what: tuple[Network, Wanted], steps: float, step_s: float) -> Timing:
+    """Return the time of a step from at most so many, fewer where they take longer than so long [s]."""
+    network, cell = what
+    warm_up = min(WARM_UP_STEPS, int(steps) // FEWEST_STEPS)
+    repeats = min(MOST_REPEATS, int(steps) - warm_up)
+    until_s = bench.clock() + (warm_up + repeats - 1) * step_s
+    return gradient_time(
+        module, network, cell.sub_batch, repeats, precision=cell.precision, until_s=until_s, warm_up=warm_up
+    )
+
+
+def _next(cells: Sequence[Wanted], found: Mapping[int, PlanRun], left_s: float) -> tuple[int, float, float] | None:
+    """Return the first cell to run in the time that is left [s], what a step may take [s], and how many it may make.
+
+    None: nothing is left, or nothing fits.
+    """
+    pace = SLACK * _pace(cells, found)
+    fitting: list[int] = []
+    together_s = 0.0
+    for at, cell in enumerate(cells):
+        step_s = pace * cell.expected_s
+        if at not in found and FEWEST_STEPS * (together_s + step_s) <= left_s:
+            fitting.append(at)
+            together_s += step_s
+    return (fitting[0], pace * cells[fitting[0]].expected_s, left_s / together_s) if fitting else None
+
+
+def _pace(cells: Sequence[Wanted], found: Mapping[int, PlanRun]) -> float:
+    """Return how many times longer than expected the steps of the runs took, together; 1 of none."""
+    made = [(run.step.time_s, cells[at].expected_s) for at, run in found.items() if run.step]
+    return sum(time_s for time_s, _ in made) / sum(expected_s for _, expected_s in made) if made else 1.0
+
+
+def enough_s(cells: Sequence[Wanted], made: Sequence[PlanRun]) -> float:
+    """Return the time [s] that suffices for a run of every cell, by what runs of some have taken.
+
+    Parameters
+    ----------
+    cells : sequence of Wanted
+    made : sequence of PlanRun
+        One of every cell; those that failed are left out.
+    """
+    found = {at: run for at, run in enumerate(made) if run.step}
+    expected_s = sum(cell.expected_s for cell, run in zip(cells, made, strict=True) if not run.failed)
+    return FEWEST_STEPS * SLACK * max(1.0, _pace(cells, found)) * expected_s
 
 
 def _run(bench: Bench, run: Callable[[], Timing], what: tuple[Network, Wanted], limits: tuple[float, float]) -> PlanRun:
@@ -113,7 +169,7 @@ def _run(bench: Bench, run: Callable[[], Timing], what: tuple[Network, Wanted], 
         with computing_in(cell.precision):
             made = least_disturbed(run, bench, reference_s, tries=MOST_TRIES, pause_s=PAUSE_S, until_s=until_s)
     except (library.OutOfMemoryError, MemoryError):
-        return PlanRun()
+        return PlanRun(failed=OUT_OF_MEMORY)
     except RuntimeError as error:  # PyTorch's only one for whatever a library or the device refuses
         return PlanRun(failed=str(error).partition("\n")[0])
     if made is None:

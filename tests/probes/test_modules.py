@@ -94,6 +94,7 @@ def test_gradient_time_ends_when_time_is_up_but_for_one_repeat() -> None:
     network = probe_networks()[3]
     assert gradient_time(build_module(network), network, 1, 5, until_s=0.0).repeats == 1
     assert gradient_time(build_module(network), network, 1, 5).repeats == 5
+    assert gradient_time(build_module(network), network, 1, 2, warm_up=1).repeats == 2
 
 
 def test_gradient_time_computes_in_the_precision_asked_for() -> None:

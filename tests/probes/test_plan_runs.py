@@ -8,8 +8,7 @@ import pytest
 
 from planner.domain.network import INPUT, Layer, Network
 from planner.probes import plan_runs
-from planner.probes.modules import WARM_UP_STEPS
-from planner.probes.plan_runs import Wanted, timed_runs
+from planner.probes.plan_runs import Wanted, enough_s, timed_runs
 from planner.probes.timing import Timing
 
 MakeBench = Callable[..., Any]
@@ -20,20 +19,29 @@ STEP_S = 0.05
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> Callable[..., tuple[Any, list[tuple[int, int]]]]:
-    """Return a function that puts a bench in place and gives it, with the list of (sub-batch, repeats) of runs."""
+    """Return a function that puts a bench in place and gives it, with the list of (sub-batch, repeats) of runs.
 
-    def use(**given: Any) -> tuple[Any, list[tuple[int, int]]]:
+    ``pace``: how many times longer than expected steps take.
+    """
+
+    def use(pace: float = 1.0, **given: Any) -> tuple[Any, list[tuple[int, int]]]:
         bench, runs = fake_bench(**given), []
 
         @contextlib.contextmanager
         def opened(_device: str) -> Iterator[Any]:
             yield bench
 
-        def gradient_time(_module: object, _net: object, sub_batch: int, repeats: int, *, precision: str) -> Timing:
+        def gradient_time(
+            _module: object, _net: object, sub_batch: int, repeats: int, *, precision: str, until_s: float, warm_up: int
+        ) -> Timing:
             assert precision == "fp32"
-            runs.append((sub_batch, repeats))
-            bench.now += (repeats + WARM_UP_STEPS) * STEP_S * sub_batch
-            return Timing(STEP_S * sub_batch, 1e-4, repeats)
+            assert warm_up >= 1
+            step_s, made = pace * STEP_S * sub_batch, 1
+            bench.now += (warm_up + 1) * step_s
+            while made < repeats and bench.now < until_s:
+                bench.now, made = bench.now + step_s, made + 1
+            runs.append((sub_batch, made))
+            return Timing(step_s, 1e-4, made)
 
         monkeypatch.setattr(plan_runs, "_bench", opened)
         monkeypatch.setattr(plan_runs, "gradient_time", gradient_time)
@@ -60,11 +68,49 @@ def test_every_cell_is_run_once_within_the_time(running: Callable[..., Any]) -> 
 
 def test_long_steps_are_repeated_less_and_left_out_where_they_do_not_fit(running: Callable[..., Any]) -> None:
     bench, runs = running()
-    found = timed_runs(NETWORK, wanted(16, 100, 1), 12.0)
+    found = timed_runs(NETWORK, wanted(16, 100, 1), 6.0)
     assert [one.step is not None for one in found] == [True, False, True]
     (first, repeats), _ = runs
     assert (first, 1 <= repeats < 7) == (16, True)
-    assert bench.now <= 12
+    assert bench.now <= 6
+
+
+def test_the_best_is_run_first_even_where_it_takes_most_of_the_time(running: Callable[..., Any]) -> None:
+    """Steps of 64 take 3.2 s: two fit in 10 s, and two of each of the others beside them."""
+    bench, runs = running()
+    found = timed_runs(NETWORK, wanted(64, 8, 4, 2), 10.0)
+    assert all(one.step for one in found)
+    assert (runs[0], [n for n, _ in runs]) == ((64, 1), [64, 8, 4, 2])
+    assert bench.now <= 10
+
+
+def test_time_that_steps_did_not_take_is_offered_to_those_left_out(running: Callable[..., Any]) -> None:
+    """Half as long as expected: what did not fit at first does once a run has shown it."""
+    bench, runs = running(pace=0.5)
+    found = timed_runs(NETWORK, wanted(100, 4, 1), 9.0)
+    assert [n for n, _ in runs] == [4, 100, 1]
+    assert all(one.step for one in found)
+    assert bench.now <= 9
+
+
+def test_steps_that_take_longer_than_expected_leave_no_time_to_overrun(running: Callable[..., Any]) -> None:
+    bench, runs = running(pace=2.0)
+    found = timed_runs(NETWORK, wanted(4, 16, 12, 1), 6.0)
+    assert [one.step is not None for one in found] == [True, True, False, True]
+    assert [n for n, _ in runs] == [4, 16, 1]
+    assert bench.now <= 6
+
+
+@pytest.mark.parametrize("pace", [0.7, 1.0, 1.8])
+def test_the_time_that_is_said_to_suffice_does(running: Callable[..., Any], pace: float) -> None:
+    cells = wanted(64, 32, 16, 8)
+    running(pace=pace)
+    found = timed_runs(NETWORK, cells, 5.0)
+    assert not all(one.step for one in found)
+    seconds = 1.05 * enough_s(cells, found)
+    bench, _ = running(pace=pace)
+    assert all(one.step for one in timed_runs(NETWORK, cells, seconds))
+    assert bench.now <= seconds
 
 
 def test_runs_that_were_never_quiet_are_marked_in_time(running: Callable[..., Any]) -> None:
@@ -81,7 +127,7 @@ def test_a_run_that_fails_is_said_and_the_others_are_made(
 ) -> None:
     running()
 
-    def failing(_module: object, _net: object, sub_batch: int, repeats: int, *, precision: str) -> Timing:
+    def failing(_module: object, _net: object, sub_batch: int, repeats: int, *, precision: str, **_: float) -> Timing:
         assert precision == "fp32"
         if sub_batch == 2:
             raise RuntimeError("could not create a primitive\nException raised from ...")
@@ -94,16 +140,14 @@ def test_a_run_that_fails_is_said_and_the_others_are_made(
     assert third.step is not None
 
 
-def test_what_is_out_of_memory_is_left_out_without_a_word(
-    running: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_out_of_memory_is_said(running: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     running()
 
     def failing(*_: Any, **__: Any) -> Timing:
         raise MemoryError
 
     monkeypatch.setattr(plan_runs, "gradient_time", failing)
-    assert timed_runs(NETWORK, wanted(1), 60.0) == (plan_runs.PlanRun(),)
+    assert timed_runs(NETWORK, wanted(1), 60.0) == (plan_runs.PlanRun(failed="not enough memory"),)
 
 
 def test_the_quiet_of_an_earlier_run_counts(running: Callable[..., Any]) -> None:
