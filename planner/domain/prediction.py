@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from planner.domain.arrays import FloatArray, frozen_map
 from planner.domain.configuration import Configuration
 
 __all__ = [
+    "LOOKUPS",
     "MiniBatch",
     "PlanWarning",
     "Prediction",
@@ -17,6 +18,18 @@ __all__ = [
     "Staleness",
     "Term",
 ]
+
+LOOKUPS: Mapping[str, str] = frozen_map(
+    {
+        "exact": "exact calls",
+        "between": "between sub-batches",
+        "beyond": "beyond sub-batches",
+        "regression": "regression",
+        "sibling": "scaled from another GPU",
+        "specification": "specification",
+    }
+)
+"""How the time of a kernel is found -> in words; in the order in which it is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,7 @@ class Prediction:
     """Everything about one configuration; memory in bytes on one device, by kind, with ``total`` and ``capacity``.
 
     ``kind`` is one of :data:`planner.domain.calibration.PREDICTION_KINDS`, or empty: no score applies.
+    ``kernel_shares`` maps each of LOOKUPS to its share of the kernel time of a step; all 0 where kernels take none.
     """
 
     configuration: Configuration
@@ -128,9 +142,11 @@ class Prediction:
     bottleneck: str
     warnings: tuple[PlanWarning, ...]
     kind: str = ""
+    kernel_shares: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(LOOKUPS, 0.0))
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "memory_bytes", frozen_map(self.memory_bytes))
+        for name in ("memory_bytes", "kernel_shares"):
+            object.__setattr__(self, name, frozen_map(getattr(self, name)))
 
     def epoch_usd(self, usd_per_gpu_hour: float | None) -> Quantity | None:
         """Return the price of an epoch on all GPUs [USD]; None without a price, or without an epoch."""

@@ -2,7 +2,7 @@
 
 History, newest first
 ---------------------
-prediction 1, predictions 1 : first versions.
+prediction 1, predictions 1 : first versions; those without ``kernel_shares`` are older.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, STRATEGIES, Configuration
 from planner.domain.precision import PRECISIONS, gradient_bytes
-from planner.domain.prediction import Prediction, Quantity
+from planner.domain.prediction import LOOKUPS, Prediction, Quantity
 from planner.domain.request import Subject
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
 from planner.formats.kinds import Kind
@@ -137,6 +137,12 @@ PREDICTION_TABLE = Table(
             "memory of one device, by kind",
         ),
         Field("terms", ListOf(_TERM), "parts of the periods"),
+        Field(
+            "kernel_shares",
+            Table(tuple(Field(name, _PROBABILITY, words) for name, words in LOOKUPS.items()), dict[str, Any]),
+            "shares of the kernel time of a step by how it was found, all 0 where kernels take none; absent: not told",
+            None,
+        ),
         Field("bottleneck", Text(empty=True), "what to improve first"),
         Field("warnings", ListOf(WARNING_TABLE), "what a reader should know"),
     ),
@@ -203,6 +209,7 @@ def prediction_keys(subject: Subject, prediction: Prediction) -> dict[str, Any]:
         "staleness": p.staleness,
         "memory_bytes": {kind: round(size) for kind, size in p.memory_bytes.items()},
         "terms": p.terms,
+        "kernel_shares": p.kernel_shares,
         "bottleneck": p.bottleneck,
         "warnings": p.warnings,
     }

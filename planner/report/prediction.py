@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from planner.domain.calibration import OUTSIDE, Calibration
-from planner.domain.prediction import PlanWarning, Prediction
+from planner.domain.prediction import LOOKUPS, PlanWarning, Prediction
 from planner.domain.request import Sourced, Subject
 from planner.report import parts
 from planner.report.blocks import Block, Line, Pairs, Table, heading, title
@@ -36,6 +36,7 @@ def predictions_view(
     """Yield many predictions of one network as a table in the order given."""
     yield title(place(subject))
     yield from comparison(list(enumerate(predictions, 1)), subject)
+    yield from _lookups(predictions)
     yield heading(parts.ORIGINS)
     yield parts.origins([term for one in predictions for term in one.terms], calibrations)
     yield from _closing([warning for one in predictions for warning in one.warnings], request)
@@ -58,6 +59,7 @@ def body(prediction: Prediction, subject: Subject, calibrations: Sequence[Calibr
     yield Pairs(_figures(prediction, subject))
     yield heading("Terms")
     yield parts.terms(prediction.terms, prediction.bottleneck)
+    yield from _lookups([prediction])
     yield heading(parts.ORIGINS)
     yield parts.origins(prediction.terms, calibrations)
 
@@ -84,6 +86,25 @@ def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
     ]
     first_is_alike = prediction.first_epoch_s == prediction.epoch_s
     return [row for row in rows if row[1] != "-" and not (row[0] == "first epoch" and first_is_alike)]
+
+
+def _lookups(shown: Sequence[Prediction]) -> Iterator[Line]:
+    """Yield how the kernel time was found, by share: from the least to the most of several; nothing without kernels."""
+    told = [one.kernel_shares for one in shown if any(one.kernel_shares.values())]
+    found = {words: [shares[lookup] for shares in told] for lookup, words in LOOKUPS.items()}
+    words = [f"{_span(shares)} {by}" for by, shares in found.items() if any(shares)]
+    if words:
+        yield Line(f"Kernel time: {', '.join(words)}")
+
+
+def _span(shares: Sequence[float]) -> str:
+    """Return a share, or the least and the most of several where they differ; a little is never none."""
+    low, high = (_percent(end(shares)) for end in (min, max))
+    return high if low == high else f"{low} to {high}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.0005 or not share else "<0.1%"
 
 
 def _intervals(prediction: Prediction) -> str:

@@ -11,13 +11,13 @@ from planner.domain.arrays import IntArray
 from planner.domain.calibration import ORIGINS, Calibration
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MemoryBytes
-from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
+from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.steps.asynchronous import Asynchrony
 from planner.steps.gradients import gpu_gradient, step_gradient, update_gradient
 from planner.steps.intervals import kind_of, quantity, reciprocal, score_of
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes, asynchrony_of, row_of
 from planner.steps.sources import Source
-from planner.steps.stages import Stage, looked_up_shares, stages_of
+from planner.steps.stages import Stage, kernel_shares, stages_of
 from planner.steps.warnings import empty_updates, own_layers, warnings_of, window_missed
 
 __all__ = ["described"]
@@ -57,6 +57,11 @@ class _Case:
     stages: Mapping[str, Stage]
     memory_bytes: Mapping[str, float]
     window: Window | None
+
+    @property
+    def kernel_shares(self) -> dict[str, float]:
+        """Shares of the kernel time by how it is found."""
+        return kernel_shares(self.stages, self.one.accumulation_steps)
 
 
 def described(pricer: Pricer, chosen: Configurations, window: Window | None) -> list[Prediction]:
@@ -113,9 +118,10 @@ def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
                 (float(times.memory_bytes[0]), mini_batch),
                 interval_basis=iteration.interval_basis,
             ),
-            *_own_layers(case),
+            *own_layers(case.kernel_shares, pricer.sources.problem.network.name),
         ),
         kind=kind,
+        kernel_shares=case.kernel_shares,
     )
 
 
@@ -157,16 +163,12 @@ def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Pre
         bottleneck=_bottleneck(terms, "gpu"),
         warnings=(
             *warnings_of(pricer.sources, one, terms, used, (float(times.memory_bytes[0]), mini_batch.mean)),
-            *_own_layers(case),
+            *own_layers(case.kernel_shares, pricer.sources.problem.network.name),
             *empty_updates(float(statistics.empty_probability[0]), mini_batch.mean),
             *(() if case.window is None else window_missed(mini_batch, case.window("async"))),
         ),
+        kernel_shares=case.kernel_shares,
     )
-
-
-def _own_layers(case: _Case) -> tuple[PlanWarning, ...]:
-    shares = looked_up_shares(case.stages, case.one.accumulation_steps)
-    return own_layers(shares, case.pricer.sources.problem.network.name)
 
 
 def _mini_batch(statistics: Asynchrony, window: Window | None) -> MiniBatch:

@@ -12,12 +12,13 @@ from planner.costs.terms import Work, evaluate, extrapolates
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import KernelCalls
+from planner.domain.prediction import LOOKUPS
 from planner.steps.compute import STAGES, Compute, call_work, composed_s, counted, term_of
 from planner.steps.intervals import derivatives, stated_deviation
 from planner.steps.price import Pricer
 from planner.steps.sources import Source
 
-__all__ = ["EXTRAPOLATED_SHARE", "Part", "Stage", "looked_up_shares", "stages_of"]
+__all__ = ["EXTRAPOLATED_SHARE", "Part", "Stage", "kernel_shares", "stages_of"]
 
 EXTRAPOLATED_SHARE = 0.05
 """A stage counts as extrapolated when calls outside their fit take more than this share of its GPU time."""
@@ -53,8 +54,8 @@ class Stage:
     parts : tuple of Part
     kernels_s : float
         What its kernels take by themselves [s].
-    looked_up_s : tuple of float
-        What those of them take that were measured as they are, on the very device, by WHEREABOUTS [s].
+    lookups_s : tuple of float
+        The same by how it is found, one of LOOKUPS each [s].
     """
 
     name: str
@@ -62,7 +63,7 @@ class Stage:
     extrapolated: bool
     parts: tuple[Part, ...]
     kernels_s: float = 0.0
-    looked_up_s: tuple[float, ...] = (0.0,) * len(WHEREABOUTS)
+    lookups_s: tuple[float, ...] = (0.0,) * len(LOOKUPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,13 @@ class _Timed:
     times_s: FloatArray
 
 
-def looked_up_shares(stages: Mapping[str, Stage], accumulation_steps: int) -> dict[str, float]:
-    """Return the shares of the kernel time of a step that were measured with its very calls, by WHEREABOUTS."""
+def kernel_shares(stages: Mapping[str, Stage], accumulation_steps: int) -> dict[str, float]:
+    """Return the shares of the kernel time of a step by how it is found, one of LOOKUPS each."""
     times = {"forward": accumulation_steps, "backward": 1, "accumulating": accumulation_steps - 1, "update": 1}
     whole = sum(stages[name].kernels_s * count for name, count in times.items())
     return {
-        where: sum(stages[name].looked_up_s[at] * count for name, count in times.items()) / whole if whole > 0 else 0.0
-        for at, where in enumerate(WHEREABOUTS)
+        lookup: sum(stages[name].lookups_s[at] * count for name, count in times.items()) / whole if whole > 0 else 0.0
+        for at, lookup in enumerate(LOOKUPS)
     }
 
 
@@ -105,12 +106,11 @@ def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[
     overheads = pricer.compute.overheads
     host_s = pricer.compute.host_s(name, *counted([(group.calls, group.source) for group in timed]))
     adds = host_s > 0 or overheads.scales
-    total, outside, looked_up = np.zeros(cases), np.zeros(cases), np.zeros((cases, len(WHEREABOUTS)))
+    total, outside, lookups = np.zeros(cases), np.zeros(cases), np.zeros((cases, len(LOOKUPS)))
     used: list[dict[int, Source]] = [{} for _ in range(cases)]
     for group in timed:
         total += group.times_s.sum(axis=1)
-        if group.calls.looked_up and not group.source.scaled_from:
-            looked_up += _by_whereabouts(group)
+        lookups += _by_lookup(group)
         if group.source.entry.ranges:
             outside += (group.times_s * extrapolates(group.source.entry, group.work)).sum(axis=1)
         for case in np.flatnonzero(group.times_s.any(axis=1)).tolist():
@@ -127,16 +127,26 @@ def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[
             bool(extrapolated[i]),
             parts[i],
             float(total[i]),
-            tuple(looked_up[i].tolist()),
+            tuple(lookups[i].tolist()),
         )
         for i in range(cases)
     ]
 
 
-def _by_whereabouts(group: _Timed) -> FloatArray:
-    """Return the times of calls that were measured as they are, shape (s, len(WHEREABOUTS))."""
-    found = whereabouts(group.work, group.source.entry.settings)
-    return np.stack([(group.times_s * (found == at)).sum(axis=1) for at in range(len(WHEREABOUTS))], axis=1)
+def _by_lookup(group: _Timed) -> FloatArray:
+    """Return the times of calls by how they are found, shape (s, len(LOOKUPS)); specified stays so when scaled."""
+    places = list(LOOKUPS)
+    found: IntArray | int
+    if group.source.origin == "specified":
+        found = places.index("specification")
+    elif group.source.scaled_from:
+        found = places.index("sibling")
+    elif group.calls.looked_up:
+        here = whereabouts(group.work, group.source.entry.settings)
+        found = np.array([places.index(name) for name in WHEREABOUTS])[here]
+    else:
+        found = places.index("regression")
+    return np.stack([(group.times_s * (found == at)).sum(axis=1) for at in range(len(places))], axis=1)
 
 
 def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]) -> list[tuple[Part, ...]]:

@@ -81,20 +81,19 @@ def empty_updates(share: float, mini_batch: float) -> tuple[PlanWarning, ...]:
 def own_layers(shares: Mapping[str, float], network: str) -> tuple[PlanWarning, ...]:
     """Return the word that shares of the kernel time were measured with the network's own layers; none of next to none.
 
-    A small layer may be like one of another network.
+    A small layer may be like one of another network. Where the rest comes from stands in the prediction itself.
 
     Parameters
     ----------
-    shares : mapping of one of FOUND_IN_WORDS to float
+    shares : mapping of one of LOOKUPS to float
     network : str
     """
-    share = sum(shares.values())
+    share = sum(shares[where] for where in FOUND_IN_WORDS)
     if share < LEAST_SHARE:
         return ()
     found = {words: shares[where] for where, words in FOUND_IN_WORDS.items() if shares[where] >= LEAST_SHARE}
     how = " and ".join(words if len(found) == 1 else f"{part:.1%} {words}" for words, part in found.items())
-    rest = "" if share > 1 - LEAST_SHARE else "; the rest comes from fits to other shapes or from specifications"
-    message = f"{share:.1%} of the kernel time was measured with the layers of {network} themselves, {how}{rest}."
+    message = f"{share:.1%} of the kernel time was measured with the layers of {network} themselves, {how}."
     return (PlanWarning("own_layers", network, message),)
 
 

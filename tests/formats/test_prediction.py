@@ -14,9 +14,10 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import Prediction, Quantity
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Suggestion
+from planner.errors import InputFileError
 from planner.formats.asked import request_keys
 from planner.formats.documents import dump_json
-from planner.formats.prediction import configuration_keys, prediction_document, predictions_document
+from planner.formats.prediction import PREDICTION, configuration_keys, prediction_document, predictions_document
 from planner.formats.suggestion import suggestion_document, suggestions_document
 from planner.search.feasibility import REASONS
 
@@ -65,6 +66,20 @@ def test_an_epoch_costs_its_gpu_hours(prediction: Callable[[str], Prediction], s
     assert prediction_document(subject, one)["epoch_usd"] == pytest.approx(expected)
     assert prediction_document(replace(subject, usd_per_gpu_hour=None), one)["epoch_usd"] is None
     assert prediction_document(subject, replace(one, epoch_s=None))["epoch_usd"] is None
+
+
+def test_every_way_to_find_a_kernels_time_has_its_share(
+    prediction: Callable[[str], Prediction], subject: Subject
+) -> None:
+    names = {"exact", "between", "beyond", "sibling", "regression", "specification"}
+    assert prediction_document(subject, prediction("sync"))["kernel_shares"] == dict.fromkeys(names, 0.0)
+    shares = dict(zip(sorted(names), (0.5, 0.25, 0.125, 0.0625, 0.03125, 0.03125), strict=True))
+    one = replace(prediction("sync"), kernel_shares=shares)
+    document = prediction_document(subject, one)
+    assert PREDICTION.build(document, "x")["kernel_shares"] == document["kernel_shares"] == shares
+    wrong: dict[str, object] = dict(shares) | {"regression": "most"}
+    with pytest.raises(InputFileError, match=r"kernel_shares\.regression"):
+        PREDICTION.build(document | {"kernel_shares": wrong}, "x")
 
 
 def test_interval_has_both_ends_or_neither(prediction: Callable[[str], Prediction], subject: Subject) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
-from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness
+from planner.domain.prediction import LOOKUPS, MiniBatch, Prediction, Quantity, Staleness
 from planner.domain.request import Sourced, Subject
 from planner.report.blocks import Block
 from planner.report.prediction import overview, prediction_view, predictions_view
@@ -28,6 +28,19 @@ def test_a_prediction_shows_time_with_mini_batch_and_staleness(
     assert "tsubame-kfc reconstructed, Oyama et al. 2016, 2016-08-01" in words
     assert "in_sample (tsubame-kfc): made from the figures that it is compared with" in words
     assert "sub-batch 1:11 default request" in words
+
+
+def test_the_kernel_time_is_told_by_how_it_was_found(
+    prediction: Prediction, subject: Subject, request_values: Values, printed: Printed
+) -> None:
+    shares = dict.fromkeys(LOOKUPS, 0.0) | {"exact": 0.25, "between": 0.7499, "specification": 0.0001}
+    one, without = replace(prediction, kernel_shares=shares), prediction
+    other = replace(one, kernel_shares=shares | {"exact": 0.35, "between": 0.65, "specification": 0.0})
+    said = "Kernel time: 25.0% exact calls, 75.0% between sub-batches, <0.1% specification"
+    assert said in printed(prediction_view(one, subject, request_values, []))
+    both = "Kernel time: 25.0% to 35.0% exact calls, 65.0% to 75.0% between sub-batches,"
+    assert both in printed(predictions_view([one, without, other], subject, request_values, []))
+    assert "Kernel time" not in printed(prediction_view(without, subject, request_values, []))
 
 
 def test_an_extrapolated_term_says_so(

@@ -8,7 +8,7 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.network import INPUT, Layer, Network
-from planner.domain.prediction import Prediction
+from planner.domain.prediction import LOOKUPS, Prediction
 from planner.domain.request import Problem
 from planner.steps.predict import Evaluator
 from planner.workload.calls import layer_calls
@@ -129,6 +129,15 @@ def described(entries: tuple[Entry, ...], sub_batch: int) -> Prediction:
     return one
 
 
+def described_of(own: tuple[Entry, ...], scaled: tuple[Entry, ...], *, sub_batch: int) -> Prediction:
+    """Return a prediction by entries of the device and, behind them, entries scaled from another."""
+    problem = evaluator(own, scaled).problem
+    first, second = problem.calibrations
+    problem = replace(problem, calibrations=(first, replace(second, name="c1 scaled from another")))
+    (one,) = Evaluator(problem).describe(Configurations.of([Configuration(1, 1, sub_batch)]))
+    return one
+
+
 def words(one: Prediction, code: str) -> list[str]:
     return [warning.message for warning in one.warnings if warning.code == code]
 
@@ -169,6 +178,25 @@ def test_the_answer_gives_the_share_of_each() -> None:
         (word,) = words(described((*FITS, replace(own, settings=table)), 8), "own_layers")
         total = time_s + 10.0 + 2 + 5  # the other activations, and backward, each FITTED_S
         assert f"themselves, {time_s / total:.1%} as exact calls and {10 / total:.1%} between measured" in word
+
+
+def test_every_answer_gives_the_shares_of_the_kernel_time_by_lookup() -> None:
+    """Forward: a product at, between or beyond 1 and 16 samples, or fitted; one of another GPU; and specified ones."""
+    assert described(FITS, 8).kernel_shares == dict.fromkeys(LOOKUPS, 0.0) | {"regression": 1.0}
+    own, specified = looked_up("gemm", "forward", {"a"}), replace(fitted("activation", "forward"), origin="specified")
+    others = tuple(fit for fit in FITS if fit.key[1:3] not in (("gemm", "forward"), ("activation", "forward")))
+    scaled, bend = (fitted("gemm", "forward", 5.0),), np.log(40.0 / 72.0)
+    beyond_s = 72.0 * np.exp(bend**3 / (bend**2 + 0.2**2))  # a fit that is constant bends the line 8 + 2 n
+    for sub_batch, where, time_s in ((16, "exact", 40.0), (6, "between", 20.0), (32, "beyond", beyond_s)):
+        shares = described_of((*others, own, specified), scaled, sub_batch=sub_batch).kernel_shares
+        seconds = {where: time_s, "regression": 5.0, "sibling": 5.0, "specification": 2.0}
+        total = sum(seconds.values())
+        assert shares == pytest.approx(dict.fromkeys(LOOKUPS, 0.0) | {by: s / total for by, s in seconds.items()})
+
+
+def test_what_is_specified_of_another_device_is_still_specified() -> None:
+    sheet = tuple(replace(fit, origin="specified") for fit in FITS)
+    assert described_of((), sheet, sub_batch=8).kernel_shares["specification"] == 1.0
 
 
 def test_more_than_a_doubling_beyond_is_said() -> None:
