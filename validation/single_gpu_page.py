@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import FloatArray
-from planner.steps.overheads import EXPONENT_AHEAD, EXPONENTS
+from planner.steps.overheads import EXPONENTS
 from validation.single_gpu_rows import EXPONENT_GRID, Group, Steps, family_of
 from validation.tables import markdown_table
 
@@ -198,8 +198,7 @@ def _exponents(figures: Sequence[_Figures]) -> str:
         "A stage takes ((k · kernels)^p + (h · calls)^p)^(1/p). Mean error of two coefficients, network out, under\n"
         "several p, where a network was timed at several sub-batches. `planner` fits p where kernels are measured and\n"
         "sub-batches of a network span a factor of 8; where they do not tell it, it takes "
-        f"{EXPONENTS['exponent']:g}, in PyTorch\n{EXPONENT_AHEAD:g}, and {EXPONENTS['exponent_attention']:g} for "
-        "networks with attention.\n"
+        f"{EXPONENTS['exponent']:g},\nand {EXPONENTS['exponent_attention']:g} for networks with attention.\n"
     )
     rows = []
     for one in figures:

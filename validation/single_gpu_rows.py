@@ -25,7 +25,7 @@ from planner.fitting.estimators import robust_least_squares
 from planner.fitting.observed import AloneSteps, Observed
 from planner.formats.runs import read_runs
 from planner.scoring.refit import Asked
-from planner.steps.overheads import ASSUMED_HOST_S_PER_CALL, exponent_name, usual_exponent
+from planner.steps.overheads import ASSUMED_HOST_S_PER_CALL, EXPONENTS, exponent_name
 
 __all__ = [
     "EXPONENT_GRID",
@@ -89,9 +89,8 @@ class Steps:
         return exponent_name(self.observed.problem.network)
 
     def at(self, exponent: float | None = None) -> AloneSteps:
-        """Return the steps as functions of coefficients; without ``exponent`` at that of family and framework."""
-        usual = usual_exponent(self.observed.properties["framework"], self.exponent)
-        return self.observed.alone_steps.at_exponent(usual if exponent is None else exponent)
+        """Return the steps as functions of coefficients; without ``exponent`` at that of the family."""
+        return self.observed.alone_steps.at_exponent(EXPONENTS[self.exponent] if exponent is None else exponent)
 
     def errors(self, values: FloatArray, exponent: float | None = None) -> FloatArray:
         """Return predicted / measured - 1 under (k, m, h), shape (n,)."""

@@ -13,7 +13,7 @@ others. Else errors of a message model would be made up for by compute. A step o
 one of them computes: there t is that compute, and what it falls short of v by costs nothing. So the smallest
 sub-batches, which are often run on many GPUs alone, bound the host time. Rows of a set count as at most SET_ROWS rows,
 because errors are those of networks more than of rows. The exponent that composes host and GPU time is that of the
-network's family and the framework, unless runs tell another (:mod:`planner.fitting.exponents`).
+network's family, unless runs tell another (:mod:`planner.fitting.exponents`).
 
 The deviations are judgements made before any score was seen: few per cent for traffic, whose rates are measured within
 a few per cent, more for matrix kernels (algorithms, layouts, clocks under sustained load; another version of a library
@@ -48,7 +48,7 @@ from planner.fitting.observed import (
     properties_of,
     without_end_to_end,
 )
-from planner.steps.overheads import EXPONENTS, OF_FAMILIES, ON_SPECIFIED, exponent_name, family_name, usual_exponent
+from planner.steps.overheads import EXPONENTS, OF_FAMILIES, ON_SPECIFIED, exponent_name, family_name
 
 __all__ = [
     "COEFFICIENTS",
@@ -214,7 +214,7 @@ class EndToEnd:
     def exponent(self, properties: Mapping[str, str], name: str) -> float:
         """Return the exponent of runs with these properties on a family of networks."""
         told = self.exponents.get(cell_of(properties, name))
-        return told.value if told else usual_exponent(properties.get("framework", ""), name)
+        return told.value if told else EXPONENTS[name]
 
     def deviations(self, properties: Mapping[str, str]) -> dict[str, float]:
         """Return the standard errors of :meth:`coefficients`; unseen effects count with their prior deviation."""

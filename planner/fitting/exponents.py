@@ -4,7 +4,7 @@ Of each cell (framework, accelerator, precision) and family of networks whose ke
 sub-batches by SPAN or more, the coefficients of compute are fitted to that cell alone under every exponent of GRID. L
 is the least loss, in squares of row deviations; where the best fit misses by more than those, all losses are divided by
 how much more. Exponents with L - min L <= REJECTED are accepted (likelihood ratio, 95 %). The data tell the exponent
-where they reject any; it stays that of family and framework where that is accepted, and else is the best.
+where they reject any; it stays that of the family where that is accepted, and else is the best.
 
 On specified kernels the exponent is not fitted: it would make up for their errors.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from planner.domain.arrays import FloatArray
 from planner.fitting.estimators import robust_least_squares
 from planner.fitting.observed import AloneSteps, Observed
-from planner.steps.overheads import exponent_name, usual_exponent
+from planner.steps.overheads import EXPONENTS, exponent_name
 
 __all__ = ["GRID", "Exponent", "Part", "Prior", "cell_of", "fit_exponents"]
 
@@ -83,7 +83,7 @@ def fit_exponents(parts: Sequence[Part], prior: Prior) -> dict[Cell, Exponent]:
     for cell, some in cells.items():
         if cell[3] == "measured" and any(_span(one.observed) >= SPAN for one in some):
             rows = sum(one.weight * one.observed.measured_s.size for one in some)
-            told = _told([_loss(some, exponent, prior) for exponent in GRID], rows, usual_exponent(cell[0], cell[4]))
+            told = _told([_loss(some, exponent, prior) for exponent in GRID], rows, EXPONENTS[cell[4]])
             if told is not None:
                 found[cell] = told
     return found

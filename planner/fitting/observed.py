@@ -23,7 +23,7 @@ from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
 from planner.steps.compute import composed_s
 from planner.steps.messages import groups_of
-from planner.steps.overheads import ON_SPECIFIED, exponent_name, usual_exponent
+from planner.steps.overheads import EXPONENTS, ON_SPECIFIED, exponent_name
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer, SyncTimes
 from planner.steps.sources import Sources
@@ -214,12 +214,12 @@ class AloneSteps:
     passes : ndarray of float, shape (n, 4)
         How often a step holds each.
     exponent : float
-        At first that of the network's family and the framework.
+        At first that of the network's family.
     """
 
     def __init__(self, observed: Observed) -> None:
         self.observed = observed
-        self.exponent = usual_exponent(observed.properties["framework"], exponent_name(observed.problem.network))
+        self.exponent = EXPONENTS[exponent_name(observed.problem.network)]
         self.calls, times = _stages(observed, host_s_per_call=1.0)
         self.fixed = _Fixed(observed, times)
         self.traffic_s, _ = _stages(observed, kernel_scale=1.0)

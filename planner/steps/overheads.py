@@ -1,8 +1,7 @@
 """What a framework adds to its kernels, and which entry of the calibrations says so.
 
-An entry that says nothing of the exponent of the composition leaves it at the value of the network's family and the
-framework (:func:`usual_exponent`): host and GPU add up in convolutional networks, and the longer of the two hides most
-of the other in those with attention, or where a framework's host runs ahead of the GPU.
+An entry that says nothing of the exponent of the composition leaves it at the value of the network's family: host and
+GPU add up in convolutional networks, and the longer of the two hides most of the other in those with attention.
 
 The accelerator's own entries go before those of any accelerator, which were pooled over GPUs; of each those of the
 framework before generic ones, and of these those of the asked precision before those of any. Coefficients that were
@@ -21,7 +20,6 @@ from planner.steps.source import Source
 __all__ = [
     "ASSUMED_HOST_S_PER_CALL",
     "EXPONENTS",
-    "EXPONENT_AHEAD",
     "MATRIX_KINDS",
     "OF_FAMILIES",
     "ON_SPECIFIED",
@@ -30,7 +28,6 @@ __all__ = [
     "exponent_name",
     "family_name",
     "find_overheads",
-    "usual_exponent",
 ]
 
 ON_SPECIFIED = "specified"
@@ -54,12 +51,6 @@ EXPONENTS: Mapping[str, float] = {"exponent": 1.0, "exponent_attention": 3.0}
 
 Steps of ResNet-50 and Inception v3 at sub-batches 1 to 128 (MXNet, V100) are additive. Of GPT on A100 (vTrain, Bang et
 al., MICRO 2024: its single-node table) a sum misses by 7.2 %, the exponent 3 by 5.0 %, the maximum by 6.4 %."""
-RUNNING_AHEAD = "pytorch"
-EXPONENT_AHEAD = 2.0
-"""Least exponent of frameworks whose names start with RUNNING_AHEAD: their host goes on to the next call while the GPU
-still computes. ElasticFlow's steps (Gu et al., ASPLOS 2023) do not shrink below 16 samples a GPU, where the host takes
-all of them, and hold little of its time above. With whole networks left out of fits to the public runs on one GPU, 1, 2
-and 3 miss by the same within noise (15.2, 15.1 and 15.1 %)."""
 OF_FAMILIES = ("matrix_scale", "host_s_per_call")
 """Coefficients that an entry may state for networks with attention and for all others: matrix kernels of the ones are
 products, of the others convolutions, and host time means another thing under another exponent."""
@@ -113,15 +104,6 @@ def exponent_name(network: Network) -> str:
     return "exponent_attention" if attends else "exponent"
 
 
-def usual_exponent(framework: str, name: str) -> float:
-    """Return the exponent that a framework is taken to have, of a family of networks, where no runs tell it.
-
-    >>> usual_exponent("mxnet", "exponent"), usual_exponent("pytorch", "exponent")
-    (1.0, 2.0)
-    """
-    return max(EXPONENTS[name], EXPONENT_AHEAD if framework.startswith(RUNNING_AHEAD) else 0.0)
-
-
 def family_name(coefficient: str, exponent: str) -> str:
     """Return the name of a coefficient, one of OF_FAMILIES, in networks of the family of an exponent.
 
@@ -168,7 +150,7 @@ def find_overheads(
             best = (rank, Source(entry, calibration))
     if best is None:
         return None
-    return _overheads(best[1], MATCHES[best[0][1]], exponent, usual_exponent(name, exponent), pooled=bool(best[0][0]))
+    return _overheads(best[1], MATCHES[best[0][1]], exponent, EXPONENTS[exponent], pooled=bool(best[0][0]))
 
 
 def _match(kind: str, framework: str, name: str) -> int | None:
