@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
+from planner.domain.network import Network
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
 from planner.domain.samples import MAY_DIFFER
+from planner.domain.shapes import layer_shapes
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
 from planner.steps.overheads import Overheads
 from planner.steps.refusals import measuring
@@ -64,6 +67,7 @@ def warnings_of(
         *_proportional(overheads, chosen),
         *_links(sources, one),
         *_optimizer(sources, one),
+        *_heads(sources.problem.network),
     )
 
 
@@ -322,3 +326,22 @@ def _optimizer(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
             f"parameter; {optimizer} moves {asked}, and is not accounted for."
         )
         yield PlanWarning("optimizer_differs", optimizer, message)
+
+
+def _heads(network: Network) -> Iterator[PlanWarning]:
+    """Yield the word that heads do not divide the features that attention reads: the size of one is rounded down."""
+    at = next((at for at, layer in enumerate(network.layers) if layer.kind == "attention"), None)
+    if at is None:
+        return
+    attention, before = network.layers[at], network.layers[:at]
+    joined = next((layer for layer in before if layer.name == attention.inputs[0]), None)
+    if joined is None or joined.kind != "linear":
+        return
+    shapes = layer_shapes(replace(network, layers=before))
+    heads, hidden, width = attention.integer("heads"), shapes[joined.inputs[0]][-1], shapes[joined.name][-1] // 3
+    if hidden % heads and width == hidden // heads * heads:
+        message = (
+            f"The {heads} heads of attention do not divide the {hidden} features that they read: each has "
+            f"{hidden // heads}, rounded down, and all {width}."
+        )
+        yield PlanWarning("head_size_rounded", network.name, message)

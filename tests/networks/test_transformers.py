@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from planner.domain.shapes import layer_shapes
@@ -75,6 +77,44 @@ def test_width_of_the_feed_forward_part() -> None:
     assert build("gpt", {"ffn": "4 x hidden"}).layers == build("gpt", {}).layers
 
 
+SMALL = {"layers": "2", "hidden": "100", "heads": "3", "sequence": "8", "vocabulary": "50"}
+
+
+@pytest.mark.parametrize(("head_size", "width"), [(None, 33), ("33", 33), ("32", 32), ("64", 64)])
+@pytest.mark.parametrize("family", ["gpt", "bert"])
+def test_heads_need_not_divide_hidden(family: str, head_size: str | None, width: int) -> None:
+    network = build(family, SMALL if head_size is None else SMALL | {"head_size": head_size})
+    shapes, work = layer_shapes(network), {row.name: row for row in layer_work(network)}
+    part = "layer1.attention"
+    found = [shapes[f"{part}.{name}"] for name in ("qkv", "core", "project")]
+    assert found == [(8, 3 * 3 * width), (8, 3 * width), (8, 100)]
+    assert work[f"{part}.qkv"].parameters == 100 * 9 * width + 9 * width
+    assert work[f"{part}.project"].parameters == 3 * width * 100 + 100
+    # Scores and context: of each head 8 x 8 sums over the features of a head, and 8 x width over the positions.
+    assert work[f"{part}.core"].forward_mac == 3 * 2 * 8 * 8 * width
+    qkv_and_project = 9 * width * 101 + 100 * (3 * width + 1)
+    others = 2 * 200 + 400 * 101 + 100 * 401  # two normalisations, and the feed-forward part
+    of_gpt = 50 * 100 + 8 * 100 + 200  # tokens, positions, the last normalisation
+    of_bert = 50 * 100 + 512 * 100 + 2 * 100 + 200 + 100 * 101  # types, the first normalisation and the pooler besides
+    top = of_gpt if family == "gpt" else of_bert
+    assert totals(network).parameters == 2 * (qkv_and_project + others) + top
+    assert f"3 heads of {width}" in network.notes
+
+
+def test_the_size_of_a_head_that_follows_changes_nothing() -> None:
+    plain = build("gpt", {})
+    assert build("gpt", {"head_size": "64"}).layers == plain.layers
+    assert build("gpt", {"head_size": "hidden / heads"}).layers == plain.layers
+    assert "12 heads, " in plain.notes
+
+
+def test_wider_heads_work_only_more() -> None:
+    work = [totals(build("gpt", SMALL | {"head_size": str(size)})) for size in (16, 33, 34, 80)]
+    for narrow, wide in pairwise(work):
+        assert narrow.parameters < wide.parameters
+        assert narrow.training_flop < wide.training_flop
+
+
 @pytest.mark.parametrize("name", ["gpt", "gpt2", "opt-1.3b", "bert", "bert-base", "bert-large"])
 def test_fused_attention_changes_nothing_else(name: str) -> None:
     plain, fused = build(name, {}), build(name, {"attention": "fused"})
@@ -92,6 +132,7 @@ def test_arguments() -> None:
         "layers",
         "hidden",
         "heads",
+        "head_size",
         "ffn",
         "sequence",
         "vocabulary",
@@ -100,8 +141,10 @@ def test_arguments() -> None:
     }
     assert set(arguments_of("gpt2")) == {"sequence", "head", "attention"}
     assert "a whole number from 1 to 9999999; default 4 x hidden" in arguments_of("gpt")["ffn"]
-    with pytest.raises(ParameterError, match="argument heads of network gpt must be a divisor of hidden = 768, got 10"):
-        build("gpt", {"heads": "10"})
+    rule = "argument heads of network gpt must be at most hidden = 768 unless head_size is given, got 769"
+    with pytest.raises(ParameterError, match=rule):
+        build("gpt", {"heads": "769"})
+    assert layer_shapes(build("gpt", {"heads": "769", "head_size": "1"}))["layer1.attention.core"] == (1024, 769)
     with pytest.raises(ParameterError, match="argument head of network gpt2 must be tokens or labels, got 'pooler'"):
         build("gpt2", {"head": "pooler"})
     with pytest.raises(UnknownNameError, match="argument of network gpt2"):

@@ -9,6 +9,7 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.dataset import Dataset
+from planner.domain.network import INPUT, Layer, Network
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.steps.predict import Evaluator
@@ -231,3 +232,22 @@ def test_a_hundredth_of_empty_updates_is_not_worth_a_word(share: float, *, is_sa
     assert bool(found) == is_said
     if is_said:
         assert f"{50 / (1 - share):.4g} samples" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_size", "said"),
+    [(2, 4, False), (3, 2, True), (3, 3, False), (5, 1, True), (5, 2, False), (8, 1, False)],
+)
+def test_heads_whose_size_is_rounded_down_are_said(
+    make_problem: Make, heads: int, head_size: int, *, said: bool
+) -> None:
+    layers = (
+        Layer("tokens", "embedding", (INPUT,), {"vocabulary": 9, "features": 8}),
+        Layer("qkv", "linear", ("tokens",), {"features": 3 * heads * head_size}),
+        Layer("core", "attention", ("qkv",), {"heads": heads}),
+        Layer("loss", "loss", ("core",)),
+    )
+    found = warned(make_problem(network=Network("small", (4,), layers), dataset=None))
+    assert ("head_size_rounded small" in found) == said
+    if said:
+        assert f"each has {head_size}, rounded down, and all {heads * head_size}." in found["head_size_rounded small"]

@@ -10,7 +10,10 @@ positions.
 token. ``bert-base`` and ``bert-large`` are its published sizes.
 
 Queries, keys and values come from one linear layer, as in GPT-2 and Megatron-LM; three of a third the width have the
-same parameters and FLOP. What follows the last layer is the head:
+same parameters and FLOP. A head has hidden / heads features, rounded down where heads do not divide hidden, or
+``head_size``; the projection behind attention leads from those of all heads back to hidden.
+
+What follows the last layer is the head:
 
 - ``tokens``: the logits of the vocabulary at every position (BERT: behind a linear layer, GELU and a normalisation);
 - ``labels``: two numbers at every position, as for answers in SQuAD (start and end) or for classes;
@@ -42,6 +45,7 @@ _RATE = 0.1
 _LABELS = 2
 _TYPES = 2
 _FFN = "4 x hidden"
+_HEAD_SIZE = "hidden / heads"
 _UNFUSED, _FUSED = "unfused", "fused"
 
 
@@ -52,6 +56,7 @@ class _Sizes:
     layers: int
     hidden: int
     heads: int
+    head_size: int
     ffn: int
     sequence: int
     vocabulary: int
@@ -61,19 +66,21 @@ class _Sizes:
 
     @property
     def notes(self) -> str:
-        return f"{self.layers} layers, {self.hidden} features, {self.heads} heads, {self.sequence} positions"
+        own = "" if self.heads * self.head_size == self.hidden else f" of {self.head_size}"
+        return f"{self.layers} layers, {self.hidden} features, {self.heads} heads{own}, {self.sequence} positions"
 
 
 def _sizes(name: str, arguments: Mapping[str, str], *, causal: bool, function: str = "gelu") -> _Sizes:
-    hidden, heads = int(arguments["hidden"]), int(arguments["heads"])
-    if hidden % heads:
+    hidden, heads, head_size = int(arguments["hidden"]), int(arguments["heads"]), arguments["head_size"]
+    if head_size == _HEAD_SIZE and heads > hidden:
         what = f"argument heads of network {name.partition(':')[0]}"
-        raise ParameterError(what, f"a divisor of hidden = {hidden}", heads)
+        raise ParameterError(what, f"at most hidden = {hidden} unless head_size is given", heads)
     ffn = 4 * hidden if arguments["ffn"] == _FFN else int(arguments["ffn"])
     return _Sizes(
         layers=int(arguments["layers"]),
         hidden=hidden,
         heads=heads,
+        head_size=hidden // heads if head_size == _HEAD_SIZE else int(head_size),
         ffn=ffn,
         sequence=int(arguments["sequence"]),
         vocabulary=int(arguments["vocabulary"]),
@@ -118,7 +125,7 @@ def _bert(name: str, arguments: Mapping[str, str]) -> Network:
 
 
 def _attention(net: NetworkBuilder, name: str, source: str, sizes: _Sizes) -> str:
-    joined = net.linear(f"{name}.qkv", source, 3 * sizes.hidden)
+    joined = net.linear(f"{name}.qkv", source, 3 * sizes.heads * sizes.head_size)
     rate = 0.0 if sizes.fused else _RATE
     how = {"heads": sizes.heads, "causal": sizes.causal, "dropout": rate, "fused": sizes.fused}
     core = net.add("attention", f"{name}.core", joined, **how)
@@ -164,7 +171,8 @@ def _sized(vocabulary: int) -> dict[str, Argument]:
     return {
         "layers": Argument(("12",), "transformer layers", counts=True),
         "hidden": Argument(("768",), "features of a position", counts=True, most=999_999),
-        "heads": Argument(("12",), "heads of attention, a divisor of hidden", counts=True),
+        "heads": Argument(("12",), "heads of attention", counts=True),
+        "head_size": Argument((_HEAD_SIZE,), "features of a head; its default is rounded down", counts=True),
         "ffn": Argument((_FFN,), "features inside the feed-forward part", counts=True, most=9_999_999),
         "vocabulary": Argument((str(vocabulary),), "tokens told apart", counts=True, most=9_999_999),
     }
@@ -175,7 +183,7 @@ _Make = Callable[[str, Mapping[str, str]], Network]
 
 def _preset(make: _Make, layers: int, hidden: int, heads: int, vocabulary: int) -> _Make:
     values = {"layers": layers, "hidden": hidden, "heads": heads, "vocabulary": vocabulary}
-    fixed = {"ffn": _FFN, **{key: str(value) for key, value in values.items()}}
+    fixed = {"head_size": _HEAD_SIZE, "ffn": _FFN, **{key: str(value) for key, value in values.items()}}
     return lambda name, arguments: make(name, {**fixed, **arguments})
 
 
