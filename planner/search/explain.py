@@ -14,11 +14,11 @@ __all__ = ["hardly_inside", "label", "whys", "whys_nearest", "whys_pareto"]
 _MODES = {"sync": "synchronous", "async": "asynchronous"}
 
 
-def label(configuration: Configuration) -> str:
-    """Return a configuration in a few words."""
+def label(configuration: Configuration, device: str = "GPU") -> str:
+    """Return a configuration in a few words; ``device``: what it computes on."""
     c = configuration
     accumulation = f" x {c.accumulation_steps} accumulated" if c.accumulation_steps > 1 else ""
-    nodes, gpus = (f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((c.nodes, "node"), (c.gpus_per_node, "GPU")))
+    nodes, gpus = (f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((c.nodes, "node"), (c.gpus_per_node, device)))
     return f"{nodes} x {gpus}, sub-batch {c.sub_batch}{accumulation}, {c.precision}, {_MODES[c.mode]}"
 
 
@@ -33,7 +33,7 @@ def whys(order: Order, best: Priced, evaluated: int, reported: int) -> list[str]
     superlative, comparative = _words(order)
     first = f"{superlative} of {evaluated:,} plan{'s' if evaluated > 1 else ''}: {_shown(order, values[0])}"
     if best.size > 1:
-        second = label(best.configurations.one(1))
+        second = label(best.configurations.one(1), order.device)
         if values[1] == values[0]:
             first += f"; same within 9 digits as {second}, {_difference(order, best, 0, 1)}"
         else:
@@ -51,7 +51,7 @@ def whys_pareto(order: Order, front: Priced) -> list[str]:
     """Return why each plan of a Pareto front is on it."""
     rows = zip(order.values(front), front.configurations.gpus, order.distances(front), strict=True)
     return [
-        f"no plan is better in one and no worse in the others: {_shown(order, value)}, {gpus} GPUs, "
+        f"no plan is better in one and no worse in the others: {_shown(order, value)}, {gpus} {order.device}s, "
         f"{distance:.4g} samples from the target"
         for value, gpus, distance in rows
     ]
@@ -106,7 +106,7 @@ def _difference(order: Order, best: Priced, one: int, other: int) -> str:
     """Return in what ``one`` differs from ``other`` where the objective does not decide."""
     c, p = best.configurations, best.predictions
     columns = (
-        (c.gpus, "fewer GPUs", "more GPUs", "{:,}".format),
+        (c.gpus, f"fewer {order.device}s", f"more {order.device}s", "{:,}".format),
         (p.staleness_mean, "smaller staleness", "larger staleness", "{:.4g}".format),
         (order.distances(best), "nearer the target", "farther from the target", "{:.4g} samples".format),
         (p.memory_bytes, "larger memory margin", "smaller memory margin", _used),

@@ -139,7 +139,7 @@ class Loosener:
         reached = f"mini-batch {float(plan.predictions.mini_batch_mean[0]):.6g} in {speed}"
         pairs = zip(option.split(), value.split(), strict=True)
         options = " ".join(word for pair in pairs for word in pair)
-        message = f"{options} (now {now}) allows {label(plan.configurations.one(0))}: {reached}"
+        message = f"{options} (now {now}) allows {label(plan.configurations.one(0), self.order.device)}: {reached}"
         return Loosening(option, value, message)
 
 

@@ -38,6 +38,8 @@ class Order:
     usd_per_gpu_hour : float or None
     leading : callable of Priced (n,) to ndarray (n,), or None
         Compared before all others, smaller first.
+    device : {"GPU", "CPU"}
+        What plans compute on, in the words of a sentence.
     """
 
     objective: str
@@ -45,6 +47,7 @@ class Order:
     has_dataset: bool
     usd_per_gpu_hour: float | None = None
     leading: LeadingKey | None = None
+    device: str = "GPU"
 
     def values(self, priced: Priced) -> FloatArray:
         """Return the objective (n,): epoch time [s] (without a data set s/sample), or its cost [USD], rounded."""
@@ -103,7 +106,8 @@ def order_of(problem: Problem, request: SpaceRequest) -> Order:
             f"objective 'cost' must have a price, got none in cluster {problem.cluster.name}; "
             "write usd_per_gpu_hour under [price] in its file"
         )
-    return Order(request.objective, request.target_batch, problem.dataset is not None, price)
+    device = problem.subject.device
+    return Order(request.objective, request.target_batch, problem.dataset is not None, price, device=device)
 
 
 def rounded(values: FloatArray) -> FloatArray:

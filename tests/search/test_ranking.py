@@ -18,7 +18,7 @@ from planner.domain.prediction import Predictions
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import ParameterError, UsageError
 from planner.search.evaluator import Priced
-from planner.search.explain import label, whys, whys_nearest
+from planner.search.explain import label, whys, whys_nearest, whys_pareto
 from planner.search.ranking import Order, order_of, rounded
 
 ORDER = Order("epoch-time", 64, has_dataset=True)
@@ -80,6 +80,19 @@ def test_later_plans_say_how_far_they_are_and_ties_are_said() -> None:
     assert first.startswith("shortest epoch of 7 plans: 100 s; same within 9 digits as 2 nodes x 4 GPUs, sub-batch 8")
     assert second == "same within 9 digits as position 1, more GPUs (8 against 4)"
     assert third == "50 % slower than position 1"
+
+
+def test_plans_on_cpus_are_called_so() -> None:
+    of_cpus = replace(
+        problem(None), cluster=Cluster("pair", 2, Node(4, Accelerator("chip", "cpu", 1e9, 1e9, {"fp32": 1e12})))
+    )
+    order = order_of(of_cpus, SpaceRequest(64))
+    assert order_of(problem(None), SpaceRequest(64)).device == "GPU"
+    best = order.best(plans((B, {"samples_per_s": 20.0}), (A, {"samples_per_s": 10.0})), 2)
+    assert "; the next, 2 nodes x 4 CPUs, sub-batch 8, " in whys(order, best, 2, 2)[0]
+    tied = order.best(plans((A, {}), (B, {})), 2)
+    assert [sentence.count("GPU") for sentence in whys(order, tied, 2, 2)] == [0, 0]
+    assert [", 4 CPUs, " in sentence for sentence in whys_pareto(order, tied)] == [True, False]
 
 
 def test_a_single_plan_is_compared_with_none() -> None:
