@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Settings
-from planner.domain.kernels import DIRECTIONS
+from planner.domain.kernels import DIRECTIONS, UPDATE
 from planner.domain.network import Network
 from planner.domain.request import Problem
 from planner.domain.samples import NETWORKS, Samples
@@ -54,8 +54,7 @@ __all__ = [
     "needed_kernels",
 ]
 
-MOST_NAMES = 4
-"""Kernels that a sentence names."""
+THREE_WAYS = frozenset(DIRECTIONS) - {UPDATE}
 LARGEST_FIT_SHARE = 0.4
 """Of the budget that is kept for fitting, however long it is expected to take."""
 LEAST_S = 0.1
@@ -218,7 +217,7 @@ def check_served(calibration: Calibration, node: Node, asked: Asked) -> None:
     CoverageError
         Names what is missing, and the budget that suffices; what was measured is kept.
     """
-    missing: dict[str, None] = {}
+    missing: dict[tuple[str, str], None] = {}
     left, whole = 0, 0
     trained = tuple(one for one in asked.precisions if one in STEP_PRECISIONS) or ("fp32",)
     for network, precision in itertools.product((*asked.networks, *asked.shards), trained):
@@ -231,7 +230,7 @@ def check_served(calibration: Calibration, node: Node, asked: Asked) -> None:
                 is_left = source is None and part.kind != "bias"
                 left, whole = left + is_left * part.layer.size, whole + part.layer.size
                 if is_left and not sources.is_calibrated(part.kind, part.direction, precision):
-                    missing[f"{part.kind} {part.direction}".replace("_", " ")] = None
+                    missing[part.kind, part.direction] = None
     if missing:
         raise CoverageError(_too_few("a calibration must hold every kernel of the networks", tuple(missing), asked))
     if left:
@@ -244,13 +243,23 @@ def _enough_s(budget_s: float) -> float:
     return default_s if budget_s < default_s else 2 * budget_s
 
 
-def _too_few(rule: str, missing: Sequence[str], asked: Asked) -> str:
-    shown = ", ".join(missing[:MOST_NAMES])
-    more = f" and {len(missing) - MOST_NAMES} more" if missing[MOST_NAMES:] else ""
+def _too_few(rule: str, missing: Iterable[tuple[str, str]], asked: Asked) -> str:
     return (
-        f"{rule}, got too few timings of {shown}{more}; what was measured is kept, and the same command with --budget "
-        f"{_enough_s(asked.budget_s):.0f}s goes on from there"
+        f"{rule}, got too few timings of {_grouped(missing)}; what was measured is kept, and the same command with "
+        f"--budget {_enough_s(asked.budget_s):.0f}s goes on from there"
     )
+
+
+def _grouped(kernels: Iterable[tuple[str, str]]) -> str:
+    """Return kinds and directions in words: kinds of the same directions together, these in brackets behind them."""
+    ways: dict[str, set[str]] = {}
+    for kind, direction in kernels:
+        ways.setdefault(kind, set()).add(direction)
+    kinds: dict[str, list[str]] = {}
+    for kind, found in ways.items():
+        shown = "all three directions" if found >= THREE_WAYS else ", ".join(way for way in DIRECTIONS if way in found)
+        kinds.setdefault("" if found == {kind} else f" ({shown})", []).append(kind)  # an update has no direction
+    return "; ".join(", ".join(alike) + shown for shown, alike in kinds.items()).replace("_", " ")
 
 
 def check_complete(calibration: Calibration, asked: Asked) -> None:
@@ -267,7 +276,7 @@ def check_complete(calibration: Calibration, asked: Asked) -> None:
         for way in ((one.direction,) if one.direction else DIRECTIONS)
         if one.term != LOOKED_UP
     }
-    missing = [" ".join(pair).replace("_", " ") for pair in needed_kernels() if pair not in fitted]
+    missing = [pair for pair in needed_kernels() if pair not in fitted]
     if missing:
         raise CoverageError(_too_few("a calibration must hold every kernel of the bundled networks", missing, asked))
 

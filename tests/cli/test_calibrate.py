@@ -185,7 +185,7 @@ def test_too_few_kernels_are_exit_5_and_kept_for_resuming(
     monkeypatch.setattr(measure, "needed_kernels", lambda: (("convolution", "backward_data"), ("copy", "forward")))
     code, out, err = run("calibrate", "--budget", budget)
     assert (code, out, len(measuring)) == (5, "", 1)
-    assert "too few timings of convolution backward data; what was measured is kept" in err
+    assert "too few timings of convolution (backward data); what was measured is kept" in err
     assert err.endswith(f"the same command with --budget {enough} goes on from there\n")
     folder = catalog.own_calibrations_folder()
     assert not folder.exists()

@@ -10,6 +10,8 @@ import pytest
 
 from planner.catalog import find_accelerator, find_network
 from planner.cli import measure
+from planner.cli.measure import needed_kernels
+from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import BACKWARD_DATA, DIRECTIONS, FORWARD
 from planner.domain.network import INPUT, Layer, Network
@@ -221,3 +223,15 @@ def test_products_of_8_bits_need_serve_no_step() -> None:
         measure.check_served(calibration, Node(1, CPU), measure.Asked(60.0, (network,), precisions))
     with pytest.raises(CoverageError, match="too few timings of gemm"):
         measure.check_served(calibration, Node(1, CPU), measure.Asked(60.0, (network,), ("int8", "bf16")))
+
+
+def test_every_kernel_that_is_missing_is_said_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "needed_kernels", needed_kernels)
+    empty = Calibration("none", CPU.name, ())
+    with pytest.raises(CoverageError) as caught:
+        measure.check_complete(empty, measure.Asked(15.0))
+    sentence = str(caught.value)
+    assert "too few timings of convolution, gemm (all three directions); activation, add, average pool, " in sentence
+    assert "; bias, embedding (forward, backward weight); copy (backward data); update; what was" in sentence
+    assert {kind for kind, _ in needed_kernels() if kind.replace("_", " ") not in sentence} == set()
+    assert "more" not in sentence
