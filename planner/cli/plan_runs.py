@@ -51,6 +51,8 @@ class Asking:
         Of its plans, the best first, each once.
     expected_s : mapping of a cell to float
         What a pass forward and backward is expected to take [s].
+    memory_bytes : mapping of a cell to float
+        What it is expected to hold [bytes].
     base : Calibration
         What the suggestion was made with of the accelerator, as one.
     device : str
@@ -60,6 +62,7 @@ class Asking:
     problem: Problem
     cells: tuple[Key, ...]
     expected_s: Mapping[Key, float]
+    memory_bytes: Mapping[Key, float]
     base: Calibration
     device: str
 
@@ -88,13 +91,15 @@ def asking_of(values: Values) -> Asking:
     device = _device(cluster)
     base = _joined(calibrations, cluster.node.accelerator)
     expected_s = {_key(plan["configuration"]): _passes_s(plan) for plan in reversed(suggestion["plans"])}
+    held = {_key(plan["configuration"]): plan["prediction"]["memory_bytes"]["total"] for plan in suggestion["plans"]}
     cells = tuple(dict.fromkeys(map(_key, plans)))
     divided = next((tensor for tensor, _, _ in cells if tensor > 1), 1)
     if divided > 1:
         raise CoverageError(f"--plan must be of plans that one device can run, got tensor-parallel degree {divided}")
     settings = Settings(**{key: plans[0][key] for key in ("optimizer", "strategy", "framework")}, input="synthetic")
     network = catalog.find_network(plans[0]["network"])
-    return Asking(Problem(network, None, cluster, (base,), settings=settings), cells, expected_s, base, device)
+    problem = Problem(network, None, cluster, (base,), settings=settings)
+    return Asking(problem, cells, expected_s, held, base, device)
 
 
 def _key(configuration: Mapping[str, Any]) -> Key:
@@ -215,7 +220,7 @@ def refined_here(asking: Asking, name: str, budget_s: float, began_s: float) -> 
     sentence = f"running {network.name} {count} times for at most {seconds:.0f} s"
     quiet_s = _number(base.environment.get("reference_s", "")) if asking.device == "cpu" else 0.0
     with bar("running", seconds, sentence) as show:
-        wanted = [Wanted(*cell[1:], asking.expected_s[cell]) for cell in asking.cells]
+        wanted = [Wanted(*cell[1:], asking.expected_s[cell], asking.memory_bytes[cell]) for cell in asking.cells]
         made = timed_runs(network, wanted, seconds, device=asking.device, quiet_s=quiet_s, progress=show)
     enough = ROUND_S * math.ceil((used_s + 1 + max(enough_s(wanted, made), seconds) / MEASURING_SHARE) / ROUND_S)
     runs, disturbed = _runs(asking, made, f"--budget {enough}s"), _disturbed(asking, made)

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from planner.domain.network import INPUT, Layer, Network
 from planner.probes import plan_runs
 from planner.probes.plan_runs import Wanted, enough_s, timed_runs
-from planner.probes.timing import Timing
+from planner.probes.timing import Timing, keep_freed_memory, touched_pages
 
 MakeBench = Callable[..., Any]
 NETWORK = Network("one", (8,), (Layer("a", "linear", (INPUT,), {"features": 4}), Layer("loss", "loss", ("a",))))
@@ -155,3 +156,17 @@ def test_the_quiet_of_an_earlier_run_counts(running: Callable[..., Any]) -> None
     assert not timed_runs(NETWORK, wanted(1), 5.0)[0].is_disturbed
     running(slow=(-1.0, 1e9))
     assert timed_runs(NETWORK, wanted(1), 5.0, quiet_s=0.003)[0].is_disturbed
+
+
+def test_memory_is_touched_before_a_run_that_needs_it() -> None:
+    """Blocks of a later allocation are in memory already: next to no page is touched for the first time."""
+    size = 2**28
+    cells = [Wanted(1, "fp32", 1e-3, float(size))]
+    touched = touched_pages()
+    if not touched or not keep_freed_memory():
+        pytest.skip("only where glibc allocates, and the system counts pages")
+    timed_runs(NETWORK, cells, 5.0)
+    before = touched_pages()
+    torch.ones(size // 4, dtype=torch.float32)
+    assert before - touched >= 1.2 * size / 4096
+    assert touched_pages() - before < 0.05 * size / 4096
