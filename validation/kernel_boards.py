@@ -54,7 +54,7 @@ class Board:
 
 
 CONSTANT = (
-    "on tensors of 100 MB and more, one call between two events: the constant holds host time, as it is 11 to 24 us on "
+    "on tensors of 100 MB and more, one call between two events: the constant holds host time, as it is 10 to 21 us on "
     "seven GPUs of very different speed; it is kept for small tensors"
 )
 SINGLE = "one call between two events"
