@@ -12,13 +12,23 @@ import numpy as np
 from planner import catalog
 from planner.cli.kept_samples import NODE, node_of, steps_of
 from planner.cli.streams import note
+from planner.domain.arrays import BoolArray, IntArray
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.domain.training import STEP, TimedStep
 from planner.errors import InputFileError, ParameterError, UnknownNameError
-from planner.fitting.rows import usable
-from planner.fitting.screening import contradictions, repeated, unit_doubt
+from planner.fitting.rows import take, usable
+from planner.fitting.screening import (
+    OffCourse,
+    contradictions,
+    off_course,
+    repeated,
+    runs_apart,
+    undisputed,
+    unit_doubt,
+)
 from planner.formats.sample_files import SampleFiles, read_sample_files
+from planner.probes.run import DISTURBED_NOTE
 
 __all__ = ["samples_of"]
 
@@ -45,7 +55,8 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Node, tuple[TimedStep,
     ParameterError
         No such folder, none of its files is a CSV, or the name is that of another device.
     InputFileError
-        A file is wrong, of another device than those before it, in another unit, or has rows that contradict others.
+        A file is wrong, of another device than those before it, in another unit, if only in some rows, or has rows that
+        contradict others.
     """
     paths = _paths(folder)
     files = read_sample_files(paths)
@@ -58,7 +69,9 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Node, tuple[TimedStep,
         rule = f"the name of the samples' device, {accelerator.name}, or that of no device"
         raise ParameterError("--name", rule, name, f"these are no samples of {name}")
     _check_units(files, accelerator)
+    files = _on_course(files, accelerator)
     _check_agreement(files)
+    files = _without_disputed(files)
     _tell_rejected(files)
     rest = {key: value for key, value in files.samples.circumstances.items() if key != NODE}
     return replace(files.samples, circumstances=rest), node, steps
@@ -66,7 +79,11 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Node, tuple[TimedStep,
 
 def _without_steps(files: SampleFiles) -> SampleFiles:
     """Return the rows of calls, those of whole training steps left out."""
-    kept = files.samples.text["kind"] != STEP
+    return _kept(files, files.samples.text["kind"] != STEP)
+
+
+def _kept(files: SampleFiles, kept: BoolArray) -> SampleFiles:
+    """Return the rows where ``kept``, shape (k,), is true."""
     places = tuple(place for place, is_kept in zip(files.places, kept.tolist(), strict=True) if is_kept)
     return SampleFiles(files.samples.select(kept), places)
 
@@ -145,7 +162,7 @@ def _error(files: SampleFiles, row: int, problem: str) -> InputFileError:
 
 
 def _check_units(files: SampleFiles, accelerator: Accelerator) -> None:
-    """Refuse a file whose times are evidently not seconds: a file has one unit."""
+    """Refuse a file whose times, or those of a kind in it, are evidently not seconds."""
     paths = np.array([path for path, _ in files.places])
     for path in dict.fromkeys(paths.tolist()):
         doubt = unit_doubt(files.samples.select(paths == path), accelerator)
@@ -153,20 +170,86 @@ def _check_units(files: SampleFiles, accelerator: Accelerator) -> None:
             raise InputFileError(path, doubt)
 
 
-def _check_agreement(files: SampleFiles) -> None:
-    """Refuse rows of one call under the same circumstances whose times differ by more than their spread allows."""
-    found = contradictions(files.samples)
+def _on_course(files: SampleFiles, accelerator: Accelerator) -> SampleFiles:
+    """Return the rows whose times are not far off those of their like; refuse those that are off by a unit."""
+    found = off_course(files.samples, accelerator)
+    for one in found:
+        if one.unit is not None:
+            raise _error(files, one.row, _other_unit(files, one, *one.unit, found))
     if not found:
-        return
-    fast, slow = found[0]
-    times = files.samples.time_s
-    more = f" (and {len(found) - 1} more such calls)" if found[1:] else ""
-    raise _error(
-        files,
-        slow,
-        f"time_s of one call must agree within its spread, got {times[slow]:g} s, but {times[fast]:g} s in "
-        f"{files.where([fast])}{more}; leave out the wrong row, or tell them apart in library or source",
+        return files
+    kept = np.ones(files.samples.size, dtype=np.bool_)
+    for one in found:
+        kept[one.row] = False
+        time_s = files.samples.time_s[one.row]
+        note(f"rejected: {files.where([one.row])}: time_s is {time_s:g} s, {_off(one)} as its like")
+    return _kept(files, kept)
+
+
+def _off(one: OffCourse) -> str:
+    return f"{one.factor:,.0f} times as long" if one.factor > 1 else f"{1 / one.factor:,.0f} times as short"
+
+
+def _other_unit(files: SampleFiles, one: OffCourse, unit: str, per_second: float, found: Sequence[OffCourse]) -> str:
+    """Return what is wrong with a time that is off by a unit, and with all those off to the same side."""
+    alike = [other.row for other in found if (other.factor > 1) == (one.factor > 1)]
+    kind, time_s = files.samples.text["kind"][one.row], files.samples.time_s[one.row]
+    more = f" (and so {files.where(alike)})" if alike[1:] else ""
+    guess, remedy = (
+        (unit, "divide") if one.factor > 1 else (f"seconds divided by {per_second:,.0f} once too often", "multiply")
     )
+    return (
+        f"time_s must be in seconds, got {time_s:g}, {_off(one)} as rows of kind {kind} of like size{more}: looks like "
+        f"{guess}; {remedy} by {per_second:,.0f}"
+    )
+
+
+def _runs(files: SampleFiles) -> IntArray:
+    """Return the number of each row's file, shape (k,)."""
+    return np.unique([path for path, _ in files.places], return_inverse=True)[1].astype(np.int64)
+
+
+def _disturbed(files: SampleFiles) -> BoolArray:
+    """Tell which rows were measured while the machine was disturbed, shape (k,)."""
+    disturbed: BoolArray = files.samples.text["notes"] == DISTURBED_NOTE
+    return disturbed
+
+
+def _check_agreement(files: SampleFiles) -> None:
+    """Refuse rows of one call under the same circumstances whose times contradict each other.
+
+    In one file, undisturbed rows agree within their spread; times of several files differ by more, but not grossly.
+    """
+    runs, disturbed, times = _runs(files), _disturbed(files), files.samples.time_s
+    remedy = "leave out the wrong row, or tell them apart in library or source"
+    for run in np.unique(runs).tolist():
+        own = np.flatnonzero((runs == run) & ~disturbed)
+        found = contradictions(take(files.samples, own))
+        if found:
+            fast, slow = (int(own[at]) for at in found[0])
+            more = f" (and {len(found) - 1} more such calls)" if found[1:] else ""
+            rule = f"time_s of one call must agree within its spread, got {times[slow]:g} s, but {times[fast]:g} s in "
+            raise _error(files, slow, f"{rule}{files.where([fast])}{more}; {remedy}")
+    apart = runs_apart(files.samples, runs, disturbed)
+    if apart is not None:
+        rule = f"times of one call must be alike in all files, got {times[apart.slow]:g} s, but {times[apart.fast]:g} s"
+        raise _error(
+            files,
+            apart.slow,
+            f"{rule} in {files.where([apart.fast])} (of {apart.common} calls in both {apart.far} are 3 times or more "
+            f"apart, and one file takes {apart.ratio:.2f} times as long in the median); fit such files apart",
+        )
+
+
+def _without_disputed(files: SampleFiles) -> SampleFiles:
+    """Return the rows that agree with the best one of their call, and say how many do not."""
+    kept = undisputed(files.samples, _disturbed(files))
+    if not kept.all():
+        note(
+            f"{np.sum(~kept)} of {kept.size} rows are left out: other rows of their calls differ by more than the "
+            "spread, and are undisturbed or faster"
+        )
+    return _kept(files, kept)
 
 
 def _tell_rejected(files: SampleFiles) -> None:

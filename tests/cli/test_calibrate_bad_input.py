@@ -12,6 +12,7 @@ from planner import catalog
 from planner.domain.samples import Samples
 from planner.formats.calibration import read_calibration
 from planner.formats.samples import COLUMNS, write_samples
+from planner.probes.run import DISTURBED_NOTE
 
 Run = Callable[..., tuple[int, str, str]]
 V100 = "v100-sxm2-16gb"
@@ -156,11 +157,75 @@ def test_times_faster_than_the_device_are_refused(fit: Fit) -> None:
 
 def test_rows_that_contradict_each_other_are_named(fit: Fit) -> None:
     row = text().splitlines()[FIRST - 1]
-    slower = with_cell(FIRST, "time_s", "0.0007").splitlines()[FIRST - 1]
+    slower = with_cell(FIRST, "time_s", "7e-05").splitlines()[FIRST - 1]
     code, err = fit({"a.csv": text(), "b.csv": "\n".join([*text().splitlines()[:2], row, slower]) + "\n"})
     assert code == 3
-    assert err.startswith("planner: b.csv: line 4: time_s of one call must agree within its spread, got 0.0007 s, but ")
-    assert " s in a.csv: line 3; leave out the wrong row, or tell them apart in library or source\n" in err
+    assert err.startswith("planner: b.csv: line 4: time_s of one call must agree within its spread, got 7e-05 s, but ")
+    assert " s in b.csv: line 3; leave out the wrong row, or tell them apart in library or source\n" in err
+
+
+def timed_by(factor: float, *lines: int, notes: str = "") -> str:
+    """Return the text with the times of some lines multiplied; of all without any."""
+    head, rest = text().splitlines()[: FIRST - 1], text().splitlines()[FIRST - 1 :]
+    at = COLUMNS.index("time_s")
+    for place, row in enumerate(rest):
+        cells = row.split(",")
+        if not lines or place + FIRST in lines:
+            cells[at], cells[COLUMNS.index("notes")] = repr(float(cells[at]) * factor), notes
+        rest[place] = ",".join(cells)
+    return "\n".join([*head, *rest]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (1e3, "as long as rows of kind gemm of like size{}: looks like milliseconds; divide by 1,000"),
+        (
+            1e-6,
+            (
+                "as short as rows of kind gemm of like size{}: looks like seconds divided by 1,000,000 once too often;"
+                " multiply by 1,000,000"
+            ),
+        ),
+    ],
+)
+def test_rows_of_another_unit_are_named(fit: Fit, factor: float, words: str) -> None:
+    for lines, more in (((5,), ""), ((5, 8, 9), " (and so a.csv: lines 5, 8 and 9)")):
+        code, err = fit({"a.csv": timed_by(factor, *lines)})
+        assert code == 3
+        assert err.startswith("planner: a.csv: line 5: time_s must be in seconds, got ")
+        assert err.endswith(f" {words.format(more)}\n")
+
+
+def test_a_row_off_by_no_unit_is_left_out_and_told(fit: Fit) -> None:
+    code, err = fit({"a.csv": timed_by(3e4, 5)})
+    assert code == 0
+    assert err.startswith("planner: rejected: a.csv: line 5: time_s is ")
+    assert err.endswith(" times as long as its like\n")
+    assert next(one for one in read_calibration("fit.json").entries if one.kind == "gemm").samples == 11
+
+
+@pytest.mark.parametrize("notes", ["", DISTURBED_NOTE])
+def test_runs_of_one_machine_are_merged(fit: Fit, notes: str) -> None:
+    """Though their times differ by more than the spread within each; what is left is the faster run."""
+    assert fit({"a.csv": text()})[0] == 0
+    alone = read_calibration("fit.json").entries
+    Path("fit.json").unlink()
+    Path("in/a.csv").unlink()
+    code, err = fit({"a.csv": text(), "b.csv": timed_by(1.8, 4, 9, 12, notes=notes)})
+    words = (
+        "3 of 56 rows are left out: other rows of their calls differ by more than the spread, and are undisturbed or "
+    )
+    assert (code, err.startswith(f"planner: {words}faster\n")) == (0, True)
+    assert read_calibration("fit.json").entries == alone
+
+
+def test_runs_that_differ_grossly_are_refused(fit: Fit) -> None:
+    code, err = fit({"a.csv": text(), "b.csv": timed_by(1.7)})
+    assert (code, err.startswith("planner: b.csv: line ")) == (3, True)
+    assert "times of one call must be alike in all files, got " in err
+    said = "(of 28 calls in both 0 are 3 times or more apart, and one file takes 1.70 times as long in the median); "
+    assert err.endswith(f"{said}fit such files apart\n")
 
 
 def test_repeated_rows_are_told_and_fitted_once(fit: Fit) -> None:

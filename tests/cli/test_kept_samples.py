@@ -33,7 +33,7 @@ def rows(factor: float) -> list[Mapping[str, Any]]:
     """Return calls of a network, and shapes of products and copies, with times that fall on no line."""
     own: list[Mapping[str, Any]] = [
         {"kind": p.kind, "direction": p.direction, "precision": "fp32", "device": CPU.name, "library": "pytorch",
-         **p.work, "call": p.call.name, "sub_batch": p.sub_batch, "time_s": factor * 1e-3 * (1 + p.sub_batch / 3),
+         **p.work, "call": p.call.name, "sub_batch": p.sub_batch, "time_s": factor * 1e-4 * (1 + p.sub_batch / 3),
          "spread_s": 1.1e-5, "repeats": 5}
         for p in layer_points(distinct_calls([MLP])) if p.call
     ]  # fmt: skip
