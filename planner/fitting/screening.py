@@ -44,7 +44,7 @@ LEAST_COURSE = 8
 LIKE_UNIT = 4.0
 """A row is off by a unit where it is off by 1000, 1e6 or 1e9, within this factor."""
 OFF_COURSE = 150.0
-"""No row of published tables is off by more than 99 (fp16 convolutions of a P100), nor by 40 on the other 22 GPUs."""
+"""No row of published tables is off by more than 99 (fp16 convolutions of P100s), nor by 40 on other GPUs."""
 FAR_ABOVE_PEAK = 10.0
 ABOVE_PEAK = 1.5
 UNCACHED_BYTES = float(1 << 26)
