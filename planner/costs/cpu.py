@@ -19,21 +19,16 @@ from planner.costs.work import attended_pairs, flop, moved_bytes, operand_bytes,
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS
 
-__all__ = ["CPU_TERMS", "DEPTHWISE_APART", "FAR_APART", "KERNELS_APART", "far_elements", "is_depthwise"]
+__all__ = ["CPU_TERMS", "DEPTHWISE_APART", "KERNELS_APART", "is_depthwise"]
 
 DEPTHWISE_APART = "depthwise_apart"
 """Setting of ``cpu.convolution``: not 0 where depthwise convolutions have coefficients of their own; from
 KERNELS_APART on the FLOP of those with kernels larger than 3x3 too: oneDNN has other code for the gradient of their
 weights, which took 8 to 15 times as long."""
 KERNELS_APART = 2.0
-FAR_APART = "far_apart"
-"""Setting of ``cpu.traffic``: not 0 where the elements of a tensor that no cache holds cost extra. An activation took
-0.1 ns an element up to 1 million of them, 0.27 at 3 million, 0.37 at 25 million; so did a concatenation."""
 
 LANES = 16.0
 CACHE_BYTES = 2.0**20
-FAR_BYTES = 2.0**22
-"""Of each of a call's two or three tensors, what a cache holds: several cores share the last one."""
 PAGE_BYTES = 4096
 """Rows that start this far apart share the same few cache lines, and pages."""
 FEW_CHANNELS = 4
@@ -55,7 +50,6 @@ PRODUCT_COLUMNS = (
     "c_bytes_aliased",
 )  # fmt: skip
 
-TRAFFIC_FEATURES = ("calls", "elements", "other_elements")
 ATTENTION_FEATURES = ("calls", "flop", "pairs", "bytes", "blocks")
 KEY_BLOCK = 512
 QUERY_BLOCKS = ((768, 256), (192, 64), (1, 32))
@@ -170,20 +164,15 @@ def _product_features(work: Work, settings: Settings) -> FloatArray:
     )
 
 
-def far_elements(work: Work) -> FloatArray:
-    """Return the elements of a tensor that no cache holds, of kernels whose work is bytes."""
-    far: FloatArray = np.maximum(column(work, "elements") - FAR_BYTES / column(work, "itemsize"), 0)
-    return far
-
-
-def _traffic_columns(settings: Settings) -> tuple[str, ...]:
-    return (*TRAFFIC_FEATURES, *(("far_elements",) if number(settings, FAR_APART, 0) else ()))
-
-
-def _traffic(work: Work, settings: Settings) -> FloatArray:
+def _traffic(work: Work, _settings: Settings) -> FloatArray:
     elements = column(work, "elements")
-    features: list[FloatArray | float] = [1.0, elements, np.maximum(column(work, "traffic") - elements, 0)]
-    return stacked([*features, far_elements(work)] if number(settings, FAR_APART, 0) else features)
+    return stacked(
+        [
+            1.0,
+            elements,
+            np.maximum(column(work, "traffic") - elements, 0),
+        ]
+    )
 
 
 def _attention(work: Work, settings: Settings) -> FloatArray:
@@ -225,9 +214,9 @@ CPU_TERMS = (
     ),
     FeatureMap(
         "cpu.traffic",
-        _traffic_columns,
+        lambda _settings: ("calls", "elements", "other_elements"),
         _traffic,
-        doc="launch, elements, further elements read or written (of pooling: those written), elements of a "
-        "tensor beyond what caches hold",
+        doc="launch, elements, further elements read or written (of pooling: those written), bytes of operands "
+        "beyond the cache",
     ),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from planner.costs.batches import BATCHED_APART
-from planner.costs.cpu import DEPTHWISE_APART, FAR_APART, KERNELS_APART, far_elements, is_depthwise
+from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
 from planner.costs.features import Settings
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, ROUGH
 from planner.costs.kernels import OBLONG_APART
@@ -29,10 +29,9 @@ __all__ = ["FittedKernels", "fit_kernels", "preferred", "times_left_out"]
 
 LEAST_ROWS = {"gemm": 6, "convolution": 8, "attention": 6}
 LEAST_TRAFFIC_ROWS = 3
-LEAST_FAR_ROWS = 2
-"""Of tensors beyond the caches, so that one left out is predicted by another."""
 OWN_REGIME = ("im2col", "col2im", "update", "softmax", "gelu")
 """Kinds of bytes that do not behave like the others; they take no part in the common ``pointwise`` entry."""
+CPU_TERMS = {"convolution": "cpu.convolution", "gemm": "cpu.product"}
 CLEARLY, CLEARLY_RELATIVE = 0.02, 0.1
 """A term of lower preference must be better by both: 2 points, and a tenth of the error; less is noise."""
 AROUND_ROOFLINE = (Process("roofline"), Process("roofline", 0.5))
@@ -237,7 +236,10 @@ def _shapes(
     """
     _, kind, direction, _, _ = key
     if accelerator is not None and accelerator.kind == "cpu":
-        yield from _cpu_shapes(kind, direction, rows)
+        apart = {BATCHED_APART: 1.0} if kind == "gemm" and _tells_batches_apart(rows) else {}
+        if kind == "convolution" and _tells_depthwise_apart(rows):
+            apart = {DEPTHWISE_APART: KERNELS_APART}
+        yield CPU_TERMS.get(kind, "cpu.traffic"), {"direction": direction, **apart}
     if kind == "convolution":
         yield "convolution.classes", {"direction": direction, OBLONG_APART: 1.0}
         if _has_tensor_cores(key[3], accelerator):
@@ -251,19 +253,6 @@ def _shapes(
         yield "work.linear", {}
     else:
         yield from _traffic_shapes(kind, rows)
-
-
-def _cpu_shapes(kind: str, direction: str, rows: Samples) -> Iterator[tuple[str, Settings]]:
-    if kind == "gemm":
-        apart = {BATCHED_APART: 1.0} if _tells_batches_apart(rows) else {}
-        yield "cpu.product", {"direction": direction, **apart}
-    elif kind == "convolution":
-        apart = {DEPTHWISE_APART: KERNELS_APART} if _tells_depthwise_apart(rows) else {}
-        yield "cpu.convolution", {"direction": direction, **apart}
-    else:
-        yield "cpu.traffic", {"direction": direction}
-        if _tells_far_apart(kind, rows):
-            yield "cpu.traffic", {"direction": direction, FAR_APART: 1.0}
 
 
 def _traffic_shapes(kind: str, rows: Samples) -> Iterator[tuple[str, Settings]]:
@@ -314,12 +303,6 @@ def _tells_depthwise_apart(rows: Samples) -> bool:
     """Tell whether depthwise convolutions and others both have enough rows for coefficients of their own."""
     depthwise = int(np.sum(is_depthwise(work_of(rows, "convolution"))))
     return min(depthwise, rows.size - depthwise) >= LEAST_ROWS["convolution"]
-
-
-def _tells_far_apart(kind: str, rows: Samples) -> bool:
-    """Tell whether tensors within the caches and beyond both have enough rows for coefficients of their own."""
-    far = int(np.sum(far_elements(work_of(rows, kind)) > 0))
-    return far >= LEAST_FAR_ROWS and rows.size - far >= LEAST_TRAFFIC_ROWS
 
 
 def _peaks(precision: str, accelerator: Accelerator | None) -> dict[str, float]:

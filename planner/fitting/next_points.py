@@ -55,10 +55,6 @@ MEAN_OF_DEVIATION = math.sqrt(2 / math.pi)
 START = {"convolution": 8, "gemm": 6, "attention": 6}
 START_TRAFFIC = 3
 """Points of a kind and direction that are measured before any is chosen: as many as its fit needs at least."""
-FAR = ("activation", "add", "batch_norm", "concat")
-"""Kinds of which steps on images make many calls larger than a CPU's caches; an element then costs up to four times."""
-START_FAR = 2
-"""The largest points of such a kind and direction that are measured besides on a CPU."""
 LARGEST_MISS = 10.0
 """No time is expected to be farther from the first guess than by this factor."""
 
@@ -133,21 +129,16 @@ class NextPoints:
         """It shows what the memory gives, which no fit is needed for."""
         self._parts: list[_Wanted] = []
         self._shape = (len(networks) * len(precisions), len(SUB_BATCHES))
-        self._start_far = START_FAR if accelerator.kind == "cpu" else 0
         self._groups = {
             key: _Group(key, shapes.get(key, []), own.get(key, {}), calls, accelerator, steps=self._shape[0])
             for key, calls in wanted_calls(networks, precisions).items()
         }
 
     def start(self) -> tuple[str, ...]:
-        """Return the names of a short balanced start: the largest copy, and of each kind and direction a few points.
-
-        On a CPU also the largest ones of kinds whose calls pass the caches.
-        """
+        """Return the names of a short balanced start: the largest copy, and of each kind and direction a few points."""
         groups = self._groups.items()
-        few = [name for key, group in groups for name in group.names[: START.get(key[0], START_TRAFFIC)]]
-        far = [name for key, group in groups if key[0] in FAR for name in group.largest(self._start_far)]
-        return tuple(dict.fromkeys((*self._largest_copy, *few, *far)))
+        few = (name for key, group in groups for name in group.names[: START.get(key[0], START_TRAFFIC)])
+        return tuple(dict.fromkeys((*self._largest_copy, *few)))
 
     def learn(self, timed: Mapping[str, float]) -> float:
         """Take in what was timed, by name [s]; return the expected mean relative error of the wanted steps."""
@@ -237,10 +228,6 @@ class _Group:
                 self._add_unit(place, own[name])
         self.steps = np.flatnonzero(self.counts.any(axis=1))
         self.counts = self.counts[self.steps]
-
-    def largest(self, count: int) -> tuple[str, ...]:
-        """Return the names of so many shapes, those that are expected to take longest."""
-        return tuple(self.names[at] for at in np.argsort(-self.guess_s, kind="stable")[:count])
 
     def _add_unit(self, place: int, points: Sequence[Candidate]) -> None:
         """Let the points of a wanted call be chosen together."""

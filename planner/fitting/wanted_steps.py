@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.costs.cpu import DEPTHWISE_APART, FAR_APART, KERNELS_APART
+from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART
 from planner.costs.features import Settings
 from planner.costs.kernels import BATCHED_APART, OBLONG_APART
 from planner.costs.work import flop, moved_bytes
@@ -100,7 +100,7 @@ def expected_term(key: Key, accelerator: Accelerator) -> tuple[str, Settings]:
             "convolution": ("cpu.convolution", {"direction": direction, DEPTHWISE_APART: KERNELS_APART}),
             "gemm": ("cpu.product", {"direction": direction, BATCHED_APART: 1.0}),
         }
-        return cpu.get(kind, ("cpu.traffic", {FAR_APART: 1.0}))
+        return cpu.get(kind, ("cpu.traffic", {}))
     processors = float(accelerator.multiprocessors or 0)
     gpu: Mapping[str, tuple[str, Settings]] = {
         "convolution": ("convolution.classes", {"direction": direction, OBLONG_APART: 1.0}),

@@ -80,17 +80,6 @@ def test_update_writes_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("elements", "itemsize", "far"), [(2**20, 4.0, 0), (2**20 + 7, 4.0, 7), (2**21, 2.0, 0), (3 * 2**20, 2.0, 2**20)]
-)
-def test_elements_beyond_4_mib_of_a_tensor_cost_extra_where_asked_for(elements: int, itemsize: float, far: int) -> None:
-    work = {"elements": elements, "traffic": 3 * elements, "fixed_bytes": 0, "itemsize": itemsize}
-    term, settings = TERMS["cpu.traffic"], {"far_apart": 1.0}
-    found = dict(zip(term.columns(settings), term.features(work, settings).tolist(), strict=True))
-    assert found == {"calls": 1, "elements": elements, "other_elements": 2 * elements, "far_elements": far}
-    assert features("cpu.traffic", work) == {"calls": 1, "elements": elements, "other_elements": 2 * elements}
-
-
-@pytest.mark.parametrize(
     ("name", "work"),
     [
         ("cpu.convolution", CONVOLUTION),

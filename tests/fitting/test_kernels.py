@@ -329,22 +329,3 @@ def test_attention_needs_rows_enough_and_sizes_that_can_be() -> None:
     fitted = fit([*rows, attended(8, 0, 64, 0)])
     assert fitted.missing == ("attention backward_data fp16: 5 rows, 6 needed",)
     assert [one.reason for one in fitted.rejected] == ["queries must be given and at least 1, got 0"]
-
-
-CPU = Accelerator("cpu", "cpu", 64e9, 2e10, {"fp32": 1e11})
-
-
-@pytest.mark.parametrize(
-    ("beyond_s", "most", "settings"), [(8e-10, 25, {"far_apart": 1.0}), (0, 25, {}), (8e-10, 20, {})]
-)
-def test_elements_beyond_the_caches_cost_extra_on_a_cpu_where_they_do(
-    beyond_s: float, most: int, settings: dict[str, float]
-) -> None:
-    """Learnt from tensors within and beyond the caches; without the latter, or where they cost the same, it is left."""
-    sizes = [int(2**power) + 1 for power in np.arange(12, most, 0.7)]
-    rows = [traffic("add", e, 1e-5 + 2e-10 * e + beyond_s * max(e - 2**20, 0)) for e in sizes]
-    entry = only(fit(rows, CPU), "add")
-    assert entry.term == "cpu.traffic"
-    assert {"direction": "forward", **settings} == entry.settings
-    if settings:
-        assert entry.coefficients["far_elements"] == pytest.approx(beyond_s, rel=1e-3)

@@ -2,10 +2,8 @@
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from planner.costs.terms import term_named
 from planner.domain.cluster import Accelerator
@@ -62,19 +60,6 @@ def test_the_start_has_every_wanted_kind_and_direction_and_nothing_else() -> Non
     assert {(point.kind, point.direction) for point in started} == wanted & designed
     counts = [sum(point.kind == kind and point.direction == way for point in started) for kind, way in wanted]
     assert max(counts) <= 8
-
-
-@pytest.mark.parametrize(("accelerator", "largest"), [(CPU, 2), (replace(CPU, kind="gpu"), 0)])
-def test_the_start_on_a_cpu_has_the_two_largest_points_of_what_passes_the_caches(
-    accelerator: Accelerator, largest: int
-) -> None:
-    started = set(NextPoints(POINTS, [NETWORK], accelerator).start())
-    for direction in ("forward", "backward_data"):
-        points = [point for point in POINTS if (point.kind, point.direction) == ("activation", direction)]
-        points.sort(key=lambda point: point.work["elements"])
-        far = [point for point in points if 4 * point.work["elements"] > 2**25]
-        assert far[-2:] == points[-2:]
-        assert sum(point.name in started for point in points[-2:]) == largest
 
 
 def test_only_points_that_lower_the_error_are_chosen() -> None:
