@@ -12,6 +12,7 @@ from planner.domain.training import TimedStep
 from planner.probes.bench import Bench, undisturbed
 from planner.probes.modules import build_module, gradient_time
 from planner.probes.precisions import computing_in
+from planner.probes.timing import give_back_memory
 from planner.probes.torch_package import import_torch
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def _step(
     (quiet_s, until_s), (module, network, sub_batch, precision) = limits, what
     library = import_torch()
     while sub_batch:
+        give_back_memory()  # what calls left in pieces would come on top of what a step takes
         measure = partial(gradient_time, module, network, sub_batch, REPEATS, precision=precision, until_s=until_s)
         try:
             module.to(device)
