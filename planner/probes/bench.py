@@ -16,7 +16,7 @@ from planner.probes.points import Point
 from planner.probes.timing import Timing, give_back_memory, keep_freed_memory, resident_bytes, time_call
 from planner.probes.torch_package import import_torch
 
-__all__ = ["DISTURBED", "Bench", "CpuBench", "least_disturbed", "one_thread", "undisturbed"]
+__all__ = ["DISTURBED", "Bench", "CpuBench", "if_quiet", "least_disturbed", "one_thread"]
 
 DISTURBED = 1.2
 """The machine is disturbed where the reference takes this much longer than in the quiet part of a run."""
@@ -73,23 +73,6 @@ class CpuBench:
         return statistics.median(times)
 
 
-def undisturbed(
-    measure: Callable[[], Result],
-    bench: Bench,
-    quiet_s: float,
-    *,
-    tries: int = 3,
-    pause_s: float = 0.0,
-    until_s: float = math.inf,
-) -> Result | None:
-    """Return what ``measure`` gives while the machine is as quiet as ``quiet_s`` says; None if it never is.
-
-    Parameters are those of :func:`least_disturbed`.
-    """
-    found = least_disturbed(measure, bench, quiet_s, tries=tries, pause_s=pause_s, until_s=until_s)
-    return found[0] if found and found[1] <= DISTURBED else None
-
-
 def least_disturbed(
     measure: Callable[[], Result],
     bench: Bench,
@@ -129,6 +112,11 @@ def least_disturbed(
         if slower <= DISTURBED:
             break
     return best
+
+
+def if_quiet(found: tuple[Result, float] | None) -> Result | None:
+    """Return what :func:`least_disturbed` found, if that was in quiet."""
+    return found[0] if found and found[1] <= DISTURBED else None
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.domain.training import TimedStep
-from planner.probes.bench import Bench, undisturbed
+from planner.probes.bench import Bench, if_quiet, least_disturbed
 from planner.probes.modules import build_module, gradient_time
 from planner.probes.precisions import computing_in
 from planner.probes.timing import give_back_memory
@@ -98,7 +98,7 @@ def _step(
         try:
             module.to(device)
             with computing_in(precision):
-                timing = undisturbed(measure, bench, quiet_s, until_s=until_s)
+                timing = if_quiet(least_disturbed(measure, bench, quiet_s, until_s=until_s))
         except library.OutOfMemoryError:
             timing, sub_batch = None, sub_batch // 2
             module.zero_grad(set_to_none=True)

@@ -26,7 +26,7 @@ from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.fitting.calibration import fit_calibration
-from planner.probes.bench import CpuBench, one_thread, undisturbed
+from planner.probes.bench import CpuBench, if_quiet, least_disturbed, one_thread
 from planner.probes.calibrate import Measurement
 from planner.probes.modules import build_module, gradient_time
 from planner.probes.timing import give_back_memory
@@ -92,7 +92,7 @@ def real_s(networks: Mapping[str, Network], quiet_s: float) -> dict[tuple[str, i
             module = build_module(network)
             for sub_batch in SUB_BATCHES:
                 measure = partial(gradient_time, module, network, sub_batch, REPEATS)
-                timing = undisturbed(measure, bench, quiet_s, tries=10, pause_s=1)
+                timing = if_quiet(least_disturbed(measure, bench, quiet_s, tries=10, pause_s=1))
                 if timing:
                     times[name, sub_batch] = timing.time_s
     return times
