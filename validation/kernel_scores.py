@@ -15,6 +15,8 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.samples import Samples
 from planner.fitting.kernels import fit_kernels, times_left_out
 from planner.fitting.rows import group_codes, take, work_columns
+from planner.steps.sibling_calls import LEAST_COMMON as FEW
+from planner.steps.sibling_calls import ratio_of
 from validation.convert_kernels import board_samples
 from validation.kernel_boards import BOARDS, Board
 from validation.kernel_rows import Table
@@ -30,6 +32,7 @@ __all__ = [
     "measured_batches",
     "measured_samples",
     "new_shapes",
+    "ratio_scores",
     "sibling_scores",
 ]
 
@@ -202,17 +205,58 @@ def _triples(samples: Samples, column: str) -> IntArray:
 
 def sibling_scores(samples: Mapping[str, Samples], pairs: Mapping[str, str]) -> Iterator[Score]:
     """Yield the errors for shapes measured on another GPU: its times by the median ratio of the groups not left out."""
-    for gpu, other in pairs.items():
-        if gpu not in samples or other not in samples:
+    for key, part, there in _both(samples, pairs):
+        mine, theirs = _common(part, there)
+        if mine.size >= LEAST_COMMON:
+            yield _score(key._replace(other=pairs[key.gpu]), _by_ratio(take(part, mine), there.time_s[theirs]))
+
+
+def ratio_scores(samples: Mapping[str, Samples], pairs: Mapping[str, str]) -> Iterator[Score]:
+    """Yield the errors of times by ratios to another GPU of all pairs together, and of the device's fit alone.
+
+    ``other`` of the key says how: as predictions do, with LEAST_COMMON calls in common drawn from other groups, or by
+    the ratio of the fit without the group, or that fit.
+    """
+    random, errors = np.random.default_rng(0), defaultdict[Key, list[FloatArray]](list)
+    for key, part, there in _both(samples, pairs):
+        mine, theirs = _common(part, there)
+        if mine.size < LEAST_COMMON:
             continue
-        known = dict(populations(other, samples[other]))
-        for key, part in populations(gpu, samples[gpu]):
-            there = known.get(key._replace(gpu=other))
-            if there is not None:
-                mine, theirs = _common(part, there)
-                if mine.size >= LEAST_COMMON:
-                    errors = _by_ratio(take(part, mine), there.time_s[theirs])
-                    yield _score(key._replace(other=other), errors)
+        for entry in fit_kernels(part, catalog.find_accelerator(key.gpu)).entries[:1]:
+            fitted_s, rows = times_left_out(entry, part)[mine], take(part, mine)
+            for way, found_s in _ways(rows, there.time_s[theirs], (fitted_s, entry.held_out_error), random).items():
+                errors[key._replace(gpu="all", direction="", other=way)].append(np.abs(found_s / rows.time_s - 1))
+    for key, found in sorted(errors.items()):
+        yield _score(key, np.concatenate(found))
+
+
+def _ways(
+    rows: Samples, theirs_s: FloatArray, fit: tuple[FloatArray, float | None], random: np.random.Generator
+) -> dict[str, FloatArray]:
+    """Return the times of rows by how they are found, shape (k,) each; ``fit``: its times, and its error."""
+    (fitted_s, error), group = fit, group_codes(rows)
+    five_s, by_fit_s = fitted_s.copy(), np.empty(rows.size)
+    for value in np.unique(group):
+        out: BoolArray = group == value
+        rest = np.flatnonzero(~out if not out.all() else out)
+        some = random.choice(rest, min(FEW, rest.size), replace=False)
+        by_fit = fitted_s[out] / theirs_s[out]
+        by_fit_s[out] = np.median(by_fit) * theirs_s[out]
+        ratio = ratio_of(rows.time_s[some] / theirs_s[some], by_fit, error)
+        if ratio is not None:
+            five_s[out] = ratio[0] * theirs_s[out]
+    return {f"{FEW} calls": five_s, "ratio of the fit": by_fit_s, "the fit": fitted_s}
+
+
+def _both(samples: Mapping[str, Samples], pairs: Mapping[str, str]) -> Iterator[tuple[Key, Samples, Samples]]:
+    """Yield key and rows of what a GPU and the other of its pair both timed, with the other's rows."""
+    for gpu, other in pairs.items():
+        if gpu in samples and other in samples:
+            known = dict(populations(other, samples[other]))
+            for key, part in populations(gpu, samples[gpu]):
+                there = known.get(key._replace(gpu=other))
+                if there is not None:
+                    yield key, part, there
 
 
 def _common(mine: Samples, theirs: Samples) -> tuple[IntArray, IntArray]:

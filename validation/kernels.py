@@ -27,6 +27,7 @@ from validation.kernel_scores import (
     measured_batches,
     measured_samples,
     new_shapes,
+    ratio_scores,
     sibling_scores,
 )
 
@@ -91,6 +92,13 @@ RATIO = """## Measured shapes on a sibling GPU
 The other GPU's time of the very call, times the median ratio of the two in all other groups. The last rows cross a
 generation, where no target holds.
 """
+FEW_CALLS = """### What tells the ratio
+
+A prediction takes a sibling's time of the very call by the median ratio of calls that both devices were timed at, five
+at least, else by that of the device's own fit to the sibling's times. Where ratios differ by more than the fit is known
+to miss by, the fit serves alone. Here: five calls drawn from other groups; the ratio of the fit, made without the
+group; and that fit alone. All pairs of one generation together.
+"""
 MISSING = """## What the tables do not hold
 
 - Convolutions of P4, A40, A100, L4 and H100: NeuSight timed 3 x 3 forward convolutions on P4 and A100-80GB, of random
@@ -131,6 +139,7 @@ def report(tables: dict[str, Table]) -> str:
         BEYOND, _constant(beyond_scores(batches), None, "by"),
         RATIO, _constant(sibling_scores(samples, SIBLINGS), SIBLING, "from"),
         _constant((s for s in sibling_scores(samples, GENERATIONS) if s.key.precision == "fp32"), None, "from"),
+        FEW_CALLS, _constant(ratio_scores(samples, SIBLINGS), None, "by"),
         "## Rows rejected\n", "\n".join(_rejected(tables)) + "\n", MISSING,
     ]  # fmt: skip
     return "\n".join(parts)

@@ -7,7 +7,7 @@ calibration that is named, or this machine's own, gives the cluster ``local``: t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from planner.domain.scenario import NO_SCENARIO, Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
+from planner.steps.sibling_calls import is_sibling
 from planner.steps.sources import LOCAL, Sources
 
 __all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "with_base"]
@@ -116,17 +117,26 @@ def machine_of(values: Values) -> Machine:
 
 
 def _check_device(named: tuple[Calibration, ...], cluster: Cluster) -> None:
-    """Refuse named calibrations that are all of other devices than the cluster's; of one among others, say so."""
+    """Refuse named calibrations that are all of other devices than the cluster's; of some among others, say so.
+
+    Those of a device of the same chip serve calls that they timed.
+    """
     device = cluster.node.accelerator.name
     foreign = [one for one in named if one.accelerator != device]
-    got = ", ".join(f"{one.name} of {one.accelerator}" for one in foreign)
+    got = _said(foreign)
     if foreign and len(foreign) < len(named):
-        note(f"--calibration {got}: cluster {cluster.name!r} has {device}, so no kernel is priced by it")
+        strange = [one for one in foreign if not is_sibling(one, cluster.node.accelerator)]
+        if strange:
+            note(f"--calibration {_said(strange)}: cluster {cluster.name!r} has {device}, so no kernel is priced by it")
     elif foreign:
         raise CoverageError(
             f"--calibration must be of {device}, the device of cluster {cluster.name!r}, got {got}; "
             "leave it out, or calibrate that device"
         )
+
+
+def _said(calibrations: Iterable[Calibration]) -> str:
+    return ", ".join(f"{one.name} of {one.accelerator}" for one in calibrations)
 
 
 def _cluster(values: Values, named: tuple[Calibration, ...]) -> tuple[Cluster, str, tuple[Calibration, ...]]:

@@ -18,7 +18,7 @@ from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.kernels import COSTLY_ACTIVATIONS, TRAFFIC_KINDS
 from planner.domain.transfer import Transfers, relation, score_for
 from planner.errors import ParameterError
-from planner.steps.source import SCALED
+from planner.steps.source import scaled_name
 
 __all__ = ["Missing", "on_other_device", "scaled_calibration", "siblings_kernels", "what_misses"]
 
@@ -55,12 +55,9 @@ def scaled_calibration(
             entries.append(_with_score(scaled_entry(entry, source, target), known, near))
         except ParameterError:  # a precision that one of them lacks, or times of calls that are not told
             continue
-    name = f"{SCALED}{source.name}"
-    if calibration.name != source.name:
-        name = f"{calibration.name} {name}"
     return replace(
         calibration,
-        name=name,
+        name=scaled_name(calibration.name, source.name),
         accelerator=target.name,
         entries=tuple(entries),
         cluster=None,

@@ -1,8 +1,12 @@
-"""Which calls of a network a calibration has measured as they are: those are looked up, the others are not."""
+"""Which calls of a network a calibration has measured as they are: those are looked up, the others are not.
+
+What the device was not timed at, but another of the same chip, is looked up there and scaled by a ratio
+(:mod:`planner.steps.sibling_calls`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -17,8 +21,9 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP, LayerCall
 from planner.domain.kernels import COSTLY_ACTIVATIONS, KernelCalls
-from planner.domain.network import Network
+from planner.domain.network import AttributeValue, Network
 from planner.domain.precision import precision_named
+from planner.steps.sibling_calls import common_ratios, ratio_of, scaled_table
 from planner.steps.source import Source
 from planner.workload.calls import layer_calls
 
@@ -47,6 +52,8 @@ class LayerCalls:
     precision : str
     fits : callable, optional
         What tells the course of a call over the sub-batches between and beyond those that it was measured at.
+    siblings : tuple of Calibration, optional
+        Of other devices of the same chip, in order; they serve the calls that the others do not hold.
     """
 
     def __init__(
@@ -58,14 +65,12 @@ class LayerCalls:
         convolution: str,
         precision: str,
         fits: Fits = lambda _kind, _direction: None,
+        siblings: tuple[Calibration, ...] = (),
     ) -> None:
         self._network, self._optimizer, self._convolution = network, optimizer, convolution
         self._fits, self._itemsize = fits, float(precision_named(precision).activation_bytes)
-        self._sources: dict[tuple[str, str], list[Source]] = {}
-        for calibration in calibrations:
-            for entry in calibration.entries:
-                if entry.term == LOOKED_UP and entry.precision in (precision, "any"):
-                    self._sources.setdefault((entry.kind, entry.direction), []).append(Source(entry, calibration.name))
+        self._sources = _tables(calibrations, precision)
+        self._siblings = _tables(siblings, precision)
         self._places: dict[tuple[str, str], list[tuple[Source, IntArray, IntArray]]] = {}
 
     @cached_property
@@ -74,13 +79,13 @@ class LayerCalls:
 
     def _found(self, key: tuple[str, str]) -> list[tuple[Source, IntArray, IntArray]]:
         """Return (source, positions of the calls that it holds, their places in it) for a kind and direction."""
-        if key not in self._sources:
+        if key not in self._sources and key not in self._siblings:
             return []
         if key not in self._places:
             names = [call.name for call in self._calls.get(key, ())]
             left = dict.fromkeys(range(len(names)))
             self._places[key] = []
-            for source in self._sources[key]:
+            for source in (*self._sources.get(key, ()), *self._of_siblings(key)):
                 place = {name: at for at, name in enumerate(sorted(source.entry.settings))}
                 held = [at for at in left if names[at] in place]
                 if held:
@@ -88,6 +93,26 @@ class LayerCalls:
                     self._places[key].append((source, np.array(held), places))
                 left = {at: None for at in left if at not in held}
         return self._places[key]
+
+    def _of_siblings(self, key: tuple[str, str]) -> Iterator[Source]:
+        """Yield the siblings' tables as they would be here; without any that nothing compares with the device."""
+        own = [source.entry for source in self._sources.get(key, ()) if not source.scaled_from]
+        for source in self._siblings.get(key, ()):
+            known = ratio_of(common_ratios(own, source.entry), *self._ratios_by_fit(key, source.entry))
+            if known is not None:
+                yield replace(source, entry=scaled_table(source.entry, *known))
+
+    def _ratios_by_fit(self, key: tuple[str, str], table: Entry) -> tuple[FloatArray, float | None]:
+        """Return fitted over measured times of the calls that a table holds, shape (k,), and the error of the fit."""
+        found, errors = [], []
+        for call in (call for call in self._calls.get(key, ()) if call.name in table.settings):
+            fit = self._fits(_kind_of_call(call), call.direction)
+            error = None if fit is None else error_of(fit)
+            if fit is not None and error is not None:
+                points = vector(table.settings, call.name)
+                found.append(self._fitted_s(fit, [call], points[::2])[:, 0] / points[1::2])
+                errors.append(error)
+        return np.concatenate(found or [np.empty(0)]), max(errors, default=None)
 
     def covers(self, calls: KernelCalls) -> bool:
         """Tell whether all calls of a kind and direction are looked up."""
@@ -149,8 +174,26 @@ class LayerCalls:
         """Return the kind of kernel of every call, shape (k,): costly activations have one of their own."""
         if calls.kind != "activation":
             return np.full(calls.layer.size, calls.kind)
-        functions = (str(self._network.layers[at].attributes.get("function", "")) for at in calls.layer.tolist())
-        return np.array([COSTLY_ACTIVATIONS.get(function, calls.kind) for function in functions])
+        return np.array([_kind(calls.kind, self._network.layers[at].attributes) for at in calls.layer.tolist()])
+
+
+def _tables(calibrations: Iterable[Calibration], precision: str) -> dict[tuple[str, str], list[Source]]:
+    """Return the measured calls of calibrations by kind and direction, in order."""
+    found: dict[tuple[str, str], list[Source]] = {}
+    for calibration in calibrations:
+        for entry in calibration.entries:
+            if entry.term == LOOKED_UP and entry.precision in (precision, "any"):
+                found.setdefault((entry.kind, entry.direction), []).append(Source(entry, calibration.name))
+    return found
+
+
+def _kind_of_call(call: LayerCall) -> str:
+    """Return the kind of kernel of a call: costly activations have one of their own."""
+    return _kind(call.kind, call.layer.attributes)
+
+
+def _kind(kind: str, attributes: Mapping[str, AttributeValue]) -> str:
+    return COSTLY_ACTIVATIONS.get(str(attributes.get("function", "")), kind) if kind == "activation" else kind
 
 
 def _taken(calls: KernelCalls, positions: IntArray) -> KernelCalls:

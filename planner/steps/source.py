@@ -6,10 +6,15 @@ from dataclasses import dataclass
 
 from planner.domain.calibration import Entry
 
-__all__ = ["SCALED", "Source"]
+__all__ = ["Source", "scaled_name"]
 
 SCALED = "scaled from "
 """In names of calibrations that were scaled from another device, in front of the name of that device."""
+
+
+def scaled_name(calibration: str, device: str) -> str:
+    """Return the name of a calibration that was scaled from ``device``, whose bundled one has that very name."""
+    return SCALED + device if calibration == device else f"{calibration} {SCALED}{device}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 Precedence by term: the calibrations of the problem in their order, then the specification (peak rates and link values
 with stated efficiencies); a kernel call that a calibration measured as it is goes before all fits. So a kernel comes
-from the exact call, else from its times at other sub-batches (:mod:`planner.costs.measured_calls`), else from a fit to
-kernels of the device, else from those of a sibling device, scaled (:mod:`planner.steps.hardware`; calibrations that
-hold only what the device's own lack), else from the specification, and the answer names which. Beside a calibration
-that the user named, the specification serves only kernels whose work is bytes: products, convolutions and attention
-must be calibrated. Inside a calibration an entry of the very kind, precision and direction goes before one that serves
-several. Kernels and framework overheads belong to an accelerator; collectives, storage and host terms to a cluster.
-What nothing serves is refused with the command that mends it (:mod:`planner.steps.refusals`), never guessed.
+from the exact call, else from its times at other sub-batches (:mod:`planner.costs.measured_calls`), else from those of
+a sibling device by the ratio of the two (:mod:`planner.steps.sibling_calls`), else from a fit to kernels of the device,
+else from a sibling's fit, scaled (:mod:`planner.steps.hardware`; calibrations that hold only what the device's own
+lack), else from the specification, and the answer names which. Beside a calibration that the user named, the
+specification serves only kernels whose work is bytes: products, convolutions and attention must be calibrated. Inside a
+calibration an entry of the very kind, precision and direction goes before one that serves several. Kernels and
+framework overheads belong to an accelerator; collectives, storage and host terms to a cluster. What nothing serves is
+refused with the command that mends it (:mod:`planner.steps.refusals`), never guessed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ from planner.steps.refusals import (
     unmeasured_training,
     unpriced_precision,
 )
-from planner.steps.source import Source
+from planner.steps.sibling_calls import is_sibling
+from planner.steps.source import Source, scaled_name
 from planner.workload.lowering import lower
 
 __all__ = ["LOCAL", "Source", "Sources", "usable_precisions"]
@@ -97,6 +99,15 @@ class Sources:
             for c in self.problem.calibrations
             if c.accelerator == self.accelerator.name
             and (c.origin != "reconstructed" or c.cluster == self.problem.cluster.name)
+        )
+
+    @cached_property
+    def of_siblings(self) -> tuple[Calibration, ...]:
+        """Calibrations of other devices of the same chip, in order, named as what they serve is scaled."""
+        return tuple(
+            replace(c, name=scaled_name(c.name, c.accelerator))
+            for c in self.problem.calibrations
+            if is_sibling(c, self.accelerator)
         )
 
     @cached_property
@@ -153,6 +164,7 @@ class Sources:
                 convolution=self.convolution_lowering(precision),
                 precision=precision,
                 fits=partial(self._fitted, precision=precision),
+                siblings=self.of_siblings,
             )
         return self._layer_calls[precision]
 

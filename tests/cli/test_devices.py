@@ -2,12 +2,20 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner import catalog
+from planner.costs.measured_calls import BEYOND, MEASURED_S
+from planner.costs.specified import specified_entry
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.calls import LOOKED_UP
+from planner.domain.cluster import Node
+from planner.formats.calibration import write_calibration
+from planner.workload.calls import layer_calls
 
 Run = Callable[..., tuple[int, str, str]]
 DGX1 = ("--network", "resnet50", "--cluster", "dgx1-v100", "--sub-batch", "32")
@@ -106,6 +114,46 @@ def test_a_gpu_of_a_calibrated_chip_takes_its_siblings_kernels(run: Run) -> None
     assert "gemm" not in said(answer, "specified")
     assert "convolution" not in said(answer, "specified")
     assert "scaled from" in said(answer, "calibration")
+
+
+def calibration_of(gpu: str, looked_up: tuple[Entry, ...] = ()) -> str:
+    """Write a calibration of products as the data sheet has them, and of calls; return its file's name."""
+    device = catalog.find_accelerator(gpu)
+    products = (specified_entry(device, "gemm", way, "fp32") for way in ("forward", "backward_data", "backward_weight"))
+    fits = [replace(fit, origin="measured", source="here", held_out_error=0.1) for fit in products if fit]
+    made = Calibration(f"of-{gpu}", gpu, (*fits, *looked_up), node=Node(1, device))
+    Path(f"{gpu}.json").write_text(write_calibration(made))
+    return f"{gpu}.json"
+
+
+@pytest.mark.parametrize(("sibling", "serves"), [("gtx-1080ti", True), ("m40", False)])
+def test_calls_that_a_sibling_timed_go_before_the_devices_fits(run: Run, sibling: str, *, serves: bool) -> None:
+    calls = layer_calls(catalog.find_network("mlp"), optimizer="sgd")["gemm", "forward"]
+    timed = Entry(
+        "kernels", "gemm", "forward", "fp32", "own layers", LOOKED_UP,
+        {call.name: (1.0, 1e-4, 64.0, 2e-4) for call in calls}, {MEASURED_S: 1.0, BEYOND: 0.0},
+        held_out_error=0.02, origin="measured", source="here",
+    )  # fmt: skip
+    Path("mine.toml").write_text(CLUSTER.format(gpu="titan-xp"))
+    both = ("--calibration", calibration_of("titan-xp"), "--calibration", calibration_of(sibling, (timed,)))
+    asked = (
+        "predict",
+        "--cluster",
+        "mine.toml",
+        "--network",
+        "mlp",
+        *both,
+        "--sub-batch",
+        "32",
+        "--input",
+        "synthetic",
+    )
+    code, out, err = run(*asked, "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert (answer["kernel_shares"]["sibling"] > 0.1) == serves
+    assert ("scaled from gtx-1080ti" in term(answer, "forward")["calibration"]) == serves
+    assert ("so no kernel is priced by it" in err) != serves
 
 
 @pytest.mark.parametrize("gpu", ["v100-sxm2-16gb", "p100-pcie-16gb", "t4"])

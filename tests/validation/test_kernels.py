@@ -14,6 +14,7 @@ from validation.kernel_scores import (
     measured_batches,
     measured_samples,
     new_shapes,
+    ratio_scores,
     sibling_scores,
 )
 from validation.kernels import main, report, target
@@ -100,6 +101,20 @@ def test_a_sibling_is_known_by_the_ratio_of_the_other_groups() -> None:
     (score,) = sibling_scores(samples, {"titan-xp": "gtx-1080ti"})
     assert score.worst == pytest.approx(0.5)
     assert score.mean == pytest.approx(0.5 / 4)
+
+
+def test_ratios_to_a_sibling_are_scored_beside_the_fit_alone() -> None:
+    """One that is twice as slow at every call but odd ones, which the calls in common tell and the fit does not."""
+    theirs = products("gtx-1080ti")
+    crooked = np.where(np.arange(theirs.size) % 3 == 0, 1.5, 1.0) * theirs.time_s
+    both = {
+        gpu: Samples(theirs.text, {**theirs.number, "time_s": scale * crooked}, {})
+        for gpu, scale in (("titan-xp", 2.0), ("gtx-1080ti", 1.0))
+    }
+    scores = {score.key.other: score for score in ratio_scores(both, {"titan-xp": "gtx-1080ti"})}
+    assert {score.key.gpu for score in scores.values()} == {"all"}
+    assert scores["5 calls"].worst < 1e-9
+    assert scores["5 calls"].mean < scores["ratio of the fit"].mean < scores["the fit"].mean
 
 
 def test_short_element_wise_kernels_do_not_count_and_batches_stand_apart() -> None:

@@ -1,0 +1,147 @@
+"""Calls that a device of the same chip was timed at: looked up there, times one ratio."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.costs.measured_calls import BEYOND, MARGIN, MEASURED_S
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Accelerator, Cluster, Node
+from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.network import INPUT, Layer, Network
+from planner.domain.prediction import Prediction
+from planner.domain.request import Problem
+from planner.steps.predict import Evaluator
+from planner.steps.sibling_calls import LEAST_COMMON, common_ratios, is_sibling, ratio_of, scaled_table
+from planner.workload.calls import layer_calls
+
+MINE = Accelerator("titan-xp", "gpu", 12e9, 5e11, {"fp32": 1e13}, vendor="NVIDIA", architecture="Pascal", chip="GP102")
+THEIRS = replace(MINE, name="gtx-1080ti", memory_bytes_per_s=4e11)
+STRANGER = replace(THEIRS, name="p100-pcie-16gb", chip="GP100")
+NETWORK = Network(
+    "three",
+    (8,),
+    (
+        Layer("a", "linear", (INPUT,), {"features": 4, "bias": False}),
+        Layer("b", "linear", ("a",), {"features": 6, "bias": False}),
+        Layer("c", "linear", ("b",), {"features": 2, "bias": False}),
+    ),
+)
+THEIRS_S = {"a": (1.0, 10.0, 16.0, 40.0), "b": (1.0, 20.0, 16.0, 80.0), "c": (1.0, 30.0, 16.0, 90.0)}
+RATIO = 0.5
+FITTED_S = 4.0
+
+
+def fits(error: float | None = 0.2) -> tuple[Entry, ...]:
+    return tuple(
+        Entry("kernels", "gemm", direction, "fp32", "", "work.linear", {}, {"calls": FITTED_S, "work": 0.0},
+              held_out_error=error)
+        for direction in ("forward", "backward_data", "backward_weight")
+    )  # fmt: skip
+
+
+def table(layers: str, ratio: float = 1.0, extra: Mapping[str, tuple[float, ...]] | None = None) -> Entry:
+    """Return the forward products of layers, at the sibling's times by a ratio, with further calls by name."""
+    points = {name: tuple(np.reshape(of, (-1, 2)) @ np.diag([1, ratio])) for name, of in THEIRS_S.items()}
+    calls = layer_calls(NETWORK, optimizer="none")["gemm", "forward"]
+    held = {call.name: tuple(np.ravel(points[call.layer.name])) for call in calls if call.layer.name in layers}
+    return Entry(
+        "kernels", "gemm", "forward", "fp32", "own layers", "calls.measured", {**held, **(extra or {})},
+        {MEASURED_S: 1.0, BEYOND: 0.0}, ranges={BEYOND: (0.0, MARGIN)}, held_out_error=0.02,
+    )  # fmt: skip
+
+
+def predicted(own: tuple[Entry, ...], theirs: tuple[Entry, ...], device: Accelerator = THEIRS) -> Prediction:
+    calibrations = (
+        Calibration("mine", MINE.name, own, node=Node(1, MINE)),
+        Calibration("theirs", device.name, theirs, node=Node(1, device)),
+    )
+    settings = Settings(optimizer="none", input="synthetic", framework="")
+    problem = Problem(
+        NETWORK, None, Cluster("one", 1, Node(1, MINE)), calibrations, explicit_calibration=True, settings=settings
+    )
+    (one,) = Evaluator(problem).describe(Configurations.of([Configuration(1, 1, 16)]))
+    return one
+
+
+def shares(one: Prediction) -> dict[str, float]:
+    return {where: share for where, share in one.kernel_shares.items() if share}
+
+
+def seconds(one: Prediction, name: str = "forward") -> float:
+    return next(term.seconds for term in one.terms if term.name == name)
+
+
+COMMON = {f"m={at} n=4 k=8n": (1.0, 8.0, 16.0, 32.0) for at in range(3)}
+HALVED = dict.fromkeys(COMMON, (1.0, 4.0, 16.0, 16.0))
+
+
+def test_a_call_is_the_devices_own_then_a_siblings_then_fitted() -> None:
+    """Own: layer a at half the sibling's times, as its calls in common; b from the sibling; c from neither."""
+    one = predicted((*fits(), table("a", RATIO, HALVED)), (table("ab", extra=COMMON),))
+    assert seconds(one) == pytest.approx(RATIO * 40.0 + RATIO * 80.0 + FITTED_S, rel=1e-6)
+    kernels = seconds(one) + 2 * 3 * FITTED_S - FITTED_S  # there is no gradient of the input
+    found = shares(one)
+    assert found["exact"] == pytest.approx(20.0 / kernels)
+    assert found["sibling"] == pytest.approx(40.0 / kernels)
+    assert found["regression"] == pytest.approx(1 - 60.0 / kernels)
+
+
+def test_without_enough_calls_in_common_the_fit_tells_the_ratio() -> None:
+    """Fitted 4 s over 10, 40, 20 and 80 s: the median is the mean of 0.1 and 0.2."""
+    one = predicted(fits(), (table("ab"),))
+    assert seconds(one) == pytest.approx(0.15 * (40.0 + 80.0) + FITTED_S, rel=1e-5)
+    assert set(shares(one)) == {"sibling", "regression"}
+
+
+def test_the_answer_names_the_sibling() -> None:
+    one = predicted(fits(), (table("ab"),))
+    (forward,) = (term for term in one.terms if term.name == "forward")
+    assert "theirs scaled from gtx-1080ti" in forward.calibration
+
+
+def test_what_is_not_of_the_same_chip_serves_nothing() -> None:
+    alone = predicted(fits(), ())
+    for one in (
+        predicted(fits(), (table("ab"),), STRANGER),
+        predicted(fits(), (table("ab"),), replace(THEIRS, chip="")),
+    ):
+        assert (seconds(one), shares(one)) == (seconds(alone), {"regression": 1.0})
+
+
+def test_a_fit_that_was_never_compared_with_anything_tells_no_ratio() -> None:
+    assert shares(predicted(fits(None), (table("ab"),))) == {"regression": 1.0}
+
+
+def test_a_ratio_of_times_in_common_is_as_unsure_as_they_differ() -> None:
+    alike, apart = np.full(LEAST_COMMON, 0.5), np.array([0.4, 0.5, 0.5, 0.5, 1.0])
+    none = np.empty(0)
+    assert ratio_of(alike, none, None) == pytest.approx((0.5, 0.0))
+    ratio, error = ratio_of(apart, none, None) or (0.0, 0.0)
+    assert (ratio, error) == pytest.approx((0.5, (0.25 + 0.5) / 5))
+    assert ratio_of(apart, none, 0.14) is None
+    assert ratio_of(apart, none, 0.16) == (ratio, error)
+    assert ratio_of(alike[1:], np.array([0.3]), 0.2) == pytest.approx((0.3, 0.2))
+    assert ratio_of(alike[1:], none, 0.2) is None
+
+
+def test_the_interval_is_wider_than_that_of_own_calls() -> None:
+    own = predicted((*fits(), table("abc", RATIO)), ()).iteration_s
+    scaled = predicted(fits(), (table("abc", RATIO),)).iteration_s
+    widths = [np.log((one.high or np.inf) / (one.low or np.inf)) for one in (own, scaled)]
+    assert widths[0] < widths[1]
+    assert scaled_table(table("abc"), 0.5, 0.1).held_out_error == pytest.approx(np.hypot(0.02, 0.1))
+
+
+def test_times_in_common_are_of_the_very_sub_batches() -> None:
+    own, theirs = {"x": (2.0, 1.0, 8.0, 3.0)}, {"x": (1.0, 5.0, 8.0, 6.0), "y": (8.0, 1.0)}
+    tables = [table("", extra=of) for of in (own, {"x": (8.0, 99.0)})]
+    assert common_ratios(tables, table("", extra=theirs)).tolist() == [0.5]
+
+
+def test_a_device_is_no_sibling_of_itself() -> None:
+    assert is_sibling(Calibration("theirs", THEIRS.name, (), node=Node(1, THEIRS)), MINE)
+    assert not is_sibling(Calibration("mine", MINE.name, (), node=Node(1, MINE)), MINE)
+    assert not is_sibling(Calibration("theirs", THEIRS.name, ()), MINE)
