@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.domain.samples import Samples
+from planner.domain.samples import COMMAND, Samples
 from planner.formats.documents import write_file
 from planner.formats.samples import write_samples
 from validation.command import finished, parser_of
@@ -46,7 +46,7 @@ from validation.kernel_rows import (
 )
 from validation.tables import read_table
 
-__all__ = ["BOARDS", "Board", "board_samples", "main", "read_tables"]
+__all__ = ["BOARDS", "Board", "board_samples", "command", "main", "read_tables"]
 
 CALLS = {"deepbench_conv.csv": tuple(CONVOLUTION_COLUMNS.values()), "deepbench_gemm.csv": GEMM_SHAPE}
 """Columns that say which call a row of DeepBench timed."""
@@ -61,7 +61,8 @@ def read_tables(folder: Path) -> dict[str, Table]:
 def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, Samples], tuple[str, ...]]:
     """Return the samples of a board by file name, and one line for each row that was rejected as stale.
 
-    The board's warning, and how many rows were rejected, stand in the first file.
+    The board's warning, how many rows were rejected, and the command that makes the calibration stand in the first
+    file.
     """
     kept, listed = dict(tables), []
     for (name, shape), sibling in zip(CALLS.items(), board.siblings, strict=True):
@@ -78,7 +79,12 @@ def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, 
         "pointwise.csv": list(row_rows(kept["neusight_elementwise_kernels.csv"], board)),
     }
     circumstances = {"origin": "published", "devices": board.devices, "libraries": board.environment}
-    once = {"date": board.date, "warning": board.warning, "rejected": _counted(board, len(listed))}
+    once = {
+        "date": board.date,
+        "warning": board.warning,
+        "rejected": _counted(board, len(listed)),
+        COMMAND: command(board.name),
+    }
     samples: dict[str, Samples] = {}
     for name, rows in files.items():
         if rows:
@@ -86,6 +92,14 @@ def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, 
             said = {key: value for key, value in once.items() if value and not samples}
             samples[name] = Samples.from_rows(rows, circumstances | said | {"source": sources})
     return samples, tuple(listed)
+
+
+def command(name: str) -> str:
+    """Return what makes a calibration of the bundled ones again, from a folder ``DIR`` with the tables."""
+    return (
+        f"python -m validation.convert_kernels --data DIR --out samples --gpu {name} && "
+        f"planner calibrate --samples samples/{name} --name {name} --out calibrations/{name}.json --force"
+    )
 
 
 def _counted(board: Board, count: int) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 
 from planner.cli.runs import table_of
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration, ConformalScore, Entry
+from planner.domain.samples import COMMAND
 from planner.fitting.end_to_end import HALF, EndToEnd, Observed, properties_of
 from planner.formats.calibration import write_calibration
 from planner.formats.documents import write_file
@@ -36,6 +37,7 @@ COMPOSED = ("vtrain-single",)
 GENERIC = "generic"
 POOLED_PRECISIONS = {"": "fp32", "fp16": "half", "bf16": "half", "tf32": "tf32"}
 """Precision of a pooled entry -> the class of precisions that it takes its effects from."""
+MADE_BY = {COMMAND: "python -m validation.fit_end_to_end"}
 DIGITS = 4
 """Significant digits that are stored: fits agree in them on every machine."""
 
@@ -120,7 +122,15 @@ def _links(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Calibration]:
             )
             entry = replace(entry, coefficients=_rounded(entry.coefficients), samples=samples)
             name = f"{cluster}-links"
-            yield Calibration(name, ANY_ACCELERATOR, (entry,), cluster=cluster, origin="published", source=entry.source)
+            yield Calibration(
+                name,
+                ANY_ACCELERATOR,
+                (entry,),
+                cluster=cluster,
+                origin="published",
+                source=entry.source,
+                environment=MADE_BY,
+            )
 
 
 def _calibration(accelerator: str, entries: Sequence[Entry]) -> Calibration:
@@ -131,6 +141,7 @@ def _calibration(accelerator: str, entries: Sequence[Entry]) -> Calibration:
         tuple(entries),
         origin="published",
         source="measured runs, by the names of validation/SOURCES.toml: " + ", ".join(sources),
+        environment=MADE_BY,
         seen=sources,
     )
 

@@ -28,6 +28,7 @@ from planner.costs.work import flop
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.network import Network
+from planner.domain.samples import COMMAND
 from planner.formats.calibration import write_calibration
 from planner.formats.documents import write_file
 from planner.steps.asynchronous import update_period_s
@@ -134,7 +135,12 @@ def calibration(network: Network, coefficients: FloatArray) -> Calibration:
         origin="reconstructed",
         source=SOURCE,
         date="2016-12",
-        environment={"network": network.name, "gpus_per_node": "8 (inferred)", "software": "CUDA 7.0, MVAPICH2 2.0rc1"},
+        environment={
+            "network": network.name,
+            "gpus_per_node": "8 (inferred)",
+            "software": "CUDA 7.0, MVAPICH2 2.0rc1",
+            COMMAND: "python -m validation.reconstruct_tsubame_kfc",
+        },
         seen=(network.name, "tsubame-kfc"),
         warnings=(
             f"The coefficients are scaled to the stand-in network {network.name}: that of the table is not known.",

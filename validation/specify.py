@@ -16,6 +16,7 @@ from planner import catalog
 from planner.costs.specified import specified_kernels
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
+from planner.domain.samples import COMMAND
 from planner.formats.calibration import read_calibration, write_calibration
 from planner.formats.documents import write_file
 from validation.command import existing_folder, finished, parser_of
@@ -46,6 +47,7 @@ def specified_calibration(accelerator: Accelerator) -> Calibration:
         node=Node(1, accelerator),
         origin="specified",
         source=accelerator.source,
+        environment={COMMAND: "python -m validation.specify"},
         warnings=(WARNING,),
     )
 

@@ -21,6 +21,7 @@ from planner.costs.specified import (
 )
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster
+from planner.domain.samples import COMMAND
 from planner.formats.calibration import write_calibration
 from planner.formats.documents import write_file
 from validation.command import finished, parser_of
@@ -48,6 +49,7 @@ def calibration() -> Calibration:
         cluster=cluster.name,
         origin="specified",
         source=cluster.node.accelerator.source,
+        environment={COMMAND: "python -m validation.specify_tsubame_2_5"},
     )
 
 

@@ -31,6 +31,7 @@ from planner.cli.streams import note
 from planner.cli.values import Values, from_options
 from planner.domain.calibration import Calibration
 from planner.domain.network import Network
+from planner.domain.samples import COMMAND
 from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.calibration import Provenance, fit_calibration
 from planner.formats.calibration import CALIBRATION, write_calibration
@@ -177,7 +178,8 @@ def refined_for_plans(values: Values, name: str, date: str, began_s: float) -> t
     """Return the calibration that short runs of a suggestion's plans refine, and the text of a file of these runs."""
     calibration, made = refined_here(asking_of(values), name, _budget_s(values), began_s)
     source = f"training runs on {made.accelerator.name}"
-    return replace(calibration, date=date), samples_text(made, source, date)
+    environment = {key: value for key, value in calibration.environment.items() if key != COMMAND}  # of the base alone
+    return replace(calibration, date=date, environment=environment), samples_text(made, source, date)
 
 
 def _budget_s(values: Values) -> float:

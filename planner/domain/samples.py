@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from planner.domain.arrays import BoolArray, FloatArray, frozen_map
 from planner.errors import ParameterError
 
-__all__ = ["MAY_DIFFER", "NETWORKS", "NUMBER_COLUMNS", "TEXT_COLUMNS", "Samples"]
+__all__ = ["COMMAND", "MAY_DIFFER", "NETWORKS", "NUMBER_COLUMNS", "TEXT_COLUMNS", "Samples"]
 
 TEXT_COLUMNS = (
     "kind", "direction", "precision", "device", "library", "trans_a", "trans_b", "operation", "call", "source", "group",
@@ -30,13 +30,15 @@ NUMBER_COLUMNS = (
     "ranks", "nodes", "ranks_per_node", "sub_batch", "time_s", "spread_s", "repeats",
 )  # fmt: skip
 MAY_DIFFER = frozenset({
-    "date", "design", "expected_error", "gpu_peak_memory_bytes", "gpu_power_w", "gpu_sm_clock_hz",
+    "command", "date", "design", "expected_error", "gpu_peak_memory_bytes", "gpu_power_w", "gpu_sm_clock_hz",
     "gpu_temperature_c", "gpu_throttle", "host", "host_s_per_call",
     "kernel_s_at_least", "left_out", "load_average", "networks", "node", "notes", "reference_s", "rejected", "source",
     "steal_during_s", "steal_s", "warning_busy", "warning_disturbed", "warning_slower", "warning_steal",
     "warning_steps", "warning_steps_failed", "warning_throttled",
 })  # fmt: skip
 """Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""
+COMMAND = "command"
+"""Circumstance: what to type to make a calibration again from the samples that it cites."""
 NETWORKS = "networks"
 """Circumstance: names of the networks whose own calls were timed, joined by "; "."""
 

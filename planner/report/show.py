@@ -10,6 +10,7 @@ from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.dataset import Dataset
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Network
+from planner.domain.samples import COMMAND
 from planner.report.blocks import Block, Line, Pairs, Row, Table, given, heading, title
 from planner.report.parts import sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
@@ -244,7 +245,8 @@ def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> I
         ("origin", calibration.origin),
         ("source", sources_once(calibration.source)),
         ("date", calibration.date),
-        ("environment", ", ".join(f"{key} {value}" for key, value in calibration.environment.items())),
+        ("command", calibration.environment.get(COMMAND, "")),
+        ("environment", _environment(calibration)),
         ("seen in fits", _some(calibration.seen)),
         *(("warning", one) for one in (*calibration.warnings, *calibration.input_warnings)),
     ]
@@ -280,6 +282,11 @@ def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:
         yield Line(f"- {reason}")
 
 
+def _environment(calibration: Calibration) -> str:
+    """Return the circumstances in a line, but the command, which has one of its own."""
+    return ", ".join(f"{key} {value}" for key, value in calibration.environment.items() if key != COMMAND)
+
+
 def _some(names: Sequence[str]) -> str:
     """Return names, and how many more there are than can be read at a glance."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
@@ -291,7 +298,7 @@ def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
     yield title(f"Calibration {calibration.name}: {path}")
     rows = [
         ("accelerator", calibration.accelerator),
-        ("environment", ", ".join(f"{key} {value}" for key, value in calibration.environment.items())),
+        ("environment", _environment(calibration)),
         *(("warning", one) for one in (*calibration.warnings, *calibration.input_warnings)),
     ]
     yield given(rows)

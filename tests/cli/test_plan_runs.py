@@ -114,11 +114,13 @@ def test_runs_that_could_not_be_made_are_said(run: Run, asked: Callable[..., Pat
     assert (code, out) == (5, "")
     assert re.search(r"a run of mlp must be made in time and in memory, got none; --budget \d+s suffices\n", err)
     assert not Path("better.json").exists()
+    asked(base(command="planner calibrate --samples once", made="by hand"))
     times[4] = 0.1
     code, _, err = run(*arguments)
     assert code == 0
     assert "no run was made in time of sub-batch 8 in fp32" in err
     assert "sub-batch 4" not in err
+    assert dict(read_calibration("better.json").environment) == {"made": "by hand"}  # the command made the base alone
     assert int(re.findall(r"; --budget (\d+)s suffices for every plan\n", err)[0]) > 60  # the default, which did not
 
 

@@ -2,14 +2,16 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from planner import catalog
-from planner.domain.samples import NETWORKS
+from planner.domain.samples import COMMAND, NETWORKS
 from planner.formats.calibration import write_calibration
 from planner.formats.names import NAMES
 
@@ -178,6 +180,25 @@ def test_every_accelerator_has_a_calibration_that_says_where_it_is_from_and_how_
         assert all(entry.held_out_error is not None for entry in kernels)
         assert words.count(" held-out error ") == len(kernels)
         assert words.count(", worst ") == len(kernels)
+
+
+@pytest.mark.parametrize("name", catalog.names("calibrations"))
+def test_every_bundled_calibration_says_what_makes_it_again(name: str, run: Run) -> None:
+    """Its commands are of modules that there are, and those that name a calibration name this one."""
+    command = json.loads(run("show", "calibrations", name, "--json")[1])["environment"][COMMAND]
+    words = run("show", "calibrations", name)[1].split()
+    at = words.index("command")
+    assert words[at + 1 : at + 1 + len(command.split())] == command.split()
+    assert " ".join(words).count(command) == 1
+    for one in command.split(" && "):
+        program, *rest = shlex.split(one)
+        if program == "python":
+            assert find_spec(rest[1]) is not None
+        else:
+            assert (program, rest[0]) == ("planner", "calibrate")
+            options = dict(zip(rest[1::2], rest[2::2], strict=False))
+            assert (options["--name"], options["--out"]) == (name, f"calibrations/{name}.json")
+            assert Path(options["--samples"]).name == name
 
 
 def test_coefficients_have_units(run: Run) -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from planner import catalog
+from planner.domain.samples import COMMAND
 from planner.formats.sample_files import read_sample_files
 from planner.formats.samples import read_samples
 from validation.convert_kernels import BOARDS, main
@@ -135,6 +136,13 @@ def test_stale_rows_are_left_out_listed_and_counted(tmp_path: Path) -> None:
 
 def test_every_board_is_an_accelerator() -> None:
     assert {board.name for board in BOARDS} <= set(catalog.names("accelerators"))
+
+
+def test_samples_say_what_makes_the_calibration_again_as_the_bundled_one_does(out: Path) -> None:
+    for name in (V100, P100, "t4", "l4", "a40"):
+        said = read_sample_files(sorted((out / name).glob("*.csv"))).samples.circumstances[COMMAND]
+        assert said == catalog.find_calibration(name).environment[COMMAND]
+        assert f"--gpu {name} && " in said
 
 
 def test_every_board_has_its_own_rows(out: Path) -> None:
