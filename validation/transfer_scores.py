@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -50,6 +50,8 @@ class Fitted:
     fold : ndarray of int, shape (k,)
     entries : tuple of Entry
         One for each fold, fitted without it.
+    wide : tuple of Entry
+        The same of fp32, where it was measured too.
     """
 
     key: Key
@@ -57,6 +59,7 @@ class Fitted:
     rows: Samples
     fold: IntArray
     entries: tuple[Entry, ...]
+    wide: tuple[Entry, ...] = ()
 
     def predicted_s(self, entries: Iterable[Entry]) -> FloatArray:
         """Return the time of every row by the entry of its fold, shape (k,)."""
@@ -113,7 +116,8 @@ def fitted(samples: Mapping[str, Samples]) -> list[Fitted]:
         if bundled is not None and rows.size >= LEAST_ROWS:
             entries = tuple(_without(bundled, rows, fold == at) for at in range(FOLDS))
             found.append(Fitted(key, device, rows, fold, entries))
-    return found
+    by_key = {one.key: one.entries for one in found}
+    return [replace(one, wide=by_key.get(one.key._replace(precision="fp32"), ())) for one in found]
 
 
 def _bundled_entry(key: Key, rows: Samples) -> Entry | None:
@@ -159,7 +163,9 @@ def _transfer(target: Fitted, source: Fitted) -> Transfer:
 
 
 def _scaled(target: Fitted, source: Fitted) -> list[Entry]:
-    return [scaled_entry(entry, source.device, target.device) for entry in source.entries]
+    """Return the entries of every fold as they would be on another GPU."""
+    each = enumerate(source.entries)
+    return [scaled_entry(entry, source.device, target.device, source.wide[at : at + 1]) for at, entry in each]
 
 
 def scores_of(found: Iterable[Transfer]) -> tuple[TransferScore, ...]:
@@ -212,12 +218,13 @@ def _of_few(like: Entry, rows: Samples) -> Entry:
 
 def _compared(target: Fitted, source: Fitted) -> Compared:
     rows, generator = target.rows, np.random.default_rng(SEED)
-    moved = target.predicted_s(_scaled(target, source))
+    scaled = _scaled(target, source)
+    moved = target.predicted_s(scaled)
     ratio, own = np.full(rows.size, np.nan), np.full(rows.size, np.nan)
     for at in range(FOLDS):
         out, pool = target.fold == at, np.flatnonzero(target.fold != at)
         chosen = np.sort(generator.choice(pool, min(OWN_POINTS, pool.size), replace=False))
-        entry = scaled_entry(source.entries[at], source.device, target.device)
+        entry = scaled[at]
         there = evaluate(entry, work_of(take(rows, chosen), entry.kind))
         ratio[out] = moved[out] * np.median(rows.time_s[chosen] / there)
         if out.any():

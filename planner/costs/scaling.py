@@ -11,6 +11,11 @@ What a coefficient is multiplied by follows from the feature that it belongs to:
 - a call: nothing, a launch is the host's;
 - any other feature: FLOP of products, convolutions and attention, else bytes.
 
+Tiles of channels are those of matrix units (tensor cores). A device that has none for a precision multiplies halves on
+the lanes of fp32; two at a time add in fp16, but training adds in fp32 (Micikevicius et al., Mixed Precision Training,
+ICLR 2018), at the rate of fp32. So a convolution there is what the first device's own fp32 entry tells of it, with
+tensors of the precision's bytes, or else has no tiles.
+
 Of a Gaussian process the linear term that it stands around is what is scaled: how a library's kernels depart from that
 says little of another device.
 
@@ -21,7 +26,7 @@ call: max(FLOP/F, bytes/B) there over the same here. Floors are those of the oth
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,6 +46,7 @@ from planner.errors import ParameterError
 __all__ = ["Ratios", "ratios", "scaled_entry", "without_process"]
 
 ANY, WIDEST = "any", "fp32"
+CHANNELS = "convolution.channels"
 OF_PROCESS = ("mean", "mean_coefficients", "around", "share", "processors", "launch_s", "points", "lengths", "nugget")
 """Settings of a Gaussian process that its linear term does not read."""
 _APART = re.compile(r"^(batched|depthwise)_")
@@ -92,9 +98,10 @@ def ratios(source: Accelerator, target: Accelerator, precision: str) -> Ratios:
     )
 
 
-def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator) -> Entry:
-    """Return a kernel entry of ``source`` as it would be on ``target``.
+def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator, beside: Iterable[Entry] = ()) -> Entry:
+    """Return a kernel entry of ``source`` as it would be on ``target``; ``beside`` are others of ``source``.
 
+    One in tiles of matrix units that the target lacks gives way to the fp32 entry of the same kernel beside it.
     Standard errors and covariance are scaled along; origin and held-out error stay those of the fit: how far a scaled
     entry is off is for the caller to say. Its notes name the device that it is from, and the ratios.
 
@@ -109,6 +116,11 @@ def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator) -> Entr
     of = ratios(source, target, entry.precision)
     said = f"scaled from {source.name}: FLOP x {of.flop:.3g}, bytes x {of.bytes:.3g}"
     entry = without_process(entry)
+    if _loses_tiles(entry, source, target):
+        wide = next((one for one in beside if _is_wide(one, entry)), None)
+        if wide is not None:
+            return _narrow(scaled_entry(wide, source, target), entry, target)
+        entry = replace(entry, settings={**entry.settings, "tiles": (1.0, 1.0)})
     entry = replace(entry, settings=_settings(entry, target), notes="; ".join(filter(None, (said, entry.notes))))
     if entry.term == LOOKED_UP:
         return replace(entry, settings=_calls(entry, source, target))
@@ -143,6 +155,24 @@ def without_process(entry: Entry) -> Entry:
         fixed=tuple(name for name in entry.fixed if name in names),
         ranges=ranges,
     )
+
+
+def _loses_tiles(entry: Entry, source: Accelerator, target: Accelerator) -> bool:
+    has_units = (device.has_matrix_units(entry.precision) for device in (source, target))
+    return entry.term == CHANNELS and tuple(has_units) == (True, False)
+
+
+def _is_wide(one: Entry, entry: Entry) -> bool:
+    is_same = (one.scope, one.kind, one.direction) == (entry.scope, entry.kind, entry.direction)
+    return is_same and one.precision == WIDEST and one.term != LOOKED_UP
+
+
+def _narrow(wide: Entry, entry: Entry, target: Accelerator) -> Entry:
+    """Return an entry in fp32 for the key of another, with the floor of the other's precision."""
+    floor = {"peak_flop_per_s": target.peak_flop_per_s[entry.precision]}
+    stated = {name: floor.get(name, value) for name, value in wide.settings.items()}
+    notes = f"as in fp32; {wide.notes}"
+    return replace(wide, precision=entry.precision, library=entry.library, settings=stated, notes=notes)
 
 
 def _settings(entry: Entry, target: Accelerator) -> dict[str, SettingValue]:

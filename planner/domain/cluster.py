@@ -19,6 +19,9 @@ LINK_KINDS = frozenset(
     }
 )  # fmt: skip
 """Known kinds; another is allowed, gets the generic latency model, and a warning."""
+LANE_BYTES = 4
+ROUNDED = 1.05
+"""By what a rate of lanes may exceed that of fp32 times elements a lane: data sheets round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,18 @@ class Accelerator:
             precision_named(name)
             check_positive(f"peak rate {name}", rate, "FLOP/s")
         object.__setattr__(self, "peak_flop_per_s", frozen_map(self.peak_flop_per_s))
+
+    def has_matrix_units(self, precision: str) -> bool:
+        """Tell by the peak rates whether matrix units (tensor cores) multiply in a precision.
+
+        A lane of fp32 takes as many elements at a time as fit into its 4 bytes (halves: NVIDIA, Tesla P100 white paper;
+        int8: DP4A), so a higher rate is none of lanes. No lane rounds to TF32: who has that has matrix units.
+        """
+        peaks = self.peak_flop_per_s
+        if precision == "fp32" or not {"fp32", precision} <= peaks.keys():
+            return False
+        of_lanes = peaks["fp32"] * LANE_BYTES / precision_named(precision).weight_bytes
+        return "tf32" in peaks or peaks[precision] > ROUNDED * of_lanes
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def scaled_calibration(
         if entry.scope != "kernels" or entry.origin == "reconstructed" or not wanted(*entry.key[1:4]):
             continue
         try:
-            entries.append(_with_score(scaled_entry(entry, source, target), known, near))
+            entries.append(_with_score(scaled_entry(entry, source, target, calibration.entries), known, near))
         except ParameterError:  # a precision that one of them lacks, or times of calls that are not told
             continue
     return replace(

@@ -23,6 +23,7 @@ from planner.errors import ParameterError
 HERE = Accelerator("here", "gpu", 16e9, 1e12, {"fp32": 10e12, "fp16": 80e12}, 80)
 # FLOP in half the time (fp16: a quarter), bytes in 4/5 of it, half as many multiprocessors, each four times as fast.
 THERE = Accelerator("there", "gpu", 32e9, 1.25e12, {"fp32": 20e12, "fp16": 320e12}, 40)
+LANES = replace(THERE, name="lanes", peak_flop_per_s={"fp32": 20e12, "fp16": 40e12})
 CONVOLUTION = {
     "images": 8, "in_c": 64, "in_h": 56, "in_w": 56, "out_c": 128, "k_h": 1, "k_w": 1, "stride_h": 1, "stride_w": 1,
     "pad_h": 0, "pad_w": 0, "groups": 1, "itemsize": 4,
@@ -113,13 +114,47 @@ def test_to_the_same_device_nothing_changes_but_the_notes() -> None:
 
 def test_there_and_back_is_where_it_started() -> None:
     calibration = catalog.find_calibration("v100-sxm2-16gb")
-    here, there = (catalog.find_accelerator(name) for name in ("v100-sxm2-16gb", "p100-pcie-16gb"))
+    here, there = (catalog.find_accelerator(name) for name in ("v100-sxm2-16gb", "t4"))
     for one in map(without_process, calibration.entries):
         back = scaled_entry(scaled_entry(one, here, there), there, here)
         assert back.coefficients == pytest.approx(dict(one.coefficients))
         assert back.settings == one.settings
         if one.covariance is not None:
             np.testing.assert_allclose(np.array(back.covariance), np.array(one.covariance))
+
+
+def tiled(device: Accelerator, **keys: Any) -> Entry:
+    settings = {"tiles": (32.0, 64.0), "peak_flop_per_s": device.peak_flop_per_s["fp16"]}
+    return entry(
+        "convolution.channels", {"calls": 0.0, "channel_flop": 1e-14}, "convolution", "fp16", settings=settings, **keys
+    )
+
+
+def test_without_matrix_units_channels_are_not_padded() -> None:
+    """Three channels are computed as 32 in tiles, so a time of FLOP alone is 32 / 3 times that of lanes."""
+    work = CONVOLUTION | {"in_c": 3, "itemsize": 2}
+    full = dict.fromkeys(TERMS["convolution.channels"].columns({}), 0.0) | {"channel_flop": 1e-12}
+    one = replace(tiled(HERE), coefficients=full)
+    times = [float(evaluate(scaled_entry(one, HERE, there), work)) for there in (THERE, LANES)]
+    assert times[1] / times[0] == pytest.approx((320 / 40) / (32 / 3))
+    back = scaled_entry(replace(one, settings=tiled(LANES).settings), LANES, HERE)
+    assert back.settings["tiles"] == (32.0, 64.0)
+
+
+def test_lanes_take_as_long_as_in_fp32() -> None:
+    """What serves is the fp32 entry of the very kernel, at the ratio of fp32, with the floor of halves."""
+    flop = entry("work.linear", {"calls": 1e-6, "work": 1e-13}, "convolution")
+    stored = replace(flop, settings={"peak_flop_per_s": 10e12}, notes="as measured", library="one")
+    others = (replace(flop, direction="forward"), replace(flop, kind="gemm"), replace(flop, precision="tf32"))
+    one = replace(
+        tiled(HERE), coefficients=dict.fromkeys(TERMS["convolution.channels"].columns({}), 1e-12), library="two"
+    )
+    found = scaled_entry(one, HERE, LANES, (*others, stored))
+    assert found.coefficients == {"calls": 1e-6, "work": pytest.approx(0.5e-13)}
+    assert (found.key, found.settings) == (one.key, {"peak_flop_per_s": 40e12})
+    assert found.notes == "as in fp32; scaled from here: FLOP x 0.5, bytes x 0.8; as measured"
+    assert scaled_entry(one, HERE, THERE, (stored,)).term == "convolution.channels"
+    assert scaled_entry(one, HERE, LANES, others).term == "convolution.channels"
 
 
 def test_covariance_follows_the_coefficients() -> None:

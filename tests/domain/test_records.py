@@ -144,6 +144,21 @@ def test_samples_select_and_join() -> None:
     assert part.joined(samples).size == 3
 
 
+@pytest.mark.parametrize(
+    ("peaks", "precision", "expected"),
+    [
+        ({"fp32": 15.7, "fp16": 125.0, "int8": 62.8}, "fp16", True),  # V100
+        ({"fp32": 15.7, "fp16": 125.0, "int8": 62.8}, "int8", False),  # four products a lane
+        ({"fp32": 9.3, "fp16": 18.7}, "fp16", False),  # P100: two halves a lane
+        ({"fp32": 35.6, "tf32": 35.6, "fp16": 71.0}, "fp16", True),  # RTX 3090: no faster than lanes, but TF32 is none
+        ({"fp32": 35.6, "tf32": 35.6, "fp16": 71.0}, "fp32", False),
+        ({"fp32": 9.3}, "fp16", False),
+    ],
+)
+def test_matrix_units_are_what_lanes_cannot_do(peaks: dict[str, float], precision: str, *, expected: bool) -> None:
+    assert Accelerator("one", "gpu", 1e9, 1e9, peaks).has_matrix_units(precision) == expected
+
+
 def test_precisions() -> None:
     assert precision_named("int8").measured_only
     assert PRECISIONS["fp16"].master_bytes == 4

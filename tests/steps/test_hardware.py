@@ -82,6 +82,15 @@ def test_a_scaled_entry_is_as_unsure_as_transfers_were() -> None:
     assert Source(kernel("gemm"), "old").scaled_from == ""
 
 
+def test_a_device_of_lanes_takes_tiles_of_matrix_units_from_fp32() -> None:
+    lanes = replace(NEW, peak_flop_per_s={"fp32": 20e12, "fp16": 40e12})
+    tiled = replace(kernel("convolution", "fp16"), term="convolution.channels", coefficients={"channel_flop": 1e-14})
+    found = scaled_calibration(of(OLD, tiled, kernel("convolution")), OLD, lanes, KNOWN)
+    assert [(e.precision, e.term, dict(e.coefficients)) for e in found.entries] == [
+        (precision, "flop.rate", {"flop": 0.5e-13}) for precision in ("fp16", "fp32")
+    ]
+
+
 def test_the_answer_says_what_a_few_own_points_would_change() -> None:
     found = scaled_calibration(of(OLD, kernel("gemm"), warnings=("As before.",)), OLD, NEW, KNOWN)
     said, *others = found.warnings

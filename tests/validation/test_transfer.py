@@ -47,6 +47,12 @@ def test_what_bandwidth_explains_is_transferred_exactly_but_for_the_efficiency(k
     assert score.bias == pytest.approx(score.mean)
 
 
+def test_fits_of_fp32_stand_beside_those_of_other_precisions(known: list[Fitted]) -> None:
+    for one in known:
+        assert one.key.precision == "fp32"
+        assert one.wide == one.entries
+
+
 def test_own_points_find_the_efficiency(known: list[Fitted]) -> None:
     compared = list(few_own_points(known, scores_of(transfers(known))))
     assert {one.key.other for one in compared} == {"p4", "p100-pcie-16gb"}
