@@ -148,7 +148,8 @@ def _module(torch: Any, point: Point, operands: Operands) -> Call:
         leaves = run()[1]
         return Call(lambda: forward(leaves) if mixed else part(*leaves, *rest))
     trained = list(part.parameters()) if isinstance(part, torch.nn.Module) else []
-    graphs = [run() for _ in range(most_graphs(n * sum(prod(shape) for shape in call.inputs), operands.itemsize))]
+    read = operands.itemsize * n * sum(prod(shape) for shape in call.inputs)
+    graphs = [run() for _ in range(most_graphs(max(read, _saved_bytes(torch, run)), itemsize=1))]
     gradient, turn = torch.ones_like(graphs[0][0]), itertools.cycle(graphs)
 
     def backward() -> object:
@@ -156,6 +157,24 @@ def _module(torch: Any, point: Point, operands: Operands) -> Call:
         return torch.autograd.grad(result, [*leaves, *trained], gradient, retain_graph=True)
 
     return Call(backward)
+
+
+def _saved_bytes(torch: Any, run: Callable[[], object]) -> int:
+    """Return what a graph saves for its backward pass [bytes]: of layers made of many operators far more than is read.
+
+    Parameters
+    ----------
+    run : callable
+        Makes the graph.
+    """
+    saved: dict[int, Any] = {}
+
+    def note(tensor: Any) -> None:
+        saved[tensor.data_ptr()] = tensor.detach()  # which outlives the operators, so that no memory counts twice
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
+        run()
+    return sum(tensor.nbytes for tensor in saved.values())
 
 
 def _targets(torch: Any, call: LayerCall, n: int) -> tuple[Any, ...]:
