@@ -34,6 +34,7 @@ __all__ = [
     "UsageError",
     "VersionError",
     "nearest_name",
+    "nearest_names",
 ]
 
 
@@ -71,15 +72,15 @@ class ParameterError(UsageError):
 
 
 class UnknownNameError(UsageError):
-    """No bundled or user thing of that name; the nearest known name is offered."""
+    """No bundled or user thing of that name; the nearest known names are offered."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], remedy: str = "") -> None:
         names = sorted(known)
-        near = nearest_name(name, names)
-        guess = f"; did you mean {near!r}?" if near else "." if names or remedy else ""
+        near = nearest_names(name, names)
+        guess = f"; did you mean {' or '.join(map(repr, near))}?" if near else "." if names or remedy else ""
         listing = f" Known: {', '.join(names)}." if names and not remedy else ""
         super().__init__(f"{what} must be a known name, got {name!r}{guess}{listing}{' ' + remedy if remedy else ''}")
-        self.what, self.name, self.nearest = what, name, near
+        self.what, self.name, self.nearest = what, name, next(iter(near), None)
 
 
 class OutputError(UsageError):
@@ -126,10 +127,19 @@ class CoverageError(PlannerError):
     exit_code = 5
 
 
+MOST_OFFERED = 3
+"""Names that are offered instead of an unknown one."""
+
+
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name nearest to ``name``, else the shortest that begins with it, else None."""
+    """Return the first of :func:`nearest_names`, else None."""
+    return next(iter(nearest_names(name, known)), None)
+
+
+def nearest_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Return the shortest known names that begin with ``name``, else the one that is nearest, if any is near."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     wanted = name.lower()
-    found = difflib.get_close_matches(wanted, by_lower, n=1, cutoff=0.6)
     longer = sorted((one for one in by_lower if len(wanted) > 2 and one.startswith(wanted)), key=len)
-    return next((by_lower[one] for one in (*found, *longer)), None)
+    found = longer[:MOST_OFFERED] or difflib.get_close_matches(wanted, by_lower, n=1, cutoff=0.6)
+    return tuple(by_lower[one] for one in found)

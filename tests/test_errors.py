@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from planner import errors
-from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError, nearest_name
+from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError, nearest_name, nearest_names
 
 
 def test_public_list_is_what_is_defined() -> None:
@@ -37,6 +37,14 @@ def test_parameter_error_says_what_rule_value_and_remedy() -> None:
 )
 def test_nearest_name(typed: str, meant: str | None) -> None:
     assert nearest_name(typed, ["resnet50", "vgg16"]) == meant
+
+
+def test_names_that_begin_with_what_was_typed_come_before_one_that_merely_looks_like_it() -> None:
+    known = ["v100-sxm2-16gb-steps", "v100-sxm2-32gb", "v100-sxm3", "v100-sxm2-16gb", "v100-sxm2-32gb-steps"]
+    assert nearest_names("v100-sxm2", known) == ("v100-sxm2-32gb", "v100-sxm2-16gb", "v100-sxm2-16gb-steps")
+    assert nearest_names("v100-sxm4", known) == ("v100-sxm3",)
+    text = str(UnknownNameError("calibration", "V100-sxm2", known[1:4]))
+    assert "did you mean 'v100-sxm2-16gb' or 'v100-sxm2-32gb'? Known:" in text
 
 
 def test_unknown_name_offers_the_nearest_and_lists_the_known() -> None:

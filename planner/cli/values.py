@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from planner.cli.options import COMMANDS, OPTIONS, Option
@@ -104,8 +105,27 @@ def _parsed(option: Option, what: str, value: Any) -> Any:
     if option.switch:
         return value
     if option.repeatable:
-        return tuple(dict.fromkeys(option.parse(what, one) for one in value))
+        return tuple(dict.fromkeys(option.parse(what, _single(what, one)) for one in value))
     return option.parse(what, value)
+
+
+def _single(what: str, text: str) -> str:
+    """Return a value of an option that is given once for each, or refuse a list of names in one.
+
+    The arguments of a network stand behind a colon and may have commas; so may the name of a file.
+    """
+    several = [one.strip() for one in text.partition(":")[0].split(",") if one.strip()]
+    if len(several) < 2 or _exists(text):
+        return text
+    again = " ".join(f"{what} {one}" for one in several) if what.startswith("-") else f"{what} = {several}"
+    raise ParameterError(what, "one name or file", text, f"for several write {again}")
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _texts(option: Option, value: Any) -> Any:

@@ -149,6 +149,18 @@ def test_an_unknown_name_is_reported_before_what_is_missing(run: Run) -> None:
     assert err.startswith("planner: cluster must be a known name, got 'tsubame-kfd'; did you mean 'tsubame-kfc'?")
 
 
+@pytest.mark.parametrize("flag", ["--network", "--calibration"])
+def test_names_in_one_list_are_answered_with_how_to_give_several(flag: str, run: Run, tmp_path: Path) -> None:
+    code, out, err = run("suggest", "--target-batch", "138", flag, "resnet18, vgg")
+    remedy = f"for several write {flag} resnet18 {flag} vgg"
+    assert (code, out) == (2, "")
+    assert err == f"planner: {flag} must be one name or file, got 'resnet18, vgg'; {remedy}\n"
+    there = tmp_path / "one,two.toml"
+    there.write_text("")
+    assert "one name" not in run("suggest", "--target-batch", "138", flag, str(there))[2]
+    assert "one name" not in run("suggest", "--target-batch", "138", flag, "resnet18:a=1,b=2")[2]
+
+
 def test_planner_toml_is_found_upward_and_stands_behind_options(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +284,7 @@ OWN_VALUES = [
     ('scenario = "forward*=0"', 3, "planner.toml: scenario: factor of scenario item 'forward*=0' must be a number "),
     ('cluster = "nowhere"', 3, "planner.toml: cluster: cluster must be a known name, got 'nowhere'"),
     ('network = ["resnet50", "resnet5"]', 3, "planner.toml: network: network must be a known name, got 'resnet5'"),
+    ('network = "resnet50,vgg16"', 3, "got 'resnet50,vgg16'; for several write network = ['resnet50', 'vgg16']"),
     ('network = "resnet50:a=1"', 3, "planner.toml: network: argument of network resnet50 must be a known name, "),
     ('dataset = "imagenet"', 3, "planner.toml: dataset: data set must be a known name, got 'imagenet'"),
     ('calibration = "nope"', 3, "planner.toml: calibration: calibration must be a known name, got 'nope'"),
