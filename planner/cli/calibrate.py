@@ -37,6 +37,7 @@ from planner.fitting.calibration import Provenance, fit_calibration
 from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.formats.documents import write_file
 from planner.probes.calibrate import DISTURBED, Measurement
+from planner.probes.gpu import default_device
 from planner.report.show import fit_view
 from planner.workload.shards import has_tensor_shards, tensor_shard
 
@@ -210,8 +211,8 @@ def shards_of(values: Values, networks: tuple[Network, ...]) -> tuple[Network, .
 
 
 def device_of(values: Values) -> str:
-    """Return the device to be measured, as PyTorch names it."""
-    return str(values["device"].value) if "device" in values else "cpu"
+    """Return the device to be measured, as PyTorch names it: a GPU if there is one, unless another is asked for."""
+    return str(values["device"].value) if "device" in values else default_device()
 
 
 def networks_of(values: Values) -> tuple[Network, ...]:

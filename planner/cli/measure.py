@@ -132,7 +132,7 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
     end_s = began + asked.budget_s - used_s - kept_s
     left_s = max(end_s - place.began_s, LEAST_S)
     shown = "this CPU" if asked.device == "cpu" else f"this {place.accelerator.name}"
-    with bar("measuring", left_s, f"measuring {shown} for {left_s:.0f} s") as show:
+    with bar(f"measuring {shown}", left_s, f"measuring {shown} for {left_s:.0f} s") as show:
         found = measure_device(
             place,
             left_s,

@@ -114,7 +114,7 @@ _ALL = (
         "precision", "A,B", f"Precisions of training: {', '.join(PRECISIONS)}.", parsing.choices(*PRECISIONS),
         "every one with a usable sub-model",
         help_in={"calibrate": f"Precisions to measure: {', '.join(PRECISIONS)}."},
-        default_in={"predict": "fp32", "calibrate": "fp32 on a CPU, all that a GPU has"},
+        default_in={"predict": "fp32", "calibrate": "all that a GPU has, fp32 on a CPU"},
     ),
     Option("tensor", "N", "Tensor-parallel degree (only 1 yet).", parsing.only(parsing.count, 1), "1"),
     Option(
@@ -172,7 +172,7 @@ _ALL = (
         parsing.choice("network", "gpu", "cluster", "source"),
     ),
     Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib."),
-    Option("device", "cpu|cuda[:I]", "What to measure.", parsing.device, "cpu"),
+    Option("device", "cpu|cuda[:I]", "What to measure.", parsing.device, "cuda where PyTorch sees a GPU, else cpu"),
     Option("budget", "TIME", "Time for all, with its unit: measuring, fitting and writing.", parsing.budget, "60s"),
     Option(
         "target_error", "5%|0.05",

@@ -157,7 +157,7 @@ def _measuring(gaps: Iterable[Gap], calibration: Calibration) -> str:
     """Return the command that measures the kernels of gaps on the calibration's device."""
     networks = "".join(f" --network {name}" for name in dict.fromkeys(gap.network for gap in gaps))
     is_gpu = calibration.node is not None and calibration.node.accelerator.kind == "gpu"
-    return f"planner calibrate{' --device cuda' if is_gpu else ''}{networks}"
+    return f"planner calibrate --device {'cuda' if is_gpu else 'cpu'}{networks}"
 
 
 def _datasets() -> Shelf:

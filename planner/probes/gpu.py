@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from planner.probes.machine import describe_cpu
 from planner.probes.precisions import gpu_precisions
 from planner.probes.torch_package import import_torch
 
-__all__ = ["Gpu", "check_gpu", "describe_gpu"]
+__all__ = ["Gpu", "check_gpu", "default_device", "describe_gpu"]
 
 FP32_LANES: Mapping[tuple[int, int], int] = {
     (3, 0): 192, (5, 0): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (8, 0): 64, (8, 6): 128,
@@ -61,6 +62,21 @@ class Gpu:
     accelerator: Accelerator
     node: Node
     circumstances: Mapping[str, str]
+
+
+def default_device() -> str:
+    """Return what is measured where nobody says what: ``cuda`` where PyTorch sees a CUDA device, else ``cpu``.
+
+    A PyTorch without CUDA, or without a driver that it can use, sees none; its warnings of that are of no use here.
+
+    Raises
+    ------
+    MissingPackageError
+        PyTorch is not installed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return "cuda" if import_torch().cuda.is_available() else "cpu"
 
 
 def check_gpu(device: str) -> int:

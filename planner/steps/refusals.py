@@ -49,7 +49,7 @@ MEASURED_ON_CPUS = ("fp32", "bf16")
 
 def absent_precision(precision: str, accelerator: Accelerator) -> str:
     """Return why an accelerator has no rate in a precision: of a CPU only those that were measured are known."""
-    if accelerator.kind == "cpu" and precision in MEASURED_ON_CPUS:
+    if accelerator.kind == "cpu":
         return f"{accelerator.name} was not measured in {precision}"
     return f"{accelerator.name} does not have {precision}"
 
@@ -71,8 +71,9 @@ def unpriced_precision(precision: str, reason: str, usable: Sequence[str], clust
     if specified and not usable:
         instead += f" and, to use specifications, {_without_calibration(cluster)}"
     if accelerator.kind == "cpu" and precision in MEASURED_ON_CPUS:
-        instead += f", or measure it there with `planner calibrate --network NAME --precision {precision}`"
-    if PRECISIONS[precision].measured_only and precision in accelerator.peak_flop_per_s:
+        instead += f", or measure it there with `planner calibrate --device cpu --network NAME --precision {precision}`"
+    may_compute = accelerator.kind == "cpu" or precision in accelerator.peak_flop_per_s
+    if PRECISIONS[precision].measured_only and may_compute:
         because += (
             f" (PyTorch's {precision} kernels, the forward and input-gradient products of linear layers, make no "
             "training step)"
@@ -95,7 +96,7 @@ def _one_of(names: Sequence[str]) -> str:
 def measuring(accelerator: Accelerator) -> str:
     """Return the command that makes a calibration of an accelerator."""
     if accelerator.kind == "cpu":
-        return "measure the network's layers on that device with `planner calibrate --network NAME`"
+        return "measure the network's layers on that device with `planner calibrate --device cpu --network NAME`"
     return (
         "measure on that device with `planner calibrate --device cuda`, or fit measurements of it with "
         "`planner calibrate --samples DIR`"

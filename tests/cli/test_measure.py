@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from planner.catalog import find_accelerator, find_network
-from planner.cli import measure
+from planner.cli import calibrate, measure
 from planner.cli.measure import needed_kernels
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
@@ -21,6 +22,7 @@ from planner.fitting.calibration import fit_calibration
 from planner.formats.calibration import read_calibration
 from planner.probes.calibrate import Measurement, Own
 from planner.probes.design import designed_points
+from planner.probes.gpu import default_device
 from planner.probes.gpu_points import gpu_points
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
 from planner.probes.places import CpuPlace, Place
@@ -176,36 +178,42 @@ def test_measurements_name_the_networks_that_they_were_made_for(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "asked"),
+    ("arguments", "gpus", "asked"),
     [
-        ((), ("cpu", ())),
-        (("--precision", "bf16,int8"), ("cpu", ("bf16", "int8"))),
-        (("--device", "cuda:1"), ("cuda:1", ())),
-        (("--device", "cuda", "--precision", "fp16"), ("cuda", ("fp16",))),
-        (("--device", "cuda", "--precision", "fp32"), ("cuda", ("fp32",))),
+        ((), 0, ("cpu", ())),
+        ((), 1, ("cuda", ())),
+        (("--precision", "fp16"), 1, ("cuda", ("fp16",))),
+        (("--device", "cpu"), 1, ("cpu", ())),
+        (("--precision", "bf16,int8"), 0, ("cpu", ("bf16", "int8"))),
+        (("--device", "cuda:1"), 2, ("cuda:1", ())),
+        (("--device", "cuda", "--precision", "fp16"), 1, ("cuda", ("fp16",))),
+        (("--device", "cuda", "--precision", "fp32"), 1, ("cuda", ("fp32",))),
     ],
 )
-def test_device_and_precisions_are_those_asked_for(
-    arguments: tuple[str, ...], asked: tuple[str, tuple[str, ...]], run: Run, monkeypatch: pytest.MonkeyPatch
+def test_device_and_precisions_are_those_asked_for_else_a_gpu_if_there_is_one(
+    arguments: tuple[str, ...], gpus: int, asked: tuple[str, tuple[str, ...]], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The place of this CPU stands in for that of a GPU, which is not here."""
+    """A place with all that needs a GPU made up stands in for that of a GPU, which is not here."""
     found: list[tuple[str, tuple[str, ...]]] = []
 
     def place_of(device: str, precisions: tuple[str, ...], known: Callable[[str], Accelerator | None]) -> Place:
         assert known("t4") == find_accelerator("t4")
         assert known("geforce-rtx-4090") is None
         found.append((device, precisions))
-        return CpuPlace()
+        return CpuPlace() if device == "cpu" else Card()
 
     def measured(place: Place, _budget_s: float, **_named: object) -> Measurement:
         assert isinstance(place, CpuPlace)
         return Measurement(COPIES, (), CPU, Node(1, CPU))
 
     monkeypatch.setattr(measure, "check_gpu", lambda _device: 0)
+    monkeypatch.setattr(calibrate, "default_device", default_device)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(measure, "place_of", place_of)
     monkeypatch.setattr(measure, "measure_device", measured)
-    assert run("calibrate", *arguments, "--out", "fit.json")[0] == 0
-    assert found == [asked]
+    code, _, err = run("calibrate", *arguments, "--out", "fit.json")
+    assert (code, found) == (0, [asked])
+    assert err.startswith(f"planner: measuring {'this CPU' if asked[0] == 'cpu' else 'this card'} for ")
 
 
 def test_products_of_8_bits_need_serve_no_step() -> None:

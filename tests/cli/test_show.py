@@ -156,8 +156,8 @@ def test_what_to_measure_next_is_of_the_networks_that_a_calibration_was_made_for
     Path("own.json").write_text(write_calibration(own), encoding="utf-8")
     code, text, _ = run("show", "calibrations", "own.json")
     command = text.splitlines()[-1].split()
-    assert (code, command[:2]) == (0, ["planner", "calibrate"])
-    assert sorted(command[3::2]) == wanted
+    assert (code, command[:4]) == (0, ["planner", "calibrate", "--device", "cpu"])
+    assert sorted(command[5::2]) == wanted
     table = text[text.index("What to measure next") :]
     assert all(name in "".join(table.split()) for name in wanted)
 

@@ -1,5 +1,6 @@
 """What PyTorch says of a GPU is made up: there is none here."""
 
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import torch
 
 from planner.catalog import find_accelerator
 from planner.errors import MissingPackageError, ParameterError
-from planner.probes.gpu import check_gpu, describe_gpu
+from planner.probes.gpu import check_gpu, default_device, describe_gpu
 
 Seen = Callable[..., SimpleNamespace]
 
@@ -28,6 +29,22 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
         return made
 
     return see
+
+
+def test_a_gpu_is_measured_unless_there_is_none(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PyTorch has no CUDA, or finds no driver, which it warns of, the CPU is, and nothing is said."""
+
+    def warned() -> bool:
+        warnings.warn("CUDA initialization: Found no NVIDIA driver on your system", UserWarning, stacklevel=2)
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", warned)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert default_device() == "cpu"
+    assert said == []
+    seen()
+    assert default_device() == "cuda"
 
 
 def test_a_known_gpu_is_the_bundled_accelerator(seen: Seen) -> None:

@@ -108,7 +108,7 @@ def test_remedies_are_commands_that_work(make_problem: Make, accelerator: Accele
     """A CPU and a GPU are measured, or measurements fitted; what has no specification is not said to have one."""
     cpu = replace(cluster, node=replace(cluster.node, accelerator=replace(accelerator, kind="cpu")))
     sources = Sources(make_problem(cluster=cpu, calibrations=(), explicit_calibration=True))
-    with pytest.raises(CoverageError, match="on that device with `planner calibrate --network NAME`, or, to use"):
+    with pytest.raises(CoverageError, match="with `planner calibrate --device cpu --network NAME`, or, to use"):
         sources.kernel("gemm", "forward", "fp32")
     local = Sources(make_problem(cluster=replace(cpu, name="local"), calibrations=(), explicit_calibration=True))
     with pytest.raises(CoverageError, match=r"leave out --calibration and describe toy by --cluster FILE$"):
@@ -143,19 +143,23 @@ def test_a_precision_that_cannot_be_priced_is_answered_with_those_that_can(
         sources.check_precision("bf16")
 
 
-def test_a_cpu_that_was_not_measured_in_bf16_is_not_said_to_lack_it(
+def test_a_cpu_that_was_not_measured_in_a_precision_is_not_said_to_lack_it(
     make_problem: Make, accelerator: Accelerator, cluster: Cluster
 ) -> None:
     """Of a CPU the precisions that were measured are known, and PyTorch trains in bf16 on all."""
     cpu = replace(accelerator, kind="cpu", peak_flop_per_s={"fp32": 1e11})
     sources = Sources(make_problem(cluster=replace(cluster, node=Node(1, cpu))))
-    command = r"`planner calibrate --network NAME --precision bf16`"
+    command = r"`planner calibrate --device cpu --network NAME --precision bf16`"
     with pytest.raises(
         CoverageError, match=rf"toy was not measured in bf16; ask for --precision fp32, or .* {command}$"
     ):
         sources.check_precision("bf16")
-    with pytest.raises(CoverageError, match=r"toy does not have fp16; ask for --precision fp32$"):
+    with pytest.raises(CoverageError, match=r"toy was not measured in fp16; ask for --precision fp32$"):
         sources.check_precision("fp16")
+    with pytest.raises(CoverageError, match=r"toy was not measured in int8 \(.* make no training step\)") as raised:
+        sources.check_precision("int8")  # which `planner calibrate --precision int8` does not mend: products alone
+    fitting = "; fit times of another library with `planner calibrate --samples DIR`, or ask for --precision fp32"
+    assert str(raised.value).endswith(fitting)
 
 
 def test_measured_int8_products_alone_make_no_training_step(
