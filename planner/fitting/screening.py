@@ -209,7 +209,7 @@ def contradictions(samples: Samples) -> tuple[tuple[int, int], ...]:
     calls, times = _calls(samples), samples.time_s
     order = np.lexsort((times, calls))
     starts = np.flatnonzero(np.diff(calls[order], prepend=-1))
-    ends = np.append(starts[1:], order.size) - 1
+    ends = np.flatnonzero(np.diff(calls[order], append=-1))
     fast, slow = order[starts], order[ends]
     apart = np.flatnonzero(_differ(samples, fast, slow))
     apart = apart[np.argsort(-times[slow][apart] / times[fast][apart], kind="stable")]

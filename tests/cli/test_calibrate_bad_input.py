@@ -228,6 +228,18 @@ def test_runs_that_differ_grossly_are_refused(fit: Fit) -> None:
     assert err.endswith(f"{said}fit such files apart\n")
 
 
+def test_a_file_of_disturbed_rows_alone_is_fitted(fit: Fit) -> None:
+    assert fit({"a.csv": timed_by(1.0, notes=DISTURBED_NOTE)}) == (0, "")
+    assert next(one for one in read_calibration("fit.json").entries if one.kind == "gemm").samples == 12
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_few_disturbed_rows_are_too_few(fit: Fit, rows: int) -> None:
+    few = timed_by(1.0, notes=DISTURBED_NOTE).splitlines()[: FIRST - 1 + rows]
+    code, err = fit({"a.csv": "\n".join(few) + "\n"})
+    assert (code, f"got {rows} rows (gemm forward fp32: {rows} rows, 6 needed)" in err) == (5, True)
+
+
 def test_repeated_rows_are_told_and_fitted_once(fit: Fit) -> None:
     assert fit({"a.csv": text(), "b.csv": text()}) == (
         0,

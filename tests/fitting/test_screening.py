@@ -186,6 +186,14 @@ def test_fastest_and_slowest_are_named_the_worst_call_first() -> None:
     assert repeated(both) == 3
 
 
+def test_no_rows_contradict_nothing() -> None:
+    none = timed((1.0, 0.0)).select(np.array([False]))
+    nothing = np.zeros(0, dtype=np.bool_)
+    assert (contradictions(none), repeated(none), off_course(none, GPU), unit_doubt(none, GPU)) == ((), 0, (), "")
+    assert undisputed(none, nothing).size == 0
+    assert runs_apart(none, nothing.astype(np.int64), nothing) is None
+
+
 @pytest.mark.parametrize("column", ["library", "source", "precision", "direction", "trans_a", "call", "device"])
 def test_other_circumstances_are_another_call(column: str) -> None:
     both = timed((1.0, 0.0)).joined(timed((9.0, 0.0), **{column: "x"}))
