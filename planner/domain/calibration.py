@@ -88,7 +88,7 @@ class Entry:
     error : float or None
         Mean absolute relative error on the rows of the fit.
     held_out_error : float or None
-        The same on rows left out, by ``held_out_by`` ("row", "group").
+        The same on rows left out, by ``held_out_by`` ("row", "shape", "group", "network").
     worst_error : float or None
         Largest absolute relative error on rows left out.
     condition_number : float or None
@@ -196,6 +196,7 @@ class Calibration:
     seen : tuple of str
         Groups (networks, applications, clusters) that took part in a fit: scored as in-sample.
     warnings : tuple of str
+        One that begins with the name of a precision is said of predictions that take kernels in it from here alone.
     input_warnings : tuple of str
         Those about the input side: said of predictions that price it.
     conformal : mapping of one of PREDICTION_KINDS to ConformalScore

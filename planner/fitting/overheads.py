@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from planner.costs.terms import Work, evaluate
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.kernels import KernelCalls
 from planner.domain.precision import precision_named
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError
+from planner.fitting.diagnostics import errors_of, held_out_times
 from planner.fitting.layer_calls import fits_among
 from planner.steps.compute import call_work
 from planner.steps.layer_calls import Fits, LayerCalls
 from planner.steps.overheads import EXPONENTS, exponent_name
+from planner.units import format_seconds
 from planner.workload.lowering import lower
 
 __all__ = ["fit_overheads"]
@@ -31,6 +35,8 @@ LOOKED_UP_SHARE = 0.95
 """Of a step's kernel time, from which on its kernels count as measured."""
 HOST_PRIOR_S = 1e-5
 """How far the host time of a call is expected from 0 [s]."""
+LEAST_NETWORKS = 3
+"""From which on networks are left out in turn: with fewer, the fit to the others would be that to a single one."""
 
 
 def fit_overheads(
@@ -46,7 +52,8 @@ def fit_overheads(
     Minimises Σ ((s·K + h·N)/t - 1)²/0.08² + (s - 1)²/0.05² + (h/10 us)², h >= 0: coefficients that the steps do not
     tell stay near 1 and 0. Host time by layer and the exponent of the composition are not fitted. Where steps are there
     whose kernels were measured as they are, those alone count, with 0.03 for 0.08: their scale is free of errors of
-    fits.
+    fits. Steps of three networks or more give a held-out error besides: all steps of a network are predicted by the fit
+    to those of the others.
 
     Parameters
     ----------
@@ -64,23 +71,12 @@ def fit_overheads(
     CoverageError
         The entries do not price every kernel of a step.
     """
-    fits, measured = fits_among(entries, precision), Calibration("measured", "", tuple(entries))
-    table = np.array([_kernels(fits, measured, step, precision) for step in steps])
-    own = (table[:, 2] > 0) & (table[:, 2] >= LOOKED_UP_SHARE * table[:, 0])
-    if own.any():
-        steps, table = [step for step, is_own in zip(steps, own, strict=True) if is_own], table[own]
-    kernels_s, calls, _ = table.T
-    relative = OWN_RELATIVE_ERROR if own.any() else RELATIVE_ERROR
-    times_s = np.array([step.time_s for step in steps])
-    design = np.column_stack([kernels_s, calls]) / (relative * times_s)[:, None]
-    design = np.vstack([design, np.diag([1 / SCALE_PRIOR, 1 / HOST_PRIOR_S])])
-    target = np.concatenate([np.full(times_s.size, 1 / relative), [1 / SCALE_PRIOR, 0.0]])
-    scale, host_s = _solved(design, target)
-    errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
-    error = np.mean(np.abs((scale * kernels_s + host_s * calls) / times_s - 1))
+    steps, timed = _timed(entries, steps, precision)
+    fitted = timed.fitted(np.ones(len(steps), dtype=np.bool_))
+    error = np.mean(np.abs(timed.predicted(fitted) / timed.times_s - 1))
     names = sorted({step.network.name for step in steps})
     exponents = _exponents(steps, waits=waits)
-    return Entry(
+    entry = Entry(
         "overheads",
         framework,
         "",
@@ -88,14 +84,78 @@ def fit_overheads(
         "",
         "overheads",
         {},
-        {"kernel_scale": scale, "host_s_per_call": host_s, "host_s_per_layer": 0.0, **exponents},
-        {"kernel_scale": float(errors[0]), "host_s_per_call": float(errors[1])},
+        {"kernel_scale": fitted.scale, "host_s_per_call": fitted.host_s, "host_s_per_layer": 0.0, **exponents},
+        {"kernel_scale": fitted.scale_error, "host_s_per_call": fitted.host_error_s},
         fixed=("host_s_per_layer", *exponents),
         samples=len(steps),
         error=float(error),
         estimator="ridge",
         source=f"training steps of {', '.join(names)}",
         notes="drawn towards 1 and 0",
+    )
+    return _scored(entry, steps, timed)
+
+
+class _Fitted(NamedTuple):
+    """Scale of kernels and host time of a call [s], and their standard errors."""
+
+    scale: float
+    host_s: float
+    scale_error: float
+    host_error_s: float
+
+
+class _Timed(NamedTuple):
+    """Kernel time [s], kernel calls and time [s] of n steps, shape (n,) each, and the error that is assumed of them."""
+
+    kernels_s: FloatArray
+    calls: FloatArray
+    times_s: FloatArray
+    relative: float
+
+    def fitted(self, rows: BoolArray) -> _Fitted:
+        """Return what the steps of a mask, shape (n,), say."""
+        design = np.column_stack([self.kernels_s, self.calls])[rows] / (self.relative * self.times_s[rows])[:, None]
+        design = np.vstack([design, np.diag([1 / SCALE_PRIOR, 1 / HOST_PRIOR_S])])
+        target = np.concatenate([np.full(int(rows.sum()), 1 / self.relative), [1 / SCALE_PRIOR, 0.0]])
+        errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design))).tolist()
+        return _Fitted(*_solved(design, target), *errors)
+
+    def predicted(self, fitted: _Fitted) -> FloatArray:
+        """Return the time of every step [s], shape (n,)."""
+        return fitted.scale * self.kernels_s + fitted.host_s * self.calls
+
+
+def _timed(entries: Sequence[Entry], steps: Sequence[TimedStep], precision: str) -> tuple[Sequence[TimedStep], _Timed]:
+    """Return the steps that count, and what a fit takes of them."""
+    fits, measured = fits_among(entries, precision), Calibration("measured", "", tuple(entries))
+    table = np.array([_kernels(fits, measured, step, precision) for step in steps])
+    own = (table[:, 2] > 0) & (table[:, 2] >= LOOKED_UP_SHARE * table[:, 0])
+    if own.any():
+        steps, table = [step for step, is_own in zip(steps, own, strict=True) if is_own], table[own]
+    relative = OWN_RELATIVE_ERROR if own.any() else RELATIVE_ERROR
+    return steps, _Timed(table[:, 0], table[:, 1], np.array([step.time_s for step in steps]), relative)
+
+
+def _scored(entry: Entry, steps: Sequence[TimedStep], timed: _Timed) -> Entry:
+    """Return an entry with its error on each network's steps by the fit to all others; as it is with too few."""
+    names, network = np.unique([step.network.name for step in steps], return_inverse=True)
+    if names.size < LEAST_NETWORKS:
+        return entry
+
+    def refit(rows: BoolArray) -> Callable[[BoolArray], FloatArray]:
+        fitted = timed.fitted(rows)
+        return lambda out: timed.predicted(fitted)[out]
+
+    predicted, _ = held_out_times(refit, len(steps), network.astype(np.int64))
+    found = errors_of(predicted, "network", timed.times_s)
+    worst = steps[found.worst_row]
+    return replace(
+        entry,
+        held_out_error=found.mean,
+        held_out_by=found.by,
+        worst_error=found.worst,
+        worst_point=f"{worst.network.name} at sub-batch {worst.sub_batch}: {format_seconds(worst.time_s)}",
     )
 
 

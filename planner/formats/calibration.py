@@ -107,7 +107,7 @@ _ENTRY = Table(
         Field("samples", Whole(least=0), "rows of the fit", 0),
         Field("error", _POSITIVE_OR_ZERO, "mean absolute relative error on the rows of the fit", None),
         Field("held_out_error", _POSITIVE_OR_ZERO, "the same on rows left out", None),
-        Field("held_out_by", Text(empty=True), "what was left out at a time: row or group", ""),
+        Field("held_out_by", Text(empty=True), "what was left out at a time: row, shape, group, network", ""),
         Field("worst_error", _POSITIVE_OR_ZERO, "largest absolute relative error on rows left out", None),
         Field("condition_number", Nullable(_POSITIVE_OR_ZERO), "of the column-scaled design; null: not finite", None),
         Field("estimator", Text(empty=True), "how the coefficients were found", ""),

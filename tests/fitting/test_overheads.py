@@ -79,6 +79,36 @@ def test_every_precision_has_overheads_of_its_own_steps() -> None:
         fit_overheads(ENTRIES, halves, precision="bf16")
 
 
+def uneven_steps() -> list[TimedStep]:
+    """Return steps of four networks that no overheads fit, more so from network to network."""
+    factors = (1.0, 0.97, 1.1, 1.25)
+    return [replace(one, time_s=one.time_s * factors[at // 2]) for at, one in enumerate(steps(1.05, 5e-6))]
+
+
+def test_overheads_are_scored_on_networks_that_took_no_part() -> None:
+    timed = uneven_steps()
+    found = fit_overheads(ENTRIES, timed)
+    errors = []
+    for one in timed:
+        others = fit_overheads(ENTRIES, [each for each in timed if each.network.name != one.network.name]).coefficients
+        again = step(one.network, one.sub_batch, others["kernel_scale"], others["host_s_per_call"])
+        errors.append(abs(again.time_s / one.time_s - 1))
+    assert found.held_out_by == "network"
+    assert found.held_out_error == pytest.approx(np.mean(errors))
+    assert found.worst_error == pytest.approx(max(errors))
+    worst = timed[int(np.argmax(errors))]
+    assert found.worst_point.startswith(f"{worst.network.name} at sub-batch {worst.sub_batch}: ")
+    assert found.held_out_error is not None
+    assert found.error is not None
+    assert found.held_out_error > found.error
+
+
+def test_steps_of_two_networks_score_nothing() -> None:
+    found = fit_overheads(ENTRIES, uneven_steps()[:4])
+    assert found.error is not None
+    assert (found.held_out_error, found.held_out_by, found.worst_error, found.worst_point) == (None, "", None, "")
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_host_that_waits_adds_to_its_kernels_in_every_network(waits: bool) -> None:  # noqa: FBT001 - a pytest parameter
     found = fit_overheads(ENTRIES, steps(1.0, 0.0), waits=waits)
