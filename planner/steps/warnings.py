@@ -9,6 +9,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
 from planner.domain.network import Network
+from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
 from planner.domain.samples import MAY_DIFFER
 from planner.domain.shapes import layer_shapes
@@ -227,9 +228,9 @@ def _other_mode(mode: str, overheads: Overheads) -> Iterator[PlanWarning]:
 
 
 def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
-    names = {s.calibration for s in used}
     for calibration in sources.problem.calibrations:
-        if calibration.name not in names:
+        precisions = {s.entry.precision for s in used if s.calibration == calibration.name}
+        if not precisions:
             continue
         if calibration.origin == "reconstructed":
             message = (
@@ -239,7 +240,14 @@ def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWa
             yield PlanWarning("reconstructed", calibration.name, message)
         of_input = calibration.input_warnings if sources.storage is not None else ()
         for sentence in (*calibration.warnings, *of_input):
-            yield PlanWarning("calibration", calibration.name, sentence)
+            if _precision_of(sentence) in {"", *precisions}:
+                yield PlanWarning("calibration", calibration.name, sentence)
+
+
+def _precision_of(sentence: str) -> str:
+    """Return the precision that a sentence is about, which it begins with; empty where it is about all."""
+    first = sentence.partition(" ")[0].lower()
+    return first if first in PRECISIONS else ""
 
 
 def _mixed(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:

@@ -91,6 +91,26 @@ def test_a_reconstruction_and_a_calibrations_own_warnings_are_passed_on(
     assert "reconstructed unused" not in warned(make_problem(calibrations=(calibration, unused)))
 
 
+@pytest.mark.parametrize(
+    ("sentence", "precision", "is_said"),
+    [
+        ("FP16 training is too fast.", "fp32", False),
+        ("FP16 training is too fast.", "fp16", True),
+        ("Half of FP16 rows are missing.", "fp32", True),
+    ],
+)
+def test_a_warning_about_a_precision_is_said_of_predictions_in_it(
+    make_problem: Make, calibration: Calibration, cluster: Cluster, sentence: str, precision: str, *, is_said: bool
+) -> None:
+    rates, accelerator = {"fp32": 1e12, "fp16": 2e12}, cluster.node.accelerator
+    able = replace(cluster, node=replace(cluster.node, accelerator=replace(accelerator, peak_flop_per_s=rates)))
+    halves = (replace(one, precision="fp16") for one in calibration.entries if one.kind in ("gemm", "convolution"))
+    both = replace(calibration, entries=(*calibration.entries, *halves), warnings=(sentence,))
+    asked = Configurations.of([Configuration(1, 1, 4, precision=precision)])
+    found = warned(make_problem(cluster=able, calibrations=(both,)), asked)
+    assert ("calibration toy-kernels" in found) == is_said
+
+
 def test_what_is_wrong_with_input_is_said_where_input_is_priced(make_problem: Make, calibration: Calibration) -> None:
     doubtful = replace(calibration, input_warnings=("Decoding was not measured.",))
     read = make_problem(calibrations=(doubtful,))
