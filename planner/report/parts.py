@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 
+Rows = Sequence[tuple[int, Sequence[PlanWarning]]]
+"""Numbers of the rows of a table, and the warnings of each."""
 ORIGINS = "Where the times come from"
 """Heading above :func:`origins`."""
 
@@ -157,14 +159,28 @@ def _uncalibrated(used: Iterable[Term]) -> Iterator[tuple[str, str]]:
             yield origin, f"{', '.join(names)}: {words}"
 
 
-def warnings(shown: Iterable[PlanWarning]) -> Iterable[Line]:
-    """Yield each distinct warning as an indented paragraph under a heading; nothing without any."""
-    distinct = dict.fromkeys(shown)
-    if distinct:
+def warnings(of_all: Iterable[PlanWarning], of_rows: Rows = ()) -> Iterable[Line]:
+    """Yield each distinct warning as an indented paragraph under a heading; nothing without any.
+
+    Of the numbered rows of a table, those that a warning is of are named, unless it is of all of them.
+    """
+    found: dict[PlanWarning, list[int]] = {warning: [] for warning in of_all}
+    for number, shown in of_rows:
+        for warning in dict.fromkeys(shown):
+            found.setdefault(warning, []).append(number)
+    if found:
         yield Line("\nWarnings", "bold", aside=True)
-    for warning in distinct:
+    for warning, numbers in found.items():
         subject = f" ({warning.subject})" if warning.subject else ""
-        yield Line(warning.message, indent=2, label=f"{warning.code}{subject}: ", aside=True)
+        rows = f", #{_rows(numbers)}" if 0 < len(numbers) < len(of_rows) else ""
+        yield Line(warning.message, indent=2, label=f"{warning.code}{subject}{rows}: ", aside=True)
+
+
+def _rows(numbers: Sequence[int]) -> str:
+    """Return ascending numbers, those that follow one another as a span: ``1-3, 7``."""
+    starts = [one for one in numbers if one - 1 not in numbers]
+    ends = [one for one in numbers if one + 1 not in numbers]
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in zip(starts, ends, strict=True))
 
 
 def request_values(request: Mapping[str, Sourced[object]]) -> Iterator[Table | Pairs]:

@@ -27,19 +27,20 @@ def prediction_view(
     yield title(f"{place(subject)}: {configuration}")
     yield from _mixed_precisions([prediction], subject)
     yield from body(prediction, subject, calibrations)
-    yield from _closing(prediction.warnings, request)
+    yield from _closing([(1, prediction.warnings)], request)
 
 
 def predictions_view(
     predictions: Sequence[Prediction], subject: Subject, request: Values, calibrations: Sequence[Calibration]
 ) -> Iterator[Block]:
     """Yield many predictions of one network as a table in the order given."""
+    numbered = list(enumerate(predictions, 1))
     yield title(place(subject))
-    yield from comparison(list(enumerate(predictions, 1)), subject)
+    yield from comparison(numbered, subject)
     yield from _lookups(predictions)
     yield heading(parts.ORIGINS)
     yield parts.origins([term for one in predictions for term in one.terms], calibrations)
-    yield from _closing([warning for one in predictions for warning in one.warnings], request)
+    yield from _closing([(number, one.warnings) for number, one in numbered], request)
 
 
 def place(subject: Subject) -> str:
@@ -48,8 +49,8 @@ def place(subject: Subject) -> str:
     return f"{subject.network} on {subject.cluster}{what_if}"
 
 
-def _closing(warnings: Sequence[PlanWarning], request: Values) -> Iterator[Block]:
-    yield from parts.warnings(warnings)
+def _closing(warnings: Sequence[tuple[int, Sequence[PlanWarning]]], request: Values) -> Iterator[Block]:
+    yield from parts.warnings((), warnings)
     yield heading("Values and their sources")
     yield from parts.request_values(request)
 

@@ -18,8 +18,8 @@ def suggestion_view(suggestion: Suggestion, subject: Subject, calibrations: Sequ
     target = suggestion.request["target_batch"].value
     yield title(f"{prediction.place(subject)}, target mini-batch {target}")
     yield from _found(suggestion, subject, calibrations) if suggestion.plans else _nothing_fits(suggestion, subject)
-    of_plans = (one for plan in suggestion.plans for one in plan.prediction.warnings)
-    yield from parts.warnings([*suggestion.warnings, *of_plans])
+    shown = suggestion.plans or suggestion.nearest
+    yield from parts.warnings(suggestion.warnings, [(plan.position, plan.prediction.warnings) for plan in shown])
     yield heading("Request")
     yield from parts.request_values(suggestion.request)
     yield heading("Search")
