@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.costs.features import Work
+from planner.costs.features import Work, column
+from planner.costs.work import is_attention, is_convolution, is_product, moved_bytes
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.inputs import INPUT_COLUMNS
-from planner.domain.kernels import ROW_COLUMNS, TRAFFIC_COLUMNS, WORK_COLUMNS
+from planner.domain.kernels import ROW_COLUMNS, TRAFFIC_COLUMNS, UPDATE, WORK_COLUMNS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 
@@ -79,6 +80,8 @@ def _why_not(samples: Samples) -> dict[int, str]:
         for names, rows in ((columns, own & ~bytes_alone), (("bytes",), bytes_alone)):
             for row, reason in _out_of_range(samples, names, rows):
                 found.setdefault(row, reason)
+        for row, reason in _impossible(samples, kind, [row for row in _positions(own) if row not in found]):
+            found.setdefault(row, reason)
     return found
 
 
@@ -89,6 +92,40 @@ def _out_of_range(samples: Samples, names: tuple[str, ...], rows: BoolArray) -> 
         good = (np.isfinite(values) & (values >= least)) | (np.isnan(values) & (name in DEFAULTS))
         for row in _positions(rows & ~good):
             yield row, f"{name} must be given and at least {least:g}, got {values[row]:g}"
+
+
+def _impossible(samples: Samples, kind: str, rows: list[int]) -> Iterator[tuple[int, str]]:
+    """Yield those of rows of one kind, each column in its range, that no call can have, with the reason."""
+    if kind not in WORK_COLUMNS:
+        return
+    own = take(samples, np.array(rows, dtype=np.int64))
+    work = work_of(own, kind)
+    if is_product(work) or is_convolution(work) or is_attention(work):
+        for at in _positions(own.text["direction"] == UPDATE):
+            yield rows[at], f"direction must be forward, backward_data or backward_weight, got {UPDATE!r}"
+    for name, values, rule, bounds, wrong in _at_odds(work):
+        for at in _positions(wrong):
+            yield rows[at], f"{name} must be {rule} {bounds[at]:.10g}, got {values[at]:.10g}"
+
+
+def _at_odds(work: Work) -> Iterator[tuple[str, FloatArray, str, FloatArray, BoolArray]]:
+    """Yield column, its values, the rule, what the rule compares with and where it is broken; arrays of shape (k,)."""
+    if is_convolution(work):
+        for axis in "hw":
+            side, padded = column(work, f"k_{axis}"), column(work, f"in_{axis}") + 2 * column(work, f"pad_{axis}")
+            yield f"k_{axis}", side, f"at most in_{axis} + 2 pad_{axis} =", padded, side > padded
+        groups = column(work, "groups")
+        for name in ("in_c", "out_c"):
+            channels = column(work, name)
+            yield name, channels, "a multiple of groups =", groups, channels % groups != 0
+    elif is_attention(work):
+        causal = column(work, "causal")
+        yield "causal", causal, "0 or", np.ones_like(causal), causal > 1
+    elif not is_product(work):
+        moved, elements = moved_bytes(work), column(work, "elements")
+        yield "bytes", moved, "above", np.zeros_like(moved), moved <= 0
+        rows = np.maximum(column(work, "rows"), 1) if "rows" in work else np.ones_like(elements)
+        yield "elements", elements, "a multiple of rows =", rows, elements % rows != 0
 
 
 def _positions(mask: BoolArray) -> list[int]:

@@ -11,6 +11,12 @@ from planner.domain.samples import Samples
 from planner.fitting.rows import merged, usable
 
 PRODUCT = {"kind": "gemm", "precision": "fp32", "m": 8, "n": 8, "k": 8}
+CONVOLUTION = {
+    "kind": "convolution", "precision": "fp32", "images": 2, "in_c": 6, "in_h": 5, "in_w": 7, "out_c": 4, "k_h": 3,
+    "k_w": 3, "stride_h": 2, "stride_w": 2, "pad_h": 1, "pad_w": 1, "time_s": 1.0,
+}  # fmt: skip
+ATTENTION = {"kind": "attention", "batch": 2, "queries": 4, "keys": 3, "width": 8, "time_s": 1.0}
+NORM = {"kind": "layer_norm", "elements": 12.0, "traffic": 24.0, "fixed_bytes": 0.0, "time_s": 1.0}
 
 
 def samples_of(*rows: Mapping[str, Any]) -> Samples:
@@ -24,6 +30,39 @@ def test_a_call_timed_several_times_is_one_row_at_the_median_where_it_stood_firs
     found = merged(samples_of(one[0], other[0], turned, one[1], other[1], one[2]), "gemm")
     assert found.time_s.tolist() == [2.0, 5.5, 9.0]
     assert found.text["group"].tolist() == ["one 5.0", "other 7.0", "turned"]
+
+
+@pytest.mark.parametrize(
+    ("plain", "changed", "reason"),
+    [
+        (CONVOLUTION, {"k_h": 7, "k_w": 9}, ""),  # one output position: 5 + 2 and 7 + 2 padded
+        (CONVOLUTION, {"k_h": 8}, "k_h must be at most in_h + 2 pad_h = 7, got 8"),
+        (CONVOLUTION, {"k_w": 999}, "k_w must be at most in_w + 2 pad_w = 9, got 999"),
+        (CONVOLUTION, {"pad_h": 3, "pad_w": 4}, ""),  # positions of padding alone are possible, and published
+        (CONVOLUTION, {"stride_h": 0}, "stride_h must be given and at least 1, got 0"),
+        (CONVOLUTION, {"groups": 0}, "groups must be given and at least 1, got 0"),
+        (CONVOLUTION, {"groups": 2}, ""),
+        (CONVOLUTION, {"groups": 4}, "in_c must be a multiple of groups = 4, got 6"),
+        (CONVOLUTION, {"groups": 3}, "out_c must be a multiple of groups = 3, got 4"),
+        (CONVOLUTION, {"direction": "backward_weight"}, ""),
+        (CONVOLUTION, {"direction": "update"}, "direction must be forward, backward_data or backward_weight, got "),
+        (PRODUCT, {"time_s": 1.0, "direction": "update"}, "direction must be forward, backward_data or backward_we"),
+        (PRODUCT, {"time_s": 1.0, "batch": 0}, "batch must be given and at least 1, got 0"),
+        (ATTENTION, {"causal": 1}, ""),
+        (ATTENTION, {"causal": 2}, "causal must be 0 or 1, got 2"),
+        (ATTENTION, {"batch": 0}, "batch must be given and at least 1, got 0"),
+        (NORM, {"rows": 4}, ""),
+        (NORM, {"rows": 0}, ""),
+        (NORM, {"rows": 5}, "elements must be a multiple of rows = 5, got 12"),
+        (NORM, {"kind": "update", "direction": "update"}, ""),
+        (NORM, {"kind": "add", "elements": 0.0, "traffic": 0.0}, "bytes must be above 0, got 0"),
+        (NORM, {"kind": "add", "elements": 0.0, "traffic": 0.0, "fixed_bytes": 1.0}, ""),
+    ],
+)
+def test_what_no_call_can_have_is_rejected(plain: Mapping[str, Any], changed: Mapping[str, Any], reason: str) -> None:
+    mask, rejected = usable(samples_of({**plain, **changed}, {**PRODUCT, "time_s": 1.0}))
+    assert mask.tolist() == [not reason, True]
+    assert [one.reason.startswith(reason) for one in rejected] == ([True] if reason else [])
 
 
 @pytest.mark.parametrize(
