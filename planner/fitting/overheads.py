@@ -31,6 +31,9 @@ OWN_RELATIVE_ERROR = 0.03
 """The same where its kernels were measured as they are."""
 SCALE_PRIOR = 0.05
 """How far the scale of kernels is expected from 1: steps of one network share its errors."""
+CPU_DRIFT = 0.03
+"""By how much a CPU's speed in the seconds that its steps are timed in differs from that of the whole run: the
+reference kernel's mean over ten seconds by 0.033 from that over the run (root mean square, twelve runs on an EPYC)."""
 LOOKED_UP_SHARE = 0.95
 """Of a step's kernel time, from which on its kernels count as measured."""
 HOST_PRIOR_S = 1e-5
@@ -50,7 +53,8 @@ def fit_overheads(
     """Return the overheads s, h for which step time = s · sum of kernel times + h · kernel calls.
 
     Minimises Σ ((s·K + h·N)/t - 1)²/0.08² + (s - 1)²/0.05² + (h/10 us)², h >= 0: coefficients that the steps do not
-    tell stay near 1 and 0. Host time by layer and the exponent of the composition are not fitted. Where steps are there
+    tell stay near 1 and 0. On a CPU what all steps have in common is partly the minute they were timed in: an error of
+    0.03 that they share. Host time by layer and the exponent of the composition are not fitted. Where steps are there
     whose kernels were measured as they are, those alone count, with 0.03 for 0.08: their scale is free of errors of
     fits. Steps of three networks or more give a held-out error besides: all steps of a network are predicted by the fit
     to those of the others.
@@ -71,7 +75,7 @@ def fit_overheads(
     CoverageError
         The entries do not price every kernel of a step.
     """
-    steps, timed = _timed(entries, steps, precision)
+    steps, timed = _timed(entries, steps, precision, CPU_DRIFT if waits else 0.0)
     fitted = timed.fitted(np.ones(len(steps), dtype=np.bool_))
     error = np.mean(np.abs(timed.predicted(fitted) / timed.times_s - 1))
     names = sorted({step.network.name for step in steps})
@@ -106,27 +110,36 @@ class _Fitted(NamedTuple):
 
 
 class _Timed(NamedTuple):
-    """Kernel time [s], kernel calls and time [s] of n steps, shape (n,) each, and the error that is assumed of them."""
+    """Kernel time [s], kernel calls and time [s] of n steps, shape (n,) each, and errors assumed of each and of all."""
 
     kernels_s: FloatArray
     calls: FloatArray
     times_s: FloatArray
     relative: float
+    drift: float
 
     def fitted(self, rows: BoolArray) -> _Fitted:
-        """Return what the steps of a mask, shape (n,), say."""
-        design = np.column_stack([self.kernels_s, self.calls])[rows] / (self.relative * self.times_s[rows])[:, None]
-        design = np.vstack([design, np.diag([1 / SCALE_PRIOR, 1 / HOST_PRIOR_S])])
-        target = np.concatenate([np.full(int(rows.sum()), 1 / self.relative), [1 / SCALE_PRIOR, 0.0]])
+        """Return what the steps of a mask, shape (n,), say: the shared error, in units of its own, is fitted along."""
+        shared = np.full(self.times_s.size, self.drift) * self.times_s
+        design = np.column_stack([self.kernels_s, self.calls, shared])[rows]
+        design = np.vstack(
+            [
+                design / (self.relative * self.times_s[rows])[:, None],
+                np.diag([1 / SCALE_PRIOR, 1 / HOST_PRIOR_S, 1.0]),
+            ]
+        )
+        target = np.concatenate([np.full(int(rows.sum()), 1 / self.relative), [1 / SCALE_PRIOR, 0.0, 0.0]])
         errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design))).tolist()
-        return _Fitted(*_solved(design, target), *errors)
+        return _Fitted(*_solved(design, target), *errors[:2])
 
     def predicted(self, fitted: _Fitted) -> FloatArray:
         """Return the time of every step [s], shape (n,)."""
         return fitted.scale * self.kernels_s + fitted.host_s * self.calls
 
 
-def _timed(entries: Sequence[Entry], steps: Sequence[TimedStep], precision: str) -> tuple[Sequence[TimedStep], _Timed]:
+def _timed(
+    entries: Sequence[Entry], steps: Sequence[TimedStep], precision: str, drift: float
+) -> tuple[Sequence[TimedStep], _Timed]:
     """Return the steps that count, and what a fit takes of them."""
     fits, measured = fits_among(entries, precision), Calibration("measured", "", tuple(entries))
     table = np.array([_kernels(fits, measured, step, precision) for step in steps])
@@ -134,7 +147,7 @@ def _timed(entries: Sequence[Entry], steps: Sequence[TimedStep], precision: str)
     if own.any():
         steps, table = [step for step, is_own in zip(steps, own, strict=True) if is_own], table[own]
     relative = OWN_RELATIVE_ERROR if own.any() else RELATIVE_ERROR
-    return steps, _Timed(table[:, 0], table[:, 1], np.array([step.time_s for step in steps]), relative)
+    return steps, _Timed(table[:, 0], table[:, 1], np.array([step.time_s for step in steps]), relative, drift)
 
 
 def _scored(entry: Entry, steps: Sequence[TimedStep], timed: _Timed) -> Entry:
@@ -166,11 +179,11 @@ def _exponents(steps: Sequence[TimedStep], *, waits: bool) -> dict[str, float]:
 
 
 def _solved(design: FloatArray, target: FloatArray) -> tuple[float, float]:
-    scale, host_s = np.linalg.lstsq(design, target, rcond=None)[0].tolist()
+    """Return scale and host time [s], which is 0 where it would be negative."""
+    scale, host_s, _ = np.linalg.lstsq(design, target, rcond=None)[0].tolist()
     if host_s >= 0:
         return scale, host_s
-    alone = design[:, 0]
-    return float(alone @ target / (alone @ alone)), 0.0
+    return float(np.linalg.lstsq(design[:, [0, 2]], target, rcond=None)[0][0]), 0.0
 
 
 def _kernels(fits: Fits, measured: Calibration, step: TimedStep, precision: str) -> tuple[float, float, float]:

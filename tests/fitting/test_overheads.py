@@ -63,6 +63,20 @@ def test_known_overheads_come_back_drawn_a_little_towards_none(scale: float, hos
     assert found["host_s_per_call"] == pytest.approx(host_s, rel=0.1)
 
 
+def test_what_all_steps_have_in_common_is_believed_less_where_speed_drifts() -> None:
+    """With errors r of each of n steps and d of all, the scale goes p² / (p² + d² + r²/n) of the way.
+
+    p, how far a scale of 1 is believed, is 0.05 of the kernels, which are 1 / 1.1 of a step.
+    """
+    long = [step(network(4096, 2), 1024 * n, 1.1, 0.0) for n in range(1, 9)]
+    steady, drifting = (fit_overheads(ENTRIES, long, waits=waits) for waits in (False, True))
+    parts = [(one.coefficients["kernel_scale"] - 1) / 0.1 for one in (steady, drifting)]
+    prior = 0.05 / 1.1
+    known = [prior**2 / (prior**2 + drift**2 + 0.08**2 / 8) for drift in (0.0, 0.03)]
+    assert parts == pytest.approx(known, rel=0.02)
+    assert steady.standard_errors["kernel_scale"] < drifting.standard_errors["kernel_scale"]
+
+
 def test_host_time_is_never_negative() -> None:
     found = fit_overheads(ENTRIES, [step(network(8, 6), 1, 0.5, 0.0), step(network(2048, 2), 64, 1.2, 0.0)])
     assert found.coefficients["host_s_per_call"] >= 0
