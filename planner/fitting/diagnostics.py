@@ -61,16 +61,19 @@ def condition_number(features: FloatArray, times: FloatArray, estimator: str) ->
 
 def covariance(
     features: FloatArray, times: FloatArray, coefficients: FloatArray, estimator: str
-) -> tuple[FloatArray, float]:
-    """Return the covariance of the coefficients, shape (p, p), and the residual variance s^2.
+) -> tuple[FloatArray, float] | None:
+    """Return the covariance of the coefficients, shape (p, p), and the residual variance s^2; None: not determined.
 
     s^2·(Z'Z)^-1 with Z the weighted rows and s^2 = sum of squared residuals / (n - free coefficients). A coefficient
-    held at its bound 0 has variance 0: the errors are those given the active set.
+    held at its bound 0 has variance 0: the errors are those given the active set. As many free coefficients as
+    rows meet every row, which says nothing of their errors.
     """
     design, target, lengths = scaled_design(features, times, estimator)
     free = (coefficients > 0) if estimator == "relative-nnls" else np.ones(coefficients.shape, dtype=np.bool_)
+    degrees = times.size - int(free.sum())
+    if degrees < 1:
+        return None
     residual = design @ (coefficients * lengths) - target
-    degrees = max(times.size - int(free.sum()), 1)
     variance = float(residual @ residual) / degrees
     result = np.zeros((coefficients.size, coefficients.size))
     inner = design[:, free].T @ design[:, free]

@@ -88,9 +88,8 @@ def fit_entry(
         samples=samples.size,
     )
     _, _, target = _free_columns(chosen, names, features, samples.time_s)
-    entry = _with_doubt(entry, features[:, free], target, free)
     error = float(np.mean(np.abs(_predict(entry, samples, rows) / samples.time_s - 1)))
-    entry = replace(entry, error=error)
+    entry = _with_doubt(replace(entry, error=error), features[:, free], target, free)
     return entry if chosen.name.endswith(INTERPOLATION) else _held_out(entry, features, samples)
 
 
@@ -131,15 +130,18 @@ def _ranges_of_work(samples: Samples, kind: str) -> dict[str, tuple[float, float
 
 
 def _with_doubt(entry: Entry, features: FloatArray, target: FloatArray, free: BoolArray) -> Entry:
+    """Return an entry with the doubt that its rows leave; without errors where it meets every row by construction."""
     names = [name for name, kept in zip(entry.coefficients, free, strict=True) if kept]
     theta = np.array([entry.coefficients[name] for name in names])
-    matrix, _ = covariance(features, target, theta, entry.estimator)
+    entry = replace(entry, condition_number=condition_number(features, target, entry.estimator))
+    found = covariance(features, target, theta, entry.estimator)
+    if found is None:
+        return replace(entry, error=None)
     full = np.zeros((free.size, free.size))
-    full[np.ix_(free, free)] = matrix
-    errors = dict(zip(names, np.sqrt(np.diag(matrix)).tolist(), strict=True))
+    full[np.ix_(free, free)] = found[0]
+    errors = dict(zip(names, np.sqrt(np.diag(found[0])).tolist(), strict=True))
     stored = tuple(tuple(row) for row in full.tolist()) if free.size <= LARGEST_COVARIANCE else None
-    condition = condition_number(features, target, entry.estimator)
-    return replace(entry, standard_errors=errors, covariance=stored, condition_number=condition)
+    return replace(entry, standard_errors=errors, covariance=stored)
 
 
 def _predict(entry: Entry, samples: Samples, rows: BoolArray) -> FloatArray:

@@ -44,15 +44,30 @@ def test_condition_number_does_not_see_units() -> None:
 
 def test_standard_errors_are_the_spread_of_repeated_fits() -> None:
     times = FEATURES @ THETA * np.random.default_rng(13).normal(1, 0.03, 60)
-    matrix, variance = covariance(FEATURES, times, solve(FEATURES, times), "relative-nnls")
+    found = covariance(FEATURES, times, solve(FEATURES, times), "relative-nnls")
+    assert found is not None
+    matrix, variance = found
     assert variance**0.5 == pytest.approx(0.03, rel=0.2)
     np.testing.assert_allclose(np.sqrt(np.diag(matrix)), draws(400).std(axis=0), rtol=0.25)
 
 
 def test_coefficient_at_its_bound_has_no_spread() -> None:
     design = np.column_stack([FEATURES, -FEATURES[:, 1]])
-    matrix, _ = covariance(design, FEATURES @ THETA, np.array([*THETA, 0.0]), "relative-nnls")
-    assert not matrix[2].any()
+    found = covariance(design, FEATURES @ THETA, np.array([*THETA, 0.0]), "relative-nnls")
+    assert found is not None
+    assert not found[0][2].any()
+
+
+@pytest.mark.parametrize(("rows", "known"), [(1, False), (2, False), (3, True)])
+def test_as_many_coefficients_as_rows_leave_their_errors_undetermined(rows: int, known: bool) -> None:  # noqa: FBT001 - a pytest parameter
+    design, times = FEATURES[:rows], FEATURES[:rows] @ THETA * [1, 1.1, 0.9][:rows]
+    found = covariance(design, times, solve(design, times), "relative-nnls")
+    assert (found is not None) == known
+
+
+def test_a_coefficient_at_its_bound_costs_no_row() -> None:
+    design = np.column_stack([FEATURES[:2], -FEATURES[:2, 0]])
+    assert covariance(design, np.ones(2), np.array([1.0, 0.0, 0.0]), "relative-nnls") is not None
 
 
 def test_groups_are_left_out_whole_and_rows_otherwise() -> None:
