@@ -14,7 +14,7 @@ Row = Sequence[str]
 class Line:
     """A paragraph: indented by ``indent`` spaces, in a style of the terminal, ``label`` before it in another.
 
-    ``aside``: a warning beside the result, for standard error.
+    ``aside``: a warning beside the result, for standard error. ``whole``: never broken, as a command that is to be pasted.
     """
 
     text: str
@@ -22,6 +22,7 @@ class Line:
     indent: int = 0
     label: str = ""
     aside: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

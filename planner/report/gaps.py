@@ -38,4 +38,4 @@ def gaps_view(gaps: Sequence[Gap], command: str) -> Iterator[Block]:
     yield Table(columns, rows, right=("share", "off by"))
     more = f" ({len(gaps) - MOST_GAPS} more are not listed)" if gaps[MOST_GAPS:] else ""
     yield Line(f"Share of the kernel time times expected error decides the order{more}. All of them are measured by")
-    yield Line(command, indent=2)
+    yield Line(command, indent=2, whole=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Literal, TextIO
 
@@ -11,6 +12,10 @@ __all__ = ["WIDTH", "console", "print_blocks"]
 
 WIDTH = 80
 """Columns where there is no terminal to ask."""
+GLUE = "\ue000"
+"""Stands for a space at which lines are not broken; for private use in Unicode, so in no text."""
+COMMAND = re.compile(r"`[^`\n]{1,60}`")
+"""A command in a sentence; a longer one would leave too little room."""
 
 
 def console(stream: TextIO) -> Any:
@@ -31,8 +36,8 @@ def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:
     out = console(stream)
     with out.capture() as captured:
         for block in blocks:
-            out.print(_rendered(block))
-    text = captured.get()
+            out.print(_rendered(block), soft_wrap=isinstance(block, Line) and block.whole)
+    text = captured.get().replace(GLUE, " ")
     stream.write(text if stream.isatty() else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
 
 
@@ -48,7 +53,10 @@ def _line(line: Line) -> object:
     from rich.padding import Padding  # noqa: PLC0415 - heavy, and JSON answers do without
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    text = Text.assemble((line.label, "yellow"), (line.text, line.style))
+    if line.whole:  # padding would cut it off
+        return Text(" " * line.indent + line.text, line.style)
+    words = COMMAND.sub(lambda found: found[0].replace(" ", GLUE), line.text)
+    text = Text.assemble((line.label, "yellow"), (words, line.style))
     return Padding(text, (0, 0, 0, line.indent), expand=False) if line.indent else text
 
 

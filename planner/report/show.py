@@ -245,12 +245,14 @@ def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> I
         ("origin", calibration.origin),
         ("source", sources_once(calibration.source)),
         ("date", calibration.date),
-        ("command", calibration.environment.get(COMMAND, "")),
         ("environment", _environment(calibration)),
         ("seen in fits", _some(calibration.seen)),
         *(("warning", one) for one in (*calibration.warnings, *calibration.input_warnings)),
     ]
     yield given(rows)
+    if COMMAND in calibration.environment:
+        yield Line("command")
+        yield Line(calibration.environment[COMMAND], indent=2, whole=True)
     yield from _scores(calibration.conformal)
     yield Line(
         "\nA coefficient is in seconds per unit of its feature (calls: s, flop: s/FLOP, bytes: s/byte); where the "
@@ -332,7 +334,7 @@ def _entry(entry: Entry, formula: str) -> Iterator[Block]:
         ("held-out error", _held_out(entry)),
         ("worst point", entry.worst_point),
         ("condition", f"{entry.condition_number:.3g}" if entry.condition_number is not None else ""),
-        ("settings", ", ".join(f"{key} {_setting(value)}" for key, value in entry.settings.items())),
+        ("settings", ", ".join(f"{key} {_setting(value)}" for key, value in entry.settings.items() if value != "")),
         ("fixed", ", ".join(entry.fixed)),
         ("points", f"{len(stored):,} stored calls, whose weights are in the file" if stored else ""),
         ("origin", ", ".join(filter(None, (entry.origin, sources_once(entry.source))))),

@@ -190,6 +190,7 @@ def test_every_bundled_calibration_says_what_makes_it_again(name: str, run: Run)
     at = words.index("command")
     assert words[at + 1 : at + 1 + len(command.split())] == command.split()
     assert " ".join(words).count(command) == 1
+    assert f"  {command}\n" in run("show", "calibrations", name)[1]  # to be pasted whole
     for one in command.split(" && "):
         program, *rest = shlex.split(one)
         if program == "python":

@@ -21,6 +21,8 @@ def test_gaps_are_a_ranked_table_with_the_command(printed: Callable[[Iterable[Bl
     assert text.splitlines()[-1] == "  planner calibrate --network gpt"
     assert max(map(len, text.splitlines())) <= 80
     assert "not listed" not in text
+    command = "planner calibrate" + " --network gpt" * 9
+    assert printed(gaps_view(GAPS, command)).splitlines()[-1] == f"  {command}"
 
 
 def test_a_long_list_is_cut_and_counted(printed: Callable[[Iterable[Block]], str]) -> None:

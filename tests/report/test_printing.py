@@ -50,6 +50,19 @@ def test_long_texts_wrap_at_80_columns_and_lose_nothing() -> None:
     assert out.getvalue().count("word59") == 4
 
 
+def test_commands_stay_in_one_line() -> None:
+    """Of a command that is broken, a shell runs the first part."""
+    out = io.StringIO()
+    command = "planner calibrate" + " --network some-network" * 9
+    called = "`planner calibrate --device cuda --network NAME`"
+    words = [f"{'x' * at} {called} and more" for at in range(80)]
+    print_blocks([Line(command, indent=2, whole=True), *(Line(one, indent=2) for one in words)], out)
+    first, *lines = out.getvalue().splitlines()
+    assert first == f"  {command}"
+    assert sum(called in line for line in lines) == len(words)
+    assert max(map(len, lines)) <= 80
+
+
 def test_markup_in_a_name_is_only_text() -> None:
     out = io.StringIO()
     print_blocks([Line("[bold]net[/bold] :smile:"), Pairs([("[red]", "x")])], out)

@@ -79,6 +79,14 @@ def test_a_calibration_shows_formula_coefficients_errors_ranges_and_origin(
     assert "tsubame-kfc  tsubame-kfc  reconstructed        1        5%" in listing
 
 
+def test_settings_that_are_empty_are_left_out(calibration: Calibration, printed: Printed) -> None:
+    settings = {"direction": "", "flop_efficiency": 0.5, "mean": "roofline"}
+    entry = replace(calibration.entries[0], settings=settings)
+    lines = printed(show.calibration_view(replace(calibration, entries=(entry,)), {})).splitlines()
+    (line,) = [one for one in lines if one.startswith("settings")]
+    assert line.split() == ["settings", "flop_efficiency", "0.5,", "mean", "roofline"]
+
+
 def test_weights_of_stored_points_are_counted_not_listed(calibration: Calibration, printed: Printed) -> None:
     entry = replace(calibration.entries[0], coefficients={"level": 0.25, "point_1": 1.5, "point_2": -1.25})
     text = printed(show.calibration_view(replace(calibration, entries=(entry,)), {}))
