@@ -14,7 +14,7 @@ Row = Sequence[str]
 class Line:
     """A paragraph: indented by ``indent`` spaces, in a style of the terminal, ``label`` before it in another.
 
-    ``aside``: a warning beside the result, for standard error. ``whole``: never broken, as a command that is to be pasted.
+    ``aside``: a warning beside the result, for standard error. ``whole``: not to be broken, a command to be pasted.
     """
 
     text: str

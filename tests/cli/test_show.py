@@ -16,6 +16,7 @@ from planner.formats.calibration import write_calibration
 from planner.formats.names import NAMES
 
 WHAT = ("networks", "clusters", "calibrations", "datasets", "accelerators")
+TO_BE_PASTED = ("  planner ", "  python ")
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -30,7 +31,7 @@ def test_every_bundled_thing_is_listed_and_shown(what: str, run: Run) -> None:
         code, one, _ = run("show", what, name)
         assert code == 0
         assert one.startswith(name)
-        assert max(map(len, one.splitlines())) <= 80
+        assert max(len(line) for line in one.splitlines() if not line.startswith(TO_BE_PASTED)) <= 80
     listed = NAMES.parse(run("show", what, "--json")[1], "stdout")
     assert listed == {what: catalog.names(what)}
 

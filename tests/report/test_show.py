@@ -80,7 +80,7 @@ def test_a_calibration_shows_formula_coefficients_errors_ranges_and_origin(
 
 
 def test_settings_that_are_empty_are_left_out(calibration: Calibration, printed: Printed) -> None:
-    settings = {"direction": "", "flop_efficiency": 0.5, "mean": "roofline"}
+    settings: dict[str, float | str | tuple[float, ...]] = {"direction": "", "flop_efficiency": 0.5, "mean": "roofline"}
     entry = replace(calibration.entries[0], settings=settings)
     lines = printed(show.calibration_view(replace(calibration, entries=(entry,)), {})).splitlines()
     (line,) = [one for one in lines if one.startswith("settings")]
