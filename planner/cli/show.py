@@ -40,6 +40,7 @@ from planner.report.show import (
     networks_view,
 )
 from planner.scoring.gaps import gaps_of
+from planner.steps.overheads import FORMULA
 from planner.workload.totals import layer_work, totals
 
 __all__ = ["run"]
@@ -131,7 +132,7 @@ def _clusters() -> Shelf:
 
 
 def _calibrations() -> Shelf:
-    formulas = {name: term.doc for name, term in TERMS.items()}
+    formulas = {**{name: term.doc for name, term in TERMS.items()}, "overheads": FORMULA}
 
     def view(_name: str, calibration: Any) -> Iterable[Block]:
         yield from calibration_view(calibration, formulas)

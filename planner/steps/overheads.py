@@ -20,6 +20,7 @@ from planner.steps.source import Source
 __all__ = [
     "ASSUMED_HOST_S_PER_CALL",
     "EXPONENTS",
+    "FORMULA",
     "MATRIX_KINDS",
     "OF_FAMILIES",
     "ON_SPECIFIED",
@@ -55,6 +56,13 @@ OF_FAMILIES = ("matrix_scale", "host_s_per_call")
 """Coefficients that an entry may state for networks with attention and for all others: matrix kernels of the ones are
 products, of the others convolutions, and host time means another thing under another exponent."""
 MATCHES = ("exact", "framework", "framework", "generic")
+FORMULA = (
+    "a stage (forward, backward, update) takes ((kernel_scale·(matrix_scale·M + K))^exponent + (host_s_per_call·calls "
+    "+ host_s_per_layer·layers)^exponent)^(1/exponent), M = seconds of its products, convolutions and attention, K = of "
+    "its other kernels; on several GPUs 1 + replica_wait times that; a scale that is not stated is 1, a time or share "
+    "is 0; names in _attention are of networks with attention"
+)
+"""What the coefficients of an entry stand for, in a line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.catalog import find_network
+from planner.catalog import find_calibration, find_network, names
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
 from planner.errors import ParameterError
-from planner.steps.overheads import Overheads, exponent_name, find_overheads
+from planner.steps.overheads import FORMULA, OF_FAMILIES, Overheads, exponent_name, find_overheads
 from planner.steps.predict import Evaluator
 from planner.steps.sources import Sources
 from planner.workload.lowering import lower
@@ -135,6 +137,54 @@ def test_matrix_scale_multiplies_products_and_convolutions_alone(problem: Proble
     assert twice["update"] == once["update"]
     everything = priced(having(problem, kernel_scale=2.0))
     assert everything["iteration"] == pytest.approx(2 * once["iteration"])
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1.7, 3.0])
+def test_the_formula_that_is_printed_is_what_a_stage_takes(problem: Problem, exponent: float) -> None:
+    written = FORMULA.partition("takes ")[2].partition(", M =")[0].replace("·", "*").replace("^", "**")
+    plain = priced(having(problem, exponent=1.0))["forward"]
+    matrix_s = priced(having(problem, matrix_scale=2.0))["forward"] - plain
+    calls = (priced(having(problem, host_s_per_call=1.0))["forward"] - plain) / 1.0
+    stated = {
+        "kernel_scale": 1.2, "matrix_scale": 0.7, "host_s_per_call": 0.4 * plain / calls, "exponent": exponent,
+        "host_s_per_layer": 0.1 * plain,
+    }  # fmt: skip
+    known = {"M": matrix_s, "K": plain - matrix_s, "calls": calls, "layers": len(problem.network.layers)}
+    assert 0 < matrix_s < plain
+    assert priced(having(problem, **stated))["forward"] == pytest.approx(_value(written, {**stated, **known}))
+
+
+def _value(formula: str, names_: dict[str, float]) -> float:
+    """Return what a formula of sums, products and powers gives."""
+
+    def of(node: ast.expr) -> float:
+        match node:
+            case ast.BinOp(left, sign, right):
+                return OPERATORS[type(sign)](of(left), of(right))
+            case ast.Name(name):
+                return names_[name]
+            case ast.Constant(int(value)):
+                return value
+        raise AssertionError(ast.dump(node))
+
+    return of(ast.parse(formula, mode="eval").body)
+
+
+OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add, ast.Mult: operator.mul, ast.Pow: operator.pow, ast.Div: operator.truediv,
+}  # fmt: skip
+
+
+def test_the_formula_names_every_coefficient_of_bundled_overheads() -> None:
+    found = {
+        name.removesuffix("_attention")
+        for one in names("calibrations")
+        for entry_ in find_calibration(one).entries
+        if entry_.scope == "overheads"
+        for name in entry_.coefficients
+    }
+    assert {*OF_FAMILIES, "exponent", "host_s_per_layer", "replica_wait"} <= found
+    assert all(name in FORMULA for name in found)
 
 
 def test_replicas_wait_only_where_there_are_several(problem: Problem) -> None:
