@@ -14,7 +14,7 @@ from planner.domain.cluster import Accelerator, Node
 from planner.domain.network import Network
 from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
-from planner.probes.inputs import INPUT_SHARE, with_input
+from planner.probes.inputs import INPUT_SHARE, measure_input
 from planner.probes.own_rows import with_shared_rows
 from planner.probes.places import Place
 from planner.probes.points import Point
@@ -115,21 +115,27 @@ def measure_device(
         for_points = max(budget_s * share - (time.perf_counter() - start), 0.0)
         points = (*own.points, *place.points())
         run = Run(bench, points, for_points, earlier, wanted=wanted, resume=resume, progress=progress)
-        samples = with_shared_rows(run.samples(name, place.circumstances), place.precisions)
-        if input_folder:
-            samples = with_input(samples, input_folder, budget_s, name, device=place.device)
-        left_s = budget_s - earlier.used_s - (time.perf_counter() - start)
-        quiet_s, until_s = float(samples.circumstances["reference_s"]), bench.clock() + left_s
-        steps, failed = timed_steps(
-            bench, quiet_s, until_s, own.networks, device=place.device, precisions=place.precisions
+        read = measure_input(input_folder, INPUT_SHARE * budget_s, name, device=place.device) if input_folder else None
+        until_s = bench.clock() + budget_s - earlier.used_s - (time.perf_counter() - start)
+        timed = timed_steps(
+            bench, run.quiet_s(), until_s, own.networks, device=place.device, precisions=place.precisions
         )
-    added = {**_disturbed(samples), **_without(steps), **_failed(failed), **place.seen()}
+        run.measure_again(timed.reference_s, until_s)
+        samples = _joined(with_shared_rows(run.samples(name, place.circumstances), place.precisions), read)
+    added = {**_disturbed(samples), **_without(timed.steps), **_failed(timed.failed), **place.seen()}
     for key in SAID_AFTERWARDS:
         if key in added:
             tell(added[key])
     samples = replace(samples, circumstances={**samples.circumstances, **added})
     accelerator = place.accelerator if place.has_stated_peaks else _with_measured_peaks(place.accelerator, samples)
-    return Measurement(samples, steps, accelerator, replace(place.node, accelerator=accelerator))
+    return Measurement(samples, timed.steps, accelerator, replace(place.node, accelerator=accelerator))
+
+
+def _joined(samples: Samples, read: Samples | None) -> Samples:
+    """Return samples with the rows and circumstances of the input side, where that was measured."""
+    if read is None:
+        return samples
+    return replace(samples.joined(read), circumstances={**samples.circumstances, **read.circumstances})
 
 
 def _disturbed(samples: Samples) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from planner.probes.copies import measure_copies
 from planner.probes.images import measure_images
 from planner.probes.storage import measure_storage
 
-__all__ = ["INPUT_SHARE", "measure_input", "with_input"]
+__all__ = ["INPUT_SHARE", "measure_input"]
 
 INPUT_SHARE = 0.06
 """Of the budget of a calibration."""
@@ -57,9 +56,3 @@ def measure_input(
     ]
     said = {key: sentence for key, sentence in warnings.items() if sentence}
     return Samples.from_rows(rows, {**storage.circumstances, **images.circumstances, **said})
-
-
-def with_input(samples: Samples, folder: Path, budget_s: float, accelerator: str, *, device: str = "cpu") -> Samples:
-    """Return samples with the rows of the input side, measured in its share of a budget [s]; see measure_input."""
-    found = measure_input(folder, INPUT_SHARE * budget_s, accelerator, device=device)
-    return replace(samples.joined(found), circumstances={**samples.circumstances, **found.circumstances})

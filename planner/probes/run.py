@@ -12,6 +12,7 @@ points that were kept for later.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import numpy as np
 
 from planner.domain.samples import Samples
 from planner.probes.bench import DISTURBED as MOST_SLOWER
-from planner.probes.bench import Bench
+from planner.probes.bench import Bench, quietest
 from planner.probes.points import SEED, Point
 from planner.probes.resume import Earlier, Measured, append_measured, read_measured, start_file
 from planner.probes.timing import Timing
@@ -131,6 +132,7 @@ class Run:
         self.measured = list(earlier.measured)
         self.skipped = 0
         self.expected_error: float | None = None
+        self.fastest_s = math.inf
         self.start_s = bench.clock() - earlier.used_s
         self.random = np.random.default_rng(SEED)
         self.later = {point.name: point for point in wanted.later} if wanted else {}
@@ -181,8 +183,9 @@ class Run:
         return aim is not None and error is not None and error <= aim
 
     def quiet_s(self) -> float:
-        """Return the reference time in the quiet part of the run."""
-        return float(np.quantile([made.reference_s for made in self.measured], QUIET_SHARE))
+        """Return the reference time of the quiet machine, by the run and by what was measured beside it [s]."""
+        times = [made.reference_s for made in self.measured]
+        return quietest(float(np.quantile(times, QUIET_SHARE)), min(*times, self.fastest_s))
 
     def quiet(self) -> dict[str, list[Measured]]:
         """Return the timings of every point outside of disturbed stretches."""
@@ -239,6 +242,28 @@ class Run:
             if fewest >= MOST_PASSES:
                 return
             self.measure(self.shuffled([name for name, count in counts.items() if count == fewest]))
+            self.learn()
+
+    def measure_again(self, reference_s: float, until_s: float) -> None:
+        """Take in a reference time that was seen after the run; measure anew what was disturbed beside it.
+
+        Parameters
+        ----------
+        reference_s : float
+            Of what was measured beside the run [s].
+        until_s : float
+            What the bench's clock may show when a point's measurement begins [s].
+        """
+        self.fastest_s = min(self.fastest_s, reference_s)
+        self.target_error = None  # reached by disturbed timings, where it was
+        self.budget_s = self.elapsed_s + until_s - self.bench.clock()
+        known, is_new = {made.name for made in self.measured}, False
+        while disturbed := [name for name, timings in self.quiet().items() if name in known and not timings]:
+            if self.is_over:
+                break
+            self.measure(self.shuffled(disturbed))
+            is_new = True
+        if is_new:
             self.learn()
 
     def measure(self, names: Sequence[str]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.domain.training import TimedStep
-from planner.probes.bench import Bench, if_quiet, least_disturbed
+from planner.probes.bench import Bench, if_quiet, least_disturbed, quietest
 from planner.probes.modules import build_module, gradient_time
 from planner.probes.precisions import computing_in
 from planner.probes.timing import give_back_memory
@@ -18,7 +19,7 @@ from planner.probes.torch_package import import_torch
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["STEP_PRECISIONS", "probe_networks", "timed_steps"]
+__all__ = ["STEP_PRECISIONS", "StepTimes", "probe_networks", "timed_steps"]
 
 CLASSES = 100
 REPEATS = 7
@@ -27,6 +28,23 @@ SUB_BATCHES = {"cpu": (1, 4), "gpu": (1, 64)}
 OWN_SUB_BATCH = {"cpu": 2, "gpu": 16}
 STEP_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 """That PyTorch trains in by itself."""
+
+
+class StepTimes(NamedTuple):
+    """Steps that were timed in quiet, and what was seen besides.
+
+    Attributes
+    ----------
+    steps : tuple of TimedStep
+    failed : tuple of str
+        Networks and precisions that PyTorch failed in, each with what it said.
+    reference_s : float
+        The fastest time of the reference kernel, the slower of before and after a step [s]; inf: no step was tried.
+    """
+
+    steps: tuple[TimedStep, ...] = ()
+    failed: tuple[str, ...] = ()
+    reference_s: float = math.inf
 
 
 def probe_networks(kind: str = "cpu") -> tuple[Network, ...]:
@@ -52,21 +70,23 @@ def timed_steps(
     *,
     device: str = "cpu",
     precisions: Sequence[str] = ("fp32",),
-) -> tuple[tuple[TimedStep, ...], tuple[str, ...]]:
+) -> StepTimes:
     """Return the time of a gradient computation of every probe network at every sub-batch of SUB_BATCHES.
 
-    Besides, the networks and precisions that PyTorch failed in, each with what it said: no kernel of that precision, no
-    algorithm for such sizes. They are left out from then on; all others are still timed.
+    Networks and precisions that PyTorch failed in, as it has no kernel of that precision or no algorithm for such
+    sizes, are left out from then on; all others are still timed.
 
     With ``networks`` those are timed instead, at OWN_SUB_BATCH.
 
-    Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says are left out, and
-    those that could not be begun before the bench's clock shows ``until_s`` [s]; what was begun is repeated no more
-    then. Of what does not fit the device's memory half the samples are taken, again and again.
+    Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says, or one much
+    faster that is seen meanwhile, are left out, and those that could not be begun before the bench's clock shows
+    ``until_s`` [s]; what was begun is repeated no more then. Of what does not fit the device's memory half the samples
+    are taken, again and again.
     """
     kind = "cpu" if device == "cpu" else "gpu"
     trained = [precision for precision in precisions if precision in STEP_PRECISIONS]
-    steps: list[TimedStep] = []
+    steps: list[tuple[TimedStep, float]] = []
+    fastest_s = math.inf
     failed: dict[tuple[str, str], str] = {}
     for network in networks or probe_networks(kind):
         if bench.clock() >= until_s:
@@ -77,19 +97,27 @@ def timed_steps(
             if (network.name, precision) in failed:
                 continue
             try:
-                step = _step(bench, (quiet_s, until_s), device, (module, network, sub_batch, precision))
+                limits = quietest(quiet_s, fastest_s), until_s
+                step = _step(bench, limits, device, (module, network, sub_batch, precision))
             except RuntimeError as error:  # PyTorch's only one for whatever a library or the device refuses
                 failed[network.name, precision] = str(error).partition("\n")[0]
                 module.zero_grad(set_to_none=True)
             else:
                 steps += [step] if step else []
-    return tuple(steps), tuple(f"{name} in {precision}: {said}" for (name, precision), said in failed.items())
+                fastest_s = min(fastest_s, step[1] if step else math.inf)
+    quiet_s = quietest(quiet_s, fastest_s)
+    quiet = tuple(filter(None, (if_quiet((step, reference_s / quiet_s)) for step, reference_s in steps)))
+    said_of = tuple(f"{name} in {precision}: {said}" for (name, precision), said in failed.items())
+    return StepTimes(quiet, said_of, fastest_s)
 
 
 def _step(
     bench: Bench, limits: tuple[float, float], device: str, what: tuple[torch.nn.Module, Network, int, str]
-) -> TimedStep | None:
-    """Return the time of a step of as many samples as the device holds; None where none could be measured."""
+) -> tuple[TimedStep, float] | None:
+    """Return the time of a step of as many samples as the device holds; None where none could be measured.
+
+    Besides, the slower time of the reference kernel before and after it [s].
+    """
     (quiet_s, until_s), (module, network, sub_batch, precision) = limits, what
     library = import_torch()
     while sub_batch:
@@ -98,13 +126,16 @@ def _step(
         try:
             module.to(device)
             with computing_in(precision):
-                timing = if_quiet(least_disturbed(measure, bench, quiet_s, until_s=until_s))
+                found = least_disturbed(measure, bench, quiet_s, until_s=until_s)
         except library.OutOfMemoryError:
-            timing, sub_batch = None, sub_batch // 2
+            sub_batch //= 2
             module.zero_grad(set_to_none=True)
             library.cuda.empty_cache()
         else:
-            return TimedStep(network, sub_batch, timing.time_s, timing.spread_s, precision) if timing else None
+            if found is None:
+                return None
+            timing, slower = found
+            return TimedStep(network, sub_batch, timing.time_s, timing.spread_s, precision), slower * quiet_s
     return None
 
 

@@ -7,20 +7,22 @@ from typing import Any
 import pytest
 
 from planner.domain.samples import MAY_DIFFER
+from planner.domain.training import TimedStep
 from planner.errors import MissingPackageError, ParameterError
 from planner.probes import calibrate, places
 from planner.probes.bench import if_quiet, least_disturbed
-from planner.probes.steps import timed_steps
+from planner.probes.steps import StepTimes, probe_networks, timed_steps
 
 MakeBench = Callable[..., Any]
 REFERENCE_S = 0.003
+STEP = TimedStep(probe_networks()[0], 1, 1e-3, 0.0)
 
 
 def test_run_on_this_cpu_keeps_its_file_and_measures_peaks(
     fake_bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "CpuBench", fake_bench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ((), ()))
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes())
     affinity = os.sched_getaffinity(0)
     file = tmp_path / "here.jsonl"
     measurement = calibrate.measure_device(places.CpuPlace(), 160.0, resume=file)
@@ -37,7 +39,7 @@ def test_run_on_this_cpu_warns_of_the_allocator_and_of_disturbances(
     fake_bench: MakeBench, slow: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "CpuBench", lambda: fake_bench(slow=slow))
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ((), ()))
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes())
     circumstances = calibrate.measure_device(places.CpuPlace(), 140.0).samples.circumstances
     kept = circumstances["allocator"] == "freed memory kept"
     assert ("MALLOC_TRIM_THRESHOLD_=" in circumstances.get("warning_allocator", "")) == kept
@@ -46,12 +48,32 @@ def test_run_on_this_cpu_warns_of_the_allocator_and_of_disturbances(
     assert not warning or (5 <= int(warning.partition("%")[0]) <= 90 and "run it again" in warning)
 
 
-@pytest.mark.parametrize("steps", [(), ("one",)])
+@pytest.mark.parametrize("is_quiet_then", [True, False])
+def test_a_run_whose_steps_alone_were_quiet_is_measured_again_or_says_so(
+    fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, *, is_quiet_then: bool
+) -> None:
+    """Another process computes while kernels are timed, and ends: no reference time before the steps tells."""
+    bench = fake_bench(slow=(0.0, 1e9))
+
+    def steps(*_given: object, **_named: object) -> StepTimes:
+        bench.slow = (0.0, 0.0) if is_quiet_then else bench.slow
+        return StepTimes(reference_s=REFERENCE_S)
+
+    monkeypatch.setattr(places, "CpuBench", lambda: bench)
+    monkeypatch.setattr(calibrate, "timed_steps", steps)
+    samples = calibrate.measure_device(places.CpuPlace(), 140.0).samples
+    assert float(samples.circumstances["reference_s"]) == pytest.approx(REFERENCE_S)
+    assert any(samples.text["notes"]) != is_quiet_then
+    warning = samples.circumstances.get(calibrate.DISTURBED, "")
+    assert warning.startswith("100% of the convolutions and products were") != is_quiet_then
+
+
+@pytest.mark.parametrize("steps", [(), (STEP,)])
 def test_a_run_without_training_steps_says_so(
-    fake_bench: MakeBench, steps: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    fake_bench: MakeBench, steps: tuple[TimedStep, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "CpuBench", fake_bench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: (steps, ()))
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes(steps))
     warning = calibrate.measure_device(places.CpuPlace(), 140.0).samples.circumstances.get(calibrate.WITHOUT_STEPS, "")
     assert ("no training step was timed" in warning) == (not steps)
     assert calibrate.WITHOUT_STEPS in MAY_DIFFER
@@ -62,18 +84,18 @@ def test_steps_that_pytorch_failed_in_are_counted_and_said(
 ) -> None:
     failed, said = ("a in bf16: no engine", "b in fp16: no kernel"), list[str]()
     monkeypatch.setattr(places, "CpuBench", fake_bench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: (("one",), failed))
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes((STEP,), failed))
     circumstances = calibrate.measure_device(places.CpuPlace(), 140.0, say=said.append).samples.circumstances
     sentence = "training steps of 2 networks and precisions are left out, as PyTorch failed: " + "; ".join(failed)
     assert circumstances[calibrate.FAILED_STEPS] == sentence
     assert sentence in said
     assert calibrate.FAILED_STEPS in MAY_DIFFER
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: (("one",), ()))
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes((STEP,)))
     assert calibrate.FAILED_STEPS not in calibrate.measure_device(places.CpuPlace(), 140.0).samples.circumstances
 
 
 def test_steps_stop_when_the_budget_is_used_up(fake_bench: MakeBench) -> None:
-    assert timed_steps(fake_bench(), 1.0, 0.0) == ((), ())
+    assert timed_steps(fake_bench(), 1.0, 0.0) == StepTimes()
     bench, tries = fake_bench(slow=(0.0, 1e9)), []
     assert if_quiet(least_disturbed(lambda: tries.append(1), bench, REFERENCE_S, tries=10**6, until_s=1.0)) is None
     assert 1 < len(tries) < 1 / REFERENCE_S

@@ -7,6 +7,7 @@ import pytest
 from planner.domain.samples import Samples
 from planner.probes import calibrate, inputs, places
 from planner.probes.inputs import measure_input
+from planner.probes.steps import StepTimes
 from planner.probes.storage import Found
 
 
@@ -52,9 +53,9 @@ def test_a_calibration_gives_the_input_its_share(
         row = {"kind": "load", "images": 1, "bytes": 100, "time_s": 1.0, "device": accelerator}
         return Samples.from_rows([row], {"warning_input_decode": "none"})
 
-    monkeypatch.setattr(inputs, "measure_input", measured)
+    monkeypatch.setattr(calibrate, "measure_input", measured)
     monkeypatch.setattr(places, "CpuBench", fake_bench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ((), ()))
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes())
     made = calibrate.measure_device(places.CpuPlace(), 100.0, input_folder=tmp_path)
     ((folder, for_s, accelerator),) = asked
     assert (folder, accelerator) == (tmp_path, made.accelerator.name)

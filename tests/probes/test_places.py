@@ -18,6 +18,7 @@ from planner.probes.gpu import Gpu
 from planner.probes.gpu_points import gpu_points
 from planner.probes.gpu_state import GpuState
 from planner.probes.places import CpuPlace, GpuPlace, place_of
+from planner.probes.steps import StepTimes
 
 MakeBench = Callable[..., Any]
 PRECISIONS = ("fp32", "tf32", "bf16", "int8")
@@ -54,9 +55,9 @@ def card(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> dict[str, An
     monkeypatch.setattr(places, "host_times", lambda _bench: {"host_s_per_call": 4.123456e-6})
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _device: 123)
 
-    def steps(*_given: object, **named: object) -> tuple[tuple[()], tuple[()]]:
+    def steps(*_given: object, **named: object) -> StepTimes:
         shown["steps"] = named
-        return (), ()
+        return StepTimes()
 
     monkeypatch.setattr(calibrate, "timed_steps", steps)
     return shown
@@ -125,7 +126,7 @@ def test_calls_of_networks_stay_within_the_share_of_the_memory(card: dict[str, A
 
 def test_a_cpu_is_measured_in_bf16_and_int8_when_asked(fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "CpuBench", fake_bench)
-    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: ((), ()))
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes())
     made = measure_device(CpuPlace(("bf16", "int8")), 250.0)
     assert set(made.samples.text["precision"].tolist()) == {"fp32", "bf16", "int8"}
     assert set(made.accelerator.peak_flop_per_s) == {"fp32", "bf16", "int8"}

@@ -114,6 +114,49 @@ def test_point_never_measured_in_quiet_says_so(fake_bench: MakeBench) -> None:
     assert (samples.text["notes"][wrong] != "").all()
 
 
+@pytest.mark.parametrize("quiet_from_s", [7.0, 8.0, 9.5])
+def test_a_machine_that_was_quiet_for_a_short_while_alone_was_disturbed_before(
+    quiet_from_s: float, fake_bench: MakeBench
+) -> None:
+    """The fastest quarter of the reference times is disturbed too, beside the fastest one."""
+    bench = fake_bench(slow=(0.0, quiet_from_s))
+    samples = measure_points(bench, POINTS, 10.5, CIRCUMSTANCES)
+    wrong = samples.time_s > 1.5e-6 * samples.number["m"]
+    assert 0.6 < wrong.mean() < 1
+    assert (samples.text["notes"][wrong] != "").all()
+    assert float(samples.circumstances["reference_s"]) == pytest.approx(REFERENCE_S)
+
+
+@pytest.mark.parametrize(("seconds", "share"), [(0.0, 1.0), (5.0, 0.5), (20.0, 0.0)])
+def test_a_run_disturbed_throughout_is_measured_again_as_far_as_time_allows(
+    seconds: float, share: float, fake_bench: MakeBench
+) -> None:
+    """Once a much faster reference is seen; what is not measured again says so."""
+    bench = fake_bench(slow=(0.0, 20.0))
+    run = Run(bench, POINTS, 11.0, continued(None, {}), wanted=Wanted(InOrder), resume=None, progress=None)
+    assert not any(run.samples("", {}).text["notes"])
+    bench.now, timed = 20.0, len(bench.timed)
+    run.measure_again(3 * REFERENCE_S / 1.1, 20.0 + seconds)
+    assert len(bench.timed) == timed  # no faster than in quiet parts
+    run.measure_again(REFERENCE_S, 20.0 + seconds)
+    samples = run.samples("", {})
+    wrong = samples.time_s > 1.5e-6 * samples.number["m"]
+    assert (wrong == (samples.text["notes"] != "")).all()
+    assert wrong.mean() == pytest.approx(share, abs=0.08)
+    assert bench.now <= 20.0 + seconds + 0.2
+    assert float(samples.circumstances["reference_s"]) == pytest.approx(REFERENCE_S)
+
+
+def test_a_target_that_disturbed_timings_reached_ends_no_measuring_again(fake_bench: MakeBench) -> None:
+    bench = fake_bench(slow=(0.0, 20.0))
+    wanted = Wanted(InOrder, target_error=0.1)
+    run = Run(bench, POINTS, 11.0, continued(None, {}), wanted=wanted, resume=None, progress=None)
+    assert run.is_reached
+    bench.now = 20.0
+    run.measure_again(REFERENCE_S, 40.0)
+    assert not any(run.samples("", {}).text["notes"])
+
+
 def test_progress_counts_up_to_all_points(fake_bench: MakeBench) -> None:
     seen: list[Progress] = []
     measure_points(fake_bench(), POINTS, 12.0, CIRCUMSTANCES, progress=seen.append)

@@ -7,10 +7,11 @@ import torch
 
 from planner.domain.network import Network
 from planner.probes import steps as module
-from planner.probes.steps import OWN_SUB_BATCH, probe_networks, timed_steps
+from planner.probes.steps import OWN_SUB_BATCH, StepTimes, probe_networks, timed_steps
 from planner.probes.timing import Timing
 
 MakeBench = Callable[..., Any]
+REFERENCE_S = 0.003
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_cpu_trains_in_fp32_at_two_sub_batches(fake_bench: MakeBench, held: dict[str, Any]) -> None:
-    steps, failed = timed_steps(fake_bench(), 1.0, 100.0)
+    steps, failed, _ = timed_steps(fake_bench(), 1.0, 100.0)
     assert failed == ()
     assert [(s.network.name, s.sub_batch, s.precision) for s in steps] == held["asked"]
     assert {(s.sub_batch, s.precision) for s in steps} == {(1, "fp32"), (4, "fp32")}
@@ -44,18 +45,26 @@ def test_a_cpu_trains_in_fp32_at_two_sub_batches(fake_bench: MakeBench, held: di
 
 def test_every_precision_that_frameworks_train_in_is_timed(fake_bench: MakeBench, held: dict[str, Any]) -> None:
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
-    steps, _ = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1], precisions=precisions)
+    steps, _, _ = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1], precisions=precisions)
     assert [(s.sub_batch, s.precision) for s in steps] == [(OWN_SUB_BATCH["cpu"], one) for one in precisions[:4]]
     assert len(held["asked"]) == 4
 
 
+def test_steps_before_a_much_faster_reference_were_disturbed(fake_bench: MakeBench, held: dict[str, Any]) -> None:
+    """Two reference times a step: the machine is quiet from the end of the fourth one on, and had never been before."""
+    steps, _, reference_s = timed_steps(fake_bench(slow=(0.0, 0.0225)), 3 * REFERENCE_S, 100.0)
+    assert len(held["asked"]) == 2 * len(probe_networks())
+    assert [(s.network.name, s.sub_batch, s.precision) for s in steps] == held["asked"][4:]
+    assert reference_s == pytest.approx(REFERENCE_S)
+
+
 def test_a_step_that_does_not_fit_is_halved_until_it_does(fake_bench: MakeBench, held: dict[str, Any]) -> None:
     held["most"] = 1
-    ((step,), _) = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1])
+    ((step,), _, _) = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1])
     assert (step.sub_batch, step.time_s) == (1, 1e-3)
     assert [sub_batch for _, sub_batch, _ in held["asked"]] == [2, 1]
     held["most"] = 0
-    assert timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1]) == ((), ())
+    assert timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1]) == StepTimes()
 
 
 def test_what_pytorch_fails_in_is_left_out_and_said_and_the_rest_is_timed(
@@ -64,7 +73,7 @@ def test_what_pytorch_fails_in_is_left_out_and_said_and_the_rest_is_timed(
     """Of a network and precision that failed no further sub-batch is tried."""
     names = [network.name for network in probe_networks()]
     held["refused"] = {(names[0], "bf16"), (names[2], "fp32")}
-    steps, failed = timed_steps(fake_bench(), 1.0, 100.0, precisions=("fp32", "bf16"))
+    steps, failed, _ = timed_steps(fake_bench(), 1.0, 100.0, precisions=("fp32", "bf16"))
     said = "GET was unable to find an engine to execute this computation"
     assert failed == (f"{names[0]} in bf16: {said}", f"{names[2]} in fp32: {said}")
     assert Counter((s.network.name, s.precision) for s in steps) == {
@@ -79,7 +88,7 @@ def test_a_network_whose_weights_do_not_fit_is_left_out(fake_bench: MakeBench, m
         raise torch.OutOfMemoryError("full")
 
     monkeypatch.setattr(torch.nn.Module, "to", full)
-    assert timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1]) == ((), ())
+    assert timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1]) == StepTimes()
 
 
 def test_networks_of_a_gpu_hold_those_of_a_cpu_and_one_that_is_the_host_s() -> None:
