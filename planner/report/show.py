@@ -255,11 +255,12 @@ def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> I
         yield Line(calibration.environment[COMMAND], indent=2, whole=True)
     yield from _scores(calibration.conformal)
     yield Line(
-        "\nA coefficient is in seconds per unit of its feature (calls: s, flop: s/FLOP, bytes: s/byte); where the "
-        "formula speaks of logarithms, it is the logarithm of seconds."
+        "\nA coefficient is in seconds per unit of its feature (calls: s, flop: s/FLOP, bytes: s/byte), host time in "
+        "seconds per call or layer; scales, shares and exponents are mere numbers. Where the formula speaks of "
+        "logarithms, a coefficient is the logarithm of seconds."
     )
     for entry in calibration.entries:
-        yield from _entry(entry, formulas.get(entry.term, ""))
+        yield from _entry(entry, formulas.get(entry.term, "") if entry.coefficients else "")
 
 
 def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:

@@ -58,9 +58,9 @@ products, of the others convolutions, and host time means another thing under an
 MATCHES = ("exact", "framework", "framework", "generic")
 FORMULA = (
     "a stage (forward, backward, update) takes ((kernel_scale·(matrix_scale·M + K))^exponent + (host_s_per_call·calls "
-    "+ host_s_per_layer·layers)^exponent)^(1/exponent), M = seconds of its products, convolutions and attention, K = of "
-    "its other kernels; on several GPUs 1 + replica_wait times that; a scale that is not stated is 1, a time or share "
-    "is 0; names in _attention are of networks with attention"
+    "+ host_s_per_layer·layers)^exponent)^(1/exponent), M = seconds of its products, convolutions and attention, K = "
+    "of its other kernels; on several GPUs 1 + replica_wait times that; a scale that is not stated is 1, a time or "
+    "share is 0; names in _attention are of networks with attention"
 )
 """What the coefficients of an entry stand for, in a line."""
 

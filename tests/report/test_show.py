@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from planner.domain.calibration import Calibration, ConformalScore
+from planner.domain.calibration import Calibration, ConformalScore, Entry
 from planner.domain.cluster import Cluster
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Layer, Network
@@ -85,6 +85,15 @@ def test_settings_that_are_empty_are_left_out(calibration: Calibration, printed:
     lines = printed(show.calibration_view(replace(calibration, entries=(entry,)), {})).splitlines()
     (line,) = [one for one in lines if one.startswith("settings")]
     assert line.split() == ["settings", "flop_efficiency", "0.5,", "mean", "roofline"]
+
+
+def test_a_formula_stands_by_coefficients_and_its_units_are_told(calibration: Calibration, printed: Printed) -> None:
+    scales = Entry("overheads", "pytorch", "", "", "", "overheads", {}, {"kernel_scale": 1.5, "exponent": 3.0})
+    cells = replace(scales, library="cells", coefficients={}, settings={"resnet50": (1.0, 8.0, 1.1, 2.0)})
+    both = replace(calibration, entries=(scales, cells))
+    words = " ".join(printed(show.calibration_view(both, {"overheads": "kernel_scale·K"})).split())
+    assert words.count("overheads: kernel_scale·K") == 1  # cells have settings of their own, and no coefficients
+    assert "scales, shares and exponents are mere numbers" in words
 
 
 def test_weights_of_stored_points_are_counted_not_listed(calibration: Calibration, printed: Printed) -> None:
