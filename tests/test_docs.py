@@ -89,6 +89,19 @@ def test_files_that_the_readme_shows_work(tmp_path: Path) -> None:
     assert prediction["epoch_usd"]["value"] > 0
 
 
+def test_tables_of_runs_and_their_sources_are_counted() -> None:
+    """The README and the changelog say how many there are."""
+    words = {12: "twelve", 13: "thirteen", 14: "fourteen", 15: "fifteen", 16: "sixteen"}
+    folder = ROOT / "validation"
+    tables, sources = (
+        words[len(list(folder.glob("*.csv")))],
+        words[len(tomllib.loads((folder / "SOURCES.toml").read_text()))],
+    )
+    assert f"training runs of {sources} public sources in {tables} tables" in " ".join(README.split())
+    changes = " ".join((ROOT / "CHANGELOG.md").read_text().split())
+    assert f"{tables} tables of such runs, from {sources} public sources" in changes
+
+
 def test_blocks_are_found_where_they_are() -> None:
     text = "```console\n$ planner a\nx\n$ planner b\n```\n"
     assert console_blocks(text) == [("planner a", "x\n"), ("planner b", "")]

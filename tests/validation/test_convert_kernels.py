@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -6,9 +7,10 @@ from planner import catalog
 from planner.domain.samples import COMMAND
 from planner.formats.sample_files import read_sample_files
 from planner.formats.samples import read_samples
+from validation import convert_kernels
 from validation.convert_kernels import BOARDS, main
 from validation.kernel_outliers import stale_cells
-from validation.kernel_rows import DEEPBENCH, NEUSIGHT
+from validation.kernel_rows import DEEPBENCH, NEUSIGHT, TABLES
 
 V100, P100 = "v100-sxm2-16gb", "p100-pcie-16gb"
 CONVOLUTION = """gpu,N,C,H,W,K,R,S,pad_h,pad_w,stride_h,stride_w,precision,direction,time_ms,application
@@ -195,3 +197,12 @@ def test_missing_table_says_where_to_get_it(tmp_path: Path, capsys: pytest.Captu
     printed = capsys.readouterr().out
     assert "baidu-research/DeepBench" in printed
     assert "sitar-lab/NeuSight" in printed
+
+
+def test_the_tables_that_have_to_be_prepared_are_described() -> None:
+    """They are not shipped: the page of calibrations names all, with the columns of the help."""
+    text = (Path(__file__).parents[2] / "calibrations" / "README.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+\.csv)` \| .* \| `(gpu, [\w, ]+)` \|$", text, flags=re.MULTILINE))
+    assert rows.keys() == TABLES.keys()
+    help_text = " ".join((convert_kernels.__doc__ or "").split())
+    assert [columns for columns in rows.values() if columns not in help_text] == []
