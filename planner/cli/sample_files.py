@@ -17,16 +17,9 @@ from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.domain.training import STEP, TimedStep
 from planner.errors import InputFileError, ParameterError, UnknownNameError
+from planner.fitting.repeats import contradictions, repeated, runs_apart, undisputed
 from planner.fitting.rows import take, usable
-from planner.fitting.screening import (
-    OffCourse,
-    contradictions,
-    off_course,
-    repeated,
-    runs_apart,
-    undisputed,
-    unit_doubt,
-)
+from planner.fitting.screening import OffCourse, off_course, unit_doubt
 from planner.formats.sample_files import SampleFiles, read_sample_files
 from planner.probes.run import DISTURBED_NOTE
 
@@ -68,10 +61,12 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Node, tuple[TimedStep,
     if name != accelerator.name and name in catalog.names("accelerators"):
         rule = f"the name of the samples' device, {accelerator.name}, or that of no device"
         raise ParameterError("--name", rule, name, f"these are no samples of {name}")
+    _check_repeats(files)
+    files = _without_disputed(files, _runs(files))
     _check_units(files, accelerator)
     files = _on_course(files, accelerator)
-    _check_agreement(files)
-    files = _without_disputed(files)
+    _check_runs(files)
+    files = _without_disputed(files, np.zeros_like(_runs(files)))
     _tell_rejected(files)
     rest = {key: value for key, value in files.samples.circumstances.items() if key != NODE}
     return replace(files.samples, circumstances=rest), node, steps
@@ -162,20 +157,28 @@ def _error(files: SampleFiles, row: int, problem: str) -> InputFileError:
 
 
 def _check_units(files: SampleFiles, accelerator: Accelerator) -> None:
-    """Refuse a file whose times, or those of a kind in it, are evidently not seconds."""
-    paths = np.array([path for path, _ in files.places])
-    for path in dict.fromkeys(paths.tolist()):
-        doubt = unit_doubt(files.samples.select(paths == path), accelerator)
+    """Refuse a file whose times, those of a kind in it, or those of some rows are evidently not seconds."""
+    runs = _runs(files)
+    for run in np.unique(runs).tolist():
+        own = _kept(files, runs == run)
+        _refuse_other_units(own, off_course(own.samples, accelerator))
+        doubt = unit_doubt(own.samples, accelerator)
         if doubt:
-            raise InputFileError(path, doubt)
+            path = own.places[0][0]
+            lines = own.where(doubt.rows).removeprefix(f"{path}: ") if doubt.rows else ""
+            raise InputFileError(path, doubt.sentence, lines)
+
+
+def _refuse_other_units(files: SampleFiles, found: Sequence[OffCourse]) -> None:
+    for one in found:
+        if one.unit is not None:
+            raise _error(files, one.row, _other_unit(files, one, *one.unit, found))
 
 
 def _on_course(files: SampleFiles, accelerator: Accelerator) -> SampleFiles:
     """Return the rows whose times are not far off those of their like; refuse those that are off by a unit."""
     found = off_course(files.samples, accelerator)
-    for one in found:
-        if one.unit is not None:
-            raise _error(files, one.row, _other_unit(files, one, *one.unit, found))
+    _refuse_other_units(files, found)
     if not found:
         return files
     kept = np.ones(files.samples.size, dtype=np.bool_)
@@ -191,16 +194,21 @@ def _off(one: OffCourse) -> str:
 
 
 def _other_unit(files: SampleFiles, one: OffCourse, unit: str, per_second: float, found: Sequence[OffCourse]) -> str:
-    """Return what is wrong with a time that is off by a unit, and with all those off to the same side."""
-    alike = [other.row for other in found if (other.factor > 1) == (one.factor > 1)]
+    """Return what is wrong with a time that is off by a unit, and with all those off to the same side by no other."""
+    alike = [
+        other.row
+        for other in found
+        if (other.factor > 1) == (one.factor > 1) and other.unit in (None, (unit, per_second))
+    ]
     kind, time_s = files.samples.text["kind"][one.row], files.samples.time_s[one.row]
     more = f" (and so {files.where(alike)})" if alike[1:] else ""
     guess, remedy = (
         (unit, "divide") if one.factor > 1 else (f"seconds divided by {per_second:,.0f} once too often", "multiply")
     )
+    these = f"these {len(alike)} rows" if alike[1:] else "this row"
     return (
         f"time_s must be in seconds, got {time_s:g}, {_off(one)} as rows of kind {kind} of like size{more}: looks like "
-        f"{guess}; {remedy} by {per_second:,.0f}"
+        f"{guess}; {remedy} {these} alone by {per_second:,.0f}"
     )
 
 
@@ -215,13 +223,9 @@ def _disturbed(files: SampleFiles) -> BoolArray:
     return disturbed
 
 
-def _check_agreement(files: SampleFiles) -> None:
-    """Refuse rows of one call under the same circumstances whose times contradict each other.
-
-    In one file, undisturbed rows agree within their spread; times of several files differ by more, but not grossly.
-    """
+def _check_repeats(files: SampleFiles) -> None:
+    """Refuse undisturbed rows of one file and one call whose times differ by more than their spread."""
     runs, disturbed, times = _runs(files), _disturbed(files), files.samples.time_s
-    remedy = "leave out the wrong row, or tell them apart in library or source"
     for run in np.unique(runs).tolist():
         own = np.flatnonzero((runs == run) & ~disturbed)
         found = contradictions(take(files.samples, own))
@@ -229,8 +233,14 @@ def _check_agreement(files: SampleFiles) -> None:
             fast, slow = (int(own[at]) for at in found[0])
             more = f" (and {len(found) - 1} more such calls)" if found[1:] else ""
             rule = f"time_s of one call must agree within its spread, got {times[slow]:g} s, but {times[fast]:g} s in "
+            remedy = "leave out the wrong row, or tell them apart in library or source"
             raise _error(files, slow, f"{rule}{files.where([fast])}{more}; {remedy}")
-    apart = runs_apart(files.samples, runs, disturbed)
+
+
+def _check_runs(files: SampleFiles) -> None:
+    """Refuse files whose times of the same calls contradict each other grossly: more than runs of one machine do."""
+    times = files.samples.time_s
+    apart = runs_apart(files.samples, _runs(files), _disturbed(files))
     if apart is not None:
         rule = f"times of one call must be alike in all files, got {times[apart.slow]:g} s, but {times[apart.fast]:g} s"
         raise _error(
@@ -241,9 +251,12 @@ def _check_agreement(files: SampleFiles) -> None:
         )
 
 
-def _without_disputed(files: SampleFiles) -> SampleFiles:
-    """Return the rows that agree with the best one of their call, and say how many do not."""
-    kept = undisputed(files.samples, _disturbed(files))
+def _without_disputed(files: SampleFiles, runs: IntArray) -> SampleFiles:
+    """Return the rows that agree with the best one of their call in the same run, and say how many do not."""
+    kept, disturbed = np.ones(files.samples.size, dtype=np.bool_), _disturbed(files)
+    for run in np.unique(runs).tolist():
+        own = np.flatnonzero(runs == run)
+        kept[own] = undisputed(take(files.samples, own), disturbed[own])
     if not kept.all():
         note(
             f"{np.sum(~kept)} of {kept.size} rows are left out: other rows of their calls differ by more than the "

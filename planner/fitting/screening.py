@@ -1,8 +1,7 @@
-"""Samples judged before a fit: times of another unit, times off their course, rows of one call that contradict."""
+"""Samples judged before a fit by a device's peak rates: times of another unit, times off their course."""
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -10,21 +9,11 @@ import numpy as np
 from planner.costs.work import flop, has_fast_algorithm, least_bytes
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.cluster import Accelerator
-from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import WORK_COLUMNS
-from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
+from planner.domain.samples import Samples
 from planner.fitting.rows import POINTWISE, take, usable, work_of
 
-__all__ = [
-    "OffCourse",
-    "RunsApart",
-    "contradictions",
-    "off_course",
-    "repeated",
-    "runs_apart",
-    "undisputed",
-    "unit_doubt",
-]
+__all__ = ["OffCourse", "UnitDoubt", "off_course", "unit_doubt"]
 
 FAST_FACTOR = 4.0
 """FLOP that Winograd and FFT can save: F(4x4, 3x3) multiplies 36 times for 16 outputs of 9 products (Lavin 2015)."""
@@ -36,9 +25,15 @@ FAR = 100.0
 the median time of a kind and precision is 1.1 to 5 times that at peak rates, behind CALL_S."""
 FAR_OF_KIND = 300.0
 """As FAR, of the rows of one kind: pooling and normalisation over channels on a CPU take 50 times those at peak."""
+TYPICAL = 3.0
+"""As FAR, of good times: what tells them from others where neither are few."""
 LEAST_ROWS = 3
 NEIGHBOURS = 25
 """Rows of nearest size whose median is a row's course: right where a fifth of all rows is wrong, however they fall."""
+LEAST_SHARE = 0.05
+"""Share of rows in seconds from which a column counts as mixed: gradients that are views take no time."""
+FEW = 0.2
+"""Share of rows that leaves a median right."""
 LEAST_COURSE = 8
 """Rows that make a course."""
 LIKE_UNIT = 4.0
@@ -49,55 +44,100 @@ FAR_ABOVE_PEAK = 10.0
 ABOVE_PEAK = 1.5
 UNCACHED_BYTES = float(1 << 26)
 """Beyond the caches of GPUs: less can be read faster than memory gives it."""
-SPREADS = 5.0
-LEAST_ALLOWED = 0.1
-"""Two runs of one call differ by more than the spread inside each: 8 % at most in NeuSight's repeated rows."""
-ALLOWED_WITHOUT_SPREAD = 0.5
-MOST_DRIFT = 1.5
-"""Two runs on one machine whose times differ by this in the median are not of one state of it: clocks, neighbours."""
-FAR_APART = 3.0
-MOST_FAR_APART = 0.1
-"""Share of the calls of two runs that may be FAR_APART."""
-UNCALLED = ("group", "notes", "time_s", "spread_s", "repeats")
-"""Columns that do not say which call was timed, nor how."""
 
 
-def unit_doubt(samples: Samples, accelerator: Accelerator) -> str:
-    """Return why the times cannot be seconds on this device, with the remedy; empty where they can.
+class UnitDoubt(NamedTuple):
+    """Times that cannot be seconds.
+
+    Attributes
+    ----------
+    sentence : str
+        Why, with the remedy.
+    rows : tuple of int
+        Those that alone are in another unit, counted from 0; empty: all that the sentence speaks of.
+    """
+
+    sentence: str
+    rows: tuple[int, ...] = ()
+
+
+def unit_doubt(samples: Samples, accelerator: Accelerator) -> UnitDoubt | None:
+    """Return why the times cannot be seconds on this device; None where they can.
 
     Times are compared with those at the device's peak rates: FLOP / peak and bytes / bandwidth, the longer. Few rows
     say nothing, nor do rows that no work is known of.
     """
-    mask, _ = usable(samples)
-    rows = samples.select(mask & np.isin(samples.text["kind"], [POINTWISE, *WORK_COLUMNS]))
+    places = _known(samples)
+    rows = take(samples, places)
     if rows.size < LEAST_ROWS:
-        return ""
+        return None
     peak_s, can_tell = _peak_times(rows, accelerator)
     longer = rows.time_s / (peak_s + CALL_S)
     if np.median(longer) >= FAR:
-        return _too_long(longer, accelerator, "times", "the column")
+        return _too_long(longer, places, accelerator, "times", "the column")
     for kind in dict.fromkeys(rows.text["kind"].tolist()):
         own = rows.text["kind"] == kind
         if own.sum() >= LEAST_ROWS and np.median(longer[own]) >= FAR_OF_KIND:
-            return _too_long(longer[own], accelerator, f"times of kind {kind}", "those")
+            return _too_long(longer[own], places[own], accelerator, f"times of kind {kind}", "those")
     above = can_tell & (rows.time_s * ABOVE_PEAK < peak_s)
     if can_tell.sum() >= LEAST_ROWS and above.sum() > can_tell.sum() / 2:
-        return (
+        return UnitDoubt(
             f"time_s must be in seconds on {accelerator.name}, got {above.sum()} of {can_tell.sum()} rows more than "
             f"{ABOVE_PEAK:g} times faster than its peak rates: looks like times divided once too often, or those of a "
             "faster device; mend column time_s or device"
         )
-    return ""
+    return None
 
 
-def _too_long(longer: FloatArray, accelerator: Accelerator, what: str, which: str) -> str:
-    """Return the sentence on times so many times as long as at peak rates, shape (k,)."""
-    median = float(np.median(longer))
+def _known(samples: Samples) -> IntArray:
+    """Return the positions of usable rows of kernels whose work is known."""
+    mask, _ = usable(samples)
+    return np.flatnonzero(mask & np.isin(samples.text["kind"], [POINTWISE, *WORK_COLUMNS])).astype(np.int64)
+
+
+def _too_long(longer: FloatArray, places: IntArray, accelerator: Accelerator, what: str, which: str) -> UnitDoubt:
+    """Return the doubt about rows at places, shape (k,), whose times are so many times as long as at peak rates.
+
+    Where they fall into two sets a unit apart, the shorter one of LEAST_SHARE or more, those of the longer are meant.
+    """
+    order = np.argsort(longer, kind="stable")
+    split = _split(np.log(longer[order])[None])
+    is_part = bool(split.is_by_unit[0]) and split.below[0] >= LEAST_SHARE * longer.size
+    meant = np.sort(order[split.below[0] :]) if is_part else order
+    median = float(np.median(longer[meant]))
     unit, factor = _nearest_unit(median)
-    return (
-        f"time_s must be in seconds, got {what} that are {median:,.0f} times those at the peak rates of "
-        f"{accelerator.name} (median of {longer.size} rows): looks like {unit}; divide {which} by {factor:,.0f}"
+    which = "these rows alone" if is_part else which
+    return UnitDoubt(
+        f"time_s must be in seconds, got {f'{meant.size} of {longer.size} ' if is_part else ''}{what} that are "
+        f"{median:,.0f} times those at the peak rates of {accelerator.name} (median of {meant.size} rows): looks like "
+        f"{unit}; divide {which} by {factor:,.0f}",
+        tuple(places[meant].tolist()) if is_part else (),
     )
+
+
+class _Split(NamedTuple):
+    """Sets of n times in order, parted at the widest gap: how many are below it, and the mean logarithm of either set.
+
+    Attributes
+    ----------
+    below, low, high : ndarray, shape (s,)
+    is_by_unit : ndarray of bool, shape (s,)
+        The means are a unit apart, or more.
+    """
+
+    below: IntArray
+    low: FloatArray
+    high: FloatArray
+    is_by_unit: BoolArray
+
+
+def _split(ordered: FloatArray) -> _Split:
+    """Part sets of two or more logarithms in order, shape (s, n)."""
+    below = np.argmax(np.diff(ordered, axis=1), axis=1).astype(np.int64) + 1
+    sums = np.cumsum(ordered, axis=1)
+    low_sum = sums[np.arange(len(ordered)), below - 1]
+    low, high = low_sum / below, (sums[:, -1] - low_sum) / (ordered.shape[1] - below)
+    return _Split(below, low, high, high - low >= np.log(UNITS[0][1] / LIKE_UNIT))
 
 
 def _nearest_unit(longer: float) -> tuple[str, float]:
@@ -132,13 +172,14 @@ def off_course(samples: Samples, accelerator: Accelerator) -> tuple[OffCourse, .
     The course is the median of time / (time at peak rates + CALL_S) over the NEIGHBOURS rows whose time at peak rates
     is nearest in order: calls of hardly any work are compared with each other. Where a row is off by a unit, all are
     returned that are FAR off to the same side. Far above peak rates is arithmetic alone that no cache explains, and
-    only where other rows of its size are slower by as much. Fewer than LEAST_COURSE rows make no course.
+    only where other rows of its size are slower by as much. Fewer than LEAST_COURSE rows make no course; where others
+    are too long by a unit, those of them are returned whose times are FAR_OF_KIND above that at peak rates.
     """
-    mask, _ = usable(samples)
-    places = np.flatnonzero(mask & np.isin(samples.text["kind"], [POINTWISE, *WORK_COLUMNS]))
+    places = _known(samples)
     rows = take(samples, places)
     peak_s, can_tell = _peak_times(rows, accelerator)
-    off = _off(rows, peak_s)
+    ratio = np.log(rows.time_s / (peak_s + CALL_S))
+    off, has_course = _off(rows, ratio, peak_s)
     like_unit = np.zeros(rows.size, dtype=np.bool_)
     for _, per_second in UNITS:
         like_unit |= np.abs(np.abs(off) - np.log(per_second)) <= np.log(LIKE_UNIT)
@@ -146,27 +187,46 @@ def off_course(samples: Samples, accelerator: Accelerator) -> tuple[OffCourse, .
     for side in (off > 0, off < 0):
         if np.any(like_unit & side):
             found |= side & (np.abs(off) >= np.log(FAR))
+    if np.any(like_unit & (off > 0)):
+        found |= ~has_course & (ratio >= np.log(FAR_OF_KIND))
+        off = np.where(has_course, off, ratio)
     multiplies = np.isfinite(rows.number["m"]) | np.isfinite(rows.number["in_c"])
     above = can_tell & multiplies & (rows.time_s * FAR_ABOVE_PEAK < peak_s)
     found |= above & (off <= -np.log(FAR_ABOVE_PEAK))
     return tuple(OffCourse(int(places[at]), float(np.exp(off[at]))) for at in np.flatnonzero(found))
 
 
-def _off(rows: Samples, peak_s: FloatArray) -> FloatArray:
-    """Return the logarithm of each row's time over its course, shape (k,); 0 without a course."""
-    ratio = np.log(rows.time_s / (peak_s + CALL_S))
+def _off(rows: Samples, ratio: FloatArray, peak_s: FloatArray) -> tuple[FloatArray, BoolArray]:
+    """Return the logarithm of each row's time over its course, shape (k,), 0 without one, and where it tells anything.
+
+    ``ratio``: logarithm of each row's time over that at peak rates, shape (k,).
+    """
     table = [np.unique(rows.text[name], return_inverse=True)[1].ravel() for name in ("kind", "direction", "precision")]
     codes = np.unique(np.column_stack(table), axis=0, return_inverse=True)[1].ravel()
-    off = np.zeros(rows.size)
+    off, has_course = np.zeros(rows.size), np.zeros(rows.size, dtype=np.bool_)
     for code in range(codes.max(initial=-1) + 1):
         own = np.flatnonzero(codes == code)
         if own.size >= LEAST_COURSE:
             own = own[np.argsort(peak_s[own], kind="stable")]
             width = min(NEIGHBOURS, own.size)
-            medians = np.median(np.lib.stride_tricks.sliding_window_view(ratio[own], width), axis=1)
+            courses = _courses(np.lib.stride_tricks.sliding_window_view(ratio[own], width))
             first = np.clip(np.arange(own.size) - width // 2, 0, own.size - width)
-            off[own] = ratio[own] - medians[first]
-    return off
+            off[own], has_course[own] = ratio[own] - courses[first], courses[first] < np.log(FAR_OF_KIND)
+    return off, has_course
+
+
+def _courses(windows: FloatArray) -> FloatArray:
+    """Return the course that each window of logarithms, shape (w, n), gives, shape (w,): its median.
+
+    Where a window falls into two sets a unit apart, it is the mean of the set nearer to TYPICAL, unless one set is of
+    FEW and the median is no further than FAR from TYPICAL.
+    """
+    ordered = np.sort(windows, axis=1)
+    split, size, medians = _split(ordered), ordered.shape[1], np.median(ordered, axis=1)
+    low, high, middle = (np.abs(levels - np.log(TYPICAL)) for levels in (split.low, split.high, medians))
+    is_right = (np.minimum(split.below, size - split.below) <= FEW * size) & (middle <= np.log(FAR))
+    courses: FloatArray = np.where(split.is_by_unit & ~is_right, np.where(low <= high, split.low, split.high), medians)
+    return courses
 
 
 def _peak_times(rows: Samples, accelerator: Accelerator) -> tuple[FloatArray, BoolArray]:
@@ -183,136 +243,3 @@ def _peak_times(rows: Samples, accelerator: Accelerator) -> tuple[FloatArray, Bo
         peak_s[own] = np.maximum(compute_s, memory_s)
         can_tell[own] = (compute_s >= memory_s) | (moved >= UNCACHED_BYTES)
     return peak_s, can_tell
-
-
-def _calls(samples: Samples) -> IntArray:
-    """Return a number for every row, shape (k,), the same for rows of one call under the same circumstances."""
-    text = [
-        np.unique(samples.text[name], return_inverse=True)[1].ravel() for name in TEXT_COLUMNS if name not in UNCALLED
-    ]
-    number = [np.nan_to_num(samples.number[name], nan=-1.0) for name in NUMBER_COLUMNS if name not in UNCALLED]
-    table = np.column_stack([*text, *number])
-    return np.unique(table, axis=0, return_inverse=True)[1].astype(np.int64).ravel()
-
-
-def repeated(samples: Samples) -> int:
-    """Return how many rows time a call that a row before them has timed under the same circumstances."""
-    return samples.size - np.unique(_calls(samples)).size
-
-
-def contradictions(samples: Samples) -> tuple[tuple[int, int], ...]:
-    """Return the fastest and slowest row of each call whose times differ by more than their spread allows.
-
-    Storage and links to a device may take any time, by what else uses them. Those calls come first whose times are
-    farthest apart.
-    """
-    calls, times = _calls(samples), samples.time_s
-    order = np.lexsort((times, calls))
-    starts = np.flatnonzero(np.diff(calls[order], prepend=-1))
-    ends = np.flatnonzero(np.diff(calls[order], append=-1))
-    fast, slow = order[starts], order[ends]
-    apart = np.flatnonzero(_differ(samples, fast, slow))
-    apart = apart[np.argsort(-times[slow][apart] / times[fast][apart], kind="stable")]
-    return tuple((int(fast[at]), int(slow[at])) for at in apart)
-
-
-def _differ(samples: Samples, one: IntArray, other: IntArray) -> BoolArray:
-    """Tell where the times of two rows of one call differ by more than their spread allows; rows have shape (k,).
-
-    Allowed are SPREADS times the spread of both rows and a tenth of the shorter time, whichever is more; without a
-    spread, half of the shorter time; any difference of storage and links.
-    """
-    times, spreads = samples.time_s, samples.number["spread_s"]
-    shorter_s = np.minimum(times[one], times[other])
-    spread_s = np.hypot(spreads[one], spreads[other])
-    known_s = np.maximum(SPREADS * spread_s, LEAST_ALLOWED * shorter_s)
-    allowed_s = np.where(np.isnan(spread_s), ALLOWED_WITHOUT_SPREAD * shorter_s, known_s)
-    differ: BoolArray = (np.abs(times[other] - times[one]) > allowed_s) & ~_is_shared(samples)[one]
-    return differ
-
-
-def _is_shared(samples: Samples) -> BoolArray:
-    return np.isin(samples.text["kind"], list(INPUT_COLUMNS))
-
-
-def undisputed(samples: Samples, disturbed: BoolArray) -> BoolArray:
-    """Return a mask of the rows, shape (k,), that agree with the best one of their call.
-
-    That is the fastest undisturbed one, else the fastest: what else runs on a machine makes calls longer.
-
-    Parameters
-    ----------
-    samples : Samples
-        k rows, of several runs: the spread of a row is that within its run, and does not hold what changes between.
-    disturbed : ndarray of bool, shape (k,)
-    """
-    calls = _calls(samples)
-    order = np.lexsort((samples.time_s, disturbed, calls))
-    best = order[np.flatnonzero(np.diff(calls[order], prepend=-1))]
-    kept: BoolArray = ~_differ(samples, best[calls], np.arange(samples.size))
-    return kept
-
-
-class RunsApart(NamedTuple):
-    """Two runs that cannot be of one machine in one state.
-
-    Attributes
-    ----------
-    fast, slow : int
-        Rows of the call whose times are farthest apart.
-    common : int
-        Calls that both have timed.
-    far : int
-        Of these, calls whose times are FAR_APART.
-    ratio : float
-        Median over these of the slower run's time over the other's.
-    """
-
-    fast: int
-    slow: int
-    common: int
-    far: int
-    ratio: float
-
-
-def runs_apart(samples: Samples, runs: IntArray, disturbed: BoolArray) -> RunsApart | None:
-    """Return the first two runs whose times of the same calls contradict each other grossly; None where none do.
-
-    Grossly is by MOST_DRIFT in the median of LEAST_ROWS calls or more, or FAR_APART in more than MOST_FAR_APART of the
-    calls. Of each run and call counts the fastest undisturbed row, else the fastest.
-
-    Parameters
-    ----------
-    samples : Samples
-        k rows.
-    runs : ndarray of int, shape (k,)
-        Which run each row is of.
-    disturbed : ndarray of bool, shape (k,)
-    """
-    calls = _calls(samples)
-    order = np.lexsort((samples.time_s, disturbed, calls, runs))
-    order = order[~_is_shared(samples)[order]]
-    changes = np.diff(calls[order], prepend=-1) | np.diff(runs[order], prepend=-1)
-    best = order[np.flatnonzero(changes)]
-    of_runs = [best[runs[best] == run] for run in np.unique(runs).tolist()]
-    for one, other in combinations(of_runs, 2):
-        _, at_one, at_other = np.intersect1d(calls[one], calls[other], assume_unique=True, return_indices=True)
-        apart = _apart(samples.time_s, one[at_one], other[at_other])
-        if apart is not None:
-            return apart
-    return None
-
-
-def _apart(times: FloatArray, one: IntArray, other: IntArray) -> RunsApart | None:
-    """Return two runs, by their rows of the same calls, each of shape (k,), where they contradict each other."""
-    if not one.size:
-        return None
-    ratio = times[other] / times[one]
-    farthest = int(np.argmax(np.maximum(ratio, 1 / ratio)))
-    far = int(np.sum(np.maximum(ratio, 1 / ratio) >= FAR_APART))
-    median = float(np.median(ratio))
-    drift = max(median, 1 / median)
-    if far <= MOST_FAR_APART * one.size and (drift <= MOST_DRIFT or one.size < LEAST_ROWS):
-        return None
-    fast, slow = sorted((int(one[farthest]), int(other[farthest])), key=lambda row: float(times[row]))
-    return RunsApart(fast, slow, one.size, far, drift)

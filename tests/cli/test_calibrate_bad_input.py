@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,22 +179,72 @@ def timed_by(factor: float, *lines: int, notes: str = "") -> str:
 @pytest.mark.parametrize(
     ("factor", "words"),
     [
-        (1e3, "as long as rows of kind gemm of like size{}: looks like milliseconds; divide by 1,000"),
+        (1e3, "as long as rows of kind gemm of like size{}: looks like milliseconds; divide {} alone by 1,000"),
         (
             1e-6,
             (
                 "as short as rows of kind gemm of like size{}: looks like seconds divided by 1,000,000 once too often;"
-                " multiply by 1,000,000"
+                " multiply {} alone by 1,000,000"
             ),
         ),
     ],
 )
 def test_rows_of_another_unit_are_named(fit: Fit, factor: float, words: str) -> None:
-    for lines, more in (((5,), ""), ((5, 8, 9), " (and so a.csv: lines 5, 8 and 9)")):
+    several = (" (and so a.csv: lines 5, 8 and 9)", "these 3 rows")
+    for lines, said in (((5,), ("", "this row")), ((5, 8, 9), several)):
         code, err = fit({"a.csv": timed_by(factor, *lines)})
         assert code == 3
         assert err.startswith("planner: a.csv: line 5: time_s must be in seconds, got ")
-        assert err.endswith(f" {words.format(more)}\n")
+        assert err.endswith(f" {words.format(*said)}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "change"),
+    [("milliseconds", 1e3, "divide"), ("microseconds", 1e6, "divide"), ("once too often", 1e-6, "multiply")],
+)
+@pytest.mark.parametrize("lines", [range(3, 31, 3), range(3, 31, 2), [*range(3, 31, 4), *range(4, 31, 2)]])
+def test_where_many_rows_are_of_another_unit_these_alone_are_to_be_changed(
+    fit: Fit, name: str, factor: float, change: str, lines: Sequence[int]
+) -> None:
+    """A third of all rows, half of them, and more than half."""
+    code, err = fit({"a.csv": timed_by(factor, *lines)})
+    first = ", ".join(map(str, sorted(lines)[:4]))
+    assert (code, err.startswith(f"planner: a.csv: line {lines[0]}: time_s must be in seconds, got ")) == (3, True)
+    assert f"(and so a.csv: lines {first} and {len(lines) - 4} more): looks like" in err
+    per_second = max(factor, 1 / factor)
+    assert err.endswith(f"{name}; {change} these {len(lines)} rows alone by {per_second:,.0f}\n")
+
+
+def test_where_few_rows_are_of_two_units_those_of_one_are_named(fit: Fit) -> None:
+    few = "\n".join(timed_by(1e3, 3, 5, 6, 8).splitlines()[:9]) + "\n"
+    code, err = fit({"a.csv": few})
+    assert (code, err.startswith("planner: a.csv: lines 3, 5, 6 and 8: time_s must be in seconds, got 4 of 7 t")) == (
+        3,
+        True,
+    )
+    assert err.endswith(": looks like milliseconds; divide these rows alone by 1,000\n")
+
+
+@pytest.mark.parametrize("factor", [20.0, 1e3])
+def test_a_call_that_is_timed_twice_contradicts_itself_whatever_its_unit(fit: Fit, factor: float) -> None:
+    whole = text() + timed_by(factor, 9).splitlines()[8] + "\n"
+    code, err = fit({"a.csv": whole})
+    assert (code, err.startswith("planner: a.csv: line 31: time_s of one call must agree within its spread")) == (
+        3,
+        True,
+    )
+    assert "s in a.csv: line 9; leave out the wrong row" in err
+
+
+def test_a_disturbed_row_that_its_call_contradicts_is_left_out_whatever_its_unit(fit: Fit) -> None:
+    """Off its like by 20 it is a row that another one of its call contradicts; of its own call by 1,000 too."""
+    assert fit({"a.csv": text()})[0] == 0
+    alone = read_calibration("fit.json").entries
+    for factor in (20.0, 1e3):
+        Path("fit.json").unlink()
+        code, err = fit({"a.csv": text() + timed_by(factor, 9, notes=DISTURBED_NOTE).splitlines()[8] + "\n"})
+        assert (code, "seconds" in err) == (0, False)
+        assert read_calibration("fit.json").entries == alone
 
 
 def test_a_row_off_by_no_unit_is_left_out_and_told(fit: Fit) -> None:
@@ -305,69 +355,3 @@ def test_too_few_rows_say_which_kernels_are_missing(fit: Fit) -> None:
     code, err = fit({"a.csv": "\n".join(text().splitlines()[:5]) + "\n"})
     assert code == 5
     assert "got 3 rows (gemm forward fp32: 3 rows, 6 needed)" in err
-
-
-@pytest.mark.parametrize(
-    ("made", "remedy"),
-    [
-        ("", "there is no such folder"),
-        ("file", "that is a file: name the folder it stands in"),
-        ("folder", "it is empty"),
-    ],
-)
-def test_what_is_no_folder_of_samples_is_exit_2(run: Run, made: str, remedy: str) -> None:
-    if made:
-        (Path("x").touch if made == "file" else Path("x").mkdir)()
-    code, out, err = run("calibrate", "--samples", "x", "--out", "fit.json")
-    assert (code, out) == (2, "")
-    assert err.startswith(f"planner: --samples must be a folder with sample files (*.csv), got 'x'; {remedy}")
-
-
-def test_a_folder_of_other_files_says_so(run: Run) -> None:
-    Path("x").mkdir()
-    Path("x/notes.txt").touch()
-    assert "got 'x'; no such file is in it; put the files of one device there" in run("calibrate", "--samples", "x")[2]
-
-
-@pytest.mark.parametrize(
-    ("folders", "named"),
-    [
-        (("a100",), "x/a100"),
-        (("v100", "a100", "t4"), "x/a100, x/t4, x/v100"),
-        (("v100", "a100", "t4", "k80", "p4"), "x/a100, x/k80, x/p4 and 2 more"),
-    ],
-)
-def test_a_folder_of_folders_with_samples_names_them(folders: tuple[str, ...], named: str, run: Run) -> None:
-    """Those that hold no sample files are not named."""
-    for folder in (*folders, "docs", "empty"):
-        Path("x", folder).mkdir(parents=True)
-    for folder in folders:
-        Path("x", folder, "Times.CSV").write_text("", encoding="utf-8")
-    Path("x/docs/README.md").write_text("", encoding="utf-8")
-    code, out, err = run("calibrate", "--samples", "x", "--out", "fit.json")
-    assert (code, out) == (2, "")
-    said = f"got 'x'; no such file is in it; give one of its folders: {named}"
-    assert err == f"planner: --samples must be a folder with sample files (*.csv), {said}\n"
-    assert not Path("fit.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--samples", "x"), "--tensor-parallel must be left out beside --samples, which measures nothing, got "),
-        (("--plan", "x"), "--tensor-parallel must be left out beside --plan, which says what to measure, got "),
-        ((), "--network must be given beside --tensor-parallel, got nothing; name the networks to be split"),
-        (("--network", "mlp"), "tensor-parallel degree must be 1 of a network without attention, of which no shards "),
-        (("--network", "gpt"), "tensor-parallel degree must be a divisor of the 2304 features of layer layer1.attenti"),
-    ],
-)
-def test_networks_that_cannot_be_split_are_exit_2(arguments: tuple[str, ...], words: str, run: Run) -> None:
-    code, out, err = run("calibrate", *arguments, "--tensor-parallel", "5", "--out", "fit.json")
-    assert (code, out) == (2, "")
-    assert err.startswith(f"planner: {words}")
-
-
-def test_a_folder_called_like_a_file_is_refused(run: Run) -> None:
-    Path("x/a.csv").mkdir(parents=True)
-    code, _, err = run("calibrate", "--samples", "x", "--out", "fit.json")
-    assert (code, err) == (3, "planner: x/a.csv: file must be readable, got Is a directory\n")

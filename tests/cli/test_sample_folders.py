@@ -1,0 +1,74 @@
+"""``planner calibrate --samples``: what is wrong with the folder, or with what stands beside it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    ("made", "remedy"),
+    [
+        ("", "there is no such folder"),
+        ("file", "that is a file: name the folder it stands in"),
+        ("folder", "it is empty"),
+    ],
+)
+def test_what_is_no_folder_of_samples_is_exit_2(run: Run, made: str, remedy: str) -> None:
+    if made:
+        (Path("x").touch if made == "file" else Path("x").mkdir)()
+    code, out, err = run("calibrate", "--samples", "x", "--out", "fit.json")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"planner: --samples must be a folder with sample files (*.csv), got 'x'; {remedy}")
+
+
+def test_a_folder_of_other_files_says_so(run: Run) -> None:
+    Path("x").mkdir()
+    Path("x/notes.txt").touch()
+    assert "got 'x'; no such file is in it; put the files of one device there" in run("calibrate", "--samples", "x")[2]
+
+
+@pytest.mark.parametrize(
+    ("folders", "named"),
+    [
+        (("a100",), "x/a100"),
+        (("v100", "a100", "t4"), "x/a100, x/t4, x/v100"),
+        (("v100", "a100", "t4", "k80", "p4"), "x/a100, x/k80, x/p4 and 2 more"),
+    ],
+)
+def test_a_folder_of_folders_with_samples_names_them(folders: tuple[str, ...], named: str, run: Run) -> None:
+    """Those that hold no sample files are not named."""
+    for folder in (*folders, "docs", "empty"):
+        Path("x", folder).mkdir(parents=True)
+    for folder in folders:
+        Path("x", folder, "Times.CSV").write_text("", encoding="utf-8")
+    Path("x/docs/README.md").write_text("", encoding="utf-8")
+    code, out, err = run("calibrate", "--samples", "x", "--out", "fit.json")
+    assert (code, out) == (2, "")
+    said = f"got 'x'; no such file is in it; give one of its folders: {named}"
+    assert err == f"planner: --samples must be a folder with sample files (*.csv), {said}\n"
+    assert not Path("fit.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--samples", "x"), "--tensor-parallel must be left out beside --samples, which measures nothing, got "),
+        (("--plan", "x"), "--tensor-parallel must be left out beside --plan, which says what to measure, got "),
+        ((), "--network must be given beside --tensor-parallel, got nothing; name the networks to be split"),
+        (("--network", "mlp"), "tensor-parallel degree must be 1 of a network without attention, of which no shards "),
+        (("--network", "gpt"), "tensor-parallel degree must be a divisor of the 2304 features of layer layer1.attenti"),
+    ],
+)
+def test_networks_that_cannot_be_split_are_exit_2(arguments: tuple[str, ...], words: str, run: Run) -> None:
+    code, out, err = run("calibrate", *arguments, "--tensor-parallel", "5", "--out", "fit.json")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"planner: {words}")
+
+
+def test_a_folder_called_like_a_file_is_refused(run: Run) -> None:
+    Path("x/a.csv").mkdir(parents=True)
+    code, _, err = run("calibrate", "--samples", "x", "--out", "fit.json")
+    assert (code, err) == (3, "planner: x/a.csv: file must be readable, got Is a directory\n")
