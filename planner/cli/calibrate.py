@@ -34,6 +34,7 @@ from planner.domain.network import Network
 from planner.domain.samples import COMMAND
 from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.calibration import Provenance, fit_calibration
+from planner.fitting.overheads import scale_doubt
 from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.formats.documents import write_file
 from planner.probes.calibrate import DISTURBED, Measurement
@@ -168,6 +169,8 @@ def fitted_here(values: Values, target: Target, date: str, began_s: float) -> tu
         if DISTURBED in made.samples.circumstances:
             note(made.samples.circumstances[DISTURBED])
         calibration = _fitted(made, target, provenance, asked)
+        for doubt in filter(None, (scale_doubt(one) for one in calibration.entries if one.scope == "overheads")):
+            note(doubt)
     except KeyboardInterrupt:
         if target.partial.exists():
             note(f"what was measured so far is kept in {target.partial}; the same command goes on from there")

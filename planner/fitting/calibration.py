@@ -14,7 +14,7 @@ from planner.errors import CoverageError
 from planner.fitting.collectives import fit_collectives
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.layer_calls import fit_layer_calls
-from planner.fitting.overheads import fit_overheads
+from planner.fitting.overheads import fit_overheads, scale_doubt
 from planner.fitting.rows import Rejected
 from planner.fitting.storage import fit_input
 
@@ -101,7 +101,7 @@ def fit_calibration(
         provenance.date,
         provenance.environment,
         tuple(sorted({str(group) for group in samples.text["group"] if group})),
-        _warnings(samples, kernels.missing + few, kernels.rejected),
+        (*_warnings(samples, kernels.missing + few, kernels.rejected), *filter(None, map(scale_doubt, overheads))),
         input_warnings=(*_stated(samples, of_input=True), *_not_fitted(fewer)),
     )
 

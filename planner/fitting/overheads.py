@@ -23,7 +23,7 @@ from planner.steps.overheads import EXPONENTS, exponent_name
 from planner.units import format_seconds
 from planner.workload.lowering import lower
 
-__all__ = ["fit_overheads"]
+__all__ = ["fit_overheads", "scale_doubt"]
 
 RELATIVE_ERROR = 0.08
 """Assumed error of a step that is predicted from its kernels."""
@@ -40,6 +40,23 @@ HOST_PRIOR_S = 1e-5
 """How far the host time of a call is expected from 0 [s]."""
 LEAST_NETWORKS = 3
 """From which on networks are left out in turn: with fewer, the fit to the others would be that to a single one."""
+LEAST_SCALE, LARGEST_SCALE = 0.8, 1.2
+"""Between which steps and their kernels go together. The scale was 0.95 to 1.11 in forty calibrations of a CPU with
+little else to do, 0.50 to 0.74 in seven while other work kept it busy and in one of 20 s, with few kernels timed; it is
+drawn to 1, and host time takes its part, so that steps twice as long as their kernels give 1.22."""
+
+
+def scale_doubt(overheads: Entry) -> str:
+    """Return that steps and their kernels do not go together, with the likely cause and the remedy, else ''."""
+    scale = overheads.coefficients["kernel_scale"]
+    if LEAST_SCALE <= scale <= LARGEST_SCALE:
+        return ""
+    which = "kernels" if scale < 1 else "steps"
+    return (
+        f"training steps in {overheads.precision or 'fp32'} take {scale:.2f} times as long as their kernels timed one "
+        f"by one (kernel_scale): most likely other work slowed the machine down while {which} were timed, or too few "
+        "kernels were; calibrate again on a quiet machine, or with a larger --budget"
+    )
 
 
 def fit_overheads(

@@ -51,20 +51,23 @@ def rows(factor: float) -> list[Mapping[str, Any]]:
 
 @pytest.fixture
 def calibrated(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calibration]:
-    """Return a function: name of the output, factor of all times, circumstances -> the calibration that is written."""
+    """Return a function: name of the output, factor of all times, a step's time, circumstances -> what is written."""
 
-    def call(name: str, factor: float = 1.0, **circumstances: str) -> Calibration:
+    def call(name: str, factor: float = 1.0, step_s: float = 0.1, **circumstances: str) -> Calibration:
         def measured(_place: object, _budget_s: float, **_named: object) -> Measurement:
             samples = Samples.from_rows(rows(factor), {**CIRCUMSTANCES, **circumstances})
-            steps = tuple(TimedStep(net, 4, factor * 0.1, 1e-3) for net in (MLP, probe_networks()[3]))
+            steps = tuple(TimedStep(net, 4, factor * step_s, 1e-3) for net in (MLP, probe_networks()[3]))
             return Measurement(samples, steps, CPU, NODE)
 
         with monkeypatch.context() as patch:
             patch.setattr(measure, "measure_device", measured)
             patch.setattr(measure, "needed_kernels", lambda: (("copy", "forward"),))
             patch.setattr(measure, "expected_fit_s", lambda *_given: 0.1)
-            assert run("calibrate", "--out", name)[0] == 0
-        return read_calibration(name)
+            code, _, err = run("calibrate", "--out", name)
+        assert code == 0
+        made = read_calibration(name)
+        assert all(f"planner: {warning}\n" in err for warning in made.warnings if "(kernel_scale)" in warning)
+        return made
 
     return call
 
@@ -79,6 +82,18 @@ def test_the_file_gives_the_same_calibration(run: Run, calibrated: Callable[...,
     again = read_calibration("again.json")
     assert again == first
     assert not Path("again.samples.csv").exists()
+
+
+@pytest.mark.parametrize(("step_s", "is_doubted"), [(1.6e-3, True), (3e-3, False)])
+def test_kernels_timed_while_the_machine_was_busy_are_doubted_from_the_file_too(
+    step_s: float, run: Run, calibrated: Callable[..., Calibration], *, is_doubted: bool
+) -> None:
+    """Nothing but the steps tells: half the time of their own kernels is another machine than that of the kernels."""
+    Path("kept").mkdir()
+    first = calibrated("kept/mine.json", step_s=step_s)
+    assert any("while kernels were timed" in warning for warning in first.warnings) == is_doubted
+    assert run("calibrate", "--samples", "kept", "--name", "mine", "--out", "again.json")[0] == 0
+    assert read_calibration("again.json") == first
 
 
 def test_runs_of_the_same_circumstances_are_fitted_together(run: Run, calibrated: Callable[..., Calibration]) -> None:

@@ -14,7 +14,7 @@ from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.kernels import fit_kernels
-from planner.fitting.overheads import fit_overheads
+from planner.fitting.overheads import fit_overheads, scale_doubt
 from planner.workload.lowering import lower
 
 RATE = Entry("kernels", "gemm", "", "fp32", "", "flop.rate", {}, {"flop": 1e-10})
@@ -61,6 +61,17 @@ def test_known_overheads_come_back_drawn_a_little_towards_none(scale: float, hos
     found = fit_overheads(ENTRIES, steps(scale, host_s)).coefficients
     assert 0.4 < (found["kernel_scale"] - 1) / (scale - 1) <= 1.01
     assert found["host_s_per_call"] == pytest.approx(host_s, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("scale", "which"), [(0.5, "kernels"), (0.7, "kernels"), (0.95, ""), (1.0, ""), (1.15, ""), (2.0, "steps")]
+)
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_scale_far_from_1_says_what_was_disturbed(scale: float, which: str, *, waits: bool) -> None:
+    """Kernels that took twice as long as in the steps themselves, or steps that took twice as long as their kernels."""
+    doubt = scale_doubt(fit_overheads(ENTRIES, steps(scale, 0.0), waits=waits))
+    assert bool(doubt) == bool(which)
+    assert not which or f"slowed the machine down while {which} were timed" in doubt
 
 
 def test_what_all_steps_have_in_common_is_believed_less_where_speed_drifts() -> None:
