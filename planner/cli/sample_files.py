@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,17 +26,47 @@ from planner.probes.run import DISTURBED_NOTE
 
 __all__ = ["samples_of"]
 
-MOST_REASONS = 5
+REJECTED = "rejected"
+"""Circumstance: how many rows took no part in the fit, where the first ones stand, and why."""
+DISPUTED = "another row of its call differs by more than the spread, and is undisturbed or faster"
+MOST_TOLD = 5
 """Reasons for rejected rows that are listed."""
+MOST_RECORDED = 3
+"""Of these, those that a calibration holds."""
 MOST_FOLDERS = 3
 """Folders that are named where the one given holds no files itself."""
 SUFFIX = ".csv"
 
 
+class _Sifted(NamedTuple):
+    """Rows that take part in a fit, and those that do not, in lots of one reason each.
+
+    Attributes
+    ----------
+    files : SampleFiles
+    rejected : tuple of (SampleFiles, str)
+        The rows of a lot, and the reason.
+    """
+
+    files: SampleFiles
+    rejected: tuple[tuple[SampleFiles, str], ...] = ()
+
+    def without(self, reasons: Mapping[int, str]) -> _Sifted:
+        """Return this with rows left out by their position, each for its reason."""
+        rows_of: dict[str, list[int]] = {}
+        for row in sorted(reasons):
+            rows_of.setdefault(reasons[row], []).append(row)
+        size = self.files.samples.size
+        lots = [(_kept(self.files, np.isin(np.arange(size), rows)), reason) for reason, rows in rows_of.items()]
+        rest = _kept(self.files, ~np.isin(np.arange(size), list(reasons)))
+        return _Sifted(rest, (*self.rejected, *lots))
+
+
 def samples_of(folder: Path, name: str) -> tuple[Samples, Node, tuple[TimedStep, ...]]:
     """Return the samples of a folder's files, the node that they are of, and training steps.
 
-    Notes say what takes no part in a fit. The node is the one that the files name, else one of their bundled device.
+    Notes, and circumstance ``rejected``, say what takes no part in a fit. The node is the one that the files name, else
+    one of their bundled device.
 
     Parameters
     ----------
@@ -61,15 +92,50 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Node, tuple[TimedStep,
     if name != accelerator.name and name in catalog.names("accelerators"):
         rule = f"the name of the samples' device, {accelerator.name}, or that of no device"
         raise ParameterError("--name", rule, name, f"these are no samples of {name}")
-    _check_repeats(files)
-    files = _without_disputed(files, _runs(files))
-    _check_units(files, accelerator)
-    files = _on_course(files, accelerator)
-    _check_runs(files)
-    files = _without_disputed(files, np.zeros_like(_runs(files)))
-    _tell_rejected(files)
-    rest = {key: value for key, value in files.samples.circumstances.items() if key != NODE}
-    return replace(files.samples, circumstances=rest), node, steps
+    sifted = _sifted(files, accelerator)
+    for sentence in _told(sifted, MOST_TOLD):
+        note(f"rejected: {sentence}")
+    again = repeated(sifted.files.samples)
+    if again:
+        note(f"{again} of {sifted.files.samples.size} rows time a call again; the median of each call is fitted")
+    circumstances = {key: value for key, value in files.samples.circumstances.items() if key != NODE}
+    return replace(sifted.files.samples, circumstances=circumstances | _recorded(sifted)), node, steps
+
+
+def _sifted(files: SampleFiles, accelerator: Accelerator) -> _Sifted:
+    """Return the rows that a fit can use, and those it cannot; refuse files that are wrong as a whole."""
+    sifted = _Sifted(files).without(dict(usable(files.samples)[1]))
+    _check_repeats(sifted.files)
+    sifted = sifted.without(_disputed_rows(sifted.files, _runs(sifted.files)))
+    _check_units(sifted.files, accelerator)
+    sifted = sifted.without(_off_course_rows(sifted.files, accelerator))
+    _check_runs(sifted.files)
+    return sifted.without(_disputed_rows(sifted.files, np.zeros_like(_runs(sifted.files))))
+
+
+def _told(sifted: _Sifted, most: int) -> Iterator[str]:
+    """Yield a sentence on each of the first lots of rejected rows, then how many rows are in others."""
+    for lot, reason in sifted.rejected[:most]:
+        yield f"{lot.where(range(lot.samples.size))}: {reason}"
+    more = sum(lot.samples.size for lot, _ in sifted.rejected[most:])
+    if more:
+        yield f"{more} more rows, for other reasons"
+
+
+def _recorded(sifted: _Sifted) -> dict[str, str]:
+    """Return the circumstance of the rejected rows, behind what the files say of theirs; nothing without any."""
+    if not sifted.rejected:
+        return {}
+    named = sifted._replace(rejected=tuple((_by_name(lot), reason) for lot, reason in sifted.rejected))
+    rows = sum(lot.samples.size for lot, _ in sifted.rejected)
+    said = f"{rows} of {sifted.files.samples.size + rows} rows: {'; '.join(_told(named, MOST_RECORDED))}"
+    before = sifted.files.samples.circumstances.get(REJECTED, "")
+    return {REJECTED: f"{before}; {said}" if before else said}
+
+
+def _by_name(files: SampleFiles) -> SampleFiles:
+    """Return rows whose files are named without the folder: a calibration is read elsewhere."""
+    return SampleFiles(files.samples, tuple((Path(path).name, line) for path, line in files.places))
 
 
 def _without_steps(files: SampleFiles) -> SampleFiles:
@@ -175,18 +241,11 @@ def _refuse_other_units(files: SampleFiles, found: Sequence[OffCourse]) -> None:
             raise _error(files, one.row, _other_unit(files, one, *one.unit, found))
 
 
-def _on_course(files: SampleFiles, accelerator: Accelerator) -> SampleFiles:
-    """Return the rows whose times are not far off those of their like; refuse those that are off by a unit."""
-    found = off_course(files.samples, accelerator)
+def _off_course_rows(files: SampleFiles, accelerator: Accelerator) -> dict[int, str]:
+    """Return the rows whose times are far off those of their like, with the reason; refuse those off by a unit."""
+    found, times = off_course(files.samples, accelerator), files.samples.time_s
     _refuse_other_units(files, found)
-    if not found:
-        return files
-    kept = np.ones(files.samples.size, dtype=np.bool_)
-    for one in found:
-        kept[one.row] = False
-        time_s = files.samples.time_s[one.row]
-        note(f"rejected: {files.where([one.row])}: time_s is {time_s:g} s, {_off(one)} as its like")
-    return _kept(files, kept)
+    return {one.row: f"time_s is {times[one.row]:g} s, {_off(one)} as its like" for one in found}
 
 
 def _off(one: OffCourse) -> str:
@@ -251,29 +310,10 @@ def _check_runs(files: SampleFiles) -> None:
         )
 
 
-def _without_disputed(files: SampleFiles, runs: IntArray) -> SampleFiles:
-    """Return the rows that agree with the best one of their call in the same run, and say how many do not."""
-    kept, disturbed = np.ones(files.samples.size, dtype=np.bool_), _disturbed(files)
+def _disputed_rows(files: SampleFiles, runs: IntArray) -> dict[int, str]:
+    """Return the rows that disagree with the best one of their call in the same run, with the reason."""
+    found, disturbed = [], _disturbed(files)
     for run in np.unique(runs).tolist():
         own = np.flatnonzero(runs == run)
-        kept[own] = undisputed(take(files.samples, own), disturbed[own])
-    if not kept.all():
-        note(
-            f"{np.sum(~kept)} of {kept.size} rows are left out: other rows of their calls differ by more than the "
-            "spread, and are undisturbed or faster"
-        )
-    return _kept(files, kept)
-
-
-def _tell_rejected(files: SampleFiles) -> None:
-    _, rejected = usable(files.samples)
-    reasons: dict[str, list[int]] = {}
-    for row, reason in rejected:
-        reasons.setdefault(reason, []).append(row)
-    for reason, rows in list(reasons.items())[:MOST_REASONS]:
-        note(f"rejected: {files.where(rows)}: {reason}")
-    if len(reasons) > MOST_REASONS:
-        note(f"rejected: {len(reasons) - MOST_REASONS} more reasons, of {len(rejected)} rows in all")
-    again = repeated(files.samples)
-    if again:
-        note(f"{again} of {files.samples.size} rows time a call again; the median of each call is fitted")
+        found += own[~undisputed(take(files.samples, own), disturbed[own])].tolist()
+    return dict.fromkeys(found, DISPUTED)
