@@ -94,20 +94,23 @@ class HeldOut(NamedTuple):
     worst_row: int
 
 
-def folds(size: int, groups: IntArray | None) -> tuple[IntArray, str]:
-    """Return the fold of every row, shape (n,), and what a fold is.
+def folds(size: int, groups: IntArray | None, of: str = "group") -> tuple[IntArray, str]:
+    """Return the fold of every row, shape (n,), and what a fold is: ``of``, or ``row``.
 
     Groups where there are at least two, else single rows; more than MOST_REFITS of either, or REFITS_OF_MANY where
     there are more than MANY_ROWS rows, are left out in as many strided sets.
     """
     most = MOST_REFITS if size <= MANY_ROWS else REFITS_OF_MANY
     if groups is not None and np.unique(groups).size > 1:
-        return np.unique(groups, return_inverse=True)[1].ravel() % most, "group"
+        return np.unique(groups, return_inverse=True)[1].ravel() % most, of
     return np.arange(size) % min(size, most), "row"
 
 
 def held_out(
-    refit: Callable[[BoolArray], Callable[[BoolArray], FloatArray]], times: FloatArray, groups: IntArray | None
+    refit: Callable[[BoolArray], Callable[[BoolArray], FloatArray]],
+    times: FloatArray,
+    groups: IntArray | None,
+    of: str = "group",
 ) -> HeldOut | None:
     """Return the errors on rows that took no part in the fit that predicts them; None with fewer than 2 rows.
 
@@ -116,10 +119,12 @@ def held_out(
     refit : takes the rows to fit, returns a function that predicts times [s] of rows
     times : ndarray of shape (n,)
     groups : ndarray of int, shape (n,), or None
+    of : str
+        What rows of one group have in common.
     """
     if times.size < 2:
         return None
-    return errors_of(*held_out_times(refit, times.size, groups), times)
+    return errors_of(*held_out_times(refit, times.size, groups, of), times)
 
 
 def errors_of(predicted: FloatArray, by: str, times: FloatArray) -> HeldOut:
@@ -129,10 +134,13 @@ def errors_of(predicted: FloatArray, by: str, times: FloatArray) -> HeldOut:
 
 
 def held_out_times(
-    refit: Callable[[BoolArray], Callable[[BoolArray], FloatArray]], size: int, groups: IntArray | None
+    refit: Callable[[BoolArray], Callable[[BoolArray], FloatArray]],
+    size: int,
+    groups: IntArray | None,
+    of: str = "group",
 ) -> tuple[FloatArray, str]:
     """Return the time [s] of every row predicted without its fold, shape (n,), and what a fold is."""
-    fold, by = folds(size, groups)
+    fold, by = folds(size, groups, of)
     predicted = np.empty(size)
     for value in np.unique(fold):
         out = fold == value

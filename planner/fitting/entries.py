@@ -24,7 +24,7 @@ from planner.fitting.diagnostics import (
 )
 from planner.fitting.estimators import solve
 from planner.fitting.row_words import row_in_words
-from planner.fitting.rows import group_codes, work_of
+from planner.fitting.rows import left_out_together, work_of
 
 __all__ = ["coefficients_of", "fit_entry", "linear_times_left_out", "with_errors"]
 
@@ -159,7 +159,7 @@ def linear_times_left_out(entry: Entry, samples: Samples) -> FloatArray:
         The rows that it was fitted to, two at least.
     """
     features = features_of(entry, work_of(samples, entry.kind))
-    return held_out_times(_refit(entry, features, samples), samples.size, group_codes(samples))[0]
+    return held_out_times(_refit(entry, features, samples), samples.size, *left_out_together(samples, entry.kind))[0]
 
 
 def coefficients_of(
@@ -203,7 +203,7 @@ def with_errors(entry: Entry, found: HeldOut, samples: Samples) -> Entry:
 
 
 def _held_out(entry: Entry, features: FloatArray, samples: Samples) -> Entry:
-    result = held_out(_refit(entry, features, samples), samples.time_s, group_codes(samples))
+    result = held_out(_refit(entry, features, samples), samples.time_s, *left_out_together(samples, entry.kind))
     if result is None:
         return entry
     return with_errors(entry, result, samples)

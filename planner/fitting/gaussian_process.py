@@ -26,7 +26,7 @@ from planner.domain.calibration import Entry, SettingValue
 from planner.domain.samples import Samples
 from planner.fitting.diagnostics import errors_of, held_out_times
 from planner.fitting.entries import coefficients_of, with_errors
-from planner.fitting.rows import group_codes, work_of
+from planner.fitting.rows import left_out_together, work_of
 
 __all__ = ["Process", "fit_gaussian_process", "process_times_left_out"]
 
@@ -105,13 +105,13 @@ def fit_gaussian_process(
     )
     entry = _fitter(entry, samples)(np.ones(samples.size, dtype=np.bool_))
     error = float(np.mean(np.abs(evaluate(entry, work) / samples.time_s - 1)))
-    predicted, by = held_out_times(_refit(entry, samples), samples.size, group_codes(samples))
+    predicted, by = held_out_times(_refit(entry, samples), samples.size, *left_out_together(samples, entry.kind))
     return with_errors(replace(entry, error=error), errors_of(predicted, by, samples.time_s), samples), predicted
 
 
 def process_times_left_out(entry: Entry, samples: Samples) -> FloatArray:
     """Return the time [s] of every row without its group, shape (k,), with the entry's length-scales and nugget."""
-    return held_out_times(_refit(entry, samples), samples.size, group_codes(samples))[0]
+    return held_out_times(_refit(entry, samples), samples.size, *left_out_together(samples, entry.kind))[0]
 
 
 def _refit(entry: Entry, samples: Samples) -> Callable[[BoolArray], Callable[[BoolArray], FloatArray]]:

@@ -11,11 +11,21 @@ from planner.costs.features import Work, column
 from planner.costs.work import is_attention, is_convolution, is_product, moved_bytes
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.inputs import INPUT_COLUMNS
-from planner.domain.kernels import ROW_COLUMNS, TRAFFIC_COLUMNS, UPDATE, WORK_COLUMNS
+from planner.domain.kernels import BACKWARD_WEIGHT, ROW_COLUMNS, TRAFFIC_COLUMNS, UPDATE, WORK_COLUMNS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 
-__all__ = ["POINTWISE", "Rejected", "group_codes", "merged", "take", "usable", "work_columns", "work_of"]
+__all__ = [
+    "POINTWISE",
+    "Rejected",
+    "group_codes",
+    "left_out_together",
+    "merged",
+    "take",
+    "usable",
+    "work_columns",
+    "work_of",
+]
 
 POINTWISE = "pointwise"
 MESSAGE_COLUMNS = ("bytes", "nodes", "ranks_per_node")
@@ -160,3 +170,35 @@ def group_codes(samples: Samples) -> IntArray:
     """Return each row's hold-out group as a number, shape (k,)."""
     _, codes = np.unique(samples.text["group"], return_inverse=True)
     return codes.astype(np.int64).ravel()
+
+
+def left_out_together(samples: Samples, kind: str) -> tuple[IntArray, str]:
+    """Return each row's hold-out group as a number, shape (k,), and what the rows of one have in common.
+
+    What the rows state, where they state several; else, of kernels, the shape of the layer: rows that differ in samples
+    or precision alone tell of each other. Of kinds whose work is bytes it is the size, as nothing else is known, but
+    the length of a row where there are rows.
+    """
+    groups = group_codes(samples)
+    if np.unique(groups).size > 1:
+        return groups, "group"
+    if kind not in (POINTWISE, *WORK_COLUMNS):
+        return np.arange(samples.size), "row"
+    _, first, codes = np.unique(_shapes(samples, kind), axis=0, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[codes.ravel()], "shape"
+
+
+def _shapes(samples: Samples, kind: str) -> FloatArray:
+    """Return what tells the layers of rows of one kind apart, shape (k, p)."""
+    work = work_of(samples, kind)
+    shape = {name: np.asarray(work[name], dtype=np.float64) for name in work_columns(kind)}
+    if kind == "gemm":
+        single = shape.pop("batch") <= 1
+        of_weight = samples.text["direction"] == BACKWARD_WEIGHT
+        shape["n"] = np.where(single & ~of_weight, 0.0, shape["n"])
+        shape["k"] = np.where(single & of_weight, 0.0, shape["k"])
+        shape["single"] = single.astype(np.float64)
+    elif "rows" in shape and np.all(shape["rows"] > 0):
+        shape = {"length": shape["elements"] / shape["rows"]}
+    dropped = {"convolution": "images", "attention": "batch"}.get(kind)
+    return np.column_stack([values for name, values in shape.items() if name != dropped])

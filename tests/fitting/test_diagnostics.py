@@ -72,6 +72,7 @@ def test_a_coefficient_at_its_bound_costs_no_row() -> None:
 
 def test_groups_are_left_out_whole_and_rows_otherwise() -> None:
     assert folds(3, np.array([4, 4, 7]))[1] == "group"
+    assert [folds(3, np.array(codes), "shape")[1] for codes in ([4, 4, 7], [4, 4, 4])] == ["shape", "row"]
     assert folds(3, np.array([4, 4, 4]))[0].tolist() == [0, 1, 2]
     fold, by = folds(1000, None)
     assert (by, np.unique(fold).size) == ("row", MOST_REFITS)

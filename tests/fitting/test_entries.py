@@ -56,3 +56,22 @@ def test_a_row_more_than_coefficients_determines_errors() -> None:
     assert min(entry.standard_errors.values()) > 0
     assert entry.error is not None
     assert entry.error > 0
+
+
+def test_a_layer_at_several_sub_batches_is_predicted_without_any_of_them() -> None:
+    """Each layer has a speed of its own, so that a row of it tells of the others of it alone."""
+    speeds = {64: 1.0, 128: 1.2, 256: 0.9}
+    rows: list[Mapping[str, Any]] = [
+        {"kind": "gemm", "direction": "forward", "m": m, "n": n, "k": 64, "time_s": 2e-9 * m * n * 64 * slow}
+        for m, slow in speeds.items()
+        for n in (8, 64)
+    ]
+    samples = Samples.from_rows(rows, {})
+    key = ("kernels", "gemm", "forward", "fp32", "")
+    entry = fit_entry(samples, key, "flop.rate", {})
+    misses = []
+    for m, slow in speeds.items():
+        without = fit_entry(samples.select(samples.number["m"] != m), key, "flop.rate", {})
+        misses.append(abs(without.coefficients["flop"] / (1e-9 * slow) - 1))
+    assert entry.held_out_by == "shape"
+    assert entry.held_out_error == pytest.approx(np.mean(misses))

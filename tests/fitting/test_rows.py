@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planner.domain.samples import Samples
-from planner.fitting.rows import merged, usable
+from planner.fitting.rows import left_out_together, merged, usable
 
 PRODUCT = {"kind": "gemm", "precision": "fp32", "m": 8, "n": 8, "k": 8}
 CONVOLUTION = {
@@ -82,3 +82,51 @@ def test_the_first_broken_rule_is_the_reason(row: Mapping[str, Any], reason: str
     mask, rejected = usable(samples_of({**PRODUCT, "time_s": 1.0}, row))
     assert mask.tolist() == [True, not reason]
     assert rejected == (((1, reason),) if reason else ())
+
+
+LINEAR = {"m": 64, "n": 8, "k": 32, "batch": 1}
+HEADS = {"m": 64, "n": 64, "k": 32, "batch": 8}
+NORMALISED = {"elements": 640, "traffic": 1280, "rows": 10}
+COPIED = {"elements": 640, "traffic": 1280}
+
+
+@pytest.mark.parametrize(
+    ("kind", "direction", "work", "other", "same"),
+    [
+        ("convolution", "forward", CONVOLUTION, {"images": 8}, True),
+        ("convolution", "forward", CONVOLUTION, {"stride_h": 1}, False),
+        ("gemm", "forward", LINEAR, {"n": 32}, True),
+        ("gemm", "backward_data", LINEAR, {"n": 32}, True),
+        ("gemm", "forward", LINEAR, {"k": 64}, False),
+        ("gemm", "backward_weight", LINEAR, {"k": 64}, True),
+        ("gemm", "backward_weight", LINEAR, {"n": 32}, False),
+        ("gemm", "forward", HEADS, {"batch": 16}, True),
+        ("gemm", "forward", HEADS, {"n": 128}, False),
+        ("attention", "forward", ATTENTION, {"batch": 16}, True),
+        ("attention", "forward", ATTENTION, {"keys": 128}, False),
+        ("layer_norm", "forward", NORMALISED, {"elements": 1280, "traffic": 2560, "rows": 20}, True),
+        ("layer_norm", "forward", NORMALISED, {"elements": 1280, "traffic": 2560, "rows": 10}, False),
+        ("copy", "forward", COPIED, {"precision": "bf16"}, True),
+        ("copy", "forward", COPIED, {"elements": 1280, "traffic": 2560}, False),
+    ],
+)
+def test_rows_of_one_layer_are_left_out_together(
+    kind: str, direction: str, work: dict[str, Any], other: dict[str, Any], *, same: bool
+) -> None:
+    row = {"precision": "fp32", "time_s": 1.0, **work, "kind": kind, "direction": direction}
+    codes, of = left_out_together(samples_of(row, {**row, **other}), kind)
+    assert of == "shape"
+    assert (codes[0] == codes[1]) == same
+
+
+def test_shapes_of_their_own_are_left_out_as_rows_are() -> None:
+    """Numbered in their order, so that folds of many rows are the same as those of rows."""
+    rows = [{"kind": "gemm", "direction": "forward", "time_s": 1.0, **LINEAR, "m": m} for m in (9, 3, 7, 5, 3)]
+    assert left_out_together(samples_of(*rows), "gemm")[0].tolist() == [0, 1, 2, 3, 1]
+
+
+def test_stated_groups_go_before_shapes_and_input_has_none() -> None:
+    rows = [{"kind": "gemm", "time_s": 1.0, **LINEAR, "m": m, "group": group} for m, group in ((3, "a"), (3, "b"))]
+    codes, of = left_out_together(samples_of(*rows), "gemm")
+    assert (codes.tolist(), of) == ([0, 1], "group")
+    assert left_out_together(samples_of(*rows[:1] * 2), "load")[1] == "row"
