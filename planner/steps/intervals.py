@@ -7,7 +7,8 @@ A period is Σ weight·link(Φ·θ) over calls, along the path that decides it. 
 - scatter: times of shapes that a fit has not seen miss by its held-out error e (else that of the fit). How the misses
   of a network's shapes go together is not known; they are taken as fully correlated within an entry, so that the
   standard deviation is 1.25·e times the seconds of that entry. For a normal distribution 1.25 = sqrt(π/2) turns a mean
-  absolute error into a standard deviation. The error of a framework's overheads is one of whole steps.
+  absolute error into a standard deviation. The error of a framework's overheads is one of whole steps. That of a
+  measured call counts once more for every doubling of the sub-batch beyond those that it was timed at.
 
 What was never compared with measurements has neither, and gets a stated relative standard deviation (below). Stated
 parts are fully correlated within their group: all kernels of specifications share the assumed efficiencies, all that

@@ -212,6 +212,15 @@ def test_what_is_looked_up_has_a_narrower_interval() -> None:
     assert widths[0] < 0.3 * widths[1]
 
 
+def test_every_doubling_beyond_the_measured_sub_batches_adds_as_much_to_the_interval() -> None:
+    every = tuple(looked_up(*key, {"a", "gelu", "relu", "b"}) for key in KINDS)
+    widths = []
+    for sub_batch in (12, 16, 32, 64, 128):
+        period = described(every, sub_batch).iteration_s
+        widths.append(np.log((period.high or np.inf) / (period.low or np.inf)))
+    assert np.array(widths) / widths[0] == pytest.approx([1, 1, 2, 3, 4], rel=1e-6)
+
+
 def test_arrays_and_descriptions_agree() -> None:
     entries = (*FITS, looked_up("gemm", "forward", {"a"}), looked_up("activation", "backward_data", {"gelu"}))
     wanted = Configurations.of([Configuration(1, 1, size) for size in (1, 3, 16, 50)])
