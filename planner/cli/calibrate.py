@@ -39,6 +39,7 @@ from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.formats.documents import write_file
 from planner.probes.calibrate import DISTURBED, Measurement
 from planner.probes.gpu import default_device
+from planner.probes.resume import holds_measured
 from planner.report.show import fit_view
 from planner.workload.shards import has_tensor_shards, tensor_shard
 
@@ -160,8 +161,8 @@ def fitted_here(values: Values, target: Target, date: str, began_s: float) -> tu
 
     ``began_s``: when the command began, on :func:`time.perf_counter`.
     """
-    asked = asked_of(values)
     try:
+        asked = asked_of(values)
         before_s = time.perf_counter() - began_s
         made = measured(asked, target.partial, before_s)
         made = with_doubts(made, time.perf_counter() - began_s - before_s)
@@ -172,8 +173,9 @@ def fitted_here(values: Values, target: Target, date: str, began_s: float) -> tu
         for doubt in filter(None, (scale_doubt(one) for one in calibration.entries if one.scope == "overheads")):
             note(doubt)
     except KeyboardInterrupt:
-        if target.partial.exists():
-            note(f"what was measured so far is kept in {target.partial}; the same command goes on from there")
+        is_kept = holds_measured(target.partial)
+        kept = f"what was measured so far is kept in {target.partial}; the same command goes on from there"
+        note(kept if is_kept else "nothing was measured yet, so nothing is kept")
         raise
     return calibration, samples_text(made, provenance.source, date)
 

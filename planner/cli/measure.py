@@ -34,7 +34,7 @@ from planner.probes.layer_points import SMALL, layer_points, unmeasurable
 from planner.probes.machine import describe_cpu
 from planner.probes.places import Place, place_of
 from planner.probes.precisions import byte_precisions
-from planner.probes.run import EXPECTED_ERROR, Progress, Wanted
+from planner.probes.run import EXPECTED_ERROR, Progress, Wanted, used_before
 from planner.probes.steps import STEP_PRECISIONS
 from planner.probes.torch_package import check_torch
 from planner.steps.sources import Sources
@@ -132,7 +132,9 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
     end_s = began + asked.budget_s - used_s - kept_s
     left_s = max(end_s - place.began_s, LEAST_S)
     shown = "this CPU" if asked.device == "cpu" else f"this {place.accelerator.name}"
-    with bar(f"measuring {shown}", left_s, f"measuring {shown} for {left_s:.0f} s") as show:
+    used_before_s = used_before(partial, place.circumstances)
+    sentence = f"measuring {shown} for {max(left_s - used_before_s, 0.0):.0f} s{' more' if used_before_s else ''}"
+    with bar(f"measuring {shown}", left_s, sentence) as show:
         found = measure_device(
             place,
             left_s,

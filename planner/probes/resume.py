@@ -12,7 +12,15 @@ from pathlib import Path
 
 from planner.errors import OutputError
 
-__all__ = ["Earlier", "Measured", "append_measured", "read_measured", "start_file"]
+__all__ = [
+    "Earlier",
+    "Measured",
+    "append_measured",
+    "holds_measured",
+    "read_measured",
+    "seconds_used",
+    "start_file",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,30 @@ class Earlier:
         return max((made.used_s for made in self.measured), default=0.0)
 
 
+def seconds_used(path: Path, circumstances: Mapping[str, str]) -> float:
+    """Return what an earlier run used of its budget that will be continued from a file [s]; 0 where none will."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return 0.0
+    if not lines or _parsed(lines[0]) != dict(circumstances):
+        return 0.0
+    return Earlier(_all_measured(lines)).used_s
+
+
+def holds_measured(path: Path) -> bool:
+    """Tell whether anything was measured by the run that left a file, if there is one."""
+    try:
+        return bool(_all_measured(path.read_text(encoding="utf-8", errors="replace").splitlines()))
+    except OSError:
+        return False
+
+
+def _all_measured(lines: Sequence[str]) -> tuple[Measured, ...]:
+    """Return what the lines behind the first one hold; one that was cut off holds nothing."""
+    return tuple(made for made in map(_measured, lines[1:]) if made is not None)
+
+
 def read_measured(path: Path, circumstances: Mapping[str, str]) -> Earlier:
     """Return what an earlier run left under the same circumstances; a last line that was cut off is left out.
 
@@ -65,7 +97,7 @@ def read_measured(path: Path, circumstances: Mapping[str, str]) -> Earlier:
     known = _parsed(lines[0])
     if known != dict(circumstances):
         return Earlier(note=_set_aside(path, _why_other(known, circumstances)))
-    measured = tuple(made for made in map(_measured, lines[1:]) if made is not None)
+    measured = _all_measured(lines)
     used_s = Earlier(measured).used_s
     points = len({made.name for made in measured})
     return Earlier(measured, f"continuing from {path}: {points} points, {used_s:.0f} s used" if measured else "")

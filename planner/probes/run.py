@@ -25,10 +25,10 @@ from planner.domain.samples import Samples
 from planner.probes.bench import DISTURBED as MOST_SLOWER
 from planner.probes.bench import Bench, quietest
 from planner.probes.points import SEED, Point
-from planner.probes.resume import Earlier, Measured, append_measured, read_measured, start_file
+from planner.probes.resume import Earlier, Measured, append_measured, read_measured, seconds_used, start_file
 from planner.probes.timing import Timing
 
-__all__ = ["DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Progress", "Run", "Wanted", "continued"]
+__all__ = ["DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Progress", "Run", "Wanted", "continued", "used_before"]
 
 STRETCH_S = 0.7
 CHOICE_S = 1.5
@@ -95,10 +95,19 @@ def continued(resume: Path | None, circumstances: Mapping[str, str]) -> Earlier:
     """Return what an earlier run left; its file is open for more."""
     if not resume:
         return Earlier()
-    lasting = {key: value for key, value in circumstances.items() if key not in PASSING}
+    lasting = _lasting(circumstances)
     earlier = read_measured(resume, lasting)
     start_file(resume, lasting, earlier.measured)
     return earlier
+
+
+def used_before(resume: Path, circumstances: Mapping[str, str]) -> float:
+    """Return what an earlier run, that :func:`continued` will go on from, used of the budget [s]."""
+    return seconds_used(resume, _lasting(circumstances))
+
+
+def _lasting(circumstances: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in circumstances.items() if key not in PASSING}
 
 
 PASSING = frozenset({"load_average", "steal_s", "steal_during_s"})

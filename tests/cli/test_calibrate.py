@@ -23,15 +23,17 @@ from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.formats.calibration import read_calibration
 from planner.formats.samples import write_samples
-from planner.probes import gpu
+from planner.probes import gpu, places
 from planner.probes.calibrate import Measurement, Own
 from planner.probes.places import Place
 from planner.probes.points import Point
-from planner.probes.run import Wanted
+from planner.probes.resume import Measured, holds_measured, start_file
+from planner.probes.run import PASSING, Wanted
 
 Run = Callable[..., tuple[int, str, str]]
 LAUNCH_S, S_PER_BYTE = 2e-6, 1e-10
 FIT_S = 2.0
+POINT = Measured("a point", 1e-3, 0.0, 5, 1e-3, 1.0)
 CPU = Accelerator("cpu-made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(planner.__file__).parents[1])}
 
@@ -92,7 +94,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch, missing: dict[str, int]) -> list[
         assert bool(own.points) == bool(own.networks)
         assert bool(wanted.later) != bool(own.networks)
         resume.parent.mkdir(parents=True, exist_ok=True)
-        resume.write_text("measured")
+        start_file(resume, place.circumstances, [POINT])
         budgets.append(budget_s)
         layers = points_as_samples(own.points[: len(own.points) - missing.get("points", 0)])
         return Measurement(made_samples(CPU.name).joined(layers), (), CPU, Node(1, CPU))
@@ -189,7 +191,7 @@ def test_too_few_kernels_are_exit_5_and_kept_for_resuming(
     assert err.endswith(f"the same command with --budget {enough} goes on from there\n")
     folder = catalog.own_calibrations_folder()
     assert not folder.exists()
-    assert (folder.parent / "partial" / "local.jsonl").read_text() == "measured"
+    assert holds_measured(folder.parent / "partial" / "local.jsonl")
 
 
 def test_kernels_of_the_bundled_networks_are_needed() -> None:
@@ -294,38 +296,21 @@ def test_an_interrupt_while_fitting_keeps_the_measurements(
         code, _, err = run("calibrate", "--out", "fit.json")
     assert code == 130
     assert "kept in fit.json.partial" in err
-    assert partial.read_text() == "measured"
+    assert holds_measured(partial)
     assert run("calibrate", "--out", "fit.json")[0] == 0
     assert not partial.exists()
     assert len(measuring) == 2
 
 
-def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(
-        _place: object,
-        _budget_s: float,
-        *,
-        own: Own,
-        wanted: Wanted,
-        input_folder: Path,
-        resume: Path,
-        progress: object,
-        say: object,
-    ) -> Measurement:
-        assert input_folder == Path()
-        assert own == Own()
-        assert wanted.later
-        assert callable(progress)
-        assert callable(say)
-        resume.write_text("partial")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(measure, "measure_device", interrupted)
-    code, out, err = run("calibrate", "--out", "fit.json")
-    assert (code, out) == (130, "")
-    assert "what was measured so far is kept in fit.json.partial; the same command goes on from there" in err
-    assert err.endswith("planner: interrupted\n")
-    assert sorted(path.name for path in Path().iterdir()) == ["fit.json.partial"]
+def test_the_time_that_is_said_is_what_an_earlier_run_left(run: Run, measuring: list[float]) -> None:
+    """Under other circumstances it is not continued, and the time is that of the whole budget."""
+    partial = Path("fit.json.partial")
+    for circumstances, left_s, more in ((places.CpuPlace().circumstances, 26, " more"), ({"cpu_model": "?"}, 0, "")):
+        lasting = {key: value for key, value in circumstances.items() if key not in PASSING}
+        start_file(partial, lasting, [POINT, replace(POINT, used_s=26.0)])
+        code, _, err = run("calibrate", "--out", "fit.json", "--force")
+        assert code == 0
+        assert err == f"planner: measuring this CPU for {measuring[-1] - left_s:.0f} s{more}\n"
 
 
 def test_cuda_without_cuda_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
