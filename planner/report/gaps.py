@@ -12,7 +12,7 @@ __all__ = ["gaps_view"]
 MOST_GAPS = 8
 """Kernels that are listed."""
 WORDS = {"missing": "not measured", "outside": "outside the fit", "poor": "poor fit"}
-"""Reason in words; any other says nothing more."""
+"""Reason in words; any other says nothing more, and where none does there is no column for it."""
 
 
 def gaps_view(gaps: Sequence[Gap], command: str) -> Iterator[Block]:
@@ -23,8 +23,8 @@ def gaps_view(gaps: Sequence[Gap], command: str) -> Iterator[Block]:
     if not gaps:
         return
     yield heading("What to measure next")
-    columns = ("kernels", "preci-\nsion", "in a step of", "share", "off by", "because")
-    rows = [
+    columns = ["kernels", "preci-\nsion", "in a step of", "share", "off by", "because"]
+    rows: list[tuple[str, ...]] = [
         (
             f"{gap.kind} {gap.direction}".strip().replace("_", " "),
             gap.precision,
@@ -35,6 +35,8 @@ def gaps_view(gaps: Sequence[Gap], command: str) -> Iterator[Block]:
         )
         for gap in gaps[:MOST_GAPS]
     ]
+    if not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     yield Table(columns, rows, right=("share", "off by"))
     more = f" ({len(gaps) - MOST_GAPS} more are not listed)" if gaps[MOST_GAPS:] else ""
     yield Line(f"Share of the kernel time times expected error decides the order{more}. All of them are measured by")

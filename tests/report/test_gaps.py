@@ -31,5 +31,11 @@ def test_a_long_list_is_cut_and_counted(printed: Callable[[Iterable[Block]], str
     assert "(3 more are not listed)" in " ".join(text.split())
 
 
+def test_a_column_of_reasons_is_there_for_what_has_a_reason_alone(printed: Callable[[Iterable[Block]], str]) -> None:
+    """Kernels of networks that were measured as they are: each is known, and one of them least."""
+    assert "because" not in printed(gaps_view(GAPS[2:], "command"))
+    assert "because" in printed(gaps_view(GAPS[1:], "command"))
+
+
 def test_no_gaps_say_nothing() -> None:
     assert list(gaps_view((), "command")) == []
