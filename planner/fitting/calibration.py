@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
-from planner.domain.samples import Samples
+from planner.domain.samples import NETWORKS, Samples
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.collectives import fit_collectives
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.layer_calls import fit_layer_calls
 from planner.fitting.overheads import fit_overheads, scale_doubt
-from planner.fitting.rows import Rejected
+from planner.fitting.rows import POINTWISE, Rejected
 from planner.fitting.storage import fit_input
 
 __all__ = ["Provenance", "fit_calibration"]
@@ -89,7 +89,7 @@ def fit_calibration(
             + "; measure more with planner calibrate"
         )
     overheads, fewest = _overheads((*own, *kernels.entries), steps, waits=accelerator.kind == "cpu")
-    entries, few = (*entries, *overheads), (*few, *fewest)
+    entries, few = (*entries, *overheads), (*_of_networks(samples, kernels.missing), *few, *fewest)
     return Calibration(
         name,
         accelerator.name,
@@ -101,9 +101,20 @@ def fit_calibration(
         provenance.date,
         provenance.environment,
         tuple(sorted({str(group) for group in samples.text["group"] if group})),
-        (*_warnings(samples, kernels.missing + few, kernels.rejected), *filter(None, map(scale_doubt, overheads))),
+        (*_warnings(samples, few, kernels.rejected), *filter(None, map(scale_doubt, overheads))),
         input_warnings=(*_stated(samples, of_input=True), *_not_fitted(fewer)),
     )
+
+
+def _of_networks(samples: Samples, missing: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what is missing; where samples were made for certain networks, of the kinds of these networks' calls.
+
+    The entry of bytes of any kind serves them too.
+    """
+    if NETWORKS not in samples.circumstances:
+        return missing
+    kinds = {POINTWISE, *samples.text["kind"][samples.text["call"] != ""].tolist()}
+    return tuple(sentence for sentence in missing if sentence.partition(" ")[0] in kinds)
 
 
 def _overheads(

@@ -1,10 +1,13 @@
 import pytest
 
 from planner.domain.cluster import Accelerator, Node
-from planner.domain.samples import Samples
+from planner.domain.samples import NETWORKS, Samples
 from planner.errors import CoverageError
 from planner.fitting.calibration import Provenance, fit_calibration
 from planner.formats.calibration import CALIBRATION, write_calibration
+from planner.networks.zoo import build
+from planner.probes.layer_points import layer_points
+from planner.workload.calls import distinct_calls
 
 GPU = Accelerator("gpu", "gpu", 16e9, 900e9, {"fp32": 15e12}, 80)
 NODE = Node(1, GPU)
@@ -51,6 +54,28 @@ def test_warnings_of_the_input_side_stand_apart() -> None:
     assert decode == "no images"
     assert load.startswith("not fitted: load: 1 sizes")
     assert CALIBRATION.parse(write_calibration(calibration), "x") == calibration
+
+
+@pytest.mark.parametrize(
+    ("networks", "named"),
+    [
+        ("", ["activation forward", "attention forward", "gemm forward", "pointwise any"]),
+        ("mlp", ["activation forward", "gemm forward", "pointwise any"]),
+    ],
+)
+def test_what_was_made_for_networks_names_kinds_of_their_calls_alone(networks: str, named: list[str]) -> None:
+    """An MLP has linear layers and activations, and the generic design begins with every kind that there is."""
+    sizes = {"gemm": dict.fromkeys(("m", "n", "k", "batch"), 8), "activation": {"elements": 9, "traffic": 18},
+             "attention": {"batch": 1, "queries": 8, "keys": 8, "width": 8, "causal": 0}}  # fmt: skip
+    common = {"direction": "forward", "precision": "fp32", "time_s": 1e-5, "library": "pytorch"}
+    generic = [{"kind": kind, **common, "fixed_bytes": 0, **work} for kind, work in sizes.items()] * 2
+    own = [
+        {**common, "kind": p.kind, "direction": p.direction, **p.work, "call": p.call.name, "sub_batch": p.sub_batch}
+        for p in layer_points(distinct_calls([build("mlp", {})])) if p.call
+    ]  # fmt: skip
+    samples = Samples.from_rows([*ROWS[:-1], *generic, *own], {NETWORKS: networks} if networks else {})
+    said = [one for one in fit_calibration(samples, "mine", GPU, NODE).warnings if one.startswith("not fitted: ")]
+    assert sorted(" ".join(one.split()[2:4]) for one in said) == named
 
 
 def test_given_provenance_wins() -> None:
