@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import catalog
+from planner.cli.parsing import NOTHING
 from planner.cli.progress import bar
 from planner.cli.streams import note
 from planner.cli.values import Values
@@ -122,7 +123,7 @@ def _calibrations(names: Sequence[str], values: Values) -> tuple[Calibration, ..
             found.append(given.get(name) or catalog.find_calibration(name))
         except UnknownNameError:
             rule = f"given with the file of calibration {name!r}, which the suggestion was made with"
-            raise ParameterError("--calibration", rule, ", ".join(given) or "nothing") from None
+            raise ParameterError("--calibration", rule, ", ".join(given) or NOTHING) from None
     return tuple(found)
 
 

@@ -204,7 +204,11 @@ def test_what_cannot_be_is_said(run: Run, asked: Callable[..., Path]) -> None:
             3,
             "mine.json: format: value must be 'planner/suggestion', got 'planner/cal",
         ),
-        (("--plan", "plan.json"), 2, "--calibration must be given with the file of calibration 'mine', which the"),
+        (
+            ("--plan", "plan.json"),
+            2,
+            "of calibration 'mine', which the suggestion was made with, got nothing\n",
+        ),
         (("--plan", "plan.json", "--network", "mlp"), 2, "--network must be left out beside --plan, which says what"),
         (
             ("--plan", "plan.json", "--samples", "x"),
