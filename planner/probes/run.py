@@ -256,6 +256,8 @@ class Run:
     def measure_again(self, reference_s: float, until_s: float) -> None:
         """Take in a reference time that was seen after the run; measure anew what was disturbed beside it.
 
+        Calls of networks that the run is for come first.
+
         Parameters
         ----------
         reference_s : float
@@ -270,7 +272,8 @@ class Run:
         while disturbed := [name for name, timings in self.quiet().items() if name in known and not timings]:
             if self.is_over:
                 break
-            self.measure(self.shuffled(disturbed))
+            own = [name for name in disturbed if self.points[name].call and name not in self.later]
+            self.measure([*own, *self.shuffled([name for name in disturbed if name not in own])])
             is_new = True
         if is_new:
             self.learn()

@@ -147,6 +147,20 @@ def test_a_run_disturbed_throughout_is_measured_again_as_far_as_time_allows(
     assert float(samples.circumstances["reference_s"]) == pytest.approx(REFERENCE_S)
 
 
+def test_calls_of_networks_are_measured_again_first(fake_bench: MakeBench) -> None:
+    """Those that the run is for, not those that were kept for later."""
+    own, later = OWN[:2], OWN[2]
+    bench = fake_bench(slow=(0.0, 1e3))
+    wanted = Wanted(InOrder, later=(later,))
+    run = Run(bench, (*POINTS, *own), 1e2, continued(None, {}), wanted=wanted, resume=None, progress=None)
+    assert later.name in bench.timed
+    bench.now, timed = 1e3, len(bench.timed)
+    run.measure_again(REFERENCE_S, 2e3)
+    assert bench.timed[timed : timed + 2] == [point.name for point in own]
+    assert len(bench.timed) == timed + len(POINTS) + len(OWN)
+    assert bench.timed[timed + 2] != later.name
+
+
 def test_a_target_that_disturbed_timings_reached_ends_no_measuring_again(fake_bench: MakeBench) -> None:
     bench = fake_bench(slow=(0.0, 20.0))
     wanted = Wanted(InOrder, target_error=0.1)
