@@ -217,7 +217,7 @@ def shards_of(values: Values, networks: tuple[Network, ...]) -> tuple[Network, .
 
 def device_of(values: Values) -> str:
     """Return the device to be measured, as PyTorch names it: a GPU if there is one, unless another is asked for."""
-    return str(values["device"].value) if "device" in values else default_device()
+    return str(values["device"].value) if "device" in values else default_device(note)
 
 
 def networks_of(values: Values) -> tuple[Network, ...]:

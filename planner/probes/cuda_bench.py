@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.errors import ParameterError
-from planner.probes.gpu import check_gpu
+from planner.probes.gpu import check_gpu, why_no_kernel
 from planner.probes.kernels import timed_call
 from planner.probes.operands import COLD_BYTES, Operands
 from planner.probes.points import Point
@@ -49,7 +49,7 @@ REFERENCE_SIDE, REFERENCE_COPY = 2048, 1 << 25
 REFERENCE_REPEATS = 3
 LEAST_FREE_BYTES = 2.5 * 2**30
 """With so much the block of numbers holds what the reference copies."""
-REMEDY = "end what else uses it, or name another GPU"
+REMEDY = "end what else uses it, name another GPU or --device cpu, or install a PyTorch built for it"
 RATE_CYCLES = 20_000_000
 HOST_CALLS, HOST_BLOCKS = 500, 7
 
@@ -193,9 +193,15 @@ def _memory(cuda: Any, device: str) -> tuple[float, float]:
         cuda.set_device(device)
         free, total = cuda.mem_get_info(device)
     except RuntimeError as error:  # CUDA's own, as where its context finds no memory
-        said = f"{device}: {str(error).partition(chr(10))[0]}"
-        raise ParameterError("--device", "a GPU that CUDA can use", said, REMEDY) from error
+        raise _unusable(device, str(error).partition("\n")[0]) from error
+    reason = why_no_kernel(import_torch(), device)
+    if reason:
+        raise _unusable(device, reason)
     return float(free), float(total)
+
+
+def _unusable(device: str, reason: str) -> ParameterError:
+    return ParameterError("--device", "a GPU that PyTorch can use", f"{device}: {reason}", REMEDY)
 
 
 def host_times(bench: CudaBench) -> dict[str, float]:

@@ -16,7 +16,7 @@ from planner.probes.machine import describe_cpu
 from planner.probes.precisions import gpu_precisions
 from planner.probes.torch_package import import_torch
 
-__all__ = ["Gpu", "check_gpu", "default_device", "describe_gpu"]
+__all__ = ["Gpu", "check_gpu", "default_device", "describe_gpu", "why_no_kernel"]
 
 FP32_LANES: Mapping[tuple[int, int], int] = {
     (3, 0): 192, (5, 0): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (8, 0): 64, (8, 6): 128,
@@ -64,19 +64,38 @@ class Gpu:
     circumstances: Mapping[str, str]
 
 
-def default_device() -> str:
-    """Return what is measured where nobody says what: ``cuda`` where PyTorch sees a CUDA device, else ``cpu``.
+def default_device(say: Callable[[str], object]) -> str:
+    """Return what is measured where nobody says what: ``cuda`` where PyTorch computes on a CUDA device, else ``cpu``.
 
-    A PyTorch without CUDA, or without a driver that it can use, sees none; its warnings of that are of no use here.
+    A PyTorch without CUDA, or without a driver that it can use, sees none; its warnings of that are of no use here. One
+    that has no kernels for a device that it sees is told to ``say`` in a sentence.
 
     Raises
     ------
     MissingPackageError
         PyTorch is not installed.
     """
+    torch = import_torch()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return "cuda" if import_torch().cuda.is_available() else "cpu"
+        if not torch.cuda.is_available():
+            return "cpu"
+        reason = why_no_kernel(torch, "cuda")
+    if reason:
+        say(f"the CPU is measured, as PyTorch sees a GPU but computes nothing on it: {reason}")
+    return "cpu" if reason else "cuda"
+
+
+def why_no_kernel(torch: Any, device: str) -> str:
+    """Return what PyTorch says where it cannot compute on a device; empty where it can.
+
+    A build holds kernels for some generations of GPUs alone, and sees the others all the same.
+    """
+    try:
+        (torch.zeros(8, device=device) + 1).sum().item()
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def check_gpu(device: str) -> int:

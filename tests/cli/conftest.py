@@ -15,7 +15,8 @@ def _clean_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give every test an empty working directory and user data folder, and a plain output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("planner.cli.calibrate.default_device", lambda: "cpu")  # a machine that has a GPU measures it
+    # A machine that has a GPU would measure it.
+    monkeypatch.setattr("planner.cli.calibrate.default_device", lambda _say: "cpu")
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
 

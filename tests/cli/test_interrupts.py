@@ -61,7 +61,7 @@ def test_an_interrupt_before_the_first_point_says_that_nothing_is_kept(
 def test_an_interrupt_while_pytorch_is_loaded_says_that_nothing_is_kept(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted() -> str:
+    def interrupted(_say: object) -> str:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(calibrate, "default_device", interrupted)

@@ -20,6 +20,7 @@ from planner.domain.samples import MAY_DIFFER, NETWORKS, Samples
 from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
 from planner.formats.calibration import read_calibration
+from planner.probes import gpu
 from planner.probes.calibrate import Measurement, Own
 from planner.probes.design import designed_points
 from planner.probes.gpu import default_device
@@ -208,6 +209,7 @@ def test_device_and_precisions_are_those_asked_for_else_a_gpu_if_there_is_one(
 
     monkeypatch.setattr(measure, "check_gpu", lambda _device: 0)
     monkeypatch.setattr(calibrate, "default_device", default_device)
+    monkeypatch.setattr(gpu, "why_no_kernel", lambda _torch, _device: "")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(measure, "place_of", place_of)
     monkeypatch.setattr(measure, "measure_device", measured)

@@ -174,6 +174,7 @@ def test_a_gpu_is_never_taken_beyond_its_share(
 
     monkeypatch.setattr(module, "import_torch", lambda: SimpleNamespace(cuda=fake, empty_like=torch.empty_like))
     monkeypatch.setattr(module, "check_gpu", lambda _device: 1)
+    monkeypatch.setattr(module, "why_no_kernel", lambda _torch, _device: "")
     monkeypatch.setattr(module, "Operands", operands)
     monkeypatch.setattr(module, "EventStopwatch", lambda _cuda: WallStopwatch())
     monkeypatch.setattr(module, "REFERENCE_SIDE", 64)
@@ -195,9 +196,10 @@ def test_a_gpu_is_never_taken_beyond_its_share(
             RuntimeError("CUDA error: out of memory\nCompile with"),
             "got 'cuda:1: CUDA error: out of memory'; end what",
         ),
+        ((70 * 2**30, 80 * 2**30), "got 'cuda:1: CUDA error: no kernel image is available'; end what"),
     ],
 )
-def test_a_gpu_whose_memory_others_hold_is_refused(
+def test_a_gpu_that_others_hold_or_that_pytorch_was_not_built_for_is_refused(
     found: tuple[int, int] | RuntimeError, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mem_get_info(_device: str) -> tuple[int, int]:
@@ -205,8 +207,13 @@ def test_a_gpu_whose_memory_others_hold_is_refused(
             raise found
         return found
 
+    def zeros(_size: int, *, device: str) -> torch.Tensor:
+        if device == "cuda:1" and "no kernel" in words:
+            raise RuntimeError("CUDA error: no kernel image is available\nCUDA kernel errors might be")
+        return torch.zeros(1)
+
     fake = SimpleNamespace(set_device=lambda _device: None, mem_get_info=mem_get_info)
-    monkeypatch.setattr(module, "import_torch", lambda: SimpleNamespace(cuda=fake))
+    monkeypatch.setattr(module, "import_torch", lambda: SimpleNamespace(cuda=fake, zeros=zeros))
     monkeypatch.setattr(module, "check_gpu", lambda _device: 1)
     with pytest.raises(ParameterError) as error:
         cuda_bench("cuda:1")

@@ -38,13 +38,37 @@ def test_a_gpu_is_measured_unless_there_is_none(seen: Seen, monkeypatch: pytest.
         warnings.warn("CUDA initialization: Found no NVIDIA driver on your system", UserWarning, stacklevel=2)
         return False
 
+    told: list[str] = []
+    devices: list[str] = []
     monkeypatch.setattr(torch.cuda, "is_available", warned)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        assert default_device() == "cpu"
+        assert default_device(told.append) == "cpu"
     assert said == []
+    assert told == []
     seen()
-    assert default_device() == "cuda"
+
+    def zeros(_size: int, *, device: str) -> torch.Tensor:
+        devices.append(device)
+        return torch.ones(8)
+
+    monkeypatch.setattr(torch, "zeros", zeros)
+    assert default_device(told.append) == "cuda"
+    assert (devices, told) == (["cuda"], [])
+
+
+def test_a_gpu_that_pytorch_was_not_built_for_is_not_measured_unasked(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def zeros(_size: int, *, device: str) -> torch.Tensor:
+        raise RuntimeError(f"CUDA error: no kernel image is available for {device}\nCUDA kernel errors might be")
+
+    seen()
+    monkeypatch.setattr(torch, "zeros", zeros)
+    told: list[str] = []
+    assert default_device(told.append) == "cpu"
+    (sentence,) = told
+    assert sentence.endswith("computes nothing on it: CUDA error: no kernel image is available for cuda")
 
 
 def test_a_known_gpu_is_the_bundled_accelerator(seen: Seen) -> None:
