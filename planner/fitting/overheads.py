@@ -71,10 +71,11 @@ def fit_overheads(
 
     Minimises Σ ((s·K + h·N)/t - 1)²/0.08² + (s - 1)²/0.05² + (h/10 us)², h >= 0: coefficients that the steps do not
     tell stay near 1 and 0. On a CPU what all steps have in common is partly the minute they were timed in: an error of
-    0.03 that they share. Host time by layer and the exponent of the composition are not fitted. Where steps are there
-    whose kernels were measured as they are, those alone count, with 0.03 for 0.08: their scale is free of errors of
-    fits. Steps of three networks or more give a held-out error besides: all steps of a network are predicted by the fit
-    to those of the others.
+    0.03 that they share. Steps that no s and h go with within 0.08 have the error that this shows, and say less: their
+    kernels were timed too little. Host time by layer and the exponent of the composition are not fitted. Where steps
+    are there whose kernels were measured as they are, those alone count, with 0.03 for 0.08: their scale is free of
+    errors of fits. Steps of three networks or more give a held-out error besides: all steps of a network are predicted
+    by the fit to those of the others.
 
     Parameters
     ----------
@@ -137,17 +138,26 @@ class _Timed(NamedTuple):
 
     def fitted(self, rows: BoolArray) -> _Fitted:
         """Return what the steps of a mask, shape (n,), say: the shared error, in units of its own, is fitted along."""
+        relative = max(self.relative, self._apart(rows))
         shared = np.full(self.times_s.size, self.drift) * self.times_s
         design = np.column_stack([self.kernels_s, self.calls, shared])[rows]
         design = np.vstack(
             [
-                design / (self.relative * self.times_s[rows])[:, None],
+                design / (relative * self.times_s[rows])[:, None],
                 np.diag([1 / SCALE_PRIOR, 1 / HOST_PRIOR_S, 1.0]),
             ]
         )
-        target = np.concatenate([np.full(int(rows.sum()), 1 / self.relative), [1 / SCALE_PRIOR, 0.0, 0.0]])
+        target = np.concatenate([np.full(int(rows.sum()), 1 / relative), [1 / SCALE_PRIOR, 0.0, 0.0]])
         errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design))).tolist()
         return _Fitted(*_solved(design, target), *errors[:2])
+
+    def _apart(self, rows: BoolArray) -> float:
+        """Return the relative error that steps show which no scale and host time go with, root mean square."""
+        design = np.column_stack([self.kernels_s, self.calls])[rows] / self.times_s[rows][:, None]
+        if np.linalg.lstsq(design, np.ones(len(design)), rcond=None)[0][1] < 0:
+            design = design[:, :1]
+        misses = design @ np.linalg.lstsq(design, np.ones(len(design)), rcond=None)[0] - 1
+        return float(np.sqrt(misses @ misses / max(len(design) - design.shape[1], 1)))
 
     def predicted(self, fitted: _Fitted) -> FloatArray:
         """Return the time of every step [s], shape (n,)."""

@@ -88,6 +88,16 @@ def test_what_all_steps_have_in_common_is_believed_less_where_speed_drifts() -> 
     assert steady.standard_errors["kernel_scale"] < drifting.standard_errors["kernel_scale"]
 
 
+def test_steps_that_disagree_say_little() -> None:
+    """Kernels of two networks last as long as they do, those of two three times as long; the best scale is 0.4 too."""
+    agreeing = [step(network(4096, depth), 2048, 0.4, 0.0) for depth in (2, 3, 4, 5)]
+    factors = (1.0, 1.0, 1 / 3, 1 / 3)
+    apart = [replace(one, time_s=one.time_s / 0.4 * factor) for one, factor in zip(agreeing, factors, strict=True)]
+    sure, unsure = (fit_overheads(ENTRIES, timed).coefficients["kernel_scale"] for timed in (agreeing, apart))
+    assert sure < 0.5
+    assert 0.8 < unsure < 1
+
+
 def test_host_time_is_never_negative() -> None:
     found = fit_overheads(ENTRIES, [step(network(8, 6), 1, 0.5, 0.0), step(network(2048, 2), 64, 1.2, 0.0)])
     assert found.coefficients["host_s_per_call"] >= 0
