@@ -24,6 +24,8 @@ __all__ = ["LEAST_COMMON", "common_ratios", "is_sibling", "ratio_of", "scaled_ta
 
 LEAST_COMMON = 5
 """Times in common that say more of the ratio than a fit does."""
+SQRT_2 = float(np.sqrt(2.0))
+"""Two equal errors that know nothing of each other add up to one so many times as large."""
 
 
 def is_sibling(calibration: Calibration, device: Accelerator) -> bool:
@@ -73,7 +75,10 @@ def ratio_of(common: FloatArray, by_fit: FloatArray, fit_error: float | None) ->
         error = float(np.mean(np.abs(rest / common - 1)))
         return None if fit_error is not None and fit_error < error else (float(np.median(common)), error)
     if by_fit.size and fit_error is not None:
-        return float(np.median(by_fit)), fit_error
+        ratio = float(np.median(by_fit))
+        # Its spread holds the fit's own misses: what is left of it is by how far ratios differ.
+        differs = np.mean(np.abs(by_fit / ratio - 1)) > SQRT_2 * fit_error
+        return None if differs else (ratio, fit_error)
     return None
 
 

@@ -228,7 +228,7 @@ def _other_mode(mode: str, overheads: Overheads) -> Iterator[PlanWarning]:
 
 
 def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
-    for calibration in sources.problem.calibrations:
+    for calibration in (*sources.problem.calibrations, *sources.of_siblings):
         precisions = {s.entry.precision for s in used if s.calibration == calibration.name}
         if not precisions:
             continue
@@ -253,7 +253,7 @@ def _precision_of(sentence: str) -> str:
 def _mixed(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
     """Yield a warning for calibrations whose kernels add up to one step though they were measured in unlike ways."""
     names = {source.calibration for source in used if source.entry.scope == "kernels"}
-    serving = [one for one in sources.for_accelerator if one.name in names]
+    serving = [one for one in (*sources.for_accelerator, *sources.of_siblings) if one.name in names]
     for at, other in enumerate(serving):
         for first in serving[:at]:
             unlike = _unlike(first, other)

@@ -56,7 +56,7 @@ def table(layers: str, ratio: float = 1.0, extra: Mapping[str, tuple[float, ...]
 def predicted(own: tuple[Entry, ...], theirs: tuple[Entry, ...], device: Accelerator = THEIRS) -> Prediction:
     calibrations = (
         Calibration("mine", MINE.name, own, node=Node(1, MINE)),
-        Calibration("theirs", device.name, theirs, node=Node(1, device)),
+        Calibration("theirs", device.name, theirs, node=Node(1, device), warnings=("disturbed",)),
     )
     settings = Settings(optimizer="none", input="synthetic", framework="")
     problem = Problem(
@@ -91,13 +91,13 @@ def test_a_call_is_the_devices_own_then_a_siblings_then_fitted() -> None:
 
 def test_without_enough_calls_in_common_the_fit_tells_the_ratio() -> None:
     """Fitted 4 s over 10, 40, 20 and 80 s: the median is the mean of 0.1 and 0.2."""
-    one = predicted(fits(), (table("ab"),))
+    one = predicted(fits(0.6), (table("ab"),))
     assert seconds(one) == pytest.approx(0.15 * (40.0 + 80.0) + FITTED_S, rel=1e-5)
     assert set(shares(one)) == {"sibling", "regression"}
 
 
 def test_the_answer_names_the_sibling() -> None:
-    one = predicted(fits(), (table("ab"),))
+    one = predicted(fits(0.6), (table("ab"),))
     (forward,) = (term for term in one.terms if term.name == "forward")
     assert "theirs scaled from gtx-1080ti" in forward.calibration
 
@@ -109,6 +109,18 @@ def test_what_is_not_of_the_same_chip_serves_nothing() -> None:
         predicted(fits(), (table("ab"),), replace(THEIRS, chip="")),
     ):
         assert (seconds(one), shares(one)) == (seconds(alone), {"regression": 1.0})
+
+
+def test_a_fit_that_ratios_differ_more_than_serves_alone() -> None:
+    """They differ by 0.75 on average, of which 0.5 would be a fit's and as much the ratios'."""
+    assert set(shares(predicted(fits(0.55), (table("ab"),)))) == {"sibling", "regression"}
+    assert shares(predicted(fits(0.5), (table("ab"),))) == {"regression": 1.0}
+
+
+def test_a_siblings_warnings_are_said_where_it_serves() -> None:
+    for serves in (True, False):
+        said = [one.message for one in predicted(fits(0.6 if serves else 0.5), (table("ab"),)).warnings]
+        assert ("disturbed" in said) == serves
 
 
 def test_a_fit_that_was_never_compared_with_anything_tells_no_ratio() -> None:
@@ -124,6 +136,7 @@ def test_a_ratio_of_times_in_common_is_as_unsure_as_they_differ() -> None:
     assert ratio_of(apart, none, 0.14) is None
     assert ratio_of(apart, none, 0.16) == (ratio, error)
     assert ratio_of(alike[1:], np.array([0.3]), 0.2) == pytest.approx((0.3, 0.2))
+    assert ratio_of(none, np.array([0.2, 0.3, 0.4]), 0.15) is None
     assert ratio_of(alike[1:], none, 0.2) is None
 
 
