@@ -7,12 +7,12 @@ gradients are joined in one, as autograd does.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 from planner.domain.kernels import FORWARD
 from planner.probes.operands import Operands
 from planner.probes.points import Point
-from planner.probes.sequence_kernels import most_graphs
 from planner.probes.sequence_parts import fused_attention
 from planner.probes.timing import Call
 
@@ -27,7 +27,8 @@ def fused_attention_call(torch: Any, point: Point, operands: Operands) -> Call:
     if point.direction == FORWARD:
         leaf = operands.warm(*shape).detach().requires_grad_()
         return Call(lambda: attend(leaf))
-    leaves = [operands.warm(*shape).detach().requires_grad_() for _ in range(most_graphs(n * s * shape[2]))]
+    turns = operands.graphs(torch.float32.itemsize * math.prod(shape))
+    leaves = [operands.warm(*shape).detach().requires_grad_() for _ in range(turns)]
     graphs = itertools.cycle([(attend(leaf), leaf) for leaf in leaves])
     gradient = operands.warm(n, s, shape[2] // 3)
 

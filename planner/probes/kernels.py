@@ -18,7 +18,7 @@ from planner.probes.layer_kernels import own_call
 from planner.probes.narrow_products import NARROW, narrow_product
 from planner.probes.operands import Operands
 from planner.probes.points import Point, convolution_output
-from planner.probes.sequence_kernels import attention_product, attention_softmax, embedding, most_graphs
+from planner.probes.sequence_kernels import attention_product, attention_softmax, embedding
 from planner.probes.timing import Call
 from planner.probes.torch_package import import_torch
 
@@ -173,7 +173,7 @@ def _dropout(torch: Any, point: Point, operands: Operands) -> _Made:
         mask = operands.cold(*x.shape)
         return lambda: x * next(mask)
     drop, scale = torch.ops.aten.native_dropout_backward, 1 / (1 - DROPOUT_RATE)
-    turns = most_graphs(x.numel(), torch.bool.itemsize)
+    turns = operands.graphs(torch.bool.itemsize * x.numel())
     masks = itertools.cycle([torch.rand(x.shape, device=x.device) > DROPOUT_RATE for _ in range(turns)])
     return lambda: drop(x, next(masks), scale)
 

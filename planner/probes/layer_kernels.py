@@ -23,7 +23,6 @@ from planner.probes.sequence_kernels import (
     attention_product,
     attention_softmax,
     embedding,
-    most_graphs,
 )
 from planner.probes.timing import Call
 
@@ -149,7 +148,7 @@ def _module(torch: Any, point: Point, operands: Operands) -> Call:
         return Call(lambda: forward(leaves) if mixed else part(*leaves, *rest))
     trained = list(part.parameters()) if isinstance(part, torch.nn.Module) else []
     read = operands.itemsize * n * sum(prod(shape) for shape in call.inputs)
-    graphs = [run() for _ in range(most_graphs(max(read, _saved_bytes(torch, run)), itemsize=1))]
+    graphs = [run() for _ in range(operands.graphs(max(read, _saved_bytes(torch, run))))]
     gradient, turn = torch.ones_like(graphs[0][0]), itertools.cycle(graphs)
 
     def backward() -> object:

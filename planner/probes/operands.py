@@ -28,6 +28,8 @@ COLD_BYTES = 96 * 2**20
 MOST_VIEWS = 64
 MOST_GPU_VIEWS = 1024
 """Of small operands: a GPU needs more calls in a row to be timed."""
+MOST_GRAPHS, MOST_GPU_GRAPHS = 8, 64
+"""Of autograd, of a CPU and of a GPU, whose last cache holds eight of most layers."""
 CACHE_LINE_BYTES, GPU_ALIGNMENT_BYTES = 64, 512
 """Where operands begin; PyTorch's allocator of device memory gives out multiples of 512."""
 _SPREAD = 32
@@ -85,8 +87,17 @@ class Operands:
         return self._made[stored]
 
     def warm(self, *shape: int) -> torch.Tensor:
-        """Return one operand."""
+        """Return one operand.
+
+        Raises
+        ------
+        torch.OutOfMemoryError
+            It is larger than the block of random numbers, which is as large as the device's memory allows.
+        """
         size = math.prod(shape)
+        if size > self._pool.numel():
+            too_large = f"an operand of {size} elements does not fit a block of {self._pool.numel()}"
+            raise self._torch.OutOfMemoryError(too_large)
         if self._next + size > self._pool.numel():
             self._next = 0
         view: torch.Tensor = self._pool[self._next : self._next + size].view(shape)
@@ -100,3 +111,11 @@ class Operands:
         most = MOST_VIEWS if self.device == "cpu" else MOST_GPU_VIEWS
         views = min(most, max(1, self._cold_bytes // size))
         return itertools.cycle([self.warm(*shape) for _ in range(views)])
+
+    def graphs(self, saved_bytes: int) -> int:
+        """Return how many graphs in turn find what they saved, ``saved_bytes`` each, as if last touched long ago.
+
+        At least one, else no more than cover what cold views cover, nor than MOST_GRAPHS or MOST_GPU_GRAPHS.
+        """
+        most = MOST_GRAPHS if self.device == "cpu" else MOST_GPU_GRAPHS
+        return min(most, max(1, self._cold_bytes // max(saved_bytes, 1)))

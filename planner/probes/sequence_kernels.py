@@ -11,19 +11,13 @@ import math
 from typing import Any
 
 from planner.domain.kernels import FORWARD
-from planner.probes.operands import COLD_BYTES, Operands
+from planner.probes.operands import Operands
 from planner.probes.points import Point
 from planner.probes.timing import Call
 
-__all__ = ["attention_dropout", "attention_product", "attention_softmax", "embedding", "most_graphs"]
+__all__ = ["attention_dropout", "attention_product", "attention_softmax", "embedding"]
 
-MOST_GRAPHS = 8
 PRODUCTS_BACKWARD = 4
-
-
-def most_graphs(elements: int, itemsize: int = 4) -> int:
-    """Return how many graphs that hold so many numbers each overflow the last cache, at most MOST_GRAPHS."""
-    return min(MOST_GRAPHS, max(1, COLD_BYTES // (itemsize * max(elements, 1))))
 
 
 def _sizes(point: Point) -> tuple[int, int, int, int]:
@@ -52,7 +46,7 @@ def attention_product(torch: Any, point: Point, operands: Operands) -> Call:
         weights = operands.warm(n, heads, s, s)
         return Call(lambda: context(joined, weights))
     graphs = []
-    for _ in range(most_graphs(n * s * heads * (3 * width + s), operands.itemsize)):
+    for _ in range(operands.graphs(operands.itemsize * n * s * heads * (3 * width + s))):
         joined = operands.warm(n, s, 3 * heads * width).detach().requires_grad_()
         weights = operands.warm(n, heads, s, s).detach().requires_grad_()
         split = parts(joined)  # once, as in a training step
@@ -104,7 +98,7 @@ def attention_dropout(torch: Any, point: Point, operands: Operands) -> Call:
         leaf = weights.detach().requires_grad_()
         return Call(lambda: torch.nn.functional.dropout(leaf, 0.1, training=True))
     drop = torch.ops.aten.native_dropout_backward
-    shape, turns = (n, heads, s, s), most_graphs(n * heads * s * s // 4)
+    shape, turns = (n, heads, s, s), operands.graphs(torch.bool.itemsize * n * heads * s * s)
     masks = itertools.cycle([torch.rand(shape, device=operands.device) > 0.1 for _ in range(turns)])
     return Call(lambda: drop(weights, next(masks), 1.1))
 

@@ -74,7 +74,7 @@ def test_what_does_not_fit_or_has_no_kernel_is_left_out_and_counted(
 
     monkeypatch.setattr(module, "timed_call", call)
     assert [bench.time(product("fp32")) for _ in range(3)] == [None] * 3
-    assert bench.refused == {"memory": 2, "kernel": 2}
+    assert bench.refused == {"memory": 3, "kernel": 1}
 
 
 def test_a_device_that_has_failed_ends_the_run(bench: CudaBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,6 @@ def test_graphs_are_made_until_what_they_save_overflows_the_cache(kind: str, mon
 
     plain = PARTS[kind]
     monkeypatch.setitem(PARTS, kind, counted)
-    monkeypatch.setattr("planner.probes.sequence_kernels.COLD_BYTES", 4 * 4 * 8 * 16 * 16 * point.sub_batch)
-    timed_call(point, Operands(elements=1 << 20)).run()
+    four_inputs = 4 * 4 * 8 * 16 * 16 * point.sub_batch
+    timed_call(point, Operands(elements=1 << 20, cold_bytes=four_inputs)).run()
     assert made == graphs + 1  # the first one tells how much is saved
