@@ -42,6 +42,7 @@ OFF_COURSE = 150.0
 """No row of published tables is off by more than 99 (fp16 convolutions of P100s), nor by 40 on other GPUs."""
 FAR_ABOVE_PEAK = 10.0
 ABOVE_PEAK = 1.5
+PRODUCTS = ("convolution", "gemm", "attention")
 UNCACHED_BYTES = float(1 << 26)
 """Beyond the caches of GPUs: less can be read faster than memory gives it."""
 
@@ -73,11 +74,17 @@ def unit_doubt(samples: Samples, accelerator: Accelerator) -> UnitDoubt | None:
         return None
     peak_s, can_tell = _peak_times(rows, accelerator)
     longer = rows.time_s / (peak_s + CALL_S)
+    kinds = [
+        kind for kind in dict.fromkeys(rows.text["kind"].tolist()) if (rows.text["kind"] == kind).sum() >= LEAST_ROWS
+    ]
     if np.median(longer) >= FAR:
-        return _too_long(longer, places, accelerator, "times", "the column")
-    for kind in dict.fromkeys(rows.text["kind"].tolist()):
+        good = [kind for kind in kinds if np.median(longer[rows.text["kind"] == kind]) < TYPICAL]
+        meant = ~np.isin(rows.text["kind"], good)
+        which = ("times of other kinds than " + ", ".join(good), "those") if good else ("times", "the column")
+        return _too_long(longer[meant], places[meant], accelerator, *which)
+    for kind in kinds:
         own = rows.text["kind"] == kind
-        if own.sum() >= LEAST_ROWS and np.median(longer[own]) >= FAR_OF_KIND:
+        if np.median(longer[own]) >= FAR_OF_KIND:
             return _too_long(longer[own], places[own], accelerator, f"times of kind {kind}", "those")
     above = can_tell & (rows.time_s * ABOVE_PEAK < peak_s)
     if can_tell.sum() >= LEAST_ROWS and above.sum() > can_tell.sum() / 2:
@@ -86,6 +93,15 @@ def unit_doubt(samples: Samples, accelerator: Accelerator) -> UnitDoubt | None:
             f"{ABOVE_PEAK:g} times faster than its peak rates: looks like times divided once too often, or those of a "
             "faster device; mend column time_s or device"
         )
+    far_above = can_tell & (rows.time_s * FAR_ABOVE_PEAK < peak_s)
+    for kind in (kind for kind in kinds if kind in PRODUCTS):  # gradients that are views take no time
+        own = can_tell & (rows.text["kind"] == kind)
+        if own.sum() >= LEAST_ROWS and far_above[own].sum() > own.sum() / 2:
+            return UnitDoubt(
+                f"time_s must be in seconds on {accelerator.name}, got {far_above[own].sum()} of {own.sum()} rows of "
+                f"kind {kind} more than {FAR_ABOVE_PEAK:g} times faster than its peak rates: looks like times divided "
+                "once too often; mend those"
+            )
     return None
 
 

@@ -61,6 +61,20 @@ def test_times_faster_than_the_device_are_refused() -> None:
     assert "got 3 of 3 rows" in doubted(copies(2e12))
 
 
+def test_one_kind_in_another_unit_is_told_from_the_others() -> None:
+    """Few copies that are too short or too long, beside many products, and the other way round."""
+    many, few = products().joined(products()), copies(0.8e12)
+    assert doubted(many.joined(few)) == ""
+    short = scaled(products(0.9, 0.0), 1e-3)
+    for _ in range(6):
+        short = short.joined(few)
+    assert "rows of kind gemm more than 10 times faster" in doubted(short)
+    found = unit_doubt(scaled(many, 1e3).joined(few), GPU)
+    assert found is not None
+    assert "times of other kinds than copy" in found.sentence
+    assert "divide those by 1,000" in found.sentence
+
+
 def test_what_fits_a_cache_may_be_read_faster_than_memory() -> None:
     assert doubted(copies(4e12, smallest=1 << 18)) == ""
 
