@@ -123,11 +123,13 @@ def _check_device(named: tuple[Calibration, ...], cluster: Cluster) -> None:
     """
     device = cluster.node.accelerator.name
     foreign = [one for one in named if one.accelerator != device]
-    got = _said(foreign)
+    got = _listed(foreign)
     if foreign and len(foreign) < len(named):
         strange = [one for one in foreign if not is_sibling(one, cluster.node.accelerator)]
         if strange:
-            note(f"--calibration {_said(strange)}: cluster {cluster.name!r} has {device}, so no kernel is priced by it")
+            note(
+                f"--calibration {_listed(strange)}: cluster {cluster.name!r} has {device}, so no kernel is priced by it"
+            )
     elif foreign:
         raise CoverageError(
             f"--calibration must be of {device}, the device of cluster {cluster.name!r}, got {got}; "
@@ -135,7 +137,7 @@ def _check_device(named: tuple[Calibration, ...], cluster: Cluster) -> None:
         )
 
 
-def _said(calibrations: Iterable[Calibration]) -> str:
+def _listed(calibrations: Iterable[Calibration]) -> str:
     return ", ".join(f"{one.name} of {one.accelerator}" for one in calibrations)
 
 

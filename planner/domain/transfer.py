@@ -9,8 +9,10 @@ from planner.domain.cluster import Accelerator
 from planner.domain.kernels import TRAFFIC_KINDS
 from planner.errors import ParameterError
 
-__all__ = ["RELATIONS", "OwnPoints", "TransferScore", "Transfers", "relation", "score_for"]
+__all__ = ["RELATIONS", "SCALED", "OwnPoints", "TransferScore", "Transfers", "relation", "score_for"]
 
+SCALED = "scaled from "
+"""In names of calibrations that were scaled from another device, in front of the name of that device."""
 RELATIONS = ("chip", "architecture", "vendor", "other")
 """What two devices have in common, the nearest first; ``other``: nothing."""
 

@@ -149,15 +149,15 @@ class _Timed(NamedTuple):
         )
         target = np.concatenate([np.full(int(rows.sum()), 1 / relative), [1 / SCALE_PRIOR, 0.0, 0.0]])
         errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design))).tolist()
-        return _Fitted(*_solved(design, target), *errors[:2])
+        return _Fitted(*_solved(design, target)[:2], *errors[:2])
 
     def _apart(self, rows: BoolArray) -> float:
         """Return the relative error that steps show which no scale and host time go with, root mean square."""
         design = np.column_stack([self.kernels_s, self.calls])[rows] / self.times_s[rows][:, None]
-        if np.linalg.lstsq(design, np.ones(len(design)), rcond=None)[0][1] < 0:
-            design = design[:, :1]
-        misses = design @ np.linalg.lstsq(design, np.ones(len(design)), rcond=None)[0] - 1
-        return float(np.sqrt(misses @ misses / max(len(design) - design.shape[1], 1)))
+        found = _solved(design, np.ones(len(design)))
+        misses = design @ np.array(found) - 1
+        free = len(design) - sum(value != 0 for value in found)
+        return float(np.sqrt(misses @ misses / max(free, 1)))
 
     def predicted(self, fitted: _Fitted) -> FloatArray:
         """Return the time of every step [s], shape (n,)."""
@@ -205,12 +205,13 @@ def _exponents(steps: Sequence[TimedStep], *, waits: bool) -> dict[str, float]:
     return {name: 1.0 if name in fitted else value for name, value in EXPONENTS.items()}
 
 
-def _solved(design: FloatArray, target: FloatArray) -> tuple[float, float]:
-    """Return scale and host time [s], which is 0 where it would be negative."""
-    scale, host_s, _ = np.linalg.lstsq(design, target, rcond=None)[0].tolist()
-    if host_s >= 0:
-        return scale, host_s
-    return float(np.linalg.lstsq(design[:, [0, 2]], target, rcond=None)[0][0]), 0.0
+def _solved(design: FloatArray, target: FloatArray) -> list[float]:
+    """Return the least-squares solution, p numbers; host time, the second, is 0 where it would be negative."""
+    found: list[float] = np.linalg.lstsq(design, target, rcond=None)[0].tolist()
+    if found[1] < 0:
+        scale, *others = np.linalg.lstsq(np.delete(design, 1, axis=1), target, rcond=None)[0].tolist()
+        found = [scale, 0.0, *others]
+    return found
 
 
 def _kernels(fits: Fits, measured: Calibration, step: TimedStep, precision: str) -> tuple[float, float, float]:

@@ -10,6 +10,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.precision import gradient_bytes, precision_named
 from planner.domain.prediction import MiniBatch, PlanWarning, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
+from planner.domain.transfer import SCALED
 from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_seconds
 
@@ -131,16 +132,12 @@ def memory_line(memory_bytes: Mapping[str, float], device: str = "GPU") -> str:
     return f"{format_bytes(total)}{of} on one {device}" + (f": {listed}" if listed else "")
 
 
-SCALED_FROM = " scaled from "
-"""In names of what a calibration of another device serves, between its name and the device's."""
-
-
 def origins(used: Iterable[Term], calibrations: Iterable[Calibration]) -> Pairs:
     """Return origin and source of every calibration that the terms name, then what is stated or assumed."""
     shown = list(used)
     by_name = {calibration.name: calibration for calibration in calibrations}
     names = dict.fromkeys(name for term in shown for name in term.calibration.split(", ") if name)
-    found = {name: by_name.get(name) or by_name.get(name.partition(SCALED_FROM)[0]) for name in names}
+    found = {name: by_name.get(name) or by_name.get(name.partition(f" {SCALED}")[0]) for name in names}
     rows = [(name, _calibration_line(one) if one else "") for name, one in found.items()]
     return Pairs([*rows, *_uncalibrated(shown)])
 

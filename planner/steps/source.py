@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.domain.calibration import Entry
+from planner.domain.transfer import SCALED
 
 __all__ = ["Source", "scaled_name"]
-
-SCALED = "scaled from "
-"""In names of calibrations that were scaled from another device, in front of the name of that device."""
 
 
 def scaled_name(calibration: str, device: str) -> str:

@@ -2,35 +2,25 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from planner.cli import calibrate, measure
 from planner.probes.calibrate import Measurement, Own
 from planner.probes.resume import Measured, start_file
-from planner.probes.run import Wanted
 
 Run = Callable[..., tuple[int, str, str]]
 POINT = Measured("a point", 1e-3, 0.0, 5, 1e-3, 1.0)
 
 
 def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(
-        _place: object,
-        _budget_s: float,
-        *,
-        own: Own,
-        wanted: Wanted,
-        input_folder: Path,
-        resume: Path,
-        progress: object,
-        say: object,
-    ) -> Measurement:
-        assert input_folder == Path()
-        assert own == Own()
-        assert wanted.later
-        assert callable(progress)
-        assert callable(say)
+    def interrupted(_place: object, _budget_s: float, *, resume: Path, **given: Any) -> Measurement:
+        assert given["input_folder"] == Path()
+        assert given["own"] == Own()
+        assert given["wanted"].later
+        assert callable(given["progress"])
+        assert callable(given["say"])
         start_file(resume, {}, [POINT])
         raise KeyboardInterrupt
 

@@ -59,7 +59,7 @@ def test_coefficient_at_its_bound_has_no_spread() -> None:
 
 
 @pytest.mark.parametrize(("rows", "known"), [(1, False), (2, False), (3, True)])
-def test_as_many_coefficients_as_rows_leave_their_errors_undetermined(rows: int, known: bool) -> None:  # noqa: FBT001 - a pytest parameter
+def test_as_many_coefficients_as_rows_leave_their_errors_undetermined(rows: int, *, known: bool) -> None:
     design, times = FEATURES[:rows], FEATURES[:rows] @ THETA * [1, 1.1, 0.9][:rows]
     found = covariance(design, times, solve(design, times), "relative-nnls")
     assert (found is not None) == known
