@@ -128,7 +128,7 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
         if reason:
             note(f"{call.kind} {call.direction} of a {call.layer.kind} layer is not measured, as {reason}")
     wanted = _wanted(asked, place)
-    kept_s = min(expected_fit_s(place.accelerator, len(place.precisions)), LARGEST_FIT_SHARE * asked.budget_s)
+    kept_s = min(expected_fit_s(place.accelerator, _times_fp32(place)), LARGEST_FIT_SHARE * asked.budget_s)
     end_s = began + asked.budget_s - used_s - kept_s
     left_s = max(end_s - place.began_s, LEAST_S)
     shown = "this CPU" if asked.device == "cpu" else f"this {place.accelerator.name}"
@@ -147,6 +147,12 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
         )
     _tell_error(found.samples, asked)
     return _of_networks(found, asked)
+
+
+def _times_fp32(place: Place) -> float:
+    """Return how many points the generic design has for each one in fp32."""
+    points = place.points()
+    return len(points) / sum(point.precision == "fp32" for point in points)
 
 
 def _of_networks(found: Measurement, asked: Asked) -> Measurement:

@@ -164,6 +164,25 @@ def test_on_a_gpu_too_the_layers_of_bundled_networks_come_last(monkeypatch: pyte
     assert chooser.choose([point.name for point in wanted.later], 1.0, 30.0)
 
 
+def test_further_precisions_lengthen_the_fit_by_the_points_that_they_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not as much as if each had all that fp32 has."""
+    budgets: list[float] = []
+
+    def measured(_place: Place, budget_s: float, **_named: object) -> Measurement:
+        budgets.append(budget_s)
+        return Measurement(COPIES, (), CPU, Node(1, CPU))
+
+    monkeypatch.setattr(measure, "place_of", lambda *_given: Card())
+    monkeypatch.setattr(measure, "expected_fit_s", lambda _accelerator, times: 100 * times)
+    monkeypatch.setattr(measure, "measure_device", measured)
+    measure.measured(measure.Asked(1000.0, device="cuda"), tmp_path / "partial.jsonl")
+    kept_s = 100 * len(gpu_points(("fp32", "fp16"))) / len(gpu_points(("fp32",)))
+    assert 120 < kept_s < 160
+    assert 1000 - kept_s - 60 < budgets[0] <= 1000 - kept_s
+
+
 @pytest.mark.parametrize(
     ("names", "said"), [((), None), (("mlp",), "mlp"), (("mlp:hidden=256", "vgg16"), "mlp:hidden=256; vgg16")]
 )

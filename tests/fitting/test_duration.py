@@ -5,26 +5,32 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 
 from planner.domain.cluster import Accelerator
 from planner.domain.samples import Samples
 from planner.fitting.duration import expected_fit_s
 from planner.fitting.kernels import fit_kernels
 from planner.probes.design import designed_points
+from planner.probes.gpu_points import gpu_points
+from planner.probes.points import Point
 
 CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
+GPU = Accelerator("made-up card", "gpu", 80 * 2.0**30, 3e12, {"fp32": 5e13, "bf16": 7e14}, 132)
 
 
-def test_a_whole_fit_takes_about_what_is_expected() -> None:
+@pytest.mark.parametrize(
+    ("accelerator", "points"), [(CPU, designed_points()), (GPU, gpu_points(("fp32", "bf16")))], ids=["cpu", "gpu"]
+)
+def test_a_whole_fit_takes_about_what_is_expected(accelerator: Accelerator, points: tuple[Point, ...]) -> None:
     random = np.random.default_rng(3)
     rows: list[Mapping[str, Any]] = [
-        {"kind": point.kind, "direction": point.direction, "precision": "fp32", **point.work,
+        {"kind": point.kind, "direction": point.direction, "precision": point.precision, **point.work,
          "time_s": 1e-5 + 1e-10 * max(point.work.values()) * float(np.exp(random.normal(0, 0.1)))}
-        for point in designed_points()
+        for point in points
     ]  # fmt: skip
-    expected_s = expected_fit_s(CPU)
+    expected_s = expected_fit_s(accelerator, len(points) / sum(point.precision == "fp32" for point in points))
     start = time.perf_counter()
-    fit_kernels(Samples.from_rows(rows, {}), CPU)
+    fit_kernels(Samples.from_rows(rows, {}), accelerator)
     taken_s = time.perf_counter() - start
     assert taken_s / 4 < expected_s < 12 * taken_s
-    assert expected_fit_s(CPU, 3) > expected_s
