@@ -15,6 +15,7 @@ from planner.domain.network import Network
 from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
 from planner.probes.inputs import INPUT_SHARE, measure_input
+from planner.probes.lost_device import told_when_lost
 from planner.probes.own_rows import with_shared_rows
 from planner.probes.places import Place
 from planner.probes.points import Point
@@ -84,8 +85,8 @@ def measure_device(
     place : Place
         Of :func:`planner.probes.places.place_of`: the device and its precisions.
     budget_s : float
-        Wall time to spend from the making of the place on, which loads PyTorch, the measuring of a run that is
-        continued included [s].
+        Wall time to spend from the making of the place on, which loads PyTorch [s]. What measuring points took in a
+        run that is continued is taken off; its other time is not, and training steps have their share in any case.
     own : Own
     wanted : Wanted, optional
         What decides which points are measured next, and when that is enough.
@@ -101,7 +102,7 @@ def measure_device(
     Raises
     ------
     ParameterError
-        The budget is not positive.
+        The budget is not positive, or the device computes nothing any more; what was measured is kept.
     OutputError
         The file of partial samples cannot be written.
     """
@@ -110,19 +111,29 @@ def measure_device(
     name, earlier = place.accelerator.name, continued(resume, place.circumstances)
     for sentence in filter(None, (earlier.note, place.warning)):
         tell(sentence)
-    with place.measuring() as bench:
+    with told_when_lost(place.device, resume), place.measuring() as bench:
         share = 1 - STEPS_SHARE - (INPUT_SHARE if input_folder else 0.0)
         for_points = max(budget_s * share - (time.perf_counter() - start), 0.0)
         points = (*own.points, *place.points())
         run = Run(bench, points, for_points, earlier, wanted=wanted, resume=resume, progress=progress)
         read = measure_input(input_folder, INPUT_SHARE * budget_s, name, device=place.device) if input_folder else None
-        until_s = bench.clock() + budget_s - earlier.used_s - (time.perf_counter() - start)
+        left_s = budget_s - (time.perf_counter() - start)
+        until_s = bench.clock() + min(left_s, max(left_s - earlier.used_s, STEPS_SHARE * budget_s))
         timed = timed_steps(
-            bench, run.quiet_s(), until_s, own.networks, device=place.device, precisions=place.precisions
+            bench,
+            run.quiet_s(),
+            until_s,
+            own.networks,
+            device=place.device,
+            precisions=place.precisions,
+            left_out=earlier.failed,
         )
         run.measure_again(timed.reference_s, until_s)
         samples = _joined(with_shared_rows(run.samples(name, place.circumstances), place.precisions), read)
     added = {**_disturbed(samples), **_without(timed.steps), **_failed(timed.failed), **place.seen()}
+    if earlier.failed:
+        lost = f"what the device failed in before: {'; '.join(earlier.failed)}"
+        added["left_out"] = "; ".join(filter(None, (added.get("left_out", ""), lost)))
     for key in SAID_AFTERWARDS:
         if key in added:
             tell(added[key])

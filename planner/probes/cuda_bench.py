@@ -15,6 +15,7 @@ from typing import Any
 from planner.errors import ParameterError
 from planner.probes.gpu import check_gpu, why_no_kernel
 from planner.probes.kernels import timed_call
+from planner.probes.lost_device import check_computes
 from planner.probes.operands import COLD_BYTES, Operands
 from planner.probes.points import Point
 from planner.probes.precisions import computing_in
@@ -129,8 +130,8 @@ class CudaBench:
 
         Raises
         ------
-        RuntimeError
-            The device has failed: no call after that can be trusted.
+        DeviceLostError
+            The device computes nothing any more.
         """
         try:
             with computing_in(point.precision):
@@ -138,8 +139,7 @@ class CudaBench:
         except self._torch.OutOfMemoryError:
             self.refused["memory"] += 1
         except RuntimeError as error:
-            if isinstance(error, getattr(self._torch, "AcceleratorError", ())):
-                raise
+            check_computes(self.device, error, point.name)
             self.refused["kernel"] += 1
         self._torch.cuda.empty_cache()
         return None

@@ -26,7 +26,7 @@ LEAKY_SLOPE = 0.1
 """Of a leaky ReLU below zero, as in YOLO; no time depends on it."""
 
 
-def build_module(network: Network) -> torch.nn.Module:
+def build_module(network: Network, device: str = "cpu") -> torch.nn.Module:
     """Return a module whose ``forward(samples, targets)`` is the network's loss.
 
     The loss is the weighted sum of the network's ``loss`` layers; without one it is the mean of the last layer's
@@ -36,6 +36,8 @@ def build_module(network: Network) -> torch.nn.Module:
     Parameters
     ----------
     network : Network
+    device : str
+        That its parameters are made on, as PyTorch names it.
 
     Returns
     -------
@@ -49,6 +51,8 @@ def build_module(network: Network) -> torch.nn.Module:
         PyTorch is not installed.
     ParameterError
         The network's shapes do not fit together.
+    torch.OutOfMemoryError
+        The device does not hold it.
     """
     library = import_torch()
     base: Any = library.nn.Module
@@ -78,7 +82,8 @@ def build_module(network: Network) -> torch.nn.Module:
                 return sum((values[name] for name in losses[1:]), values[losses[0]])
             return values[network.layers[-1].name].mean()
 
-    graph: torch.nn.Module = Graph()
+    with library.device(device):
+        graph: torch.nn.Module = Graph()
     return graph
 
 

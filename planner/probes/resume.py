@@ -15,6 +15,7 @@ from planner.errors import OutputError
 __all__ = [
     "Earlier",
     "Measured",
+    "append_failed",
     "append_measured",
     "holds_measured",
     "read_measured",
@@ -23,12 +24,16 @@ __all__ = [
 ]
 
 
+FAILED = "failed"
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One timing of a point.
 
-    ``reference_s``: the slower of the reference timings before and after it; ``used_s``: what the run, with those
-    before that it continues, had used of its budget by then.
+    ``reference_s``: the slower of the reference timings before and after it; ``used_s``: what measuring points had
+    taken by then, in the runs before that this one continues too. Time that measures none, for loading, choosing or
+    training steps, is each run's own.
     """
 
     name: str
@@ -41,14 +46,18 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What an earlier run left, and a sentence about it for the user; empty: there was nothing."""
+    """What an earlier run left, and a sentence about it for the user; empty: there was nothing.
+
+    ``failed``: points and steps in which a device was lost.
+    """
 
     measured: tuple[Measured, ...] = ()
     note: str = ""
+    failed: tuple[str, ...] = ()
 
     @property
     def used_s(self) -> float:
-        """Seconds of the budget that it used."""
+        """Seconds of the budget that measuring points used."""
         return max((made.used_s for made in self.measured), default=0.0)
 
 
@@ -100,7 +109,8 @@ def read_measured(path: Path, circumstances: Mapping[str, str]) -> Earlier:
     measured = _all_measured(lines)
     used_s = Earlier(measured).used_s
     points = len({made.name for made in measured})
-    return Earlier(measured, f"continuing from {path}: {points} points, {used_s:.0f} s used" if measured else "")
+    note = f"continuing from {path}: {points} points, {used_s:.0f} s used" if measured else ""
+    return Earlier(measured, note, tuple(filter(None, map(_failed, lines[1:]))))
 
 
 def _why_other(known: object, circumstances: Mapping[str, str]) -> str:
@@ -122,15 +132,17 @@ def _set_aside(path: Path, why: str) -> str:
     return f"starting anew: {path}, {why}, is now {aside.name}"
 
 
-def start_file(path: Path, circumstances: Mapping[str, str], kept: Sequence[Measured]) -> None:
-    """Write the file anew, with what is kept of an earlier run; whole or not at all.
+def start_file(
+    path: Path, circumstances: Mapping[str, str], kept: Sequence[Measured], failed: Sequence[str] = ()
+) -> None:
+    """Write the file anew, with what is kept of an earlier run, and what failed in it; whole or not at all.
 
     Raises
     ------
     OutputError
         It cannot be written.
     """
-    lines = [json.dumps(dict(circumstances)), *(json.dumps(asdict(made)) for made in kept)]
+    lines = [json.dumps(dict(circumstances)), *(json.dumps(asdict(made)) for made in kept), *map(_failed_line, failed)]
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,6 +159,22 @@ def append_measured(path: Path, measured: Sequence[Measured]) -> None:
     """Add lines to the file, all at once."""
     with path.open("a", encoding="utf-8") as file:
         file.write("".join(json.dumps(asdict(made)) + "\n" for made in measured))
+
+
+def append_failed(path: Path, what: str) -> None:
+    """Add a line that says in which point or step a device was lost."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(_failed_line(what) + "\n")
+
+
+def _failed_line(what: str) -> str:
+    return json.dumps({FAILED: what})
+
+
+def _failed(line: str) -> str:
+    """Return what a line says that a device was lost in; empty: it says something else."""
+    fields = _parsed(line)
+    return str(fields[FAILED]) if isinstance(fields, dict) and set(fields) == {FAILED} else ""
 
 
 def _parsed(line: str) -> object:

@@ -97,12 +97,12 @@ def continued(resume: Path | None, circumstances: Mapping[str, str]) -> Earlier:
         return Earlier()
     lasting = _lasting(circumstances)
     earlier = read_measured(resume, lasting)
-    start_file(resume, lasting, earlier.measured)
+    start_file(resume, lasting, earlier.measured, earlier.failed)
     return earlier
 
 
 def used_before(resume: Path, circumstances: Mapping[str, str]) -> float:
-    """Return what an earlier run, that :func:`continued` will go on from, used of the budget [s]."""
+    """Return what measuring points took of the budget in an earlier run, that :func:`continued` will go on from [s]."""
     return seconds_used(resume, _lasting(circumstances))
 
 
@@ -137,16 +137,18 @@ class Run:
         progress: Callable[[Progress], None] | None,
     ) -> None:
         self.bench, self.budget_s, self.resume, self.progress = bench, budget_s, resume, progress
-        self.points = {point.name: point for point in points}
+        self.points = {point.name: point for point in points if point.name not in earlier.failed}
         self.measured = list(earlier.measured)
         self.skipped = 0
         self.expected_error: float | None = None
         self.fastest_s = math.inf
         self.start_s = bench.clock() - earlier.used_s
+        self.measuring_s = earlier.used_s
         self.random = np.random.default_rng(SEED)
-        self.later = {point.name: point for point in wanted.later} if wanted else {}
+        later = wanted.later if wanted else ()
+        self.later = {point.name: point for point in later if point.name not in earlier.failed}
         self.target_error = wanted.target_error if wanted else None
-        self.chooser = wanted.chooser((*points, *wanted.later)) if wanted else None
+        self.chooser = wanted.chooser((*points, *later)) if wanted else None
         self.measure_all()
 
     def best(self) -> dict[str, list[Measured]]:
@@ -177,7 +179,7 @@ class Run:
 
     @property
     def elapsed_s(self) -> float:
-        """Wall time used, that of the runs which this one continues included [s]."""
+        """Wall time used, with what the runs which this one continues took to measure points [s]."""
         return self.bench.clock() - self.start_s
 
     @property
@@ -280,6 +282,7 @@ class Run:
 
     def measure(self, names: Sequence[str]) -> None:
         """Measure points in their order, in stretches between two reference timings."""
+        start_s = self.bench.clock()
         before, stretch, began = self.bench.reference(), [], self.bench.clock()
         for position, name in enumerate(names):
             timing = self.bench.time(self.points[name])
@@ -290,15 +293,16 @@ class Run:
                 self.skipped += 1
             over = self.is_over
             if over or position == len(names) - 1 or self.bench.clock() - began >= STRETCH_S:
-                after = self.bench.reference()
+                after, end_s = self.bench.reference(), self.bench.clock()
+                self.measuring_s += end_s - start_s
                 self.note(stretch, max(before, after))
-                before, stretch, began = after, [], self.bench.clock()
+                before, stretch, start_s, began = after, [], end_s, self.bench.clock()
             if over:
                 return
 
     def note(self, stretch: Sequence[tuple[str, Timing]], reference_s: float) -> None:
         """Keep a stretch, in the file too, and tell how far the run is."""
-        used_s = self.elapsed_s
+        used_s = self.measuring_s
         made = [Measured(name, t.time_s, t.spread_s, t.repeats, reference_s, used_s) for name, t in stretch]
         self.measured += made
         if self.resume:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.domain.training import TimedStep
 from planner.probes.bench import Bench, if_quiet, least_disturbed, quietest
+from planner.probes.lost_device import check_computes
 from planner.probes.modules import build_module, gradient_time
 from planner.probes.precisions import computing_in
 from planner.probes.timing import give_back_memory
@@ -70,11 +71,16 @@ def timed_steps(
     *,
     device: str = "cpu",
     precisions: Sequence[str] = ("fp32",),
+    left_out: Collection[str] = (),
 ) -> StepTimes:
     """Return the time of a gradient computation of every probe network at every sub-batch of SUB_BATCHES.
 
+    All networks come in the first precision before any comes in the others, so that what time is too short for is left
+    out of these. Each is made for either turn anew, on the device: no two of them need its memory at once.
+
     Networks and precisions that PyTorch failed in, as it has no kernel of that precision or no algorithm for such
-    sizes, are left out from then on; all others are still timed.
+    sizes, are left out from then on; all others are still timed. Those in which a device was lost before, which
+    ``left_out`` names as :class:`DeviceLostError` does, are not tried.
 
     With ``networks`` those are timed instead, at OWN_SUB_BATCH.
 
@@ -82,37 +88,55 @@ def timed_steps(
     faster that is seen meanwhile, are left out, and those that could not be begun before the bench's clock shows
     ``until_s`` [s]; what was begun is repeated no more then. Of what does not fit the device's memory half the samples
     are taken, again and again.
+
+    Raises
+    ------
+    DeviceLostError
+        The device computes nothing any more.
     """
     kind = "cpu" if device == "cpu" else "gpu"
     trained = [precision for precision in precisions if precision in STEP_PRECISIONS]
     steps: list[tuple[TimedStep, float]] = []
     fastest_s = math.inf
     failed: dict[tuple[str, str], str] = {}
-    for network in networks or probe_networks(kind):
-        if bench.clock() >= until_s:
-            break
-        module = build_module(network)
-        sub_batches = (OWN_SUB_BATCH[kind],) if networks else SUB_BATCHES[kind]
-        for sub_batch, precision in itertools.product(sub_batches, trained):
-            if (network.name, precision) in failed:
+    sub_batches = (OWN_SUB_BATCH[kind],) if networks else SUB_BATCHES[kind]
+    for turn, network in itertools.product((trained[:1], trained[1:]), networks or probe_networks(kind)):
+        module = _module(network, device) if turn and bench.clock() < until_s else None
+        if module is None:
+            continue
+        for sub_batch, precision in itertools.product(sub_batches, turn):
+            what = f"training steps of {network.name} in {precision}"
+            if (network.name, precision) in failed or what in left_out:
                 continue
             try:
                 limits = quietest(quiet_s, fastest_s), until_s
-                step = _step(bench, limits, device, (module, network, sub_batch, precision))
+                step = _step(bench, limits, (module, network, sub_batch, precision))
             except RuntimeError as error:  # PyTorch's only one for whatever a library or the device refuses
+                check_computes(device, error, what)
                 failed[network.name, precision] = str(error).partition("\n")[0]
                 module.zero_grad(set_to_none=True)
             else:
                 steps += [step] if step else []
                 fastest_s = min(fastest_s, step[1] if step else math.inf)
+        del module  # before the next one is made
     quiet_s = quietest(quiet_s, fastest_s)
     quiet = tuple(filter(None, (if_quiet((step, reference_s / quiet_s)) for step, reference_s in steps)))
     said_of = tuple(f"{name} in {precision}: {said}" for (name, precision), said in failed.items())
     return StepTimes(quiet, said_of, fastest_s)
 
 
+def _module(network: Network, device: str) -> torch.nn.Module | None:
+    """Return the module of a network on a device; None where the device does not hold it."""
+    library = import_torch()
+    try:
+        return build_module(network, device)
+    except library.OutOfMemoryError:
+        library.cuda.empty_cache()
+        return None
+
+
 def _step(
-    bench: Bench, limits: tuple[float, float], device: str, what: tuple[torch.nn.Module, Network, int, str]
+    bench: Bench, limits: tuple[float, float], what: tuple[torch.nn.Module, Network, int, str]
 ) -> tuple[TimedStep, float] | None:
     """Return the time of a step of as many samples as the device holds; None where none could be measured.
 
@@ -124,7 +148,6 @@ def _step(
         give_back_memory()  # what calls left in pieces would come on top of what a step takes
         measure = partial(gradient_time, module, network, sub_batch, REPEATS, precision=precision, until_s=until_s)
         try:
-            module.to(device)
             with computing_in(precision):
                 found = least_disturbed(measure, bench, quiet_s, until_s=until_s)
         except library.OutOfMemoryError:

@@ -16,8 +16,8 @@ from planner.probes.steps import probe_networks
 @pytest.mark.parametrize("name", ["alexnet", "googlenet", "resnet18", "sprint-15", "yolov3"])
 def test_module_has_the_parameters_of_the_network(name: str) -> None:
     network = build(name, {})
-    with torch.device("meta"):
-        module = build_module(network)
+    module = build_module(network, "meta")
+    assert {parameter.device.type for parameter in module.parameters()} == {"meta"}
     assert sum(parameter.numel() for parameter in module.parameters()) == layer_parameters(network).sum()
 
 

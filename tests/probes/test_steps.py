@@ -31,7 +31,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return Timing(1e-3 * sub_batch, 0.0, 7)
 
     monkeypatch.setattr(module, "gradient_time", gradient_time)
-    monkeypatch.setattr(module, "build_module", lambda _network: torch.nn.Linear(1, 1))
+    monkeypatch.setattr(module, "build_module", lambda _network, _device: torch.nn.Linear(1, 1))
     return found
 
 
@@ -58,6 +58,21 @@ def test_steps_before_a_much_faster_reference_were_disturbed(fake_bench: MakeBen
     assert reference_s == pytest.approx(REFERENCE_S)
 
 
+def test_what_time_is_too_short_for_is_left_out_of_further_precisions(
+    fake_bench: MakeBench, held: dict[str, Any]
+) -> None:
+    """Each step takes 6 ms, that of the reference before and behind it; after 10 of fp32 there is time for 5 more."""
+    bench, networks = fake_bench(), probe_networks("gpu")
+    bench.now = 100.0 - (len(networks) * 2 + 5) * 2 * REFERENCE_S + 1e-6
+    steps, _, _ = timed_steps(bench, 1.0, 100.0, device="meta", precisions=("fp32", "tf32", "fp16"))
+    assert [(s.network.name, s.sub_batch, s.precision) for s in steps] == held["asked"]
+    assert held["asked"][:10] == [(network.name, size, "fp32") for network in networks for size in (1, 64)]
+    first, second = networks[0].name, networks[1].name
+    assert held["asked"][10:] == [
+        (first, 1, "tf32"), (first, 1, "fp16"), (first, 64, "tf32"), (first, 64, "fp16"), (second, 1, "tf32"),
+    ]  # fmt: skip
+
+
 def test_a_step_that_does_not_fit_is_halved_until_it_does(fake_bench: MakeBench, held: dict[str, Any]) -> None:
     held["most"] = 1
     ((step,), _, _) = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1])
@@ -75,7 +90,7 @@ def test_what_pytorch_fails_in_is_left_out_and_said_and_the_rest_is_timed(
     held["refused"] = {(names[0], "bf16"), (names[2], "fp32")}
     steps, failed, _ = timed_steps(fake_bench(), 1.0, 100.0, precisions=("fp32", "bf16"))
     said = "GET was unable to find an engine to execute this computation"
-    assert failed == (f"{names[0]} in bf16: {said}", f"{names[2]} in fp32: {said}")
+    assert failed == (f"{names[2]} in fp32: {said}", f"{names[0]} in bf16: {said}")
     assert Counter((s.network.name, s.precision) for s in steps) == {
         (name, precision): 2 for name in names for precision in ("fp32", "bf16")
         if (name, precision) not in held["refused"]
@@ -87,7 +102,7 @@ def test_a_network_whose_weights_do_not_fit_is_left_out(fake_bench: MakeBench, m
     def full(*_given: object) -> None:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr(torch.nn.Module, "to", full)
+    monkeypatch.setattr(module, "build_module", full)
     assert timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1]) == StepTimes()
 
 

@@ -1,0 +1,84 @@
+"""A device that fails while it is measured: told from a kernel that it does not have."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from planner.errors import ParameterError
+from planner.probes.gpu import why_no_kernel
+from planner.probes.resume import append_failed, holds_measured
+from planner.probes.torch_package import import_torch
+
+__all__ = ["DeviceLostError", "check_computes", "told_when_lost"]
+
+
+class DeviceLostError(RuntimeError):
+    """A device computes nothing any more in this process.
+
+    Attributes
+    ----------
+    what : str
+        The call or step that it failed in; empty: not known.
+    """
+
+    def __init__(self, said: str, what: str = "") -> None:
+        super().__init__(said)
+        self.what = what
+
+
+def check_computes(device: str, error: RuntimeError, what: str = "") -> None:
+    """Tell whether an error of PyTorch is over with the call that it came from, by a tiny kernel.
+
+    Behind some errors of CUDA, such as an illegal address, all calls fail until the process ends (CUDA Runtime API,
+    cudaErrorIllegalAddress); behind others, such as a launch with too much shared memory, none.
+
+    Parameters
+    ----------
+    device : str
+        As PyTorch names it.
+    error : RuntimeError
+    what : str
+        The call or step that it came from.
+
+    Raises
+    ------
+    DeviceLostError
+        The device computes nothing any more.
+    """
+    torch = import_torch()
+    if device != "cpu":
+        with contextlib.suppress(RuntimeError):  # what is still to be said of earlier calls; the kernel decides
+            torch.cuda.synchronize(device)
+            torch.cuda.empty_cache()
+    if why_no_kernel(torch, device):
+        raise DeviceLostError(str(error).partition("\n")[0], what) from error
+
+
+@contextlib.contextmanager
+def told_when_lost(device: str, resume: Path | None) -> Iterator[None]:
+    """Say in a sentence that a device was lost meanwhile; what it failed in is left out where a file is continued.
+
+    Raises
+    ------
+    ParameterError
+        It was lost.
+    """
+    try:
+        try:
+            yield
+        except DeviceLostError:
+            raise
+        except RuntimeError as error:
+            check_computes(device, error)
+            raise
+    except DeviceLostError as lost:
+        where, remedy = f" in {lost.what}" if lost.what else "", ""
+        if resume and holds_measured(resume):
+            without = " without it" if lost.what else ""
+            remedy = f"what was measured is kept in {resume}; the same command goes on from there{without}"
+        if resume and lost.what:
+            append_failed(resume, lost.what)
+        rule, value = "a device that goes on computing", f"{device}, which failed{where}: {lost}"
+        raise ParameterError("--device", rule, value, remedy) from lost
