@@ -31,13 +31,13 @@ from planner.cli.streams import note
 from planner.cli.values import Values, from_options
 from planner.domain.calibration import Calibration
 from planner.domain.network import Network
-from planner.domain.samples import COMMAND
+from planner.domain.samples import COMMAND, Samples
 from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.calibration import Provenance, fit_calibration
 from planner.fitting.overheads import scale_doubt
 from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.formats.documents import write_file
-from planner.probes.calibrate import DISTURBED, Measurement
+from planner.probes.calibrate import DISTURBED, Measurement, disturbed
 from planner.probes.gpu import default_device
 from planner.probes.resume import holds_measured
 from planner.report.show import fit_view
@@ -149,9 +149,20 @@ def _default_name(values: Values) -> str:
 
 
 def fitted_from_files(folder: Path, name: str) -> Calibration:
-    """Return the calibration that the sample files of a folder give; they must be of one device."""
+    """Return the calibration that the sample files of a folder give; they must be of one device.
+
+    Say what they say, or their rows' notes, of a disturbed machine.
+    """
     samples, node, steps = samples_of(folder, name)
-    return fit_calibration(samples, name, node.accelerator, node, steps=steps)
+    samples = replace(samples, circumstances={**disturbed(samples), **samples.circumstances})
+    calibration = fit_calibration(samples, name, node.accelerator, node, steps=steps)
+    _tell_disturbed(samples)
+    return calibration
+
+
+def _tell_disturbed(samples: Samples) -> None:
+    if DISTURBED in samples.circumstances:
+        note(samples.circumstances[DISTURBED])
 
 
 def fitted_here(values: Values, target: Target, date: str, began_s: float) -> tuple[Calibration, str]:
@@ -167,8 +178,7 @@ def fitted_here(values: Values, target: Target, date: str, began_s: float) -> tu
         made = measured(asked, target.partial, before_s)
         made = with_doubts(made, time.perf_counter() - began_s - before_s)
         provenance = Provenance(source=f"this machine: {made.accelerator.name}", date=date)
-        if DISTURBED in made.samples.circumstances:
-            note(made.samples.circumstances[DISTURBED])
+        _tell_disturbed(made.samples)
         calibration = _fitted(made, target, provenance, asked)
         for doubt in filter(None, (scale_doubt(one) for one in calibration.entries if one.scope == "overheads")):
             note(doubt)

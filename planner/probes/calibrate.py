@@ -22,7 +22,7 @@ from planner.probes.points import Point
 from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued
 from planner.probes.steps import timed_steps
 
-__all__ = ["DISTURBED", "Measurement", "Own", "measure_device"]
+__all__ = ["DISTURBED", "Measurement", "Own", "disturbed", "measure_device"]
 
 STEPS_SHARE = 0.12
 """Of the budget, for training steps."""
@@ -130,7 +130,7 @@ def measure_device(
         )
         run.measure_again(timed.reference_s, until_s)
         samples = _joined(with_shared_rows(run.samples(name, place.circumstances), place.precisions), read)
-    added = {**_disturbed(samples), **_without(timed.steps), **_failed(timed.failed), **place.seen()}
+    added = {**disturbed(samples), **_without(timed.steps), **_failed(timed.failed), **place.seen()}
     if earlier.failed:
         lost = f"what the device failed in before: {'; '.join(earlier.failed)}"
         added["left_out"] = "; ".join(filter(None, (added.get("left_out", ""), lost)))
@@ -149,15 +149,18 @@ def _joined(samples: Samples, read: Samples | None) -> Samples:
     return replace(samples.joined(read), circumstances={**samples.circumstances, **read.circumstances})
 
 
-def _disturbed(samples: Samples) -> dict[str, str]:
-    """Return what says that much was measured while the machine was disturbed, as circumstances."""
+def disturbed(samples: Samples) -> dict[str, str]:
+    """Return what says that much was measured while the machine was disturbed, as circumstances.
+
+    Of convolutions and products, or of all rows where there are none of these.
+    """
     products = np.isin(samples.text["kind"], ("convolution", "gemm"))
-    disturbed = (samples.text["notes"] == DISTURBED_NOTE) & products
-    share = float(disturbed.sum() / max(products.sum(), 1))
+    what, counted = ("convolutions and products", products) if products.any() else ("rows", ~products)
+    share = float(np.mean(samples.text["notes"][counted] == DISTURBED_NOTE)) if counted.any() else 0.0
     if share < LEAST_SHARE:
         return {}
     return {
-        DISTURBED: f"{share:.0%} of the convolutions and products were measured while the machine was disturbed; "
+        DISTURBED: f"{share:.0%} of the {what} were measured while the machine was disturbed; "
         "run it again when it is quiet"
     }
 

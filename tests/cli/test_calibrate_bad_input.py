@@ -277,9 +277,18 @@ def test_runs_that_differ_grossly_are_refused(fit: Fit) -> None:
     assert err.endswith(f"{said}fit such files apart\n")
 
 
-def test_a_file_of_disturbed_rows_alone_is_fitted(fit: Fit) -> None:
-    assert fit({"a.csv": timed_by(1.0, notes=DISTURBED_NOTE)}) == (0, "")
-    assert next(one for one in read_calibration("fit.json").entries if one.kind == "gemm").samples == 12
+def test_a_file_of_disturbed_rows_alone_is_fitted_and_told(fit: Fit) -> None:
+    said = "100% of the convolutions and products were measured while the machine was disturbed; run it again when "
+    assert fit({"a.csv": timed_by(1.0, notes=DISTURBED_NOTE)}) == (0, f"planner: {said}it is quiet\n")
+    made = read_calibration("fit.json")
+    assert next(one for one in made.entries if one.kind == "gemm").samples == 12
+    assert f"{said}it is quiet" in made.warnings
+
+
+def test_a_file_of_other_disturbed_rows_is_told(fit: Fit) -> None:
+    lines = timed_by(1.0, notes=DISTURBED_NOTE).splitlines(keepends=True)
+    code, err = fit({"a.csv": "".join(line for line in lines if not line.startswith("gemm"))})
+    assert (code, err.startswith("planner: 100% of the rows were measured while ")) == (0, True)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
