@@ -33,7 +33,8 @@ MAY_DIFFER = frozenset({
     "command", "date", "design", "expected_error", "gpu_peak_memory_bytes", "gpu_power_w", "gpu_sm_clock_hz",
     "gpu_temperature_c", "gpu_throttle", "host", "host_s_per_call",
     "kernel_s_at_least", "left_out", "load_average", "networks", "node", "notes", "reference_s", "rejected", "source",
-    "steal_during_s", "steal_s", "warning_busy", "warning_disturbed", "warning_slower", "warning_steal",
+    "steal_during_s", "steal_s", "sustained_bf16", "sustained_fp16", "sustained_fp8", "sustained_int8",
+    "sustained_tf32", "warning_busy", "warning_clocks", "warning_disturbed", "warning_slower", "warning_steal",
     "warning_steps", "warning_steps_failed", "warning_throttled",
 })  # fmt: skip
 """Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""

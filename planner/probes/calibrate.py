@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from planner.probes.places import Place
 from planner.probes.points import Point
 from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued
 from planner.probes.steps import timed_steps
+from planner.probes.sustained import SUSTAINED_SHARE, WARNING_CLOCKS, sustained
 
 __all__ = ["DISTURBED", "Measurement", "Own", "disturbed", "measure_device"]
 
@@ -34,7 +36,7 @@ WITHOUT_STEPS = "warning_steps"
 """Circumstance that says that no training step could be timed, so that no overheads can be fitted."""
 FAILED_STEPS = "warning_steps_failed"
 """Circumstance that says in which training steps PyTorch failed; absent where in none."""
-SAID_AFTERWARDS = ("left_out", FAILED_STEPS, "warning_throttled")
+SAID_AFTERWARDS = ("left_out", FAILED_STEPS, WARNING_CLOCKS, "warning_throttled")
 """Circumstances that the user is told at once; one of a busy device was said before."""
 
 
@@ -112,11 +114,14 @@ def measure_device(
     for sentence in filter(None, (earlier.note, place.warning)):
         tell(sentence)
     with told_when_lost(place.device, resume), place.measuring() as bench:
-        share = 1 - STEPS_SHARE - (INPUT_SHARE if input_folder else 0.0)
+        for_load = 0.0 if place.device == "cpu" else SUSTAINED_SHARE
+        share = 1 - STEPS_SHARE - for_load - (INPUT_SHARE if input_folder else 0.0)
         for_points = max(budget_s * share - (time.perf_counter() - start), 0.0)
         points = (*own.points, *place.points())
         run = Run(bench, points, for_points, earlier, wanted=wanted, resume=resume, progress=progress)
         read = measure_input(input_folder, INPUT_SHARE * budget_s, name, device=place.device) if input_folder else None
+        blocks_s = {point: statistics.median(made.time_s for made in of) for point, of in run.best().items()}
+        load = sustained(bench, points, blocks_s, for_load * budget_s)
         left_s = budget_s - (time.perf_counter() - start)
         until_s = bench.clock() + min(left_s, max(left_s - earlier.used_s, STEPS_SHARE * budget_s))
         timed = timed_steps(
@@ -130,7 +135,7 @@ def measure_device(
         )
         run.measure_again(timed.reference_s, until_s)
         samples = _joined(with_shared_rows(run.samples(name, place.circumstances), place.precisions), read)
-    added = {**disturbed(samples), **_without(timed.steps), **_failed(timed.failed), **place.seen()}
+    added = {**disturbed(samples), **_without(timed.steps), **_failed(timed.failed), **load, **place.seen()}
     if earlier.failed:
         lost = f"what the device failed in before: {'; '.join(earlier.failed)}"
         added["left_out"] = "; ".join(filter(None, (added.get("left_out", ""), lost)))

@@ -144,6 +144,15 @@ class CudaBench:
         self._torch.cuda.empty_cache()
         return None
 
+    def under_load(self, point: Point, for_s: float) -> float:
+        """Return the time of a point's call [s] in the second half of so long a load without a pause [s]."""
+        with computing_in(point.precision):
+            call = timed_call(point, self._operands)
+            once_s, _ = self._stopwatch.run(call.run, 1, 0.0)
+            runs = max(1, round(for_s / 2 / max(once_s, 1e-9)))
+            self._stopwatch.run(call.run, runs, 0.0)
+            return self._stopwatch.run(call.run, runs, 0.0)[0] / runs / call.calls
+
     def reference(self) -> float:
         """Return the median time of three calls of a product and a copy [s]: clocks or another user show in it."""
         with computing_in("fp32"):

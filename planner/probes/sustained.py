@@ -1,0 +1,50 @@
+"""How much longer products take under lasting load than in short blocks, as the clocks of a GPU fall to its power."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from planner.probes.bench import Bench
+from planner.probes.cuda_bench import CudaBench
+from planner.probes.points import Point
+
+__all__ = ["SUSTAINED_SHARE", "WARNING_CLOCKS", "sustained"]
+
+SUSTAINED_SHARE = 0.03
+"""Of the budget of a GPU's calibration."""
+MOST_S, LEAST_S = 1.0, 0.25
+"""Of load in one precision; in less clocks need not have fallen."""
+SLOWER = 1.05
+WARNING_CLOCKS = "warning_clocks"
+
+
+def sustained(bench: Bench, points: Iterable[Point], times_s: Mapping[str, float], for_s: float) -> dict[str, str]:
+    """Return the ratio of the times under load and in blocks of the largest product timed in each precision but fp32.
+
+    As circumstances ``sustained_PRECISION``, with a warning where one is above 1.05; empty where time is too short, and
+    on a CPU. No time is changed by it.
+
+    Parameters
+    ----------
+    bench : Bench
+    points : iterable of Point
+    times_s : mapping of str to float
+        Of the points that were timed, by name [s].
+    for_s : float
+        Wall time to spend [s].
+    """
+    timed = [point for point in points if point.kind == "gemm" and point.precision != "fp32" and point.name in times_s]
+    largest = {point.precision: point for point in sorted(timed, key=lambda point: math.prod(point.work.values()))}
+    each_s = min(MOST_S, for_s / max(len(largest), 1))
+    if not isinstance(bench, CudaBench) or each_s < LEAST_S:
+        return {}
+    ratios = {name: bench.under_load(one, each_s) / times_s[one.name] for name, one in largest.items()}
+    found = {f"sustained_{name}": f"{ratio:.3f}" for name, ratio in ratios.items()}
+    slower = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if ratio > SLOWER)
+    if slower:
+        found[WARNING_CLOCKS] = (
+            "large products take longer under lasting load than in the short blocks that are fitted "
+            f"({slower} times): the clocks fall, and long training steps may be slower too"
+        )
+    return found
