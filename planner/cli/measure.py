@@ -20,7 +20,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Settings
-from planner.domain.kernels import DIRECTIONS, UPDATE
+from planner.domain.kernels import DIRECTIONS, SERVED_BY, UPDATE
 from planner.domain.network import Network
 from planner.domain.request import Problem
 from planner.domain.samples import NETWORKS, Samples
@@ -235,7 +235,7 @@ def check_served(calibration: Calibration, node: Node, asked: Asked) -> None:
         own = sources.layer_calls(precision)
         for calls in lower(network, np.ones(1, dtype=np.int64), optimizer=network.optimizer):
             for part, source in own.split(calls, np.ones(1, dtype=np.int64)):
-                is_left = source is None and part.kind != "bias"
+                is_left = source is None and SERVED_BY.get(part.kind, part.kind) != "bias"
                 left, whole = left + is_left * part.layer.size, whole + part.layer.size
                 if is_left and not sources.is_calibrated(part.kind, part.direction, precision):
                     missing[part.kind, part.direction] = None

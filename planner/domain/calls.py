@@ -6,14 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.domain.arrays import frozen_map
+from planner.domain.kernels import COSTLY_ACTIVATIONS, LINEAR_BIAS
 from planner.domain.network import Layer
 
-__all__ = ["LOOKED_UP", "LayerCall"]
+__all__ = ["LOOKED_UP", "LayerCall", "kind_of_kernel"]
 
 LOOKED_UP = "calls.measured"
 """Term of entries that look calls up by name."""
 _COMPLETE = ("convolution", "linear")
 """Kinds of layers of whose products the work says all but whether they add a bias."""
+
+
+def kind_of_kernel(kind: str, layer: Layer) -> str:
+    """Return the kind of kernel of a layer's call: some calls of a kind have one of their own."""
+    if kind == "activation":
+        return COSTLY_ACTIVATIONS.get(str(layer.attributes.get("function", "")), kind)
+    return LINEAR_BIAS if (kind, layer.kind) == ("bias", "linear") else kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ all others         elements; traffic, elements of the working precision read and
 FLOP of a product counts a multiply-add as 2.
 
 Sums over rows have no kind of their own, as a training step makes none alone: the gradient of a bias is summed in the
-call of its layer's gradient of weights (kind ``bias`` where that is not measured with it), that of a table of positions
-in ``embedding`` backward, and global pooling and normalisation are sums themselves.
+call of its layer's gradient of weights (kind ``bias`` where that is not measured with it, as of convolutions on a GPU),
+that of a table of positions in ``embedding`` backward, and global pooling and normalisation are sums themselves.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ __all__ = [
     "DIRECTIONS",
     "FORWARD",
     "KINDS",
+    "LINEAR_BIAS",
     "ROW_KINDS",
+    "SERVED_BY",
     "UPDATE",
     "WORK_COLUMNS",
     "KernelCalls",
@@ -54,15 +56,20 @@ ATTENTION_COLUMNS = ("batch", "queries", "keys", "width", "causal")
 TRAFFIC_COLUMNS = ("elements", "traffic", "fixed_bytes")
 ROW_COLUMNS = (*TRAFFIC_COLUMNS, "rows")
 
+LINEAR_BIAS = "linear_bias"
+"""Biases of linear layers: told apart from those of convolutions where they alone are part of other calls."""
 TRAFFIC_KINDS = (
-    "im2col", "col2im", "bias", "activation", "gelu", "max_pool", "average_pool", "batch_norm", "layer_norm", "lrn",
-    "dropout", "embedding", "add", "concat", "upsample", "softmax", "copy", "update",
+    "im2col", "col2im", "bias", LINEAR_BIAS, "activation", "gelu", "max_pool", "average_pool", "batch_norm",
+    "layer_norm", "lrn", "dropout", "embedding", "add", "concat", "upsample", "softmax", "copy", "update",
 )  # fmt: skip
 KINDS = ("gemm", "convolution", "attention", *TRAFFIC_KINDS)
 ROW_KINDS = ("layer_norm", "softmax")
 COSTLY_ACTIVATIONS: Mapping[str, str] = frozen_map({"gelu": "gelu"})
-"""Function of an activation -> its own kind of kernel, where its arithmetic can cost more than its bytes; a device for
-which that kind was not measured takes it as any activation."""
+"""Function of an activation -> its own kind of kernel, where its arithmetic can cost more than its bytes."""
+SERVED_BY: Mapping[str, str] = frozen_map(
+    dict.fromkeys(COSTLY_ACTIVATIONS.values(), "activation") | {LINEAR_BIAS: "bias"}
+)
+"""Kind that some calls of another are -> the other, as which a device takes them for which it was not measured."""
 WORK_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(
     {"gemm": GEMM_COLUMNS, "convolution": CONVOLUTION_COLUMNS, "attention": ATTENTION_COLUMNS}
     | dict.fromkeys(TRAFFIC_KINDS, TRAFFIC_COLUMNS)

@@ -14,7 +14,7 @@ from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.calls import LOOKED_UP
-from planner.domain.kernels import COSTLY_ACTIVATIONS, TRAFFIC_KINDS
+from planner.domain.kernels import SERVED_BY, TRAFFIC_KINDS
 from planner.domain.samples import Samples
 from planner.fitting.rows import POINTWISE, usable, work_of
 from planner.steps.layer_calls import Fits, error_of
@@ -78,7 +78,7 @@ def fits_among(entries: Sequence[Entry], precision: str) -> Fits:
     served = {(entry.kind, entry.direction): entry for entry in fitted}
 
     def found(kind: str, direction: str) -> Entry | None:
-        instead = ("activation",) if kind in COSTLY_ACTIVATIONS.values() else ()
+        instead = (SERVED_BY[kind],) if kind in SERVED_BY else ()
         kinds = (kind, *instead, POINTWISE) if kind in TRAFFIC_KINDS else (kind,)
         keys = ((one, way) for one in kinds for way in (direction, ""))
         return next((served[key] for key in keys if key in served), None)

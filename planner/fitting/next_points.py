@@ -131,7 +131,7 @@ class NextPoints:
         self._shape = (len(networks) * len(precisions), len(SUB_BATCHES))
         self._groups = {
             key: _Group(key, shapes.get(key, []), own.get(key, {}), calls, accelerator, steps=self._shape[0])
-            for key, calls in wanted_calls(networks, precisions).items()
+            for key, calls in wanted_calls(networks, precisions, on_gpu=accelerator.kind == "gpu").items()
         }
 
     def start(self) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ from planner.costs.features import Settings
 from planner.costs.kernels import BATCHED_APART, OBLONG_APART
 from planner.costs.work import flop, moved_bytes
 from planner.domain.arrays import FloatArray
-from planner.domain.calls import LayerCall
+from planner.domain.calls import LayerCall, kind_of_kernel
 from planner.domain.cluster import Accelerator
-from planner.domain.kernels import COSTLY_ACTIVATIONS, TRAFFIC_KINDS
+from planner.domain.kernels import LINEAR_BIAS, TRAFFIC_KINDS
 from planner.domain.network import Network
 from planner.domain.precision import precision_named
 from planner.workload.calls import layer_calls
@@ -59,16 +59,21 @@ class WantedCall:
     counts: dict[int, int] = field(default_factory=dict)
 
 
-def wanted_calls(networks: Sequence[Network], precisions: Sequence[str]) -> dict[Key, dict[str, WantedCall]]:
+def wanted_calls(
+    networks: Sequence[Network], precisions: Sequence[str], *, on_gpu: bool = False
+) -> dict[Key, dict[str, WantedCall]]:
     """Return the calls of the networks' steps by what serves them, each once.
 
-    A step is of one network in one precision, precisions of a network side by side. ``bias`` is left out: libraries
-    fuse it with the product before it.
+    A step is of one network in one precision, precisions of a network side by side. Biases are left out where they are
+    timed with the call before them: all on a CPU, those of linear layers on a GPU.
     """
+    contained = (LINEAR_BIAS,) if on_gpu else ("bias", LINEAR_BIAS)
     found: dict[Key, dict[str, WantedCall]] = {}
     for at, network in enumerate(networks):
         made = layer_calls(network, optimizer=network.optimizer)
-        for call in (call for calls in made.values() for call in calls if call.kind != "bias"):
+        for call in (call for calls in made.values() for call in calls):
+            if kind_of_kernel(call.kind, call.layer) in contained:
+                continue
             for by, precision in enumerate(precisions):
                 of_key = found.setdefault(key_of(call, precision), {})
                 itemsize = float(precision_named(precision).activation_bytes)
@@ -79,9 +84,8 @@ def wanted_calls(networks: Sequence[Network], precisions: Sequence[str]) -> dict
 
 
 def key_of(call: LayerCall, precision: str) -> Key:
-    """Return what fit serves a call of a layer: costly activations have kernels of their own kind."""
-    function = str(call.layer.attributes.get("function", "")) if call.kind == "activation" else ""
-    kind = COSTLY_ACTIVATIONS.get(function, call.kind)
+    """Return what fit serves a call of a layer."""
+    kind = kind_of_kernel(call.kind, call.layer)
     return kind, call.direction, "any" if kind in TRAFFIC_KINDS else precision
 
 

@@ -27,7 +27,7 @@ def fused_attention_call(torch: Any, point: Point, operands: Operands) -> Call:
     if point.direction == FORWARD:
         leaf = operands.warm(*shape).detach().requires_grad_()
         return Call(lambda: attend(leaf))
-    turns = operands.graphs(torch.float32.itemsize * math.prod(shape))
+    turns = operands.graphs(operands.itemsize * math.prod(shape))
     leaves = [operands.warm(*shape).detach().requires_grad_() for _ in range(turns)]
     graphs = itertools.cycle([(attend(leaf), leaf) for leaf in leaves])
     gradient = operands.warm(n, s, shape[2] // 3)

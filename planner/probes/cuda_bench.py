@@ -31,6 +31,7 @@ __all__ = [
     "host_times",
     "operand_elements",
     "usable_bytes",
+    "usable_now",
 ]
 
 MEMORY_SHARE = 0.6
@@ -166,6 +167,17 @@ def usable_bytes(free_bytes: float, memory_bytes: float) -> float:
     return max(MEMORY_SHARE * left - CONTEXT_BYTES, LEAST_SHARE * free_bytes)
 
 
+def usable_now(device: str) -> float:
+    """Return what may be taken of a GPU's memory now [bytes]; it is the current device from then on.
+
+    Raises
+    ------
+    ParameterError
+        PyTorch cannot use the GPU.
+    """
+    return usable_bytes(*_memory(import_torch().cuda, device))
+
+
 def operand_elements(usable: float) -> int:
     """Return the elements of the largest operand where so many bytes may be taken."""
     return min(MOST_POOL_ELEMENTS, int(POOL_SHARE * usable / 4))
@@ -200,12 +212,12 @@ def _memory(cuda: Any, device: str) -> tuple[float, float]:
     """Return how many bytes of a GPU are free, and how many there are; it is the current device from then on."""
     try:
         cuda.set_device(device)
-        free, total = cuda.mem_get_info(device)
+        reason = why_no_kernel(import_torch(), device)
+        if reason:
+            raise _unusable(device, reason)
+        free, total = cuda.mem_get_info(device)  # behind the trial, which takes a little for good
     except RuntimeError as error:  # CUDA's own, as where its context finds no memory
         raise _unusable(device, str(error).partition("\n")[0]) from error
-    reason = why_no_kernel(import_torch(), device)
-    if reason:
-        raise _unusable(device, reason)
     return float(free), float(total)
 
 

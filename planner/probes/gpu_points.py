@@ -15,6 +15,7 @@ import numpy as np
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.probes.attention_points import attention_families
+from planner.probes.narrow_products import has_kernel
 from planner.probes.points import (
     SEED,
     Point,
@@ -55,7 +56,8 @@ def gpu_points(precisions: Sequence[str]) -> tuple[Point, ...]:
     Parameters
     ----------
     precisions : sequence of str
-        fp32 first; kinds whose work is bytes are measured in one of the 16-bit precisions besides.
+        fp32 first; kinds whose work is bytes are measured in one of the 16-bit precisions besides. Of products of 8
+        bits those that have a kernel.
     """
     families = list(_families(np.random.default_rng(SEED + 2)))
     points = [point for family in families for point in family]
@@ -65,6 +67,7 @@ def gpu_points(precisions: Sequence[str]) -> tuple[Point, ...]:
             replace(point, precision=precision)
             for point in fewer
             if measures(precision, precisions, (point.kind, point.direction), point.work.get("batch", 1))
+            and has_kernel(precision, point.direction, point.work)
         ]
     return tuple(points)
 
@@ -82,9 +85,19 @@ def _families(random: np.random.Generator) -> Iterator[Family]:
         yield depthwise_convolution(random, USUAL)
     yield from _products(random)
     for _ in range(PASSES):
-        yield from passes_over(random, USUAL)
+        activations, *others = passes_over(random, USUAL)
+        yield from (activations, *others, _biases(activations[0]))
     yield from sequence_families(random, SEQUENCE_SHAPES, SEQUENCES)
     yield from attention_families(random, ATTENTION, LONGEST_ATTENTION, MOST_ATTENTION_MAC)
+
+
+def _biases(activation: Point) -> Family:
+    """Return the passes that a bias takes behind a convolution whose output has an activation's shape."""
+    elements = activation.work["elements"]
+    return tuple(
+        Point("bias", direction, traffic_work(elements, moved * elements), activation.geometry)
+        for direction, moved in ((FORWARD, 2), (BACKWARD_WEIGHT, 1))
+    )
 
 
 def _products(random: np.random.Generator) -> Iterator[Family]:

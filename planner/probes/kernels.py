@@ -1,8 +1,10 @@
 """A timed PyTorch call of every kind and direction, given its point.
 
-Calls go to the operators that autograd itself calls, outside of autograd. What a training step has just written comes
-warm, weights and saved activations come cold (:mod:`planner.probes.operands`). Biases are part of the convolution and
-product calls, which fuse them: they have no call of their own.
+Calls go to the operators that autograd itself calls, outside of autograd; but what PyTorch composes of many, and batch
+normalisation on a GPU, for which it chooses among cuDNN's kernels and its own, is done as a network's layer does it.
+What a training step has just written comes warm, weights and saved activations come cold
+(:mod:`planner.probes.operands`). Biases are part of the convolution and product calls, which fuse them. On a GPU those
+of convolutions are not: behind cuDNN's kernels PyTorch adds them, and sums their gradients, in passes of their own.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
+from planner.domain.network import INPUT, Layer
 from planner.probes.attention_kernels import fused_attention_call
 from planner.probes.layer_kernels import own_call
 from planner.probes.narrow_products import NARROW, narrow_product
@@ -24,7 +29,6 @@ from planner.probes.torch_package import import_torch
 
 __all__ = ["reference_call", "timed_call"]
 
-LRN_WINDOW = 5
 DROPOUT_RATE = 0.1
 """Of transformers, whose dropout moves most: a CPU draws at 0.5 half as fast, as it guesses branches wrong."""
 
@@ -57,7 +61,7 @@ def _convolution(torch: Any, point: Point, operands: Operands) -> _Made:
     outputs = (work["images"], work["out_c"], height, width)
     stride, padding = [work["stride_h"], work["stride_w"]], [work["pad_h"], work["pad_w"]]
     weight = operands.cold(*weights)
-    adds = point.call is None or bool(point.call.layer.attributes["bias"])
+    adds = operands.device == "cpu" and (point.call is None or bool(point.call.layer.attributes["bias"]))
     if point.direction == FORWARD:
         x, bias = operands.warm(*inputs), operands.warm(work["out_c"]) if adds else None
         convolution = torch.ops.aten.convolution
@@ -111,8 +115,9 @@ def _max_pool(torch: Any, point: Point, operands: Operands) -> _Made:
     if point.direction == FORWARD:
         return lambda: aten.max_pool2d_with_indices(next(read), *rest)
     result, index = aten.max_pool2d_with_indices(next(read), *rest)
-    gradient = operands.warm(*result.shape)
-    return lambda: aten.max_pool2d_with_indices_backward(gradient, next(read), *rest, index)
+    further = (aten.max_pool2d_with_indices(next(read), *rest)[1] for _ in range(operands.graphs(index.nbytes) - 1))
+    gradient, indices = operands.warm(*result.shape), itertools.cycle([index, *further])
+    return lambda: aten.max_pool2d_with_indices_backward(gradient, next(read), *rest, next(indices))
 
 
 def _average_pool(torch: Any, point: Point, operands: Operands) -> _Made:
@@ -134,6 +139,8 @@ def _average_pool(torch: Any, point: Point, operands: Operands) -> _Made:
 
 def _batch_norm(torch: Any, point: Point, operands: Operands) -> _Made:
     """Parameters and statistics are fp32 whatever the precision, as they are under mixed precision."""
+    if operands.device != "cpu":
+        return _by_layer(torch, point, operands, "batch_norm", _shape(point))
     aten, single = torch.ops.aten, operands.of("fp32")
     x, saved = operands.warm(*_shape(point)), operands.cold(*_shape(point))
     channels = x.shape[1]
@@ -147,21 +154,14 @@ def _batch_norm(torch: Any, point: Point, operands: Operands) -> _Made:
     return lambda: aten.native_batch_norm_backward(x, next(saved), *backward)
 
 
-def _through_autograd(torch: Any, run: Callable[[Any], Any], x: Any, *, forward: bool) -> _Made:
-    """Return a call of what PyTorch composes of several operators, as autograd runs it."""
-    x = x.detach().requires_grad_()
-    if forward:
-        return lambda: run(x)
-    result = run(x)
-    gradient = torch.ones_like(result)
-    return lambda: torch.autograd.grad(result, x, gradient, retain_graph=True)
+def _by_layer(torch: Any, point: Point, operands: Operands, kind: str, shape: tuple[int, ...]) -> Call:
+    """Return the call as a network's layer of a kind makes it that reads a tensor of a shape."""
+    call = LayerCall(point.kind, point.direction, {}, Layer(kind, kind, (INPUT,)), (shape[1:],))
+    return own_call(torch, replace(point, call=call, sub_batch=shape[0]), operands)
 
 
 def _lrn(torch: Any, point: Point, operands: Operands) -> _Made:
-    def run(x: Any) -> Any:
-        return torch.nn.functional.local_response_norm(x, LRN_WINDOW)
-
-    return _through_autograd(torch, run, operands.warm(*_shape(point)).abs(), forward=point.direction == FORWARD)
+    return _by_layer(torch, point, operands, "lrn", _shape(point))
 
 
 def _dropout(torch: Any, point: Point, operands: Operands) -> _Made:
@@ -195,6 +195,15 @@ def _concat(torch: Any, point: Point, operands: Operands) -> _Made:
     if point.direction == FORWARD:
         return lambda: torch.cat(parts, 1)
     return lambda: [x.narrow(1, i * quarter, quarter) for i in range(4)]
+
+
+def _bias(_torch: Any, point: Point, operands: Operands) -> _Made:
+    """Add one to a convolution's output, in place; backward sum up over images and positions."""
+    x, bias = operands.warm(*_shape(point)), operands.warm(point.geometry["channels"], 1, 1)
+    if point.direction == FORWARD:
+        result = x.clone()
+        return lambda: result.add_(bias)
+    return lambda: x.sum((0, 2, 3))
 
 
 def _layer_norm(torch: Any, point: Point, operands: Operands) -> _Made:
@@ -242,13 +251,7 @@ def _copy(torch: Any, point: Point, operands: Operands) -> _Made:
 def _softmax(torch: Any, point: Point, operands: Operands) -> _Made:
     if "heads" in point.geometry:
         return attention_softmax(torch, point, operands)
-    logits = operands.warm(point.geometry["images"], point.geometry["classes"])
-    targets = torch.arange(logits.shape[0], device=logits.device) % logits.shape[1]
-
-    def run(x: Any) -> Any:
-        return torch.nn.functional.cross_entropy(x, targets)
-
-    return _through_autograd(torch, run, logits, forward=point.direction == FORWARD)
+    return _by_layer(torch, point, operands, "loss", (point.geometry["images"], point.geometry["classes"]))
 
 
 def _update(torch: Any, point: Point, operands: Operands) -> _Made:
@@ -271,6 +274,7 @@ _CALLS: Mapping[str, Callable[[Any, Point, Operands], _Made]] = {
     "lrn": _lrn,
     "dropout": _dropout,
     "add": _add,
+    "bias": _bias,
     "concat": _concat,
     "embedding": embedding,
     "gelu": _gelu,

@@ -11,7 +11,7 @@ from math import prod
 
 from planner.domain.calls import LayerCall
 from planner.probes.layer_kernels import OPTIMIZERS
-from planner.probes.narrow_products import NARROW
+from planner.probes.narrow_products import NARROW, has_kernel
 from planner.probes.operands import POOL_ELEMENTS
 from planner.probes.points import Point, convolution_output
 from planner.probes.precisions import computes
@@ -44,12 +44,15 @@ class Extent:
         fp32 first.
     operand_elements, elements : int
         Of the largest operand or result, and of all of a call, at most.
+    on_gpu : bool
+        Whether products of 8 bits are those that GPUs have kernels for.
     """
 
     sub_batches: tuple[int, ...] = (SMALL, LARGE)
     precisions: tuple[str, ...] = ("fp32",)
     operand_elements: int = MOST_OPERAND_ELEMENTS
     elements: int = MOST_ELEMENTS
+    on_gpu: bool = False
 
 
 THIS_CPU = Extent()
@@ -59,8 +62,9 @@ def layer_points(calls: Sequence[LayerCall], extent: Extent = THIS_CPU) -> tuple
     """Return the points of calls, in their order: small, then larger where that fits the memory, in every precision.
 
     A call whose work is the same at any sub-batch has one. The largest sub-batch is halved until it fits; a call that
-    does not fit at the small one has no point. Of what moves bytes the 16-bit precisions have points, but not of
-    updates and embeddings, which are fp32 in all of them; TF32 is fp32 there.
+    does not fit at the small one has no point. A product of 8 bits that a GPU has a kernel for at fewer than two
+    sub-batches has none either: no line runs through one. Of what moves bytes the 16-bit precisions have points, but
+    not of updates and embeddings, which are fp32 in all of them; TF32 is fp32 there.
     """
     return tuple(
         point
@@ -68,7 +72,7 @@ def layer_points(calls: Sequence[LayerCall], extent: Extent = THIS_CPU) -> tuple
         if not unmeasurable(call, extent)
         for precision in extent.precisions
         if _is_of_its_own(call, precision)
-        for point in _points(call, precision, extent)
+        for point in _with_kernels(tuple(_points(call, precision, extent)), extent)
     )
 
 
@@ -106,6 +110,12 @@ def _points(call: LayerCall, precision: str, extent: Extent) -> Iterator[Point]:
     for sub_batch in sorted({*inner, large}):
         if SMALL < sub_batch <= large:
             yield _point(call, sub_batch, precision)
+
+
+def _with_kernels(points: tuple[Point, ...], extent: Extent) -> tuple[Point, ...]:
+    """Return points without those of a call that a GPU has no kernel for."""
+    held = tuple(p for p in points if not extent.on_gpu or has_kernel(p.precision, p.direction, p.work))
+    return held if held == points or len(held) > 1 else ()
 
 
 def _point(call: LayerCall, sub_batch: int, precision: str) -> Point:

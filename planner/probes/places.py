@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from planner.domain.cluster import Accelerator, Node
+from planner.domain.kernels import LINEAR_BIAS
 from planner.probes.bench import Bench, CpuBench, one_thread
-from planner.probes.cuda_bench import cuda_bench, host_times, operand_elements, usable_bytes
+from planner.probes.cuda_bench import cuda_bench, host_times, operand_elements, usable_now
 from planner.probes.design import DESIGN, designed_points
 from planner.probes.gpu import describe_gpu
 from planner.probes.gpu_points import GPU_DESIGN, gpu_points
@@ -28,8 +29,9 @@ ALLOCATOR_WARNING = (
     "measured with an allocator that keeps freed memory; training with the default of glibc can take up to 40 % more: "
     "start it with MALLOC_MMAP_THRESHOLD_=2147483647 MALLOC_TRIM_THRESHOLD_=2147483647, or with jemalloc or tcmalloc"
 )
-CONTAINED = "bias"
-"""Kinds whose time is part of that of other calls."""
+CONTAINED, CONTAINED_GPU = "bias", LINEAR_BIAS
+"""Kinds whose time is part of that of other calls: on a GPU cuBLAS adds the bias of a linear layer, and the sum of its
+gradient is timed with the gradient of weights; biases of convolutions are passes of their own."""
 ELEMENTS_SHARE = 0.5
 """Of the memory that may be taken, for the operands and results of a call of a network."""
 
@@ -152,7 +154,7 @@ class GpuPlace:
             **self._gpu.circumstances,
             **({"gpu_driver": before[0].driver or ""} if before else {}),
             "design": GPU_DESIGN,
-            "contained": CONTAINED,
+            "contained": CONTAINED_GPU,
         }
         self._seen: dict[str, str] = {"warning_busy": self.warning} if self.warning else {}
 
@@ -161,9 +163,18 @@ class GpuPlace:
         return gpu_points(self.precisions)
 
     def extent(self) -> Extent:
-        """Return how far the calls of networks are measured: operands and results within the share of the memory."""
-        usable = usable_bytes(self.accelerator.memory_bytes, self.accelerator.memory_bytes)
-        return Extent(GPU_SUB_BATCHES, self.precisions, operand_elements(usable), int(ELEMENTS_SHARE * usable / 4))
+        """Return how far the calls of networks are measured: operands and results within the share of free memory.
+
+        As the bench will find it: what others take or leave meanwhile is left out, or not asked for.
+
+        Raises
+        ------
+        ParameterError
+            PyTorch cannot use the GPU, as where others leave no memory for CUDA itself.
+        """
+        usable = usable_now(self.device)
+        largest, total = operand_elements(usable), int(ELEMENTS_SHARE * usable / 4)
+        return Extent(GPU_SUB_BATCHES, self.precisions, largest, total, on_gpu=True)
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Bench]:

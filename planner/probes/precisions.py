@@ -42,7 +42,7 @@ LEAST_CAPABILITY: Mapping[str, tuple[int, int]] = frozen_map(
 )
 """Compute capability from which a GPU has the arithmetic (CUDA C++ Programming Guide, "Compute Capabilities")."""
 HALF_KINDS = frozenset(
-    {"activation", "gelu", "max_pool", "average_pool", "batch_norm", "dropout", "add", "concat", "copy"}
+    {"activation", "gelu", "max_pool", "average_pool", "batch_norm", "dropout", "add", "bias", "concat", "copy"}
 )
 """Kinds whose work is bytes that autocast leaves in 16 bits (PyTorch documentation, "CUDA Ops that can autocast")."""
 _HALVES = ("bf16", "fp16")

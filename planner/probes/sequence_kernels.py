@@ -75,17 +75,18 @@ def attention_softmax(torch: Any, point: Point, operands: Operands) -> Call:
     def softmax(scores: Any) -> Any:
         return torch.softmax(scores if mask is None else scores + mask, dim=-1, dtype=torch.float32)
 
-    scores = operands.warm(n, heads, s, s)
+    shape = (n, heads, s, s)
     if point.direction == FORWARD:
+        scores = operands.warm(*shape)
         if operands.dtype != torch.float32:
             return Call(lambda: softmax(scores))
         return Call(lambda: torch.softmax(scores if mask is None else scores + mask, dim=-1))
-    gradient = operands.of("fp32").warm(n, heads, s, s)
+    gradient = operands.of("fp32").warm(*shape)
     if operands.dtype != torch.float32:
-        leaf = scores.detach().requires_grad_()
-        result = softmax(leaf)
-        return Call(lambda: torch.autograd.grad(result, leaf, gradient, retain_graph=True))
-    saved = operands.cold(n, heads, s, s)
+        leaves = [operands.warm(*shape).detach().requires_grad_() for _ in range(operands.graphs(gradient.nbytes))]
+        graphs = itertools.cycle([(softmax(leaf), leaf) for leaf in leaves])
+        return Call(lambda: torch.autograd.grad(*next(graphs), gradient, retain_graph=True))
+    saved = operands.cold(*shape)
     backward = torch.ops.aten._softmax_backward_data  # noqa: SLF001 - an operator has no other name
     return Call(lambda: backward(gradient, next(saved), -1, torch.float32))
 

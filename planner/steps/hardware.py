@@ -15,7 +15,7 @@ from planner.costs.scaling import scaled_entry
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
-from planner.domain.kernels import COSTLY_ACTIVATIONS, TRAFFIC_KINDS
+from planner.domain.kernels import SERVED_BY, TRAFFIC_KINDS
 from planner.domain.transfer import Transfers, relation, score_for
 from planner.errors import ParameterError
 from planner.steps.source import scaled_name
@@ -108,7 +108,7 @@ def what_misses(calibrations: Iterable[Calibration], cluster: Cluster) -> Missin
 
     def is_missing(kind: str, direction: str, precision: str) -> bool:
         kinds = {kind, POINTWISE} if kind in TRAFFIC_KINDS else {kind}
-        kinds |= {"activation"} if kind in COSTLY_ACTIVATIONS.values() else set()
+        kinds |= {SERVED_BY[kind]} if kind in SERVED_BY else set()
         ways = {direction, ""} if direction else {way for _, way, _ in served}
         return not any((k, d, p) in served for k in kinds for d in ways for p in {precision, "any"})
 

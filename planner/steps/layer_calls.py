@@ -19,9 +19,9 @@ from planner.costs.terms import evaluate
 from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LOOKED_UP, LayerCall
-from planner.domain.kernels import COSTLY_ACTIVATIONS, KernelCalls
-from planner.domain.network import AttributeValue, Network
+from planner.domain.calls import LOOKED_UP, LayerCall, kind_of_kernel
+from planner.domain.kernels import SERVED_BY, KernelCalls
+from planner.domain.network import Network
 from planner.domain.precision import precision_named
 from planner.steps.sibling_calls import common_ratios, ratio_of, scaled_table
 from planner.steps.source import Source
@@ -106,7 +106,7 @@ class LayerCalls:
         """Return fitted over measured times of the calls that a table holds, shape (k,), and the error of the fit."""
         found, errors = [], []
         for call in (call for call in self._calls.get(key, ()) if call.name in table.settings):
-            fit = self._fits(_kind_of_call(call), call.direction)
+            fit = self._fits(kind_of_kernel(call.kind, call.layer), call.direction)
             error = None if fit is None else error_of(fit)
             if fit is not None and error is not None:
                 points = vector(table.settings, call.name)
@@ -168,13 +168,13 @@ class LayerCalls:
 
     def _kinds(self, calls: KernelCalls) -> tuple[str, ...]:
         """Return the kinds of kernels that calls of a kind may be."""
-        return (calls.kind, *COSTLY_ACTIVATIONS.values()) if calls.kind == "activation" else (calls.kind,)
+        return (calls.kind, *[kind for kind, other in SERVED_BY.items() if other == calls.kind])
 
     def _kind_of(self, calls: KernelCalls) -> NDArray[np.str_]:
-        """Return the kind of kernel of every call, shape (k,): costly activations have one of their own."""
-        if calls.kind != "activation":
+        """Return the kind of kernel of every call, shape (k,)."""
+        if calls.kind not in SERVED_BY.values():
             return np.full(calls.layer.size, calls.kind)
-        return np.array([_kind(calls.kind, self._network.layers[at].attributes) for at in calls.layer.tolist()])
+        return np.array([kind_of_kernel(calls.kind, self._network.layers[at]) for at in calls.layer.tolist()])
 
 
 def _tables(calibrations: Iterable[Calibration], precision: str) -> dict[tuple[str, str], list[Source]]:
@@ -185,15 +185,6 @@ def _tables(calibrations: Iterable[Calibration], precision: str) -> dict[tuple[s
             if entry.term == LOOKED_UP and entry.precision in (precision, "any"):
                 found.setdefault((entry.kind, entry.direction), []).append(Source(entry, calibration.name))
     return found
-
-
-def _kind_of_call(call: LayerCall) -> str:
-    """Return the kind of kernel of a call: costly activations have one of their own."""
-    return _kind(call.kind, call.layer.attributes)
-
-
-def _kind(kind: str, attributes: Mapping[str, AttributeValue]) -> str:
-    return COSTLY_ACTIVATIONS.get(str(attributes.get("function", "")), kind) if kind == "activation" else kind
 
 
 def _taken(calls: KernelCalls, positions: IntArray) -> KernelCalls:

@@ -34,7 +34,7 @@ from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Cluster, Link
 from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
-from planner.domain.kernels import COSTLY_ACTIVATIONS, FORWARD, TRAFFIC_KINDS
+from planner.domain.kernels import FORWARD, SERVED_BY, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError
@@ -125,13 +125,13 @@ class Sources:
         key = (kind, direction, precision)
         if key not in self._kernels:
             known = self._calibrated_kernel(*key)
-            if known is None and kind in COSTLY_ACTIVATIONS.values():
-                known = self.find_kernel("activation", direction, precision)
+            if known is None and kind in SERVED_BY:
+                known = self.find_kernel(SERVED_BY[kind], direction, precision)
             self._kernels[key] = known or self._specified_kernel(*key)
         return self._kernels[key]
 
     def _calibrated_kernel(self, kind: str, direction: str, precision: str) -> Source | None:
-        shares = kind in TRAFFIC_KINDS and kind not in COSTLY_ACTIVATIONS.values()
+        shares = kind in TRAFFIC_KINDS and kind not in SERVED_BY
         kinds = (kind, "pointwise") if shares else (kind,)
         for calibration in self.for_accelerator:
             fitted = (e for e in reversed(calibration.entries) if e.scope == "kernels" and e.term != LOOKED_UP)

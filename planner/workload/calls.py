@@ -66,7 +66,7 @@ def _tensors(site: Site) -> int:
 def distinct_calls(networks: Sequence[Network]) -> tuple[LayerCall, ...]:
     """Return the calls of networks, each once, those first that take most of the time of a step as far as is known.
 
-    Each with the optimizer of its family. ``bias`` is left out: libraries fuse it with the product before it.
+    Each with the optimizer of its family. ``bias`` is left out: it is part of the product before it, or left to fits.
     """
     found: dict[tuple[str, str, str], LayerCall] = {}
     weights: dict[tuple[str, str, str], float] = {}

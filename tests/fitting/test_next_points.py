@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,9 +10,10 @@ from planner.costs.terms import term_named
 from planner.domain.cluster import Accelerator
 from planner.domain.network import INPUT, Layer, Network
 from planner.fitting.next_points import OWN_ERROR, NextPoints
-from planner.fitting.wanted_steps import timing_s
+from planner.fitting.wanted_steps import timing_s, wanted_calls
 from planner.networks.zoo import build, zoo_names
 from planner.probes.design import designed_points
+from planner.probes.gpu_points import gpu_points
 from planner.probes.layer_points import layer_points
 from planner.probes.points import Point
 from planner.workload.calls import distinct_calls, layer_calls
@@ -167,3 +169,14 @@ def test_choosing_takes_little_of_the_time_that_measuring_does() -> None:
         measuring_s += float(timing_s(np.array([TIMES[name] for name in chosen])).sum())
         known |= set(chosen)
     assert time.process_time() - began_s < 0.03 * measuring_s
+
+
+def test_biases_of_convolutions_are_wanted_on_a_gpu_alone() -> None:
+    here, gpu = (wanted_calls([NETWORK], ["fp32"], on_gpu=on_gpu) for on_gpu in (False, True))
+    apart = {("bias", "forward", "any"), ("bias", "backward_weight", "any")}
+    assert set(gpu) == set(here) | apart
+    assert not set(here) & apart
+    assert [len(gpu[key]) for key in apart] == [2, 2]  # of two convolutions, and not of the linear layer
+    start = {point.name: point for point in gpu_points(("fp32",))}
+    named = NextPoints(tuple(start.values()), [NETWORK], replace(CPU, kind="gpu", multiprocessors=80)).start()
+    assert {(start[name].kind, start[name].direction, "any") for name in named} >= apart

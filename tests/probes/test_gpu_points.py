@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from planner.domain.kernels import WORK_COLUMNS
+from planner.domain.kernels import BACKWARD_WEIGHT, FORWARD, WORK_COLUMNS
 from planner.probes.design import designed_points
 from planner.probes.gpu_points import gpu_points
 from planner.probes.kernels import timed_call
@@ -24,7 +24,9 @@ def test_columns_are_those_of_the_kind_and_the_design_is_the_same_every_time() -
 
 
 def test_every_kind_and_direction_of_a_cpu_is_one_of_a_gpu() -> None:
-    assert {(p.kind, p.direction) for p in gpu_points(("fp32",))} == {(p.kind, p.direction) for p in designed_points()}
+    here = {(point.kind, point.direction) for point in designed_points()}
+    apart = {("bias", FORWARD), ("bias", BACKWARD_WEIGHT)}
+    assert {(point.kind, point.direction) for point in gpu_points(("fp32",))} == here | apart
 
 
 def test_products_are_square_skinny_deep_unaligned_and_batched() -> None:
@@ -113,3 +115,28 @@ def test_further_precisions_of_a_cpu_come_after_the_design_of_fp32() -> None:
         ("gemm", "forward"),
         ("gemm", "backward_data"),
     }
+
+
+def test_products_of_8_bits_are_those_that_a_gpu_has_kernels_for() -> None:
+    """int8 takes more than 16 rows and multiples of 8, fp8 multiples of 16."""
+    narrow = {name: [p for p in POINTS if p.precision == name] for name in ("fp16", "int8", "fp8")}
+    for name, multiple in (("int8", 8), ("fp8", 16)):
+        for point in narrow[name]:
+            work = point.work
+            rows, columns, summed = (work[one] for one in ("mnk" if point.direction == BACKWARD_WEIGHT else "nmk"))
+            assert columns % multiple == summed % multiple == 0
+            assert rows > 16 or name == "fp8"
+    wide = [p.work for p in narrow["fp16"] if p.kind == "gemm" and p.direction == FORWARD and p.work["batch"] == 1]
+    few, odd = [w for w in wide if w["n"] <= 16], [w for w in wide if w["m"] % 8]
+    assert few
+    assert odd
+    assert len([p for p in narrow["int8"] if p.direction == FORWARD]) == len(wide) - len(few) - len(odd)
+
+
+def test_biases_have_the_shapes_of_activations_and_their_own_passes() -> None:
+    points = [point for point in POINTS if point.precision == "fp32"]
+    shapes = [point.geometry for point in points if point.kind == "activation" and point.direction == FORWARD]
+    for direction, moved in ((FORWARD, 2), (BACKWARD_WEIGHT, 1)):
+        made = [point for point in points if (point.kind, point.direction) == ("bias", direction)]
+        assert [point.geometry for point in made] == shapes
+        assert all(point.work["traffic"] == moved * point.work["elements"] for point in made)

@@ -1,10 +1,13 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE
+from planner.domain.network import INPUT, Layer
 from planner.probes.design import designed_points
 from planner.probes.kernels import timed_call
 from planner.probes.narrow_products import narrow_product
@@ -51,7 +54,7 @@ def test_a_call_of_16_bits_gives_what_that_of_fp32_gives(point: Point, operands:
     widths = {one.dtype for one in half if one.is_floating_point()}
     if point.kind == "batch_norm":
         assert widths == {torch.bfloat16, torch.float32}
-    elif point.kind == "softmax" and point.direction == FORWARD and point.geometry.get("heads"):
+    elif point.kind == "softmax" and point.direction == FORWARD:
         assert widths == {torch.float32}
     else:
         assert widths == {torch.bfloat16}
@@ -119,3 +122,65 @@ def test_dropout_backward_of_a_gpu_reads_a_mask_of_a_byte(operands: Operands, mo
         assert torch.allclose(result[through], gradient[through] / 0.9)
         assert 0.88 < through.double().mean() < 0.92
     assert not torch.equal(first, second)
+
+
+CONVOLUTION = {"images": 2, "in_c": 3, "in_h": 6, "in_w": 6, "out_c": 4, "k_h": 3, "k_w": 3, "stride_h": 1,
+               "stride_w": 1, "pad_h": 1, "pad_w": 1, "groups": 1}  # fmt: skip
+IMAGE = {"images": 2, "channels": 3, "side": 4}
+
+
+def operands_of(device: str) -> Recorded:
+    """Return operands of this machine that take themselves for those of a device: any but ``cpu`` is a GPU."""
+    operands = Recorded(elements=1 << 12, device=device, cold_bytes=1)
+    operands.given = []
+    return operands
+
+
+def operators(run: Callable[[], object]) -> set[str]:
+    """Return the names of PyTorch's operators that run."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        run()
+    return {event.key for event in seen.key_averages()}
+
+
+LAYER = Layer("one", "convolution", (INPUT,), {"channels": 4, "kernel": 3, "padding": 1})
+
+
+@pytest.mark.parametrize("call", [None, LayerCall("convolution", FORWARD, {}, LAYER, ((3, 6, 6),))])
+def test_a_gpu_adds_the_bias_of_a_convolution_in_a_call_of_its_own(call: LayerCall | None) -> None:
+    for device, biases in (("cpu", 1), ("cpu:0", 0)):
+        operands = operands_of(device)
+        made = timed_call(Point("convolution", FORWARD, CONVOLUTION, call=call), operands).run()
+        weight, x, *bias = operands.given
+        assert isinstance(made, torch.Tensor)
+        torch.testing.assert_close(made, torch.nn.functional.conv2d(x, weight, bias[0] if bias else None, padding=1))
+        assert [one.shape for one in bias] == [(4,)] * biases
+        backward = timed_call(Point("convolution", BACKWARD_WEIGHT, CONVOLUTION, call=call), operands)
+        assert [one.shape for one in results(backward.run())] == [(4, 3, 3, 3), *[(4,)] * biases]
+
+
+def test_passes_of_a_bias_are_a_sum_with_it_and_a_sum_over_all_but_channels() -> None:
+    operands = operands_of("cpu:0")
+    added = timed_call(Point("bias", FORWARD, {}, IMAGE), operands).run()
+    x, bias = operands.given
+    assert isinstance(added, torch.Tensor)
+    torch.testing.assert_close(added, x + bias)
+    summed = timed_call(Point("bias", BACKWARD_WEIGHT, {}, IMAGE), operands).run()
+    assert isinstance(summed, torch.Tensor)
+    torch.testing.assert_close(summed, operands.given[2].sum((0, 2, 3)))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_batch_norm_of_a_gpu_is_what_a_training_step_runs(precision: str) -> None:
+    """That chooses among libraries; on the CPU it is the operator that would be chosen."""
+    point = Point("batch_norm", FORWARD, {}, IMAGE, precision=precision)
+    operands = operands_of("cpu:0")
+    here, chosen = timed_call(point, operands_of("cpu")), timed_call(point, operands)
+    assert "aten::_batch_norm_impl_index" in operators(chosen.run)
+    assert "aten::_batch_norm_impl_index" not in operators(here.run)
+    (made,), (x,) = results(chosen.run()), operands.given
+    expected = torch.nn.functional.batch_norm(x.float(), None, None, training=True)
+    torch.testing.assert_close(made.detach().float(), expected, rtol=0.02, atol=0.02)
+    backward = timed_call(replace(point, direction=BACKWARD_DATA), operands_of("cpu:0"))
+    assert "autograd::engine::evaluate_function: NativeBatchNormBackward0" in operators(backward.run)
+    assert [one.shape for one in results(backward.run())] == [(2, 3, 4, 4), (3,), (3,)]

@@ -141,3 +141,21 @@ def test_an_optimizer_that_is_not_measured_is_said() -> None:
     network = Network("one", (8,), (layer,), optimizer="adam-8bit")
     (reason,) = filter(None, map(unmeasurable, distinct_calls([network])))
     assert "adam-8bit" in reason
+
+
+def test_products_of_8_bits_are_asked_of_a_gpu_where_it_has_kernels_at_two_sub_batches() -> None:
+    """Of sub-batches 1, 8 and 64 a layer of 4 positions has more than 16 rows at two, one of a position at one."""
+    narrow, precisions = ("int8", "fp8"), ("fp32", "int8", "fp8")
+    gpu = Extent(GPU_SUB_BATCHES, precisions, on_gpu=True)
+
+    def rows(positions: int, features: int, extent: Extent = gpu) -> dict[str, list[int]]:
+        layer = Layer("one", "linear", (INPUT,), {"features": features})
+        points = layer_points(distinct_calls([Network("one", (positions, 32), (layer,))]), extent)
+        forward = [point for point in points if point.kind == "gemm" and point.direction == "forward"]
+        return {name: [p.work["n"] for p in forward if p.precision == name] for name in narrow}
+
+    assert rows(4, 16) == {"int8": [32, 256], "fp8": [4, 32, 256]}
+    assert rows(4, 24) == {"int8": [32, 256], "fp8": []}
+    assert rows(4, 10) == {"int8": [], "fp8": []}
+    assert rows(1, 16)["int8"] == []
+    assert rows(1, 10, Extent(GPU_SUB_BATCHES, precisions))["int8"] == [1, 2, 3, 4, 8, 64]  # a CPU has them all

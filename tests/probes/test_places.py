@@ -12,8 +12,9 @@ import torch
 
 from planner.domain.cluster import Accelerator, Node
 from planner.errors import MissingPackageError, ParameterError
-from planner.probes import calibrate, places
+from planner.probes import calibrate, cuda_bench, places
 from planner.probes.calibrate import measure_device
+from planner.probes.cuda_bench import usable_bytes, usable_now
 from planner.probes.gpu import Gpu
 from planner.probes.gpu_points import gpu_points
 from planner.probes.gpu_state import GpuState
@@ -30,6 +31,7 @@ SLOW = GpuState("580.1", 1.5e9, 2.6e9, 70.0, 600.0, 1.0, 1e9, 80e9, ("power limi
 def card(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> dict[str, Any]:
     """Return what the made-up GPU shows; a test may change it before a place is made."""
     shown: dict[str, Any] = {"known": True, "before": (GpuState("580.1"),), "others": (), "during": [], "refused": {}}
+    shown["usable"] = 0.5 * CARD.memory_bytes
 
     def bench(*_given: object) -> Any:
         made = fake_bench()
@@ -52,6 +54,7 @@ def card(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> dict[str, An
     monkeypatch.setattr(places, "processes", lambda _label: shown["others"])
     monkeypatch.setattr(places, "watched", watched)
     monkeypatch.setattr(places, "cuda_bench", bench)
+    monkeypatch.setattr(places, "usable_now", lambda _device: shown["usable"])
     monkeypatch.setattr(places, "host_times", lambda _bench: {"host_s_per_call": 4.123456e-6})
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _device: 123)
 
@@ -115,13 +118,23 @@ def test_precisions_asked_for_are_measured_alone_and_others_refused(card: dict[s
         place_of("cpu", ("tf32",))
 
 
-def test_calls_of_networks_stay_within_the_share_of_the_memory(card: dict[str, Any]) -> None:
-    assert card["known"]
+def test_calls_of_networks_stay_within_the_share_of_the_free_memory(card: dict[str, Any]) -> None:
     extent = GpuPlace("cuda").extent()
-    assert (extent.sub_batches, extent.precisions) == ((1, 8, 64), PRECISIONS)
-    assert 4 * extent.elements < 0.6 * CARD.memory_bytes
+    assert (extent.sub_batches, extent.precisions, extent.on_gpu) == ((1, 8, 64), PRECISIONS, True)
+    assert 4 * extent.elements == 0.5 * card["usable"]
     assert extent.operand_elements == 1 << 28
-    assert CpuPlace().extent().sub_batches == (1, 16)
+    card["usable"] = 2e9
+    less = GpuPlace("cuda").extent()
+    assert (less.operand_elements, less.elements) == (int(0.12 * 2e9 / 4), int(0.5 * 2e9 / 4))
+    here = CpuPlace().extent()
+    assert (here.sub_batches, here.on_gpu) == ((1, 16), False)
+
+
+def test_biases_of_convolutions_are_part_of_their_calls_on_a_cpu_alone(card: dict[str, Any]) -> None:
+    assert card["known"]
+    assert (CpuPlace().circumstances["contained"], GpuPlace("cuda").circumstances["contained"]) == (
+        "bias", "linear_bias"
+    )  # fmt: skip
 
 
 def test_a_cpu_is_measured_in_bf16_and_int8_when_asked(fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,3 +149,19 @@ def test_without_cuda_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch, "cuda", SimpleNamespace(is_available=lambda: False))
     with pytest.raises(MissingPackageError, match=r"^--device must be a device that PyTorch sees, got 'cuda'"):
         place_of("cuda")
+
+
+def test_what_may_be_taken_follows_from_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [8 * 2**30]
+
+    def mem_get_info(_device: str) -> tuple[int, int]:
+        if not free:
+            raise RuntimeError("CUDA error: out of memory")
+        return free.pop(), 80 * 2**30
+
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _device: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
+    monkeypatch.setattr(cuda_bench, "why_no_kernel", lambda _torch, _device: "")
+    assert usable_now("cuda:0") == usable_bytes(8 * 2**30, 80 * 2**30) < usable_bytes(80 * 2**30, 80 * 2**30) / 9
+    with pytest.raises(ParameterError, match="cuda:0: CUDA error: out of memory"):
+        usable_now("cuda:0")

@@ -168,3 +168,9 @@ def test_an_interval_of_a_scaled_kernel_is_wider(name: str) -> None:
         assert entry.held_out_error >= before
         if entry.kind in ("gemm", "convolution"):
             assert entry.held_out_error > before
+
+
+def test_biases_of_linear_layers_are_served_as_biases_are() -> None:
+    for kind in ("bias", "linear_bias"):
+        assert not what_misses((of(OLD, kernel(kind, "any")),), cluster(OLD))("linear_bias", "forward", "any")
+    assert what_misses((of(OLD, kernel("linear_bias", "any")),), cluster(OLD))("bias", "forward", "any")

@@ -354,3 +354,29 @@ def test_a_scenario_cannot_replace_a_link_that_is_not_there(make_problem: Make, 
     scenario = Scenario("x", {}, {("host", "bytes_per_s"): 1e9})
     with pytest.raises(CoverageError, match=r"links\.host"):
         _ = Sources(make_problem(cluster=replace(cluster, host=None), scenario=scenario)).cluster
+
+
+def test_biases_of_linear_layers_alone_may_be_part_of_other_calls(make_problem: Make) -> None:
+    """What a kind of theirs does not say, that of all biases does, or of all kernels of bytes."""
+    layers = (
+        Layer("conv", "convolution", ("input",), {"channels": 2, "kernel": 1}),
+        Layer("flat", "flatten", ("conv",)),
+        Layer("fc", "linear", ("flat",), {"features": 9}),
+    )
+    network = Network("biases", (3, 4, 4), layers)
+
+    def forward_s(*entries: Entry) -> float:
+        free = (kernel("gemm", rate=0.0), kernel("convolution", rate=0.0), kernel("update", rate=0.0))
+        problem = make_problem(network=network, calibrations=(of(*free, *entries),), explicit_calibration=True)
+        settings = replace(problem.settings, input="synthetic")
+        (found,) = Evaluator(replace(problem, settings=settings)).describe(Configurations.of([Configuration(1, 1, 1)]))
+        return next(term.seconds for term in found.terms if term.name == "forward")
+
+    nothing = forward_s(kernel("pointwise", rate=0.0))
+    of_linear, of_convolution = 9, 32
+    contained = kernel("linear_bias", rate=0.0)
+    for priced in ("pointwise", "bias"):
+        all_s = forward_s(kernel(priced, rate=1.0)) - nothing
+        apart_s = forward_s(kernel(priced, rate=1.0), contained) - nothing
+        assert apart_s / all_s == pytest.approx(of_convolution / (of_convolution + of_linear))
+    assert forward_s(kernel("pointwise", rate=1.0), kernel("bias", rate=0.0)) == nothing
