@@ -257,7 +257,8 @@ def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> I
     yield Line(
         "\nA coefficient is in seconds per unit of its feature (calls: s, flop: s/FLOP, bytes: s/byte), host time in "
         "seconds per call or layer; scales, shares and exponents are mere numbers. Where the formula speaks of "
-        "logarithms, a coefficient is the logarithm of seconds."
+        "logarithms, a coefficient is the logarithm of seconds. One whose error is 'held at 0' would be negative but "
+        "for the bound of the fit, and has no error."
     )
     for entry in calibration.entries:
         yield from _entry(entry, formulas.get(entry.term, "") if entry.coefficients else "")
@@ -320,6 +321,8 @@ def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
     yield Table(columns, entries, right=columns[3:])
 
 
+AT_BOUND = "held at 0"
+"""What stands for the standard error of a coefficient that its bound holds."""
 STORED_POINT = "point_"
 """Coefficients so named weigh stored calls: hundreds that say nothing one by one."""
 
@@ -349,10 +352,11 @@ def _entry(entry: Entry, formula: str) -> Iterator[Block]:
 
 
 def _coefficient(entry: Entry, name: str) -> Row:
-    error = entry.standard_errors.get(name)
+    value, error = entry.coefficients[name], entry.standard_errors.get(name)
     low, high = entry.ranges.get(name, (None, None))
-    shown = [f"{entry.coefficients[name]:.4g}", *("-" if one is None else f"{one:.3g}" for one in (error, low, high))]
-    return [name, *shown]
+    shown = ["-" if one is None else f"{one:.3g}" for one in (error, low, high)]
+    # An error of 0 is none: the fit keeps the coefficient from going below.
+    return [name, f"{value:.4g}", *([AT_BOUND] if value == error == 0 else shown[:1]), *shown[1:]]
 
 
 def _share(value: float | None) -> str:

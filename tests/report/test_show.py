@@ -79,6 +79,18 @@ def test_a_calibration_shows_formula_coefficients_errors_ranges_and_origin(
     assert "tsubame-kfc  tsubame-kfc  reconstructed        1        5%" in listing
 
 
+def test_a_coefficient_at_its_bound_has_no_error(calibration: Calibration, printed: Printed) -> None:
+    entry = replace(
+        calibration.entries[0],
+        coefficients={"alpha": 0.0, "beta": 0.0, "gamma": 0.0},
+        standard_errors={"alpha": 0.0, "beta": 1e-9},
+    )
+    words = " ".join(printed(show.calibration_view(replace(calibration, entries=(entry,)), {})).split())
+    assert "alpha 0 held at 0 1 1" in words
+    assert "beta 0 1e-09 1e+06" in words
+    assert "gamma 0 - - -" in words
+
+
 def test_settings_that_are_empty_are_left_out(calibration: Calibration, printed: Printed) -> None:
     settings: dict[str, float | str | tuple[float, ...]] = {"direction": "", "flop_efficiency": 0.5, "mean": "roofline"}
     entry = replace(calibration.entries[0], settings=settings)
