@@ -16,6 +16,7 @@ from validation.command import finished, parser_of
 from validation.convert_kernels import board_samples, read_tables
 from validation.kernel_boards import BOARDS
 from validation.kernel_choice import Choice, choices
+from validation.kernel_outside import outside_section
 from validation.kernel_roughness import roughness_section
 from validation.kernel_rows import DEEPBENCH, NEUSIGHT, VIDUR, Table
 from validation.kernel_scores import (
@@ -133,7 +134,7 @@ def report(tables: dict[str, Table]) -> str:
     new, batches = list(new_shapes(samples)), list(measured_batches(samples))
     parts = [
         TITLE, *_sources(), NEW, _table(new, [target(score.key) for score in new], ""),
-        roughness_section(samples, new, target, batches),
+        roughness_section(samples, new, target, batches), outside_section(samples),
         CHOICE, _choices(choices(samples, [name for name in CHOSEN_ANEW if name in samples])),
         BATCH, _constant(batch_scores(batches), OTHER_BATCH, "by"),
         BEYOND, _constant(beyond_scores(batches), None, "by"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -16,7 +16,17 @@ from planner.domain.arrays import BoolArray, FloatArray, frozen_map
 from planner.domain.calibration import Entry
 from planner.errors import ParameterError, UnknownNameError
 
-__all__ = ["TERMS", "FeatureMap", "Settings", "Work", "evaluate", "extrapolates", "features_of", "term_named"]
+__all__ = [
+    "TERMS",
+    "FeatureMap",
+    "Settings",
+    "Work",
+    "doublings_outside",
+    "evaluate",
+    "extrapolates",
+    "features_of",
+    "term_named",
+]
 
 TERMS: Mapping[str, FeatureMap] = frozen_map(
     {term.name: term for term in (*KERNEL_TERMS, *CPU_TERMS, MEASURED_CALLS, *COLLECTIVE_TERMS, *TRANSFER_TERMS)}
@@ -61,12 +71,35 @@ def extrapolates(entry: Entry, work: Work) -> BoolArray:
     A range that names no feature is of the work column of that name.
     """
     features = features_of(entry, work)
-    names = term_named(entry.term).columns(entry.settings)
-    seen: dict[str, FloatArray] = {name: column(work, name) for name in entry.ranges if name in work}
-    seen |= {name: features[..., position] for position, name in enumerate(names) if name in entry.ranges}
     outside = np.zeros(features.shape[:-1], dtype=np.bool_)
-    for name, values in seen.items():
-        low, high = entry.ranges[name]
+    for values, low, high in _seen(entry, work, features):
         margin = RANGE_MARGIN * max(abs(low), abs(high)) + 1e-9
         outside |= (values < low - margin) | (values > high + margin)
     return outside
+
+
+def doublings_outside(entry: Entry, work: Work) -> tuple[FloatArray, FloatArray]:
+    """Return by how many doublings a call lies above, and by how many below, what the fit has seen, shape (...) each.
+
+    Of several features the farthest counts; those within RANGE_MARGIN of either end lie inside. A feature that is 0,
+    or of which the fit has seen only 0, lies nowhere.
+    """
+    features = features_of(entry, work)
+    above, below = np.zeros((2, *features.shape[:-1]))
+    for values, low, high in _seen(entry, work, features):
+        place = np.log2(values, out=np.full(values.shape, np.nan), where=values > 0)
+        if high > 0:
+            above = np.fmax(above, place - np.log2(high * (1 + RANGE_MARGIN)))
+        if low > 0:
+            below = np.fmax(below, np.log2(low * (1 - RANGE_MARGIN)) - place)
+    return above, below
+
+
+def _seen(entry: Entry, work: Work, features: FloatArray) -> Iterator[tuple[FloatArray, float, float]]:
+    """Yield the values of what has a range, broadcasting to (...), with the least and the most of it."""
+    names = term_named(entry.term).columns(entry.settings)
+    for name, ends in entry.ranges.items():
+        if name in names:
+            yield features[..., names.index(name)], *ends
+        elif name in work:
+            yield column(work, name), *ends

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.costs.measured_calls import BEYOND, WHEREABOUTS, whereabouts
-from planner.costs.terms import Work, evaluate, extrapolates, features_of
+from planner.costs.measured_calls import WHEREABOUTS, whereabouts
+from planner.costs.terms import Work, evaluate, extrapolates
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import KernelCalls
 from planner.domain.prediction import LOOKUPS
 from planner.steps.compute import STAGES, Compute, call_work, composed_s, counted, term_of
-from planner.steps.intervals import derivatives, stated_deviation
+from planner.steps.intervals import derivatives, stated_deviation, unsure
 from planner.steps.price import Pricer
 from planner.steps.sources import Source
 
@@ -172,7 +172,7 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
         slope = factor * overheads.scale_of(group.calls.kind) * share
         rows = _rows(entry, group)
         by_segment = _by_segment(compute, group.calls, np.broadcast_to(rows, (*group.times_s.shape, rows.shape[-1])))
-        seconds = _by_segment(compute, group.calls, group.times_s * _unsure(group))
+        seconds = _by_segment(compute, group.calls, group.times_s * unsure(entry, group.work))
         _, slopes, before = found.get(id(entry), (entry, 0.0, 0.0))
         found[id(entry)] = (entry, slopes + by_segment * slope[:, None, None], before + seconds * slope[:, None])
     if host_s > 0 or overheads.scales:
@@ -185,15 +185,6 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
         tuple(Part(entry, slopes[case], seconds[case]) for entry, slopes, seconds in found.values())
         for case in range(cases)
     ]
-
-
-def _unsure(group: _Timed) -> FloatArray | float:
-    """Return how many times as unsure as its entry a call is, shape (s, k): a doubling beyond what was timed adds 1."""
-    if not group.calls.looked_up:
-        return 1.0
-    entry = group.source.entry
-    beyond: FloatArray = features_of(entry, group.work)[..., list(entry.coefficients).index(BEYOND)]
-    return 1.0 + beyond
 
 
 def _rows(entry: Entry, group: _Timed) -> FloatArray:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from planner.costs.features import Settings, Work
 from planner.costs.kernels import CONVOLUTION_COLUMNS, OBLONG_APART
-from planner.costs.terms import TERMS, evaluate, extrapolates
+from planner.costs.terms import TERMS, doublings_outside, evaluate, extrapolates
 from planner.costs.work import flop, moved_bytes, operand_bytes, product, work_amount
 from planner.domain.calibration import Entry, SettingValue
 from planner.errors import ParameterError, UnknownNameError
@@ -195,6 +195,19 @@ def test_extrapolates_outside_the_ranges_of_the_fit() -> None:
 
     assert extrapolates(seen, work([8, 10, 15, 20, 22])).tolist() == [True, False, False, False, True]
     assert not extrapolates(replace(seen, ranges={}), work([1000])).any()
+
+
+def test_doublings_are_counted_from_either_end_of_the_farthest_range() -> None:
+    seen = replace(
+        entry("work.linear", {"calls": 0.0, "work": 1.0}),
+        ranges={"calls": (1.0, 1.0), "work": (100.0, 200.0), "fixed_bytes": (1.0, 1.0), "traffic": (0.0, 0.0)},
+    )
+    elements, fixed = np.array([25 * 0.95, 96, 100, 209, 1.05 * 800, 200]), np.array([0, 1, 1, 1, 2.1, 1.05 * 16])
+    work: Work = {"elements": elements, "traffic": 5, "fixed_bytes": fixed, "itemsize": 4}
+    above, below = doublings_outside(seen, work)
+    assert above == pytest.approx([0, 0, 0, 0, 2, 4])  # what was never seen but as 0 lies nowhere
+    assert below == pytest.approx([2, 0, 0, 0, 0, 0])  # and so does what is 0
+    assert not np.any(doublings_outside(replace(seen, ranges={}), work))
 
 
 def test_range_of_a_work_column_counts_too() -> None:

@@ -16,7 +16,14 @@ from planner.domain.prediction import Quantity
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.domain.shapes import layer_parameters
-from planner.steps.intervals import LARGEST_REACH, NORMAL_90, RECONSTRUCTED_DEVIATION, STATED_DEVIATION
+from planner.steps.intervals import (
+    LARGEST_REACH,
+    MORE_ABOVE,
+    MORE_BELOW,
+    NORMAL_90,
+    RECONSTRUCTED_DEVIATION,
+    STATED_DEVIATION,
+)
 from planner.steps.predict import Evaluator
 from planner.workload.lowering import lower
 
@@ -299,6 +306,35 @@ def test_scatter_counts_accumulated_passes_and_stops_at_the_path(
         widths[strategy] = math.sqrt(covered) / (NORMAL_90 * 1.25 * 0.3)
     assert widths["no-overlap"] == pytest.approx(3 * seconds_by_kind(problem, 8)["convolution"], rel=1e-6)
     assert 0 < widths["wait-free"] < widths["no-overlap"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "more"), [(0.5, 2.0, 0.0), (0.5, 1 / 1.05 / 8, 3 * MORE_ABOVE), (4 / 0.95, 9.0, 2 * MORE_BELOW)]
+)
+def test_every_doubling_outside_the_range_of_a_fit_adds_as_much_to_its_share(
+    make_problem: Make, low: float, high: float, more: float
+) -> None:
+    problem = with_errors(make_problem(settings=SYNTHETIC), {"convolution": (0.1, 0.3), "gemm": (0.1, 0.2)}, 0.0)
+    seconds, (first, *others) = seconds_by_kind(problem, 8), problem.calibrations
+    flop = seconds["gemm"] / 3e-12 / 3  # the product of the last layer: forward and both directions backward
+    ranged = [replace(e, ranges={"flop": (low * flop, high * flop)}) if e.kind == "gemm" else e for e in first.entries]
+    found = Evaluator(replace(problem, calibrations=(replace(first, entries=tuple(ranged)), *others))).describe(one())
+    fitted = (1.25 * 0.3 * seconds["convolution"]) ** 2 + (1.25 * 0.2 * (1 + more) * seconds["gemm"]) ** 2
+    stated = (STATED_DEVIATION["kernels"] * seconds["pointwise"]) ** 2
+    assert half(found[0].iteration_s) == pytest.approx(NORMAL_90 * math.sqrt(fitted + stated), rel=1e-4)
+
+
+def test_a_stated_deviation_is_one_of_any_call(make_problem: Make) -> None:
+    problem = make_problem(settings=SYNTHETIC)
+    (first,) = problem.calibrations
+    known, ranged = (
+        replace(first, entries=tuple(replace(e, origin="reconstructed", ranges=ranges) for e in first.entries))
+        for ranges in ({}, {"flop": (1e-9, 1e-6)})
+    )
+    periods = [
+        Evaluator(replace(problem, calibrations=(one_,))).describe(one())[0].iteration_s for one_ in (known, ranged)
+    ]
+    assert periods[0] == periods[1]
 
 
 def test_an_error_without_covariance_is_enough(make_problem: Make) -> None:
