@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from validation.kernel_rows import Table
 __all__ = [
     "BATCHED",
     "ELEMENT_WISE",
+    "RATIO",
     "Batches",
     "Key",
     "Score",
@@ -33,6 +34,7 @@ __all__ = [
     "measured_samples",
     "new_shapes",
     "ratio_scores",
+    "sibling_batch_scores",
     "sibling_scores",
 ]
 
@@ -83,15 +85,18 @@ class Batches:
     batch, time_s : ndarray of float
     fitted_s : ndarray of float
         By the entry, fitted without the group of the shape.
-    fit_error : float
-        Of the entry on rows left out.
+    fit_error : float or ndarray of float
+        Of the entry on rows left out; of every shape, shape (k,), where some are told by another.
+    rows : ndarray of int
+        Positions in the rows of the key, shape (k, 3).
     """
 
     key: Key
     batch: FloatArray
     time_s: FloatArray
     fitted_s: FloatArray
-    fit_error: float
+    fit_error: float | FloatArray
+    rows: IntArray
 
 
 def _score(key: Key, errors: FloatArray) -> Score:
@@ -146,12 +151,12 @@ def measured_batches(samples: Mapping[str, Samples]) -> Iterator[Batches]:
     """Yield the shapes of every kind, direction and precision that follow the batch and were measured at three."""
     for gpu, rows in samples.items():
         accelerator = catalog.find_accelerator(gpu)
-        for key, part in populations(gpu, rows):
-            triples = _triples(part, BATCH_COLUMN[key.kind]) if key.kind in BATCH_COLUMN else ()
+        for key, part in ((key, part) for key, part in populations(gpu, rows) if key.kind in BATCH_COLUMN):
+            triples = _triples(part, BATCH_COLUMN[key.kind])
             for entry in fit_kernels(part, accelerator).entries if len(triples) >= LEAST_BETWEEN else ():
                 batch, fitted_s = part.number[BATCH_COLUMN[key.kind]], times_left_out(entry, part)
                 error = entry.held_out_error or 0.0
-                yield Batches(key, batch[triples], part.time_s[triples], fitted_s[triples], error)
+                yield Batches(key, batch[triples], part.time_s[triples], fitted_s[triples], error, triples)
 
 
 def batch_scores(batches: Iterable[Batches]) -> Iterator[Score]:
@@ -183,8 +188,9 @@ def _errors(batches: Batches, at: int, way: str) -> FloatArray:
     """Return the relative errors at one batch of every triple by the two others, shape (k,)."""
     ends = [place for place in range(3) if place != at]
     found = np.empty(len(batches.batch))
-    error = np.array(batches.fit_error)
-    for row, (batch, time, fitted) in enumerate(zip(batches.batch, batches.time_s, batches.fitted_s, strict=True)):
+    errors = np.broadcast_to(batches.fit_error, found.shape)
+    columns = zip(batches.batch, batches.time_s, batches.fitted_s, errors, strict=True)
+    for row, (batch, time, fitted, error) in enumerate(columns):
         along = course(batch[at], fitted[at], batch[ends], fitted[ends]) if way == RATIO else np.array(np.nan)
         found[row] = times_s(batch[at], batch[ends], time[ends], along, error) / time[at] - 1
     return np.abs(found)
@@ -201,6 +207,37 @@ def _triples(samples: Samples, column: str) -> IntArray:
         rows = rows[np.unique(batch[rows], return_index=True)[1]]
         triples += [rows[first : first + 3] for first in range(rows.size - 2)]
     return np.array(triples, dtype=np.int64).reshape(-1, 3)
+
+
+def sibling_batch_scores(
+    samples: Mapping[str, Samples], pairs: Mapping[str, str], batches: Iterable[Batches]
+) -> Iterator[Score]:
+    """Yield the errors at other batches of shapes that the other GPU of a pair was timed at too, at all three batches.
+
+    ``other`` of the key says how: by the ratio to the entry, or, as predictions do, by that to the other GPU's times,
+    unless the entry is surer than the ratio of the two GPUs in the groups not left out.
+    """
+    both = {key: (part, there) for key, part, there in _both(samples, pairs)}
+    for one in (one for one in batches if one.key in both):
+        part, there = both[one.key]
+        mine, theirs = _common(part, there)
+        theirs_s = np.full(part.size, np.nan)
+        theirs_s[mine] = there.time_s[theirs]
+        known = np.isfinite(theirs_s[one.rows]).all(axis=1)
+        if known.sum() < LEAST_BETWEEN:
+            continue
+        rows, fitted_s = one.rows[known], one.fitted_s[known]
+        ours = replace(one, batch=one.batch[known], time_s=one.time_s[known], fitted_s=fitted_s, rows=rows)
+        fitted_s, errors, group = fitted_s.copy(), np.full(len(rows), one.fit_error), group_codes(part)
+        for value in np.unique(group[rows[:, 1]]):
+            rest = mine[group[mine] != value]
+            ratio = ratio_of(part.time_s[rest] / theirs_s[rest], np.empty(0), float(np.mean(one.fit_error)))
+            if ratio is not None:
+                chosen = group[rows[:, 1]] == value
+                fitted_s[chosen], errors[chosen] = theirs_s[rows[chosen]], ratio[1]
+        told = replace(ours, fitted_s=fitted_s, fit_error=errors)
+        yield _score(one.key._replace(other=RATIO), _errors(ours, 1, RATIO))
+        yield _score(one.key._replace(other=pairs[one.key.gpu]), _errors(told, 1, RATIO))
 
 
 def sibling_scores(samples: Mapping[str, Samples], pairs: Mapping[str, str]) -> Iterator[Score]:

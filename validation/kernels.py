@@ -17,7 +17,7 @@ from validation.convert_kernels import board_samples, read_tables
 from validation.kernel_boards import BOARDS
 from validation.kernel_choice import Choice, choices
 from validation.kernel_outside import outside_section
-from validation.kernel_roughness import roughness_section
+from validation.kernel_roughness import batch_roughness_section, roughness_section
 from validation.kernel_rows import DEEPBENCH, NEUSIGHT, VIDUR, Table
 from validation.kernel_scores import (
     ELEMENT_WISE,
@@ -29,6 +29,7 @@ from validation.kernel_scores import (
     measured_samples,
     new_shapes,
     ratio_scores,
+    sibling_batch_scores,
     sibling_scores,
 )
 
@@ -88,6 +89,14 @@ The same shapes, each predicted from the two next larger or smaller batches, whe
 GPUs together. *Line*: on through the nearer with a, b >= 0 in a + b n. *Ratio*: that of the nearer. Farther out a
 prediction is called extrapolated.
 """
+BATCH_OF_SIBLING = """### Where a sibling GPU was timed at the batch
+
+As above, for shapes that another GPU of the same chip was timed at too, at all three batches: *ratio*, to the entry,
+and by the other GPU's name the same with its times instead, as predictions do where a sibling's calibration holds the
+call at that sub-batch. The error e is that of the ratio of the two GPUs, known from other groups; where that is larger
+than the entry's own, the entry serves. No setting was chosen. On Titan X (Pascal) products are worse for it: many are
+off the usual ratio to GTX 1080 Ti, of which the rows rejected below are those farthest off.
+"""
 RATIO = """## Measured shapes on a sibling GPU
 
 The other GPU's time of the very call, times the median ratio of the two in all other groups. The last rows cross a
@@ -132,11 +141,13 @@ def report(tables: dict[str, Table]) -> str:
     """Return the page."""
     samples = measured_samples(tables)
     new, batches = list(new_shapes(samples)), list(measured_batches(samples))
+    others = list(batch_scores(batches))
     parts = [
         TITLE, *_sources(), NEW, _table(new, [target(score.key) for score in new], ""),
         roughness_section(samples, new, target, batches), outside_section(samples),
         CHOICE, _choices(choices(samples, [name for name in CHOSEN_ANEW if name in samples])),
-        BATCH, _constant(batch_scores(batches), OTHER_BATCH, "by"),
+        BATCH, _constant(others, OTHER_BATCH, "by"), batch_roughness_section(others, OTHER_BATCH, batches),
+        BATCH_OF_SIBLING, _constant(sibling_batch_scores(samples, SIBLINGS, batches), OTHER_BATCH, "by"),
         BEYOND, _constant(beyond_scores(batches), None, "by"),
         RATIO, _constant(sibling_scores(samples, SIBLINGS), SIBLING, "from"),
         _constant((s for s in sibling_scores(samples, GENERATIONS) if s.key.precision == "fp32"), None, "from"),

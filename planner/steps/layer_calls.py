@@ -1,7 +1,7 @@
 """Which calls of a network a calibration has measured as they are: those are looked up, the others are not.
 
-What the device was not timed at, but another of the same chip, is looked up there and scaled by a ratio
-(:mod:`planner.steps.sibling_calls`).
+What the device was not timed at, but another of the same chip, is looked up there and scaled by a ratio, or tells the
+course of a call over sub-batches (:mod:`planner.steps.sibling_calls`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from planner.domain.calls import LOOKED_UP, LayerCall, kind_of_kernel
 from planner.domain.kernels import SERVED_BY, KernelCalls
 from planner.domain.network import Network
 from planner.domain.precision import precision_named
-from planner.steps.sibling_calls import common_ratios, ratio_of, scaled_table
+from planner.steps.sibling_calls import common_ratios, course_of, ratio_of, scaled_table
 from planner.steps.source import Source
 from planner.workload.calls import layer_calls
 
@@ -72,6 +72,7 @@ class LayerCalls:
         self._sources = _tables(calibrations, precision)
         self._siblings = _tables(siblings, precision)
         self._places: dict[tuple[str, str], list[tuple[Source, IntArray, IntArray]]] = {}
+        self._scaled: dict[tuple[str, str], list[tuple[Source, float]]] = {}
 
     @cached_property
     def _calls(self) -> Mapping[tuple[str, str], tuple[LayerCall, ...]]:
@@ -85,7 +86,7 @@ class LayerCalls:
             names = [call.name for call in self._calls.get(key, ())]
             left = dict.fromkeys(range(len(names)))
             self._places[key] = []
-            for source in (*self._sources.get(key, ()), *self._of_siblings(key)):
+            for source in (*self._sources.get(key, ()), *(source for source, _ in self._of_siblings(key))):
                 place = {name: at for at, name in enumerate(sorted(source.entry.settings))}
                 held = [at for at in left if names[at] in place]
                 if held:
@@ -94,13 +95,20 @@ class LayerCalls:
                 left = {at: None for at in left if at not in held}
         return self._places[key]
 
-    def _of_siblings(self, key: tuple[str, str]) -> Iterator[Source]:
-        """Yield the siblings' tables as they would be here; without any that nothing compares with the device."""
-        own = [source.entry for source in self._sources.get(key, ()) if not source.scaled_from]
-        for source in self._siblings.get(key, ()):
-            known = ratio_of(common_ratios(own, source.entry), *self._ratios_by_fit(key, source.entry))
-            if known is not None:
-                yield replace(source, entry=scaled_table(source.entry, *known))
+    def _of_siblings(self, key: tuple[str, str]) -> list[tuple[Source, float]]:
+        """Return the siblings' tables as they would be here, each with the error of its ratio.
+
+        Those are left out that nothing compares with the device, and those that the fit is surer than.
+        """
+        if key not in self._scaled:
+            own = [source.entry for source in self._sources.get(key, ()) if not source.scaled_from]
+            self._scaled[key] = []
+            for source in self._siblings.get(key, ()):
+                known = ratio_of(common_ratios(own, source.entry), *self._ratios_by_fit(key, source.entry))
+                if known is not None:
+                    scaled = replace(source, entry=scaled_table(source.entry, *known))
+                    self._scaled[key].append((scaled, known[1]))
+        return self._scaled[key]
 
     def _ratios_by_fit(self, key: tuple[str, str], table: Entry) -> tuple[FloatArray, float | None]:
         """Return fitted over measured times of the calls that a table holds, shape (k,), and the error of the fit."""
@@ -122,8 +130,8 @@ class LayerCalls:
     def split(self, calls: KernelCalls, sub_batch: IntArray) -> Iterator[tuple[KernelCalls, Source | None]]:
         """Yield calls apart by what they are looked up in; None: in nothing.
 
-        Those that are looked up carry their place in the table, the sub-batch, shape (s, 1), and where a fit serves
-        any of them their course, shape (s, k), with its error, shape (k,).
+        Those that are looked up carry their place in the table, the sub-batch, shape (s, 1), and where a fit or
+        a sibling serves any of them their course with its error, each of shape (s, k).
         """
         found = self._found((calls.kind, calls.direction))
         rest = np.ones(calls.layer.size, dtype=np.bool_)
@@ -142,8 +150,11 @@ class LayerCalls:
     def _courses(
         self, calls: KernelCalls, made: list[LayerCall], table: Entry, sub_batch: IntArray
     ) -> dict[str, FloatArray]:
-        """Return what fits say of calls that a table holds, in columns; nothing where none serves them."""
-        along, error = np.full((sub_batch.size, len(made)), np.nan), np.full(len(made), np.nan)
+        """Return what fits say of calls that a table holds, in columns; nothing where none serves them.
+
+        At sub-batches that a sibling was timed at, as at the measured ones around, it says so instead.
+        """
+        along, error = np.full((2, sub_batch.size, len(made)), np.nan)
         knots = [vector(table.settings, call.name)[::2] for call in made]
         every = np.unique(np.concatenate(knots))
         for kind in self._kinds(calls):
@@ -156,7 +167,13 @@ class LayerCalls:
             for column, at in enumerate(chosen.tolist()):
                 known_s = at_knots[np.searchsorted(every, knots[at]), column]
                 along[:, at] = course(sub_batch.astype(np.float64), fitted_s[:, column], knots[at], known_s)
-            error[chosen] = known
+            error[:, chosen] = known
+        for source, unsure in reversed(self._of_siblings((calls.kind, calls.direction))):  # the first has the last word
+            for at, call in enumerate(made):
+                if call.name in source.entry.settings:
+                    found = course_of(sub_batch, knots[at], vector(source.entry.settings, call.name))
+                    told = np.isfinite(found)
+                    along[told, at], error[told, at] = found[told], unsure
         return {} if np.isnan(error).all() else {COURSE: along, COURSE_ERROR: error}
 
     def _fitted_s(self, fit: Entry, calls: list[LayerCall], samples: FloatArray | IntArray) -> FloatArray:

@@ -5,6 +5,10 @@ one number a kind, direction and precision takes times of the one to the other. 
 times: of calls that both were timed at, at the same sub-batches, where there are LEAST_COMMON of them, else with the
 own times of the device's fit. A fit that is known to miss by less than the ratios differ serves in its place, as those
 of kernels whose work is bytes often do. docs/kernels.md scores all three.
+
+Of a call that the device was timed at, but not at this sub-batch, the sibling tells the course between or beyond the
+device's own times, in place of a fit and as sure as the ratio: libraries change kernels at sub-batches that no fit
+foresees, but alike on one chip.
 """
 
 from __future__ import annotations
@@ -15,12 +19,13 @@ from dataclasses import replace
 import numpy as np
 
 from planner.costs.features import vector
-from planner.domain.arrays import FloatArray
+from planner.costs.measured_calls import course
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Calibration, Entry, SettingValue
 from planner.domain.cluster import Accelerator
 from planner.domain.transfer import relation
 
-__all__ = ["LEAST_COMMON", "common_ratios", "is_sibling", "ratio_of", "scaled_table"]
+__all__ = ["LEAST_COMMON", "common_ratios", "course_of", "is_sibling", "ratio_of", "scaled_table"]
 
 LEAST_COMMON = 5
 """Times in common that say more of the ratio than a fit does."""
@@ -80,6 +85,26 @@ def ratio_of(common: FloatArray, by_fit: FloatArray, fit_error: float | None) ->
         differs = np.mean(np.abs(by_fit / ratio - 1)) > SQRT_2 * fit_error
         return None if differs else (ratio, fit_error)
     return None
+
+
+def course_of(samples: IntArray, knots: FloatArray, points: FloatArray) -> FloatArray:
+    """Return the course of a call by a sibling's times, shape of ``samples``; see :func:`course`.
+
+    Not a number where the sibling was not timed, there or at the sub-batches of the device on both sides: what it would
+    take in between is no surer than what the device would.
+
+    Parameters
+    ----------
+    samples : ndarray of shape (s,)
+        Sub-batches.
+    knots : ndarray of shape (q,)
+        At which the device was timed, ascending.
+    points : ndarray of shape (2p,)
+        Sub-batches of the sibling, ascending, each with its time [s].
+    """
+    timed = dict(zip(points[::2].tolist(), points[1::2].tolist(), strict=True))
+    there, at_knots = (np.array([timed.get(n, np.nan) for n in of.tolist()]) for of in (samples, knots))
+    return course(samples.astype(np.float64), there, knots, at_knots)
 
 
 def scaled_table(sibling: Entry, ratio: float, error: float) -> Entry:

@@ -14,7 +14,7 @@ from planner.domain.network import INPUT, Layer, Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.steps.predict import Evaluator
-from planner.steps.sibling_calls import LEAST_COMMON, common_ratios, is_sibling, ratio_of, scaled_table
+from planner.steps.sibling_calls import LEAST_COMMON, common_ratios, course_of, is_sibling, ratio_of, scaled_table
 from planner.workload.calls import layer_calls
 
 MINE = Accelerator("titan-xp", "gpu", 12e9, 5e11, {"fp32": 1e13}, vendor="NVIDIA", architecture="Pascal", chip="GP102")
@@ -87,6 +87,26 @@ def test_a_call_is_the_devices_own_then_a_siblings_then_fitted() -> None:
     assert found["exact"] == pytest.approx(20.0 / kernels)
     assert found["sibling"] == pytest.approx(40.0 / kernels)
     assert found["regression"] == pytest.approx(1 - 60.0 / kernels)
+
+
+def test_between_own_sub_batches_the_sibling_tells_the_course() -> None:
+    """At 16 between own times at 1 and 64: half the sibling's, where it was timed at all three, else as without it."""
+    (name, *_) = table("a").settings
+    own = (*fits(), table("", RATIO, {**HALVED, name: (1.0, 5.0, 64.0, 80.0)}))
+
+    def first_s(points: tuple[float, ...]) -> float:
+        return seconds(predicted(own, (table("", extra={**COMMON, name: points}),))) - 2 * FITTED_S
+
+    assert first_s((1.0, 10.0, 16.0, 70.0, 64.0, 160.0)) == pytest.approx(35.0)
+    alone = seconds(predicted(own, ())) - 2 * FITTED_S
+    assert alone != pytest.approx(35.0, rel=0.1)
+    assert first_s((1.0, 10.0, 16.0, 70.0)) == first_s((1.0, 10.0, 64.0, 160.0)) == alone
+
+
+def test_a_course_is_known_where_the_sibling_was_timed_as_at_own_sub_batches_around() -> None:
+    samples, knots = np.array([1, 2, 4, 16, 64]), np.array([2.0, 8.0, 32.0])
+    points = np.array([1.0, 5.0, 2.0, 10.0, 4.0, 12.0, 8.0, 40.0, 16.0, 70.0])
+    assert course_of(samples, knots, points) == pytest.approx([0.5, 1.0, 0.6, np.nan, np.nan], nan_ok=True)
 
 
 def test_without_enough_calls_in_common_the_fit_tells_the_ratio() -> None:

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from planner.domain.samples import Samples
-from validation.kernel_roughness import roughness, roughness_section
-from validation.kernel_scores import Batches, Key, measured_batches, new_shapes
+from validation.kernel_roughness import batch_roughness_section, roughness, roughness_section
+from validation.kernel_scores import Batches, Key, batch_scores, measured_batches, new_shapes
 
 KEY = Key("t4", "gemm", "", "fp32")
 SIGMA = 0.1
@@ -15,7 +15,7 @@ def batches_of(gpu: str, off: float) -> Batches:
     fitted = 1e-5 + 1e-7 * batch
     course = fitted * (batch / 8) ** 0.3  # a line in logarithms: the entry is wrong, but the rows are not rough
     times = course * np.exp(off * np.random.default_rng(5).standard_normal(batch.shape))
-    return Batches(Key(gpu, *KEY[1:]), batch, times, fitted, 0.2)
+    return Batches(Key(gpu, *KEY[1:]), batch, times, fitted, 0.2, np.arange(batch.size).reshape(-1, 3))
 
 
 def products() -> Samples:
@@ -53,3 +53,11 @@ def test_only_scores_above_their_target_are_listed() -> None:
     for target, rows in ((0.0, 1), (score.mean, 0)):
         text = roughness_section(samples, [score], {score.key: target}.__getitem__, measured_batches(samples))
         assert text.count("| t4 | gemm | any | fp32 |") == rows
+
+
+def test_of_rows_at_other_batches_those_are_listed_that_the_ratio_misses() -> None:
+    batches = [batches_of("t4", SIGMA), batches_of("p4", 0.0)]
+    text = batch_roughness_section(batch_scores(batches), 0.05, batches)
+    line = next(line for line in text.splitlines() if line.startswith("| t4 |"))
+    assert float(line.split("|")[-2]) == pytest.approx(100 * SIGMA * np.sqrt(2 / np.pi), rel=0.05)
+    assert "| p4 |" not in text

@@ -15,6 +15,7 @@ from validation.kernel_scores import (
     measured_samples,
     new_shapes,
     ratio_scores,
+    sibling_batch_scores,
     sibling_scores,
 )
 from validation.kernels import main, report, target
@@ -101,6 +102,19 @@ def test_a_sibling_is_known_by_the_ratio_of_the_other_groups() -> None:
     (score,) = sibling_scores(samples, {"titan-xp": "gtx-1080ti"})
     assert score.worst == pytest.approx(0.5)
     assert score.mean == pytest.approx(0.5 / 4)
+
+
+def test_a_sibling_follows_what_bends_both() -> None:
+    """Unless its ratio differs by more than the fit, made without the layer, misses."""
+    pair = {"titan-xp": "gtx-1080ti"}
+    for apart, follows in ((1.0, True), (3.0, False)):
+        mine, theirs = products("titan-xp", 0.5, bent=0.25), products("gtx-1080ti", bent=0.25)
+        times = np.where(mine.number["m"] < 200, apart * mine.time_s, mine.time_s)
+        both = {"titan-xp": Samples(mine.text, {**mine.number, "time_s": times}, {}), "gtx-1080ti": theirs}
+        ratio, told = sibling_batch_scores(both, pair, measured_batches({"titan-xp": both["titan-xp"]}))
+        assert (ratio.key.other, told.key.other) == ("ratio", "gtx-1080ti")
+        assert (told.worst < 1e-9) == follows
+        assert ratio.worst > 0.05
 
 
 def test_ratios_to_a_sibling_are_scored_beside_the_fit_alone() -> None:
