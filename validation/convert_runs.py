@@ -27,9 +27,9 @@ __all__ = ["SOURCES", "convert", "main"]
 
 HERE = Path(__file__).resolve().parent
 SOURCES: tuple[Source, ...] = (
-    image_frameworks.TENSORFLOW, image_frameworks.MXNET, image_frameworks.TIMM, torch7.CNN_BENCHMARKS,
-    torch7.CONVNET_BENCHMARKS, data_parallel.POLLUX, data_parallel.ELASTICFLOW, transformers.NEUSIGHT,
-    transformers.VTRAIN_MULTI, transformers.VTRAIN_SINGLE, transformers.BIGSCIENCE, seeds.SEEDS,
+    image_frameworks.TENSORFLOW, image_frameworks.MXNET, image_frameworks.TIMM, image_frameworks.TORCHVISION,
+    torch7.CNN_BENCHMARKS, torch7.CONVNET_BENCHMARKS, data_parallel.POLLUX, data_parallel.ELASTICFLOW,
+    transformers.NEUSIGHT, transformers.VTRAIN_MULTI, transformers.VTRAIN_SINGLE, transformers.BIGSCIENCE, seeds.SEEDS,
 )  # fmt: skip
 
 

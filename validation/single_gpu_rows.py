@@ -30,6 +30,7 @@ from planner.steps.overheads import ASSUMED_HOST_S_PER_CALL, EXPONENTS, exponent
 __all__ = [
     "EXPONENT_GRID",
     "SOURCES",
+    "TARGETED",
     "Group",
     "Steps",
     "Two",
@@ -40,7 +41,9 @@ __all__ = [
 ]
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = ("cnn-benchmarks", "tensorflow-2017", "mxnet", "timm-rtx3090", "neusight-e2e")
+TARGETED = ("cnn-benchmarks", "tensorflow-2017", "mxnet", "timm-rtx3090", "neusight-e2e")
+"""Sources that the targets were set for."""
+SOURCES = (*TARGETED, "pytorch-gpu-benchmark")
 DEVIATIONS = np.array([0.3, 1.0])
 EXPONENT_GRID = (1.0, 1.5, 2.0, 3.0, 6.0)
 BASIC_RESNETS = ("resnet18", "resnet34")

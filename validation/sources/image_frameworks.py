@@ -1,13 +1,13 @@
-"""Images per second of frameworks: TensorFlow 2017, MXNet, and PyTorch image models (timm)."""
+"""Image networks in frameworks: TensorFlow 2017, MXNet, PyTorch image models (timm), and torchvision on one GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from planner.domain.runs import Run
-from validation.sources.rows import Cells, Converted, Dropped, Source, name_of, settled
+from validation.sources.rows import Cells, Converted, Dropped, Source, digits, name_of, settled
 
-__all__ = ["MXNET", "TENSORFLOW", "TIMM"]
+__all__ = ["MXNET", "TENSORFLOW", "TIMM", "TORCHVISION"]
 
 TF_NETWORKS = {
     "InceptionV3": "inception-v3", "ResNet-50": "resnet50:stride=1x1", "ResNet-152": "resnet152:stride=1x1",
@@ -137,4 +137,50 @@ TIMM = Source(
     {"timm_train_rtx3090.csv": "huggingface/pytorch-image-models, results/benchmark-train-amp-*-rtx3090.csv"},
     _timm,
     settled,
+)
+
+TORCHVISION_NETWORKS = {
+    name: name for name in ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "vgg11", "vgg16", "vgg19")
+} | {"mobilenet_v2": "mobilenet-v2"}
+TORCHVISION_CLUSTERS = {
+    "TITAN Xp": "titan-xp-box", "GeForce RTX 2080 Ti": "rtx-2080ti-box", "TITAN RTX": "titan-rtx-box",
+    "A100-SXM4-40GB": "dgx-a100-40gb",
+}  # fmt: skip
+
+
+def _torchvision(rows: Sequence[Cells]) -> Converted:
+    for row in rows:
+        if row["mode"] != "train":
+            yield Dropped("inference: runs are of training")
+        elif "new_results" in row["source"]:
+            yield Dropped("a copy of the rows of 2080ti(2)")
+        elif row["gpus_per_node"] != "1":
+            yield Dropped("torch.nn.DataParallel: one process that copies the weights to all GPUs every step")
+        elif row["network"] not in TORCHVISION_NETWORKS:
+            yield Dropped("a network that the zoo does not know")
+        elif row["gpu"] == "TITAN Xp" and row["precision"].startswith("fp16"):
+            yield Dropped("fp16 on a GPU that computes it slower than fp32")
+        else:
+            yield _torchvision_run(row)
+
+
+def _torchvision_run(row: Cells) -> Run:
+    network, cluster = TORCHVISION_NETWORKS[row["network"]], TORCHVISION_CLUSTERS[row["gpu"]]
+    narrow = row["precision"].startswith("fp16")
+    precision = "fp16" if narrow else "tf32" if cluster.startswith("dgx-a100") else "fp32"
+    folder = row["source"].partition(" ")[2]
+    return Run(
+        id=name_of("torchvision", cluster, folder, network, precision), source="pytorch-gpu-benchmark",
+        network=network, cluster=f"clusters/{cluster}.toml", nodes=1, gpus_per_node=1,
+        sub_batch=int(row["batch_per_gpu"]), accumulation_steps=1, precision=precision, optimizer="none",
+        framework="pytorch", framework_version=f"unstated ({folder})", metric="iteration_s",
+        value=digits(float(row["value"]) / 1e3), input="synthetic", dataset="imagenet-1k",
+        notes="; ".join(filter(None, ["median of 50 passes, forward and backward", "weights in fp16 too" * narrow])),
+    )  # fmt: skip
+
+
+TORCHVISION = Source(
+    "pytorch-gpu-benchmark",
+    {"pytorch_gpu_benchmark.csv": "ryujaehun/pytorch-gpu-benchmark, results/ and new_results/"},
+    _torchvision,
 )
