@@ -1,9 +1,10 @@
 """Sample files (CSV): one timed call a row.
 
 The first line is ``# planner/samples 1``; further comment lines ``# key: value`` are the circumstances, then comes
-the header. ``stride`` and ``padding`` are one number or ``HxW``. ``passes`` x ``elements`` = elements of the row's
-precision read and written (``traffic`` in records), and what ``bytes`` holds beyond them moves whatever the precision
-(``fixed_bytes``); without ``passes`` all of ``bytes`` is of that kind. Precision ``any`` counts elements of 4 bytes.
+the header. Blank lines say nothing. ``stride`` and ``padding`` are one number or ``HxW``. ``passes`` x ``elements`` =
+elements of the row's precision read and written (``traffic`` in records), and what ``bytes`` holds beyond them moves
+whatever the precision (``fixed_bytes``); without ``passes`` all of ``bytes`` is of that kind. Precision ``any`` counts
+elements of 4 bytes.
 
 History, newest first
 ---------------------
@@ -106,6 +107,8 @@ def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
         raise VersionError(path, f"version must be at most {VERSION}, got {opening[1]}; {remedy}", "line 1")
     circumstances: dict[str, str] = {}
     for at, line in enumerate(lines[1:], start=1):
+        if not line.strip():
+            continue
         if not line.startswith("#"):
             return circumstances, "".join(lines[at:]), at
         key, colon, value = line[1:].partition(":")

@@ -108,7 +108,7 @@ ROWS = "kind,direction,precision,m,elements,passes,bytes,stride,time_s\n"
         (HEAD + 'kind,notes,time_s\ngemm,"cut,1\ngemm,"b",2\n', "line 4", "quotes must enclose.*got '\"cut'"),
         (HEAD + 'kind,notes,time_s\ngemm,"a\nb",1\ngemm,a"b,2\n', "line 6", "quotes must .*got 'a\"b'"),
         (HEAD + 'kind,notes,time_s\ngemm,"a"b,1\n', "line 4", "quotes must enclose a whole cell"),
-        (HEAD + "\n", "line 3", "header must name each column once, got a column without a name"),
+        (HEAD + "\n", "line 3", "header must follow the comments, got the end of the file"),
         (HEAD + "kind,tim_s\n", "line 3", "column must be a known one, got 'tim_s'; did you mean 'time_s'"),
         (
             HEAD + "kind,time_ms\n",
@@ -158,6 +158,14 @@ def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
     path.write_text(HEAD + 'kind,notes,time_s\n\ngemm,,1\ngemm,"a\nb",2\r\ngemm,,3\n')
     samples, lines = read_samples_and_lines(path)
     assert list(zip(samples.time_s, lines, strict=True)) == [(1, 5), (2, 6), (3, 8)]
+
+
+def test_blank_lines_among_the_circumstances_say_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_text(HEAD + '\n# node: {"gpus": 1}\n \r\n# date: today\n\n' + "kind,time_s\ngemm,1\n")
+    samples, lines = read_samples_and_lines(path)
+    assert {**samples.circumstances} == {"host": "a: b", "node": '{"gpus": 1}', "date": "today"}
+    assert lines.tolist() == [9]
 
 
 def test_newer_version_is_refused(tmp_path: Path) -> None:
