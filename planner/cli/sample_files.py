@@ -83,10 +83,10 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Node, tuple[TimedStep,
         contradict others.
     """
     paths = _paths(folder)
-    files = read_sample_files(paths)
-    steps, files = steps_of(files.samples), _without_steps(files)
+    read = read_sample_files(paths)
+    steps, files = steps_of(read.samples), _without_steps(read)
     if not files.places:
-        raise InputFileError(str(paths[0]), "rows must follow the header, got none in this folder")
+        raise InputFileError(str(paths[0]), _no_kernels(len(read.places)))
     node = _node(files)
     accelerator = node.accelerator
     if name != accelerator.name and name in catalog.names("accelerators"):
@@ -100,6 +100,15 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Node, tuple[TimedStep,
         note(f"{again} of {sifted.files.samples.size} rows time a call again; the median of each call is fitted")
     circumstances = {key: value for key, value in files.samples.circumstances.items() if key != NODE}
     return replace(sifted.files.samples, circumstances=circumstances | _recorded(sifted)), node, steps
+
+
+def _no_kernels(steps: int) -> str:
+    """Return what files without rows of calls lack: whole training steps alone are what --plan leaves."""
+    if not steps:
+        return "rows must follow the header, got none in this folder"
+    got = f"{steps} {'rows' if steps > 1 else 'row'} of kind {STEP} alone, whole training steps, in this folder"
+    remedy = "put a samples file of the same device's kernels beside it, as planner calibrate without --plan leaves"
+    return f"rows of kernels must follow the header, got {got}; {remedy}"
 
 
 def _sifted(files: SampleFiles, accelerator: Accelerator) -> _Sifted:

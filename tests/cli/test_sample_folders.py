@@ -72,3 +72,14 @@ def test_a_folder_called_like_a_file_is_refused(run: Run) -> None:
     Path("x/a.csv").mkdir(parents=True)
     code, _, err = run("calibrate", "--samples", "x", "--out", "fit.json")
     assert (code, err) == (3, "planner: x/a.csv: file must be readable, got Is a directory\n")
+
+
+@pytest.mark.parametrize(("rows", "got"), [(1, "1 row of kind step alone"), (2, "2 rows of kind step alone")])
+def test_a_folder_of_training_steps_alone_says_what_is_needed(run: Run, rows: int, got: str) -> None:
+    Path("x").mkdir()
+    line = "step,p40,mlp,4,0.001\n"
+    Path("x/a.csv").write_text("# planner/samples 1\nkind,device,call,sub_batch,time_s\n" + rows * line)
+    code, out, err = run("calibrate", "--samples", "x", "--out", "fit.json")
+    assert (code, out) == (3, "")
+    assert err.startswith(f"planner: x/a.csv: rows of kernels must follow the header, got {got}, whole training steps")
+    assert "; put a samples file of the same device's kernels beside it" in err
