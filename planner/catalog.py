@@ -37,6 +37,7 @@ __all__ = [
     "find_cluster",
     "find_dataset",
     "find_network",
+    "known_accelerator",
     "names",
     "newest_own_calibration",
     "own_calibration_file",
@@ -170,6 +171,11 @@ def _typed_dataset(text: str) -> Dataset:
 def find_accelerator(name: str) -> Accelerator:
     """Return the bundled accelerator of a name."""
     return read_accelerator(_bundled("accelerators", "accelerator", name))
+
+
+def known_accelerator(name: str) -> Accelerator | None:
+    """Return the bundled accelerator of a name, if there is one."""
+    return find_accelerator(name) if name in names("accelerators") else None
 
 
 def find_cluster(text: str) -> Cluster:

@@ -24,10 +24,12 @@ from planner.fitting.cells import CellRun, refined
 from planner.formats.suggestion import SUGGESTION
 from planner.probes.calibrate import Measurement
 from planner.probes.gpu import describe_gpu
+from planner.probes.lost_device import told_when_lost
 from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanRun, Wanted, enough_s, timed_runs
 from planner.probes.timing import keep_freed_memory
 from planner.probes.torch_package import check_torch, import_torch
+from planner.units import format_seconds
 
 __all__ = ["Asking", "asking_of", "refined_here"]
 
@@ -37,6 +39,7 @@ MEASURING_SHARE = 0.9
 """Of the time that is left, for the runs; what follows takes next to none."""
 ROUND_S = 5
 """A budget that is named is a multiple [s]."""
+WHEN_QUIET = "run it again when the machine is quiet"
 Key = tuple[int, int, str]
 
 
@@ -148,17 +151,13 @@ def _device(cluster: Cluster) -> str:
     if wanted.kind == "cpu" and describe_cpu()[0].name == wanted.name:
         return "cpu"
     if wanted.kind == "gpu" and import_torch().cuda.is_available():
-        gpu = describe_gpu("cuda", _known)
+        gpu = describe_gpu("cuda", catalog.known_accelerator)
         if gpu.accelerator.name == wanted.name:
             return gpu.device
     raise CoverageError(
         f"--plan must be of an accelerator of this machine, got {wanted.name} of cluster {cluster.name!r}; run it on a "
         "node of that cluster"
     )
-
-
-def _known(name: str) -> Accelerator | None:
-    return catalog.find_accelerator(name) if name in catalog.names("accelerators") else None
 
 
 def _joined(calibrations: Sequence[Calibration], device: Accelerator) -> Calibration:
@@ -212,64 +211,56 @@ def refined_here(asking: Asking, name: str, budget_s: float, began_s: float) -> 
     Raises
     ------
     CoverageError
-        No run was made, for time or memory.
+        No run was made, for time, memory or a machine that was never quiet.
+    ParameterError
+        The device computes nothing any more.
     """
-    network, base = asking.problem.network, asking.base
+    network, base, device = asking.problem.network, asking.base, asking.device
     used_s = time.perf_counter() - began_s
-    seconds = MEASURING_SHARE * (budget_s - used_s)
-    count = len(asking.cells)
-    sentence = f"running {network.name} {count} times for at most {seconds:.0f} s"
-    quiet_s = _number(base.environment.get("reference_s", "")) if asking.device == "cpu" else 0.0
-    with bar("running", seconds, sentence) as show:
-        wanted = [Wanted(*cell[1:], asking.expected_s[cell], asking.memory_bytes[cell]) for cell in asking.cells]
-        made = timed_runs(network, wanted, seconds, device=asking.device, quiet_s=quiet_s, progress=show)
+    seconds = max(MEASURING_SHARE * (budget_s - used_s), 0.0)
+    wanted = [Wanted(*cell[1:], asking.expected_s[cell], asking.memory_bytes[cell]) for cell in asking.cells]
+    made: tuple[PlanRun, ...] = (PlanRun(),) * len(wanted)
+    if seconds:
+        sentence = f"running {network.name} {len(wanted)} times for at most {format_seconds(seconds)}"
+        quiet_s = _number(base.environment.get("reference_s", "")) if device == "cpu" else 0.0
+        with bar("running", seconds, sentence) as show, told_when_lost(device, None):
+            made = timed_runs(network, wanted, seconds, device=device, quiet_s=quiet_s, progress=show)
     enough = ROUND_S * math.ceil((used_s + 1 + max(enough_s(wanted, made), seconds) / MEASURING_SHARE) / ROUND_S)
-    runs, disturbed = _runs(asking, made, f"--budget {enough}s"), _disturbed(asking, made)
-    calibration = replace(refined(base, asking.problem, runs), name=name, warnings=(*base.warnings, *disturbed))
+    runs = _runs(asking, made, f"--budget {enough}s")
     accelerator = asking.problem.cluster.node.accelerator
     circumstances = {key: value for key, value in base.environment.items() if key not in MAY_DIFFER}
     samples = Samples.from_rows([], {**circumstances, **_circumstances(base.environment)})
     steps = tuple(run.step for run in runs)
+    calibration = replace(refined(base, asking.problem, runs), name=name)
     return calibration, Measurement(samples, steps, accelerator, asking.problem.cluster.node)
 
 
 def _runs(asking: Asking, made: Sequence[PlanRun], enough: str) -> list[CellRun]:
-    """Return the runs that were made; say of which cells there are none, and why.
+    """Return the runs that were made in quiet; say of which cells there are none, and why.
 
     ``enough``: the budget that suffices for all of them, as an option.
     """
-    runs = [CellRun(cell[0], cell[2], one.step) for cell, one in zip(asking.cells, made, strict=True) if one.step]
-    failed = [f"{name}: {one.failed}" for name, one in zip(_names(asking), made, strict=True) if one.failed]
-    missing = [name for name, one in zip(_names(asking), made, strict=True) if not one.step and not one.failed]
-    stay = "predictions of these stay as they are"
-    if not runs:
-        said = f" ({'; '.join(failed)})" if failed else ""
-        remedy = f"{enough} suffices" if missing else "make a suggestion of other plans"
-        raise CoverageError(
-            f"a run of {asking.problem.network.name} must be made in time and in memory, got none{said}; {remedy}"
-        )
-    if missing:
-        note(f"no run was made in time of {', '.join(missing)}: {stay}; {enough} suffices for every plan")
-    if failed:
-        note(f"no run could be made of {'; '.join(failed)}: {stay}")
-    return runs
-
-
-def _disturbed(asking: Asking, made: Sequence[PlanRun]) -> tuple[str, ...]:
-    """Return, and say, which runs were made while the machine was disturbed; nothing where all were made in quiet."""
-    slow = [
-        f"{name} ({one.slower:.2g} times slower)"
-        for name, one in zip(_names(asking), made, strict=True)
-        if one.is_disturbed
+    network, cells = asking.problem.network.name, tuple(zip(_names(asking), made, strict=True))
+    runs = [
+        CellRun(cell[0], cell[2], one.step)
+        for cell, one in zip(asking.cells, made, strict=True)
+        if one.step and not one.is_disturbed
     ]
-    if not slow:
-        return ()
-    sentence = (
-        f"training runs of {asking.problem.network.name} were measured while the machine was disturbed: "
-        f"{', '.join(slow)}; run it again when it is quiet"
-    )
-    note(sentence)
-    return (sentence,)
+    missing = [name for name, one in cells if not one.step and not one.failed]
+    failed = [f"{name}: {one.failed}" for name, one in cells if one.failed]
+    slow = [f"{name}: {one.slower:.2g} times slower than in quiet" for name, one in cells if one.is_disturbed]
+    if not runs:
+        said = f" ({'; '.join((*failed, *slow))})" if failed or slow else ""
+        rule = f"a run of {network} must be made in time, in memory and on a quiet machine, got none{said}"
+        remedies = [f"{enough} suffices"] * bool(missing) + [WHEN_QUIET] * bool(slow)
+        raise CoverageError(f"{rule}; {' and '.join(remedies) or 'make a suggestion of other plans'}")
+    if missing:
+        note(f"no run was made in time of {', '.join(missing)}; {enough} suffices for every plan")
+    if failed:
+        note(f"no run could be made of {'; '.join(failed)}")
+    if slow:
+        note(f"runs of {network} on a disturbed machine are left out, {'; '.join(slow)}; {WHEN_QUIET}")
+    return runs
 
 
 def _names(asking: Asking) -> list[str]:

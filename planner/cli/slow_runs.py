@@ -9,13 +9,12 @@ from planner import catalog
 from planner.cli.streams import note
 from planner.domain.calibration import Calibration
 from planner.domain.samples import MAY_DIFFER
+from planner.probes.bench import DISTURBED
 from planner.probes.calibrate import Measurement
 from planner.units import format_seconds
 
-__all__ = ["LARGEST_STEAL", "MOST_SLOWER", "slower_than_before", "stolen", "with_doubts"]
+__all__ = ["LARGEST_STEAL", "slower_than_before", "stolen", "with_doubts"]
 
-MOST_SLOWER = 1.2
-"""As within a run: the machine is disturbed where the reference kernel takes this much longer."""
 LARGEST_STEAL = 0.05
 """Of the wall time, taken by the host from the one thread that measures."""
 REFERENCE, STEAL = "reference_s", "steal_during_s"
@@ -49,7 +48,7 @@ def slower_than_before(circumstances: Mapping[str, str], device: str, earlier: I
     if not known or not now_s:
         return ""
     best_s, best = min(known, key=lambda pair: pair[0])
-    if now_s <= MOST_SLOWER * best_s:
+    if now_s <= DISTURBED * best_s:
         return ""
     return (
         f"the reference kernel took {format_seconds(now_s)} in the quiet part of this run, {now_s / best_s:.2g} times "

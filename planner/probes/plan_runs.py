@@ -13,6 +13,7 @@ from planner.domain.network import Network
 from planner.domain.training import TimedStep
 from planner.probes.bench import DISTURBED, Bench, CpuBench, least_disturbed, one_thread
 from planner.probes.cuda_bench import cuda_bench
+from planner.probes.lost_device import check_computes
 from planner.probes.modules import WARM_UP_STEPS, build_module, gradient_time
 from planner.probes.precisions import computing_in
 from planner.probes.timing import Timing, keep_freed_memory
@@ -115,12 +116,20 @@ def timed_runs(
         Reference time of the quiet machine from an earlier run [s]; 0: from now on alone.
     progress : callable
         Takes the seconds used, and the state in words.
+
+    Raises
+    ------
+    DeviceLostError
+        The device computes nothing any more.
     """
     with _bench(device) as bench:
         began_s = bench.clock()
         now_s = min(bench.reference() for _ in range(REFERENCES))
         reference_s = min(now_s, quiet_s) if quiet_s > 0 else now_s
-        module = build_module(network).to(device)
+        try:
+            module = build_module(network, device)
+        except (RuntimeError, MemoryError) as error:
+            return (_failed(device, error, f"making {network.name}"),) * len(cells)
         largest_bytes, kept = 0.0, None
         found: dict[int, PlanRun] = {}
         while chosen := _next(cells, found, began_s + seconds - bench.clock()):
@@ -132,7 +141,10 @@ def timed_runs(
                 largest_bytes, kept = cell.memory_bytes, _touched(TOUCHED * cell.memory_bytes)
             run = partial(_tried, bench, module, (network, cell), steps, step_s)
             until_s = bench.clock() + max((steps - MOST_STEPS) * step_s, FIRST_STEP_S)
-            found[at] = _run(bench, run, (network, cell), (reference_s, until_s))
+            found[at] = _run(bench, run, (network, cell, device), (reference_s, until_s))
+            if found[at].failed:  # only now, as the error held what the step did
+                module.zero_grad(set_to_none=True)
+                import_torch().cuda.empty_cache()
         del kept
         return tuple(found.get(at, PlanRun()) for at in range(len(cells)))
 
@@ -197,22 +209,36 @@ def enough_s(cells: Sequence[Wanted], made: Sequence[PlanRun]) -> float:
     return FEWEST_STEPS * SLACK * max(1.0, _pace(cells, found)) * expected_s
 
 
-def _run(bench: Bench, run: Callable[[], Timing], what: tuple[Network, Wanted], limits: tuple[float, float]) -> PlanRun:
+def _run(
+    bench: Bench, run: Callable[[], Timing], what: tuple[Network, Wanted, str], limits: tuple[float, float]
+) -> PlanRun:
     """Return what came of a run; ``limits``: the reference time in quiet, and until when a try may begin [s]."""
-    library = import_torch()
-    (network, cell), (reference_s, until_s) = what, limits
+    (network, cell, device), (reference_s, until_s) = what, limits
     try:
         with computing_in(cell.precision):
             made = least_disturbed(run, bench, reference_s, tries=MOST_TRIES, pause_s=PAUSE_S, until_s=until_s)
-    except (library.OutOfMemoryError, MemoryError):
-        return PlanRun(failed=OUT_OF_MEMORY)
-    except RuntimeError as error:  # PyTorch's only one for whatever a library or the device refuses
-        return PlanRun(failed=str(error).partition("\n")[0])
+    except (RuntimeError, MemoryError) as error:
+        said = f"training steps of {network.name} on {cell.sub_batch} samples in {cell.precision}"
+        return _failed(device, error, said)
     if made is None:
         return PlanRun()
     timing, slower = made
     step = TimedStep(network, cell.sub_batch, timing.time_s, timing.spread_s, cell.precision)
     return PlanRun(step, slower)
+
+
+def _failed(device: str, error: RuntimeError | MemoryError, what: str) -> PlanRun:
+    """Return the run that an error left out: PyTorch raises RuntimeError for whatever a library or the device refuses.
+
+    Raises
+    ------
+    DeviceLostError
+        The device computes nothing any more.
+    """
+    if isinstance(error, (import_torch().OutOfMemoryError, MemoryError)):
+        return PlanRun(failed=OUT_OF_MEMORY)
+    check_computes(device, error, what)
+    return PlanRun(failed=str(error).partition("\n")[0])
 
 
 @contextlib.contextmanager

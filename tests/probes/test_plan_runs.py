@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from planner.domain.network import INPUT, Layer, Network
-from planner.probes import plan_runs
+from planner.probes import lost_device, plan_runs
+from planner.probes.lost_device import DeviceLostError
 from planner.probes.plan_runs import Wanted, enough_s, timed_runs
 from planner.probes.timing import Timing
 
@@ -150,6 +152,41 @@ def test_what_is_out_of_memory_is_said(running: Callable[..., Any], monkeypatch:
 
     monkeypatch.setattr(plan_runs, "gradient_time", failing)
     assert timed_runs(NETWORK, wanted(1), 60.0) == (plan_runs.PlanRun(failed="not enough memory"),)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(torch.OutOfMemoryError("CUDA"), "not enough memory"), (RuntimeError("no\nkernel"), "no")]
+)
+def test_a_network_that_the_device_does_not_hold_is_left_out(
+    running: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: RuntimeError, said: str
+) -> None:
+    _, runs = running()
+
+    def build_module(_network: Network, device: str) -> None:
+        assert device == "cpu"
+        raise error
+
+    monkeypatch.setattr(plan_runs, "build_module", build_module)
+    assert timed_runs(NETWORK, wanted(1, 2), 60.0) == (plan_runs.PlanRun(failed=said),) * 2
+    assert runs == []
+
+
+@pytest.mark.parametrize("lost_in", ["build_module", "gradient_time"])
+def test_a_lost_device_is_no_run_that_failed(
+    running: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, lost_in: str
+) -> None:
+    running()
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise RuntimeError("illegal memory access")
+
+    monkeypatch.setattr(plan_runs, lost_in, failing)
+    monkeypatch.setattr(lost_device, "why_no_kernel", lambda _torch, _device: "illegal memory access")
+    with pytest.raises(DeviceLostError) as lost:
+        timed_runs(NETWORK, wanted(2), 60.0)
+    assert lost.value.what == (
+        "making one" if lost_in == "build_module" else "training steps of one on 2 samples in fp32"
+    )
 
 
 def test_the_quiet_of_an_earlier_run_counts(running: Callable[..., Any]) -> None:
