@@ -1,8 +1,7 @@
 """Cells of a calibration: what measured training runs take as multiples of their predictions, drawn towards 1.
 
-The multiple of a cell is exp(m·k / (k + 0.2)), with m the mean log ratio of measured to predicted time over its k runs:
-the estimate of an effect of its own that each cell has, whose variance is five times that of a run's noise (a random
-intercept; Efron & Morris 1975, J. Am. Stat. Assoc. 70(350)). So one run moves a prediction five sixths of the way.
+What is stored of a cell is what its own runs say of it; what cells of a network say together is found where they are
+used, in :mod:`planner.steps.cells`.
 """
 
 from __future__ import annotations
@@ -16,14 +15,11 @@ import numpy as np
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.request import Problem
 from planner.domain.training import TimedStep
-from planner.steps.cells import CELLS, Cell, packed, unpacked
+from planner.steps.cells import CELLS, Cell, drawn, packed, unpacked
 from planner.steps.compute import Compute
 from planner.steps.sources import Sources
 
-__all__ = ["NOISE_OVER_EFFECT", "CellRun", "refined"]
-
-NOISE_OVER_EFFECT = 0.2
-"""Variance of the noise of a run over that of the effects of cells."""
+__all__ = ["CellRun", "refined"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +73,9 @@ def _cells(base: Calibration, problem: Problem, runs: Sequence[CellRun]) -> tupl
         at = int(np.searchsorted(sub_batches, run.step.sub_batch))
         ratios.setdefault((run.tensor, run.step.sub_batch), []).append(math.log(run.step.time_s / predicted_s[at]))
     return tuple(
-        Cell(*key, math.exp(sum(logs) / len(logs) * _share(len(logs))), len(logs))
+        Cell(*key, math.exp(sum(logs) / len(logs) * drawn(len(logs))), len(logs))
         for key, logs in sorted(ratios.items())
     )
-
-
-def _share(runs: int) -> float:
-    """Return how far so many runs move a prediction, 0 to 1."""
-    return runs / (runs + NOISE_OVER_EFFECT)
 
 
 def _entry(old: Entry | None, problem: Problem, precision: str, cells: Sequence[Cell]) -> Entry:

@@ -13,6 +13,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
 from planner.domain.samples import MAY_DIFFER
 from planner.domain.shapes import layer_shapes
+from planner.steps.cells import told
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
 from planner.steps.overheads import Overheads
 from planner.steps.refusals import measuring
@@ -301,14 +302,10 @@ def _is_proportional(source: Source) -> bool:
 
 
 def _measured_runs(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
-    """Yield the word that runs of the very sub-batch and precision were measured; no plan divides a tensor yet."""
-    cell = sources.cells(one.precision).get((1, one.sub_batch))
-    if cell is not None:
-        times = "a measured run was" if cell.runs == 1 else f"{cell.runs} measured runs were"
-        message = (
-            f"For sub-batch {one.sub_batch} in {one.precision} {times} used, of calibration {cell.calibration}: "
-            f"forward and backward passes are multiplied by {cell.factor:.4g}."
-        )
+    """Yield the word that runs of the network were measured; no plan divides a tensor yet."""
+    said = told(sources.cells(one.precision), one.sub_batch)
+    if said:
+        message = f"For sub-batch {one.sub_batch} in {one.precision} {said}."
         yield PlanWarning("measured_run", sources.problem.network.name, message)
 
 
