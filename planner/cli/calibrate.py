@@ -37,7 +37,7 @@ from planner.fitting.calibration import Provenance, fit_calibration
 from planner.fitting.overheads import scale_doubt
 from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.formats.documents import write_file
-from planner.probes.calibrate import DISTURBED, Measurement, disturbed
+from planner.probes.calibrate import WARNING_DISTURBED, Measurement, disturbed
 from planner.probes.gpu import default_device
 from planner.probes.resume import holds_measured
 from planner.report.show import fit_view
@@ -161,8 +161,8 @@ def fitted_from_files(folder: Path, name: str) -> Calibration:
 
 
 def _tell_disturbed(samples: Samples) -> None:
-    if DISTURBED in samples.circumstances:
-        note(samples.circumstances[DISTURBED])
+    if WARNING_DISTURBED in samples.circumstances:
+        note(samples.circumstances[WARNING_DISTURBED])
 
 
 def fitted_here(values: Values, target: Target, date: str, began_s: float) -> tuple[Calibration, str]:
@@ -246,7 +246,7 @@ def _fitted(made: Measurement, target: Target, provenance: Provenance, asked: As
     except CoverageError:
         calibration = Calibration(name, made.accelerator.name, ())
     if asked.networks:
-        check_served(calibration, made.node, asked)
+        check_served(calibration, made.node, asked, made.precisions)
     else:
-        check_complete(calibration, asked)
+        check_complete(calibration, asked, made.precisions)
     return calibration

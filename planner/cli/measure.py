@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,7 +33,6 @@ from planner.probes.gpu import check_gpu, describe_gpu
 from planner.probes.layer_points import SMALL, layer_points, unmeasurable
 from planner.probes.machine import describe_cpu
 from planner.probes.places import Place, place_of
-from planner.probes.precisions import byte_precisions
 from planner.probes.run import EXPECTED_ERROR, Progress, Wanted, used_before
 from planner.probes.steps import STEP_PRECISIONS
 from planner.probes.torch_package import check_torch
@@ -173,8 +172,9 @@ def _wanted(asked: Asked, place: Place) -> Wanted:
         one for one in _bundled() if _needed_bytes(one, device) <= device.memory_bytes
     )
     later = () if asked.networks else layer_points(distinct_calls(networks), place.extent())
-    precisions = asked.precisions or byte_precisions(place.precisions)
-    return Wanted(lambda points: NextPoints(points, networks, device, precisions), later, asked.target_error)
+    trained = _trained(place.precisions)
+    products = tuple(one for one in place.precisions if one not in trained)
+    return Wanted(lambda points: NextPoints(points, networks, device, trained, products), later, asked.target_error)
 
 
 def _bundled() -> Iterator[Network]:
@@ -215,20 +215,35 @@ def check_networks(networks: Sequence[Network], device: str = "cpu") -> None:
             )
 
 
-def check_served(calibration: Calibration, node: Node, asked: Asked) -> None:
+Kernel = tuple[str, str]
+"""Kind and direction."""
+
+
+def check_served(
+    calibration: Calibration, node: Node, asked: Asked, precisions: Sequence[str] = STEP_PRECISIONS[:1]
+) -> None:
     """Refuse a calibration that serves no step of the networks; say how many of their calls were left to fits.
 
-    In 8 bits there are no steps, only products: steps of fp32 are looked at.
+    In 8 bits there are no steps, only products: steps of the other precisions are looked at.
+
+    Parameters
+    ----------
+    calibration : Calibration
+    node : Node
+    asked : Asked
+    precisions : sequence of str
+        That were measured; of those that nobody asked for, what is missing is said.
 
     Raises
     ------
     CoverageError
-        Names what is missing, and the budget that suffices; what was measured is kept.
+        Names what is missing in fp32 or in a precision that was asked for, and the budget that suffices; what was
+        measured is kept.
     """
-    missing: dict[tuple[str, str], None] = {}
+    missing: dict[str, dict[Kernel, None]] = {}
     left, whole = 0, 0
-    trained = tuple(one for one in asked.precisions if one in STEP_PRECISIONS) or ("fp32",)
-    for network, precision in itertools.product((*asked.networks, *asked.shards), trained):
+    needed = _needed(asked)
+    for precision, network in itertools.product(_trained((*needed, *precisions)), (*asked.networks, *asked.shards)):
         settings = Settings(optimizer=network.optimizer)
         cluster = Cluster("local", 1, node)
         sources = Sources(Problem(network, None, cluster, (calibration,), explicit_calibration=True, settings=settings))
@@ -236,14 +251,35 @@ def check_served(calibration: Calibration, node: Node, asked: Asked) -> None:
         for calls in lower(network, np.ones(1, dtype=np.int64), optimizer=network.optimizer):
             for part, source in own.split(calls, np.ones(1, dtype=np.int64)):
                 is_left = source is None and SERVED_BY.get(part.kind, part.kind) != "bias"
-                left, whole = left + is_left * part.layer.size, whole + part.layer.size
+                if precision in needed:
+                    left, whole = left + is_left * part.layer.size, whole + part.layer.size
                 if is_left and not sources.is_calibrated(part.kind, part.direction, precision):
-                    missing[part.kind, part.direction] = None
-    if missing:
-        raise CoverageError(_too_few("a calibration must hold every kernel of the networks", tuple(missing), asked))
+                    missing.setdefault(precision, {})[part.kind, part.direction] = None
+    _check_none("a calibration must hold every kernel of the networks", missing, asked)
     if left:
         enough = f"--budget {_enough_s(asked.budget_s):.0f}s"
         note(f"{left} of the {whole} calls of the networks are left to fits; with {enough} more of them are timed")
+
+
+def _trained(precisions: Iterable[str]) -> tuple[str, ...]:
+    """Return those that training steps are timed in, each once."""
+    return tuple(one for one in dict.fromkeys(precisions) if one in STEP_PRECISIONS)
+
+
+def _needed(asked: Asked) -> tuple[str, ...]:
+    """Return the precisions without whose steps a calibration is refused."""
+    return _trained(("fp32", *asked.precisions))
+
+
+def _check_none(rule: str, missing: Mapping[str, Iterable[Kernel]], asked: Asked) -> None:
+    """Refuse what is missing in a precision that is needed; say what is in others."""
+    needed = _needed(asked)
+    refused = {name: kernels for name, kernels in missing.items() if name in needed}
+    if refused:
+        raise CoverageError(_too_few(rule, refused, asked))
+    for name, kernels in missing.items():
+        budget_s = _enough_s(asked.budget_s)
+        note(f"{name} has too few timings of {_grouped(kernels)} for predictions; --budget {budget_s:.0f}s takes more")
 
 
 def _enough_s(budget_s: float) -> float:
@@ -251,14 +287,17 @@ def _enough_s(budget_s: float) -> float:
     return default_s if budget_s < default_s else 2 * budget_s
 
 
-def _too_few(rule: str, missing: Iterable[tuple[str, str]], asked: Asked) -> str:
+def _too_few(rule: str, missing: Mapping[str, Iterable[Kernel]], asked: Asked) -> str:
+    by_precision = (
+        f"{_grouped(kernels)}{'' if name == 'fp32' else f' in {name}'}" for name, kernels in missing.items()
+    )
     return (
-        f"{rule}, got too few timings of {_grouped(missing)}; what was measured is kept, and the same command with "
-        f"--budget {_enough_s(asked.budget_s):.0f}s goes on from there"
+        f"{rule}, got too few timings of {'; '.join(by_precision)}; what was measured is kept, and the same command "
+        f"with --budget {_enough_s(asked.budget_s):.0f}s goes on from there"
     )
 
 
-def _grouped(kernels: Iterable[tuple[str, str]]) -> str:
+def _grouped(kernels: Iterable[Kernel]) -> str:
     """Return kinds and directions in words: kinds of the same directions together, these in brackets behind them."""
     ways: dict[str, set[str]] = {}
     for kind, direction in kernels:
@@ -270,23 +309,24 @@ def _grouped(kernels: Iterable[tuple[str, str]]) -> str:
     return "; ".join(", ".join(alike) + shown for shown, alike in kinds.items()).replace("_", " ")
 
 
-def check_complete(calibration: Calibration, asked: Asked) -> None:
+def check_complete(calibration: Calibration, asked: Asked, precisions: Sequence[str] = STEP_PRECISIONS[:1]) -> None:
     """Refuse a calibration without every kernel of the bundled networks: it would serve none of them.
 
-    Raises
-    ------
-    CoverageError
-        Names what is missing, and the budget that suffices.
+    Parameters and errors are those of :func:`check_served`.
     """
     fitted = {
-        (one.kind, way)
+        (one.kind, way, one.precision)
         for one in calibration.entries
         for way in ((one.direction,) if one.direction else DIRECTIONS)
         if one.term != LOOKED_UP
     }
-    missing = [pair for pair in needed_kernels() if pair not in fitted]
-    if missing:
-        raise CoverageError(_too_few("a calibration must hold every kernel of the bundled networks", missing, asked))
+    kernels = needed_kernels()
+    found = {
+        name: [pair for pair in kernels if not {(*pair, name), (*pair, "any")} & fitted]
+        for name in _trained((*_needed(asked), *precisions))
+    }
+    missing = {name: pairs for name, pairs in found.items() if pairs}
+    _check_none("a calibration must hold every kernel of the bundled networks", missing, asked)
 
 
 def needed_kernels() -> tuple[tuple[str, str], ...]:

@@ -103,7 +103,9 @@ class NextPoints:
     accelerator : Accelerator
         With rates as stated: for first guesses, and for the features of its kind of device.
     precisions : sequence of str
-        Wanted.
+        Wanted. A short start has points of the first one before any of the others.
+    products : sequence of str
+        Precisions that nothing is trained in by itself: a step's products one by one are wanted, in no expected error.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class NextPoints:
         networks: Sequence[Network],
         accelerator: Accelerator,
         precisions: Sequence[str] = ("fp32",),
+        products: Sequence[str] = (),
     ) -> None:
         shapes: dict[Key, list[Candidate]] = {}
         own: dict[Key, dict[str, list[Candidate]]] = {}
@@ -128,15 +131,21 @@ class NextPoints:
         self._largest_copy = tuple(point.name for point in copies[-1:])
         """It shows what the memory gives, which no fit is needed for."""
         self._parts: list[_Wanted] = []
-        self._shape = (len(networks) * len(precisions), len(SUB_BATCHES))
+        every = (*precisions, *products)
+        self._shape = (len(networks) * len(every), len(SUB_BATCHES))
+        self._is_expected = np.tile([name in precisions for name in every], len(networks))
         self._groups = {
             key: _Group(key, shapes.get(key, []), own.get(key, {}), calls, accelerator, steps=self._shape[0])
-            for key, calls in wanted_calls(networks, precisions, on_gpu=accelerator.kind == "gpu").items()
+            for key, calls in wanted_calls(networks, precisions, products, on_gpu=accelerator.kind == "gpu").items()
         }
+        self._first = ("any", *precisions[:1])
 
     def start(self) -> tuple[str, ...]:
-        """Return the names of a short balanced start: the largest copy, and of each kind and direction a few points."""
-        groups = self._groups.items()
+        """Return the names of a short balanced start: the largest copy, and a few points for each fit.
+
+        Those of the first precision, and of what moves bytes, come before all others.
+        """
+        groups = sorted(self._groups.items(), key=lambda item: item[0][2] not in self._first)
         few = (name for key, group in groups for name in group.names[: START.get(key[0], START_TRAFFIC)])
         return tuple(dict.fromkeys((*self._largest_copy, *few)))
 
@@ -149,7 +158,7 @@ class NextPoints:
         variance = np.zeros(self._shape)
         for part in self._parts:
             variance[part.group.steps] += part.variance()
-        return MEAN_OF_DEVIATION * float(np.sqrt(variance).mean())
+        return MEAN_OF_DEVIATION * float(np.sqrt(variance[self._is_expected]).mean())
 
     def choose(self, left: Collection[str], seconds: float, most_s: float = math.inf) -> tuple[str, ...]:
         """Return names among those left, in order, that take about so long to measure; none where nothing helps.

@@ -38,6 +38,9 @@ LAUNCH_S, PEAK_SHARE, BANDWIDTH_SHARE = 5e-6, 0.4, 0.6
 BLOCK_S, BLOCKS, LONG_S, LONG_CALLS, SETTING_UP_S = 2e-3, 5, 0.01, 4, 2e-3
 """What timing a call costs: blocks of at least so long [s] and two calls before them, or of a long call four in all."""
 
+ALWAYS_FP32 = ("embedding", "update")
+"""Kinds that mixed precision of 16 bits leaves in fp32."""
+
 Key = tuple[str, str, str]
 """Kind, direction, precision of what one fit serves; ``any`` for kinds whose work is bytes."""
 
@@ -60,12 +63,14 @@ class WantedCall:
 
 
 def wanted_calls(
-    networks: Sequence[Network], precisions: Sequence[str], *, on_gpu: bool = False
+    networks: Sequence[Network], precisions: Sequence[str], products: Sequence[str] = (), *, on_gpu: bool = False
 ) -> dict[Key, dict[str, WantedCall]]:
     """Return the calls of the networks' steps by what serves them, each once.
 
-    A step is of one network in one precision, precisions of a network side by side. Biases are left out where they are
-    timed with the call before them: all on a CPU, those of linear layers on a GPU.
+    A step is of one network in one precision, precisions of a network side by side. A call that is the same in several
+    precisions is one call. Biases are left out where they are timed with the call before them: all on a CPU, those of
+    linear layers on a GPU. Of ``products``, precisions behind the others, a step has the products of
+    linear layers alone.
     """
     contained = (LINEAR_BIAS,) if on_gpu else ("bias", LINEAR_BIAS)
     found: dict[Key, dict[str, WantedCall]] = {}
@@ -74,11 +79,14 @@ def wanted_calls(
         for call in (call for calls in made.values() for call in calls):
             if kind_of_kernel(call.kind, call.layer) in contained:
                 continue
-            for by, precision in enumerate(precisions):
+            for by, precision in enumerate((*precisions, *products)):
+                if precision in products and not (call.kind == "gemm" and call.layer.kind == "linear"):
+                    continue
                 of_key = found.setdefault(key_of(call, precision), {})
-                itemsize = float(precision_named(precision).activation_bytes)
-                one = of_key.setdefault(call_name(call, precision), WantedCall(call.work, itemsize))
-                step = at * len(precisions) + by
+                own = _timed_in(call, precision)
+                itemsize = float(precision_named(own).activation_bytes)
+                one = of_key.setdefault(call_name(call, own), WantedCall(call.work, itemsize))
+                step = at * (len(precisions) + len(products)) + by
                 one.counts[step] = one.counts.get(step, 0) + call.count
     return found
 
@@ -87,6 +95,12 @@ def key_of(call: LayerCall, precision: str) -> Key:
     """Return what fit serves a call of a layer."""
     kind = kind_of_kernel(call.kind, call.layer)
     return kind, call.direction, "any" if kind in TRAFFIC_KINDS else precision
+
+
+def _timed_in(call: LayerCall, precision: str) -> str:
+    """Return the precision that a call of a step is timed in: TF32 and 16 bits leave some as they are in fp32."""
+    is_fp32 = call.kind in ALWAYS_FP32 or (precision == "tf32" and key_of(call, precision)[2] == "any")
+    return "fp32" if is_fp32 else precision
 
 
 def call_name(call: LayerCall, precision: str) -> str:

@@ -24,11 +24,11 @@ from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued
 from planner.probes.steps import timed_steps
 from planner.probes.sustained import SUSTAINED_SHARE, WARNING_CLOCKS, sustained
 
-__all__ = ["DISTURBED", "Measurement", "Own", "disturbed", "measure_device"]
+__all__ = ["WARNING_DISTURBED", "Measurement", "Own", "disturbed", "measure_device"]
 
 STEPS_SHARE = 0.12
 """Of the budget, for training steps."""
-DISTURBED = "warning_disturbed"
+WARNING_DISTURBED = "warning_disturbed"
 """Circumstance that says how much was measured while the machine was disturbed; absent where little was."""
 LEAST_SHARE = 0.05
 """Of convolutions and products, measured while the machine was disturbed: less does not matter to a fit."""
@@ -42,12 +42,13 @@ SAID_AFTERWARDS = ("left_out", FAILED_STEPS, WARNING_CLOCKS, "warning_throttled"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured, on what."""
+    """What was measured, on what; ``precisions``: that were to be measured."""
 
     samples: Samples
     steps: tuple[TimedStep, ...]
     accelerator: Accelerator
     node: Node
+    precisions: tuple[str, ...] = ("fp32",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,8 @@ def measure_device(
             tell(added[key])
     samples = replace(samples, circumstances={**samples.circumstances, **added})
     accelerator = place.accelerator if place.has_stated_peaks else _with_measured_peaks(place.accelerator, samples)
-    return Measurement(samples, timed.steps, accelerator, replace(place.node, accelerator=accelerator))
+    node = replace(place.node, accelerator=accelerator)
+    return Measurement(samples, timed.steps, accelerator, node, place.precisions)
 
 
 def _joined(samples: Samples, read: Samples | None) -> Samples:
@@ -165,7 +167,7 @@ def disturbed(samples: Samples) -> dict[str, str]:
     if share < LEAST_SHARE:
         return {}
     return {
-        DISTURBED: f"{share:.0%} of the {what} were measured while the machine was disturbed; "
+        WARNING_DISTURBED: f"{share:.0%} of the {what} were measured while the machine was disturbed; "
         "run it again when it is quiet"
     }
 

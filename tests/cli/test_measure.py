@@ -1,5 +1,6 @@
 """What ``planner calibrate`` measures for, and when that is enough."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from planner.catalog import find_accelerator, find_network
 from planner.cli import calibrate, measure
 from planner.cli.measure import needed_kernels
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import BACKWARD_DATA, DIRECTIONS, FORWARD
 from planner.domain.network import INPUT, Layer, Network
@@ -183,6 +184,34 @@ def test_further_precisions_lengthen_the_fit_by_the_points_that_they_have(
     assert 1000 - kept_s - 60 < budgets[0] <= 1000 - kept_s
 
 
+@pytest.mark.parametrize("names", [("mlp",), ()])
+def test_precisions_that_are_asked_for_come_on_top_of_fp32(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is measured first has products of all of them."""
+    found: list[tuple[Place, Own, Wanted]] = []
+
+    def measured(place: Place, _budget_s: float, *, own: Own, wanted: Wanted, **_named: object) -> Measurement:
+        found.append((place, own, wanted))
+        return Measurement(COPIES, (), CPU, Node(1, CPU))
+
+    monkeypatch.setattr(measure, "measure_device", measured)
+    asked = measure.Asked(60.0, tuple(map(find_network, names)), ("bf16", "int8"))
+    measure.measured(asked, tmp_path / "partial.jsonl")
+    ((place, own, wanted),) = found
+    points = (*own.points, *place.points(), *wanted.later)
+    by_name, chooser = {point.name: point for point in points}, wanted.chooser(points)
+    started = [by_name[name] for name in chooser.start()]
+    counts = Counter((point.precision, point.direction) for point in started if point.kind == "gemm")
+    assert counts == {
+        (precision, way): 6 for precision in ("fp32", "bf16", "int8") for way in DIRECTIONS[:3]
+        if (precision, way) != ("int8", DIRECTIONS[2])
+    }  # fmt: skip
+    chooser.learn({})
+    chosen = chooser.choose([point.name for point in points], 30.0)
+    assert {by_name[name].precision for name in chosen} == {"fp32", "bf16", "int8"}
+
+
 @pytest.mark.parametrize(
     ("names", "said"), [((), None), (("mlp",), "mlp"), (("mlp:hidden=256", "vgg16"), "mlp:hidden=256; vgg16")]
 )
@@ -250,8 +279,31 @@ def test_products_of_8_bits_need_serve_no_step() -> None:
     calibration = fit_calibration(Samples.from_rows(rows, {}), "here", CPU, Node(1, CPU))
     for precisions in ((), ("fp32",), ("int8",)):
         measure.check_served(calibration, Node(1, CPU), measure.Asked(60.0, (network,), precisions))
-    with pytest.raises(CoverageError, match="too few timings of gemm"):
+    with pytest.raises(CoverageError, match=r"too few timings of gemm \(forward, backward weight\) in bf16; what was"):
         measure.check_served(calibration, Node(1, CPU), measure.Asked(60.0, (network,), ("int8", "bf16")))
+    halves = replace(calibration, entries=tuple(replace(one, precision="bf16") for one in calibration.entries))
+    with pytest.raises(CoverageError, match=r"too few timings of gemm \(forward, backward weight\); what was"):
+        measure.check_served(halves, Node(1, CPU), measure.Asked(60.0, (network,), ("bf16",)))
+
+
+@pytest.mark.parametrize("of_networks", [True, False])
+def test_what_is_missing_in_precisions_that_nobody_asked_for_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, of_networks: bool
+) -> None:
+    """A GPU is measured in all that it has; of 8 bits products alone, which serve no step."""
+    monkeypatch.setattr(measure, "needed_kernels", lambda: (("gemm", FORWARD),))
+    layers = (Layer("fc", "linear", (INPUT,), {"features": 64, "bias": False}),)
+    network = Network("one-linear", (64,), layers, optimizer="none")
+    product = Entry("kernels", "gemm", "", "fp32", "", "work.linear", {}, {"calls": 1e-6, "mac": 1e-12, "bytes": 1e-12})
+    calibration = Calibration("made-up", CPU.name, (product, replace(product, precision="fp16")))
+    precisions = ("fp32", "tf32", "fp16", "int8")
+    if of_networks:
+        measure.check_served(calibration, Node(1, CPU), measure.Asked(60.0, (network,)), precisions)
+    else:
+        measure.check_complete(calibration, measure.Asked(60.0), precisions)
+    said = [line for line in capsys.readouterr().err.splitlines() if "too few" in line]
+    assert [line.partition(" (")[0] for line in said] == ["planner: tf32 has too few timings of gemm"]
+    assert "; --budget 120s takes more" in said[0]
 
 
 def test_every_kernel_that_is_missing_is_said_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:

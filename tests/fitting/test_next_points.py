@@ -1,6 +1,7 @@
 """Choosing points: a fit of known times, and the rules of the design that it follows."""
 
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from planner.costs.terms import term_named
 from planner.domain.cluster import Accelerator
+from planner.domain.kernels import BACKWARD_DATA, DIRECTIONS, FORWARD
 from planner.domain.network import INPUT, Layer, Network
 from planner.fitting.next_points import OWN_ERROR, NextPoints
 from planner.fitting.wanted_steps import timing_s, wanted_calls
@@ -180,3 +182,47 @@ def test_biases_of_convolutions_are_wanted_on_a_gpu_alone() -> None:
     start = {point.name: point for point in gpu_points(("fp32",))}
     named = NextPoints(tuple(start.values()), [NETWORK], replace(CPU, kind="gpu", multiprocessors=80)).start()
     assert {(start[name].kind, start[name].direction, "any") for name in named} >= apart
+
+
+def test_every_precision_has_enough_points_in_the_start_those_of_fp32_first() -> None:
+    """As many as a fit needs of each product, convolution and direction; in 8 bits of products alone."""
+    gpu = replace(CPU, kind="gpu", multiprocessors=80)
+    precisions, products = ("fp32", "tf32", "fp16", "bf16"), ("int8", "fp8")
+    by_name = {point.name: point for point in gpu_points((*precisions, *products))}
+    started = [
+        by_name[name] for name in NextPoints(tuple(by_name.values()), [NETWORK], gpu, precisions, products).start()
+    ]
+    counts = Counter((point.precision, point.kind, point.direction) for point in started)
+    for precision in precisions:
+        for kind, least in (("convolution", 8), ("gemm", 6)):
+            assert {counts[precision, kind, way] for way in DIRECTIONS[:3]} == {least}
+    assert {key[1:]: count for key, count in counts.items() if key[0] == "int8"} == {
+        ("gemm", FORWARD): 6, ("gemm", BACKWARD_DATA): 6,
+    }  # fmt: skip
+    assert {(key[1], count) for key, count in counts.items() if key[0] == "fp8"} == {("gemm", 6)}
+    matrices = [point.precision == "fp32" for point in started if point.kind in ("convolution", "gemm")]
+    assert matrices == sorted(matrices, reverse=True)
+
+
+def test_products_of_8_bits_are_chosen_but_are_in_no_expected_error() -> None:
+    gpu = replace(CPU, kind="gpu", multiprocessors=80)
+    points = gpu_points(("fp32", "fp8"))
+    plain, chooser = NextPoints(points, [NETWORK], gpu), NextPoints(points, [NETWORK], gpu, ("fp32",), ("fp8",))
+    known = {point.name: 1e-4 for point in points if point.precision == "fp32"}
+    assert chooser.learn(known) == plain.learn(known)
+    eighths = [point.name for point in points if point.precision == "fp8"]
+    assert plain.choose(eighths, 1.0) == ()
+    assert chooser.choose(eighths, 1.0)
+    assert chooser.learn({**known, **dict.fromkeys(eighths, 1e-5)}) == plain.learn(known)
+
+
+def test_what_tf32_and_16_bits_leave_in_fp32_is_one_call_of_all_their_steps() -> None:
+    network = build("bert", {"layers": "1", "hidden": "64", "heads": "2", "sequence": "16", "vocabulary": "100"})
+    found = wanted_calls([network], ("fp32", "tf32", "bf16"))
+    for kind, way, steps in (
+        ("update", "update", {0, 1, 2}), ("embedding", FORWARD, {0, 1, 2}), ("layer_norm", FORWARD, {0, 1}),
+    ):  # fmt: skip
+        singles = [call for name, call in found[kind, way, "any"].items() if name.startswith("fp32 ")]
+        assert singles
+        assert all(set(call.counts) == steps for call in singles)
+    assert all(set(call.counts) == {1} for call in found["gemm", FORWARD, "tf32"].values())

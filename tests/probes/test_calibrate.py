@@ -43,7 +43,7 @@ def test_run_on_this_cpu_warns_of_the_allocator_and_of_disturbances(
     circumstances = calibrate.measure_device(places.CpuPlace(), 140.0).samples.circumstances
     kept = circumstances["allocator"] == "freed memory kept"
     assert ("MALLOC_TRIM_THRESHOLD_=" in circumstances.get("warning_allocator", "")) == kept
-    warning = circumstances.get(calibrate.DISTURBED, "")
+    warning = circumstances.get(calibrate.WARNING_DISTURBED, "")
     assert bool(warning) == (slow[1] > 0)
     assert not warning or (5 <= int(warning.partition("%")[0]) <= 90 and "run it again" in warning)
 
@@ -64,7 +64,7 @@ def test_a_run_whose_steps_alone_were_quiet_is_measured_again_or_says_so(
     samples = calibrate.measure_device(places.CpuPlace(), 140.0).samples
     assert float(samples.circumstances["reference_s"]) == pytest.approx(REFERENCE_S)
     assert any(samples.text["notes"]) != is_quiet_then
-    warning = samples.circumstances.get(calibrate.DISTURBED, "")
+    warning = samples.circumstances.get(calibrate.WARNING_DISTURBED, "")
     assert warning.startswith("100% of the convolutions and products were") != is_quiet_then
 
 
