@@ -236,6 +236,7 @@ class Sources:
                 for calibration in calibrations
                 for entry in calibration.entries
                 if entry.scope == "overheads"
+                and not (pooled and entry.precision == precision and not self._speeds_up(precision))
             )
             framework, exponent = self.problem.settings.framework, exponent_name(self.problem.network)
             found = find_overheads(
@@ -243,6 +244,11 @@ class Sources:
             )
             self._overheads[key] = found or assumed_overheads(self.accelerator.kind, exponent)
         return self._overheads[key]
+
+    def _speeds_up(self, precision: str) -> bool:
+        """Tell whether the device computes faster than in fp32; what was pooled over GPUs that do says nothing else."""
+        peaks = self.accelerator.peak_flop_per_s
+        return peaks.get(precision, 0.0) > peaks.get("fp32", 0.0)
 
     def cells(self, precision: str) -> Mapping[tuple[int, int], Cell]:
         """Return what measured runs of the network say by tensor-parallel degree and sub-batch."""

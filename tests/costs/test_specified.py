@@ -3,7 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner import catalog
 from planner.costs.collectives import all_reduce_s
+from planner.costs.features import Work
 from planner.costs.specified import (
     ASSUMED_BYTES_EFFICIENCY,
     ASSUMED_FLOP_EFFICIENCY,
@@ -46,6 +48,25 @@ def test_product_is_bound_by_compute_or_by_memory() -> None:
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_precision_that_the_device_lacks_or_that_must_be_measured(precision: str) -> None:
     assert specified_entry(GPU, "gemm", "", precision) is None
+
+
+@pytest.mark.parametrize("name", catalog.names("accelerators"))
+def test_no_precision_is_slower_than_fp32(name: str) -> None:
+    device = catalog.find_accelerator(name)
+    large: Work = {"m": 4096.0, "n": 4096.0, "k": 4096.0, "batch": 1.0, "itemsize": 4.0}
+    times = {
+        precision: float(evaluate(entry, large))
+        for precision in device.peak_flop_per_s
+        if (entry := specified_entry(device, "gemm", "", precision)) is not None
+    }
+    assert max(times.values()) == times["fp32"]
+
+
+@pytest.mark.parametrize(("peak", "efficiency"), [(15e12, 0.6), (16e12, 0.5625), (20e12, 0.5)])
+def test_a_peak_hardly_above_that_of_fp32_is_reached_as_far_as_that(peak: float, efficiency: float) -> None:
+    entry = specified_entry(replace(GPU, peak_flop_per_s={"fp32": 15e12, "tf32": peak}), "gemm", "", "tf32")
+    assert entry is not None
+    assert entry.settings["flop_efficiency"] == pytest.approx(efficiency)
 
 
 def test_collective_from_links() -> None:

@@ -129,6 +129,18 @@ def test_pooled_overheads_serve_gpus_and_not_cpus(problem: Problem) -> None:
         assert sources.overheads("fp32", "sync").matched == matched
 
 
+@pytest.mark.parametrize(("peak", "wanted"), [(15e12, ""), (30e12, "tf32")])
+def test_what_was_pooled_in_a_precision_serves_gpus_that_are_faster_in_it(
+    problem: Problem, peak: float, wanted: str
+) -> None:
+    pooled = Calibration("pooled", "any", (entry(), entry(precision="tf32")))
+    node = problem.cluster.node
+    device = replace(node.accelerator, name="other", peak_flop_per_s={"fp32": 15e12, "tf32": peak})
+    cluster = replace(problem.cluster, node=replace(node, accelerator=device))
+    sources = Sources(replace(problem, cluster=cluster, calibrations=(pooled,)))
+    assert sources.overheads("tf32", "sync").source.entry.precision == wanted
+
+
 def test_matrix_scale_multiplies_products_and_convolutions_alone(problem: Problem) -> None:
     once, twice, thrice = (priced(having(problem, matrix_scale=scale)) for scale in (1.0, 2.0, 3.0))
     # linear in the scale; updates are traffic
