@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,12 @@ FAR = 100.0
 """Between good times and those a thousand times too long: in published tables of 23 GPUs (DeepBench, NeuSight, vidur)
 the median time of a kind and precision is 1.1 to 5 times that at peak rates, behind CALL_S."""
 FAR_OF_KIND = 300.0
-"""As FAR, of the rows of one kind: pooling and normalisation over channels on a CPU take 50 times those at peak."""
+"""As FAR, of the rows of one kind, direction and precision: on CPUs max pooling and dropout take up to 90 times those
+at peak, and 50 times their other direction. Nothing but views takes less than a tenth of it, behind CALL_S."""
+GROUPS = (("kind",), ("kind", "precision"), ("kind", "direction"), ("kind", "direction", "precision"))
+"""Columns that rows of one unit may share, the widest group first."""
+VIEWS = (("concat", "backward_data"), ("add", "backward_data"))
+"""Gradients that are views take no time."""
 TYPICAL = 3.0
 """As FAR, of good times: what tells them from others where neither are few."""
 LEAST_ROWS = 3
@@ -65,27 +71,43 @@ class UnitDoubt(NamedTuple):
 def unit_doubt(samples: Samples, accelerator: Accelerator) -> UnitDoubt | None:
     """Return why the times cannot be seconds on this device; None where they can.
 
-    Times are compared with those at the device's peak rates: FLOP / peak and bytes / bandwidth, the longer. Few rows
-    say nothing, nor do rows that no work is known of.
+    Times are compared with those at the device's peak rates: FLOP / peak and bytes / bandwidth, the longer; in all,
+    then by each of GROUPS, which is judged by its kind's other rows too. Few rows say nothing, nor do rows that no work
+    is known of.
     """
     places = _known(samples)
     rows = take(samples, places)
     if rows.size < LEAST_ROWS:
         return None
     peak_s, can_tell = _peak_times(rows, accelerator)
-    longer = rows.time_s / (peak_s + CALL_S)
-    kinds = [
-        kind for kind in dict.fromkeys(rows.text["kind"].tolist()) if (rows.text["kind"] == kind).sum() >= LEAST_ROWS
-    ]
+    longer, groups = rows.time_s / (peak_s + CALL_S), list(_groups(rows, accelerator))
+    masks = {kind: rows.text["kind"] == kind for kind in dict.fromkeys(rows.text["kind"].tolist())}
+    kinds = {kind: own for kind, own in masks.items() if own.sum() >= LEAST_ROWS}
     if np.median(longer) >= FAR:
-        good = [kind for kind in kinds if np.median(longer[rows.text["kind"] == kind]) < TYPICAL]
+        good = [kind for kind, own in kinds.items() if np.median(longer[own]) < TYPICAL]
         meant = ~np.isin(rows.text["kind"], good)
         which = ("times of other kinds than " + ", ".join(good), "those") if good else ("times", "the column")
         return _too_long(longer[meant], places[meant], accelerator, *which)
-    for kind in kinds:
-        own = rows.text["kind"] == kind
-        if np.median(longer[own]) >= FAR_OF_KIND:
-            return _too_long(longer[own], places[own], accelerator, f"times of kind {kind}", "those")
+    for label, own in groups:
+        if _is_too_long(np.median(longer[own]), longer[np.isin(rows.text["kind"], rows.text["kind"][own]) & ~own]):
+            return _too_long(longer[own], places[own], accelerator, f"times of kind {label}", "those")
+    above = _above_peak(rows, peak_s, can_tell, kinds, accelerator)
+    if above is not None:
+        return above
+    views = np.any([(rows.text["kind"] == kind) & (rows.text["direction"] == way) for kind, way in VIEWS], axis=0)
+    for label, own in ((label, own & ~views) for label, own in groups):
+        if own.sum() >= LEAST_ROWS and np.median(longer[own]) * FAR <= 1:
+            return _too_short(1 / longer[own], places[own], accelerator, f"times of kind {label}")
+    return None
+
+
+def _above_peak(
+    rows: Samples, peak_s: FloatArray, can_tell: BoolArray, kinds: Mapping[str, BoolArray], accelerator: Accelerator
+) -> UnitDoubt | None:
+    """Return the doubt about rows most of which are above peak rates though no cache explains it, of all or of a kind.
+
+    ``kinds``: the rows of each, shape (k,).
+    """
     above = can_tell & (rows.time_s * ABOVE_PEAK < peak_s)
     if can_tell.sum() >= LEAST_ROWS and above.sum() > can_tell.sum() / 2:
         return UnitDoubt(
@@ -94,8 +116,8 @@ def unit_doubt(samples: Samples, accelerator: Accelerator) -> UnitDoubt | None:
             "faster device; mend column time_s or device"
         )
     far_above = can_tell & (rows.time_s * FAR_ABOVE_PEAK < peak_s)
-    for kind in (kind for kind in kinds if kind in PRODUCTS):  # gradients that are views take no time
-        own = can_tell & (rows.text["kind"] == kind)
+    for kind in (kind for kind in kinds if kind in PRODUCTS):
+        own = can_tell & kinds[kind]
         if own.sum() >= LEAST_ROWS and far_above[own].sum() > own.sum() / 2:
             return UnitDoubt(
                 f"time_s must be in seconds on {accelerator.name}, got {far_above[own].sum()} of {own.sum()} rows of "
@@ -105,6 +127,28 @@ def unit_doubt(samples: Samples, accelerator: Accelerator) -> UnitDoubt | None:
     return None
 
 
+def _groups(rows: Samples, accelerator: Accelerator) -> Iterator[tuple[str, BoolArray]]:
+    """Yield a name and a mask, shape (k,), of the LEAST_ROWS or more rows that share what each of GROUPS says.
+
+    Within a kind only those count whose work has a peak rate: without one, as for fp16 on many CPUs, products may take
+    a thousand times as long as their bytes.
+    """
+    known = np.isin(rows.text["precision"], list(accelerator.peak_flop_per_s)) | ~np.isin(rows.text["kind"], PRODUCTS)
+    for names in GROUPS:
+        cells = zip(*(rows.text[name].tolist() for name in names), strict=True)
+        labels = np.array([" ".join(filter(None, one)) for one in cells])
+        for label in dict.fromkeys(labels.tolist()):
+            own = (labels == label) & (known | (names == GROUPS[0]))
+            if own.sum() >= LEAST_ROWS:
+                yield label, own
+
+
+def _is_too_long(median: np.floating[Any], others: FloatArray) -> bool:
+    """Tell whether rows are off by a unit, whose median is so many times that at peak rates, by their kind's others."""
+    apart = others.size >= LEAST_ROWS and median >= FAR * np.median(others)
+    return bool(median >= FAR_OF_KIND or (apart and median >= FAR))
+
+
 def _known(samples: Samples) -> IntArray:
     """Return the positions of usable rows of kernels whose work is known."""
     mask, _ = usable(samples)
@@ -112,23 +156,41 @@ def _known(samples: Samples) -> IntArray:
 
 
 def _too_long(longer: FloatArray, places: IntArray, accelerator: Accelerator, what: str, which: str) -> UnitDoubt:
-    """Return the doubt about rows at places, shape (k,), whose times are so many times as long as at peak rates.
-
-    Where they fall into two sets a unit apart, the shorter one of LEAST_SHARE or more, those of the longer are meant.
-    """
-    order = np.argsort(longer, kind="stable")
-    split = _split(np.log(longer[order])[None])
-    is_part = bool(split.is_by_unit[0]) and split.below[0] >= LEAST_SHARE * longer.size
-    meant = np.sort(order[split.below[0] :]) if is_part else order
-    median = float(np.median(longer[meant]))
+    """Return the doubt about rows at places, shape (k,), whose times are so many times as long as at peak rates."""
+    off, is_part = _other_set(longer)
+    median = float(np.median(longer[off]))
     unit, factor = _nearest_unit(median)
-    which = "these rows alone" if is_part else which
     return UnitDoubt(
-        f"time_s must be in seconds, got {f'{meant.size} of {longer.size} ' if is_part else ''}{what} that are "
-        f"{median:,.0f} times those at the peak rates of {accelerator.name} (median of {meant.size} rows): looks like "
-        f"{unit}; divide {which} by {factor:,.0f}",
-        tuple(places[meant].tolist()) if is_part else (),
+        f"time_s must be in seconds, got {f'{off.size} of {longer.size} ' if is_part else ''}{what} that are "
+        f"{median:,.0f} times those at the peak rates of {accelerator.name} (median of {off.size} rows): looks like "
+        f"{unit}; divide {'these rows alone' if is_part else which} by {factor:,.0f}",
+        tuple(places[off].tolist()) if is_part else (),
     )
+
+
+def _too_short(shorter: FloatArray, places: IntArray, accelerator: Accelerator, what: str) -> UnitDoubt:
+    """Return the doubt about rows at places, shape (k,), whose times are so many times as short as at peak rates."""
+    off, is_part = _other_set(shorter)
+    median = float(np.median(shorter[off]))
+    _, factor = _nearest_unit(median)
+    return UnitDoubt(
+        f"time_s must be in seconds, got {f'{off.size} of {shorter.size} ' if is_part else ''}{what} that are "
+        f"{median:,.0f} times as short as those at the peak rates of {accelerator.name} (median of {off.size} rows): "
+        f"looks like seconds divided by {factor:,.0f} once too often; multiply "
+        f"{'these rows alone' if is_part else 'those'} by {factor:,.0f}",
+        tuple(places[off].tolist()) if is_part else (),
+    )
+
+
+def _other_set(factors: FloatArray) -> tuple[IntArray, bool]:
+    """Return which rows, off by such factors, shape (k,), are meant, and whether others are in seconds.
+
+    Where they fall into two sets a unit apart, the nearer one of LEAST_SHARE or more, those of the farther are meant.
+    """
+    order = np.argsort(factors, kind="stable")
+    split = _split(np.log(factors[order])[None])
+    is_part = bool(split.is_by_unit[0]) and split.below[0] >= LEAST_SHARE * factors.size
+    return np.sort(order[split.below[0] :]) if is_part else order, is_part
 
 
 class _Split(NamedTuple):

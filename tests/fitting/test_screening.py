@@ -206,6 +206,69 @@ def test_a_kind_in_another_unit_is_named_among_others() -> None:
     assert doubted(many().joined(scaled(copied, 50.0))) == ""
 
 
+def of(samples: Samples, **words: str) -> Samples:
+    """Return rows with other words in some columns."""
+    text = {name: np.full(samples.size, word) for name, word in words.items()}
+    return Samples({**samples.text, **text}, samples.number, samples.circumstances)
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e6, 1e-3, 1e-6])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"direction": "forward"}, "kind gemm forward"),
+        ({"precision": "fp16"}, "kind gemm fp16"),
+        ({"direction": "forward", "precision": "fp16"}, "kind gemm forward fp16"),
+    ],
+)
+def test_a_part_of_a_kind_in_another_unit_is_named_among_the_others(
+    factor: float, words: Mapping[str, str], said: str
+) -> None:
+    """A third of the kind, of every mix of a direction and a precision."""
+    rest = [of(products(), direction=way) for way in ("backward_data", "backward_weight")]
+    if "precision" in words:
+        rest += [of(one, precision="fp32") for one in rest]
+        if "direction" in words:
+            rest += [of(products(), direction="forward")] * 2
+            rest += [of(products(precision="fp16"), direction=way) for way in ("backward_data", "backward_weight")]
+    part = of(products(precision=words.get("precision", "fp32")), **{"direction": "forward", **words})
+    honest, mixed = part, scaled(part, factor)
+    for one in rest:
+        honest, mixed = honest.joined(one), mixed.joined(one)
+    assert doubted(honest) == ""
+    change = "divide" if factor > 1 else "multiply"
+    assert f"got times of {said} that are " in doubted(mixed)
+    assert doubted(mixed).endswith(f"; {change} those by {max(factor, 1 / factor):,.0f}")
+
+
+@pytest.mark.parametrize(("factor", "is_doubted"), [(50.0, False), (200.0, True)])
+def test_a_direction_is_judged_by_the_others_of_its_kind(factor: float, *, is_doubted: bool) -> None:
+    copied = of(copies(0.8e12), direction="backward_data")
+    slow = of(scaled(copies(0.8e12), factor), direction="forward")
+    assert bool(doubted(many().joined(slow).joined(copied))) == is_doubted
+    assert doubted(many().joined(slow).joined(scaled(copied, 50.0))) == ""
+
+
+def test_gradients_that_are_views_take_no_time() -> None:
+    view = of(scaled(copies(0.8e12), 1e-3), kind="concat", direction="backward_data")
+    assert doubted(many().joined(view)) == ""
+    assert "kind concat that are " in doubted(many().joined(of(view, direction="forward")))
+
+
+def test_of_a_rare_kind_rows_that_are_too_short_are_told_apart() -> None:
+    found = unit_doubt(changed(many().joined(copies(0.8e12)), [90, 92], 1e-6), GPU)
+    assert found is not None
+    assert found.rows == (90, 92)
+    assert "got 2 of 3 times of kind copy that are " in found.sentence
+    assert found.sentence.endswith("; multiply these rows alone by 1,000,000")
+
+
+def test_products_of_a_precision_without_a_peak_may_take_long() -> None:
+    slow = of(scaled(products(), 1e3), direction="forward", precision="bf16")
+    assert doubted(many().joined(slow)) == ""
+    assert "kind gemm forward that are " in doubted(many().joined(of(slow, precision="fp32")))
+
+
 def test_no_rows_give_no_doubt() -> None:
     none = many().select(np.zeros(90, dtype=np.bool_))
     assert (off_course(none, GPU), unit_doubt(none, GPU)) == ((), None)
