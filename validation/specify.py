@@ -39,7 +39,15 @@ def unmeasured(folder: Path = CALIBRATIONS) -> Iterator[Accelerator]:
 
 
 def specified_calibration(accelerator: Accelerator) -> Calibration:
-    """Return the calibration of an accelerator's data sheet, with a node of one such device."""
+    """Return the calibration of an accelerator's data sheet, with a node of one such device.
+
+    It warns of measured GPUs of the same chip, which serve where it is not asked for.
+    """
+    siblings = dict.fromkeys(one.name for one, _ in catalog.sibling_calibrations(accelerator, lambda *_: True))
+    instead = (
+        f"Kernels measured on the same chip ({', '.join(siblings)}) are not used, as this calibration was asked for by "
+        f"name: a --cluster of {accelerator.name} without --calibration takes them, scaled."
+    )
     return Calibration(
         accelerator.name,
         accelerator.name,
@@ -48,7 +56,7 @@ def specified_calibration(accelerator: Accelerator) -> Calibration:
         origin="specified",
         source=accelerator.source,
         environment={COMMAND: "python -m validation.specify"},
-        warnings=(WARNING,),
+        warnings=(WARNING, instead) if siblings else (WARNING,),
     )
 
 

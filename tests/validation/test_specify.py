@@ -30,6 +30,18 @@ def test_bundled_files_are_what_the_command_writes(device: Accelerator) -> None:
     assert found.origin == "specified"
 
 
+@pytest.mark.parametrize(
+    ("name", "measured"),
+    [("h200-sxm-141gb", ["h100-sxm5-80gb"]), ("p40", ["gtx-1080ti", "titan-x-pascal", "titan-xp"]), ("k80", [])],
+)
+def test_measured_gpus_of_the_chip_are_named_with_the_way_to_them(name: str, measured: list[str]) -> None:
+    """The same GPU by cluster takes kernels of these, scaled."""
+    device = catalog.find_accelerator(name)
+    said = [line for line in specified_calibration(device).warnings if f"a --cluster of {name} without" in line]
+    assert [f"({', '.join(measured)})" in line for line in said] == [True] * bool(measured)
+    assert list({one.name: one for one, _ in catalog.sibling_calibrations(device, lambda *_: True)}) == measured
+
+
 def test_a_measured_calibration_is_left_alone(tmp_path: Path) -> None:
     every = {one.name for one in unmeasured(tmp_path)}
     assert every == set(catalog.names("accelerators"))
