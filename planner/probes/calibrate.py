@@ -22,7 +22,7 @@ from planner.probes.places import Place
 from planner.probes.points import Point
 from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued
 from planner.probes.steps import timed_steps
-from planner.probes.sustained import SUSTAINED_SHARE, WARNING_CLOCKS, sustained
+from planner.probes.sustained import LEFT_OUT, SUSTAINED_SHARE, WARNING_CLOCKS, sustained
 
 __all__ = ["WARNING_DISTURBED", "Measurement", "Own", "disturbed", "measure_device"]
 
@@ -36,7 +36,7 @@ WITHOUT_STEPS = "warning_steps"
 """Circumstance that says that no training step could be timed, so that no overheads can be fitted."""
 FAILED_STEPS = "warning_steps_failed"
 """Circumstance that says in which training steps PyTorch failed; absent where in none."""
-SAID_AFTERWARDS = ("left_out", FAILED_STEPS, WARNING_CLOCKS, "warning_throttled")
+SAID_AFTERWARDS = (LEFT_OUT, FAILED_STEPS, WARNING_CLOCKS, "warning_throttled")
 """Circumstances that the user is told at once; one of a busy device was said before."""
 
 
@@ -122,7 +122,7 @@ def measure_device(
         run = Run(bench, points, for_points, earlier, wanted=wanted, resume=resume, progress=progress)
         read = measure_input(input_folder, INPUT_SHARE * budget_s, name, device=place.device) if input_folder else None
         blocks_s = {point: statistics.median(made.time_s for made in of) for point, of in run.best().items()}
-        load = sustained(bench, points, blocks_s, for_load * budget_s)
+        load = sustained(bench, points, blocks_s, for_load * budget_s, earlier.failed)
         left_s = budget_s - (time.perf_counter() - start)
         until_s = bench.clock() + min(left_s, max(left_s - earlier.used_s, STEPS_SHARE * budget_s))
         timed = timed_steps(
@@ -136,10 +136,11 @@ def measure_device(
         )
         run.measure_again(timed.reference_s, until_s)
         samples = _joined(with_shared_rows(run.samples(name, place.circumstances), place.precisions), read)
-    added = {**disturbed(samples), **_without(timed.steps), **_failed(timed.failed), **load, **place.seen()}
-    if earlier.failed:
-        lost = f"what the device failed in before: {'; '.join(earlier.failed)}"
-        added["left_out"] = "; ".join(filter(None, (added.get("left_out", ""), lost)))
+    seen = place.seen()
+    lost = f"what the device failed in before: {'; '.join(earlier.failed)}" if earlier.failed else ""
+    left_out = "; ".join(filter(None, (seen.get(LEFT_OUT), load.get(LEFT_OUT), lost)))
+    added = {**disturbed(samples), **_without(timed.steps), **_failed(timed.failed), **load, **seen}
+    added |= {LEFT_OUT: left_out} if left_out else {}
     for key in SAID_AFTERWARDS:
         if key in added:
             tell(added[key])

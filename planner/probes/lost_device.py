@@ -11,7 +11,10 @@ from planner.probes.gpu import why_no_kernel
 from planner.probes.resume import append_failed, holds_measured
 from planner.probes.torch_package import import_torch
 
-__all__ = ["DeviceLostError", "check_computes", "told_when_lost"]
+__all__ = ["DeviceLostError", "check_computes", "first_line", "told_when_lost"]
+
+NO_MEMORY = "it does not fit the memory"
+AGAIN = "try the same command once more; if the device fails again, name another GPU or --device cpu"
 
 
 class DeviceLostError(RuntimeError):
@@ -52,8 +55,18 @@ def check_computes(device: str, error: RuntimeError, what: str = "") -> None:
         with contextlib.suppress(RuntimeError):  # what is still to be said of earlier calls; the kernel decides
             torch.cuda.synchronize(device)
             torch.cuda.empty_cache()
-    if why_no_kernel(torch, device):
-        raise DeviceLostError(str(error).partition("\n")[0], what) from error
+    if not _is_memory(error) and why_no_kernel(torch, device):
+        raise DeviceLostError(first_line(error), what) from error
+
+
+def first_line(error: RuntimeError) -> str:
+    """Return what an error of PyTorch says, without the hints of CUDA and of its allocator behind that."""
+    return NO_MEMORY if _is_memory(error) else str(error).partition("\n")[0]
+
+
+def _is_memory(error: RuntimeError) -> bool:
+    """Tell whether PyTorch's allocator found no memory: it called nothing that could lose the device."""
+    return isinstance(error, import_torch().OutOfMemoryError)
 
 
 @contextlib.contextmanager
@@ -74,10 +87,12 @@ def told_when_lost(device: str, resume: Path | None) -> Iterator[None]:
             check_computes(device, error)
             raise
     except DeviceLostError as lost:
-        where, remedy = f" in {lost.what}" if lost.what else "", ""
+        where, remedy = f" in {lost.what}" if lost.what else "", AGAIN
+        without = " without it" if lost.what else ""
         if resume and holds_measured(resume):
-            without = " without it" if lost.what else ""
             remedy = f"what was measured is kept in {resume}; the same command goes on from there{without}"
+        elif resume and lost.what:
+            remedy = f"the same command begins again{without}"
         if resume and lost.what:
             append_failed(resume, lost.what)
         rule, value = "a device that goes on computing", f"{device}, which failed{where}: {lost}"

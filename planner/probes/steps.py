@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.domain.training import TimedStep
 from planner.probes.bench import Bench, if_quiet, least_disturbed, quietest
-from planner.probes.lost_device import check_computes
+from planner.probes.lost_device import check_computes, first_line
 from planner.probes.modules import build_module, gradient_time
 from planner.probes.precisions import computing_in
 from planner.probes.timing import give_back_memory
@@ -38,7 +38,7 @@ class StepTimes(NamedTuple):
     ----------
     steps : tuple of TimedStep
     failed : tuple of str
-        Networks and precisions that PyTorch failed in, each with what it said.
+        Networks and precisions that PyTorch failed in, or that the device does not hold, each with what was said.
     reference_s : float
         The fastest time of the reference kernel, the slower of before and after a step [s]; inf: no step was tried.
     """
@@ -79,8 +79,8 @@ def timed_steps(
     out of these. Each is made for either turn anew, on the device: no two of them need its memory at once.
 
     Networks and precisions that PyTorch failed in, as it has no kernel of that precision or no algorithm for such
-    sizes, are left out from then on; all others are still timed. Those in which a device was lost before, which
-    ``left_out`` names as :class:`DeviceLostError` does, are not tried.
+    sizes, are left out from then on, as are those that the device's memory does not hold; all others are still timed.
+    Those in which a device was lost before, which ``left_out`` names as :class:`DeviceLostError` does, are not tried.
 
     With ``networks`` those are timed instead, at OWN_SUB_BATCH.
 
@@ -101,8 +101,14 @@ def timed_steps(
     failed: dict[tuple[str, str], str] = {}
     sub_batches = (OWN_SUB_BATCH[kind],) if networks else SUB_BATCHES[kind]
     for turn, network in itertools.product((trained[:1], trained[1:]), networks or probe_networks(kind)):
-        module = _module(network, device) if turn and bench.clock() < until_s else None
-        if module is None:
+        made = f"the module of {network.name}"
+        if not turn or made in left_out or bench.clock() >= until_s:
+            continue
+        try:
+            module = build_module(network, device)
+        except RuntimeError as error:
+            check_computes(device, error, made)
+            failed |= dict.fromkeys(((network.name, precision) for precision in turn), first_line(error))
             continue
         for sub_batch, precision in itertools.product(sub_batches, turn):
             what = f"training steps of {network.name} in {precision}"
@@ -113,7 +119,7 @@ def timed_steps(
                 step = _step(bench, limits, (module, network, sub_batch, precision))
             except RuntimeError as error:  # PyTorch's only one for whatever a library or the device refuses
                 check_computes(device, error, what)
-                failed[network.name, precision] = str(error).partition("\n")[0]
+                failed[network.name, precision] = first_line(error)
                 module.zero_grad(set_to_none=True)
             else:
                 steps += [step] if step else []
@@ -125,32 +131,29 @@ def timed_steps(
     return StepTimes(quiet, said_of, fastest_s)
 
 
-def _module(network: Network, device: str) -> torch.nn.Module | None:
-    """Return the module of a network on a device; None where the device does not hold it."""
-    library = import_torch()
-    try:
-        return build_module(network, device)
-    except library.OutOfMemoryError:
-        library.cuda.empty_cache()
-        return None
-
-
 def _step(
     bench: Bench, limits: tuple[float, float], what: tuple[torch.nn.Module, Network, int, str]
 ) -> tuple[TimedStep, float] | None:
-    """Return the time of a step of as many samples as the device holds; None where none could be measured.
+    """Return the time of a step of as many samples as the device holds; None where none was begun in time.
 
     Besides, the slower time of the reference kernel before and after it [s].
+
+    Raises
+    ------
+    torch.OutOfMemoryError
+        The device does not hold one sample.
     """
     (quiet_s, until_s), (module, network, sub_batch, precision) = limits, what
     library = import_torch()
-    while sub_batch:
+    while True:
         give_back_memory()  # what calls left in pieces would come on top of what a step takes
         measure = partial(gradient_time, module, network, sub_batch, REPEATS, precision=precision, until_s=until_s)
         try:
             with computing_in(precision):
                 found = least_disturbed(measure, bench, quiet_s, until_s=until_s)
         except library.OutOfMemoryError:
+            if sub_batch == 1:
+                raise
             sub_batch //= 2
             module.zero_grad(set_to_none=True)
             library.cuda.empty_cache()
@@ -159,7 +162,6 @@ def _step(
                 return None
             timing, slower = found
             return TimedStep(network, sub_batch, timing.time_s, timing.spread_s, precision), slower * quiet_s
-    return None
 
 
 class _Chain:

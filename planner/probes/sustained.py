@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from planner.probes.bench import Bench
 from planner.probes.cuda_bench import CudaBench
+from planner.probes.lost_device import check_computes, first_line
 from planner.probes.points import Point
 
-__all__ = ["SUSTAINED_SHARE", "WARNING_CLOCKS", "sustained"]
+__all__ = ["LEFT_OUT", "SUSTAINED_SHARE", "WARNING_CLOCKS", "sustained"]
 
 SUSTAINED_SHARE = 0.03
 """Of the budget of a GPU's calibration."""
@@ -17,13 +18,21 @@ MOST_S, LEAST_S = 1.0, 0.25
 """Of load in one precision; in less clocks need not have fallen."""
 SLOWER = 1.05
 WARNING_CLOCKS = "warning_clocks"
+LEFT_OUT = "left_out"
+"""Circumstance that says what could not be measured."""
 
 
-def sustained(bench: Bench, points: Iterable[Point], times_s: Mapping[str, float], for_s: float) -> dict[str, str]:
+def sustained(
+    bench: Bench,
+    points: Iterable[Point],
+    times_s: Mapping[str, float],
+    for_s: float,
+    left_out: Collection[str] = (),
+) -> dict[str, str]:
     """Return the ratio of the times under load and in blocks of the largest product timed in each precision but fp32.
 
     As circumstances ``sustained_PRECISION``, with a warning where one is above 1.05; empty where time is too short, and
-    on a CPU. No time is changed by it.
+    on a CPU. No time is changed by it. What the device fails in is left out, and named in ``left_out``.
 
     Parameters
     ----------
@@ -33,14 +42,33 @@ def sustained(bench: Bench, points: Iterable[Point], times_s: Mapping[str, float
         Of the points that were timed, by name [s].
     for_s : float
         Wall time to spend [s].
+    left_out : collection of str
+        What a device was lost in before, as :class:`DeviceLostError` names it: it is not tried.
+
+    Raises
+    ------
+    DeviceLostError
+        The device computes nothing any more.
     """
     timed = [point for point in points if point.kind == "gemm" and point.precision != "fp32" and point.name in times_s]
     largest = {point.precision: point for point in sorted(timed, key=lambda point: math.prod(point.work.values()))}
     each_s = min(MOST_S, for_s / max(len(largest), 1))
     if not isinstance(bench, CudaBench) or each_s < LEAST_S:
         return {}
-    ratios = {name: bench.under_load(one, each_s) / times_s[one.name] for name, one in largest.items()}
+    ratios: dict[str, float] = {}
+    failed: list[str] = []
+    for name, one in largest.items():
+        what = f"lasting load in {name}"
+        if what in left_out:
+            continue
+        try:
+            ratios[name] = bench.under_load(one, each_s) / times_s[one.name]
+        except RuntimeError as error:  # no memory among them: what was timed before can have left it in pieces
+            check_computes(bench.device, error, what)
+            failed.append(f"{what} ({first_line(error)})")
     found = {f"sustained_{name}": f"{ratio:.3f}" for name, ratio in ratios.items()}
+    if failed:
+        found[LEFT_OUT] = f"what the device failed in: {'; '.join(failed)}"
     slower = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if ratio > SLOWER)
     if slower:
         found[WARNING_CLOCKS] = (

@@ -120,3 +120,18 @@ def test_missing_torch_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingPackageError, match=r"epoch-planner\[torch\]"):
         calibrate.measure_device(places.CpuPlace(), 1.0)
+
+
+def test_everything_that_was_left_out_is_told_in_one_sentence(
+    fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What did not fit while points were timed, and what failed under load."""
+    said: list[str] = []
+    monkeypatch.setattr(places, "CpuBench", fake_bench)
+    monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes((STEP,)))
+    monkeypatch.setattr(calibrate, "sustained", lambda *_given: {"left_out": "under load", "sustained_bf16": "1.000"})
+    place = places.CpuPlace()
+    monkeypatch.setattr(place, "seen", lambda: {"left_out": "points"})
+    circumstances = calibrate.measure_device(place, 140.0, say=said.append).samples.circumstances
+    assert (circumstances["left_out"], circumstances["sustained_bf16"]) == ("points; under load", "1.000")
+    assert "points; under load" in said

@@ -8,18 +8,20 @@ from typing import Any
 import pytest
 import torch
 
+from planner.domain.network import Network
 from planner.errors import ParameterError
 from planner.probes import calibrate, cuda_bench, lost_device, places, steps
 from planner.probes.cuda_bench import CudaBench
-from planner.probes.lost_device import DeviceLostError, check_computes, told_when_lost
+from planner.probes.lost_device import DeviceLostError, check_computes, first_line, told_when_lost
 from planner.probes.operands import Operands
 from planner.probes.points import Point
-from planner.probes.resume import Measured, start_file
+from planner.probes.resume import Measured, read_measured, start_file
 from planner.probes.steps import StepTimes, probe_networks, timed_steps
 from planner.probes.timing import Timing
 
 MakeBench = Callable[..., Any]
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
+NAMES = {"OutOfMemoryError": torch.OutOfMemoryError}
 POINT = Measured("a point", 1e-3, 0.0, 5, 1e-3, 1.0)
 
 
@@ -35,7 +37,7 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[[], RuntimeError]:
 
     def call() -> RuntimeError:
         cuda = SimpleNamespace(synchronize=lambda _device: None, empty_cache=lambda: None)
-        monkeypatch.setattr(lost_device, "import_torch", lambda: SimpleNamespace(cuda=cuda))
+        monkeypatch.setattr(lost_device, "import_torch", lambda: SimpleNamespace(cuda=cuda, **NAMES))
         monkeypatch.setattr(lost_device, "why_no_kernel", lambda _torch, _device: ILLEGAL)
         return cuda_error()
 
@@ -57,7 +59,7 @@ def test_the_tiny_kernel_decides_and_what_is_still_to_be_said_does_not(
             fail(device)
         return torch.zeros(1)
 
-    made = SimpleNamespace(cuda=SimpleNamespace(synchronize=fail), zeros=zeros)
+    made = SimpleNamespace(cuda=SimpleNamespace(synchronize=fail), zeros=zeros, **NAMES)
     monkeypatch.setattr(lost_device, "import_torch", lambda: made)
     if is_lost:
         with pytest.raises(DeviceLostError, match=f"^{ILLEGAL}$") as caught:
@@ -77,7 +79,7 @@ def test_an_error_of_a_device_that_goes_on_computing_stays_what_it_is(tmp_path: 
 
 
 @pytest.mark.parametrize("is_measured", [True, False])
-def test_a_lost_device_is_a_sentence_and_the_file_is_kept(
+def test_a_lost_device_is_a_sentence_with_a_remedy_and_the_file_is_kept(
     lose: Callable[[], RuntimeError], tmp_path: Path, *, is_measured: bool
 ) -> None:
     file, error = tmp_path / "partial", lose()
@@ -86,10 +88,59 @@ def test_a_lost_device_is_a_sentence_and_the_file_is_kept(
     with pytest.raises(ParameterError) as caught, told_when_lost("cuda:0", file):
         raise error
     said = f"--device must be a device that goes on computing, got 'cuda:0, which failed: {ILLEGAL}'"
-    kept = f"; what was measured is kept in {file}; the same command goes on from there" if is_measured else ""
-    assert str(caught.value) == said + kept
+    kept = f"what was measured is kept in {file}; the same command goes on from there"
+    again = "try the same command once more; if the device fails again, name another GPU or --device cpu"
+    assert str(caught.value) == f"{said}; {kept if is_measured else again}"
     assert caught.value.exit_code == 2
     assert file.read_text() == before
+
+
+def test_a_device_lost_in_the_first_stretch_is_measured_without_what_lost_it_by_the_same_command(
+    lose: Callable[[], RuntimeError], tmp_path: Path
+) -> None:
+    file, error = tmp_path / "partial", DeviceLostError(str(lose()), "a point")
+    start_file(file, {}, [])
+    said = r"in a point: .*'; the same command begins again without it$"
+    with pytest.raises(ParameterError, match=said), told_when_lost("cuda:0", file):
+        raise error
+    assert read_measured(file, {}).failed == ("a point",)
+
+
+def test_no_memory_for_a_call_loses_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though none may be left for a tiny kernel, while an error holds what the call had taken."""
+    monkeypatch.setattr(lost_device, "why_no_kernel", lambda _torch, _device: "CUDA out of memory")
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee the documentation")
+    check_computes("cpu", error, "a call")
+    assert first_line(error) == "it does not fit the memory"
+
+
+@pytest.mark.parametrize("is_memory", [True, False])
+def test_a_network_that_cannot_be_made_is_left_out_and_said_unless_the_device_is_lost(
+    lose: Callable[[], RuntimeError], fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, *, is_memory: bool
+) -> None:
+    first, second = probe_networks()[:2]
+    build, lost = steps.build_module, lose()
+    error = torch.OutOfMemoryError("full") if is_memory else lost
+
+    def build_module(network: Network, device: str) -> torch.nn.Module:
+        if network == first:
+            raise error
+        return build(network, device)
+
+    monkeypatch.setattr(steps, "build_module", build_module)
+    monkeypatch.setattr(steps, "gradient_time", lambda *_given, **_named: Timing(1e-3, 0.0, 7))
+    left_out: list[str] = []
+    if not is_memory:
+        with pytest.raises(DeviceLostError) as caught:
+            timed_steps(fake_bench(), 1.0, 100.0, [first, second], precisions=("fp32", "bf16"))
+        left_out.append(caught.value.what)
+    made = timed_steps(fake_bench(), 1.0, 100.0, [first, second], precisions=("fp32", "bf16"), left_out=left_out)
+    assert [(step.network.name, step.precision) for step in made.steps] == [
+        (second.name, "fp32"),
+        (second.name, "bf16"),
+    ]
+    said = [f"{first.name} in {precision}: it does not fit the memory" for precision in ("fp32", "bf16")]
+    assert list(made.failed) == (said if is_memory else [])
 
 
 @pytest.mark.parametrize("is_lost", [True, False])

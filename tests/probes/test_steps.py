@@ -79,7 +79,9 @@ def test_a_step_that_does_not_fit_is_halved_until_it_does(fake_bench: MakeBench,
     assert (step.sub_batch, step.time_s) == (1, 1e-3)
     assert [sub_batch for _, sub_batch, _ in held["asked"]] == [2, 1]
     held["most"] = 0
-    assert timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1]) == StepTimes()
+    network = probe_networks()[0]
+    said = f"{network.name} in fp32: it does not fit the memory"
+    assert timed_steps(fake_bench(), 1.0, 100.0, [network]) == StepTimes(failed=(said,))
 
 
 def test_what_pytorch_fails_in_is_left_out_and_said_and_the_rest_is_timed(
@@ -98,12 +100,16 @@ def test_what_pytorch_fails_in_is_left_out_and_said_and_the_rest_is_timed(
     assert [held["asked"].count((names[0], sub_batch, "bf16")) for sub_batch in (1, 4)] == [1, 0]
 
 
-def test_a_network_whose_weights_do_not_fit_is_left_out(fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_whose_weights_do_not_fit_is_left_out_and_said(
+    fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_given: object) -> None:
         raise torch.OutOfMemoryError("full")
 
     monkeypatch.setattr(module, "build_module", full)
-    assert timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1]) == StepTimes()
+    network = probe_networks()[0]
+    said = f"{network.name} in fp32: it does not fit the memory"
+    assert timed_steps(fake_bench(), 1.0, 100.0, [network]) == StepTimes(failed=(said,))
 
 
 def test_networks_of_a_gpu_hold_those_of_a_cpu_and_one_that_is_the_host_s() -> None:

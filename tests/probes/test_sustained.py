@@ -4,14 +4,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from planner.domain.kernels import FORWARD
 from planner.domain.samples import MAY_DIFFER
+from planner.probes import lost_device
 from planner.probes.cuda_bench import CudaBench
+from planner.probes.lost_device import DeviceLostError
 from planner.probes.operands import Operands
 from planner.probes.points import Point
 from planner.probes.precisions import LEAST_CAPABILITY
-from planner.probes.sustained import WARNING_CLOCKS, sustained
+from planner.probes.sustained import LEFT_OUT, WARNING_CLOCKS, sustained
 
 BURST_S = 1e-3
 
@@ -73,3 +76,39 @@ def test_a_cpu_is_not_loaded(fake_bench: Callable[..., Any]) -> None:
 
 def test_runs_that_differ_in_it_are_fitted_together() -> None:
     assert {f"sustained_{name}" for name in LEAST_CAPABILITY if name != "fp32"} | {WARNING_CLOCKS} <= MAY_DIFFER
+
+
+@pytest.mark.parametrize("is_memory", [True, False])
+def test_what_a_device_fails_in_under_load_is_left_out_and_said(
+    monkeypatch: pytest.MonkeyPatch, *, is_memory: bool
+) -> None:
+    _, bench = made()
+    under_load = bench.under_load
+
+    def fails(point: Point, for_s: float) -> float:
+        if point.precision == "bf16":
+            raise torch.OutOfMemoryError("full") if is_memory else RuntimeError("no engine\nat somewhere.cpp:7")
+        return under_load(point, for_s)
+
+    monkeypatch.setattr(bench, "under_load", fails)
+    found = sustained(bench, POINTS, TIMES, 1.8)
+    reason = "it does not fit the memory" if is_memory else "no engine"
+    assert found.pop(LEFT_OUT) == f"what the device failed in: lasting load in bf16 ({reason})"
+    assert set(found) == {"sustained_tf32", WARNING_CLOCKS}
+
+
+def test_a_load_that_lost_the_device_is_named_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, bench = made()
+
+    def fails(point: Point, _for_s: float) -> float:
+        raise RuntimeError(point.precision)
+
+    monkeypatch.setattr(bench, "under_load", fails)
+    monkeypatch.setattr(lost_device, "why_no_kernel", lambda _torch, _device: "CUDA error")
+    left_out: list[str] = []
+    for precision in ("bf16", "tf32"):
+        with pytest.raises(DeviceLostError, match=f"^{precision}$") as caught:
+            sustained(bench, POINTS, TIMES, 1.8, left_out)
+        left_out.append(caught.value.what)
+    assert left_out == ["lasting load in bf16", "lasting load in tf32"]
+    assert sustained(bench, POINTS, TIMES, 1.8, left_out) == {}
