@@ -25,7 +25,7 @@ from planner.cli.measure import (
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import NOTHING, budget
 from planner.cli.plan_runs import asking_of, refined_here
-from planner.cli.sample_files import samples_of
+from planner.cli.sample_files import fitted_with_steps, samples_of
 from planner.cli.slow_runs import with_doubts
 from planner.cli.streams import note
 from planner.cli.values import Values, from_options
@@ -34,12 +34,12 @@ from planner.domain.network import Network
 from planner.domain.samples import COMMAND, Samples
 from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.calibration import Provenance, fit_calibration
-from planner.fitting.overheads import scale_doubt
+from planner.fitting.overheads import overheads_doubt
 from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.formats.documents import write_file
 from planner.probes.calibrate import WARNING_DISTURBED, Measurement, disturbed
 from planner.probes.gpu import default_device
-from planner.probes.resume import holds_measured
+from planner.probes.resume import holds_measured, remove_if_empty
 from planner.report.show import fit_view
 from planner.workload.shards import has_tensor_shards, tensor_shard
 
@@ -155,7 +155,7 @@ def fitted_from_files(folder: Path, name: str) -> Calibration:
     """
     samples, node, steps = samples_of(folder, name)
     samples = replace(samples, circumstances={**disturbed(samples), **samples.circumstances})
-    calibration = fit_calibration(samples, name, node.accelerator, node, steps=steps)
+    calibration = fitted_with_steps(fit_calibration(samples, name, node.accelerator, node), steps)
     _tell_disturbed(samples)
     return calibration
 
@@ -180,12 +180,13 @@ def fitted_here(values: Values, target: Target, date: str, began_s: float) -> tu
         provenance = Provenance(source=f"this machine: {made.accelerator.name}", date=date)
         _tell_disturbed(made.samples)
         calibration = _fitted(made, target, provenance, asked)
-        for doubt in filter(None, (scale_doubt(one) for one in calibration.entries if one.scope == "overheads")):
+        for doubt in filter(None, (overheads_doubt(one) for one in calibration.entries if one.scope == "overheads")):
             note(doubt)
     except KeyboardInterrupt:
         is_kept = holds_measured(target.partial)
         kept = f"what was measured so far is kept in {target.partial}; the same command goes on from there"
         note(kept if is_kept else "nothing was measured yet, so nothing is kept")
+        remove_if_empty(target.partial)
         raise
     return calibration, samples_text(made, provenance.source, date)
 

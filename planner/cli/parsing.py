@@ -152,7 +152,7 @@ def budget(what: str, value: str) -> float:
     """Return a time with its unit, such as ``60s``, in s; at least 1 s and at most a day."""
     parsed = parse_quantity(value, "time", what)
     if not 1 <= parsed <= 86_400:
-        raise ParameterError(what, "a time from 1s to 24h", value)
+        raise ParameterError(what, "a time from 1s to 24h", value, f"write {'60s' if parsed < 1 else '24h'}")
     return parsed
 
 

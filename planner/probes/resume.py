@@ -19,6 +19,7 @@ __all__ = [
     "append_measured",
     "holds_measured",
     "read_measured",
+    "remove_if_empty",
     "seconds_used",
     "start_file",
 ]
@@ -78,6 +79,14 @@ def holds_measured(path: Path) -> bool:
         return bool(_all_measured(path.read_text(encoding="utf-8", errors="replace").splitlines()))
     except OSError:
         return False
+
+
+def remove_if_empty(path: Path) -> None:
+    """Remove the file of a run that has measured nothing yet, and lost no device; any other stays."""
+    with contextlib.suppress(OSError):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if len(lines) == 1 and isinstance(_parsed(lines[0]), dict):
+            path.unlink()
 
 
 def _all_measured(lines: Sequence[str]) -> tuple[Measured, ...]:

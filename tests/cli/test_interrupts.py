@@ -59,6 +59,7 @@ def test_an_interrupt_before_the_first_point_says_that_nothing_is_kept(
     assert (code, out) == (130, "")
     assert err.endswith("planner: nothing was measured yet, so nothing is kept\nplanner: interrupted\n")
     assert "goes on from there" not in err
+    assert list(Path().iterdir()) == []
 
 
 def test_an_interrupt_while_pytorch_is_loaded_says_that_nothing_is_kept(
