@@ -61,20 +61,21 @@ def node_of(samples: Samples, path: str) -> Node | None:
     return parse_node(text, path) if text else None
 
 
-def steps_of(samples: Samples) -> tuple[TimedStep, ...]:
-    """Return the training steps among rows; a note names networks that are not known here."""
-    rows = samples.select(samples.text["kind"] == STEP)
+def steps_of(samples: Samples) -> dict[int, TimedStep]:
+    """Return the training steps among rows, by their position; a note names networks that are not known here."""
+    at = np.flatnonzero(samples.text["kind"] == STEP)
     columns = (
-        rows.text["call"], rows.number["sub_batch"], rows.time_s, rows.number["spread_s"], rows.text["precision"]
+        at, samples.text["call"][at], samples.number["sub_batch"][at], samples.time_s[at],
+        samples.number["spread_s"][at], samples.text["precision"][at],
     )  # fmt: skip
-    networks = {name: _network(name) for name in dict.fromkeys(rows.text["call"].tolist())}
-    found = []
-    for name, sub_batch, time_s, spread_s, precision in zip(*(column.tolist() for column in columns), strict=True):
+    networks = {name: _network(name) for name in dict.fromkeys(columns[1].tolist())}
+    found = {}
+    for row, name, sub_batch, time_s, spread_s, precision in zip(*(column.tolist() for column in columns), strict=True):
         network = networks[name]
         if network is not None and sub_batch >= 1:
             known_spread_s = 0.0 if np.isnan(spread_s) else spread_s
-            found.append(TimedStep(network, int(sub_batch), time_s, known_spread_s, precision or "fp32"))
-    return tuple(found)
+            found[row] = TimedStep(network, int(sub_batch), time_s, known_spread_s, precision or "fp32")
+    return found
 
 
 def _network(name: str) -> Network | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +15,20 @@ from planner import catalog
 from planner.cli.kept_samples import NODE, node_of, steps_of
 from planner.cli.streams import note
 from planner.domain.arrays import BoolArray, IntArray
+from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.domain.training import STEP, TimedStep
 from planner.errors import InputFileError, ParameterError, UnknownNameError
+from planner.fitting.calibration import with_overheads
+from planner.fitting.overheads import times_over_kernels
 from planner.fitting.repeats import contradictions, repeated, runs_apart, undisputed
 from planner.fitting.rows import take, usable
 from planner.fitting.screening import OffCourse, off_course, unit_doubt
 from planner.formats.sample_files import SampleFiles, read_sample_files
 from planner.probes.run import DISTURBED_NOTE
 
-__all__ = ["samples_of"]
+__all__ = ["StepRows", "fitted_with_steps", "samples_of"]
 
 REJECTED = "rejected"
 """Circumstance: how many rows took no part in the fit, where the first ones stand, and why."""
@@ -36,6 +40,8 @@ MOST_RECORDED = 3
 MOST_FOLDERS = 3
 """Folders that are named where the one given holds no files itself."""
 SUFFIX = ".csv"
+LOG_FAR_OFF = math.log(30.0)
+"""Between steps as they are, 0.5 to 5 times the sum of their kernels and 10 us a call, and those off by a unit."""
 
 
 class _Sifted(NamedTuple):
@@ -62,7 +68,14 @@ class _Sifted(NamedTuple):
         return _Sifted(rest, (*self.rejected, *lots))
 
 
-def samples_of(folder: Path, name: str) -> tuple[Samples, Node, tuple[TimedStep, ...]]:
+class StepRows(NamedTuple):
+    """Training steps, and the rows that hold them."""
+
+    steps: tuple[TimedStep, ...]
+    files: SampleFiles
+
+
+def samples_of(folder: Path, name: str) -> tuple[Samples, Node, StepRows]:
     """Return the samples of a folder's files, the node that they are of, and training steps.
 
     Notes, and circumstance ``rejected``, say what takes no part in a fit. The node is the one that the files name, else
@@ -84,7 +97,7 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Node, tuple[TimedStep,
     """
     paths = _paths(folder)
     read = read_sample_files(paths)
-    steps, files = steps_of(read.samples), _without_steps(read)
+    steps, files = _steps(read), _without_steps(read)
     if not files.places:
         raise InputFileError(str(paths[0]), _no_kernels(len(read.places)))
     node = _node(files)
@@ -93,13 +106,62 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Node, tuple[TimedStep,
         rule = f"the name of the samples' device, {accelerator.name}, or that of no device"
         raise ParameterError("--name", rule, name, f"these are no samples of {name}")
     sifted = _sifted(files, accelerator)
-    for sentence in _told(sifted, MOST_TOLD):
-        note(f"rejected: {sentence}")
+    _tell(sifted)
     again = repeated(sifted.files.samples)
     if again:
         note(f"{again} of {sifted.files.samples.size} rows time a call again; the median of each call is fitted")
     circumstances = {key: value for key, value in files.samples.circumstances.items() if key != NODE}
     return replace(sifted.files.samples, circumstances=circumstances | _recorded(sifted)), node, steps
+
+
+def fitted_with_steps(calibration: Calibration, rows: StepRows) -> Calibration:
+    """Return the calibration of kernels with the overheads that steps show which go with them; tell the others.
+
+    Raises
+    ------
+    InputFileError
+        More than half of the steps of a file are FAR_OFF the sum of their kernels.
+    """
+    factors = times_over_kernels(calibration.entries, rows.steps)
+    off = [OffCourse(int(row), float(factors[row])) for row in np.flatnonzero(np.abs(np.log(factors)) >= LOG_FAR_OFF)]
+    runs = _runs(rows.files)
+    for run in np.unique(runs).tolist():
+        found = [one for one in off if runs[one.row] == run]
+        if 2 * len(found) > np.sum(runs == run):
+            raise _steps_apart(rows.files, found, int(np.sum(runs == run)))
+    reasons = {one.row: f"time_s is {rows.steps[one.row].time_s:g} s, {_off(one)} as its kernels" for one in off}
+    before = {REJECTED: calibration.environment.get(REJECTED, "")}
+    sifted = _Sifted(replace(rows.files, samples=replace(rows.files.samples, circumstances=before))).without(reasons)
+    _tell(sifted)
+    kept = [step for row, step in enumerate(rows.steps) if row not in reasons]
+    made = with_overheads(calibration, kept)
+    return replace(made, environment={**made.environment, **_recorded(sifted)})
+
+
+def _steps_apart(files: SampleFiles, found: Sequence[OffCourse], rows: int) -> InputFileError:
+    """Return the refusal of a file most of whose steps are far off their kernels."""
+    path, median = files.places[found[0].row][0], float(np.median([one.factor for one in found]))
+    middle = OffCourse(found[0].row, median)
+    got = f"got {len(found)} of {rows} rows of kind step that are {_off(middle)} as their kernels (median)"
+    if middle.unit is None:
+        rule, remedy = "time_s must go with the kernels of the step", "leave these rows out, or measure them again"
+    else:
+        unit, per_second = middle.unit
+        rule = "time_s must be in seconds"
+        remedy = (
+            f"looks like {unit}; divide these rows alone by {per_second:,.0f}"
+            if median > 1
+            else f"looks like seconds divided by {per_second:,.0f} once too often; multiply these rows alone by "
+            f"{per_second:,.0f}"
+        )
+    lines = files.where(one.row for one in found).removeprefix(f"{path}: ")
+    return InputFileError(path, f"{rule}, {got}: {remedy}", lines)
+
+
+def _steps(files: SampleFiles) -> StepRows:
+    """Return the training steps among rows."""
+    found = steps_of(files.samples)
+    return StepRows(tuple(found.values()), _kept(files, np.isin(np.arange(files.samples.size), list(found))))
 
 
 def _no_kernels(steps: int) -> str:
@@ -120,6 +182,11 @@ def _sifted(files: SampleFiles, accelerator: Accelerator) -> _Sifted:
     sifted = sifted.without(_off_course_rows(sifted.files, accelerator))
     _check_runs(sifted.files)
     return sifted.without(_disputed_rows(sifted.files, np.zeros_like(_runs(sifted.files))))
+
+
+def _tell(sifted: _Sifted) -> None:
+    for sentence in _told(sifted, MOST_TOLD):
+        note(f"rejected: {sentence}")
 
 
 def _told(sifted: _Sifted, most: int) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
@@ -14,11 +14,11 @@ from planner.errors import CoverageError
 from planner.fitting.collectives import fit_collectives
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.layer_calls import fit_layer_calls
-from planner.fitting.overheads import fit_overheads, scale_doubt
+from planner.fitting.overheads import fit_overheads, overheads_doubt
 from planner.fitting.rows import POINTWISE, Rejected
 from planner.fitting.storage import fit_input
 
-__all__ = ["Provenance", "fit_calibration"]
+__all__ = ["Provenance", "fit_calibration", "with_overheads"]
 
 WARNING = "warning"
 """Circumstances of samples named so, or named so and more, become warnings of the calibration."""
@@ -88,9 +88,8 @@ def fit_calibration(
             + (f" ({'; '.join(reasons)})" if reasons else "")
             + "; measure more with planner calibrate"
         )
-    overheads, fewest = _overheads((*own, *kernels.entries), steps, waits=accelerator.kind == "cpu")
-    entries, few = (*entries, *overheads), (*_of_networks(samples, kernels.missing), *few, *fewest)
-    return Calibration(
+    few = (*_of_networks(samples, kernels.missing), *few)
+    calibration = Calibration(
         name,
         accelerator.name,
         entries,
@@ -101,8 +100,22 @@ def fit_calibration(
         provenance.date,
         provenance.environment,
         tuple(sorted({str(group) for group in samples.text["group"] if group})),
-        (*_warnings(samples, few, kernels.rejected), *filter(None, map(scale_doubt, overheads))),
+        _warnings(samples, few, kernels.rejected),
         input_warnings=(*_stated(samples, of_input=True), *_not_fitted(fewer)),
+    )
+    return with_overheads(calibration, steps)
+
+
+def with_overheads(calibration: Calibration, steps: Sequence[TimedStep]) -> Calibration:
+    """Return a calibration with the overheads that training steps on its node show, and with the doubts about them."""
+    waits = calibration.node is not None and calibration.node.accelerator.kind == "cpu"
+    kernels = [entry for entry in calibration.entries if entry.scope == "kernels"]
+    overheads, missing = _overheads(kernels, steps, waits=waits)
+    doubts = filter(None, map(overheads_doubt, overheads))
+    return replace(
+        calibration,
+        entries=(*calibration.entries, *overheads),
+        warnings=(*calibration.warnings, *_not_fitted(missing), *doubts),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from planner.domain.precision import precision_named
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.diagnostics import errors_of, held_out_times
+from planner.fitting.kernels import POOR
 from planner.fitting.layer_calls import fits_among
 from planner.steps.compute import call_work
 from planner.steps.layer_calls import Fits, LayerCalls
@@ -23,7 +25,7 @@ from planner.steps.overheads import EXPONENTS, exponent_name
 from planner.units import format_seconds
 from planner.workload.lowering import lower
 
-__all__ = ["fit_overheads", "scale_doubt"]
+__all__ = ["fit_overheads", "overheads_doubt", "times_over_kernels"]
 
 RELATIVE_ERROR = 0.08
 """Assumed error of a step that is predicted from its kernels."""
@@ -46,17 +48,42 @@ little else to do, 0.50 to 0.74 in seven while other work kept it busy and in on
 drawn to 1, and host time takes its part, so that steps twice as long as their kernels give 1.22."""
 
 
-def scale_doubt(overheads: Entry) -> str:
-    """Return that steps and their kernels do not go together, with the likely cause and the remedy, else ''."""
-    scale = overheads.coefficients["kernel_scale"]
-    if LEAST_SCALE <= scale <= LARGEST_SCALE:
-        return ""
-    which = "kernels" if scale < 1 else "steps"
-    return (
-        f"training steps in {overheads.precision or 'fp32'} take {scale:.2f} times as long as their kernels timed one "
-        f"by one (kernel_scale): most likely other work slowed the machine down while {which} were timed, or too few "
-        "kernels were; calibrate again on a quiet machine, or with a larger --budget"
-    )
+def overheads_doubt(overheads: Entry) -> str:
+    """Return that steps and their kernels do not go together, with the likely cause and the remedy, else ''.
+
+    So does a poor held-out error: with few steps, or steps that disagree, the scale stays near 1 whatever they say.
+    """
+    scale, error = overheads.coefficients["kernel_scale"], overheads.held_out_error or 0.0
+    steps = f"training steps in {overheads.precision or 'fp32'}"
+    again = "calibrate again on a quiet machine, or with a larger --budget"
+    if not LEAST_SCALE <= scale <= LARGEST_SCALE:
+        which = "kernels" if scale < 1 else "steps"
+        return (
+            f"{steps} take {scale:.2f} times as long as their kernels timed one by one (kernel_scale): most likely "
+            f"other work slowed the machine down while {which} were timed, or too few kernels were; {again}"
+        )
+    if error > POOR:
+        return (
+            f"{steps} are {error:.0%} off what their kernels and the steps of other networks say (held-out error), so "
+            f"that overheads are poor: most likely other work slowed the machine down while some were timed; {again}"
+        )
+    return ""
+
+
+def times_over_kernels(entries: Sequence[Entry], steps: Sequence[TimedStep]) -> FloatArray:
+    """Return the time of every step over the sum of its kernels, shape (n,).
+
+    1 between that sum and the same with HOST_PRIOR_S a call, which longer times are compared with, and where the
+    entries do not price every kernel.
+    """
+    own = tuple(entry for entry in entries if entry.scope == "kernels")
+    measured = Calibration("measured", "", own)
+    factors = np.ones(len(steps))
+    for at, step in enumerate(steps):
+        with contextlib.suppress(CoverageError):
+            kernels_s, calls, _ = _kernels(fits_among(own, step.precision), measured, step, step.precision)
+            factors[at] = step.time_s / np.clip(step.time_s, kernels_s, kernels_s + HOST_PRIOR_S * calls)
+    return factors
 
 
 def fit_overheads(
@@ -190,8 +217,10 @@ def _scored(entry: Entry, steps: Sequence[TimedStep], timed: _Timed) -> Entry:
     predicted, _ = held_out_times(refit, len(steps), network.astype(np.int64))
     found = errors_of(predicted, "network", timed.times_s)
     worst = steps[found.worst_row]
+    poor = f"poor: {found.mean:.0%} off on networks left out; " if found.mean > POOR else ""
     return replace(
         entry,
+        notes=f"{poor}{entry.notes}",
         held_out_error=found.mean,
         held_out_by=found.by,
         worst_error=found.worst,

@@ -15,7 +15,7 @@ from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
 from planner.formats.calibration import read_calibration
-from planner.formats.samples import read_samples
+from planner.formats.samples import read_samples, write_samples
 from planner.networks.zoo import build
 from planner.probes.calibrate import Measurement
 from planner.probes.layer_points import layer_points
@@ -157,3 +157,49 @@ def test_steps_of_unknown_networks_are_left_out_and_said(run: Run, calibrated: C
     again = read_calibration("again.json")
     assert [entry.samples for entry in again.entries if entry.scope == "overheads"] == [1]
     assert replace(again, entries=()) == replace(first, entries=())
+
+
+def with_steps(path: Path, *factors: float) -> None:
+    """Multiply the times of a file's training steps."""
+    samples = read_samples(path)
+    times = samples.time_s.copy()
+    times[samples.text["kind"] == "step"] *= factors
+    path.write_text(write_samples(replace(samples, number={**samples.number, "time_s": times})))
+
+
+@pytest.mark.parametrize(
+    ("factor", "end"),
+    [
+        (1e3, "looks like milliseconds; divide these rows alone by 1,000"),
+        (1e-3, "looks like seconds divided by 1,000 once too often; multiply these rows alone by 1,000"),
+        (60.0, "leave these rows out, or measure them again"),
+    ],
+)
+def test_steps_in_another_unit_than_their_kernels_are_refused(
+    factor: float, end: str, run: Run, calibrated: Callable[..., Calibration]
+) -> None:
+    Path("kept").mkdir()
+    calibrated("kept/mine.json", step_s=3e-3)
+    with_steps(Path("kept/mine.samples.csv"), factor, factor)
+    code, out, err = run("calibrate", "--samples", "kept", "--name", "mine", "--out", "again.json")
+    assert (code, out) == (3, "")
+    assert ": time_s must " in err
+    assert "got 2 of 2 rows of kind step that are " in err
+    assert err.endswith(f" as their kernels (median): {end}\n")
+    assert not Path("again.json").exists()
+
+
+def test_a_step_far_off_its_kernels_is_left_out_and_told(run: Run, calibrated: Callable[..., Calibration]) -> None:
+    Path("kept").mkdir()
+    first = calibrated("kept/mine.json", step_s=3e-3)
+    with_steps(Path("kept/mine.samples.csv"), 1e3, 1.0)
+    code, _, err = run("calibrate", "--samples", "kept", "--name", "mine", "--out", "again.json")
+    assert code == 0
+    again = read_calibration("again.json")
+    assert [entry.samples for entry in again.entries if entry.scope == "overheads"] == [1]
+    kernels = [[entry for entry in one.entries if entry.scope == "kernels"] for one in (first, again)]
+    assert kernels[0] == kernels[1]
+    told = again.environment["rejected"].removeprefix("1 of 2 rows: ")
+    assert f"planner: rejected: kept/{told}\n" in err
+    assert ": time_s is 3 s, " in told
+    assert told.endswith(" times as long as its kernels")

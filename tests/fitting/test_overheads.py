@@ -14,7 +14,7 @@ from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.kernels import fit_kernels
-from planner.fitting.overheads import fit_overheads, scale_doubt
+from planner.fitting.overheads import fit_overheads, overheads_doubt, times_over_kernels
 from planner.workload.lowering import lower
 
 RATE = Entry("kernels", "gemm", "", "fp32", "", "flop.rate", {}, {"flop": 1e-10})
@@ -69,7 +69,7 @@ def test_known_overheads_come_back_drawn_a_little_towards_none(scale: float, hos
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_scale_far_from_1_says_what_was_disturbed(scale: float, which: str, *, waits: bool) -> None:
     """Kernels that took twice as long as in the steps themselves, or steps that took twice as long as their kernels."""
-    doubt = scale_doubt(fit_overheads(ENTRIES, steps(scale, 0.0), waits=waits))
+    doubt = overheads_doubt(fit_overheads(ENTRIES, steps(scale, 0.0), waits=waits))
     assert bool(doubt) == bool(which)
     assert not which or f"slowed the machine down while {which} were timed" in doubt
 
@@ -177,3 +177,26 @@ def test_calibration_without_the_kernels_of_its_steps_says_so() -> None:
     found = fit_calibration(Samples.from_rows(rows, {}), "here", device, Node(1, device), steps=steps(1.0, 0.0))
     assert not [entry for entry in found.entries if entry.scope == "overheads"]
     assert any("overheads" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(("factor", "is_poor"), [(1.0, False), (6.0, True)])
+def test_poor_overheads_say_so(factor: float, *, is_poor: bool) -> None:
+    """Of one network in four the steps take six times as long: the scale stays near 1, the held-out error tells."""
+    timed = [replace(one, time_s=one.time_s * factor) if at < 2 else one for at, one in enumerate(steps(1.0, 5e-6))]
+    found = fit_overheads(ENTRIES, timed)
+    assert found.held_out_error is not None
+    assert (found.held_out_error > 0.4) == is_poor
+    assert found.notes.startswith(f"poor: {found.held_out_error:.0%} off on networks left out") == is_poor
+    said = (
+        f"training steps in fp32 are {found.held_out_error:.0%} off what their kernels and the steps of other networks "
+    )
+    assert overheads_doubt(found).startswith(said) == is_poor
+
+
+def test_steps_are_compared_with_their_kernels_and_a_little_host_time() -> None:
+    one, bare = network(2048, 2), step(network(2048, 2), 64, 1.0, 0.0)
+    calls = round(step(one, 64, 1.0, 1.0).time_s - bare.time_s)
+    times = [bare.time_s, bare.time_s + 0.9e-5 * calls, 1e3 * (bare.time_s + 1e-5 * calls), 1e-3 * bare.time_s]
+    found = times_over_kernels(ENTRIES, [replace(bare, time_s=time_s) for time_s in times])
+    assert found.tolist() == pytest.approx([1, 1, 1e3, 1e-3])
+    assert times_over_kernels((TRAFFIC,), [bare]).tolist() == [1]
