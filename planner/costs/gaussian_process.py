@@ -7,7 +7,9 @@ x: a call; z_j: stored points; μ: time by the linear term ``mean``; τ = t_0 + 
     log t(x) = (1 - s) log μ(x) + s (log a(x) + level + Σ_j κ(x, z_j) θ_j)
 
 a is μ or τ, as setting ``around`` says. With s < 1 the process and the mean are averaged. κ falls off with distance, so
-far from all points the prediction is a again, times one constant: nothing is extrapolated. Batches of several products
+far from all points the prediction is a again, times one constant: nothing is extrapolated. Only beyond the largest
+extents of the points (:data:`EXTENTS`) the correction at that edge holds: a larger call of the same shape runs in the
+same kernels. Batches of several products
 are not corrected: they run in other kernels than single products, and take the time μ. The features of the linear term
 stand behind those of the process; they cost nothing, and their ranges tell extrapolation.
 """
@@ -25,6 +27,7 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.errors import UnknownNameError
 
 __all__ = [
+    "EXTENTS",
     "GAUSSIAN_PROCESS",
     "ROUGH",
     "SMOOTH",
@@ -39,6 +42,13 @@ GAUSSIAN_PROCESS = "gaussian.process"
 LOG_PRIOR, LEVEL = "log_prior", "level"
 TILE = (128, 64)
 """Result tile of a product whose padding, alone and in whole waves, is a coordinate."""
+EXTENTS = {True: 3, False: 1}
+"""Coordinates that no call exceeds the points in, for products (m, n, k) and for convolutions (output positions).
+
+Without the upper quarter of the rows by one of them, the rest predicts the rows left out better so: convolutions by
+positions 22.0 for 23.6 %, products by m 7.8 for 8.4, n 3.9 for 4.8, k 15.7 for 15.9 %; nothing left out by work, by
+channels or below is worse. Channels of a convolution are not among them: held to the edge, rows of more channels are
+missed by 21 for 17 to 19 %. Nor are lower ends: 25.5 for 23.1 % below the positions."""
 WIDEST_STRIDE_B = 8192
 """Powers of two in the stride of a matrix are told apart up to this many bytes."""
 SMOOTH, ROUGH = 1.5, 0.5
@@ -139,6 +149,8 @@ def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
         mean, share, lengths = mean_of(settings), number(settings, "share", 1.0), vector(settings, "lengths")
         points = vector(settings, "points").reshape(-1, lengths.size)
         places = coordinates(work, settings)[..., : lengths.size]
+        extents = EXTENTS[is_product(work)]
+        places[..., :extents] = np.minimum(places[..., :extents], points[:, :extents].max(axis=0))
         weights = covariances(places, points, lengths, number(settings, "order", SMOOTH))
         corrected = np.broadcast_to(is_corrected(work), weights.shape[:-1])
         of_mean = mean.features(work, settings)
