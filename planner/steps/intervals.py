@@ -11,9 +11,11 @@ A period is Σ weight·link(Φ·θ) over calls, along the path that decides it. 
   measured call counts once more for every doubling of the sub-batch beyond those that it was timed at; that of a
   fitted one a part more for every doubling of a feature outside the range of the fit (:func:`unsure`).
 
-What was never compared with measurements has neither, and gets a stated relative standard deviation (below). Stated
-parts are fully correlated within their group: all kernels of specifications share the assumed efficiencies, all that
-was reconstructed shares one table, each other scope is a group.
+What was never compared with measurements has neither, and gets a stated relative standard deviation (below). So do
+kernels of known error where no framework was measured, besides their own: steps take longer than their kernels
+(:data:`planner.steps.overheads.ASSUMED_SCALE_DEVIATION`). Stated parts are fully correlated within their group: all
+kernels of specifications share the assumed efficiencies, all that was reconstructed shares one table, each other scope
+is a group.
 
 Entries and groups are independent. With s the relative standard deviation, the central 90 % interval is multiplicative,
 value·exp(-q·s) to value·exp(q·s), and so never reaches 0. Where a calibration holds the conformal score of predictions
@@ -30,6 +32,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.costs.features import number
 from planner.costs.measured_calls import BEYOND
 from planner.costs.terms import Work, doublings_outside, evaluate, features_of, term_named
 from planner.domain.arrays import FloatArray
@@ -37,6 +40,7 @@ from planner.domain.calibration import END_TO_END, OUTSIDE, Calibration, Conform
 from planner.domain.calls import LOOKED_UP
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import Quantity, Term
+from planner.steps.overheads import DEVIATION
 
 __all__ = [
     "MORE_ABOVE",
@@ -102,6 +106,8 @@ def stated_deviation(entry: Entry) -> tuple[str, float] | None:
     if entry.estimator != END_TO_END and (entry.covariance is not None or has_scatter(entry)):
         return None
     if entry.scope == "overheads" and entry.origin == "assumed":
+        if DEVIATION in entry.settings:
+            return "scales", number(entry.settings, DEVIATION, 0.0)
         return "overheads", ASSUMED_OVERHEADS_DEVIATION
     return entry.scope, STATED_DEVIATION[entry.scope]
 

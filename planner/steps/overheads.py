@@ -11,7 +11,7 @@ fitted on top of specified kernels make up for the errors of these and serve not
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.domain.calibration import Entry
 from planner.domain.network import Network
@@ -19,6 +19,8 @@ from planner.steps.source import Source
 
 __all__ = [
     "ASSUMED_HOST_S_PER_CALL",
+    "ASSUMED_SCALE_DEVIATION",
+    "DEVIATION",
     "EXPONENTS",
     "FORMULA",
     "MATRIX_KINDS",
@@ -39,6 +41,14 @@ ASSUMED_HOST_S_PER_CALL = 10e-6
 """Host time of a kernel call on a GPU where no framework was measured (fits on public CNN tables span 8 to 42 us).
 
 Not added to kernels that are specified: their launch is stated with them."""
+DEVIATION = "deviation"
+"""Setting of what is assumed: its relative standard deviation."""
+ASSUMED_SCALE_DEVIATION: Mapping[str, float] = {"gpu": 0.3, "cpu": 0.16}
+"""Of a stage's kernels at their full speed where no framework was measured, by kind of device.
+
+Root mean squares of logarithms. GPUs: of kernel_scale x matrix_scale in the bundled fits of frameworks to measured
+kernels (sixteen, 0.85 to 2.4). CPUs: of steps over the sum of their kernels, own layers timed, in the networks of
+docs/cpu.md (17 steps of one run on an EPYC, 1.06 to 1.29; 1.07 to 1.20 in another)."""
 NEUTRAL: Mapping[str, float] = {
     "kernel_scale": 1.0,
     "matrix_scale": 1.0,
@@ -84,6 +94,8 @@ class Overheads:
         How the entry was found: ``exact``, ``framework``, ``generic`` or ``assumed``.
     pooled : bool
         The entry is one of any accelerator.
+    scale_doubt : Entry or None
+        What kernels at their full speed are unsure by, in its setting ``deviation``; None where a fit tells.
     """
 
     kernel_scale: float
@@ -95,6 +107,7 @@ class Overheads:
     source: Source
     matched: str
     pooled: bool = False
+    scale_doubt: Entry | None = None
 
     def scale_of(self, kind: str) -> float:
         """Return by what the times of a kernel kind are multiplied."""
@@ -179,7 +192,8 @@ def assumed_overheads(device_kind: str, exponent: str = "exponent") -> Overheads
         "overheads", "generic", "", "", "", "overheads", {}, values, fixed=tuple(values), origin="assumed",
         source="stated assumption: no framework was measured on this accelerator",
     )  # fmt: skip
-    return _overheads(Source(entry), "assumed", exponent, EXPONENTS[exponent])
+    doubt = replace(entry, settings={DEVIATION: ASSUMED_SCALE_DEVIATION[device_kind]}, coefficients={}, fixed=())
+    return replace(_overheads(Source(entry), "assumed", exponent, EXPONENTS[exponent]), scale_doubt=doubt)
 
 
 def _overheads(source: Source, matched: str, exponent: str, usual: float, *, pooled: bool = False) -> Overheads:

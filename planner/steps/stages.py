@@ -153,15 +153,19 @@ def _by_lookup(group: _Timed) -> FloatArray:
 def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]) -> list[tuple[Part, ...]]:
     """Return the parts of one stage of every case; the error of a framework's overheads is that of whole stages.
 
-    Of assumed overheads, which leave kernels as they are, it is that of the host time alone.
+    Of assumed overheads it is that of the host time, and apart from it that of kernels whose own deviation is known:
+    a stated one is of whole steps.
     ``of``: how many cases, and the host time [s] of each.
     """
     cases, host_s = of
     compute, overheads = pricer.compute, pricer.compute.overheads
     factor = float(pricer.sources.problem.scenario.factor(term_of(name), compute.precision.name))
-    gpu_s = np.zeros((cases, compute.slots.layer.size + 1))
+    gpu_s, known_s = np.zeros((2, cases, compute.slots.layer.size + 1))
     for group in timed:
-        gpu_s += overheads.scale_of(group.calls.kind) * _by_segment(compute, group.calls, group.times_s)
+        seconds = overheads.scale_of(group.calls.kind) * _by_segment(compute, group.calls, group.times_s)
+        gpu_s += seconds
+        if stated_deviation(group.source.entry) is None:
+            known_s += seconds
     total = gpu_s.sum(axis=1)
     whole = composed_s(total, host_s, overheads.exponent)
     scaled = np.divide(total, whole, out=np.zeros_like(total), where=whole > 0)
@@ -181,6 +185,9 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
         covered = np.maximum(whole - share * total, 0.0) if overheads.matched == "assumed" else whole
         seconds = factor * (spread * covered).T
         found[id(entry)] = (entry, np.zeros((*seconds.shape, len(entry.coefficients))), seconds)
+    if overheads.scale_doubt is not None:
+        seconds = factor * known_s * share[:, None]
+        found[id(overheads.scale_doubt)] = (overheads.scale_doubt, np.zeros((*seconds.shape, 0)), seconds)
     return [
         tuple(Part(entry, slopes[case], seconds[case]) for entry, slopes, seconds in found.values())
         for case in range(cases)

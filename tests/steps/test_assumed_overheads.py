@@ -1,0 +1,77 @@
+"""Intervals where no framework was measured."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.catalog import find_calibration, names
+from planner.domain.calibration import ANY_ACCELERATOR, END_TO_END, Calibration, Entry
+from planner.domain.cluster import Cluster
+from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.prediction import Quantity
+from planner.domain.request import Problem
+from planner.steps.intervals import ASSUMED_OVERHEADS_DEVIATION, RECONSTRUCTED_DEVIATION, STATED_DEVIATION
+from planner.steps.overheads import ASSUMED_SCALE_DEVIATION
+from planner.steps.predict import Evaluator
+
+Period = Callable[[str, tuple[Entry, ...]], Quantity]
+
+
+@pytest.fixture
+def exact(calibration: Calibration) -> tuple[Entry, ...]:
+    """Kernels without error, and overheads that add nothing."""
+    return tuple(replace(entry, covariance=None, error=0.0) for entry in calibration.entries)
+
+
+@pytest.fixture
+def period(make_problem: Callable[..., Problem], cluster: Cluster, calibration: Calibration) -> Period:
+    def of(kind: str, entries: tuple[Entry, ...]) -> Quantity:
+        node = replace(cluster.node, accelerator=replace(cluster.node.accelerator, kind=kind))
+        made = (replace(calibration, entries=entries),)
+        settings = Settings(input="synthetic")
+        problem = make_problem(cluster=replace(cluster, node=node), calibrations=made, settings=settings)
+        return Evaluator(problem).describe(Configurations.of([Configuration(1, 1, 8)]))[0].iteration_s
+
+    return of
+
+
+def kernels_of(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    return tuple(entry for entry in entries if entry.scope == "kernels")
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_kernels_are_as_unsure_as_frameworks_differ(period: Period, exact: tuple[Entry, ...], kind: str) -> None:
+    assumed, fitted = period(kind, kernels_of(exact)), period(kind, exact)
+    host_s = assumed.value - fitted.value
+    assert (host_s > 0) == (kind == "gpu")
+    parts = (ASSUMED_SCALE_DEVIATION[kind] * fitted.value, ASSUMED_OVERHEADS_DEVIATION * host_s)
+    assert assumed.deviation == pytest.approx(math.hypot(*parts) / assumed.value)
+    assert (assumed.interval_basis, fitted.interval_basis) == ("assumed", "covariance")
+    assert fitted.low == fitted.high == fitted.value
+
+
+@pytest.mark.parametrize(
+    ("origin", "error", "deviation"),
+    [("reconstructed", 0.0, RECONSTRUCTED_DEVIATION), ("specified", None, STATED_DEVIATION["kernels"])],
+)
+def test_a_stated_deviation_is_one_of_whole_steps(
+    period: Period, exact: tuple[Entry, ...], origin: str, error: float | None, deviation: float
+) -> None:
+    stated = tuple(replace(entry, origin=origin, error=error) for entry in kernels_of(exact))
+    assert period("cpu", stated).deviation == pytest.approx(deviation)
+
+
+def test_frameworks_differ_on_gpus_as_the_bundled_fits_do() -> None:
+    """Of kernels that were measured; fits of single versions are in those of their framework."""
+    scales = [
+        entry.coefficients["kernel_scale"] * entry.coefficients["matrix_scale"]
+        for name in names("calibrations")
+        if (found := find_calibration(name)).accelerator != ANY_ACCELERATOR
+        for entry in found.entries
+        if entry.scope == "overheads" and entry.estimator == END_TO_END and not entry.library and "@" not in entry.kind
+    ]
+    assert len(scales) > 10
+    assert ASSUMED_SCALE_DEVIATION["gpu"] == pytest.approx(np.sqrt(np.mean(np.log(scales) ** 2)), abs=0.05)
