@@ -185,7 +185,7 @@ def test_poor_overheads_say_so(factor: float, *, is_poor: bool) -> None:
     timed = [replace(one, time_s=one.time_s * factor) if at < 2 else one for at, one in enumerate(steps(1.0, 5e-6))]
     found = fit_overheads(ENTRIES, timed)
     assert found.held_out_error is not None
-    assert (found.held_out_error > 0.4) == is_poor
+    assert (found.held_out_error > 0.3) == is_poor
     assert found.notes.startswith(f"poor: {found.held_out_error:.0%} off on networks left out") == is_poor
     said = (
         f"training steps in fp32 are {found.held_out_error:.0%} off what their kernels and the steps of other networks "
