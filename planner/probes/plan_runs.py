@@ -13,7 +13,7 @@ from planner.domain.network import Network
 from planner.domain.training import TimedStep
 from planner.probes.bench import DISTURBED, Bench, CpuBench, least_disturbed, one_thread
 from planner.probes.cuda_bench import cuda_bench
-from planner.probes.lost_device import check_computes
+from planner.probes.lost_device import NO_MEMORY, check_computes, first_line
 from planner.probes.modules import WARM_UP_STEPS, build_module, gradient_time
 from planner.probes.precisions import computing_in
 from planner.probes.timing import Timing, keep_freed_memory
@@ -42,7 +42,6 @@ Without it, the second step of ResNet-18 on 64 images took 8 % longer than the f
 """
 BLOCK_BYTES = 2**26
 MOST_OF_FREE = 0.8
-OUT_OF_MEMORY = "not enough memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +234,10 @@ def _failed(device: str, error: RuntimeError | MemoryError, what: str) -> PlanRu
     DeviceLostError
         The device computes nothing any more.
     """
-    if isinstance(error, (import_torch().OutOfMemoryError, MemoryError)):
-        return PlanRun(failed=OUT_OF_MEMORY)
+    if isinstance(error, MemoryError):
+        return PlanRun(failed=NO_MEMORY)
     check_computes(device, error, what)
-    return PlanRun(failed=str(error).partition("\n")[0])
+    return PlanRun(failed=first_line(error))
 
 
 @contextlib.contextmanager

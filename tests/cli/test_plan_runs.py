@@ -92,7 +92,7 @@ def test_the_next_suggestion_uses_the_runs_and_says_so(
     assert set(before) == {1, 2, 4, 8}
     plain = passes_s(run, "mine.json")
     best = min(before, key=lambda n: before[n])
-    times.update({n: (9.0 if n == best else 1.0) * plain[n] for n in before})
+    times.update({n: (20.0 if n == best else 1.0) * plain[n] for n in before})
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert (code, err.count("\n")) == (0, 1)
     assert err.startswith("planner: running mlp 4 times for at most 5")
@@ -199,9 +199,8 @@ def test_a_lost_device_is_a_sentence(run: Run, asked: Callable[..., Path], monke
     monkeypatch.setattr(plan_runs, "timed_runs", timed_runs)
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert code == 2
-    assert err.endswith(
-        "a device that goes on computing, got 'cpu, which failed in making mlp: an illegal memory access'\n"
-    )
+    said = "a device that goes on computing, got 'cpu, which failed in making mlp: an illegal memory access'; try"
+    assert said in err
 
 
 def test_where_every_run_fails_the_reason_is_in_the_refusal(

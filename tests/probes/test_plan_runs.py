@@ -151,11 +151,11 @@ def test_what_is_out_of_memory_is_said(running: Callable[..., Any], monkeypatch:
         raise MemoryError
 
     monkeypatch.setattr(plan_runs, "gradient_time", failing)
-    assert timed_runs(NETWORK, wanted(1), 60.0) == (plan_runs.PlanRun(failed="not enough memory"),)
+    assert timed_runs(NETWORK, wanted(1), 60.0) == (plan_runs.PlanRun(failed=lost_device.NO_MEMORY),)
 
 
 @pytest.mark.parametrize(
-    ("error", "said"), [(torch.OutOfMemoryError("CUDA"), "not enough memory"), (RuntimeError("no\nkernel"), "no")]
+    ("error", "said"), [(torch.OutOfMemoryError("CUDA"), lost_device.NO_MEMORY), (RuntimeError("no\nkernel"), "no")]
 )
 def test_a_network_that_the_device_does_not_hold_is_left_out(
     running: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: RuntimeError, said: str
