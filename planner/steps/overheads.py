@@ -193,13 +193,21 @@ def assumed_overheads(device_kind: str, exponent: str = "exponent") -> Overheads
         source="stated assumption: no framework was measured on this accelerator",
     )  # fmt: skip
     doubt = replace(entry, settings={DEVIATION: ASSUMED_SCALE_DEVIATION[device_kind]}, coefficients={}, fixed=())
-    return replace(_overheads(Source(entry), "assumed", exponent, EXPONENTS[exponent]), scale_doubt=doubt)
+    return _overheads(Source(entry), "assumed", exponent, EXPONENTS[exponent], scale_doubt=doubt)
 
 
-def _overheads(source: Source, matched: str, exponent: str, usual: float, *, pooled: bool = False) -> Overheads:
+def _overheads(
+    source: Source,
+    matched: str,
+    exponent: str,
+    usual: float,
+    *,
+    pooled: bool = False,
+    scale_doubt: Entry | None = None,
+) -> Overheads:
     stated = source.entry.coefficients
     values = {name: stated.get(name, value) for name, value in NEUTRAL.items()}
     # What an entry states once, it says of every family.
     power = stated.get(exponent, stated.get("exponent", usual))
     values |= {name: stated.get(family_name(name, exponent), values[name]) for name in OF_FAMILIES}
-    return Overheads(**values, exponent=power, source=source, matched=matched, pooled=pooled)
+    return Overheads(**values, exponent=power, source=source, matched=matched, pooled=pooled, scale_doubt=scale_doubt)
