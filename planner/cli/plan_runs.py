@@ -22,6 +22,7 @@ from planner.domain.samples import MAY_DIFFER, Samples
 from planner.errors import CoverageError, ParameterError, UnknownNameError
 from planner.fitting.cells import CellRun, refined
 from planner.formats.suggestion import SUGGESTION
+from planner.probes.bench import DISTURBED
 from planner.probes.calibrate import Measurement
 from planner.probes.gpu import describe_gpu
 from planner.probes.lost_device import told_when_lost
@@ -248,18 +249,19 @@ def _runs(asking: Asking, made: Sequence[PlanRun], enough: str) -> list[CellRun]
     ]
     missing = [name for name, one in cells if not one.step and not one.failed]
     failed = [f"{name}: {one.failed}" for name, one in cells if one.failed]
-    slow = [f"{name}: {one.slower:.2g} times slower than in quiet" for name, one in cells if one.is_disturbed]
+    slow = [f"{name}: {one.slower:.3g} times slower than in quiet" for name, one in cells if one.is_disturbed]
     if not runs:
         said = f" ({'; '.join((*failed, *slow))})" if failed or slow else ""
         rule = f"a run of {network} must be made in time, in memory and on a quiet machine, got none{said}"
         remedies = [f"{enough} suffices"] * bool(missing) + [WHEN_QUIET] * bool(slow)
-        raise CoverageError(f"{rule}; {' and '.join(remedies) or 'make a suggestion of other plans'}")
+        raise CoverageError(f"{rule}; {'; '.join(remedies) or 'make a suggestion of other plans'}")
     if missing:
         note(f"no run was made in time of {', '.join(missing)}; {enough} suffices for every plan")
     if failed:
         note(f"no run could be made of {'; '.join(failed)}")
     if slow:
-        note(f"runs of {network} on a disturbed machine are left out, {'; '.join(slow)}; {WHEN_QUIET}")
+        rule = f"runs of {network} on a machine more than {DISTURBED} times slower than in quiet are left out"
+        note(f"{rule}, got {'; '.join(slow)}; {WHEN_QUIET}")
     return runs
 
 
