@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.domain.arrays import frozen_map
 from planner.domain.kernels import COSTLY_ACTIVATIONS, LINEAR_BIAS
@@ -42,6 +42,9 @@ class LayerCall:
         That an update changes, 0 for any other call.
     count : int
         How often a step makes the call.
+    wide : mapping of "cpu" or "gpu" to tuple of bool
+        Whether each input of the layer, and last its output, stays fp32 there in mixed precision of 16 bits; empty:
+        none does. Not part of the name: a call that a network makes both ways is as most often.
     """
 
     kind: str
@@ -52,9 +55,11 @@ class LayerCall:
     optimizer: str = ""
     tensors: int = 0
     count: int = 1
+    wide: Mapping[str, tuple[bool, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "work", frozen_map(self.work))
+        object.__setattr__(self, "wide", frozen_map(self.wide))
 
     def at(self, sub_batch: int) -> dict[str, int]:
         """Return the work columns of a sub-batch."""

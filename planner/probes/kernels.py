@@ -5,6 +5,8 @@ normalisation on a GPU, for which it chooses among cuDNN's kernels and its own, 
 What a training step has just written comes warm, weights and saved activations come cold
 (:mod:`planner.probes.operands`). Biases are part of the convolution and product calls, which fuse them. On a GPU those
 of convolutions are not: behind cuDNN's kernels PyTorch adds them, and sums their gradients, in passes of their own.
+Calls of a network's layers in 16 bits have the types and casts of mixed precision (:mod:`planner.probes.mixed`); those
+of the generic design have operands of one type.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.domain.network import INPUT, Layer
 from planner.probes.attention_kernels import fused_attention_call
 from planner.probes.layer_kernels import own_call
+from planner.probes.mixed import gradients_in_fp32, is_mixed, kept, wide_tensors
 from planner.probes.narrow_products import NARROW, narrow_product
 from planner.probes.operands import Operands
 from planner.probes.points import Point, convolution_output
@@ -60,20 +63,32 @@ def _convolution(torch: Any, point: Point, operands: Operands) -> _Made:
     weights = (work["out_c"], work["in_c"] // work["groups"], work["k_h"], work["k_w"])
     outputs = (work["images"], work["out_c"], height, width)
     stride, padding = [work["stride_h"], work["stride_w"]], [work["pad_h"], work["pad_w"]]
-    weight = operands.cold(*weights)
     adds = operands.device == "cpu" and (point.call is None or bool(point.call.layer.attributes["bias"]))
+    mixed = is_mixed(point, operands)
+    reads_fp32 = mixed and wide_tensors(point, operands)[0]
+    single, half = kept(operands, wide=mixed), operands.dtype
+    weight = (single if point.direction == FORWARD else operands).cold(*weights)
     if point.direction == FORWARD:
-        x, bias = operands.warm(*inputs), operands.warm(work["out_c"]) if adds else None
+        x, bias = kept(operands, wide=reads_fp32).warm(*inputs), single.warm(work["out_c"]) if adds else None
         convolution = torch.ops.aten.convolution
         rest = (stride, padding, [1, 1], False, [0, 0], work["groups"])
+        if mixed:
+            return lambda: convolution(
+                x.to(half), next(weight).to(half), None if bias is None else bias.to(half), *rest
+            )
         return lambda: convolution(x, next(weight), bias, *rest)
     gradient, saved = operands.warm(*outputs), operands.cold(*inputs)
     backward = torch.ops.aten.convolution_backward
     masks = {BACKWARD_DATA: [True, False, False], BACKWARD_WEIGHT: [False, True, adds]}
     biases = [work["out_c"]] if adds else None
     options = (biases, stride, padding, [1, 1], False, [0, 0], work["groups"], masks[point.direction])
-    kept = operands.itemsize * math.prod(weights) if point.direction == BACKWARD_WEIGHT else 0
-    return Call(lambda: backward(gradient, next(saved), next(weight), *options), kept)
+    kept_bytes = single.itemsize * math.prod(weights) if point.direction == BACKWARD_WEIGHT else 0
+
+    def made() -> Any:
+        return backward(gradient, next(saved), next(weight), *options)
+
+    is_cast = mixed and (reads_fp32 or point.direction == BACKWARD_WEIGHT)
+    return Call(gradients_in_fp32(torch, made) if is_cast else made, kept_bytes)
 
 
 def _product(torch: Any, point: Point, operands: Operands) -> _Made:

@@ -14,6 +14,7 @@ from typing import Any
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, FORWARD
 from planner.probes.attention_kernels import fused_attention_call
+from planner.probes.mixed import gradients_in_fp32, is_mixed, kept, wide_tensors
 from planner.probes.modules import PARTS
 from planner.probes.operands import Operands
 from planner.probes.points import Point
@@ -53,18 +54,21 @@ def own_call(torch: Any, point: Point, operands: Operands) -> Call:
     call = point.call
     assert call is not None  # noqa: S101 - asked for such points only
     if call.layer.kind == "attention":
-        inner = Point(call.kind, call.direction, point.work, _heads(point), precision=point.precision)
+        geometry = _heads(point, operands)
+        inner = Point(call.kind, call.direction, point.work, geometry, precision=point.precision)
         return _ATTENTION[call.kind](torch, inner, operands)
     return _OWN.get(call.kind, _module)(torch, point, operands)
 
 
-def _heads(point: Point) -> dict[str, int]:
+def _heads(point: Point, operands: Operands) -> dict[str, int]:
+    """Return the sizes of attention; ``wide``: softmax leaves fp32, as of scores under a mask, and always on a GPU."""
     call = _call(point)
     positions, joined = call.inputs[0]
     heads = call.layer.integer("heads")
     causal = int(bool(call.layer.attributes["causal"]))
     sizes = {"images": point.sub_batch, "positions": positions, "heads": heads}
-    return {**sizes, "width": joined // (3 * heads), "causal": causal}
+    wide = int(is_mixed(point, operands) and (causal or operands.device != "cpu"))
+    return {**sizes, "width": joined // (3 * heads), "causal": causal, "wide": wide}
 
 
 def _call(point: Point) -> LayerCall:
@@ -90,12 +94,26 @@ def _embedding(torch: Any, point: Point, operands: Operands) -> Call:
 
 
 def _sum(_torch: Any, point: Point, operands: Operands) -> Call:
-    elements = point.work["elements"]
-    x, other = operands.warm(elements), operands.cold(elements)
-    if point.direction == FORWARD:
-        return Call(lambda: x + next(other))
-    total = x.clone()
-    return Call(lambda: total.add_(next(other)))
+    """Return a sum; of 16-bit numbers and fp32 with the cast of the gradient, as the layer has no call backward."""
+    elements, wide = point.work["elements"], _wide_terms(point, operands)
+    x, other = (kept(operands, wide=one) for one in wide)
+    first, second = x.warm(elements), other.cold(elements)
+    if point.direction != FORWARD:
+        total = first.clone()
+        return Call(lambda: total.add_(next(second)))
+    if wide[0] == wide[1]:
+        return Call(lambda: first + next(second))
+    gradient = operands.of("fp32").warm(elements)
+    return Call(lambda: (first + next(second), gradient.to(operands.dtype)))
+
+
+def _wide_terms(point: Point, operands: Operands) -> tuple[bool, bool]:
+    """Tell whether either term of a sum is fp32: inputs of a layer, or gradients of its output or of weights."""
+    call, wide = _call(point), wide_tensors(point, operands)
+    if call.layer.kind == "add" and call.direction == FORWARD:
+        return wide[0], wide[1]
+    of_weights = is_mixed(point, operands) and not call.depends_on_sub_batch
+    return (wide[-1] or of_weights,) * 2
 
 
 def _update(torch: Any, point: Point, operands: Operands) -> Call:
@@ -132,6 +150,7 @@ def _module(torch: Any, point: Point, operands: Operands) -> Call:
         part = PARTS[call.layer.kind](torch, call.layer, call.inputs)
         rest = _targets(torch, call, n)
     mixed = operands.dtype != torch.float32
+    sources = [kept(operands, wide=wide) for wide in wide_tensors(point, operands)[:-1]]
 
     def forward(leaves: Any) -> Any:
         if not mixed:
@@ -140,14 +159,15 @@ def _module(torch: Any, point: Point, operands: Operands) -> Call:
             return part(*leaves, *rest)
 
     def run() -> tuple[Any, list[Any]]:
-        leaves = [operands.warm(n, *shape).detach().requires_grad_() for shape in call.inputs]
+        shapes = zip(sources, call.inputs, strict=True)
+        leaves = [source.warm(n, *shape).detach().requires_grad_() for source, shape in shapes]
         return forward(leaves), leaves
 
     if point.direction == FORWARD:
         leaves = run()[1]
         return Call(lambda: forward(leaves) if mixed else part(*leaves, *rest))
     trained = list(part.parameters()) if isinstance(part, torch.nn.Module) else []
-    read = operands.itemsize * n * sum(prod(shape) for shape in call.inputs)
+    read = n * sum(source.itemsize * prod(shape) for source, shape in zip(sources, call.inputs, strict=True))
     graphs = [run() for _ in range(operands.graphs(max(read, _saved_bytes(torch, run))))]
     gradient, turn = torch.ones_like(graphs[0][0]), itertools.cycle(graphs)
 
@@ -187,6 +207,8 @@ def _product(torch: Any, point: Point, operands: Operands) -> Call:
     """Make a linear layer's product in the layout of its direction: x·Wᵀ + b, g·W, gᵀ·x; weights of shape (out, in)."""
     m, n, k = (point.work[name] for name in ("m", "n", "k"))
     adds = bool(_call(point).layer.attributes["bias"])
+    if is_mixed(point, operands):
+        return _mixed_product(torch, point, operands, adds=adds)
     if point.direction == FORWARD:
         x, bias, weight = operands.warm(n, k), operands.warm(m) if adds else None, operands.cold(m, k)
         return Call(lambda: torch.nn.functional.linear(x, next(weight), bias))
@@ -197,6 +219,30 @@ def _product(torch: Any, point: Point, operands: Operands) -> Call:
     if not adds:
         return Call(lambda: gradient.t().mm(next(saved)), operands.itemsize * m * n)
     return Call(lambda: (gradient.t().mm(next(saved)), gradient.sum(0)), operands.itemsize * m * n)
+
+
+def _mixed_product(torch: Any, point: Point, operands: Operands, *, adds: bool) -> Call:
+    """Make the same of 16 bits, with the casts of weights, and of inputs where they are fp32."""
+    m, n, k = (point.work[name] for name in ("m", "n", "k"))
+    half, single, reads_fp32 = operands.dtype, operands.of("fp32"), wide_tensors(point, operands)[0]
+    linear = torch.nn.functional.linear
+    if point.direction == FORWARD:
+        x, weight = kept(operands, wide=reads_fp32).warm(n, k), single.cold(m, k)
+        if not adds:
+            return Call(lambda: linear(x.to(half), next(weight).to(half)))
+        bias = single.warm(m)
+        return Call(lambda: linear(x.to(half), next(weight).to(half), bias.to(half)))
+    if point.direction == BACKWARD_DATA:
+        gradient, weight = operands.warm(n, k), operands.cold(k, m)
+        if not reads_fp32:
+            return Call(lambda: gradient.mm(next(weight)))
+        return Call(lambda: gradient.mm(next(weight)).to(torch.float32))
+    gradient, saved = operands.warm(k, m), operands.cold(k, n)
+
+    def made() -> tuple[Any, ...]:
+        return gradient.t().mm(next(saved)), gradient.sum(0) if adds else None
+
+    return Call(gradients_in_fp32(torch, made), single.itemsize * m * n)
 
 
 _OWN: dict[str, Callable[[Any, Point, Operands], Call]] = {

@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from planner.domain.kernels import FORWARD
+from planner.probes.mixed import HALF_BYTES, kept
 from planner.probes.operands import Operands
 from planner.probes.points import Point
 from planner.probes.timing import Call
@@ -25,9 +26,19 @@ def _sizes(point: Point) -> tuple[int, int, int, int]:
     return geometry["images"], geometry["positions"], geometry["heads"], geometry["width"]
 
 
+def _has_wide_weights(point: Point, operands: Operands) -> bool:
+    """Tell whether attention weights are fp32 though products are of 16 bits; ``wide`` may say that they are not."""
+    return operands.itemsize == HALF_BYTES and bool(point.geometry.get("wide", 1))
+
+
 def attention_product(torch: Any, point: Point, operands: Operands) -> Call:
-    """Return scores (q/√w)·kᵀ or context p·v, forward; or all four products backward."""
+    """Return scores (q/√w)·kᵀ or context p·v, forward; or all four products backward.
+
+    ``wide``: the weights p are fp32 though products are not, and are cast before them, as their gradients are after.
+    """
     n, s, heads, width = _sizes(point)
+    is_wide = bool(point.geometry.get("wide"))
+    source = kept(operands, wide=is_wide)
 
     def parts(joined: Any) -> Any:
         return joined.view(n, s, 3, heads, width).permute(2, 0, 3, 1, 4)
@@ -43,16 +54,16 @@ def attention_product(torch: Any, point: Point, operands: Operands) -> Call:
         joined = operands.warm(n, s, 3 * heads * width)
         if point.work["n"] == s:
             return Call(lambda: scores(joined))
-        weights = operands.warm(n, heads, s, s)
-        return Call(lambda: context(joined, weights))
+        weights = source.warm(n, heads, s, s)
+        return Call(lambda: context(joined, weights.to(operands.dtype) if is_wide else weights))
     graphs = []
     for _ in range(operands.graphs(operands.itemsize * n * s * heads * (3 * width + s))):
         joined = operands.warm(n, s, 3 * heads * width).detach().requires_grad_()
-        weights = operands.warm(n, heads, s, s).detach().requires_grad_()
+        weights = source.warm(n, heads, s, s).detach().requires_grad_()
         split = parts(joined)  # once, as in a training step
         outputs = (
             (split[0] / math.sqrt(width)) @ split[1].transpose(-2, -1),
-            (weights @ split[2]).transpose(1, 2).reshape(n, s, heads * width),
+            (weights.to(operands.dtype) @ split[2]).transpose(1, 2).reshape(n, s, heads * width),
         )
         graphs.append((outputs, (joined, weights)))
     gradients = (operands.warm(n, heads, s, s), operands.warm(n, s, heads * width))
@@ -66,8 +77,9 @@ def attention_product(torch: Any, point: Point, operands: Operands) -> Call:
 
 
 def attention_softmax(torch: Any, point: Point, operands: Operands) -> Call:
-    """Return the softmax of scores, masked where attention is causal; of 16-bit scores too it is fp32 (autocast)."""
+    """Return the softmax of scores, masked where attention is causal; ``wide``: of 16-bit scores too it is fp32."""
     n, s, heads, _ = _sizes(point)
+    is_wide = _has_wide_weights(point, operands)
     mask = None
     if point.geometry["causal"]:
         mask = torch.full((s, s), -math.inf, device=operands.device).triu(1)
@@ -78,23 +90,23 @@ def attention_softmax(torch: Any, point: Point, operands: Operands) -> Call:
     shape = (n, heads, s, s)
     if point.direction == FORWARD:
         scores = operands.warm(*shape)
-        if operands.dtype != torch.float32:
+        if is_wide:
             return Call(lambda: softmax(scores))
         return Call(lambda: torch.softmax(scores if mask is None else scores + mask, dim=-1))
-    gradient = operands.of("fp32").warm(*shape)
-    if operands.dtype != torch.float32:
+    gradient = kept(operands, wide=is_wide).warm(*shape)
+    if is_wide:
         leaves = [operands.warm(*shape).detach().requires_grad_() for _ in range(operands.graphs(gradient.nbytes))]
         graphs = itertools.cycle([(softmax(leaf), leaf) for leaf in leaves])
         return Call(lambda: torch.autograd.grad(*next(graphs), gradient, retain_graph=True))
     saved = operands.cold(*shape)
     backward = torch.ops.aten._softmax_backward_data  # noqa: SLF001 - an operator has no other name
-    return Call(lambda: backward(gradient, next(saved), -1, torch.float32))
+    return Call(lambda: backward(gradient, next(saved), -1, operands.dtype))
 
 
 def attention_dropout(torch: Any, point: Point, operands: Operands) -> Call:
-    """Return dropout of attention weights, which are fp32 whatever the precision, as autocast has it."""
+    """Return dropout of attention weights; ``wide``: they are fp32 in 16-bit precisions too."""
     n, s, heads, _ = _sizes(point)
-    weights = operands.of("fp32").warm(n, heads, s, s)
+    weights = kept(operands, wide=_has_wide_weights(point, operands)).warm(n, heads, s, s)
     if point.direction == FORWARD:
         leaf = weights.detach().requires_grad_()
         return Call(lambda: torch.nn.functional.dropout(leaf, 0.1, training=True))

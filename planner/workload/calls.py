@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import ATTENTION_COLUMNS, UPDATE, KernelCalls
 from planner.domain.network import Network
+from planner.workload.autocast import wide_tensors
 from planner.workload.graph import Site, sites
 from planner.workload.lowering import lower
 
@@ -70,15 +73,22 @@ def distinct_calls(networks: Sequence[Network]) -> tuple[LayerCall, ...]:
     """
     found: dict[tuple[str, str, str], LayerCall] = {}
     weights: dict[tuple[str, str, str], float] = {}
+    wide: dict[tuple[str, str, str], dict[str, Counter[tuple[bool, ...]]]] = {}
     for network in networks:
         made = [call for calls in layer_calls(network, optimizer=network.optimizer).values() for call in calls]
         total = sum(_guessed_s(call) * call.count for call in made)
+        tensors = {place: wide_tensors(network, on_gpu=place == "gpu") for place in ("cpu", "gpu")}
         for call in made:
             key = (call.kind, call.direction, call.name)
             found.setdefault(key, call)
+            for place, of_layers in tensors.items():
+                wide.setdefault(key, {}).setdefault(place, Counter())[of_layers[call.layer.name]] += call.count
             weights[key] = weights.get(key, 0.0) + _guessed_s(call) * call.count / total
     order = sorted((key for key in found if key[0] != "bias"), key=lambda key: -weights[key])
-    return tuple(found[key] for key in order)
+    return tuple(
+        replace(found[key], wide={place: many.most_common(1)[0][0] for place, many in wide[key].items()})
+        for key in order
+    )
 
 
 GUESSED_FLOP_PER_S, GUESSED_BYTES_PER_S = 5e10, 5e9

@@ -3,6 +3,7 @@ import pytest
 
 from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
+from planner.workload.autocast import wide_tensors
 from planner.workload.calls import distinct_calls, layer_calls
 from planner.workload.lowering import lower
 
@@ -58,3 +59,15 @@ def test_what_takes_most_of_a_step_comes_first() -> None:
     kinds = [call.kind for call in distinct_calls([build("resnet18", {})])]
     assert set(kinds[:10]) == {"convolution"}
     assert kinds.index("softmax") > len(kinds) // 2
+
+
+def test_a_call_that_a_network_makes_of_both_types_is_as_most_often() -> None:
+    """Dropout follows the embedding, which is fp32, once, and linear layers, which are of 16 bits, in every layer."""
+    network = build("gpt", {"layers": "2"})
+    tensors = wide_tensors(network, on_gpu=False)
+    wide = {tensors[layer.name] for layer in network.layers if layer.kind == "dropout"}
+    assert wide == {(True, True), (False, False)}
+    found = distinct_calls([network])
+    assert {call.wide["cpu"] for call in found if call.kind == call.layer.kind == "dropout"} == {(False, False)}
+    norms = [call for call in found if call.kind == "layer_norm"]
+    assert {call.wide[place] for call in norms for place in ("cpu", "gpu")} == {(True, True)}
