@@ -19,7 +19,7 @@ from planner.domain.runs import Run
 from planner.formats.documents import write_file
 from planner.formats.runs import write_runs
 from validation.command import finished, parser_of
-from validation.sources import data_parallel, image_frameworks, seeds, torch7, transformers
+from validation.sources import data_parallel, image_frameworks, mixed_precision, seeds, torch7, transformers
 from validation.sources.rows import Dropped, Source
 from validation.tables import read_table
 
@@ -28,8 +28,9 @@ __all__ = ["SOURCES", "convert", "main"]
 HERE = Path(__file__).resolve().parent
 SOURCES: tuple[Source, ...] = (
     image_frameworks.TENSORFLOW, image_frameworks.MXNET, image_frameworks.TIMM, image_frameworks.TORCHVISION,
-    torch7.CNN_BENCHMARKS, torch7.CONVNET_BENCHMARKS, data_parallel.POLLUX, data_parallel.ELASTICFLOW,
-    transformers.NEUSIGHT, transformers.VTRAIN_MULTI, transformers.VTRAIN_SINGLE, transformers.BIGSCIENCE, seeds.SEEDS,
+    mixed_precision.PADDLE, torch7.CNN_BENCHMARKS, torch7.CONVNET_BENCHMARKS, data_parallel.POLLUX,
+    data_parallel.ELASTICFLOW, transformers.NEUSIGHT, transformers.VTRAIN_MULTI, transformers.VTRAIN_SINGLE,
+    transformers.BIGSCIENCE, seeds.SEEDS,
 )  # fmt: skip
 
 

@@ -66,13 +66,8 @@ def check_device(device: str) -> None:
         check_gpu(device)
 
 
-def _known(name: str) -> Accelerator | None:
-    """Return the bundled accelerator of a name, if there is one."""
-    return catalog.find_accelerator(name) if name in catalog.names("accelerators") else None
-
-
 def _accelerator(device: str) -> Accelerator:
-    return describe_cpu()[0] if device == "cpu" else describe_gpu(device, _known).accelerator
+    return describe_cpu()[0] if device == "cpu" else describe_gpu(device, catalog.known_accelerator).accelerator
 
 
 def check_writable(what: str, path: Path) -> None:
@@ -121,7 +116,7 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
     check_torch()
     check_writable("what is measured", partial)
     began = time.perf_counter()
-    place = place_of(asked.device, asked.precisions, _known)
+    place = place_of(asked.device, asked.precisions, catalog.known_accelerator)
     calls, extent = distinct_calls((*asked.networks, *asked.shards)), place.extent()
     for call, reason in ((call, unmeasurable(call, extent)) for call in calls):
         if reason:

@@ -23,7 +23,7 @@ FILES = sorted(FOLDER.glob("*.csv"))
 CLUSTERS = sorted(FOLDER.glob("clusters/*.toml"))
 NAMES = {
     "tensorflow-2017", "mxnet", "pollux-t4", "elasticflow", "cnn-benchmarks", "convnet-benchmarks", "neusight-e2e",
-    "pytorch-gpu-benchmark", "timm-rtx3090", "vtrain-multi", "vtrain-single", "bigscience-v100", "seeds",
+    "paddle-perf", "pytorch-gpu-benchmark", "timm-rtx3090", "vtrain-multi", "vtrain-single", "bigscience-v100", "seeds",
 }  # fmt: skip
 
 

@@ -1,0 +1,48 @@
+"""BERT in several frameworks, in fp32, TF32 and mixed precision: PaddlePaddle's comparison with NVIDIA's containers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.domain.runs import Run
+from validation.sources.rows import Cells, Converted, Dropped, Source, name_of, settled
+
+__all__ = ["PADDLE"]
+
+NETWORKS = {"Bert": "bert-base:sequence=128"}
+FRAMEWORKS = {
+    "PaddlePaddle": ("paddlepaddle", ""),
+    "NGC TensorFlow 1.15": ("tensorflow", "NGC 1.15"),
+    "NGC PyTorch": ("pytorch", "NGC"),
+    "NGC MXNet": ("mxnet", "NGC"),
+}
+CLUSTERS = {"V100-SXM2-32GB": "v100-sxm2-32gb-box", "A100-SXM4-40GB": "dgx-a100-40gb"}
+
+
+def _precision(said: str) -> str:
+    return "fp16" if said.startswith("mixed") else "tf32" if "TF32" in said else "fp32"
+
+
+def _paddle(rows: Sequence[Cells]) -> Converted:
+    for row in rows:
+        kind = row["network"]
+        if kind.startswith("ResNet50"):
+            yield Dropped("images in a layout that is not stated: in fp16 frameworks differ by twice")
+        elif kind not in NETWORKS:
+            yield Dropped("a network that the zoo does not know")
+        elif row["nodes"] != "1":
+            yield Dropped("several nodes, of which the network is not stated")
+        else:
+            framework, version = FRAMEWORKS[row["framework"]]
+            cluster, precision = CLUSTERS[row["gpu"]], _precision(row["precision"])
+            gpus, batch = int(row["gpus_per_node"]), int(row["batch_per_gpu"])
+            yield Run(
+                id=name_of("paddle", framework, cluster, kind, precision, f"g{gpus}"), source="paddle-perf",
+                network=NETWORKS[kind], cluster=f"clusters/{cluster}.toml", nodes=1, gpus_per_node=gpus,
+                sub_batch=batch, accumulation_steps=1, precision=precision, optimizer="adam", framework=framework,
+                framework_version=version, strategy="bucketed", metric="samples_per_s", value=float(row["value"]),
+                input="synthetic",
+            )  # fmt: skip
+
+
+PADDLE = Source("paddle-perf", {"paddle_perf.csv": "PaddlePaddle/Perf, */README.md"}, _paddle, settled)
