@@ -1,5 +1,6 @@
 """What ``planner calibrate`` measures for, and when that is enough."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -208,7 +209,7 @@ def test_precisions_that_are_asked_for_come_on_top_of_fp32(
         if (precision, way) != ("int8", DIRECTIONS[2])
     }  # fmt: skip
     chooser.learn({})
-    chosen = chooser.choose([point.name for point in points], 30.0)
+    chosen = chooser.choose([point.name for point in points], 30.0, math.inf)
     assert {by_name[name].precision for name in chosen} == {"fp32", "bf16", "int8"}
 
 

@@ -10,7 +10,7 @@ import torch
 
 from planner.domain.network import Network
 from planner.errors import ParameterError
-from planner.probes import calibrate, cuda_bench, lost_device, places, steps
+from planner.probes import calibrate, cuda_bench, lost_device, modules, places, steps
 from planner.probes.cuda_bench import CudaBench
 from planner.probes.lost_device import DeviceLostError, check_computes, first_line, told_when_lost
 from planner.probes.operands import Operands
@@ -119,13 +119,13 @@ def test_a_network_that_cannot_be_made_is_left_out_and_said_unless_the_device_is
     lose: Callable[[], RuntimeError], fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, *, is_memory: bool
 ) -> None:
     first, second = probe_networks()[:2]
-    build, lost = steps.build_module, lose()
+    lost = lose()
     error = torch.OutOfMemoryError("full") if is_memory else lost
 
     def build_module(network: Network, device: str) -> torch.nn.Module:
         if network == first:
             raise error
-        return build(network, device)
+        return modules.build_module(network, device)
 
     monkeypatch.setattr(steps, "build_module", build_module)
     monkeypatch.setattr(steps, "gradient_time", lambda *_given, **_named: Timing(1e-3, 0.0, 7))

@@ -107,7 +107,7 @@ def test_a_gpu_keeps_in_fp32_what_the_rule_says(name: str, seen: dict[str, tuple
     module = build_module(network, "meta")
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
-    def on_gpu(tensor: torch.Tensor) -> FakeTensor:
+    def on_gpu(tensor: torch.Tensor) -> torch.Tensor:
         return FakeTensor(mode, tensor.detach().to("meta"), torch.device("cuda:0"))
 
     parameters = {key: on_gpu(parameter) for key, parameter in module.named_parameters()}
@@ -128,7 +128,7 @@ def types_of(run: Callable[[], object]) -> Counter[str]:
     """Return how often each type and number of elements was cast to another type, or went through some operators."""
     found: Counter[str] = Counter()
 
-    class Watching(TorchDispatchMode):
+    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, operator: Any, _types: Any, given: Any = (), options: Any = None) -> Any:
             made = operator(*given, **(options or {}))
             first = made[0] if isinstance(made, tuple) else made
@@ -137,7 +137,7 @@ def types_of(run: Callable[[], object]) -> Counter[str]:
                 found[f"{operator} of {given[0].dtype} to {first.dtype}: {first.numel()}"] += 1
             return made
 
-    with Watching():
+    with Watching():  # type: ignore[no-untyped-call]
         run()
     return found
 
