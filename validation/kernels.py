@@ -52,6 +52,11 @@ Written by `python -m validation.kernels --data DIR` from published kernel times
 --help` says where they are from. Errors are |predicted / measured - 1| in percent. Only rows measured on the GPU itself
 count: a calibration may also hold rows of another that stands in, and says so.
 """
+SHORT = """## In short
+
+Means over the rows of the tables below, each of a GPU, kind, direction and precision, and how many of these rows meet
+the target by themselves.
+"""
 NEW = """## Shapes never measured
 
 Left out together: an application of convolutions (six); a layer of products, at all its batches; all tensors of as many
@@ -141,20 +146,50 @@ def report(tables: dict[str, Table]) -> str:
     """Return the page."""
     samples = measured_samples(tables)
     new, batches = list(new_shapes(samples)), list(measured_batches(samples))
-    others = list(batch_scores(batches))
+    others, siblings = list(batch_scores(batches)), list(sibling_scores(samples, SIBLINGS))
     parts = [
-        TITLE, *_sources(), NEW, _table(new, [target(score.key) for score in new], ""),
+        TITLE, *_sources(), SHORT, _in_short(new, others, siblings),
+        NEW, _table(new, [target(score.key) for score in new], ""),
         roughness_section(samples, new, target, batches), outside_section(samples),
         CHOICE, _choices(choices(samples, [name for name in CHOSEN_ANEW if name in samples])),
         BATCH, _constant(others, OTHER_BATCH, "by"), batch_roughness_section(others, OTHER_BATCH, batches),
         BATCH_OF_SIBLING, _constant(sibling_batch_scores(samples, SIBLINGS, batches), OTHER_BATCH, "by"),
         BEYOND, _constant(beyond_scores(batches), None, "by"),
-        RATIO, _constant(sibling_scores(samples, SIBLINGS), SIBLING, "from"),
+        RATIO, _constant(siblings, SIBLING, "from"),
         _constant((s for s in sibling_scores(samples, GENERATIONS) if s.key.precision == "fp32"), None, "from"),
         FEW_CALLS, _constant(ratio_scores(samples, SIBLINGS), None, "by"),
         "## Rows rejected\n", "\n".join(_rejected(tables)) + "\n", MISSING,
     ]  # fmt: skip
     return "\n".join(parts)
+
+
+def _in_short(new: Iterable[Score], others: Iterable[Score], siblings: Iterable[Score]) -> str:
+    """Return the table of means by what targets were set for."""
+    found: dict[tuple[str, float], list[float]] = {}
+    for score in new:
+        found.setdefault((f"new shapes, {_class(score.key)}", target(score.key)), []).append(score.mean)
+    for score in others:
+        if score.key.other == "ratio":
+            kind = "convolutions" if score.key.kind == "convolution" else "products"
+            found.setdefault((f"another batch, {kind}", OTHER_BATCH), []).append(score.mean)
+    for score in siblings:
+        found.setdefault(("sibling GPU", SIBLING), []).append(score.mean)
+    head = ("rows", "n", "mean", "target", "met by the mean", "rows that meet it")
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for (name, aim), means in sorted(found.items(), key=lambda item: ("new" not in item[0][0], item[0])):
+        mean = sum(means) / len(means)
+        cells = [name, str(len(means)), _percent(mean), _percent(aim), "yes" if mean <= aim else "no"]
+        lines.append("| " + " | ".join([*cells, str(sum(one <= aim for one in means))]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _class(key: Key) -> str:
+    """Return what a target was set for."""
+    if key.kind in ELEMENT_WISE:
+        return "pointwise of 90 us and more"
+    if key.kind == "convolution":
+        return "convolutions, fp32" if key.precision == "fp32" else "convolutions, fp16"
+    return {"gemm": "products", "gemm, batched": "products of a batch"}.get(key.kind, "layer norm and softmax")
 
 
 def _sources() -> Iterator[str]:
