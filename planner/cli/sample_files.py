@@ -120,7 +120,7 @@ def fitted_with_steps(calibration: Calibration, rows: StepRows) -> Calibration:
     Raises
     ------
     InputFileError
-        More than half of the steps of a file are FAR_OFF the sum of their kernels.
+        More than half of the steps of a file take 30 times as long as their kernels, or a thirtieth.
     """
     factors = times_over_kernels(calibration.entries, rows.steps)
     off = [OffCourse(int(row), float(factors[row])) for row in np.flatnonzero(np.abs(np.log(factors)) >= LOG_FAR_OFF)]

@@ -7,11 +7,10 @@ x: a call; z_j: stored points; μ: time by the linear term ``mean``; τ = t_0 + 
     log t(x) = (1 - s) log μ(x) + s (log a(x) + level + Σ_j κ(x, z_j) θ_j)
 
 a is μ or τ, as setting ``around`` says. With s < 1 the process and the mean are averaged. κ falls off with distance, so
-far from all points the prediction is a again, times one constant: nothing is extrapolated. Only beyond the largest
-extents of the points (:data:`EXTENTS`) the correction at that edge holds: a larger call of the same shape runs in the
-same kernels. Batches of several products
-are not corrected: they run in other kernels than single products, and take the time μ. The features of the linear term
-stand behind those of the process; they cost nothing, and their ranges tell extrapolation.
+far from all points the prediction is a again, times one constant; but beyond the largest extents of the points
+(:data:`EXTENTS`) the correction at that edge holds, as a larger call of the same shape runs in the same kernels.
+Batches of several products are not corrected: they run in other kernels than single products, and take the time μ. The
+features of the linear term stand behind those of the process; they cost nothing, and their ranges tell extrapolation.
 """
 
 from __future__ import annotations

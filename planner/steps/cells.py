@@ -146,15 +146,15 @@ def _shared(one: IntArray, other: IntArray) -> FloatArray:
 
 
 def told(cells: Mapping[tuple[int, int], Cell], sub_batch: int, tensor: int = 1) -> str:
-    """Return in words what runs were used of a sub-batch, and by what its passes are multiplied; '' without any."""
-    alike = {one.sub_batch: one for one in cells.values() if one.tensor == tensor}
-    if not alike:
+    """Return in words what runs were used at a sub-batch, and by what its passes are multiplied; '' without any."""
+    used = sorted((one for one in cells.values() if one.tensor == tensor), key=lambda one: one.sub_batch)
+    if not used:
         return ""
-    own = alike.get(sub_batch)
-    used = (own,) if own else tuple(alike[n] for n in sorted(alike))
     count = sum(one.runs for one in used)
     runs = "a measured run" if count == 1 else f"{count} measured runs"
-    of = "" if own else f" of sub-batch {', '.join(str(one.sub_batch) for one in used)}"
+    ran = [str(one.sub_batch) for one in used]
+    several = f"es {', '.join(ran[:-1])} and {ran[-1]}" if len(ran) > 1 else f" {ran[0]}"
+    of = f" of sub-batch{several}" if ran != [str(sub_batch)] else ""
     names = " and ".join(dict.fromkeys(one.calibration for one in used))
     (factor,) = cell_factors(cells, FORWARD, np.array([sub_batch]), tensor)
     return (

@@ -47,8 +47,8 @@ ASSUMED_SCALE_DEVIATION: Mapping[str, float] = {"gpu": 0.3, "cpu": 0.16}
 """Of a stage's kernels at their full speed where no framework was measured, by kind of device.
 
 Root mean squares of logarithms. GPUs: of kernel_scale x matrix_scale in the bundled fits of frameworks to measured
-kernels (sixteen, 0.85 to 2.4). CPUs: of steps over the sum of their kernels, own layers timed, in the networks of
-docs/cpu.md (17 steps of one run on an EPYC, 1.06 to 1.29; 1.07 to 1.20 in another)."""
+kernels, without those of single versions (28, 0.86 to 2.45). CPUs: of steps over the sum of their kernels, own layers
+timed, in the networks of docs/cpu.md (17 steps of one run on an EPYC, 1.06 to 1.29; 1.07 to 1.20 in another)."""
 NEUTRAL: Mapping[str, float] = {
     "kernel_scale": 1.0,
     "matrix_scale": 1.0,

@@ -246,9 +246,9 @@ class Sources:
         return self._overheads[key]
 
     def _speeds_up(self, precision: str) -> bool:
-        """Tell whether the device computes faster than in fp32; what was pooled over GPUs that do says nothing else."""
+        """Tell whether the device computes faster than in fp32: else pooled entries of that precision are left out."""
         peaks = self.accelerator.peak_flop_per_s
-        return peaks.get(precision, 0.0) > peaks.get("fp32", 0.0)
+        return precision == "fp32" or peaks.get(precision, 0.0) > peaks.get("fp32", 0.0)
 
     def cells(self, precision: str) -> Mapping[tuple[int, int], Cell]:
         """Return what measured runs of the network say by tensor-parallel degree and sub-batch."""

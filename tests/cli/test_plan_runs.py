@@ -111,7 +111,7 @@ def test_the_next_suggestion_uses_the_runs_and_says_so(
     assert plans[0]["configuration"]["sub_batch"] != best
     for plan in plans:
         (word,) = (one["message"] for one in plan["prediction"]["warnings"] if one["code"] == "measured_run")
-        assert "a measured run was used, of calibration better" in word
+        assert "4 measured runs of sub-batches 1, 2, 4 and 8 were used, of calibration better" in word
 
 
 def test_runs_that_could_not_be_made_are_said(run: Run, asked: Callable[..., Path], times: dict[int, float]) -> None:

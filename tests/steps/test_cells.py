@@ -103,10 +103,12 @@ def test_the_first_calibration_that_holds_a_cell_serves_it(calibration: Calibrat
     assert found == {(1, 5): Cell(1, 5, 1.1, 2, "toy-kernels"), (1, 8): Cell(1, 8, 0.9, 1, "second")}
     assert cells_of((first,), "small", "mxnet", "fp32") == {}
     assert cell_factors(found, "update", np.array([5, 6, 8])).tolist() == [1.0, 1.0, 1.0]
-    assert told(found, 6).startswith(
-        "3 measured runs of sub-batch 5, 8 were used, of calibration toy-kernels and second"
-    )
-    assert told(found, 5).startswith("2 measured runs were used, of calibration toy-kernels: ")
+    for sub_batch in (5, 6):
+        assert told(found, sub_batch).startswith(
+            "3 measured runs of sub-batches 5 and 8 were used, of calibration toy-kernels and second: "
+        )
+    alone = cells_of((first,), "small", "pytorch", "fp32")
+    assert told(alone, 5).startswith("2 measured runs were used, of calibration toy-kernels: ")
     assert told(found, 5, tensor=2) == ""
     assert cell_factors(found, "forward", np.array([5, 8]), tensor=2).tolist() == [1.0, 1.0]
 
