@@ -56,6 +56,19 @@ def test_operands_of_every_precision_cover_the_same() -> None:
     assert operands.of("bf16").graphs(1000) == operands.graphs(1000) == 5
 
 
+def counted_turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the list that grows by the length of everything that is taken in turn from now on."""
+    in_turn: list[int] = []
+
+    def cycle(values: Any) -> Any:
+        in_turn.append(len(values))
+        return plain(values)
+
+    plain = itertools.cycle
+    monkeypatch.setattr(itertools, "cycle", cycle)
+    return in_turn
+
+
 @pytest.mark.parametrize(
     ("point", "saved_bytes"),
     [
@@ -76,28 +89,14 @@ def test_calls_of_a_gpu_take_as_many_graphs_in_turn_as_its_operands_say(
     point: Point, saved_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Targets and statistics of channels, saved besides, are a fiftieth at most."""
-    in_turn: list[int] = []
-
-    def cycle(values: Any) -> Any:
-        in_turn.append(len(values))
-        return plain(values)
-
-    plain = itertools.cycle
-    monkeypatch.setattr(itertools, "cycle", cycle)
+    in_turn = counted_turns(monkeypatch)
     timed_call(point, operands_of(GPU, 41 * saved_bytes // 2)).run()
     assert in_turn[-1] == 20  # what is cold besides comes first
 
 
 @pytest.mark.parametrize("kind", ["lrn", "max_pool"])
 def test_what_covers_the_cache_by_itself_is_saved_once_on_a_cpu(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_turn: list[int] = []
-
-    def cycle(values: Any) -> Any:
-        in_turn.append(len(values))
-        return plain(values)
-
-    plain = itertools.cycle
-    monkeypatch.setattr(itertools, "cycle", cycle)
+    in_turn = counted_turns(monkeypatch)
     timed_call(Point(kind, BACKWARD_DATA, {}, POOL), operands_of("cpu", 8 * ELEMENTS // 4)).run()
     assert in_turn[-1] == 1
 
