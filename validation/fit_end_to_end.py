@@ -1,9 +1,9 @@
 """Make calibrations/*-steps.json: what frameworks add to kernels, fitted to all measured runs of this folder.
 
-One file for every accelerator that runs show, ``any-steps`` with what they share, for all others, and
-``CLUSTER-links`` for every cluster that runs on several GPUs show. The held-out error of an entry is that of the runs
-of its framework, accelerator and precision, each predicted by a fit without its network; of a pooled entry that of
-runs predicted by a fit without their accelerator. So it is with the conformal scores of intervals.
+One file for every accelerator that runs show, ``any-steps`` with what they share, for all others and for links of all
+other clusters, and ``CLUSTER-links`` for every cluster that runs on several GPUs show. The held-out error of an entry
+is that of the runs of its framework, accelerator and precision, each predicted by a fit without its network; of a
+pooled entry that of runs predicted by a fit without their accelerator. So it is with the conformal scores of intervals.
 
     python -m validation.fit_end_to_end [FOLDER]
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.cli.runs import table_of
-from planner.domain.calibration import ANY_ACCELERATOR, Calibration, ConformalScore, Entry
+from planner.domain.calibration import ANY_ACCELERATOR, END_TO_END, Calibration, ConformalScore, Entry
 from planner.domain.samples import COMMAND
 from planner.fitting.end_to_end import HALF, EndToEnd, Observed, properties_of
 from planner.formats.calibration import write_calibration
@@ -28,6 +28,7 @@ from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer
 from planner.scoring.intervals import scores
 from planner.scoring.refit import Asked, fit_runs, held_out_answers
+from planner.steps.links import MULTIPLES
 from validation.command import existing_folder, finished, parser_of
 
 FOLDER = Path(__file__).resolve().parent
@@ -95,12 +96,32 @@ def calibrations(fitted: EndToEnd, rows: Sequence[Rows]) -> list[Calibration]:
     seen = scores([one for some in rows for one in some.by_network])
     unseen = scores([one for some in rows for one in some.by_gpu])
     own = [replace(one, conformal=_few_scores(seen)) for one in found]
-    shared = replace(_calibration(ANY_ACCELERATOR, pooled), conformal=_few_scores(unseen))
+    shared = replace(_calibration(ANY_ACCELERATOR, [*pooled, *_multiples(fitted, rows)]), conformal=_few_scores(unseen))
     return [*own, shared, *_links(fitted, rows)]
 
 
 def _few_scores(found: Mapping[str, ConformalScore]) -> dict[str, ConformalScore]:
     return {name: one if one.score is None else replace(one, score=_few(one.score)) for name, one in found.items()}
+
+
+def _multiples(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Entry]:
+    """Yield by what specified links are slower on clusters that no run shows; nothing where none is on several GPUs."""
+    several = [(one.asked.runs[0].source, part) for one in rows for each in one.asked.observed if (part := each.joint)]
+    values, errors = fitted.coefficients({}), fitted.deviations({})
+    if several:
+        links = {"bytes_inside": "intra_node", "bytes_between": "inter_node"}
+        scales = {name: _few(values[link]) for name, link in links.items()}
+        yield Entry(
+            "collectives", "all_reduce", "", "", MULTIPLES, "collective.alpha_beta", {},
+            {"messages_inside": 1.0, "messages_between": 1.0, **scales},
+            {name: _few(errors[link]) for name, link in links.items()},
+            fixed=("messages_inside", "messages_between"),
+            samples=sum(part.measured_s.size for _, part in several),
+            estimator=END_TO_END,
+            origin="published",
+            source=", ".join(sorted({name for name, _ in several})),
+            notes="not times: multiples of the latency and of the time a byte that links are specified with",
+        )  # fmt: skip
 
 
 def _links(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Calibration]:

@@ -92,11 +92,11 @@ def specified_kernels(accelerator: Accelerator) -> Iterator[Entry]:
 
 
 def _alpha_beta(link: Link | None) -> tuple[float, float]:
-    return (link.latency_s, 1 / link.bytes_per_s) if link else (0.0, 0.0)
+    return (link.latency_s, 1 / link.stream_bytes_per_s) if link else (0.0, 0.0)
 
 
 def specified_collective(cluster: Cluster) -> Entry:
-    """Return all-reduce from the cluster's links: alpha = latency, beta = 1/bandwidth, nothing lost.
+    """Return all-reduce from the cluster's links: alpha = latency, beta = 1/bandwidth of one stream, nothing lost.
 
     Between GPUs the algorithms are those that NCCL chooses from: rings and double binary trees
     over all ranks. A link that is not described is named in the setting ``unknown_links``; using it is refused.
@@ -115,8 +115,16 @@ def specified_collective(cluster: Cluster) -> Entry:
         {"messages_inside": alpha_1, "bytes_inside": beta_1, "messages_between": alpha_2, "bytes_between": beta_2},
         origin="specified",
         source=f"links of cluster {cluster.name}",
-        notes="assumed: full bandwidth, stated latency a message, reduction free, the best algorithm chosen",
+        notes=f"assumed: full bandwidth{_held(cluster.inter_node)}, stated latency a message, reduction free, the best "
+        "algorithm chosen",
     )  # fmt: skip
+
+
+def _held(link: Link | None) -> str:
+    """Return what holds a link below its bandwidth, in words; empty: nothing."""
+    if link is None or link.stream_bytes_per_s == link.bytes_per_s:
+        return ""
+    return f" (between nodes that of one TCP connection, {link.stream_bytes_per_s * 8e-9:.0f} Gb/s)"
 
 
 def specified_host_collective(cluster: Cluster) -> Entry:
@@ -136,7 +144,7 @@ def specified_host_collective(cluster: Cluster) -> Entry:
         origin="specified",
         source=f"links of cluster {cluster.name}",
         notes="assumed between hosts: one rank a node, the best of ring, recursive doubling and Rabenseifner, full "
-        "bandwidth, stated latency a message",
+        f"bandwidth{_held(cluster.inter_node)}, stated latency a message",
     )  # fmt: skip
 
 

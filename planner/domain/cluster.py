@@ -19,6 +19,9 @@ LINK_KINDS = frozenset(
     }
 )  # fmt: skip
 """Known kinds; another is allowed, gets the generic latency model, and a warning."""
+CONNECTION_BYTES_PER_S = 1.25e9
+"""What one TCP connection carries, however fast the card: Amazon EC2 holds one flow to 10 Gb/s inside a placement group
+and to 5 Gb/s outside (its guide, "instance network bandwidth"), and elsewhere a core copies about as much."""
 LANE_BYTES = 4
 ROUNDED = 1.05
 """By what a rate of lanes may exceed that of fp32 times elements a lane: data sheets round."""
@@ -91,6 +94,11 @@ class Link:
         check_positive("bandwidth", self.bytes_per_s, "byte/s")
         check_not_negative("latency", self.latency_s, "s")
         check_count("nics_per_node", self.nics_per_node)
+
+    @property
+    def stream_bytes_per_s(self) -> float:
+        """The bandwidth that one stream of messages gets: over Ethernet it is a TCP connection."""
+        return min(self.bytes_per_s, CONNECTION_BYTES_PER_S) if self.kind == "ethernet" else self.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
 from planner.steps.compute import composed_s
+from planner.steps.links import slower
 from planner.steps.messages import groups_of
 from planner.steps.overheads import EXPONENTS, ON_SPECIFIED, exponent_name
 from planner.steps.predict import Evaluator
@@ -107,7 +108,7 @@ def calibrations_of(
     is_linked = cluster.intra_node is not None or cluster.inter_node is not None
     if is_linked and Sources(problem).device_all_reduce.origin == "specified":
         entry = replace(
-            _slower(specified_collective(cluster), link_scales),
+            slower(specified_collective(cluster), *link_scales),
             estimator=ESTIMATOR,
             origin="published",
             source=f"runs on {cluster.name}",
@@ -115,16 +116,6 @@ def calibrations_of(
         )
         found.append(Calibration(f"{ESTIMATOR} links", "", (entry,), cluster=cluster.name, origin="published"))
     return tuple(found)
-
-
-def _slower(all_reduce: Entry, link_scales: Sequence[float]) -> Entry:
-    """Return the specified all-reduce over links that take so many times longer for a byte."""
-    inside, between = link_scales
-    found = dict(all_reduce.coefficients)
-    found["bytes_inside"] *= inside
-    found["bytes_between"] *= between
-    ratio = float(found["bytes_between"] / found["bytes_inside"]) if found["bytes_inside"] else 0.0
-    return replace(all_reduce, coefficients=found, settings={**all_reduce.settings, "beta_ratio": ratio})
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,7 +315,7 @@ class JointSteps:
         sources, messages, table = self.pricer.sources, self.pricer.messages, self.pricer.compute.table
         entry = messages.source.entry
         if self.is_specified:
-            entry = _slower(entry, scales)
+            entry = slower(entry, *scales)
         sent_s = all_reduce_s(entry, messages.buffer_bytes, self.groups)
         sent_s = sources.multiplied("all_reduce", sent_s, nodes=self.groups.nodes[:, None])
         if self.fixed.follows:

@@ -1,14 +1,19 @@
-"""What other links do to measured times: coefficients scale with the values that a scenario replaces."""
+"""What other links do to times: coefficients scale with the values that a scenario replaces, or by what runs showed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from planner.domain.calibration import Entry
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Link
 from planner.errors import ParameterError
+from planner.steps.source import Source
 
-__all__ = ["with_links", "with_value"]
+__all__ = ["MULTIPLES", "as_elsewhere", "slower", "with_links", "with_value"]
+
+MULTIPLES = "specified"
+"""Library of pooled collectives: by what times over links as specified are multiplied."""
 
 
 def with_value(link: Link, field: str, value: float) -> Link:
@@ -40,7 +45,7 @@ def _link_factor(entry: Entry, feature: str, before: Cluster, after: Cluster) ->
     if old == new:
         return 1.0
     if "byte" in feature or "step" in feature:
-        return float(old.bytes_per_s / new.bytes_per_s)
+        return float(old.stream_bytes_per_s / new.stream_bytes_per_s)
     if old.latency_s == new.latency_s:
         return 1.0
     if old.latency_s == 0:
@@ -49,6 +54,30 @@ def _link_factor(entry: Entry, feature: str, before: Cluster, after: Cluster) ->
             f"latency of links.{link} of cluster {before.name}", "above 0 to scale measured times by another", 0, remedy
         )
     return float(new.latency_s / old.latency_s)
+
+
+def slower(all_reduce: Entry, inside: float, between: float) -> Entry:
+    """Return the specified all-reduce over links inside and between nodes that take so many times longer a byte."""
+    found = dict(all_reduce.coefficients)
+    found["bytes_inside"] *= inside
+    found["bytes_between"] *= between
+    ratio = float(found["bytes_between"] / found["bytes_inside"]) if found["bytes_inside"] else 0.0
+    return replace(all_reduce, coefficients=found, settings={**all_reduce.settings, "beta_ratio": ratio})
+
+
+def as_elsewhere(all_reduce: Entry, pooled: Iterable[Calibration]) -> Source:
+    """Return the specified all-reduce as much slower as runs on other clusters were, if pooled calibrations tell."""
+    for one in pooled:
+        for entry in one.entries:
+            if (entry.scope, entry.library) == ("collectives", MULTIPLES):
+                inside, between = entry.coefficients["bytes_inside"], entry.coefficients["bytes_between"]
+                said = (
+                    f"as in runs elsewhere, a byte takes {inside:.3g} times as long inside nodes, {between:.3g} between"
+                )
+                return Source(
+                    replace(slower(all_reduce, inside, between), notes=f"{all_reduce.notes}; {said}"), one.name
+                )
+    return Source(all_reduce)
 
 
 def _link_of(entry: Entry, feature: str) -> str:

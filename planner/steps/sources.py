@@ -40,7 +40,7 @@ from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError
 from planner.steps.cells import Cell, cells_of
 from planner.steps.layer_calls import LayerCalls
-from planner.steps.links import with_links, with_value
+from planner.steps.links import as_elsewhere, with_links, with_value
 from planner.steps.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
 from planner.steps.refusals import (
     LOCAL,
@@ -289,9 +289,8 @@ class Sources:
     @cached_property
     def device_all_reduce(self) -> Source:
         """What serves the all-reduce between devices."""
-        return self.cluster_entry("collectives", "all_reduce", self._device_libraries) or Source(
-            specified_collective(self.cluster)
-        )
+        found = self.cluster_entry("collectives", "all_reduce", self._device_libraries)
+        return found or as_elsewhere(specified_collective(self.cluster), self.pooled)
 
     @cached_property
     def _device_libraries(self) -> tuple[str, ...]:
