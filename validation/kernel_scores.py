@@ -11,12 +11,12 @@ import numpy as np
 
 from planner import catalog
 from planner.costs.measured_calls import MARGIN, course, times_s
-from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.samples import Samples
 from planner.fitting.kernels import fit_kernels, times_left_out
 from planner.fitting.rows import group_codes, take, work_columns
 from planner.steps.sibling_calls import LEAST_COMMON as FEW
-from planner.steps.sibling_calls import ratio_of
+from planner.steps.sibling_calls import Common, ratio_of
 from validation.convert_kernels import board_samples
 from validation.kernel_boards import BOARDS, Board
 from validation.kernel_rows import Table
@@ -24,6 +24,7 @@ from validation.kernel_rows import Table
 __all__ = [
     "BATCHED",
     "ELEMENT_WISE",
+    "MEDIAN",
     "RATIO",
     "Batches",
     "Key",
@@ -46,6 +47,8 @@ BATCH_COLUMN = {"convolution": "images", "gemm": "n", BATCHED: "batch"}
 """The work column that follows the sub-batch."""
 LINE, RATIO = "line", "ratio"
 """How a time at another batch is found."""
+MEDIAN = "median alone"
+"""How a time is told by a sibling GPU: by one ratio, and by it alone."""
 ABOVE, BELOW = "all, above", "all, below"
 """Stand for a GPU in keys of scores beyond measured batches."""
 STANDS_IN = "stands in"
@@ -214,8 +217,8 @@ def sibling_batch_scores(
 ) -> Iterator[Score]:
     """Yield the errors at other batches of shapes that the other GPU of a pair was timed at too, at all three batches.
 
-    ``other`` of the key says how: by the ratio to the entry, or, as predictions do, by that to the other GPU's times,
-    unless the entry is surer than the ratio of the two GPUs in the groups not left out.
+    ``other`` of the key says how: by the ratio to the entry, or, as predictions do, by that to the times that the other
+    GPU's make here, with the ratio of the two in the groups not left out.
     """
     both = {key: (part, there) for key, part, there in _both(samples, pairs)}
     for one in (one for one in batches if one.key in both):
@@ -228,24 +231,34 @@ def sibling_batch_scores(
             continue
         rows, fitted_s = one.rows[known], one.fitted_s[known]
         ours = replace(one, batch=one.batch[known], time_s=one.time_s[known], fitted_s=fitted_s, rows=rows)
-        fitted_s, errors, group = fitted_s.copy(), np.full(len(rows), one.fit_error), group_codes(part)
+        told_s, errors, group = fitted_s.copy(), np.full(len(rows), one.fit_error), group_codes(part)
         for value in np.unique(group[rows[:, 1]]):
             rest = mine[group[mine] != value]
-            ratio = ratio_of(part.time_s[rest] / theirs_s[rest], np.empty(0), float(np.mean(one.fit_error)))
+            common = Common(part.time_s[rest] / theirs_s[rest], theirs_s[rest])
+            ratio = ratio_of(common, np.empty(0), float(np.mean(one.fit_error)))
             if ratio is not None:
                 chosen = group[rows[:, 1]] == value
-                fitted_s[chosen], errors[chosen] = theirs_s[rows[chosen]], ratio[1]
-        told = replace(ours, fitted_s=fitted_s, fit_error=errors)
+                scaled_s = ratio.times_s(theirs_s[rows[chosen]].ravel(), fitted_s[chosen].ravel())
+                told_s[chosen], errors[chosen] = scaled_s.reshape(-1, 3), ratio.error
+        told = replace(ours, fitted_s=told_s, fit_error=errors)
         yield _score(one.key._replace(other=RATIO), _errors(ours, 1, RATIO))
         yield _score(one.key._replace(other=pairs[one.key.gpu]), _errors(told, 1, RATIO))
 
 
 def sibling_scores(samples: Mapping[str, Samples], pairs: Mapping[str, str]) -> Iterator[Score]:
-    """Yield the errors for shapes measured on another GPU: its times by the median ratio of the groups not left out."""
+    """Yield the errors for shapes measured on another GPU, as the groups not left out tell them from its times.
+
+    ``other`` of the key says how: by the median ratio alone, or by the other GPU's name as predictions do, with the
+    entry made without the group.
+    """
     for key, part, there in _both(samples, pairs):
         mine, theirs = _common(part, there)
         if mine.size >= LEAST_COMMON:
-            yield _score(key._replace(other=pairs[key.gpu]), _by_ratio(take(part, mine), there.time_s[theirs]))
+            rows, theirs_s = take(part, mine), there.time_s[theirs]
+            yield _score(key._replace(other=f"{pairs[key.gpu]}, {MEDIAN}"), _by_median(rows, theirs_s))
+            for entry in fit_kernels(part, catalog.find_accelerator(key.gpu)).entries[:1]:
+                fit = times_left_out(entry, part)[mine], entry.held_out_error
+                yield _score(key._replace(other=pairs[key.gpu]), _by_ratio(rows, theirs_s, fit))
 
 
 def ratio_scores(samples: Mapping[str, Samples], pairs: Mapping[str, str]) -> Iterator[Score]:
@@ -271,17 +284,15 @@ def _ways(
     rows: Samples, theirs_s: FloatArray, fit: tuple[FloatArray, float | None], random: np.random.Generator
 ) -> dict[str, FloatArray]:
     """Return the times of rows by how they are found, shape (k,) each; ``fit``: its times, and its error."""
-    (fitted_s, error), group = fit, group_codes(rows)
+    fitted_s, error = fit
     five_s, by_fit_s = fitted_s.copy(), np.empty(rows.size)
-    for value in np.unique(group):
-        out: BoolArray = group == value
-        rest = np.flatnonzero(~out if not out.all() else out)
+    for out, rest in _left_out(rows):
         some = random.choice(rest, min(FEW, rest.size), replace=False)
         by_fit = fitted_s[out] / theirs_s[out]
         by_fit_s[out] = np.median(by_fit) * theirs_s[out]
-        ratio = ratio_of(rows.time_s[some] / theirs_s[some], by_fit, error)
+        ratio = ratio_of(Common(rows.time_s[some] / theirs_s[some], theirs_s[some]), by_fit, error)
         if ratio is not None:
-            five_s[out] = ratio[0] * theirs_s[out]
+            five_s[out] = ratio.times_s(theirs_s[out], fitted_s[out])
     return {f"{FEW} calls": five_s, "ratio of the fit": by_fit_s, "the fit": fitted_s}
 
 
@@ -304,14 +315,28 @@ def _common(mine: Samples, theirs: Samples) -> tuple[IntArray, IntArray]:
     return both[:, 0], both[:, 1]
 
 
-def _by_ratio(samples: Samples, theirs: FloatArray) -> FloatArray:
-    ratio, group = samples.time_s / theirs, group_codes(samples)
-    errors = np.empty(samples.size)
-    for value in np.unique(group):
-        out: BoolArray = group == value
-        rest = ratio[~out] if not out.all() else ratio
-        errors[out] = np.abs(np.median(rest) / ratio[out] - 1)
+def _by_median(samples: Samples, theirs_s: FloatArray) -> FloatArray:
+    ratio, errors = samples.time_s / theirs_s, np.empty(samples.size)
+    for out, rest in _left_out(samples):
+        errors[out] = np.abs(np.median(ratio[rest]) / ratio[out] - 1)
     return errors
+
+
+def _by_ratio(samples: Samples, theirs_s: FloatArray, fit: tuple[FloatArray, float | None]) -> FloatArray:
+    (fitted_s, error), errors = fit, np.empty(samples.size)
+    for out, rest in _left_out(samples):
+        ratio = ratio_of(Common(samples.time_s[rest] / theirs_s[rest], theirs_s[rest]), np.empty(0), error)
+        found_s = fitted_s[out] if ratio is None else ratio.times_s(theirs_s[out], fitted_s[out])
+        errors[out] = np.abs(found_s / samples.time_s[out] - 1)
+    return errors
+
+
+def _left_out(samples: Samples) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield the positions of every group, and those of all others, or of that one where it is alone."""
+    group = group_codes(samples)
+    for value in np.unique(group):
+        out, rest = np.flatnonzero(group == value), np.flatnonzero(group != value)
+        yield out, rest if rest.size else out
 
 
 def _calls(samples: Samples, without: str = "") -> Iterator[tuple[object, ...]]:

@@ -23,7 +23,7 @@ from planner.domain.calls import LOOKED_UP, LayerCall, kind_of_kernel
 from planner.domain.kernels import SERVED_BY, KernelCalls
 from planner.domain.network import Network
 from planner.domain.precision import precision_named
-from planner.steps.sibling_calls import common_ratios, course_of, ratio_of, scaled_table
+from planner.steps.sibling_calls import common_times, course_of, ratio_of, scaled_table
 from planner.steps.source import Source
 from planner.workload.calls import layer_calls
 
@@ -96,31 +96,33 @@ class LayerCalls:
         return self._places[key]
 
     def _of_siblings(self, key: tuple[str, str]) -> list[tuple[Source, float]]:
-        """Return the siblings' tables as they would be here, each with the error of its ratio.
+        """Return the siblings' tables as they would be here, each with the error of what makes them so.
 
-        Those are left out that nothing compares with the device, and those that the fit is surer than.
+        Those are left out that nothing compares with the device, and those that the fit serves in place of.
         """
         if key not in self._scaled:
             own = [source.entry for source in self._sources.get(key, ()) if not source.scaled_from]
             self._scaled[key] = []
             for source in self._siblings.get(key, ()):
-                known = ratio_of(common_ratios(own, source.entry), *self._ratios_by_fit(key, source.entry))
+                fitted_s, error = self._fitted_as(key, source.entry)
+                by_fit = [times / vector(source.entry.settings, name)[1::2] for name, times in fitted_s.items()]
+                known = ratio_of(common_times(own, source.entry), np.concatenate([*by_fit, np.empty(0)]), error)
                 if known is not None:
-                    scaled = replace(source, entry=scaled_table(source.entry, *known))
-                    self._scaled[key].append((scaled, known[1]))
+                    scaled = replace(source, entry=scaled_table(source.entry, known, fitted_s))
+                    self._scaled[key].append((scaled, known.error))
         return self._scaled[key]
 
-    def _ratios_by_fit(self, key: tuple[str, str], table: Entry) -> tuple[FloatArray, float | None]:
-        """Return fitted over measured times of the calls that a table holds, shape (k,), and the error of the fit."""
-        found, errors = [], []
+    def _fitted_as(self, key: tuple[str, str], table: Entry) -> tuple[dict[str, FloatArray], float | None]:
+        """Return what fits say of calls at the sub-batches of a table that holds them [s], and their largest error."""
+        found: dict[str, FloatArray] = {}
+        errors = []
         for call in (call for call in self._calls.get(key, ()) if call.name in table.settings):
             fit = self._fits(kind_of_kernel(call.kind, call.layer), call.direction)
             error = None if fit is None else error_of(fit)
             if fit is not None and error is not None:
-                points = vector(table.settings, call.name)
-                found.append(self._fitted_s(fit, [call], points[::2])[:, 0] / points[1::2])
+                found[call.name] = self._fitted_s(fit, [call], vector(table.settings, call.name)[::2])[:, 0]
                 errors.append(error)
-        return np.concatenate(found or [np.empty(0)]), max(errors, default=None)
+        return found, max(errors, default=None)
 
     def covers(self, calls: KernelCalls) -> bool:
         """Tell whether all calls of a kind and direction are looked up."""

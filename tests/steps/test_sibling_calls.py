@@ -1,6 +1,6 @@
 """Calls that a device of the same chip was timed at: looked up there, times one ratio."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,16 @@ from planner.domain.network import INPUT, Layer, Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.steps.predict import Evaluator
-from planner.steps.sibling_calls import LEAST_COMMON, common_ratios, course_of, is_sibling, ratio_of, scaled_table
+from planner.steps.sibling_calls import (
+    LEAST_COMMON,
+    Common,
+    Ratio,
+    common_times,
+    course_of,
+    is_sibling,
+    ratio_of,
+    scaled_table,
+)
 from planner.workload.calls import layer_calls
 
 MINE = Accelerator("titan-xp", "gpu", 12e9, 5e11, {"fp32": 1e13}, vendor="NVIDIA", architecture="Pascal", chip="GP102")
@@ -147,17 +156,78 @@ def test_a_fit_that_was_never_compared_with_anything_tells_no_ratio() -> None:
     assert shares(predicted(fits(None), (table("ab"),))) == {"regression": 1.0}
 
 
+def common(ratios: Sequence[float], theirs_s: float | Sequence[float] = 1.0) -> Common:
+    return Common(np.array(ratios), np.broadcast_to(theirs_s, len(ratios)).astype(np.float64))
+
+
+def own_s(ratio: Ratio | None, theirs_s: float, fitted_s: float = np.nan) -> float:
+    assert ratio is not None
+    return float(ratio.times_s(np.array([theirs_s]), np.array([fitted_s]))[0])
+
+
+APART = (0.4, 0.5, 0.5, 0.5, 1.0)
+"""Each is missed by the median of the others: two of them, by 0.25 and 0.5."""
+ERROR = (0.25 + 0.5) / 5
+NONE = np.empty(0)
+
+
 def test_a_ratio_of_times_in_common_is_as_unsure_as_they_differ() -> None:
-    alike, apart = np.full(LEAST_COMMON, 0.5), np.array([0.4, 0.5, 0.5, 0.5, 1.0])
-    none = np.empty(0)
-    assert ratio_of(alike, none, None) == pytest.approx((0.5, 0.0))
-    ratio, error = ratio_of(apart, none, None) or (0.0, 0.0)
-    assert (ratio, error) == pytest.approx((0.5, (0.25 + 0.5) / 5))
-    assert ratio_of(apart, none, 0.14) is None
-    assert ratio_of(apart, none, 0.16) == (ratio, error)
-    assert ratio_of(alike[1:], np.array([0.3]), 0.2) == pytest.approx((0.3, 0.2))
-    assert ratio_of(none, np.array([0.2, 0.3, 0.4]), 0.15) is None
-    assert ratio_of(alike[1:], none, 0.2) is None
+    for ratios, ratio, error in (
+        ([0.5] * LEAST_COMMON, 0.5, 0.0), (APART, 0.5, ERROR), ([0.5] * 3 + [1.0] * 3, 0.75, (1.0 + 0.5) / 2),
+    ):  # fmt: skip
+        found = ratio_of(common(ratios), NONE, None)
+        assert own_s(found, 3.0) == own_s(found, 3.0, 99.0) == pytest.approx(3 * ratio)
+        assert found is not None
+        assert found.error == pytest.approx(error)
+
+
+def test_of_an_even_number_of_alike_calls_the_ratio_is_between_the_two_in_the_middle() -> None:
+    assert own_s(ratio_of(common([0.4, 0.9, 0.4, 0.6, 0.1, 0.6]), NONE, None), 1.0) == pytest.approx(0.5)
+
+
+def test_without_enough_times_in_common_the_median_ratio_of_the_fit_serves() -> None:
+    few = common([0.5] * (LEAST_COMMON - 1))
+    found = ratio_of(few, np.array([0.25, 0.3, 0.35]), 0.2)
+    assert own_s(found, 10.0) == own_s(found, 10.0, 99.0) == pytest.approx(3.0)
+    assert found is not None
+    assert found.error == 0.2
+    assert ratio_of(common([]), np.array([0.2, 0.3, 0.4]), 0.15) is None
+    assert ratio_of(few, NONE, 0.2) is None
+
+
+def test_times_by_the_ratio_and_by_the_fit_are_weighed_by_their_errors() -> None:
+    """Twice the error, a fourth of the other's weight."""
+    for fit_error, believed in ((ERROR, 0.5), (2 * ERROR, 0.2), (ERROR / 2, 0.8)):
+        found = ratio_of(common(APART), NONE, fit_error)
+        assert own_s(found, 8.0, 6.0) == pytest.approx(4.0 ** (1 - believed) * 6.0**believed)
+        assert own_s(found, 8.0) == own_s(found, 8.0, 0.0) == pytest.approx(4.0)  # no fit serves this call
+        assert found is not None
+        assert found.error == pytest.approx(min(ERROR, fit_error))
+
+
+def test_a_fit_that_is_far_off_has_no_more_say_than_one_off_by_three_errors() -> None:
+    found = ratio_of(common(APART), NONE, ERROR)
+    furthest = 4.0 * np.exp(3 * ERROR * np.sqrt(2))
+    assert own_s(found, 8.0, 1e9) == own_s(found, 8.0, 1.01 * furthest) == pytest.approx(np.sqrt(4.0 * furthest))
+    assert own_s(found, 8.0, 1e-9) == pytest.approx(4.0**2 / np.sqrt(4.0 * furthest))
+
+
+def test_a_ratio_is_that_of_calls_that_take_as_long() -> None:
+    """Ten long ones at half the sibling's time, forty short ones as fast as there; between them as the most."""
+    many = ratio_of(common([0.5] * 10 + [1.0] * 40, [100.0] * 10 + [1.0] * 40), NONE, None)
+    for theirs_s, ratio in ((1.0, 1.0), (1.5, 1.0), (60.0, 0.5), (100.0, 0.5), (1e6, 1.0), (1e-6, 1.0)):
+        assert own_s(many, theirs_s) == pytest.approx(ratio * theirs_s)
+    few = ratio_of(common([0.5] + [1.0] * 4, [100.0] + [1.0] * 4), NONE, None)
+    assert own_s(few, 100.0) == pytest.approx(100.0)  # one call says less than four of another time
+
+
+def test_a_prediction_weighs_the_siblings_time_with_the_fit() -> None:
+    """Five of six ratios are 0.0625, one 0.1: missed by 0.0625 on average, as much as by the fit, 5 s against 4 s."""
+    theirs = {f"m={at} n=4 k=8n": (1.0, 8.0, 16.0, 8.0) for at in range(3)}
+    own = {**dict.fromkeys(theirs, (1.0, 0.5, 16.0, 0.5)), "m=0 n=4 k=8n": (1.0, 0.5, 16.0, 0.8)}
+    one = predicted((*fits(0.0625), table("", extra=own)), (table("b", extra=theirs),))
+    assert seconds(one) - 2 * FITTED_S == pytest.approx(np.sqrt(5.0 * FITTED_S), rel=1e-5)
+    assert shares(one)["sibling"] > 0
 
 
 def test_the_interval_is_wider_than_that_of_own_calls() -> None:
@@ -165,13 +235,16 @@ def test_the_interval_is_wider_than_that_of_own_calls() -> None:
     scaled = predicted(fits(), (table("abc", RATIO),)).iteration_s
     widths = [np.log((one.high or np.inf) / (one.low or np.inf)) for one in (own, scaled)]
     assert widths[0] < widths[1]
-    assert scaled_table(table("abc"), 0.5, 0.1).held_out_error == pytest.approx(np.hypot(0.02, 0.1))
+    ratio = Ratio(common([0.5]), 0.1)
+    assert scaled_table(table("abc"), ratio, {}).held_out_error == pytest.approx(np.hypot(0.02, 0.1))
 
 
 def test_times_in_common_are_of_the_very_sub_batches() -> None:
     own, theirs = {"x": (2.0, 1.0, 8.0, 3.0)}, {"x": (1.0, 5.0, 8.0, 6.0), "y": (8.0, 1.0)}
     tables = [table("", extra=of) for of in (own, {"x": (8.0, 99.0)})]
-    assert common_ratios(tables, table("", extra=theirs)).tolist() == [0.5]
+    found = common_times(tables, table("", extra=theirs))
+    assert (found.ratio.tolist(), found.theirs_s.tolist()) == ([0.5], [6.0])
+    assert common_times([], table("", extra=theirs)).ratio.size == 0
 
 
 def test_a_device_is_no_sibling_of_itself() -> None:

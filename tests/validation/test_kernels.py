@@ -7,6 +7,7 @@ from planner.domain.samples import Samples
 from validation.kernel_choice import choices
 from validation.kernel_rows import TABLES, Table
 from validation.kernel_scores import (
+    MEDIAN,
     Key,
     Score,
     batch_scores,
@@ -92,16 +93,31 @@ def test_choosing_anew_without_each_part_is_what_a_linear_machine_does_not_mind(
 def test_a_sibling_is_known_by_the_ratio_of_the_other_groups() -> None:
     mine, theirs = products("titan-xp", scale=0.5), products("gtx-1080ti")
     samples = {"titan-xp": mine, "gtx-1080ti": theirs}
-    (score,) = sibling_scores(samples, {"titan-xp": "gtx-1080ti"})
-    assert score.key.other == "gtx-1080ti"
-    assert score.rows == 16
-    assert score.worst < 1e-12
+    for score, other in zip(
+        sibling_scores(samples, {"titan-xp": "gtx-1080ti"}), (f"gtx-1080ti, {MEDIAN}", "gtx-1080ti"), strict=True
+    ):
+        assert (score.key.other, score.rows) == (other, 16)
+        assert score.worst < 1e-12
     odd = mine.number["m"] == 512  # one layer of another ratio: it has no say in its own prediction
     times = np.where(odd, 2 * mine.time_s, mine.time_s)
     samples["titan-xp"] = Samples(mine.text, {**mine.number, "time_s": times}, {})
-    (score,) = sibling_scores(samples, {"titan-xp": "gtx-1080ti"})
-    assert score.worst == pytest.approx(0.5)
-    assert score.mean == pytest.approx(0.5 / 4)
+    median, _ = sibling_scores(samples, {"titan-xp": "gtx-1080ti"})
+    assert median.worst == pytest.approx(0.5)
+    assert median.mean == pytest.approx(0.5 / 4)
+
+
+def test_a_sibling_is_known_by_the_ratio_of_calls_that_take_as_long() -> None:
+    """Half the time below 0.1 ms, the same above, and all rows so rough that the entry tells little."""
+    theirs = tiled()
+    times = theirs.time_s * np.random.default_rng(0).uniform(0.4, 2.5, theirs.size)
+    scale = np.where(times < 1e-4, 0.5, 1.0)
+    both = {
+        gpu: Samples(theirs.text, {**theirs.number, "time_s": factor * times}, {})
+        for gpu, factor in (("titan-xp", scale), ("gtx-1080ti", 1.0))
+    }
+    median, score = sibling_scores(both, {"titan-xp": "gtx-1080ti"})
+    assert score.mean < 0.1
+    assert median.mean > 0.4
 
 
 def test_a_sibling_follows_what_bends_both() -> None:
@@ -172,6 +188,19 @@ def test_page_has_rows_measured_on_the_gpu_itself_alone() -> None:
     assert "10.0" in lines[0]
     others = [f"| a100-sxm4-80gb | {way} | gemm | any | fp16 |" for way in ("line", "ratio")]
     assert [sum(line.startswith(start) for line in page.splitlines()) for start in others] == [1, 1]
+
+
+def test_page_tells_siblings_apart_by_kind() -> None:
+    gemm = [
+        {
+            "gpu": gpu, "M": str(m), "N": str(n), "K": "64", "transA": "N", "transB": "N", "precision": "fp32",
+            "time_ms": f"{scale * m * n}e-6", "application": "Speech",
+        }
+        for gpu, scale in (("Titan Xp", 1), ("GTX 1080 Ti", 2)) for m in (64, 128, 256) for n in (64, 256, 1024)
+    ]  # fmt: skip
+    tables: dict[str, Table] = {name: gemm if name == "deepbench_gemm.csv" else () for name in TABLES}
+    lines = [line for line in report(tables).splitlines() if line.startswith("| sibling GPU")]
+    assert lines == ["| sibling GPU, products | 1 | 0.00 | 4.0 | yes | 1 |"]
 
 
 @pytest.mark.parametrize("missing", TABLES)
