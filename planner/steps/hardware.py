@@ -68,22 +68,28 @@ def scaled_calibration(
 
 
 def _in_words(entries: Iterable[Entry], source: Accelerator, target: Accelerator, known: Transfers) -> str:
-    """Return how far off products and convolutions are, and what a few measurements of the device would change."""
+    """Return how far off products and convolutions are, and where a few measurements of the device would do better."""
     near, own = relation(source, target), {(one.kind, one.precision): one.own for one in known.own_points}
     said = {}
     for entry in entries:
         score = score_for(known.scores, near, entry.kind, entry.precision)
         if score is not None and entry.kind in MATRIX_KINDS:
             few = own.get((score.kind, score.precision))
-            instead = "" if few is None else f" ({few:.0%} from {known.points} of its own)"
-            said[f"{entry.kind} {entry.precision}"] = f"{score.mean:.0%}{instead}"
+            said[f"{entry.kind} {entry.precision}"] = f"{score.mean:.0%}{_instead(score.mean, few, known.points)}"
     missed = ", ".join(f"{kernels} {errors}" for kernels, errors in said.items())
     scored = f", which misses other GPUs on average by so much: {missed}" if missed else ""
     return (
-        f"Kernels were scaled from {source.name} to {target.name} by their data sheets{scored}. {known.points} kernels "
-        f"of each kind timed on {target.name} itself are worth more than any transfer where they miss by less: "
-        "`planner calibrate --device cuda` times them, `--samples DIR` fits what others timed."
+        f"Kernels were scaled from {source.name} to {target.name} by their data sheets{scored}. `planner calibrate "
+        f"--device cuda` times those of {target.name} itself, `--samples DIR` fits what others timed."
     )
+
+
+def _instead(transfer: float, few: float | None, points: int) -> str:
+    """Return what a fit to so many kernels of the device alone misses by, and whether that is less, in brackets."""
+    if few is None:
+        return ""
+    better = "better" if round(few, 2) < round(transfer, 2) else "no better"
+    return f" ({few:.0%} from {points} of its own alone: {better})"
 
 
 def _with_score(entry: Entry, known: Transfers, near: str) -> Entry:

@@ -96,8 +96,16 @@ def test_the_answer_says_what_a_few_own_points_would_change() -> None:
     said, *others = found.warnings
     assert others == ["As before."]
     assert "scaled from old to new" in said
-    assert "gemm fp32 40% (15% from 20 of its own)" in said
-    assert "20 kernels of each kind timed on new itself are worth more than any transfer" in said
+    assert "gemm fp32 40% (15% from 20 of its own alone: better)" in said
+    assert "`planner calibrate --device cuda` times those of new itself" in said
+
+
+@pytest.mark.parametrize("own", [0.398, 0.45])
+def test_own_points_that_miss_as_much_as_the_transfer_are_called_no_better(own: float) -> None:
+    known = replace(KNOWN, own_points=(replace(KNOWN.own_points[0], own=own),))
+    said = scaled_calibration(of(OLD, kernel("gemm")), OLD, NEW, known).warnings[0]
+    assert f"gemm fp32 40% ({own:.0%} from 20 of its own alone: no better)" in said
+    assert "more than any transfer" not in said
 
 
 def test_only_what_was_measured_is_taken_over() -> None:
