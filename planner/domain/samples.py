@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from planner.domain.arrays import BoolArray, FloatArray, frozen_map
 from planner.errors import ParameterError
 
-__all__ = ["COMMAND", "MAY_DIFFER", "NETWORKS", "NUMBER_COLUMNS", "TEXT_COLUMNS", "Samples"]
+__all__ = ["COMMAND", "DISTURBED_NOTE", "MAY_DIFFER", "NETWORKS", "NUMBER_COLUMNS", "TEXT_COLUMNS", "Samples"]
 
 TEXT_COLUMNS = (
     "kind", "direction", "precision", "device", "library", "trans_a", "trans_b", "operation", "call", "source", "group",
@@ -40,6 +40,8 @@ MAY_DIFFER = frozenset({
 """Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""
 COMMAND = "command"
 """Circumstance: what to type to make a calibration again from the samples that it cites."""
+DISTURBED_NOTE = "measured while the machine was disturbed"
+"""Note of a row."""
 NETWORKS = "networks"
 """Circumstance: names of the networks whose own calls were timed, joined by "; "."""
 

@@ -19,7 +19,7 @@ from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import ROW_KINDS, TRAFFIC_KINDS
-from planner.domain.samples import Samples
+from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.fitting.entries import fit_entry, linear_times_left_out
 from planner.fitting.gaussian_process import Process, fit_gaussian_process, process_times_left_out
 from planner.fitting.grids import fit_grid
@@ -318,8 +318,14 @@ def _peaks(precision: str, accelerator: Accelerator | None) -> dict[str, float]:
 
 
 def _notes(rows: Samples, entry: Entry) -> str:
-    """Return the notes that the rows carry, each once, behind a word about an entry that predicts badly."""
+    """Return the notes that the rows carry, each once, behind a word about an entry that predicts badly.
+
+    Of disturbed rows it says how many there are.
+    """
     poor = f"poor: {_error(entry):.0%} off on rows left out" if POOR < _error(entry) < np.inf else ""
     if poor and entry.kind == POINTWISE:
         poor += "; serves only kinds without an entry of their own"
-    return "; ".join(filter(None, dict.fromkeys([poor, *map(str, rows.text["notes"].tolist())])))
+    noisy = int(np.sum(rows.text["notes"] == DISTURBED_NOTE))
+    counted = {DISTURBED_NOTE: f"{noisy} of {rows.size} rows {DISTURBED_NOTE}"} if noisy < rows.size else {}
+    notes = dict.fromkeys(map(str, rows.text["notes"].tolist()))
+    return "; ".join(filter(None, (poor, *(counted.get(note, note) for note in notes))))

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from planner.domain.samples import Samples
+from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.probes.bench import DISTURBED as MOST_SLOWER
 from planner.probes.bench import Bench, quietest
 from planner.probes.points import SEED, Point
@@ -37,7 +37,6 @@ QUIET_SHARE = 0.25
 """The quiet part: the reference timings up to this quantile."""
 LARGEST_TIMES_BEFORE_STOP = 0.97
 MOST_PASSES = 3
-DISTURBED_NOTE = "measured while the machine was disturbed"
 EXPECTED_ERROR = "expected_error"
 """Circumstance: the mean relative error that wanted predictions are expected to have by what was measured."""
 

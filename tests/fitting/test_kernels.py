@@ -8,7 +8,7 @@ from planner.costs.terms import evaluate, extrapolates
 from planner.costs.work import flop
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
-from planner.domain.samples import Samples
+from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.fitting.kernels import FittedKernels, fit_kernels, preferred, times_left_out
 from planner.fitting.rows import work_of
 
@@ -126,6 +126,12 @@ def test_an_entry_that_predicts_badly_is_called_poor() -> None:
     assert only(fitted, "pointwise").notes.endswith(
         "% off on rows left out; serves only kinds without an entry of their own"
     )
+
+
+@pytest.mark.parametrize(("few", "said"), [(3, "3 of 12 rows "), (12, "")])
+def test_an_entry_says_how_many_of_its_rows_were_measured_on_a_disturbed_machine(few: int, said: str) -> None:
+    rows = [{**row, "notes": DISTURBED_NOTE if at < few else "by hand"} for at, row in enumerate(products(12))]
+    assert only(fit(rows), "gemm").notes.split("; ") == [f"{said}{DISTURBED_NOTE}", *(["by hand"] if few < 12 else [])]
 
 
 def test_rows_that_cannot_be_right_are_rejected_and_listed() -> None:
