@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,20 +12,20 @@ import numpy as np
 
 from planner import catalog
 from planner.cli.kept_samples import NODE, node_of, steps_of
+from planner.cli.sample_folder import sample_paths
 from planner.cli.streams import note
 from planner.domain.arrays import BoolArray, IntArray
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
-from planner.domain.samples import Samples
+from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.domain.training import STEP, TimedStep
 from planner.errors import InputFileError, ParameterError, UnknownNameError
 from planner.fitting.calibration import with_overheads
 from planner.fitting.overheads import times_over_kernels
-from planner.fitting.repeats import contradictions, repeated, runs_apart, undisputed
+from planner.fitting.repeats import contradictions, merged_steps, repeated, runs_apart, undisputed
 from planner.fitting.rows import take, usable
 from planner.fitting.screening import OffCourse, off_course, unit_doubt
 from planner.formats.sample_files import SampleFiles, read_sample_files
-from planner.probes.run import DISTURBED_NOTE
 
 __all__ = ["StepRows", "fitted_with_steps", "samples_of"]
 
@@ -37,9 +36,6 @@ MOST_TOLD = 5
 """Reasons for rejected rows that are listed."""
 MOST_RECORDED = 3
 """Of these, those that a calibration holds."""
-MOST_FOLDERS = 3
-"""Folders that are named where the one given holds no files itself."""
-SUFFIX = ".csv"
 LOG_FAR_OFF = math.log(30.0)
 """Between steps as they are, 0.5 to 5 times the sum of their kernels and 10 us a call, and those off by a unit."""
 
@@ -95,7 +91,7 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Node, StepRows]:
         A file is wrong, of another device than those before it, in another unit, if only in some rows, or has rows that
         contradict others.
     """
-    paths = _paths(folder)
+    paths = sample_paths(folder)
     read = read_sample_files(paths)
     steps, files = _steps(read), _without_steps(read)
     if not files.places:
@@ -132,9 +128,13 @@ def fitted_with_steps(calibration: Calibration, rows: StepRows) -> Calibration:
     reasons = {one.row: f"time_s is {rows.steps[one.row].time_s:g} s, {_off(one)} as its kernels" for one in off}
     before = {REJECTED: calibration.environment.get(REJECTED, "")}
     sifted = _Sifted(replace(rows.files, samples=replace(rows.files.samples, circumstances=before))).without(reasons)
+    sifted = sifted.without(_disputed_rows(sifted.files, np.zeros_like(_runs(sifted.files))))
     _tell(sifted)
-    kept = [step for row, step in enumerate(rows.steps) if row not in reasons]
-    made = with_overheads(calibration, kept)
+    kept = sifted.files.samples
+    again = repeated(kept)
+    if again:
+        note(f"{again} of {kept.size} training steps are timed again; the median of each is fitted")
+    made = with_overheads(calibration, merged_steps(steps_of(kept).values()))
     return replace(made, environment={**made.environment, **_recorded(sifted)})
 
 
@@ -223,39 +223,6 @@ def _kept(files: SampleFiles, kept: BoolArray) -> SampleFiles:
     """Return the rows where ``kept``, shape (k,), is true."""
     places = tuple(place for place, is_kept in zip(files.places, kept.tolist(), strict=True) if is_kept)
     return SampleFiles(files.samples.select(kept), places)
-
-
-def _paths(folder: Path) -> list[Path]:
-    what, rule = "--samples", f"a folder with sample files (*{SUFFIX})"
-    if not folder.exists():
-        raise ParameterError(what, rule, str(folder), "there is no such folder")
-    if not folder.is_dir():
-        raise ParameterError(what, rule, str(folder), "that is a file: name the folder it stands in")
-    try:
-        names = sorted(folder.iterdir())
-    except OSError as error:
-        raise ParameterError(what, rule, str(folder), f"it cannot be read: {error.strerror}") from None
-    paths = _tables(names)
-    if not paths:
-        held = "no such file is in it" if names else "it is empty"
-        below = _folders_with_tables(names)
-        remedy = f"give one of its folders: {below}" if below else "put the files of one device there"
-        raise ParameterError(what, rule, str(folder), f"{held}; {remedy}")
-    return paths
-
-
-def _tables(names: Iterable[Path]) -> list[Path]:
-    return [path for path in names if path.suffix.lower() == SUFFIX]
-
-
-def _folders_with_tables(names: Sequence[Path]) -> str:
-    """Return the first folders that hold such files, and how many more do; empty without any."""
-    found = []
-    for path in names:
-        with contextlib.suppress(OSError):
-            found += [str(path)] if path.is_dir() and _tables(path.iterdir()) else []
-    more = f" and {len(found) - MOST_FOLDERS} more" if found[MOST_FOLDERS:] else ""
-    return ", ".join(found[:MOST_FOLDERS]) + more
 
 
 def _node(files: SampleFiles) -> Node:
@@ -374,16 +341,29 @@ def _check_repeats(files: SampleFiles) -> None:
 
 def _check_runs(files: SampleFiles) -> None:
     """Refuse files whose times of the same calls contradict each other grossly: more than runs of one machine do."""
-    times = files.samples.time_s
-    apart = runs_apart(files.samples, _runs(files), _disturbed(files))
+    times, disturbed = files.samples.time_s, _disturbed(files)
+    apart = runs_apart(files.samples, _runs(files), disturbed)
     if apart is not None:
         rule = f"times of one call must be alike in all files, got {times[apart.slow]:g} s, but {times[apart.fast]:g} s"
+        noisy = [row for row in (apart.slow, apart.fast) if disturbed[row]]
         raise _error(
             files,
             apart.slow,
             f"{rule} in {files.where([apart.fast])} (of {apart.common} calls in both {apart.far} are 3 times or more "
-            f"apart, and one file takes {apart.ratio:.2f} times as long in the median); fit such files apart",
+            f"apart, and one file takes {apart.ratio:.2f} times as long in the median); "
+            f"{_noise(files, noisy) if noisy else 'fit such files apart'}",
         )
+
+
+def _noise(files: SampleFiles, noisy: Sequence[int]) -> str:
+    """Return that rows were measured on a disturbed machine, as others of their files were, and what to do."""
+    paths, disturbed = np.array([path for path, _ in files.places]), _disturbed(files)
+    shares = {path: float(np.mean(disturbed[paths == path])) for path in paths[list(noisy)].tolist()}
+    worst = max(shares, key=lambda path: shares[path])
+    said = (
+        f"{files.where(noisy)} {'were' if noisy[1:] else 'was'} {DISTURBED_NOTE}, as {shares[worst]:.0%} of the rows "
+    )
+    return f"{said}of {worst} were: leave that file out, or calibrate again on a quiet machine"
 
 
 def _disputed_rows(files: SampleFiles, runs: IntArray) -> dict[int, str]:

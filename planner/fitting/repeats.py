@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import combinations
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +13,9 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
+from planner.domain.training import TimedStep
 
-__all__ = ["RunsApart", "contradictions", "repeated", "runs_apart", "undisputed"]
+__all__ = ["RunsApart", "contradictions", "merged_steps", "repeated", "runs_apart", "undisputed"]
 
 SPREADS = 5.0
 LEAST_ALLOWED = 0.1
@@ -40,6 +44,17 @@ def _calls(samples: Samples) -> IntArray:
 def repeated(samples: Samples) -> int:
     """Return how many rows time a call that a row before them has timed under the same circumstances."""
     return samples.size - np.unique(_calls(samples)).size
+
+
+def merged_steps(steps: Iterable[TimedStep]) -> tuple[TimedStep, ...]:
+    """Return one step for those of one network, sub-batch and precision: the first, at the median time and spread."""
+    alike: dict[tuple[str, int, str], list[TimedStep]] = {}
+    for step in steps:
+        alike.setdefault((step.network.name, step.sub_batch, step.precision), []).append(step)
+    return tuple(
+        replace(of[0], time_s=median(one.time_s for one in of), spread_s=median(one.spread_s for one in of))
+        for of in alike.values()
+    )
 
 
 def contradictions(samples: Samples) -> tuple[tuple[int, int], ...]:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from planner import catalog
-from planner.domain.samples import Samples
+from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.formats.calibration import read_calibration
 from planner.formats.samples import COLUMNS, write_samples
-from planner.probes.run import DISTURBED_NOTE
 
 Run = Callable[..., tuple[int, str, str]]
 V100 = "v100-sxm2-16gb"
@@ -269,12 +268,15 @@ def test_runs_of_one_machine_are_merged(fit: Fit, notes: str) -> None:
     assert (made.entries, made.environment["rejected"]) == (alone, f"3 of 56 rows: {said}faster")
 
 
-def test_runs_that_differ_grossly_are_refused(fit: Fit) -> None:
-    code, err = fit({"a.csv": text(), "b.csv": timed_by(1.7)})
-    assert (code, err.startswith("planner: b.csv: line ")) == (3, True)
-    assert "times of one call must be alike in all files, got " in err
+@pytest.mark.parametrize("notes", ["", DISTURBED_NOTE])
+def test_runs_that_differ_grossly_are_refused_and_disturbed_ones_as_such(fit: Fit, notes: str) -> None:
+    code, err = fit({"a.csv": text(), "b.csv": timed_by(1.7, notes=notes)})
+    assert code == 3
+    assert err.startswith("planner: b.csv: line 19: times of one call must be alike in all files, got ")
     said = "(of 28 calls in both 0 are 3 times or more apart, and one file takes 1.70 times as long in the median); "
-    assert err.endswith(f"{said}fit such files apart\n")
+    noise = f"b.csv: line 19 was {DISTURBED_NOTE}, as 100% of the rows of b.csv were: leave that file out, or"
+    end = f"{noise} calibrate again on a quiet machine" if notes else "fit such files apart"
+    assert err.endswith(f"{said}{end}\n")
 
 
 def test_a_file_of_disturbed_rows_alone_is_fitted_and_told(fit: Fit) -> None:

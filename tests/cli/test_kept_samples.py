@@ -1,6 +1,7 @@
 """What ``planner calibrate`` measured, kept beside the calibration: it gives the same calibration again."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -106,8 +107,38 @@ def test_runs_of_the_same_circumstances_are_fitted_together(run: Run, calibrated
     launch = [entry.coefficients["calls"] for entry in copies]
     assert launch == sorted(launch)
     assert merged.node == NODE
-    assert [entry.samples for entry in merged.entries if entry.scope == "overheads"] == [2]
+    assert [entry.samples for entry in merged.entries if entry.scope == "overheads"] == [1]
     assert set(merged.warnings) >= {"a bad hour; another"}
+
+
+def test_steps_that_stand_in_two_files_count_once_as_kernels_do(
+    run: Run, calibrated: Callable[..., Calibration]
+) -> None:
+    Path("both").mkdir()
+    first = calibrated("both/a.json", step_s=3e-3)
+    shutil.copy("both/a.samples.csv", "both/b.samples.csv")
+    code, _, err = run("calibrate", "--samples", "both", "--name", "a", "--out", "merged.json")
+    assert code == 0
+    assert "planner: 2 of 4 training steps are timed again; the median of each is fitted\n" in err
+    overheads = [
+        [one for one in made.entries if one.scope == "overheads"] for made in (first, read_calibration("merged.json"))
+    ]
+    assert overheads[0] == overheads[1] != []
+
+
+def test_a_step_that_another_file_contradicts_is_left_out_and_told(
+    run: Run, calibrated: Callable[..., Calibration]
+) -> None:
+    Path("both").mkdir()
+    first = calibrated("both/a.json", step_s=3e-3)
+    shutil.copy("both/a.samples.csv", "both/b.samples.csv")
+    with_steps(Path("both/b.samples.csv"), 4.0, 1.0)
+    code, _, err = run("calibrate", "--samples", "both", "--name", "a", "--out", "merged.json")
+    assert code == 0
+    assert "planner: 1 of 3 training steps are timed again" in err
+    made = read_calibration("merged.json")
+    assert "another row of its call differs by more than the spread" in made.environment["rejected"]
+    assert [e for e in made.entries if e.scope == "overheads"] == [e for e in first.entries if e.scope == "overheads"]
 
 
 def test_runs_of_other_circumstances_are_refused(run: Run, calibrated: Callable[..., Calibration]) -> None:
