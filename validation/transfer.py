@@ -13,6 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,10 +27,11 @@ from validation.convert_kernels import read_tables
 from validation.fit_end_to_end import asked_runs
 from validation.kernel_rows import DEEPBENCH, NEUSIGHT, VIDUR
 from validation.kernel_scores import measured_samples
+from validation.transfer_precisions import Derived, derived_errors, further_rows, precision_scores, precisions_section
 from validation.transfer_scores import OWN_POINTS, Compared, Transfer, few_own_points, fitted, scores_of, transfers
-from validation.transfer_steps import StepScore, step_scores
+from validation.transfer_steps import DerivedSteps, StepScore, derived_steps, step_scores
 
-__all__ = ["differences", "main", "page"]
+__all__ = ["Found", "differences", "main", "page"]
 
 SCORES = BUNDLED / "transfer.json"
 PAGE = Path(__file__).parent.parent / "docs" / "transfer.md"
@@ -69,6 +71,12 @@ scaled, host and framework as of that other GPU. Coverage is the share of steps 
 of its upper over its lower end. Kernels of the GPU itself took no part, but what frameworks add was fitted to runs of
 all GPUs, so these errors are a little too good.
 """
+DERIVED = """Whole training steps on one GPU whose products were measured in another precision alone, from kernels and
+an assumed host time: frameworks add to kernels, so that a bias above 0 is the kernels' own.
+"""
+DERIVED_HEAD = (
+    "GPU", "precision", "source", "framework", "network", "steps", "mean", "bias", "sheet", "its bias",
+)  # fmt: skip
 ALL = """## Every pair
 
 Directions of convolutions together.
@@ -78,13 +86,25 @@ Directions of convolutions together.
 STEP_FIGURES = ("mean", "median", "bias", "coverage", "width")
 
 
-def found(folder: Path) -> tuple[list[Transfer], list[Compared], Transfers]:
-    """Return all errors, the comparison with own points, and the scores, from the tables of a folder."""
+class Found(NamedTuple):
+    """All errors, the comparison with own points, the errors of precisions from one another, and the scores."""
+
+    errors: Sequence[Transfer]
+    few: Sequence[Compared]
+    derived: Sequence[Derived]
+    known: Transfers
+
+
+def found(folder: Path) -> Found:
+    """Return what the tables of a folder tell."""
     known = fitted(measured_samples(read_tables(folder)))
     errors = list(transfers(known))
     scores = scores_of(errors)
     few = list(few_own_points(known, scores))
-    return errors, few, Transfers(scores, OWN_POINTS, tuple(_own_points(few)))
+    derived = [*derived_errors(known), *derived_errors(further_rows())]
+    return Found(
+        errors, few, derived, Transfers(scores, OWN_POINTS, tuple(_own_points(few)), precision_scores(derived))
+    )
 
 
 def _own_points(few: Iterable[Compared]) -> Iterator[OwnPoints]:
@@ -96,8 +116,9 @@ def _own_points(few: Iterable[Compared]) -> Iterator[OwnPoints]:
         yield OwnPoints(kind, precision, len(rows), *figures)
 
 
-def page(errors: Sequence[Transfer], few: Sequence[Compared], known: Transfers, steps: Iterable[StepScore] = ()) -> str:
+def page(of: Found, steps: Iterable[StepScore] = (), derived_by: Iterable[DerivedSteps] = ()) -> str:
     """Return the text of the page."""
+    errors, few, derived, known = of
     near = (
         (s.relation, s.kind, s.precision, str(s.pairs), str(s.rows), *map(_percent, (s.mean, s.median, s.p90, s.bias)))
         for s in known.scores
@@ -117,6 +138,7 @@ def page(errors: Sequence[Transfer], few: Sequence[Compared], known: Transfers, 
         TITLE, _table(("relation", "kind", "precision", "pairs", "rows", *figures), near),
         FEW, _table(("kind", "precision", "GPUs", *ways), by_kind), _verdict(few),
         _table(("GPU", "kind", "direction", "precision", "from", "relation", *ways), each),
+        precisions_section(derived, _table), DERIVED, _table(DERIVED_HEAD, _derived_rows(derived_by)),
         STEPS, _table(("GPU", "from", "relation", "precision", "steps", *STEP_FIGURES), _step_rows(steps)),
         ALL, _table(("GPU", "from", "relation", "kind", "precision", "rows", *figures), _pairs(errors)),
     ]  # fmt: skip
@@ -143,6 +165,13 @@ def _step_rows(steps: Iterable[StepScore]) -> Iterator[tuple[str, ...]]:
     for one in steps:
         shares = (_percent(value) for value in (one.mean, one.median, one.bias, one.coverage))
         yield (one.gpu, one.source, one.near, one.precision, str(one.rows), *shares, f"{one.width:.1f}")
+
+
+def _derived_rows(steps: Iterable[DerivedSteps]) -> Iterator[tuple[str, ...]]:
+    for one in steps:
+        figures = (np.abs(one.errors).mean(), one.errors.mean(), np.abs(one.sheet).mean(), one.sheet.mean())
+        of = (one.gpu, one.precision, one.source, one.framework, one.network, str(one.errors.size))
+        yield (*of, *(_percent(float(value)) for value in figures))
 
 
 def _won(few: Iterable[Compared]) -> int:
@@ -190,7 +219,8 @@ def differences(before: Transfers, now: Transfers) -> list[str]:
 
 def _means(known: Transfers) -> dict[tuple[str, ...], float]:
     scores: dict[tuple[str, ...], float] = {(s.relation, s.kind, s.precision): s.mean for s in known.scores}
-    return scores | {("own points", s.kind, s.precision): s.own for s in known.own_points}
+    scores |= {("own points", s.kind, s.precision): s.own for s in known.own_points}
+    return scores | {("derived on", s.units, s.kind, s.precision): s.mean for s in known.precisions}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -203,15 +233,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check(data: Path) -> int:
-    told = differences(read_transfer(SCORES), found(data)[2])
+    told = differences(read_transfer(SCORES), found(data).known)
     sys.stderr.write("".join(f"{line}\n" for line in told))
     return 1 if told else 0
 
 
 def _write(data: Path) -> None:
-    errors, few, known = found(data)
-    write_file(SCORES, write_transfer(known), force=True)
-    write_file(PAGE, page(errors, few, known, step_scores(asked_runs())), force=True)
+    of = found(data)
+    write_file(SCORES, write_transfer(of.known), force=True)
+    asked = asked_runs()
+    write_file(PAGE, page(of, step_scores(asked), derived_steps(asked)), force=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,10 @@ from planner.fitting.kernels import preferred
 from planner.fitting.rows import merged, take, work_of
 from validation.kernel_scores import ELEMENT_WISE, LEAST_ELEMENT_WISE_S, Key, populations
 
-__all__ = ["FOLDS", "OWN_POINTS", "Compared", "Transfer", "few_own_points", "fitted", "scores_of", "transfers"]
+__all__ = [
+    "FOLDS", "LEAST_ROWS", "MATRIX_KINDS", "OWN_POINTS", "Compared", "Fitted", "Transfer", "few_own_points", "fitted",
+    "refitted", "scores_of", "transfers",
+]  # fmt: skip
 
 FOLDS = 5
 """Parts that the groups of a kind are dealt into, by name, the same for all GPUs; also the draws of own points."""
@@ -110,14 +113,18 @@ def fitted(samples: Mapping[str, Samples]) -> list[Fitted]:
     places = _places(parts)
     for key, part in parts:
         rows = merged(part, str(part.text["kind"][0]))
-        fold = np.array([places[key.kind][group] for group in rows.text["group"].tolist()])
         device = catalog.find_accelerator(key.gpu)
         bundled = _bundled_entry(key, rows)
         if bundled is not None and rows.size >= LEAST_ROWS:
-            entries = tuple(_without(bundled, rows, fold == at) for at in range(FOLDS))
-            found.append(Fitted(key, device, rows, fold, entries))
+            found.append(Fitted(key, device, rows, *refitted(bundled, rows, places[key.kind])))
     by_key = {one.key: one.entries for one in found}
     return [replace(one, wide=by_key.get(one.key._replace(precision="fp32"), ())) for one in found]
+
+
+def refitted(entry: Entry, rows: Samples, places: Mapping[str, int]) -> tuple[IntArray, tuple[Entry, ...]]:
+    """Return the fold of every row by that of its group, and an entry of the same term for each fold, without it."""
+    fold = np.array([places[group] for group in rows.text["group"].tolist()])
+    return fold, tuple(_without(entry, rows, fold == at) for at in range(FOLDS))
 
 
 def _bundled_entry(key: Key, rows: Samples) -> Entry | None:

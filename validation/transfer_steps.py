@@ -14,13 +14,16 @@ from planner.cli.devices import with_device
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.kernels import FORWARD
 from planner.domain.request import Problem
 from planner.domain.transfer import relation
 from planner.errors import CoverageError
 from planner.scoring.refit import Asked
 from planner.steps.predict import Evaluator
+from planner.steps.source import is_derived
+from planner.steps.sources import Sources
 
-__all__ = ["StepScore", "step_scores"]
+__all__ = ["DerivedSteps", "StepScore", "derived_steps", "step_scores"]
 
 STEPS = "-steps"
 Scenario = tuple[Cluster, tuple[Calibration, ...]]
@@ -43,6 +46,40 @@ class StepScore:
     bias: float
     coverage: float
     width: float
+
+
+@dataclass(frozen=True)
+class DerivedSteps:
+    """Relative errors predicted / measured - 1 of n steps on one GPU, shape (n,), from kernels alone.
+
+    Products are those of another precision of ``gpu``, or, ``sheet``, of the specification.
+    """
+
+    gpu: str
+    precision: str
+    framework: str
+    network: str
+    source: str
+    errors: FloatArray
+    sheet: FloatArray
+
+
+def derived_steps(asked: Iterable[Asked]) -> Iterator[DerivedSteps]:
+    """Yield the errors of steps whose matrix kernels are derived from another precision."""
+    for one in asked:
+        for observed in one.observed:
+            alone, precision = observed.alone, observed.precision
+            gemm = Sources(observed.problem).find_kernel("gemm", FORWARD, precision)
+            is_other = any(layer.kind == "convolution" for layer in one.problem.network.layers)
+            if alone is None or gemm is None or is_other or not is_derived(gemm.calibration):
+                continue
+            kept = tuple(c for c in observed.problem.calibrations if not is_derived(c.name))
+            errors = (
+                Evaluator(problem).evaluate(alone.configurations).iteration_s / alone.measured_s - 1
+                for problem in (observed.problem, replace(observed.problem, calibrations=kept))
+            )
+            device, framework = one.problem.cluster.node.accelerator.name, one.problem.settings.framework
+            yield DerivedSteps(device, precision, framework, one.problem.network.name, one.runs[0].source, *errors)
 
 
 def _pairs() -> Iterator[tuple[Accelerator, Accelerator]]:

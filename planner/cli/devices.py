@@ -1,4 +1,4 @@
-"""Kernels of devices without measurements of their own: from siblings, and of a scenario's from the present device."""
+"""Kernels that a device was not measured at: from siblings, from other precisions, of a scenario's from the present."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from planner import catalog
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.steps.hardware import on_other_device, siblings_kernels, what_misses
+from planner.steps.precisions import derived_precisions
 
-__all__ = ["from_siblings", "with_device"]
+__all__ = ["from_precisions", "from_siblings", "with_device"]
 
 
 def from_siblings(cluster: Cluster, calibrations: Iterable[Calibration]) -> tuple[Calibration, ...]:
@@ -19,6 +20,13 @@ def from_siblings(cluster: Cluster, calibrations: Iterable[Calibration]) -> tupl
     missing = what_misses(calibrations, cluster)
     siblings = catalog.sibling_calibrations(device, missing)
     return siblings_kernels(device, siblings, catalog.transfer_scores(), missing) if siblings else ()
+
+
+def from_precisions(cluster: Cluster, calibrations: Iterable[Calibration]) -> tuple[Calibration, ...]:
+    """Return what calibrations say of precisions that they miss."""
+    known = tuple(calibrations)
+    missing = what_misses(known, cluster)
+    return derived_precisions(cluster.node.accelerator, known, catalog.transfer_scores(), missing)
 
 
 def with_device(

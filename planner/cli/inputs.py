@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import catalog
-from planner.cli.devices import from_siblings, with_device
+from planner.cli.devices import from_precisions, from_siblings, with_device
 from planner.cli.parsing import NOTHING
 from planner.cli.streams import note
 from planner.cli.values import DEFAULT, DEFAULT_REQUEST, Values, from_settings, merge, said
@@ -27,6 +27,7 @@ from planner.errors import CoverageError, ParameterError
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
 from planner.steps.sibling_calls import is_sibling
+from planner.steps.source import is_derived
 from planner.steps.sources import LOCAL, Sources
 
 __all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "with_base"]
@@ -106,7 +107,14 @@ def machine_of(values: Values) -> Machine:
     named_by = values["calibration"].source if named else ""
     bundled = catalog.calibrations_for(cluster)
     sibling = from_siblings(cluster, (*named, *own, *bundled))
-    chosen, where = _in_order((named_by, named), (OWN, own), ("bundled", bundled), ("bundled of a sibling", sibling))
+    derived = () if named else from_precisions(cluster, (*own, *bundled, *sibling))
+    chosen, where = _in_order(
+        (named_by, named),
+        (OWN, own),
+        ("bundled", bundled),
+        ("bundled of a sibling", sibling),
+        ("derived from another precision", derived),
+    )
     if named:
         chosen = tuple(one if one in named else _without_products(one) for one in chosen)
     sources: Values = {
@@ -225,10 +233,13 @@ def _under(scenario: Scenario, machine: Machine) -> Machine:
     """Return what the networks run on under a scenario, which may put another device into the nodes."""
     if scenario.accelerator is None:
         return machine
-    cluster, found = with_device(machine.cluster, machine.calibrations, scenario.accelerator)
+    known = tuple(one for one in machine.calibrations if not is_derived(one.name))
+    cluster, found = with_device(machine.cluster, known, scenario.accelerator)
     if machine.explicit:
         given = {(one.name, one.accelerator) for one in machine.calibrations}
         found = tuple(_without_products(one) if (one.name, one.accelerator) in given else one for one in found)
+    else:
+        found += from_precisions(cluster, found)
     names = Sourced(tuple(one.name for one in found), f"{machine.sources['calibration'].source}, scaled")
     return replace(machine, cluster=cluster, calibrations=found, sources=merge({"calibration": names}, machine.sources))
 

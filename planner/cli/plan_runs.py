@@ -30,6 +30,7 @@ from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanRun, Wanted, enough_s, timed_runs
 from planner.probes.timing import keep_freed_memory
 from planner.probes.torch_package import check_torch, import_torch
+from planner.steps.source import is_of_answer
 from planner.units import format_seconds
 
 __all__ = ["Asking", "asking_of", "refined_here"]
@@ -119,10 +120,15 @@ def _passes_s(plan: Mapping[str, Any]) -> float:
 
 
 def _calibrations(names: Sequence[str], values: Values) -> tuple[Calibration, ...]:
-    """Return the calibrations of a suggestion: those that are given, by their names, else those that are known."""
+    """Return the calibrations of a suggestion: those that are given, by their names, else those that are known.
+
+    What was scaled or derived for it is in no file, and may be so again.
+    """
     given = {one.name: one for one in map(catalog.find_calibration, _given(values))}
     found = []
     for name in names:
+        if is_of_answer(name):
+            continue
         try:
             found.append(given.get(name) or catalog.find_calibration(name))
         except UnknownNameError:

@@ -21,6 +21,9 @@ says little of another device.
 
 Stored times of calls (of a grid, or of a network's own layers) are multiplied by the ratio of the rooflines of the very
 call: max(FLOP/F, bytes/B) there over the same here. Floors are those of the other device.
+
+Between two precisions of one device that the same units compute (:func:`rate_ratio`), FLOP, tiles, waves and the inner
+loop are multiplied by the ratio of the peak rates, and tensors have the bytes of the other precision; launches stay.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ from planner.domain.kernels import TRAFFIC_KINDS, WORK_COLUMNS
 from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError
 
-__all__ = ["Ratios", "ratios", "scaled_entry", "without_process"]
+__all__ = ["Ratios", "in_precision", "rate_ratio", "ratios", "scaled_entry", "without_process"]
 
 ANY, WIDEST = "any", "fp32"
 CHANNELS = "convolution.channels"
@@ -126,6 +129,46 @@ def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator, beside:
         return replace(entry, settings=_calls(entry, source, target))
     if term_named(entry.term).link == "log":
         return _stored(entry, source, target)
+    return _multiplied(entry, of)
+
+
+def rate_ratio(device: Accelerator, source: str, target: str) -> float | None:
+    """Return the rate of FLOP in one precision over that in another; None where not the same units compute both.
+
+    Halves on the lanes of fp32 add in fp32 when they train, at its rate.
+    """
+    has_units = {device.has_matrix_units(name) for name in (source, target)}
+    if device.kind != "gpu" or len(has_units) > 1 or not {source, target} <= device.peak_flop_per_s.keys():
+        return None
+    return device.peak_flop_per_s[source] / device.peak_flop_per_s[target] if has_units == {True} else 1.0
+
+
+def in_precision(entry: Entry, device: Accelerator, precision: str, rate: float) -> Entry:
+    """Return a kernel entry as it would be in another precision of its device, where FLOP take ``rate`` times as long.
+
+    One of the same rate and bytes stays as it is. Ranges of bytes become those of the same shapes. Origin and held-out
+    error stay those of the fit: how far a derived entry is off is for the caller to say.
+
+    Raises
+    ------
+    ParameterError
+        The entry holds times as they were measured.
+    """
+    sizes = PRECISIONS[precision].activation_bytes / PRECISIONS[entry.precision].activation_bytes
+    is_alike = (rate, sizes) == (1.0, 1.0)
+    found = entry if is_alike else without_process(entry)
+    if found.term == LOOKED_UP or not (is_alike or term_named(found.term).link == "identity"):
+        raise ParameterError(f"term to derive {precision} from", "a linear one", found.term)
+    said = f"derived from {entry.precision}: FLOP x {rate:.3g}, tensors x {sizes:.3g}"
+    ranges = {
+        name: (low * sizes, high * sizes) if "bytes" in name else (low, high)
+        for name, (low, high) in found.ranges.items()
+    }
+    found = replace(found, precision=precision, ranges=ranges, notes="; ".join(filter(None, (said, entry.notes))))
+    return _multiplied(replace(found, settings=_settings(found, device)), Ratios(rate, 1.0, 1.0, rate))
+
+
+def _multiplied(entry: Entry, of: Ratios) -> Entry:
     factors = {name: _factor(entry, name, of) for name in entry.coefficients}
     scale = np.array(list(factors.values()))
     covariance = None if entry.covariance is None else np.asarray(entry.covariance) * np.outer(scale, scale)

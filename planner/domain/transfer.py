@@ -9,10 +9,15 @@ from planner.domain.cluster import Accelerator
 from planner.domain.kernels import TRAFFIC_KINDS
 from planner.errors import ParameterError
 
-__all__ = ["RELATIONS", "SCALED", "OwnPoints", "TransferScore", "Transfers", "relation", "score_for"]
+__all__ = [
+    "RELATIONS", "SCALED", "UNITS", "OwnPoints", "PrecisionScore", "TransferScore", "Transfers", "precision_score",
+    "relation", "score_for",
+]  # fmt: skip
 
 SCALED = "scaled from "
 """In names of calibrations that were scaled from another device, in front of the name of that device."""
+UNITS = ("matrix", "lanes")
+"""What multiplies in a precision: matrix units (tensor cores), or the lanes of fp32."""
 RELATIONS = ("chip", "architecture", "vendor", "other")
 """What two devices have in common, the nearest first; ``other``: nothing."""
 
@@ -61,6 +66,41 @@ class TransferScore:
 
 
 @dataclass(frozen=True, slots=True)
+class PrecisionScore:
+    """Errors of kernel times that were predicted from those of the same device in another precision.
+
+    Attributes
+    ----------
+    units : one of UNITS
+        Those of both precisions.
+    kind, precision : str
+        Of kernels; the precision that was predicted.
+    pairs : int
+        Of devices, directions of kernels and precisions that were predicted from; all weigh the same.
+    rows : int
+        Measured kernel times that were predicted.
+    mean, median, p90 : float
+        Of abs(predicted / measured - 1): means over the pairs.
+    sheet : float
+        Mean over the pairs of the mean error of the specification on the same rows.
+    """
+
+    units: str
+    kind: str
+    precision: str
+    pairs: int
+    rows: int
+    mean: float
+    median: float
+    p90: float
+    sheet: float
+
+    def __post_init__(self) -> None:
+        if self.units not in UNITS:
+            raise ParameterError("units", "one of " + ", ".join(UNITS), self.units)
+
+
+@dataclass(frozen=True, slots=True)
 class OwnPoints:
     """Mean absolute relative errors of a kind on the same rows: by transfer, and from a few of its own kernels.
 
@@ -90,11 +130,12 @@ class OwnPoints:
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """All scores: of transfers, and of ``points`` kernels of the device itself."""
+    """All scores: of transfers, of ``points`` kernels of the device itself, and of precisions from one another."""
 
     scores: tuple[TransferScore, ...] = ()
     points: int = 20
     own_points: tuple[OwnPoints, ...] = ()
+    precisions: tuple[PrecisionScore, ...] = ()
 
 
 def score_for(scores: Iterable[TransferScore], near: str, kind: str, precision: str) -> TransferScore | None:
@@ -112,6 +153,23 @@ def score_for(scores: Iterable[TransferScore], near: str, kind: str, precision: 
         lambda s: s.relation == near and s.kind in alike,
         lambda s: s.relation in wider and s.kind in alike,
         lambda s: s.relation in wider,
+        lambda _: True,
+    )
+    found = (max(filter(one, known), key=lambda s: s.mean, default=None) for one in tries)
+    return next((score for score in found if score is not None), None)
+
+
+def precision_score(scores: Iterable[PrecisionScore], units: str, kind: str, precision: str) -> PrecisionScore | None:
+    """Return the score that says most about a precision derived from another of the same units; None without any.
+
+    What was not scored is taken to be as bad as the worst that comes close: of another precision, then of other units,
+    then of another kind.
+    """
+    known = tuple(scores)
+    tries = (
+        lambda s: (s.units, s.kind, s.precision) == (units, kind, precision),
+        lambda s: (s.units, s.kind) == (units, kind),
+        lambda s: s.kind == kind,
         lambda _: True,
     )
     found = (max(filter(one, known), key=lambda s: s.mean, default=None) for one in tries)

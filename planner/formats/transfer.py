@@ -2,14 +2,14 @@
 
 History, newest first
 ---------------------
-1 : first version.
+1 : first version; later with ``precisions``, which may be absent.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from planner.domain.transfer import RELATIONS, OwnPoints, Transfers, TransferScore
+from planner.domain.transfer import RELATIONS, UNITS, OwnPoints, PrecisionScore, Transfers, TransferScore
 from planner.formats.fields import Field, ListOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Number, Text, Whole
@@ -42,6 +42,20 @@ _OWN = Table(
     ),
     OwnPoints,
 )
+_PRECISION = Table(
+    (
+        Field("units", Text(UNITS), "what multiplies in both precisions"),
+        Field("kind", Text(), "kernel kind"),
+        Field("precision", Text(), "the precision that was predicted"),
+        Field("pairs", Whole(), "devices, directions and precisions predicted from, which weigh the same"),
+        Field("rows", Whole(), "measured kernel times that were predicted"),
+        Field("mean", Number(), "mean over the pairs of the mean of |predicted / measured - 1|"),
+        Field("median", Number(), "mean over the pairs of the median of it"),
+        Field("p90", Number(), "mean over the pairs of the 90th percentile of it"),
+        Field("sheet", Number(), "mean error of the specification on the same rows"),
+    ),
+    PrecisionScore,
+)
 TRANSFER = Kind(
     "transfer",
     1,
@@ -51,6 +65,7 @@ TRANSFER = Kind(
             Field("scores", ListOf(_SCORE), "one a relation, kind and precision"),
             Field("points", Whole(), "kernels of the device itself that own_points are from"),
             Field("own_points", ListOf(_OWN), "one a kind and precision"),
+            Field("precisions", ListOf(_PRECISION), "one for units, kind and precision: derived from another", ()),
         ),
         Transfers,
     ),

@@ -7,12 +7,34 @@ from dataclasses import dataclass
 from planner.domain.calibration import Entry
 from planner.domain.transfer import SCALED
 
-__all__ = ["Source", "scaled_name"]
+__all__ = ["Source", "derived_name", "is_derived", "is_of_answer", "scaled_name"]
+
+DERIVED = " derived from "
+"""In names of calibrations that were derived from one in another precision, behind the precision."""
 
 
 def scaled_name(calibration: str, device: str) -> str:
     """Return the name of a calibration that was scaled from ``device``, whose bundled one has that very name."""
     return SCALED + device if calibration == device else f"{calibration} {SCALED}{device}"
+
+
+def derived_name(calibration: str, precision: str, source: str) -> str:
+    """Return the name of what a calibration says of a precision by what it holds in another.
+
+    >>> derived_name("t4", "bf16", "fp16"), derived_name(scaled_name("t4", "t4"), "bf16", "fp16")
+    ('bf16 derived from fp16 of t4', 'bf16 derived from fp16 scaled from t4')
+    """
+    return f"{precision}{DERIVED}{source} {'' if calibration.startswith(SCALED) else 'of '}{calibration}"
+
+
+def is_derived(calibration: str) -> bool:
+    """Tell by its name whether a calibration was derived from one in another precision."""
+    return DERIVED in calibration
+
+
+def is_of_answer(calibration: str) -> bool:
+    """Tell by its name whether a calibration was scaled or derived for an answer: no file holds it."""
+    return SCALED in calibration or is_derived(calibration)
 
 
 @dataclass(frozen=True, slots=True)

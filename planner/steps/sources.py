@@ -5,11 +5,12 @@ with stated efficiencies); a kernel call that a calibration measured as it is go
 from the exact call, else from its times at other sub-batches (:mod:`planner.costs.measured_calls`), else from those of
 a sibling device by the ratio of the two (:mod:`planner.steps.sibling_calls`), else from a fit to kernels of the device,
 else from a sibling's fit, scaled (:mod:`planner.steps.hardware`; calibrations that hold only what the device's own
-lack), else from the specification, and the answer names which. Beside a calibration that the user named, the
-specification serves only kernels whose work is bytes: products, convolutions and attention must be calibrated. Inside a
-calibration an entry of the very kind, precision and direction goes before one that serves several. Kernels and
-framework overheads belong to an accelerator; collectives, storage and host terms to a cluster. What nothing serves is
-refused with the command that mends it (:mod:`planner.steps.refusals`), never guessed.
+lack), else from a fit of either in another precision of the same units (:mod:`planner.steps.precisions`), else from the
+specification, and the answer names which. Beside a calibration that the user named, the specification serves only
+kernels whose work is bytes: products, convolutions and attention must be calibrated. Inside a calibration an entry of
+the very kind, precision and direction goes before one that serves several. Kernels and framework overheads belong to an
+accelerator; collectives, storage and host terms to a cluster. What nothing serves is refused with the command that
+mends it (:mod:`planner.steps.refusals`), never guessed.
 """
 
 from __future__ import annotations

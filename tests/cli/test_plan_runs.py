@@ -265,6 +265,19 @@ def test_what_cannot_be_is_said(run: Run, asked: Callable[..., Path]) -> None:
         assert words in err
 
 
+def test_what_was_scaled_or_derived_for_a_suggestion_is_in_no_file(
+    run: Run, asked: Callable[..., Path], times: dict[int, float]
+) -> None:
+    path = asked(base())
+    suggestion = json.loads(path.read_text())
+    names = suggestion["request"]["calibration"]["value"]
+    names += ["scaled from t4", "mine scaled from t4", "bf16 derived from fp16 of mine"]
+    path.write_text(json.dumps(suggestion))
+    times |= dict.fromkeys(range(1, TARGET + 1), 1e-3)
+    arguments = ("--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert run("calibrate", *arguments)[0] == 0
+
+
 def test_a_suggestion_without_plans_is_refused(run: Run, asked: Callable[..., Path]) -> None:
     asked(base(), "--sub-batch", "3", "--accumulation", "1")
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")

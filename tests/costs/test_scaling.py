@@ -12,7 +12,7 @@ from planner import catalog
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS
 from planner.costs.interpolation import BEYOND
 from planner.costs.measured_calls import MEASURED_S
-from planner.costs.scaling import ratios, scaled_entry, without_process
+from planner.costs.scaling import in_precision, rate_ratio, ratios, scaled_entry, without_process
 from planner.costs.specified import specified_entry
 from planner.costs.terms import TERMS, evaluate
 from planner.domain.calibration import Entry, SettingValue
@@ -216,3 +216,52 @@ def test_of_a_process_the_linear_term_is_scaled() -> None:
     assert float(evaluate(process, work)) == pytest.approx(float(evaluate(mean, work)))
     assert without_process(process) == replace(mean, ranges={"work": (1.0, 2.0)})
     assert scaled_entry(process, HERE, THERE).coefficients == scaled_entry(mean, HERE, THERE).coefficients
+
+
+UNITS = replace(HERE, peak_flop_per_s={"fp32": 10e12, "tf32": 40e12, "fp16": 80e12, "bf16": 80e12, "fp8": 160e12})
+
+
+def test_precisions_of_the_same_units_differ_by_their_peaks_and_halves_on_lanes_do_not() -> None:
+    assert rate_ratio(UNITS, "bf16", "tf32") == 2.0
+    assert rate_ratio(UNITS, "bf16", "fp8") == 0.5
+    assert rate_ratio(LANES, "fp32", "fp16") == 1.0
+    assert rate_ratio(UNITS, "fp32", "tf32") is None
+    assert rate_ratio(UNITS, "bf16", "int8") is None  # it has none
+    assert rate_ratio(replace(UNITS, kind="cpu"), "bf16", "tf32") is None
+
+
+def test_in_another_precision_flop_take_the_ratio_and_bytes_those_of_the_same_shapes() -> None:
+    """Of m = n = k = 1024: 2 us, 2^31 FLOP, and 3·2^20 elements of 2, then 4 bytes."""
+    settings: dict[str, SettingValue] = {"peak_flop_per_s": 80e12, "peak_bytes_per_s": 1e12}
+    names = TERMS["gemm.tiles"].columns(settings)
+    known = dict.fromkeys(names, 0.0) | {
+        "calls": 2e-6, "flop": 2e-14, "a_bytes": 1e-12, "b_bytes": 1e-12, "c_bytes": 1e-12,
+    }  # fmt: skip
+    one = entry(
+        "gemm.tiles", known, precision="bf16", settings=settings, ranges={"a_bytes": (2e6, 4e6), "flop": (1e9, 2e9)}
+    )
+    found = in_precision(one, UNITS, "tf32", 2.0)
+    assert (found.precision, found.settings["peak_flop_per_s"]) == ("tf32", 40e12)
+    assert found.ranges == {"a_bytes": (4e6, 8e6), "flop": (1e9, 2e9)}
+    assert found.notes == "derived from bf16: FLOP x 2, tensors x 2"
+    work = {"m": 1024.0, "n": 1024.0, "k": 1024.0, "batch": 1.0}
+    assert float(evaluate(one, work | {"itemsize": 2.0})) == pytest.approx(2e-6 + 2**31 * 2e-14 + 6e-12 * 2**20)
+    assert float(evaluate(found, work | {"itemsize": 4.0})) == pytest.approx(2e-6 + 2**31 * 4e-14 + 12e-12 * 2**20)
+
+
+def test_a_precision_of_the_same_rate_and_bytes_takes_the_same_time() -> None:
+    """A Gaussian process stays; in other precisions the linear term that it stands around is what scales."""
+    one = next(e for e in catalog.find_calibration("h100-sxm5-80gb").entries if e.key[1:4] == ("gemm", "", "bf16"))
+    device = catalog.find_accelerator("h100-sxm5-80gb")
+    assert one.term == GAUSSIAN_PROCESS
+    work = {"m": 4096.0, "n": 512.0, "k": 4096.0, "batch": 1.0, "itemsize": 2.0}
+    same = in_precision(one, device, "fp16", 1.0)
+    assert same.precision == "fp16"
+    assert float(evaluate(same, work)) == float(evaluate(one, work))
+    assert in_precision(one, device, "tf32", 2.0).term == without_process(one).term
+
+
+def test_measured_times_are_of_their_precision_alone() -> None:
+    one = entry(LOOKED_UP, {MEASURED_S: 1.0, BEYOND: 0.0}, precision="bf16")
+    with pytest.raises(ParameterError, match=r"^term to derive tf32 from must be a linear one"):
+        in_precision(one, UNITS, "tf32", 2.0)

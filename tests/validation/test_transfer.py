@@ -10,7 +10,7 @@ import pytest
 from planner import catalog
 from planner.domain.samples import Samples
 from planner.domain.transfer import RELATIONS, OwnPoints, Transfers, TransferScore, relation
-from validation.transfer import differences, page
+from validation.transfer import Found, differences, page
 from validation.transfer_scores import FOLDS, Fitted, few_own_points, fitted, scores_of, transfers
 
 
@@ -86,7 +86,7 @@ def test_differences_are_told_and_rounding_is_not() -> None:
 def test_the_page_has_a_row_for_every_pair(known: list[Fitted]) -> None:
     errors = list(transfers(known))
     scores = scores_of(errors)
-    text = page(errors, list(few_own_points(known, scores)), Transfers(scores, 20, ()))
+    text = page(Found(errors, list(few_own_points(known, scores)), (), Transfers(scores, 20, ())))
     assert "| p4 | p100-pcie-16gb | architecture | pointwise | fp32 | 60 | 20.0 | 20.0 |" in text
     assert "better than the best transfer in 2 of 2 cases:" in text
     assert "| pointwise | architecture | 2 | 22." in text

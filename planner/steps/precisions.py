@@ -1,0 +1,97 @@
+"""Kernels in a precision that a device was not measured in, derived from one that the same units compute.
+
+A kind of regression: the fit of the nearest measured precision, its FLOP by the ratio of the peak rates, its tensors by
+the bytes of an element (:func:`planner.costs.scaling.in_precision`). Goes behind all that was measured and before the
+specification. Across units nothing is derived: what the lanes of fp32 reach says less of tensor cores, and the reverse,
+than their data sheet (docs/transfer.md). Nor is a precision whose training must be measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from math import log
+
+from planner.costs.scaling import in_precision, rate_ratio
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Accelerator
+from planner.domain.precision import PRECISIONS
+from planner.domain.transfer import UNITS, Transfers, precision_score
+from planner.errors import ParameterError
+from planner.steps.hardware import Missing
+from planner.steps.overheads import MATRIX_KINDS
+from planner.steps.source import derived_name
+
+__all__ = ["derived_precisions"]
+
+
+def derived_precisions(
+    device: Accelerator, calibrations: Iterable[Calibration], known: Transfers, missing: Missing
+) -> tuple[Calibration, ...]:
+    """Return what calibrations of a device say of its other precisions: one for each precision and what it is from.
+
+    Of several precisions, or calibrations, that of the nearest rate serves a kernel, of these the first.
+
+    Parameters
+    ----------
+    device : Accelerator
+    calibrations : iterable of Calibration
+        Those of other devices are passed over.
+    known : Transfers
+    missing : Missing
+        Which kernels nothing serves.
+    """
+    best: dict[tuple[str, str, str], tuple[float, Calibration, Entry]] = {}
+    for calibration in (one for one in calibrations if one.accelerator == device.name):
+        for entry in calibration.entries:
+            for precision, rate in _within_reach(entry, device):
+                key, far = (entry.kind, entry.direction, precision), abs(log(rate))
+                if missing(*key) and (key not in best or far < abs(log(best[key][0]))):
+                    best[key] = (rate, calibration, entry)
+    found: dict[tuple[str, str, str], tuple[Calibration, list[Entry]]] = {}
+    for (_, _, precision), (rate, calibration, entry) in best.items():
+        with suppress(ParameterError):  # times as they were measured
+            derived = _with_score(in_precision(entry, device, precision, rate), device, known)
+            place = (calibration.name, precision, entry.precision)
+            found.setdefault(place, (calibration, []))[1].append(derived)
+    return tuple(_calibration(one, entries, source) for (_, _, source), (one, entries) in found.items())
+
+
+def _within_reach(entry: Entry, device: Accelerator) -> Iterator[tuple[str, float]]:
+    """Yield the other precisions that the units of a fit compute, and by what their FLOP take longer."""
+    if entry.scope != "kernels" or entry.kind not in MATRIX_KINDS or entry.origin in ("specified", "reconstructed"):
+        return
+    for name in device.peak_flop_per_s:
+        rate = rate_ratio(device, entry.precision, name)
+        if name != entry.precision and not PRECISIONS[name].measured_only and rate is not None:
+            yield name, rate
+
+
+def _with_score(entry: Entry, device: Accelerator, known: Transfers) -> Entry:
+    units = UNITS[not device.has_matrix_units(entry.precision)]
+    score = precision_score(known.precisions, units, entry.kind, entry.precision)
+    if score is None:
+        return entry
+    own = (entry.error if entry.held_out_error is None else entry.held_out_error) or 0.0
+    return replace(entry, held_out_error=max(score.mean, own), held_out_by="precision", worst_error=None)
+
+
+def _calibration(calibration: Calibration, entries: list[Entry], source: str) -> Calibration:
+    """Return derived entries as a calibration whose name and warning say from which precision."""
+    precision = entries[0].precision
+    errors = {f"{one.kind} {one.held_out_error:.0%}" for one in entries if one.held_out_error is not None}
+    missed = f", which misses by so much where both were measured: {', '.join(sorted(errors))}" if errors else ""
+    told = (
+        f"{precision} kernels ({', '.join(dict.fromkeys(one.kind for one in entries))}) were derived from those in "
+        f"{source}, which the same units compute, by the ratio of the peak rates and the bytes of an element{missed}; "
+        f"`planner calibrate --device cuda --precision {precision}` measures them."
+    )
+    return replace(
+        calibration,
+        name=derived_name(calibration.name, precision, source),
+        entries=tuple(entries),
+        cluster=None,
+        warnings=(told, *calibration.warnings),
+        conformal={},
+    )
