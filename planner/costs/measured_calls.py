@@ -4,7 +4,9 @@ A setting is a call's name -> (n_1, t_1, n_2, t_2, ...): sub-batches in ascendin
 the place of the name among the sorted ones, ``samples``, the sub-batch n, and, where a fit serves kernels like the
 call, ``course`` and ``course_error``. A measured sub-batch gives back its time.
 
-Line: L(n), linear between measured sub-batches; beyond either end a + b·n goes on through the end point, a, b >= 0.
+Line: L(n), linear between measured sub-batches; beyond either end a + b·n goes on through the end point, a, b >= 0. Its
+slope there is that to the nearest measured sub-batch a doubling away: neighbours, as where a library computes a call in
+another way from some sub-batch on, tell none.
 Course: with the fit's times f, B(n) = t̄(n)·f(n)/f̄(n), where t̄ and f̄ go through measured and fitted times at the
 measured sub-batches, linear between them and constant beyond. So B is f times a ratio of measured to fitted time:
 between, the mean of those at both sides, weighted with what each adds to f̄; beyond, that of the end. With f in
@@ -50,11 +52,19 @@ def line_times_s(samples: FloatArray, knots: FloatArray, times_s: FloatArray) ->
     slopes = np.diff(times_s) / np.diff(knots)
     segment = np.clip(np.searchsorted(knots, samples, side="right") - 1, 0, slopes.size - 1)
     inside = times_s[segment] + slopes[segment] * (samples - knots[segment])
-    first, last = (np.clip(slopes[end], 0.0, times_s[end] / knots[end]) for end in (0, -1))
+    first, last = (_slope_beyond(knots[::way], times_s[::way]) for way in (1, -1))
     below = times_s[0] + first * (samples - knots[0])
     above = times_s[-1] + last * (samples - knots[-1])
     found: FloatArray = np.where(samples < knots[0], below, np.where(samples > knots[-1], above, inside))
     return found
+
+
+def _slope_beyond(knots: FloatArray, times_s: FloatArray) -> float:
+    """Return the slope beyond the first of the knots, which are in either order: see the head of the module."""
+    apart = np.flatnonzero(np.maximum(knots / knots[0], knots[0] / knots) >= 2)
+    other = apart[0] if apart.size else -1
+    slope = (times_s[other] - times_s[0]) / (knots[other] - knots[0])
+    return float(np.clip(slope, 0.0, times_s[0] / knots[0]))
 
 
 def course(samples: FloatArray, fitted_s: FloatArray, knots: FloatArray, fitted_knots_s: FloatArray) -> FloatArray:

@@ -1,6 +1,7 @@
 """Points of a network's own calls: each at one small and one large sub-batch, and more where no line fits between.
 
-Of a GPU a call is timed at three, as its times bend where it is filled.
+Of a GPU a call is timed at three, as its times bend where it is filled; of a CPU a convolution that PyTorch computes in
+another way from some sub-batch on is timed at that one and the one before too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from planner.domain.calls import LayerCall
+from planner.probes.convolution_ways import first_of_another_way
 from planner.probes.layer_kernels import OPTIMIZERS
 from planner.probes.narrow_products import NARROW, has_kernel
 from planner.probes.operands import POOL_ELEMENTS
@@ -21,9 +23,10 @@ __all__ = ["ALWAYS_FP32", "GPU_SUB_BATCHES", "LARGE", "SMALL", "Extent", "layer_
 SMALL, LARGE = 1, 16
 """Sub-batches: one call at both predicts any other of its work within a few per cent."""
 GPU_SUB_BATCHES = (1, 8, 64)
-FEW_ROWS = (2, 3, 4)
+FEW_ROWS = (2, 3, 4, 8)
 """Further sub-batches of products with one row a sample: libraries take another path for each of the first few rows
-(products with 2048 x 2048 weights took 0.8, 1.7, 2.2 and 1.4 ms with 1 to 4 rows)."""
+(products with 2048 x 2048 weights took 0.8, 1.7, 2.2 and 1.4 ms with 1 to 4 rows), and gradients of weights bend once
+more (all of an MLP took 10 ms for 2 to 12 samples, 7 ms for 16)."""
 MOST_OPERAND_ELEMENTS = POOL_ELEMENTS // 2
 MOST_ELEMENTS = 3 * POOL_ELEMENTS // 2
 """Of all operands and results together, 384 MiB: with the block of numbers and what PyTorch needs, below 2 GB."""
@@ -99,17 +102,23 @@ def unmeasurable(call: LayerCall, extent: Extent = THIS_CPU) -> str:
 
 def _points(call: LayerCall, precision: str, extent: Extent) -> Iterator[Point]:
     yield _point(call, SMALL, precision)
-    if "m" in call.work and (0, 1) in call.work.values():
-        for sub_batch in FEW_ROWS:
-            yield _point(call, sub_batch, precision)
     if not call.depends_on_sub_batch:
         return
     *inner, large = extent.sub_batches
     while large > SMALL and not _fits(call, large, extent):
         large //= 2
-    for sub_batch in sorted({*inner, large}):
+    few = FEW_ROWS if "m" in call.work and (0, 1) in call.work.values() else ()
+    for sub_batch in sorted({*few, *inner, large, *_both_sides(call, precision, extent)}):
         if SMALL < sub_batch <= large:
             yield _point(call, sub_batch, precision)
+
+
+def _both_sides(call: LayerCall, precision: str, extent: Extent) -> tuple[int, ...]:
+    """Return the last sub-batch of one way to compute a convolution and the first of another, where there are two."""
+    if call.kind != "convolution" or precision != "fp32" or extent.on_gpu:
+        return ()
+    first = first_of_another_way(call.at(SMALL))
+    return (first - 1, first) if first else ()
 
 
 def _with_kernels(points: tuple[Point, ...], extent: Extent) -> tuple[Point, ...]:

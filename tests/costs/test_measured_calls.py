@@ -61,6 +61,15 @@ def test_what_grows_faster_than_samples_goes_on_in_proportion() -> None:
     assert times(C, 1) == pytest.approx([3.0])
 
 
+def test_neighbours_tell_no_slope() -> None:
+    """One way to compute it up to 15 samples, t = 7 n, another from 16 on: the slope of 1 to 16 goes on."""
+    knots, measured = np.array([1.0, 15.0, 16.0]), np.array([7.0, 105.0, 80.0])
+    found = line_times_s(np.array([8.0, 15.0, 16.0, 31.0]), knots, measured)
+    np.testing.assert_allclose(found, [56.0, 105.0, 80.0, 80.0 + 73.0])
+    backwards = line_times_s(np.array([1.0]), np.array([2.0, 3.0, 4.0]), np.array([4.0, 40.0, 6.0]))
+    np.testing.assert_allclose(backwards, [3.0])
+
+
 def test_a_call_measured_once_takes_that_always() -> None:
     assert times(A, 1, 7, 64) == [0.5, 0.5, 0.5]
 

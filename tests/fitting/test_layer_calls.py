@@ -55,14 +55,38 @@ def test_the_error_is_of_repeats_and_of_lines() -> None:
     assert three.held_out_error == pytest.approx((SPREAD**2 + 0.25**2) ** 0.5)  # the line says 3 where 4 was measured
     assert three.held_out_by == "sub-batch"
     assert three.worst_error == pytest.approx(0.25)
+    assert (three.notes, three.worst_point) == ("", "a")
+    assert two.notes == "6% between sub-batches, as of such calls elsewhere, since no third one was timed"
+    assert (two.held_out_by, two.worst_point) == ("", "")
     (once,) = fitted(row("a", 1, 2.0))
     assert once.held_out_error == pytest.approx(SPREAD)
+    assert once.notes == ""
+
+
+def test_the_worst_point_is_the_call_that_is_missed_most() -> None:
+    exact = [row("n", n, 1.0 + n) for n in (1, 6, 16)]
+    (entry,) = fitted(row("m", 1, 2.0), row("m", 6, 4.0), row("m", 16, 5.0), *exact, row("z", 1, 1.0))
+    assert entry.worst_point == "m"
 
 
 def fit(kind: str = "gemm", direction: str = "forward", precision: str = "fp32", error: float | None = 0.0) -> Entry:
     """Return a fit by which a product takes its FLOP, in seconds."""
     coefficients = {"calls": 0.0, "work": 1.0}
     return Entry("kernels", kind, direction, precision, "", "work.linear", {}, coefficients, held_out_error=error)
+
+
+def test_neighbouring_sub_batches_of_convolutions_are_not_predicted_across_the_step_between_them() -> None:
+    shape = {"in_c": 8, "in_h": 8, "in_w": 8, "out_c": 8, "k_h": 1, "k_w": 1, "stride_h": 1, "stride_w": 1}
+    shape |= {"pad_h": 0, "pad_w": 0, "groups": 1}
+
+    def entry(*times: tuple[int, float]) -> Entry:
+        rows = [row("images=1n", n, t, kind="convolution", images=n, **shape) for n, t in times]
+        return fitted(*rows)[0]
+
+    beside = entry((1, 1.0), (15, 15.0), (16, 11.0))
+    assert (beside.held_out_by, beside.worst_error) == ("", None)
+    assert beside.held_out_error == pytest.approx((SPREAD**2 + BETWEEN**2) ** 0.5)
+    assert entry((1, 1.0), (8, 10.0), (16, 16.0)).worst_error == pytest.approx(0.2)
 
 
 def test_the_error_at_sub_batches_left_out_is_that_of_what_predictions_do() -> None:

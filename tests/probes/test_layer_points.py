@@ -112,6 +112,24 @@ def test_points_are_small_and_large_and_of_fixed_work_once() -> None:
     assert len({point.name for point in layer_points(calls)}) == len(layer_points(calls))
 
 
+def test_a_convolution_is_timed_on_both_sides_of_where_its_way_changes() -> None:
+    def found(side: int, precisions: tuple[str, ...] = ("fp32",), *, on_gpu: bool = False) -> list[tuple[str, int]]:
+        layer = Layer("one", "convolution", (INPUT,), {"channels": 8, "kernel": kernel, "padding": kernel // 2})
+        calls = distinct_calls([Network("one", (8, side, side), (layer,))])
+        extent = Extent(precisions=precisions, on_gpu=on_gpu)
+        points = layer_points([call for call in calls if call.kind == "convolution"], extent)
+        return [(p.precision, p.sub_batch) for p in points if p.direction == "forward"]
+
+    kernel = 1
+    assert found(4) == [("fp32", n) for n in (SMALL, 15, LARGE)]
+    assert found(700) == [("fp32", n) for n in (SMALL, 8)]  # all that fit are computed in one way
+    assert found(4, on_gpu=True) == [("fp32", n) for n in (SMALL, LARGE)]
+    assert [n for name, n in found(4, ("fp32", "bf16")) if name == "bf16"] == [SMALL, LARGE]
+    kernel = 3
+    assert found(4) == [("fp32", n) for n in (SMALL, 2, LARGE)]
+    assert found(60) == [("fp32", n) for n in (SMALL, LARGE)]
+
+
 @pytest.mark.parametrize("name", ["resnet50", "vgg16", "yolov3", "gpt2", "bert-large"])
 def test_operands_stay_within_the_memory(name: str) -> None:
     for point in layer_points(distinct_calls([build(name, {})])):
