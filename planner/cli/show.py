@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from planner.cli import output
 from planner.cli.parsing import NOTHING, choice
 from planner.cli.streams import note
 from planner.costs.terms import TERMS
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.gap import Gap
 from planner.domain.network import Network
 from planner.domain.samples import NETWORKS
@@ -40,6 +40,7 @@ from planner.report.show import (
     networks_view,
 )
 from planner.scoring.gaps import gaps_of
+from planner.steps.cells import CELLS, Cell, unpacked
 from planner.steps.overheads import FORMULA
 from planner.workload.totals import layer_work, totals
 
@@ -135,7 +136,7 @@ def _calibrations() -> Shelf:
     formulas = {**{name: term.doc for name, term in TERMS.items()}, "overheads": FORMULA}
 
     def view(_name: str, calibration: Any) -> Iterable[Block]:
-        yield from calibration_view(calibration, formulas)
+        yield from calibration_view(calibration, formulas, _cells)
         gaps = gaps_of(calibration, _measured_for(calibration))
         yield from gaps_view(gaps, _measuring(gaps, calibration))
 
@@ -143,6 +144,11 @@ def _calibrations() -> Shelf:
         return calibrations_view(bundled, _own())
 
     return Shelf(catalog.find_calibration, listing, view, lambda one: json.loads(write_calibration(one)))
+
+
+def _cells(entry: Entry) -> Mapping[str, Sequence[Cell]]:
+    """Return the measured runs that an entry holds, by network."""
+    return {network: unpacked(entry, network) for network in entry.settings} if entry.library == CELLS else {}
 
 
 def _measured_for(calibration: Calibration) -> tuple[Network, ...]:

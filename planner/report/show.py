@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from planner.domain.calibration import Calibration, ConformalScore, Entry
+from planner.domain.calibration import Calibration, ConformalScore
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.dataset import Dataset
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Network
 from planner.domain.samples import COMMAND
-from planner.report.blocks import Block, Line, Pairs, Row, Table, given, heading, title
+from planner.report.blocks import Block, Line, Pairs, Table, given, heading, title
+from planner.report.entries import Cells, entry_view, is_assumed, share
 from planner.report.parts import sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
@@ -235,7 +236,9 @@ def _errors(calibration: Calibration) -> str:
     return f"{min(known):.0%}" if len(known) == 1 else f"{min(known):.0%} - {max(known):.0%}"
 
 
-def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> Iterator[Block]:
+def calibration_view(
+    calibration: Calibration, formulas: Mapping[str, str], cells: Cells = lambda _: {}
+) -> Iterator[Block]:
     """Yield where a calibration comes from, then every entry; ``formulas`` maps a term to its formula in words."""
     yield title(calibration.name)
     rows = [
@@ -261,7 +264,7 @@ def calibration_view(calibration: Calibration, formulas: Mapping[str, str]) -> I
         "for the bound of the fit, and has no error."
     )
     for entry in calibration.entries:
-        yield from _entry(entry, formulas.get(entry.term, "") if entry.coefficients else "")
+        yield from entry_view(entry, formulas.get(entry.term, "") if entry.coefficients else "", cells(entry))
 
 
 def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:
@@ -313,66 +316,9 @@ def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
             entry.precision,
             entry.term,
             f"{entry.samples:,}",
-            _share(entry.held_out_error) or "-",
-            _share(entry.worst_error) or "-",
+            share(entry.held_out_error) or "-",
+            "assumed" if is_assumed(entry) else share(entry.worst_error) or "-",
         )
         for entry in calibration.entries
     ]
     yield Table(columns, entries, right=columns[3:])
-
-
-AT_BOUND = "held at 0"
-"""What stands for the standard error of a coefficient that its bound holds."""
-STORED_POINT = "point_"
-"""Coefficients so named weigh stored calls: hundreds that say nothing one by one."""
-
-
-def _entry(entry: Entry, formula: str) -> Iterator[Block]:
-    yield heading(" ".join(filter(None, (*entry.key, entry.mode))).replace("_", " "))
-    yield Line(f"{entry.term}: {formula}" if formula else entry.term)
-    stored = {name for name in entry.coefficients if name.startswith(STORED_POINT)}
-    rows = [
-        ("estimator", entry.estimator),
-        ("samples", f"{entry.samples:,}" if entry.samples else ""),
-        ("error", _share(entry.error)),
-        ("held-out error", _held_out(entry)),
-        ("worst point", entry.worst_point),
-        ("condition", f"{entry.condition_number:.3g}" if entry.condition_number is not None else ""),
-        ("settings", ", ".join(f"{key} {_setting(value)}" for key, value in entry.settings.items() if value != "")),
-        ("fixed", ", ".join(entry.fixed)),
-        ("points", f"{len(stored):,} stored calls, whose weights are in the file" if stored else ""),
-        ("origin", ", ".join(filter(None, (entry.origin, sources_once(entry.source))))),
-        ("notes", entry.notes),
-    ]
-    yield given(rows)
-    columns = ("feature", "coefficient", "std. error", "least seen", "most seen")
-    yield Table(
-        columns, [_coefficient(entry, name) for name in entry.coefficients if name not in stored], right=columns[1:]
-    )
-
-
-def _coefficient(entry: Entry, name: str) -> Row:
-    value, error = entry.coefficients[name], entry.standard_errors.get(name)
-    low, high = entry.ranges.get(name, (None, None))
-    shown = ["-" if one is None else f"{one:.3g}" for one in (error, low, high)]
-    # An error of 0 is none: the fit keeps the coefficient from going below.
-    return [name, f"{value:.4g}", *([AT_BOUND] if value == error == 0 else shown[:1]), *shown[1:]]
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.2%}"
-
-
-def _held_out(entry: Entry) -> str:
-    if entry.held_out_error is None:
-        return ""
-    by = f" by {entry.held_out_by}" if entry.held_out_by else ""
-    worst = f", worst {entry.worst_error:.2%}" if entry.worst_error is not None else ""
-    return f"{entry.held_out_error:.2%}{by}{worst}"
-
-
-def _setting(value: object) -> str:
-    if isinstance(value, tuple):
-        shown = ", ".join(f"{one:g}" for one in value[:4])
-        return f"({shown}{', ...' if len(value) > 4 else ''})"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from planner import catalog
+from planner.domain.calibration import Entry
 from planner.domain.samples import COMMAND, NETWORKS
 from planner.formats.calibration import write_calibration
 from planner.formats.names import NAMES
@@ -128,6 +129,15 @@ def test_own_calibrations_are_listed_and_shown(run: Run) -> None:
     code, out, _ = run("show", "calibrations", "mine")
     assert (code, out.splitlines()[0]) == (0, "mine")
     assert "2026-01-02" in out
+
+
+def test_measured_runs_of_plans_are_shown_by_network(run: Run) -> None:
+    runs = Entry("overheads", "pytorch", "", "fp32", "cells", "overheads", {"vgg16": (1.0, 4.0, 1.05664, 2.0)}, {})
+    own = replace(catalog.find_calibration("tsubame-2.5"), name="own", entries=(runs,))
+    Path("own.json").write_text(write_calibration(own), encoding="utf-8")
+    code, text, _ = run("show", "calibrations", "own.json")
+    assert (code, ["vgg16", "4", "1", "1.057", "2"] in [line.split() for line in text.splitlines()]) == (0, True)
+    assert "settings" not in text
 
 
 def test_a_calibration_of_kernels_says_what_to_measure_next(run: Run) -> None:

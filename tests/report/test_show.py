@@ -1,6 +1,8 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+import pytest
+
 from planner.domain.calibration import Calibration, ConformalScore, Entry
 from planner.domain.cluster import Cluster
 from planner.domain.kernels import WorkTotals
@@ -106,6 +108,43 @@ def test_a_formula_stands_by_coefficients_and_its_units_are_told(calibration: Ca
     words = " ".join(printed(show.calibration_view(both, {"overheads": "kernel_scale·K"})).split())
     assert words.count("overheads: kernel_scale·K") == 1  # cells have settings of their own, and no coefficients
     assert "scales, shares and exponents are mere numbers" in words
+
+
+@pytest.mark.parametrize(
+    ("by", "said"), [("", "assumed error 6.50%"), ("sub-batch", "held-out error 6.50% by sub-batch")]
+)
+def test_an_error_of_calls_that_was_not_measured_is_called_assumed(
+    by: str, said: str, calibration: Calibration, printed: Printed
+) -> None:
+    entry = Entry(
+        "kernels", "gemm", "forward", "fp32", "", "calls.measured", {"n=1n": (1.0, 2.0)}, {"measured": 1.0},
+        error=0.02, held_out_error=0.065, held_out_by=by,
+    )  # fmt: skip
+    known = replace(calibration, entries=(entry,))
+    assert said in " ".join(printed(show.calibration_view(known, {})).split())
+    assert ("assumed" in printed(show.fit_view(known, "x.json"))) == (by == "")
+    once = replace(known, entries=(replace(entry, held_out_error=0.02),))
+    assert "assumed" not in printed(show.calibration_view(once, {}))
+
+
+def test_measured_runs_are_a_table_of_networks_and_plans(calibration: Calibration, printed: Printed) -> None:
+    entry = Entry(
+        "overheads", "pytorch", "", "fp32", "cells", "overheads", {"resnet18": (1, 4, 1.05664, 1, 2, 8, 0.9, 3)}, {}
+    )
+
+    @dataclass
+    class Run:
+        tensor: int
+        sub_batch: int
+        factor: float
+        runs: int
+
+    cells = {"resnet18": [Run(1, 4, 1.05664, 1), Run(2, 8, 0.9, 3)]}
+    view = show.calibration_view(replace(calibration, entries=(entry,)), {"overheads": "formula"}, lambda _: cells)
+    lines = [" ".join(line.split()) for line in printed(view).splitlines()]
+    assert {"training runs", "resnet18 4 1 1.057 1", "resnet18 8 2 0.900 3"} <= set(lines)
+    assert "network sub-batch degree factor runs" in lines
+    assert not any(line.startswith(("settings", "feature", "overheads: ")) for line in lines)
 
 
 def test_weights_of_stored_points_are_counted_not_listed(calibration: Calibration, printed: Printed) -> None:

@@ -1,0 +1,103 @@
+"""One entry of a calibration, for people: formula, coefficients with errors and ranges, or measured runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from planner.domain.calibration import Entry
+from planner.domain.calls import LOOKED_UP
+from planner.report.blocks import Block, Line, Row, Table, given, heading
+from planner.report.parts import sources_once
+
+__all__ = ["CellFigures", "Cells", "entry_view", "is_assumed", "share"]
+
+AT_BOUND = "held at 0"
+"""What stands for the standard error of a coefficient that its bound holds."""
+STORED_POINT = "point_"
+"""Coefficients so named weigh stored calls: hundreds that say nothing one by one."""
+
+
+class CellFigures(Protocol):
+    """What is shown of runs of one plan: tensor-parallel degree, sub-batch, measured over predicted time, their number.
+
+    The factor is drawn towards 1.
+    """
+
+    @property
+    def tensor(self) -> int: ...  # noqa: D102 - described by the class
+    @property
+    def sub_batch(self) -> int: ...  # noqa: D102
+    @property
+    def factor(self) -> float: ...  # noqa: D102
+    @property
+    def runs(self) -> int: ...  # noqa: D102
+
+
+Cells = Callable[[Entry], Mapping[str, Sequence[CellFigures]]]
+"""Entry -> by network the runs that it holds instead of coefficients; none of any other entry."""
+
+
+def entry_view(entry: Entry, formula: str, cells: Mapping[str, Sequence[CellFigures]]) -> Iterator[Block]:
+    """Yield one entry of a calibration: its term, how good it is, where it is from, and its coefficients or runs."""
+    yield heading(" ".join(filter(None, (*entry.key, entry.mode))).replace("_", " "))
+    yield Line("training runs" if cells else f"{entry.term}: {formula}" if formula else entry.term)
+    stored = {name for name in entry.coefficients if name.startswith(STORED_POINT)}
+    settings = {key: value for key, value in entry.settings.items() if value != "" and key not in cells}
+    rows = [
+        ("estimator", entry.estimator),
+        ("samples", f"{entry.samples:,}" if entry.samples else ""),
+        ("error", share(entry.error)),
+        ("assumed error" if is_assumed(entry) else "held-out error", _held_out(entry)),
+        ("worst point", entry.worst_point),
+        ("condition", f"{entry.condition_number:.3g}" if entry.condition_number is not None else ""),
+        ("settings", ", ".join(f"{key} {_setting(value)}" for key, value in settings.items())),
+        ("fixed", ", ".join(entry.fixed)),
+        ("points", f"{len(stored):,} stored calls, whose weights are in the file" if stored else ""),
+        ("origin", ", ".join(filter(None, (entry.origin, sources_once(entry.source))))),
+        ("notes", entry.notes),
+    ]
+    yield given(rows)
+    if cells:
+        columns = ("network", "sub-batch", "tensor\ndegree", "factor", "runs")
+        of_networks = ((network, one) for network, of in cells.items() for one in of)
+        found = [(n, str(c.sub_batch), str(c.tensor), f"{c.factor:.3f}", str(c.runs)) for n, c in of_networks]
+        yield Table(columns, found, right=columns[1:])
+        return
+    columns = ("feature", "coefficient", "std. error", "least seen", "most seen")
+    yield Table(
+        columns, [_coefficient(entry, name) for name in entry.coefficients if name not in stored], right=columns[1:]
+    )
+
+
+def _coefficient(entry: Entry, name: str) -> Row:
+    value, error = entry.coefficients[name], entry.standard_errors.get(name)
+    low, high = entry.ranges.get(name, (None, None))
+    shown = ["-" if one is None else f"{one:.3g}" for one in (error, low, high)]
+    # An error of 0 is none: the fit keeps the coefficient from going below.
+    return [name, f"{value:.4g}", *([AT_BOUND] if value == error == 0 else shown[:1]), *shown[1:]]
+
+
+def share(value: float | None) -> str:
+    """Return a share in per cent; nothing of None."""
+    return "" if value is None else f"{value:.2%}"
+
+
+def is_assumed(entry: Entry) -> bool:
+    """Tell whether the held-out error is assumed: of calls that were timed at too few sub-batches to leave one out."""
+    return entry.term == LOOKED_UP and not entry.held_out_by and entry.held_out_error != entry.error
+
+
+def _held_out(entry: Entry) -> str:
+    if entry.held_out_error is None:
+        return ""
+    by = f" by {entry.held_out_by}" if entry.held_out_by else ""
+    worst = f", worst {entry.worst_error:.2%}" if entry.worst_error is not None else ""
+    return f"{entry.held_out_error:.2%}{by}{worst}"
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, tuple):
+        shown = ", ".join(f"{one:g}" for one in value[:4])
+        return f"({shown}{', ...' if len(value) > 4 else ''})"
+    return f"{value:g}" if isinstance(value, float) else str(value)
