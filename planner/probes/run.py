@@ -31,8 +31,8 @@ from planner.probes.timing import Timing
 __all__ = ["DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Progress", "Run", "Wanted", "continued", "used_before"]
 
 STRETCH_S = 0.7
-CHOICE_S = 1.5
-"""What is measured between two choices, so that choosing takes next to none of the time."""
+CHOICE_S, CHOICE_SHARE = 1.5, 0.05
+"""What is measured between two choices [s], and longer where a choice takes more than such a share of it."""
 QUIET_SHARE = 0.25
 """The quiet part: the reference timings up to this quantile."""
 LARGEST_TIMES_BEFORE_STOP = 0.97
@@ -152,16 +152,12 @@ class Run:
 
     def best(self) -> dict[str, list[Measured]]:
         """Return the quiet timings of every point that was measured, else the least disturbed one alone."""
-        everything: dict[str, list[Measured]] = {}
+        least: dict[str, Measured] = {}
         for made in self.measured:
-            everything.setdefault(made.name, []).append(made)
-        found = {}
-        for name, quiet in self.quiet().items():
-            if quiet:
-                found[name] = quiet
-            elif name in everything:
-                found[name] = [min(everything[name], key=lambda made: made.reference_s)]
-        return found
+            if made.name not in least or made.reference_s < least[made.name].reference_s:
+                least[made.name] = made
+        quiet = self.quiet()
+        return {name: quiet.get(name) or [least[name]] for name in self.points if name in least}
 
     def measure_all(self) -> None:
         """Measure in passes; points kept for later come last, but before further passes where an error is aimed at."""
@@ -192,19 +188,30 @@ class Run:
         aim, error = self.target_error, self.expected_error
         return aim is not None and error is not None and error <= aim
 
+    @property
+    def limit_s(self) -> float:
+        """The reference time from which on a stretch is disturbed [s]."""
+        return MOST_SLOWER * self.quiet_s() if self.measured else 0.0
+
     def quiet_s(self) -> float:
         """Return the reference time of the quiet machine, by the run and by what was measured beside it [s]."""
         times = [made.reference_s for made in self.measured]
         return quietest(float(np.quantile(times, QUIET_SHARE)), min(*times, self.fastest_s))
 
     def quiet(self) -> dict[str, list[Measured]]:
-        """Return the timings of every point outside of disturbed stretches."""
-        limit = MOST_SLOWER * self.quiet_s() if self.measured else 0.0
-        found: dict[str, list[Measured]] = {name: [] for name in self.points}
+        """Return the timings outside of disturbed stretches of every point that has any."""
+        limit_s, found = self.limit_s, dict[str, list[Measured]]()
         for made in self.measured:
-            if made.reference_s <= limit and made.name in found:
-                found[made.name].append(made)
+            if made.reference_s <= limit_s and made.name in self.points:
+                found.setdefault(made.name, []).append(made)
         return found
+
+    def disturbed(self) -> list[str]:
+        """Return the points that were timed, but in disturbed stretches alone."""
+        limit_s = self.limit_s
+        quiet = {made.name for made in self.measured if made.reference_s <= limit_s}
+        slow = {made.name for made in self.measured if made.reference_s > limit_s} - quiet
+        return [name for name in self.points if name in slow] if slow else []
 
     def first_pass(self) -> None:
         """Measure every point that has no timing yet."""
@@ -220,24 +227,27 @@ class Run:
     def chosen_pass(self, chooser: Chooser, names: Sequence[str]) -> list[str]:
         """Measure points in the order of the chooser while they help; return those that are left."""
         left = dict.fromkeys(names)
-        chosen = [name for name in chooser.start() if name in left]
+        chosen, stretch_s = [name for name in chooser.start() if name in left], CHOICE_S
         while left:
             if chosen:
                 self.measure(chosen)
-            left = {name: None for name in left if name not in chosen}
+            began_s = self.bench.clock()
+            for name in chosen:
+                left.pop(name, None)
             self.learn()
             if self.measured and self.is_over:
                 break
-            chosen = [name for name in chooser.choose(left, CHOICE_S, self.budget_s - self.elapsed_s) if name in left]
+            chosen = list(dict.fromkeys(chooser.choose(left, stretch_s, self.budget_s - self.elapsed_s)))
             if not chosen:
                 break
+            stretch_s = max(CHOICE_S, (self.bench.clock() - began_s) / CHOICE_SHARE)
         return list(left)
 
     def learn(self) -> None:
         """Tell the chooser what was measured, in quiet where it was."""
         if self.chooser is None:
             return
-        timed = {name: statistics.median(made.time_s for made in of) for name, of in self.best().items()}
+        timed = {name: statistics.median([made.time_s for made in of]) for name, of in self.best().items()}
         self.expected_error = self.chooser.learn(timed)
 
     def shuffled(self, names: Sequence[str]) -> list[str]:
@@ -247,7 +257,8 @@ class Run:
     def further_passes(self) -> None:
         """Measure what was disturbed again, then the points with the fewest quiet timings, until time is up."""
         while not self.is_over:
-            counts = {name: len(timings) for name, timings in self.quiet().items()}
+            quiet = self.quiet()
+            counts = {name: len(quiet.get(name, ())) for name in self.points}
             fewest = min(counts.values(), default=MOST_PASSES)
             if fewest >= MOST_PASSES:
                 return
@@ -269,8 +280,8 @@ class Run:
         self.fastest_s = min(self.fastest_s, reference_s)
         self.target_error = None  # reached by disturbed timings, where it was
         self.budget_s = self.elapsed_s + until_s - self.bench.clock()
-        known, is_new = {made.name for made in self.measured}, False
-        while disturbed := [name for name, timings in self.quiet().items() if name in known and not timings]:
+        is_new = False
+        while disturbed := self.disturbed():
             if self.is_over:
                 break
             own = [name for name in disturbed if self.points[name].call and name not in self.later]
@@ -307,18 +318,17 @@ class Run:
         if self.resume:
             append_measured(self.resume, made)
         if self.progress:
-            seen = {timing.name for timing in self.measured}
-            quiet = sum(1 for timings in self.quiet().values() if timings)
-            total, disturbed = len(self.points), len(seen) - quiet
-            now = Progress(len(seen), total, self.elapsed_s, self.budget_s, disturbed, self.expected_error)
+            seen, total = len({timing.name for timing in self.measured}), len(self.points)
+            disturbed = len(self.disturbed())
+            now = Progress(seen, total, self.elapsed_s, self.budget_s, disturbed, self.expected_error)
             self.progress(now)
 
     def samples(self, device: str, circumstances: Mapping[str, str]) -> Samples:
         """Return a row for every point: the median of its quiet timings, else the least disturbed one."""
         rows: list[Mapping[str, Any]] = []
-        limit = MOST_SLOWER * self.quiet_s()
+        limit_s = self.limit_s
         for name, timings in self.best().items():
-            point, is_quiet = self.points[name], timings[0].reference_s <= limit
+            point, is_quiet = self.points[name], timings[0].reference_s <= limit_s
             rows.append(
                 {
                     "kind": point.kind,

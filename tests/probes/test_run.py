@@ -320,6 +320,24 @@ def test_points_come_in_the_order_of_the_chooser_then_the_rest(fake_bench: MakeB
     assert float(samples.circumstances["expected_error"]) == pytest.approx(0.01)
 
 
+@pytest.mark.parametrize("choice_s", [0.0, 0.05, 0.5])
+def test_more_is_chosen_at_once_where_a_choice_takes_long(choice_s: float, fake_bench: MakeBench) -> None:
+    """A choice names every point twice, as one that serves two calls may be; it is measured once."""
+    bench, asked = fake_bench(), list[float]()
+
+    class Slow(InOrder):
+        def choose(self, left: Collection[str], seconds: float, most_s: float) -> list[str]:
+            asked.append(seconds)
+            bench.now += choice_s
+            return 2 * super().choose(left, seconds, most_s)
+
+    measure_points(bench, POINTS[-10:], 12.0, CIRCUMSTANCES, wanted=Wanted(Slow))
+    assert asked[0] == 1.5
+    assert asked[1:] == pytest.approx([max(1.5, 20 * choice_s)] * (len(asked) - 1))
+    assert len(asked) > 2
+    assert len(set(bench.timed[:10])) == 10
+
+
 @pytest.mark.parametrize("target_error", [0.1, 0.021])
 def test_the_run_stops_when_the_target_error_is_reached(target_error: float, fake_bench: MakeBench) -> None:
     seen: list[Progress] = []
