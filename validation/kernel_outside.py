@@ -25,10 +25,10 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.samples import Samples
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.rows import work_of
-from planner.steps.intervals import MORE_ABOVE, MORE_BELOW
+from planner.steps.intervals import MORE_ABOVE, MORE_BELOW, MORE_BELOW_OF_PRODUCTS, NORMAL_90
 from validation.kernel_scores import BATCHED, ELEMENT_WISE, LEAST_ELEMENT_WISE_S, Key, populations
 
-__all__ = ["ABOVE", "BELOW", "Outside", "outside_range", "outside_section", "rate"]
+__all__ = ["ABOVE", "BELOW", "Outside", "held_out", "outside_range", "outside_section", "rate"]
 
 ABOVE, BELOW = "above", "below"
 QUARTERS = {ABOVE: 0.75, BELOW: 0.25}
@@ -44,9 +44,15 @@ The entries of all GPUs, fitted anew without the upper, or the lower, quarter of
 rows left out, by how many doublings they lie outside what the entry was fitted to, and *inside* that of the same
 entries on rows left out within it. *More*: by which share of its error an entry misses more for every doubling, and the
 least and the most of it where one GPU is left out (validation/kernel_outside.py). Intervals take that of all kinds
-together, {MORE_ABOVE:g} above and {MORE_BELOW:g} below. Kinds differ: above, convolutions alone miss more; below,
-products do most.
+together, {MORE_ABOVE:g} above and {MORE_BELOW:g} below, but for single products below: {MORE_BELOW_OF_PRODUCTS:g}.
 """
+HELD_OUT = """Every GPU in turn told by the rates of the others, by one for all kinds together (*one*) and by that of
+the same kinds (*own*): *loss*, the mean of log s + |error| / s over the rows of an entry, s the error that the rate
+expects there, and how many percent of the rows an interval of 90 % holds. A rate of its own is taken where the loss
+falls by 0.1 or more.
+"""
+WITHIN = 1.25 * NORMAL_90
+"""Mean errors to either end of a central 90 %; see :mod:`planner.steps.intervals`."""
 
 
 class Outside(NamedTuple):
@@ -103,10 +109,40 @@ def outside_section(samples: Mapping[str, Samples]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for side in QUARTERS:
         for name in (*FAMILIES.values(), BYTES, "all"):
-            some = [one for one in found if one.side == side and name in ("all", FAMILIES.get(one.key.kind, BYTES))]
+            some = [one for one in found if one.side == side and name in ("all", _family(one))]
             if some:
                 lines.append("| " + " | ".join([side, name, *_cells(some)]) + " |")
-    return TEXT + "\n" + "\n".join(lines) + "\n"
+    head = ("side", "kinds", "entries", "loss, one", "loss, own", "held, one", "held, own")
+    held = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    held += ["| " + " | ".join(row) + " |" for side in QUARTERS for row in held_out(found, side)]
+    return "\n".join((TEXT, *lines, "", HELD_OUT, *held, ""))
+
+
+def _family(one: Outside) -> str:
+    return FAMILIES.get(one.key.kind, BYTES)
+
+
+def held_out(found: Iterable[Outside], side: str) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of the page on how rates of other GPUs tell rows of entries, of families that two GPUs have."""
+    figures: dict[str, list[tuple[float, ...]]] = {name: [] for name in (*FAMILIES.values(), BYTES)}
+    some = [one for one in found if one.side == side]
+    for one in some:
+        rest = [other for other in some if other.key.gpu != one.key.gpu]
+        alike = [other for other in rest if _family(other) == _family(one)]
+        if alike:
+            both = [_told(one, rate(those)) for those in (rest, alike)]
+            figures[_family(one)].append((*(loss for loss, _ in both), *(held for _, held in both)))
+    for name, rows in figures.items():
+        if rows:
+            *losses, one, own = np.mean(rows, axis=0).tolist()
+            yield (side, name, str(len(rows)), *(f"{loss:.2f}" for loss in losses), _percent(one), _percent(own))
+
+
+def _told(one: Outside, more: float) -> tuple[float, float]:
+    """Return the loss of an entry's rows by a rate, and the share of them inside an interval."""
+    expected = one.inside * (1 + max(more, 0.0) * one.doublings)
+    loss = np.log(expected) + one.errors / expected
+    return float(loss.mean()), float((one.errors <= WITHIN * expected).mean())
 
 
 def _cells(found: Sequence[Outside]) -> Iterator[str]:

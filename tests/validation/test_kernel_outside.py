@@ -1,8 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from planner.domain.calibration import Entry
 from planner.domain.samples import Samples
-from validation.kernel_outside import ABOVE, BELOW, Outside, outside_range, outside_section, rate
+from planner.steps.intervals import MORE_BELOW, MORE_BELOW_OF_PRODUCTS, unsure
+from validation.kernel_outside import ABOVE, BELOW, Outside, held_out, outside_range, outside_section, rate
 from validation.kernel_scores import Key
 
 KEY = Key("t4", "gemm", "", "fp32")
@@ -42,12 +46,44 @@ def test_what_is_left_out_is_missed_by_the_entry_of_the_rest_alone(bend: float) 
 
 def test_the_page_has_a_row_a_side_and_family() -> None:
     page = outside_section({"t4": products(1.0), "p4": products(0.0)})
-    rows = [line.split(" | ") for line in page.splitlines() if line.startswith(("| above", "| below"))]
+    first, held_out = page.split("Every GPU in turn")
+    rows = [line.split(" | ") for line in first.splitlines() if line.startswith(("| above", "| below"))]
     assert [row[:4] for row in rows] == [
         [f"| {side}", name, "2", "12"] for side in (ABOVE, BELOW) for name in ("products", "all")
     ]
     least, most = float(rows[0][-2]), float(rows[0][-1].removesuffix(" |"))
     assert least < float(rows[0][-3]) < most
+    rows = [line.split(" | ") for line in held_out.splitlines() if line.startswith(("| above", "| below"))]
+    # All are products: a rate of their own is that of all.
+    assert [(row[:3], row[3] == row[4]) for row in rows] == [
+        ([f"| {side}", "products", "2"], True) for side in (ABOVE, BELOW)
+    ]
+
+
+def test_a_rate_of_their_own_tells_kinds_that_differ() -> None:
+    """Products miss 4 times, other kinds as much as inside, two doublings below on each of two GPUs."""
+    outside = [
+        Outside(Key(gpu, kind, "", "fp32"), BELOW, np.full(8, 2.0), np.full(8, error), 0.1)
+        for gpu in ("t4", "p4")
+        for kind, error in (("gemm", 0.4), ("add", 0.1))
+    ]
+    rows = {name: figures for _, name, _, *figures in held_out(outside, BELOW)}
+    # Rates: 1.5 and 0, of all 0.75, so that 0.25 is expected of each.
+    expected = {"products": (0.25, 0.4, 0.4), "kinds of bytes": (0.25, 0.1, 0.1)}
+    for name, (one, own, error) in expected.items():
+        assert rows[name][:2] == [f"{np.log(s) + error / s:.2f}" for s in (one, own)]
+        assert rows[name][2:] == ["100.0", "100.0"]
+
+
+def test_below_its_range_a_product_is_more_unsure_than_a_batch_of_them_or_another_kind() -> None:
+    gemm = Entry(
+        "kernels", "gemm", "", "fp32", "", "work.linear", {}, {"calls": 0.0, "work": 1.0},
+        ranges={"work": (8 / 0.95, 1e9)}, held_out_error=0.1,
+    )  # fmt: skip
+    work = {"m": 1.0, "n": 1.0, "k": 1.0, "batch": np.array([1.0, 2.0]), "itemsize": 4.0}
+    assert unsure(gemm, work) == pytest.approx([1 + 2 * MORE_BELOW_OF_PRODUCTS, 1 + MORE_BELOW])
+    elements = {"elements": 2.0, "traffic": 6.0, "fixed_bytes": 0.0, "itemsize": 4.0}
+    assert unsure(replace(gemm, kind="add"), elements) == pytest.approx(1 + 2 * MORE_BELOW)
 
 
 def test_too_few_rows_are_no_range() -> None:
