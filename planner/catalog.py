@@ -247,14 +247,13 @@ def _is_sheet(keys: Mapping[str, Any]) -> bool:
 
 
 def sibling_calibrations(
-    accelerator: Accelerator, missing: Callable[[str, str, str], bool]
+    accelerator: Accelerator, missing: Callable[[str, str, str], bool], near: Collection[str] = ("chip",)
 ) -> tuple[tuple[Accelerator, Calibration], ...]:
     """Return the bundled calibrations, with their devices, of other devices of the same chip, by name.
 
-    Only those that hold a kernel (kind, direction, precision) that is ``missing``, measured or published.
+    Only those that hold a kernel (kind, direction, precision) that is ``missing``, measured or published. ``near``:
+    other relations of devices (:data:`planner.domain.transfer.RELATIONS`) that are wanted.
     """
-    if not accelerator.chip:
-        return ()
     known = set(names("accelerators"))
     found = []
     for path in _bundled_calibrations().values():
@@ -264,7 +263,7 @@ def sibling_calibrations(
             continue
         if any(missing(*key) for key in _kernel_keys(keys)):
             device = find_accelerator(other)
-            if relation(device, accelerator) == "chip":
+            if relation(device, accelerator) in near:
                 found.append((device, read_calibration(path)))
     return tuple(found)
 

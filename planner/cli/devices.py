@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from planner import catalog
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
-from planner.steps.hardware import on_other_device, siblings_kernels, what_misses
+from planner.steps.hardware import MATRIX_KINDS, nearest_kernels, on_other_device, siblings_kernels, what_misses
 from planner.steps.precisions import derived_precisions
 
-__all__ = ["from_precisions", "from_siblings", "with_device"]
+__all__ = ["from_others", "from_precisions", "from_siblings", "with_device"]
+
+NEAR = ("architecture", "vendor")
+"""Relations of devices whose fits specify the kernels of another."""
 
 
 def from_siblings(cluster: Cluster, calibrations: Iterable[Calibration]) -> tuple[Calibration, ...]:
@@ -20,6 +23,20 @@ def from_siblings(cluster: Cluster, calibrations: Iterable[Calibration]) -> tupl
     missing = what_misses(calibrations, cluster)
     siblings = catalog.sibling_calibrations(device, missing)
     return siblings_kernels(device, siblings, catalog.transfer_scores(), missing) if siblings else ()
+
+
+def from_others(cluster: Cluster, calibrations: Sequence[Calibration]) -> tuple[Calibration, ...]:
+    """Return what specifies convolutions and products that calibrations miss: fits of the nearest measured GPUs.
+
+    Their origin is ``specified``: what was measured of other devices is no measurement of this one, and its overheads
+    are those of specified kernels.
+    """
+    device = cluster.node.accelerator
+    misses = what_misses(calibrations, cluster)
+    others = catalog.sibling_calibrations(device, lambda *kernel: kernel[0] in MATRIX_KINDS and misses(*kernel), NEAR)
+    scaled = nearest_kernels(device, others, catalog.transfer_scores(), misses)
+    found = (*scaled, *from_precisions(cluster, (*calibrations, *scaled)))
+    return tuple(replace(one, entries=tuple(replace(x, origin="specified") for x in one.entries)) for one in found)
 
 
 def from_precisions(cluster: Cluster, calibrations: Iterable[Calibration]) -> tuple[Calibration, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import catalog
-from planner.cli.devices import from_precisions, from_siblings, with_device
+from planner.cli.devices import from_others, from_precisions, from_siblings, with_device
 from planner.cli.parsing import NOTHING
 from planner.cli.streams import note
 from planner.cli.values import DEFAULT, DEFAULT_REQUEST, Values, from_settings, merge, said
@@ -108,12 +108,14 @@ def machine_of(values: Values) -> Machine:
     bundled = catalog.calibrations_for(cluster)
     sibling = from_siblings(cluster, (*named, *own, *bundled))
     derived = () if named else from_precisions(cluster, (*own, *bundled, *sibling))
+    others = () if named else from_others(cluster, (*own, *bundled, *sibling, *derived))
     chosen, where = _in_order(
         (named_by, named),
         (OWN, own),
         ("bundled", bundled),
         ("bundled of a sibling", sibling),
         ("derived from another precision", derived),
+        ("specified by another GPU", others),
     )
     if named:
         chosen = tuple(one if one in named else _without_products(one) for one in chosen)

@@ -20,6 +20,8 @@ __all__ = [
     "ASSUMED_FLOP_EFFICIENCY",
     "ASSUMED_HOST_BYTES_PER_S",
     "ASSUMED_LAUNCH_S",
+    "ISSUED_SHARE",
+    "issued",
     "specified_collective",
     "specified_copy",
     "specified_entry",
@@ -32,6 +34,11 @@ __all__ = [
 ASSUMED_FLOP_EFFICIENCY = {"fp32": 0.6, "tf32": 0.5, "fp16": 0.4, "bf16": 0.4, "fp8": 0.35}
 """Share of the peak rate that products and convolutions reach; matrix units are harder to keep busy. No precision is
 slower than fp32 on the same GPU: where its peak is hardly higher, its share is larger."""
+ISSUED_SHARE = {"Kepler": 2 / 3}
+"""Architecture -> share of its lanes that are busy where a scheduler issues one instruction at a time; else all are.
+
+A Kepler multiprocessor has 192 lanes and four schedulers for 32 each: the others wait for a second instruction that
+does not depend on the first (NVIDIA, Kepler GK110/210 white paper)."""
 ASSUMED_BYTES_EFFICIENCY = 0.76
 """Share of the memory bandwidth: 0.74 to 0.91 in published element-wise times of seven GPUs."""
 ASSUMED_LAUNCH_S = 1e-5
@@ -75,7 +82,14 @@ def specified_entry(accelerator: Accelerator, kind: str, direction: str, precisi
 def _flop_efficiency(accelerator: Accelerator, precision: str) -> float:
     """Return the assumed share of a peak rate, or as much more as fp32 asks for: matrix units need not be used."""
     plain = ASSUMED_FLOP_EFFICIENCY["fp32"] * accelerator.peak_flop_per_s.get("fp32", 0.0)
-    return max(ASSUMED_FLOP_EFFICIENCY[precision], plain / accelerator.peak_flop_per_s[precision])
+    share = max(ASSUMED_FLOP_EFFICIENCY[precision], plain / accelerator.peak_flop_per_s[precision])
+    return share * ISSUED_SHARE.get(accelerator.architecture, 1.0)
+
+
+def issued(accelerator: Accelerator) -> Accelerator:
+    """Return an accelerator with the rates of the lanes that are busy; see :data:`ISSUED_SHARE`."""
+    share = ISSUED_SHARE.get(accelerator.architecture, 1.0)
+    return replace(accelerator, peak_flop_per_s={name: share * x for name, x in accelerator.peak_flop_per_s.items()})
 
 
 def specified_kernels(accelerator: Accelerator) -> Iterator[Entry]:

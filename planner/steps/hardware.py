@@ -1,26 +1,32 @@
 """Kernels of a device that was not measured, from calibrations of another: scaled by specification, with scores.
 
-Two uses. A *sibling*, a device of the same chip, serves the kernels that no calibration of the device itself does. A
-scenario puts another device into the cluster: then all kernels come from the present one. In both cases only kernels
-are taken over; what is a reconstruction of one cluster stays there. The held-out error of a scaled entry is that of
-devices predicted from others as near (:mod:`planner.domain.transfer`), or its own where that is larger.
+Three uses. A *sibling*, a device of the same chip, serves the kernels that no calibration of the device itself does.
+Convolutions that none serves, and products of matrix units, are specified by the nearest device that was measured:
+they reach the share of the peak rates that they reach there, where one assumed share would not tell them apart; for
+products of lanes that share misses by less (docs/transfer.md). A scenario puts another device into the cluster: then
+all kernels come from the present one. In each case only kernels are taken over; what is a reconstruction of one cluster
+stays there. The held-out error of a scaled entry is that of devices predicted from others as near
+(:mod:`planner.domain.transfer`), or its own where that is larger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import log
 
 from planner.costs.scaling import scaled_entry
+from planner.costs.specified import issued
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.kernels import SERVED_BY, TRAFFIC_KINDS
-from planner.domain.transfer import Transfers, relation, score_for
+from planner.domain.transfer import RELATIONS, Transfers, relation, score_for
 from planner.errors import ParameterError
 from planner.steps.source import scaled_name
 
-__all__ = ["Missing", "on_other_device", "scaled_calibration", "siblings_kernels", "what_misses"]
+__all__ = ["MATRIX_KINDS", "Missing", "nearest_kernels", "on_other_device", "scaled_calibration", "siblings_kernels",
+           "what_misses"]  # fmt: skip
 
 POINTWISE = "pointwise"
 MATRIX_KINDS = ("convolution", "gemm")
@@ -46,13 +52,13 @@ def scaled_calibration(
     wanted : Missing, optional
         Which kernels are asked for.
     """
-    near = relation(source, target)
+    near, (before, after) = relation(source, target), (issued(source), issued(target))
     entries = []
     for entry in calibration.entries:
         if entry.scope != "kernels" or entry.origin == "reconstructed" or not wanted(*entry.key[1:4]):
             continue
         try:
-            entries.append(_with_score(scaled_entry(entry, source, target, calibration.entries), known, near))
+            entries.append(_with_score(scaled_entry(entry, before, after, calibration.entries), known, near))
         except ParameterError:  # a precision that one of them lacks, or times of calls that are not told
             continue
     return replace(
@@ -147,6 +153,47 @@ def siblings_kernels(
 
 def _rank(entry: Entry) -> float:
     return float("inf") if entry.held_out_error is None else entry.held_out_error
+
+
+def nearest_kernels(
+    target: Accelerator, others: Iterable[tuple[Accelerator, Calibration]], known: Transfers, missing: Missing
+) -> tuple[Calibration, ...]:
+    """Return fits of convolutions, and of products of matrix units, that nothing serves, of the nearest device each.
+
+    Nearest: by relation, then by the data sheets (:func:`_apart`).
+    """
+    best: dict[tuple[str, str, str], tuple[int, float, int]] = {}
+    found = tuple(others)
+    for at, (device, one) in enumerate(found):
+        for entry in one.entries:
+            kernel = entry.key[1:4]
+            if _can_specify(entry, device, target) and missing(*kernel):
+                far = (RELATIONS.index(relation(device, target)), _apart(device, target, entry.precision), at)
+                best[kernel] = min(far, best.get(kernel, far))
+    chosen = []
+    for at, (device, one) in enumerate(found):
+        mine = tuple(
+            entry
+            for entry in one.entries
+            if _can_specify(entry, device, target) and best.get(entry.key[1:4], (0, 0.0, -1))[-1] == at
+        )
+        if mine:
+            chosen.append(scaled_calibration(replace(one, entries=mine), device, target, known))
+    return tuple(one for one in chosen if one.entries)
+
+
+def _can_specify(entry: Entry, device: Accelerator, target: Accelerator) -> bool:
+    is_fit = entry.scope == "kernels" and entry.term != LOOKED_UP and entry.origin not in ("specified", "reconstructed")
+    both = entry.precision in device.peak_flop_per_s.keys() & target.peak_flop_per_s.keys()
+    of_units = all(one.has_matrix_units(entry.precision) for one in (device, target))
+    is_wanted = entry.kind == "convolution" or (entry.kind == "gemm" and of_units)
+    return device.kind == target.kind and is_fit and both and is_wanted
+
+
+def _apart(one: Accelerator, other: Accelerator, precision: str) -> float:
+    """Return how far two devices are apart: logarithms of their peak rates and memory bandwidths."""
+    of_flop = log(one.peak_flop_per_s[precision] / other.peak_flop_per_s[precision])
+    return abs(of_flop) + abs(log(one.memory_bytes_per_s / other.memory_bytes_per_s))
 
 
 def on_other_device(

@@ -176,7 +176,8 @@ def _extrapolated(terms: tuple[Term, ...], *, is_wider: bool) -> Iterator[PlanWa
 
 
 def _origins(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
-    kernels = sorted({s.entry.kind for s in used if s.entry.scope == "kernels" and s.origin == "specified"})
+    assumed = (s.entry for s in used if s.origin == "specified" and not s.scaled_from)
+    kernels = sorted({entry.kind for entry in assumed if entry.scope == "kernels"})
     if kernels:
         message = (
             f"Times of {', '.join(kernels)} kernels come from the peak rates of {sources.accelerator.name} and assumed "

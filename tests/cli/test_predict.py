@@ -63,7 +63,7 @@ def test_convolutions_that_a_named_calibration_lacks_are_refused_with_a_command_
     subprocess.run(["/bin/sh", "-c", command], check=True)
     answer = predicted(run, *asked, "--cluster", "one.toml")
     assert origins(answer)["forward"] == "published+specified"
-    assert any(one["code"] == "specified" and "convolution" in one["message"] for one in answer["warnings"])
+    assert any(f"to {name} by their data sheets" in one["message"] for one in answer["warnings"])
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,13 @@ def test_no_precision_is_slower_than_fp32(name: str) -> None:
     assert max(times.values()) == times["fp32"]
 
 
+def test_a_scheduler_of_kepler_feeds_two_lanes_of_three() -> None:
+    entry = specified_entry(replace(GPU, architecture="Kepler"), "gemm", "", "fp32")
+    assert entry is not None
+    assert entry.settings["flop_efficiency"] == pytest.approx(2 / 3 * ASSUMED_FLOP_EFFICIENCY["fp32"])
+    assert "assumed: 40% of the peak rate" in entry.notes
+
+
 @pytest.mark.parametrize(("peak", "efficiency"), [(15e12, 0.6), (16e12, 0.5625), (20e12, 0.5)])
 def test_a_peak_hardly_above_that_of_fp32_is_reached_as_far_as_that(peak: float, efficiency: float) -> None:
     entry = specified_entry(replace(GPU, peak_flop_per_s={"fp32": 15e12, "tf32": peak}), "gemm", "", "tf32")

@@ -10,9 +10,10 @@ import pytest
 from planner import catalog
 from planner.costs.scaling import scaled_entry
 from planner.domain.calibration import Calibration, ConformalScore, Entry
+from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Link, Node
 from planner.domain.transfer import OwnPoints, Transfers, TransferScore, relation, score_for
-from planner.steps.hardware import on_other_device, scaled_calibration, siblings_kernels, what_misses
+from planner.steps.hardware import nearest_kernels, on_other_device, scaled_calibration, siblings_kernels, what_misses
 from planner.steps.source import Source
 
 OLD = Accelerator("old", "gpu", 16e9, 1e12, {"fp32": 10e12, "fp16": 80e12}, 80, "", "Maker", "First", "A1")
@@ -182,3 +183,45 @@ def test_biases_of_linear_layers_are_served_as_biases_are() -> None:
     for kind in ("bias", "linear_bias"):
         assert not what_misses((of(OLD, kernel(kind, "any")),), cluster(OLD))("linear_bias", "forward", "any")
     assert what_misses((of(OLD, kernel("linear_bias", "any")),), cluster(OLD))("bias", "forward", "any")
+
+
+def test_kernels_that_nobody_serves_are_those_of_the_nearest_device_by_relation_then_by_data_sheet() -> None:
+    new = replace(NEW, peak_flop_per_s={"fp32": 20e12, "fp16": 160e12})
+    near = replace(new, name="near", chip="B2", peak_flop_per_s={"fp32": 40e12})
+    far = replace(near, name="far", peak_flop_per_s={"fp32": 5e12})
+    known = of(OLD, kernel("gemm", "fp16"), kernel("convolution"), kernel("softmax", "any"))
+    others = [(OLD, known), (far, of(far, kernel("convolution"))), (near, of(near, kernel("convolution")))]
+    found = nearest_kernels(new, others, KNOWN, lambda *_: True)
+    served = {(entry.kind, one.name, entry.coefficients["flop"]) for one in found for entry in one.entries}
+    # Nothing of the same generation has products. Half the peak rate takes twice as long, and so the reverse.
+    assert served == {("gemm", "scaled from old", 0.5e-13), ("convolution", "scaled from near", 2e-13)}
+    assert {one.accelerator for one in found} == {"new"}
+    assert found[0].entries[0].held_out_error == 0.4
+
+
+def test_only_measured_fits_of_the_same_kind_of_device_specify_another() -> None:
+    fit = kernel("convolution")
+    cpu = replace(OLD, name="cpu", kind="cpu")
+    others = [
+        (OLD, of(OLD, replace(fit, origin="specified"))),
+        (OLD, of(OLD, replace(fit, term=LOOKED_UP))),
+        (OLD, of(OLD, replace(fit, precision="fp16"))),
+        (OLD, of(OLD, kernel("gemm"))),  # of lanes: the data sheet misses by less
+        (cpu, of(cpu, fit)),
+    ]
+    assert nearest_kernels(NEW, others, KNOWN, lambda *_: True) == ()
+    measured = [(OLD, of(OLD, fit))]
+    assert nearest_kernels(NEW, measured, KNOWN, lambda *_: False) == ()
+    assert len(nearest_kernels(NEW, measured, KNOWN, lambda *_: True)) == 1
+
+
+def test_what_is_scaled_to_a_kepler_reaches_the_lanes_that_are_busy() -> None:
+    kepler, slower = replace(NEW, architecture="Kepler"), replace(OLD, name="slower", architecture="Kepler")
+    fit = kernel("convolution")
+
+    def flop_s(source: Accelerator, target: Accelerator) -> float:
+        return scaled_calibration(of(source, fit), source, target, KNOWN).entries[0].coefficients["flop"]
+
+    assert flop_s(OLD, kepler) == pytest.approx(1.5 * flop_s(OLD, NEW))
+    assert flop_s(slower, NEW) == pytest.approx(flop_s(OLD, NEW) / 1.5)
+    assert flop_s(slower, kepler) == pytest.approx(flop_s(OLD, NEW))
