@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +12,7 @@ from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.domain.training import TimedStep
 from planner.probes.bench import Bench, if_quiet, least_disturbed, quietest
 from planner.probes.lost_device import check_computes, first_line
-from planner.probes.modules import build_module, gradient_time
+from planner.probes.modules import WARM_UP_STEPS, build_module, gradient_time
 from planner.probes.precisions import computing_in
 from planner.probes.timing import give_back_memory
 from planner.probes.torch_package import import_torch
@@ -26,7 +26,12 @@ CLASSES = 100
 REPEATS = 7
 SUB_BATCHES = {"cpu": (1, 4), "gpu": (1, 64)}
 """By kind of device; on a GPU one sample waits for the host alone."""
-OWN_SUB_BATCH = {"cpu": 2, "gpu": 16}
+OWN_SUB_BATCHES = {"cpu": (2, 1), "gpu": (16, 1, 64)}
+"""Of networks that a calibration is for, in their order: on a GPU that of small steps is the host's time, that of large
+ones the device's, and one sub-batch alone does not tell which it is. A larger one than the first is for a device that
+held the first, in the time that is left."""
+LARGEST_RATIO = 4
+"""From the first of these to a larger one."""
 STEP_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 """That PyTorch trains in by itself."""
 
@@ -76,13 +81,14 @@ def timed_steps(
     """Return the time of a gradient computation of every probe network at every sub-batch of SUB_BATCHES.
 
     All networks come in the first precision before any comes in the others, so that what time is too short for is left
-    out of these. Each is made for either turn anew, on the device: no two of them need its memory at once.
+    out of these. Each is made for every turn anew, on the device: no two of them need its memory at once.
 
     Networks and precisions that PyTorch failed in, as it has no kernel of that precision or no algorithm for such
     sizes, are left out from then on, as are those that the device's memory does not hold; all others are still timed.
     Those in which a device was lost before, which ``left_out`` names as :class:`DeviceLostError` does, are not tried.
 
-    With ``networks`` those are timed instead, at OWN_SUB_BATCH.
+    With ``networks`` those are timed instead, at OWN_SUB_BATCHES: all at the first one before any at the others; on a
+    GPU the smallest probe network at one sample too, whose time is the host's.
 
     Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says, or one much
     faster that is seen meanwhile, are left out, and those that could not be begun before the bench's clock shows
@@ -99,20 +105,20 @@ def timed_steps(
     steps: list[tuple[TimedStep, float]] = []
     fastest_s = math.inf
     failed: dict[tuple[str, str], str] = {}
-    sub_batches = (OWN_SUB_BATCH[kind],) if networks else SUB_BATCHES[kind]
-    for turn, network in itertools.product((trained[:1], trained[1:]), networks or probe_networks(kind)):
+    for network, cells in _turns(kind, networks, trained):
         made = f"the module of {network.name}"
-        if not turn or made in left_out or bench.clock() >= until_s:
+        if not cells or made in left_out or bench.clock() >= until_s:
             continue
         try:
             module = build_module(network, device)
         except RuntimeError as error:
             check_computes(device, error, made)
-            failed |= dict.fromkeys(((network.name, precision) for precision in turn), first_line(error))
+            failed |= dict.fromkeys(((network.name, precision) for _, precision in cells), first_line(error))
             continue
-        for sub_batch, precision in itertools.product(sub_batches, turn):
+        for sub_batch, precision in cells:
             what = f"training steps of {network.name} in {precision}"
-            if (network.name, precision) in failed or what in left_out:
+            is_useless = networks and not _is_of_use(steps, (network, sub_batch, precision), until_s - bench.clock())
+            if (network.name, precision) in failed or what in left_out or is_useless:
                 continue
             try:
                 limits = quietest(quiet_s, fastest_s), until_s
@@ -129,6 +135,43 @@ def timed_steps(
     quiet = tuple(filter(None, (if_quiet((step, reference_s / quiet_s)) for step, reference_s in steps)))
     said_of = tuple(f"{name} in {precision}: {said}" for (name, precision), said in failed.items())
     return StepTimes(quiet, said_of, fastest_s)
+
+
+def _turns(
+    kind: str, networks: Sequence[Network], precisions: Sequence[str]
+) -> Iterator[tuple[Network, tuple[tuple[int, str], ...]]]:
+    """Yield networks with sub-batches and precisions of their steps, what matters most first."""
+    turns: list[tuple[Sequence[Network], Sequence[int], Sequence[str]]]
+    first, others, probes = precisions[:1], precisions[1:], probe_networks(kind)
+    if networks:
+        host = probes[:1] if kind == "gpu" else ()
+        large, small, *larger = OWN_SUB_BATCHES[kind]
+        turns = [
+            (host, (small,), first),
+            (networks, (large,), first),
+            (networks, (small,), first),
+            (host, (small,), others),
+            (networks, (large, small), others),
+            (networks, larger, precisions),
+        ]
+    else:
+        turns = [(probes, SUB_BATCHES[kind], first), (probes, SUB_BATCHES[kind], others)]
+    for some, sub_batches, chosen in turns:
+        for network in some:
+            yield network, tuple(itertools.product(sub_batches, chosen))
+
+
+def _is_of_use(steps: Sequence[tuple[TimedStep, float]], what: tuple[Network, int, str], left_s: float) -> bool:
+    """Tell whether a step is to be timed besides earlier ones of its network and precision: not one again.
+
+    A larger one is where the first of them was not cut down for memory, and says that it will be in time.
+    """
+    network, sub_batch, precision = what
+    earlier = [step for step, _ in steps if (step.network, step.precision) == (network, precision)]
+    if not earlier or sub_batch < earlier[0].sub_batch:
+        return all(step.sub_batch != sub_batch for step in earlier)
+    ratio = sub_batch / earlier[0].sub_batch
+    return 1 < ratio <= LARGEST_RATIO and (WARM_UP_STEPS + 1) * ratio * earlier[0].time_s <= left_s
 
 
 def _step(

@@ -7,7 +7,7 @@ import torch
 
 from planner.domain.network import Network
 from planner.probes import steps as module
-from planner.probes.steps import OWN_SUB_BATCH, StepTimes, probe_networks, timed_steps
+from planner.probes.steps import OWN_SUB_BATCHES, StepTimes, probe_networks, timed_steps
 from planner.probes.timing import Timing
 
 MakeBench = Callable[..., Any]
@@ -46,8 +46,9 @@ def test_a_cpu_trains_in_fp32_at_two_sub_batches(fake_bench: MakeBench, held: di
 def test_every_precision_that_frameworks_train_in_is_timed(fake_bench: MakeBench, held: dict[str, Any]) -> None:
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
     steps, _, _ = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1], precisions=precisions)
-    assert [(s.sub_batch, s.precision) for s in steps] == [(OWN_SUB_BATCH["cpu"], one) for one in precisions[:4]]
-    assert len(held["asked"]) == 4
+    large, small = OWN_SUB_BATCHES["cpu"]
+    assert {(s.sub_batch, s.precision) for s in steps} == {(n, one) for n in (large, small) for one in precisions[:4]}
+    assert len(held["asked"]) == 8
 
 
 def test_steps_before_a_much_faster_reference_were_disturbed(fake_bench: MakeBench, held: dict[str, Any]) -> None:
@@ -77,7 +78,7 @@ def test_a_step_that_does_not_fit_is_halved_until_it_does(fake_bench: MakeBench,
     held["most"] = 1
     ((step,), _, _) = timed_steps(fake_bench(), 1.0, 100.0, probe_networks()[:1])
     assert (step.sub_batch, step.time_s) == (1, 1e-3)
-    assert [sub_batch for _, sub_batch, _ in held["asked"]] == [2, 1]
+    assert [sub_batch for _, sub_batch, _ in held["asked"]] == [2, 1]  # the small one is not timed again
     held["most"] = 0
     network = probe_networks()[0]
     said = f"{network.name} in fp32: it does not fit the memory"
@@ -110,6 +111,41 @@ def test_a_network_whose_weights_do_not_fit_is_left_out_and_said(
     network = probe_networks()[0]
     said = f"{network.name} in fp32: it does not fit the memory"
     assert timed_steps(fake_bench(), 1.0, 100.0, [network]) == StepTimes(failed=(said,))
+
+
+def test_own_networks_of_a_gpu_have_steps_of_the_host_and_of_the_device(
+    fake_bench: MakeBench, held: dict[str, Any]
+) -> None:
+    """Every network comes in fp32 before any at the sub-batch of the host, then the other precisions, then the far."""
+    first, second = probe_networks()[:2]
+    block, precisions = probe_networks("gpu")[0].name, ("fp32", "bf16")
+    steps, _, _ = timed_steps(fake_bench(), 1.0, 100.0, [first, second], device="meta", precisions=precisions)
+    assert [(s.network.name, s.sub_batch, s.precision) for s in steps] == held["asked"]
+    a, b = first.name, second.name
+    assert held["asked"] == [
+        (block, 1, "fp32"), (a, 16, "fp32"), (b, 16, "fp32"), (a, 1, "fp32"), (b, 1, "fp32"), (block, 1, "bf16"),
+        (a, 16, "bf16"), (a, 1, "bf16"), (b, 16, "bf16"), (b, 1, "bf16"),
+        (a, 64, "fp32"), (a, 64, "bf16"), (b, 64, "fp32"), (b, 64, "bf16"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("why", ["time", "memory"])
+def test_steps_of_many_samples_are_left_out_where_time_or_memory_is_too_short(
+    fake_bench: MakeBench, held: dict[str, Any], why: str
+) -> None:
+    """64 samples take 64 ms, at least four times; each of the three steps before takes 6 ms."""
+    network, bench = probe_networks()[0], fake_bench()
+    if why == "memory":
+        held["most"] = 8
+    else:
+        bench.now = 100.0 - 3 * 2 * REFERENCE_S - 4 * 64e-3 + 1e-6
+    bench_again, enough = fake_bench(), 1e-3
+    bench_again.now = 100.0 - 3 * 2 * REFERENCE_S - 4 * 64e-3 - enough
+    steps, failed, _ = timed_steps(bench, 1.0, 100.0, [network], device="meta")
+    assert ([s.sub_batch for s in steps[1:]], failed) == ([8, 1] if why == "memory" else [16, 1], ())
+    if why == "time":
+        steps, _, _ = timed_steps(bench_again, 1.0, 100.0, [network], device="meta")
+        assert [s.sub_batch for s in steps[1:]] == [16, 1, 64]
 
 
 def test_networks_of_a_gpu_hold_those_of_a_cpu_and_one_that_is_the_host_s() -> None:
