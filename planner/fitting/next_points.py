@@ -246,8 +246,8 @@ class _Group:
         self.unit_cost_s[place] = float(timing_s(guess_s).sum())
 
     def learn(self, timed: Mapping[str, float]) -> None:
-        """Fit what was timed: A⁻¹, the error of calls left out, expected times of everything."""
-        at = [place for place, name in enumerate(self.names) if name in timed]
+        """Fit what was timed: A⁻¹, the error of calls left out, expected times of everything; no time is no timing."""
+        at = [place for place, name in enumerate(self.names) if timed.get(name, 0.0) > 0]
         rows = self.shapes[at] / np.array([timed[self.names[place]] for place in at])[:, None]
         self.inverse = np.linalg.inv(np.eye(self.shapes.shape[1]) + rows.T @ rows)
         theta = self.inverse @ rows.sum(axis=0)

@@ -19,7 +19,7 @@ from planner.probes.lost_device import check_computes
 from planner.probes.operands import COLD_BYTES, Operands
 from planner.probes.points import Point
 from planner.probes.precisions import computing_in
-from planner.probes.timing import Stopwatch, Timing, time_queued_call
+from planner.probes.timing import EVENT_RESOLUTION_S, Stopwatch, Timing, time_queued_call
 from planner.probes.torch_package import import_torch
 from planner.units import format_bytes
 
@@ -72,7 +72,10 @@ class EventStopwatch:
         self.count_cycles()
 
     def run(self, call: Callable[[], object], calls: int, ahead_s: float) -> tuple[float, float]:
-        """Return the seconds of so many calls on the device, and those that handing them over took."""
+        """Return the seconds of so many calls on the device, and those that handing them over took.
+
+        At least the resolution of events: there are calls that make no kernel, and no time is none.
+        """
         start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
         self._cuda.synchronize()
         cycles = int(ahead_s * self._cycles_per_s)
@@ -85,7 +88,7 @@ class EventStopwatch:
         handing_s = time.perf_counter() - began
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) * 1e-3, handing_s
+        return max(start.elapsed_time(end) * 1e-3, EVENT_RESOLUTION_S), handing_s
 
     def count_cycles(self) -> None:
         """Measure the cycles a second that waiting is counted in: at the low clocks of an idle device they are few."""

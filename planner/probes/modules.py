@@ -12,7 +12,7 @@ from planner.domain.network import INPUT, Layer, Network
 from planner.domain.shapes import Shape, input_shapes, layer_shapes
 from planner.probes.precisions import autocast
 from planner.probes.sequence_parts import attention, embedding, first_position, layer_norm
-from planner.probes.timing import Timing, keep_freed_memory, summary
+from planner.probes.timing import EVENT_RESOLUTION_S, Timing, keep_freed_memory, summary
 from planner.probes.torch_package import import_torch
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ __all__ = ["PARTS", "build_module", "gradient_time"]
 
 
 WARM_UP_STEPS = 3
+AHEAD_STEPS = 2
+"""With one step to go the device still waits for nothing, where it is the slower one."""
 LEAKY_SLOPE = 0.1
 """Of a leaky ReLU below zero, as in YOLO; no time depends on it."""
 
@@ -100,6 +102,7 @@ def gradient_time(
     """Return the time of one gradient computation: loss forward and backward, gradients None before.
 
     On a GPU steps follow each other without waiting, as in training: the time is that between events before and after.
+    The host is at most two steps ahead, so that its clock tells when time is up.
 
     Parameters
     ----------
@@ -130,9 +133,11 @@ def gradient_time(
     samples = _samples(torch, network, sub_batch, generator).to(device)
     targets = _targets(torch, network, sub_batch, generator).to(device)
     module.train()
-    mark, between_s = _marks(torch, device)
-    times = []
+    mark, wait, between_s = _marks(torch, device)
+    times: list[tuple[Any, Any]] = []
     for made in range(repeats + warm_up):
+        if made >= AHEAD_STEPS:
+            wait(times[-AHEAD_STEPS][1])
         if made > warm_up and time.perf_counter() >= until_s:
             break
         module.zero_grad(set_to_none=True)
@@ -146,21 +151,24 @@ def gradient_time(
     return summary([between_s(*pair) for pair in times[warm_up:]])
 
 
-def _marks(torch: Any, device: str) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
-    """Return what marks a moment of a device, and what tells the seconds between two."""
+def _marks(torch: Any, device: str) -> tuple[Callable[[], Any], Callable[[Any], None], Callable[[Any, Any], float]]:
+    """Return what marks a moment of a device, what waits for one, and what tells the seconds between two."""
     if device == "cpu":
-        return time.perf_counter, lambda start, end: end - start
+        return time.perf_counter, lambda _moment: None, lambda start, end: end - start
 
     def mark() -> Any:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    def between_s(start: Any, end: Any) -> float:
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e-3
+    def wait(moment: Any) -> None:
+        moment.synchronize()
 
-    return mark, between_s
+    def between_s(start: Any, end: Any) -> float:
+        wait(end)
+        return max(float(start.elapsed_time(end)) * 1e-3, EVENT_RESOLUTION_S)
+
+    return mark, wait, between_s
 
 
 def _tie(network: Network, made: list[Any]) -> None:

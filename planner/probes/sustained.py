@@ -17,6 +17,8 @@ SUSTAINED_SHARE = 0.03
 MOST_S, LEAST_S = 1.0, 0.25
 """Of load in one precision; in less clocks need not have fallen."""
 SLOWER = 1.05
+LEAST_CALL_S = 2e-4
+"""Of a product: nothing holds the device back under load, so that it waits for the host of shorter ones."""
 WARNING_CLOCKS = "warning_clocks"
 LEFT_OUT = "left_out"
 """Circumstance that says what could not be measured."""
@@ -32,7 +34,8 @@ def sustained(
     """Return the ratio of the times under load and in blocks of the largest product timed in each precision but fp32.
 
     As circumstances ``sustained_PRECISION``, with a warning where one is above 1.05; empty where time is too short, and
-    on a CPU. No time is changed by it. What the device fails in is left out, and named in ``left_out``.
+    on a CPU. Precisions in which every product is shorter than LEAST_CALL_S have none. No time is changed by it. What
+    the device fails in is left out, and named in ``left_out``.
 
     Parameters
     ----------
@@ -50,7 +53,8 @@ def sustained(
     DeviceLostError
         The device computes nothing any more.
     """
-    timed = [point for point in points if point.kind == "gemm" and point.precision != "fp32" and point.name in times_s]
+    long = (point for point in points if times_s.get(point.name, 0.0) >= LEAST_CALL_S)
+    timed = [point for point in long if point.kind == "gemm" and point.precision != "fp32"]
     largest = {point.precision: point for point in sorted(timed, key=lambda point: math.prod(point.work.values()))}
     each_s = min(MOST_S, for_s / max(len(largest), 1))
     if not isinstance(bench, CudaBench) or each_s < LEAST_S:

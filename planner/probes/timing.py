@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Protocol
 
 __all__ = [
+    "EVENT_RESOLUTION_S",
     "Call",
     "Stopwatch",
     "Timing",
@@ -68,6 +69,8 @@ AHEAD, LEAST_AHEAD_S, MOST_AHEAD_S = 1.5, 1e-4, 0.05
 TYPICAL_HANDING_S = 5e-6
 """What handing over a call takes, to begin with."""
 SIZING_TRIES = 3
+EVENT_RESOLUTION_S = 5e-7
+"""Of the time between two events of a GPU (CUDA Runtime API, cudaEventElapsedTime), which may be told as none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,13 @@ def test_expected_error_falls_as_points_are_timed_and_faster_than_in_another_ord
     assert errors[-1] < chooser.learn(timings(in_order[: len(known)]))
 
 
+def test_a_time_of_none_tells_nothing() -> None:
+    chooser = NextPoints(POINTS, [NETWORK], CPU)
+    known = timings(chooser.start())
+    none = {point.name: 0.0 for point in POINTS if point.name not in known}
+    assert chooser.learn({**known, **none}) == chooser.learn(known) > 0
+
+
 def test_each_choice_gains_most_of_all_by_second_count() -> None:
     """Against brute force: of points of one cost, the chosen one leaves less error than most others.
 

@@ -14,6 +14,7 @@ from planner.probes import cuda_bench as module
 from planner.probes.cuda_bench import MEMORY_SHARE, CudaBench, EventStopwatch, cuda_bench, host_times
 from planner.probes.operands import Operands
 from planner.probes.points import Point
+from planner.probes.timing import EVENT_RESOLUTION_S, Call, time_queued_call
 
 
 class WallStopwatch:
@@ -132,6 +133,15 @@ def test_events_tell_the_time_of_the_device_where_it_is_held_back(monkeypatch: p
     assert free[0] == pytest.approx(100 * 5e-6 + 2e-6)
     assert held[0] == pytest.approx(100 * 2e-6)
     assert free[1] == held[1] == pytest.approx(5e-4)
+
+
+def test_a_call_that_makes_no_kernel_takes_the_resolution_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda()
+    monkeypatch.setattr(time, "perf_counter", lambda: cuda.host_s)
+    stopwatch = EventStopwatch(cuda)
+    assert stopwatch.run(lambda: None, 1, 0.0)[0] == EVENT_RESOLUTION_S
+    timing = time_queued_call(Call(lambda: None), stopwatch)
+    assert 0 < timing.time_s <= EVENT_RESOLUTION_S / 500
 
 
 def test_a_device_whose_clock_has_risen_is_held_back_as_long_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,34 @@ def test_gradient_time_ends_when_time_is_up_but_for_one_repeat() -> None:
     assert gradient_time(build_module(network), network, 1, 2, warm_up=1).repeats == 2
 
 
+@pytest.mark.parametrize("warm_up", [1, 3])
+def test_the_time_of_a_gpu_is_up_by_the_clock_of_the_device(warm_up: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps take the device 1 s and the host none, which would else hand all of them over at once."""
+    network, now = probe_networks()[3], {"host": 0.0, "device": 0.0}
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            now["device"] = max(now["device"], now["host"]) + 0.5  # half a step between two marks and half before them
+            self.at_s = now["device"]
+
+        def synchronize(self) -> None:
+            now["host"] = max(now["host"], self.at_s)
+
+        def elapsed_time(self, end: "Event") -> float:
+            return 1e3 * (end.at_s - self.at_s)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr("planner.probes.modules.time.perf_counter", lambda: now["host"])
+    module = build_module(network, "meta")
+    timing = gradient_time(module, network, 1, 20, until_s=6.0, warm_up=warm_up)
+    assert timing.time_s == 0.5
+    assert now["device"] == 6.0 + 1.0
+    assert timing.repeats == 7 - warm_up
+
+
 def test_gradient_time_computes_in_the_precision_asked_for() -> None:
     """A linear layer's product gives 16-bit numbers under mixed precision alone; its weights stay fp32."""
     network = Network("one", (8,), (Layer("a", "linear", (INPUT,), {"features": 4}), Layer("b", "loss", ("a",))))

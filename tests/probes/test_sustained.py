@@ -58,6 +58,15 @@ def test_the_largest_product_that_was_timed_is_loaded_and_warned_of() -> None:
     assert 1.8 < device.busy_s < 1.25 * 1.8
 
 
+def test_products_that_the_device_waits_for_the_host_of_have_no_ratio() -> None:
+    device, bench = made()
+    times = TIMES | {point.name: 8e-6 for point in POINTS if point.precision == "tf32"}
+    assert sustained(bench, POINTS, times, 1.8).keys() == {"sustained_bf16", WARNING_CLOCKS}
+    busy_s = device.busy_s
+    assert sustained(bench, POINTS, dict.fromkeys(TIMES, 8e-6), 1.8) == {}
+    assert device.busy_s == busy_s
+
+
 def test_a_ratio_that_hardly_differs_from_1_is_kept_without_a_warning() -> None:
     assert sustained(made(1.04)[1], POINTS, TIMES, 9.0) == {"sustained_bf16": "1.040", "sustained_tf32": "1.040"}
 
