@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from planner import catalog
+from planner.cli.left_out import Kernel, grouped, left_out
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import budget
 from planner.cli.progress import bar
@@ -20,17 +21,17 @@ from planner.domain.calibration import Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Settings
-from planner.domain.kernels import DIRECTIONS, SERVED_BY, UPDATE
+from planner.domain.kernels import DIRECTIONS, SERVED_BY
 from planner.domain.network import Network
 from planner.domain.request import Problem
-from planner.domain.samples import NETWORKS, Samples
+from planner.domain.samples import BUDGET, NETWORKS, Samples
 from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.duration import expected_fit_s
 from planner.fitting.next_points import NextPoints
 from planner.networks.zoo import build, zoo_names
 from planner.probes.calibrate import Measurement, Own, measure_device
 from planner.probes.gpu import check_gpu, describe_gpu
-from planner.probes.layer_points import SMALL, layer_points, unmeasurable
+from planner.probes.layer_points import SMALL, layer_points
 from planner.probes.machine import describe_cpu
 from planner.probes.places import Place, place_of
 from planner.probes.run import EXPECTED_ERROR, Progress, Wanted, used_before
@@ -53,7 +54,6 @@ __all__ = [
     "needed_kernels",
 ]
 
-THREE_WAYS = frozenset(DIRECTIONS) - {UPDATE}
 LARGEST_FIT_SHARE = 0.4
 """Of the budget that is kept for fitting, however long it is expected to take."""
 LEAST_S = 0.1
@@ -118,9 +118,8 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
     began = time.perf_counter()
     place = place_of(asked.device, asked.precisions, catalog.known_accelerator)
     calls, extent = distinct_calls((*asked.networks, *asked.shards)), place.extent()
-    for call, reason in ((call, unmeasurable(call, extent)) for call in calls):
-        if reason:
-            note(f"{call.kind} {call.direction} of a {call.layer.kind} layer is not measured, as {reason}")
+    for sentence in left_out(calls, (*asked.networks, *asked.shards), extent):
+        note(sentence)
     wanted = _wanted(asked, place)
     kept_s = min(expected_fit_s(place.accelerator, _times_fp32(place)), LARGEST_FIT_SHARE * asked.budget_s)
     end_s = began + asked.budget_s - used_s - kept_s
@@ -150,10 +149,11 @@ def _times_fp32(place: Place) -> float:
 
 
 def _of_networks(found: Measurement, asked: Asked) -> Measurement:
-    """Return measurements that name the networks that they were made for."""
+    """Return measurements that name the networks that they were made for, and the budget."""
     if not asked.networks:
         return found
-    named = {NETWORKS: "; ".join(network.name for network in asked.networks)}
+    names = "; ".join(network.name for network in asked.networks)
+    named = {NETWORKS: names, BUDGET: f"{asked.budget_s:.0f}"}
     return replace(found, samples=replace(found.samples, circumstances={**found.samples.circumstances, **named}))
 
 
@@ -208,10 +208,6 @@ def check_networks(networks: Sequence[Network], device: str = "cpu") -> None:
                 f"{SMALL}",
                 f"{network.name}, which needs {format_bytes(needed)}",
             )
-
-
-Kernel = tuple[str, str]
-"""Kind and direction."""
 
 
 def check_served(
@@ -274,7 +270,7 @@ def _check_none(rule: str, missing: Mapping[str, Iterable[Kernel]], asked: Asked
         raise CoverageError(_too_few(rule, refused, asked))
     for name, kernels in missing.items():
         budget_s = _enough_s(asked.budget_s)
-        note(f"{name} has too few timings of {_grouped(kernels)} for predictions; --budget {budget_s:.0f}s takes more")
+        note(f"{name} has too few timings of {grouped(kernels)} for predictions; --budget {budget_s:.0f}s takes more")
 
 
 def _enough_s(budget_s: float) -> float:
@@ -283,25 +279,11 @@ def _enough_s(budget_s: float) -> float:
 
 
 def _too_few(rule: str, missing: Mapping[str, Iterable[Kernel]], asked: Asked) -> str:
-    by_precision = (
-        f"{_grouped(kernels)}{'' if name == 'fp32' else f' in {name}'}" for name, kernels in missing.items()
-    )
+    by_precision = (f"{grouped(kernels)}{'' if name == 'fp32' else f' in {name}'}" for name, kernels in missing.items())
     return (
         f"{rule}, got too few timings of {'; '.join(by_precision)}; what was measured is kept, and the same command "
         f"with --budget {_enough_s(asked.budget_s):.0f}s goes on from there"
     )
-
-
-def _grouped(kernels: Iterable[Kernel]) -> str:
-    """Return kinds and directions in words: kinds of the same directions together, these in brackets behind them."""
-    ways: dict[str, set[str]] = {}
-    for kind, direction in kernels:
-        ways.setdefault(kind, set()).add(direction)
-    kinds: dict[str, list[str]] = {}
-    for kind, found in ways.items():
-        shown = "all three directions" if found >= THREE_WAYS else ", ".join(way for way in DIRECTIONS if way in found)
-        kinds.setdefault("" if found == {kind} else f" ({shown})", []).append(kind)  # an update has no direction
-    return "; ".join(", ".join(alike) + shown for shown, alike in kinds.items()).replace("_", " ")
 
 
 def check_complete(calibration: Calibration, asked: Asked, precisions: Sequence[str] = STEP_PRECISIONS[:1]) -> None:

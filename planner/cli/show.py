@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +13,15 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.parsing import NOTHING, choice
+from planner.cli.options import OPTIONS
+from planner.cli.parsing import NOTHING, budget, choice
 from planner.cli.streams import note
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Calibration, Entry
+from planner.domain.calls import LayerCall
 from planner.domain.gap import Gap
 from planner.domain.network import Network
-from planner.domain.samples import NETWORKS
+from planner.domain.samples import BUDGET, NETWORKS
 from planner.errors import ParameterError, PlannerError
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import ACCELERATOR, write_cluster
@@ -25,6 +29,7 @@ from planner.formats.dataset import DATASET, write_dataset
 from planner.formats.names import LISTED, names_document
 from planner.formats.network import write_network
 from planner.networks.zoo import arguments_of, zoo_names
+from planner.probes.layer_points import Extent, unmeasurable
 from planner.report.blocks import Block
 from planner.report.gaps import gaps_view
 from planner.report.show import (
@@ -137,7 +142,7 @@ def _calibrations() -> Shelf:
 
     def view(_name: str, calibration: Any) -> Iterable[Block]:
         yield from calibration_view(calibration, formulas, _cells)
-        gaps = gaps_of(calibration, _measured_for(calibration))
+        gaps = gaps_of(calibration, _measured_for(calibration), _can_be_measured(calibration))
         yield from gaps_view(gaps, _measuring(gaps, calibration))
 
     def listing(bundled: Iterable[Any]) -> Iterable[Block]:
@@ -160,11 +165,30 @@ def _measured_for(calibration: Calibration) -> tuple[Network, ...]:
     return tuple(found.values()) or tuple(catalog.find_network(name) for name in MEASURED_NEXT)
 
 
+def _can_be_measured(calibration: Calibration) -> Callable[[LayerCall], bool]:
+    """Return what tells which calls can be timed on the calibration's device; a GPU is taken to hold any."""
+    of_any_memory = Extent(operand_elements=sys.maxsize, elements=sys.maxsize, on_gpu=True)
+    extent = of_any_memory if _is_gpu(calibration) else Extent()
+    return lambda call: not unmeasurable(call, extent)
+
+
+def _is_gpu(calibration: Calibration) -> bool:
+    return calibration.node is not None and calibration.node.accelerator.kind == "gpu"
+
+
 def _measuring(gaps: Iterable[Gap], calibration: Calibration) -> str:
-    """Return the command that measures the kernels of gaps on the calibration's device."""
-    networks = "".join(f" --network {name}" for name in dict.fromkeys(gap.network for gap in gaps))
-    is_gpu = calibration.node is not None and calibration.node.accelerator.kind == "gpu"
-    return f"planner calibrate --device {'cuda' if is_gpu else 'cpu'}{networks}"
+    """Return the command that measures the kernels of gaps on the calibration's device.
+
+    With more time where it was made for one of the networks: the same command would come to the same.
+    """
+    names = tuple(dict.fromkeys(gap.network for gap in gaps))
+    networks = "".join(f" --network {name}" for name in names)
+    more = ""
+    if set(names) & set(calibration.environment.get(NETWORKS, "").split("; ")):
+        default_s = budget("--budget", OPTIONS["budget"].default)
+        stated = re.findall(r"\d+", calibration.environment.get(BUDGET, ""))
+        more = f" --budget {2 * max(map(int, stated), default=int(default_s))}s"
+    return f"planner calibrate --device {'cuda' if _is_gpu(calibration) else 'cpu'}{networks}{more}"
 
 
 def _datasets() -> Shelf:

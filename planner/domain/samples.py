@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from planner.domain.arrays import BoolArray, FloatArray, frozen_map
 from planner.errors import ParameterError
 
-__all__ = ["COMMAND", "DISTURBED_NOTE", "MAY_DIFFER", "NETWORKS", "NUMBER_COLUMNS", "TEXT_COLUMNS", "Samples"]
+__all__ = ["BUDGET", "COMMAND", "DISTURBED_NOTE", "MAY_DIFFER", "NETWORKS", "NUMBER_COLUMNS", "TEXT_COLUMNS", "Samples"]
 
 TEXT_COLUMNS = (
     "kind", "direction", "precision", "device", "library", "trans_a", "trans_b", "operation", "call", "source", "group",
@@ -30,14 +30,16 @@ NUMBER_COLUMNS = (
     "ranks", "nodes", "ranks_per_node", "sub_batch", "time_s", "spread_s", "repeats",
 )  # fmt: skip
 MAY_DIFFER = frozenset({
-    "command", "date", "design", "expected_error", "gpu_peak_memory_bytes", "gpu_power_w", "gpu_sm_clock_hz",
-    "gpu_temperature_c", "gpu_throttle", "host", "host_s_per_call",
+    "budget_s", "command", "date", "design", "expected_error", "gpu_peak_memory_bytes", "gpu_power_w",
+    "gpu_sm_clock_hz", "gpu_temperature_c", "gpu_throttle", "host", "host_s_per_call",
     "kernel_s_at_least", "left_out", "load_average", "networks", "node", "notes", "reference_s", "rejected", "source",
     "steal_during_s", "steal_s", "sustained_bf16", "sustained_fp16", "sustained_fp8", "sustained_int8",
     "sustained_tf32", "warning_busy", "warning_clocks", "warning_disturbed", "warning_slower", "warning_steal",
     "warning_steps", "warning_steps_failed", "warning_throttled",
 })  # fmt: skip
 """Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""
+BUDGET = "budget_s"
+"""Circumstance: the budget that the measuring had, with fitting and all [s]."""
 COMMAND = "command"
 """Circumstance: what to type to make a calibration again from the samples that it cites."""
 DISTURBED_NOTE = "measured while the machine was disturbed"

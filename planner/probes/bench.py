@@ -47,7 +47,7 @@ class CpuBench:
 
     def __init__(self) -> None:
         keep_freed_memory()
-        self._operands = Operands()
+        self._operands = Operands(beyond=True)
         self._reference = reference_call(self._operands)
         self._reference.run()
 

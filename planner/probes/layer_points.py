@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from planner.domain.calls import LayerCall
+from planner.domain.kernels import BACKWARD_DATA, FORWARD
 from planner.probes.convolution_ways import first_of_another_way
 from planner.probes.layer_kernels import OPTIMIZERS
 from planner.probes.narrow_products import NARROW, has_kernel
@@ -18,7 +20,7 @@ from planner.probes.operands import POOL_ELEMENTS
 from planner.probes.points import Point, convolution_output
 from planner.probes.precisions import computes
 
-__all__ = ["ALWAYS_FP32", "GPU_SUB_BATCHES", "LARGE", "SMALL", "Extent", "layer_points", "unmeasurable"]
+__all__ = ["ALWAYS_FP32", "GPU_SUB_BATCHES", "LARGE", "SMALL", "Extent", "Unmeasured", "layer_points", "unmeasurable"]
 
 SMALL, LARGE = 1, 16
 """Sub-batches: one call at both predicts any other of its work within a few per cent."""
@@ -29,7 +31,11 @@ FEW_ROWS = (2, 3, 4, 8)
 more (all of an MLP took 10 ms for 2 to 12 samples, 7 ms for 16)."""
 MOST_OPERAND_ELEMENTS = POOL_ELEMENTS // 2
 MOST_ELEMENTS = 3 * POOL_ELEMENTS // 2
-"""Of all operands and results together, 384 MiB: with the block of numbers and what PyTorch needs, below 2 GB."""
+"""Of all operands and results together, 384 MiB: calls of so much are timed at the largest sub-batch that fits."""
+ALONE_ELEMENTS = 15 * POOL_ELEMENTS // 4
+"""Of those of a call that is more at any sub-batch, 960 MiB: with the block of numbers and what PyTorch needs, below
+2 GB. It is timed at the smallest, and at one that takes up to MORE times as much."""
+MORE = 2
 
 ATTENTION_TENSORS = 11
 """Of fused attention backward: queries, keys, values and their gradients, apart and joined, output and its gradient."""
@@ -47,6 +53,8 @@ class Extent:
         fp32 first.
     operand_elements, elements : int
         Of the largest operand or result, and of all of a call, at most.
+    alone_elements : int
+        Of all of a call of a CPU that is more at the smallest two sub-batches: its operands are made for it alone.
     on_gpu : bool
         Whether products of 8 bits are those that GPUs have kernels for.
     """
@@ -55,6 +63,7 @@ class Extent:
     precisions: tuple[str, ...] = ("fp32",)
     operand_elements: int = MOST_OPERAND_ELEMENTS
     elements: int = MOST_ELEMENTS
+    alone_elements: int = ALONE_ELEMENTS
     on_gpu: bool = False
 
 
@@ -64,10 +73,11 @@ THIS_CPU = Extent()
 def layer_points(calls: Sequence[LayerCall], extent: Extent = THIS_CPU) -> tuple[Point, ...]:
     """Return the points of calls, in their order: small, then larger where that fits the memory, in every precision.
 
-    A call whose work is the same at any sub-batch has one. The largest sub-batch is halved until it fits; a call that
-    does not fit at the small one has no point. A product of 8 bits that a GPU has a kernel for at fewer than two
-    sub-batches has none either: no line runs through one. Of what moves bytes the 16-bit precisions have points, but
-    not of updates and embeddings, which are fp32 in all of them; TF32 is fp32 there.
+    A call whose work is the same at any sub-batch has one. The largest sub-batch is halved until it fits, of a large
+    call of a CPU until it takes no more than MORE times as much as the small one. A call that does not fit even so has
+    no point: of a CPU two are needed, as one would tell nothing of other sub-batches. A product of 8 bits that a GPU
+    has a kernel for at fewer than two sub-batches has none either: no line runs through one. Of what moves bytes the
+    16-bit precisions have points, but not of updates and embeddings, which are fp32 in all of them; TF32 is fp32 there.
     """
     return tuple(
         point
@@ -93,24 +103,51 @@ def _is_of_its_own(call: LayerCall, precision: str) -> bool:
     return precision in ("fp16", "bf16") and call.kind not in ALWAYS_FP32
 
 
-def unmeasurable(call: LayerCall, extent: Extent = THIS_CPU) -> str:
-    """Return why a call is not measured, though it takes time; empty: it can be."""
+class Unmeasured(NamedTuple):
+    """Why a call is not measured: what it needs, and words behind that or behind ``is``; 0: memory is not why."""
+
+    needed_bytes: int
+    words: str
+
+
+def unmeasurable(call: LayerCall, extent: Extent = THIS_CPU) -> Unmeasured | None:
+    """Return why a call is not measured, though it takes time; None: it can be."""
     if call.optimizer and call.optimizer not in OPTIMIZERS:
-        return f"optimizer {call.optimizer} is not part of PyTorch"
-    return "" if _fits(call, SMALL, extent) else f"it does not fit the memory at a sub-batch of {SMALL}"
+        return Unmeasured(0, f"of optimizer {call.optimizer}, which is not part of PyTorch")
+    needs_two = call.depends_on_sub_batch and not extent.on_gpu
+    if _large(call, extent) > SMALL if needs_two else _fits(call, SMALL, extent) or _fits_alone(call, SMALL, extent):
+        return None
+    least = SMALL + 1 if needs_two else SMALL
+    needed, limit, what = _held(call, least), extent.alone_elements, "operands and results"
+    if extent.on_gpu:
+        limit = extent.elements
+        if needed <= limit:
+            needed, limit, what = _elements(call.at(least))[0], extent.operand_elements, "one operand"
+    at = f" at a sub-batch of {least}" if call.depends_on_sub_batch else ""
+    return Unmeasured(4 * needed, f"of {what}{at}, where one call may have {4 * limit / 2**20:,.0f} MiB")
 
 
 def _points(call: LayerCall, precision: str, extent: Extent) -> Iterator[Point]:
     yield _point(call, SMALL, precision)
     if not call.depends_on_sub_batch:
         return
-    *inner, large = extent.sub_batches
-    while large > SMALL and not _fits(call, large, extent):
-        large //= 2
+    inner, large = extent.sub_batches[:-1], _large(call, extent)
     few = FEW_ROWS if "m" in call.work and (0, 1) in call.work.values() else ()
     for sub_batch in sorted({*few, *inner, large, *_both_sides(call, precision, extent)}):
         if SMALL < sub_batch <= large:
             yield _point(call, sub_batch, precision)
+
+
+def _large(call: LayerCall, extent: Extent) -> int:
+    """Return the largest sub-batch that a call is timed at; SMALL: it fits at no other."""
+    halved = [extent.sub_batches[-1]]
+    while halved[-1] > SMALL:
+        halved.append(halved[-1] // 2)
+    large = next((one for one in halved if _fits(call, one, extent)), SMALL)
+    if large > SMALL:
+        return large
+    most = MORE * _held(call, SMALL)
+    return next((one for one in halved if _held(call, one) <= most and _fits_alone(call, one, extent)), SMALL)
 
 
 def _both_sides(call: LayerCall, precision: str, extent: Extent) -> tuple[int, ...]:
@@ -134,14 +171,31 @@ def _point(call: LayerCall, sub_batch: int, precision: str) -> Point:
 
 def _fits(call: LayerCall, sub_batch: int, extent: Extent) -> bool:
     """Tell whether the operands fit, the largest and all together."""
-    largest, total = _elements(call.at(sub_batch))
-    total *= COMPOSED if call.kind == "lrn" else 1
+    largest, _ = _elements(call.at(sub_batch))
     read = [prod(shape) * sub_batch for shape in call.inputs]
-    return max(largest, *read) <= extent.operand_elements and total + sum(read) <= extent.elements
+    return max(largest, *read) <= extent.operand_elements and _held(call, sub_batch) <= extent.elements
+
+
+def _fits_alone(call: LayerCall, sub_batch: int, extent: Extent) -> bool:
+    """Tell whether the operands fit where they are made for the call alone."""
+    return not extent.on_gpu and _held(call, sub_batch) <= extent.alone_elements
 
 
 COMPOSED = 3
 """Times what it moves, a normalisation over channels keeps: it is composed of many calls that keep a result each."""
+OF_LOSS = {FORWARD: 2, BACKWARD_DATA: 4}
+"""Tensors as large as its input that a loss holds: that and the logarithms, backward also two gradients."""
+
+
+def _held(call: LayerCall, sub_batch: int) -> int:
+    """Return the elements of all operands and results of a call."""
+    work = call.at(sub_batch)
+    if call.layer.kind == "loss":
+        return OF_LOSS[call.direction] * work["elements"]
+    total = _elements(work)[1] * (COMPOSED if call.kind == "lrn" else 1)
+    if call.optimizer:
+        return total - work["elements"]  # parameters are read and written
+    return total + sub_batch * sum(map(prod, call.inputs))
 
 
 def _elements(work: Mapping[str, int]) -> tuple[int, int]:

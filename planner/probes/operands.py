@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from planner.probes.precisions import STORED
+from planner.probes.timing import give_back_memory
 from planner.probes.torch_package import import_torch
 
 if TYPE_CHECKING:
@@ -44,11 +45,13 @@ class Operands:
     ----------
     seed : int
     elements : int
-        Size of the block of random numbers; no operand may be larger.
+        Size of the block of random numbers.
     device : str
         As PyTorch names it.
     cold_bytes : int
         What views in turn cover: more than the last cache.
+    beyond : bool
+        Whether operands larger than the block are made, each for its call alone.
 
     Attributes
     ----------
@@ -59,12 +62,18 @@ class Operands:
     """
 
     def __init__(
-        self, seed: int = 0, elements: int = POOL_ELEMENTS, *, device: str = "cpu", cold_bytes: int = COLD_BYTES
+        self,
+        seed: int = 0,
+        elements: int = POOL_ELEMENTS,
+        *,
+        device: str = "cpu",
+        cold_bytes: int = COLD_BYTES,
+        beyond: bool = False,
     ) -> None:
         self._torch = import_torch()
         generator = self._torch.Generator().manual_seed(seed)
         self._piece = self._torch.randn(1 << 20, generator=generator)
-        self._elements, self._cold_bytes, self.device = elements, cold_bytes, device
+        self._elements, self._cold_bytes, self.device, self._beyond = elements, cold_bytes, device, beyond
         self._set_block("float32")
         self._made = {"float32": self}
 
@@ -72,10 +81,15 @@ class Operands:
         """Make the block of random numbers of a type."""
         self.dtype: Any = getattr(self._torch, stored)
         piece = (self._piece * _SPREAD).clamp(-127, 127) if stored == "int8" else self._piece
-        piece = piece.to(self.dtype).to(self.device)
-        self._pool = piece.repeat(math.ceil(self._elements / piece.numel()))[: self._elements]
+        self._repeated = piece.to(self.dtype).to(self.device)
+        self._pool = self._numbers(self._elements)
         self.itemsize: int = self._pool.element_size()
         self._next = 0
+
+    def _numbers(self, size: int) -> torch.Tensor:
+        """Return so many random numbers in memory of their own."""
+        numbers: torch.Tensor = self._repeated.repeat(math.ceil(size / self._repeated.numel()))[:size]
+        return numbers
 
     def of(self, precision: str) -> Operands:
         """Return the source of operands stored as a precision stores them; each has a block of its own."""
@@ -92,10 +106,14 @@ class Operands:
         Raises
         ------
         torch.OutOfMemoryError
-            It is larger than the block of random numbers, which is as large as the device's memory allows.
+            It is larger than the block of random numbers, which is as large as the device's memory allows, and none
+            such is made.
         """
         size = math.prod(shape)
         if size > self._pool.numel():
+            if self._beyond:
+                give_back_memory()  # pieces too small for it
+                return self._numbers(size).view(shape)
             too_large = f"an operand of {size} elements does not fit a block of {self._pool.numel()}"
             raise self._torch.OutOfMemoryError(too_large)
         if self._next + size > self._pool.numel():

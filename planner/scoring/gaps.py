@@ -1,18 +1,20 @@
 """What to measure next: the kernels of networks whose expected error costs a training step most.
 
 A kernel's part in the error of a step is its share of the kernel time times its own expected error: the held-out error
-of its entry, twice that where it lies outside the fit, and a stated one where nothing was measured.
+of its entry, twice that where it lies outside the fit, and a stated one where nothing was measured. Calls that were
+timed as they are, and those that cannot be, are none of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from planner.costs.terms import RANGE_MARGIN, Work, evaluate, extrapolates, features_of, term_named
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Calibration, Entry
+from planner.domain.calls import LayerCall
 from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import Settings
 from planner.domain.gap import Gap
@@ -22,6 +24,7 @@ from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem
 from planner.steps.compute import call_work
 from planner.steps.sources import Source, Sources
+from planner.workload.calls import layer_calls
 from planner.workload.lowering import lower
 
 __all__ = ["gaps_of"]
@@ -42,7 +45,13 @@ LEAST_WEIGHT = 0.001
 MATRIX_KINDS = ("gemm", "convolution")
 
 
-def gaps_of(calibration: Calibration, networks: Sequence[Network]) -> tuple[Gap, ...]:
+CanMeasure = Callable[[LayerCall], bool]
+"""Call of a network's layer -> whether it can be timed as it is."""
+
+
+def gaps_of(
+    calibration: Calibration, networks: Sequence[Network], can_measure: CanMeasure = lambda _: True
+) -> tuple[Gap, ...]:
     """Return what a calibration knows badly of networks, what costs their steps most first.
 
     A precision of the device that the calibration has neither products nor convolutions in is one gap a network.
@@ -52,6 +61,7 @@ def gaps_of(calibration: Calibration, networks: Sequence[Network]) -> tuple[Gap,
     calibration : Calibration
         One without kernels, or of no known device, has no gaps.
     networks : sequence of Network
+    can_measure : CanMeasure, optional
     """
     held = {entry.precision for entry in calibration.entries if entry.kind in MATRIX_KINDS}
     if calibration.node is None or not held:
@@ -61,7 +71,7 @@ def gaps_of(calibration: Calibration, networks: Sequence[Network]) -> tuple[Gap,
     for network in networks:
         sources = _sources(calibration, calibration.node, network)
         had = [name for name in PRECISIONS if name in device.peak_flop_per_s and not PRECISIONS[name].measured_only]
-        found += [gap for name in PRECISIONS if name in held for gap in _of_step(sources, network, name)]
+        found += [gap for name in PRECISIONS if name in held for gap in _of_step(sources, network, name, can_measure)]
         found += _of_precisions(sources, network, [name for name in had if name not in held])
     return tuple(sorted((gap for gap in found if gap.weight >= LEAST_WEIGHT), key=lambda gap: -gap.weight))
 
@@ -72,7 +82,7 @@ def _of_precisions(sources: Sources, network: Network, absent: Sequence[str]) ->
     kinds: dict[str, None] = {}
     for precision in absent:
         seconds = {True: 0.0, False: 0.0}
-        for calls, _, _, times in _timed(sources, network, precision):
+        for calls, _, _, times, _ in _timed(sources, network, precision):
             seconds[calls.kind in MATRIX_KINDS] += float(times.sum())
             kinds |= {calls.kind: None} if calls.kind in MATRIX_KINDS else {}
         shares[precision] = seconds[True] / (sum(seconds.values()) or 1.0)
@@ -82,11 +92,12 @@ def _of_precisions(sources: Sources, network: Network, absent: Sequence[str]) ->
         yield Gap(network.name, " and ".join(kinds), "", worst, "missing", shares[worst], SPECIFIED_ERROR, nor)
 
 
-def _of_step(sources: Sources, network: Network, precision: str) -> Iterator[Gap]:
+def _of_step(sources: Sources, network: Network, precision: str, can_measure: CanMeasure) -> Iterator[Gap]:
     """Yield a gap for every kind and direction of kernels in a step of a network; two where part lies outside."""
-    timed = list(_timed(sources, network, precision))
-    total = sum(float(times.sum()) for *_, times in timed)
-    for calls, source, work, times in timed:
+    timed = list(_timed(sources, network, precision, can_measure))
+    total = sum(float(times.sum()) for *_, times, _ in timed)
+    for calls, source, work, every_s, is_open in timed:
+        times = every_s * is_open
         entry, key = source.entry, (network.name, calls.kind, calls.direction, precision)
         if source.origin == "specified":
             yield Gap(*key, "missing", float(times.sum()) / total, SPECIFIED_ERROR)
@@ -107,20 +118,28 @@ def _sources(calibration: Calibration, node: Node, network: Network) -> Sources:
 
 
 def _timed(
-    sources: Sources, network: Network, precision: str
-) -> Iterator[tuple[KernelCalls, Source, Work, FloatArray]]:
-    """Yield the calls of a step that something serves, with their work and times [s] of shape (1, k)."""
+    sources: Sources, network: Network, precision: str, can_measure: CanMeasure = lambda _: True
+) -> Iterator[tuple[KernelCalls, Source, Work, FloatArray, BoolArray]]:
+    """Yield the calls of a step that something serves, with their work and times [s] of shape (1, k).
+
+    Besides, which of them, shape (k,), are open: they can be timed as they are, but were not.
+    """
     is_image = len(network.input_shape) > 1
     sub_batch = np.array([(IMAGES if is_image else SEQUENCES)[sources.accelerator.kind]])
     own, itemsize = sources.layer_calls(precision), precision_named(precision).activation_bytes
     convolution = sources.convolution_lowering(precision)
+    made = layer_calls(network, convolution=convolution, optimizer=network.optimizer)
     for calls in lower(network, sub_batch, convolution=convolution, optimizer=network.optimizer):
+        of_layers = zip(calls.layer.tolist(), made[calls.kind, calls.direction], strict=True)
+        can = {(layer, *call.at(int(sub_batch[0])).values()): can_measure(call) for layer, call in of_layers}
         for part, looked_up in own.split(calls, sub_batch):
             source = looked_up or sources.find_kernel(part.kind, part.direction, precision)
             if source is not None:
                 work = call_work(part, itemsize)
                 times = np.broadcast_to(evaluate(source.entry, work), (1, part.layer.size)) * part.count
-                yield part, source, work, times
+                columns = [np.broadcast_to(one, times.shape)[0].tolist() for one in part.work.values()]
+                keys = zip(part.layer.tolist(), *columns, strict=True)
+                yield part, source, work, times, np.array([looked_up is None and can[key] for key in keys])
 
 
 def _farthest(entry: Entry, work: Work) -> str:

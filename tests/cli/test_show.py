@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from planner import catalog
+from planner.cli import show
 from planner.domain.calibration import Entry
-from planner.domain.samples import COMMAND, NETWORKS
+from planner.domain.samples import BUDGET, COMMAND, NETWORKS
 from planner.formats.calibration import write_calibration
 from planner.formats.names import NAMES
 
@@ -166,11 +167,38 @@ def test_what_to_measure_next_is_of_the_networks_that_a_calibration_was_made_for
     own = replace(whole, environment={**whole.environment, NETWORKS: made_for})
     Path("own.json").write_text(write_calibration(own), encoding="utf-8")
     code, text, _ = run("show", "calibrations", "own.json")
-    command = text.splitlines()[-1].split()
-    assert (code, command[:4]) == (0, ["planner", "calibrate", "--device", "cpu"])
-    assert sorted(command[5::2]) == wanted
+    command, _, budget = text.splitlines()[-1].partition(" --budget ")
+    words = command.split()
+    assert (code, words[:4]) == (0, ["planner", "calibrate", "--device", "cpu"])
+    assert sorted(words[5::2]) == wanted
+    # What was made for them needs more time than it had, the default where that is not told.
+    assert budget == ("120s" if set(wanted) & set(made_for.split("; ")) else "")
     table = text[text.index("What to measure next") :]
     assert all(name in "".join(table.split()) for name in wanted)
+
+
+def test_measuring_again_is_to_have_twice_the_time(run: Run) -> None:
+    whole = catalog.find_calibration("cpu-epyc-example")
+    own = replace(whole, environment={**whole.environment, NETWORKS: "vgg16", BUDGET: "40; 300"})
+    Path("own.json").write_text(write_calibration(own), encoding="utf-8")
+    assert run("show", "calibrations", "own.json")[1].endswith(" --network vgg16 --budget 600s\n")
+
+
+def test_only_what_can_be_measured_is_to_be_measured_next(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The update of VGG-16's largest layer takes more memory than a call may have, and is alone outside the fit."""
+    whole = catalog.find_calibration("cpu-epyc-example")
+    unsure = tuple(replace(e, held_out_error=9.0 if e.kind == "update" else 0.01) for e in whole.entries)
+    own = replace(whole, entries=unsure, environment={**whole.environment, NETWORKS: "vgg16"})
+    Path("own.json").write_text(write_calibration(own), encoding="utf-8")
+
+    def updates() -> list[str]:
+        text = run("show", "calibrations", "own.json")[1]
+        lines = text[text.index("What to measure next") :].splitlines()
+        return [" ".join(line.split()) for line in lines if line.startswith("update")]
+
+    assert ["poor fit" in row for row in updates()] == [True]
+    monkeypatch.setattr(show, "unmeasurable", lambda *_given: None)
+    assert ["outside the fit" in row for row in updates()] == [True, False]
 
 
 @pytest.mark.parametrize("name", catalog.names("accelerators"))

@@ -101,6 +101,15 @@ def test_what_covers_the_cache_by_itself_is_saved_once_on_a_cpu(kind: str, monke
     assert in_turn[-1] == 1
 
 
+def test_an_operand_larger_than_the_block_is_made_for_its_call_alone_where_that_may_be() -> None:
+    operands = Operands(elements=1000, beyond=True)
+    first, second = operands.warm(1001, 2000), next(operands.of("int8").cold(1001))
+    assert (first.shape, first.dtype, second.dtype) == ((1001, 2000), torch.float32, torch.int8)
+    assert first.data_ptr() != operands.warm(1001, 2000).data_ptr()
+    assert 0.9 < float(first.std()) < 1.1
+    assert operands.warm(10, 100).data_ptr() == operands.warm(10, 100).data_ptr()
+
+
 def test_an_operand_larger_than_the_block_is_a_want_of_memory() -> None:
     operands = Operands(elements=1000)
     assert operands.warm(10, 100).shape == (10, 100)

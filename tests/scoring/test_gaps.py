@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
+from planner.costs.measured_calls import BEYOND, MEASURED_S
 from planner.domain.calibration import Calibration, Entry
+from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.gap import Gap
 from planner.domain.network import Layer, Network
 from planner.errors import ParameterError
 from planner.scoring import gaps
 from planner.scoring.gaps import gaps_of
+from planner.workload.calls import distinct_calls
 
 DEVICE = Accelerator("toy", "gpu", 2.0**34, 1e11, {"fp32": 1e12, "fp16": 4e12, "bf16": 4e12}, 8, "made up")
 NETWORK = Network("small", (64,), (Layer("fc", "linear", ("input",), {"features": 32, "bias": False}),))
@@ -73,6 +76,35 @@ def test_calls_outside_the_fit_name_the_feature(seen: tuple[float, float], words
     if gap:
         assert gap.error == pytest.approx(gaps.OUTSIDE * 0.1)
         assert ("forward", "worst known") not in known  # nothing of it is inside
+
+
+def test_calls_that_were_timed_or_cannot_be_are_no_gaps_but_part_of_the_step() -> None:
+    """One of two layers is timed as it is; then the other one cannot be."""
+    layers = [Layer(name, "linear", (before,), {"features": features, "bias": False})
+              for name, before, features in (("fc", "input", 32), ("last", "fc", 16))]  # fmt: skip
+    network = Network("two", (64,), tuple(layers))
+    one = calibration(*everything(held_out_error=0.1))
+    whole = {(gap.direction): gap.share for gap in gaps_of(one, [network]) if gap.precision == "fp32"}
+    rest = gaps_of(one, [network], lambda call: call.layer.name == "last")
+    part = {(gap.direction): gap.share for gap in rest if gap.precision == "fp32"}
+    assert part["forward"] == pytest.approx(whole["forward"] * 16 * 32 / (64 * 32 + 16 * 32))
+    assert part["backward_data"] == whole["backward_data"]  # the first layer passes none on
+    (name,) = (
+        call.name for call in distinct_calls([network]) if (call.layer.name, call.direction) == ("fc", "forward")
+    )
+    table = Entry(
+        "kernels",
+        "gemm",
+        "forward",
+        "fp32",
+        "",
+        LOOKED_UP,
+        {name: (8.0, 1e-9 * FLOP)},
+        {MEASURED_S: 1.0, BEYOND: 0.0},
+    )
+    timed = replace(one, entries=(table, *one.entries))
+    now = {(gap.direction): gap.share for gap in gaps_of(timed, [network]) if gap.precision == "fp32"}
+    assert now["forward"] == pytest.approx(part["forward"])
 
 
 def test_kinds_that_only_the_data_sheet_has_are_missing() -> None:
