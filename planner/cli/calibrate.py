@@ -206,13 +206,14 @@ def _budget_s(values: Values) -> float:
 
 def asked_of(values: Values) -> Asked:
     """Return what is to be measured."""
-    networks = networks_of(values)
+    device = device_of(values)
+    networks = networks_of(values, device)
     return Asked(
         _budget_s(values),
         networks,
         values["precision"].value if "precision" in values else (),
         values["target_error"].value if "target_error" in values else None,
-        device_of(values),
+        device,
         shards_of(values, networks),
     )
 
@@ -231,11 +232,11 @@ def device_of(values: Values) -> str:
     return str(values["device"].value) if "device" in values else default_device(note)
 
 
-def networks_of(values: Values) -> tuple[Network, ...]:
-    """Return the networks whose own layers are to be measured, each once; this machine holds them."""
+def networks_of(values: Values, device: str) -> tuple[Network, ...]:
+    """Return the networks whose own layers are to be measured, each once; the device holds them."""
     named = dict.fromkeys(values["network"].value) if "network" in values else {}
     networks = tuple(catalog.find_network(name) for name in named)
-    check_networks(networks, device_of(values))
+    check_networks(networks, device)
     return networks
 
 

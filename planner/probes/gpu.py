@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import warnings
@@ -12,6 +13,7 @@ from typing import Any
 from planner.domain.cluster import Accelerator, Node
 from planner.errors import MissingPackageError, ParameterError
 from planner.probes.gpu_names import gpu_name
+from planner.probes.gpu_state import first_look
 from planner.probes.machine import describe_cpu
 from planner.probes.precisions import gpu_precisions
 from planner.probes.torch_package import import_torch
@@ -68,7 +70,8 @@ def default_device(say: Callable[[str], object]) -> str:
     """Return what is measured where nobody says what: ``cuda`` where PyTorch computes on a CUDA device, else ``cpu``.
 
     A PyTorch without CUDA, or without a driver that it can use, sees none; its warnings of that are of no use here. One
-    that has no kernels for a device that it sees is told to ``say`` in a sentence.
+    that has no kernels for a device that it sees is told to ``say`` in a sentence. The GPU's state is read before that
+    is tried, as it is without this process.
 
     Raises
     ------
@@ -80,6 +83,8 @@ def default_device(say: Callable[[str], object]) -> str:
         warnings.simplefilter("ignore")
         if not torch.cuda.is_available():
             return "cpu"
+        with contextlib.suppress(RuntimeError):  # what is wrong with the GPU the trial tells
+            first_look(_label(torch.cuda.get_device_properties(0), 0))
         reason = why_no_kernel(torch, "cuda")
     if reason:
         say(f"the CPU is measured, as PyTorch sees a GPU but computes nothing on it: {reason}")

@@ -6,6 +6,7 @@ Nothing here needs PyTorch. Where the program is absent, or does not know a figu
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import statistics
@@ -17,6 +18,7 @@ from dataclasses import dataclass, fields
 __all__ = [
     "GpuState",
     "busy",
+    "first_look",
     "installed_gpus",
     "parse_states",
     "processes",
@@ -133,6 +135,16 @@ def processes(gpu: str) -> tuple[int, ...]:
     """Return the numbers of other processes that compute on a GPU, as far as they can be seen."""
     numbers = (_number(line) for line in _said(["--query-compute-apps=pid", f"--id={gpu}"]).splitlines())
     return tuple(int(number) for number in numbers if number is not None and int(number) != os.getpid())
+
+
+@functools.cache
+def first_look(gpu: str) -> tuple[tuple[GpuState, ...], tuple[int, ...]]:
+    """Return a reading of a GPU and the other processes on it, as they were when this was first asked for.
+
+    It is to be asked for before this process computes on the GPU: from then on its own memory is part of the reading,
+    and in a container the driver gives it another number than the system does there.
+    """
+    return states(gpu), processes(gpu)
 
 
 def installed_gpus() -> tuple[tuple[str, float], ...]:

@@ -14,7 +14,7 @@ from planner.probes.cuda_bench import cuda_bench, host_times, operand_elements, 
 from planner.probes.design import DESIGN, designed_points
 from planner.probes.gpu import describe_gpu
 from planner.probes.gpu_points import GPU_DESIGN, gpu_points
-from planner.probes.gpu_state import busy, processes, state_circumstances, states, throttled, watched
+from planner.probes.gpu_state import busy, first_look, state_circumstances, throttled, watched
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
 from planner.probes.machine import cpu_steal_s, describe_cpu
 from planner.probes.points import Point
@@ -148,8 +148,8 @@ class GpuPlace:
         self.device, self.accelerator, self.node = self._gpu.device, self._gpu.accelerator, self._gpu.node
         self.has_stated_peaks = self._gpu.is_known
         self.precisions = wanted_precisions(precisions, self._gpu.precisions, self._gpu.precisions)
-        before = states(self._gpu.label)
-        self.warning = busy(before, processes(self._gpu.label))
+        before, others = first_look(self._gpu.label)
+        self.warning = busy(before, others)
         self.circumstances: Mapping[str, str] = {
             **self._gpu.circumstances,
             **({"gpu_driver": before[0].driver or ""} if before else {}),

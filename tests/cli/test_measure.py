@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -243,8 +244,13 @@ def test_measurements_name_the_networks_that_they_were_made_for(
 def test_device_and_precisions_are_those_asked_for_else_a_gpu_if_there_is_one(
     arguments: tuple[str, ...], gpus: int, asked: tuple[str, tuple[str, ...]], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A place with all that needs a GPU made up stands in for that of a GPU, which is not here."""
+    """A place with all that needs a GPU made up stands in for that of a GPU, which is not here; it is looked for once."""
     found: list[tuple[str, tuple[str, ...]]] = []
+    looked: list[object] = []
+
+    def counted(say: Callable[[str], object]) -> str:
+        looked.append(say)
+        return default_device(say)
 
     def place_of(device: str, precisions: tuple[str, ...], known: Callable[[str], Accelerator | None]) -> Place:
         assert known("t4") == find_accelerator("t4")
@@ -257,13 +263,14 @@ def test_device_and_precisions_are_those_asked_for_else_a_gpu_if_there_is_one(
         return Measurement(COPIES, (), CPU, Node(1, CPU))
 
     monkeypatch.setattr(measure, "check_gpu", lambda _device: 0)
-    monkeypatch.setattr(calibrate, "default_device", default_device)
+    monkeypatch.setattr(calibrate, "default_device", counted)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: SimpleNamespace(uuid=""))
     monkeypatch.setattr(gpu, "why_no_kernel", lambda _torch, _device: "")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(measure, "place_of", place_of)
     monkeypatch.setattr(measure, "measure_device", measured)
     code, _, err = run("calibrate", *arguments, "--out", "fit.json")
-    assert (code, found) == (0, [asked])
+    assert (code, found, len(looked)) == (0, [asked], int("--device" not in arguments))
     assert err.startswith(f"planner: measuring {'this CPU' if asked[0] == 'cpu' else 'this card'} for ")
 
 

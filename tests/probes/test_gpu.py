@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from planner.catalog import find_accelerator
 from planner.errors import MissingPackageError, ParameterError
 from planner.probes.gpu import check_gpu, default_device, describe_gpu
+from planner.probes.gpu_state import busy, processes, states
+from planner.probes.places import GpuPlace
 
 Seen = Callable[..., SimpleNamespace]
 
@@ -55,6 +58,36 @@ def test_a_gpu_is_measured_unless_there_is_none(seen: Seen, monkeypatch: pytest.
     monkeypatch.setattr(torch, "zeros", zeros)
     assert default_device(told.append) == "cuda"
     assert (devices, told) == (["cuda"], [])
+
+
+def test_what_this_process_holds_of_a_gpu_does_not_make_it_busy(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a container: from the trial on the driver lists this process too, by a number that only the host knows."""
+    context, program = tmp_path / "context", tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\n"
+        f"[ -e {context} ] && used=500 pid=4711 || used=4\n"
+        'case "$*" in\n'
+        "*compute-apps*) echo $pid;;\n"
+        '*) echo "580.1, 345, 2619, 31, 71.5, 0, $used, 8192, 0x1";;\n'
+        "esac\n"
+    )
+    program.chmod(0o755)
+
+    def zeros(_size: int, *, device: str) -> torch.Tensor:
+        assert device == "cuda"
+        context.touch()
+        return torch.ones(8)
+
+    seen(uuid="of-a-container")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(torch, "zeros", zeros)
+    assert default_device(print) == "cuda"
+    assert context.exists()
+    place = GpuPlace("cuda")
+    assert (place.warning, place.circumstances["gpu_driver"]) == ("", "580.1")
+    assert busy(states("0"), processes("0")) != ""
 
 
 def test_a_gpu_that_pytorch_was_not_built_for_is_not_measured_unasked(

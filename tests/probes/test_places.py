@@ -50,8 +50,7 @@ def card(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> dict[str, An
         seen += shown["during"]
 
     monkeypatch.setattr(places, "describe_gpu", describe)
-    monkeypatch.setattr(places, "states", lambda _label: shown["before"])
-    monkeypatch.setattr(places, "processes", lambda _label: shown["others"])
+    monkeypatch.setattr(places, "first_look", lambda _label: (shown["before"], shown["others"]))
     monkeypatch.setattr(places, "watched", watched)
     monkeypatch.setattr(places, "cuda_bench", bench)
     monkeypatch.setattr(places, "usable_now", lambda _device: shown["usable"])
