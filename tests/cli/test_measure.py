@@ -244,7 +244,7 @@ def test_measurements_name_the_networks_that_they_were_made_for(
 def test_device_and_precisions_are_those_asked_for_else_a_gpu_if_there_is_one(
     arguments: tuple[str, ...], gpus: int, asked: tuple[str, tuple[str, ...]], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A place with all that needs a GPU made up stands in for that of a GPU, which is not here; it is looked for once."""
+    """A place with all that needs a GPU made up stands in for that of a GPU, which is not here; looked for once."""
     found: list[tuple[str, tuple[str, ...]]] = []
     looked: list[object] = []
 
