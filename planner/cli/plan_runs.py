@@ -96,6 +96,7 @@ def asking_of(values: Values) -> Asking:
     cluster = _cluster(plans[0]["cluster"], calibrations)
     device = _device(cluster)
     base = _joined(calibrations, cluster.node.accelerator)
+    _check_circumstances(base, device)
     expected_s = {_key(plan["configuration"]): _passes_s(plan) for plan in reversed(suggestion["plans"])}
     held = {_key(plan["configuration"]): plan["prediction"]["memory_bytes"]["total"] for plan in suggestion["plans"]}
     cells = tuple(dict.fromkeys(map(_key, plans)))
@@ -158,9 +159,11 @@ def _device(cluster: Cluster) -> str:
     if wanted.kind == "cpu" and describe_cpu()[0].name == wanted.name:
         return "cpu"
     if wanted.kind == "gpu" and import_torch().cuda.is_available():
-        gpu = describe_gpu("cuda", catalog.known_accelerator)
-        if gpu.accelerator.name == wanted.name:
-            return gpu.device
+        count = import_torch().cuda.device_count()
+        gpus = (describe_gpu(f"cuda:{index}", catalog.known_accelerator) for index in range(count))
+        found = next((gpu.device for gpu in gpus if gpu.accelerator.name == wanted.name), "")
+        if found:
+            return found
     raise CoverageError(
         f"--plan must be of an accelerator of this machine, got {wanted.name} of cluster {cluster.name!r}; run it on a "
         "node of that cluster"
@@ -179,13 +182,12 @@ def _joined(calibrations: Sequence[Calibration], device: Accelerator) -> Calibra
     for one in own:
         for entry in one.entries:
             entries.setdefault((*entry.key, entry.mode), entry)
-    _check_circumstances(own[0])
     return replace(own[0], entries=tuple(entries.values()))
 
 
-def _check_circumstances(base: Calibration) -> None:
+def _check_circumstances(base: Calibration, device: str) -> None:
     """Refuse a calibration of other circumstances than those of a run on this machine now."""
-    now = _circumstances(base.environment)
+    now = _circumstances(base.environment, device)
     for key in sorted(now.keys() & base.environment.keys() - MAY_DIFFER):
         if now[key] != base.environment[key]:
             raise CoverageError(
@@ -194,9 +196,11 @@ def _check_circumstances(base: Calibration) -> None:
             )
 
 
-def _circumstances(of_base: Mapping[str, str]) -> dict[str, str]:
-    """Return what is true of a run now, as far as the base says it of itself."""
+def _circumstances(of_base: Mapping[str, str], device: str) -> dict[str, str]:
+    """Return what is true of a run on a device now, as far as the base says it of itself."""
     found = {**describe_cpu()[2], "framework": f"pytorch {import_torch().__version__}"}
+    if device != "cpu":
+        found |= describe_gpu(device, catalog.known_accelerator).circumstances
     if of_base.get("allocator") == KEPT:
         found["allocator"] = KEPT if keep_freed_memory() else "as it is"
     return found
@@ -236,7 +240,7 @@ def refined_here(asking: Asking, name: str, budget_s: float, began_s: float) -> 
     runs = _runs(asking, made, f"--budget {enough}s")
     accelerator = asking.problem.cluster.node.accelerator
     circumstances = {key: value for key, value in base.environment.items() if key not in MAY_DIFFER}
-    samples = Samples.from_rows([], {**circumstances, **_circumstances(base.environment)})
+    samples = Samples.from_rows([], {**circumstances, **_circumstances(base.environment, device)})
     steps = tuple(run.step for run in runs)
     calibration = replace(refined(base, asking.problem, runs), name=name)
     return calibration, Measurement(samples, steps, accelerator, asking.problem.cluster.node)

@@ -139,18 +139,18 @@ def describe_gpu(device: str, known: Known) -> Gpu:
     index, torch = check_gpu(device), import_torch()
     properties = torch.cuda.get_device_properties(index)
     name = gpu_name(properties.name, float(properties.total_memory))
-    bundled = known(name)
+    bundled, label = known(name), _label(properties, index)
     accelerator = bundled or _accelerator(name, properties)
     node = Node(int(torch.cuda.device_count()), accelerator, describe_cpu()[1].host_memory_bytes, os.cpu_count() or 1)
     return Gpu(
         f"cuda:{index}",
-        _label(properties, index),
+        label,
         gpu_precisions((properties.major, properties.minor)),
         int(getattr(properties, "L2_cache_size", 0)),
         bundled is not None,
         accelerator,
         node,
-        _circumstances(torch, properties),
+        _circumstances(torch, properties, label),
     )
 
 
@@ -181,8 +181,8 @@ def _accelerator(name: str, properties: Any) -> Accelerator:
     )
 
 
-def _circumstances(torch: Any, properties: Any) -> dict[str, str]:
-    host = describe_cpu()[2]
+def _circumstances(torch: Any, properties: Any, label: str) -> dict[str, str]:
+    host, states = describe_cpu()[2], first_look(label)[0]
     found = {key: host[key] for key in ("host_os", "cpu_model", "cpu_threads", "python")}
     cudnn = torch.backends.cudnn.version()
     return found | {
@@ -192,4 +192,5 @@ def _circumstances(torch: Any, properties: Any) -> dict[str, str]:
         "cuda": str(torch.version.cuda),
         "cudnn": "none" if cudnn is None else str(cudnn),
         "cudnn_benchmark": str(bool(torch.backends.cudnn.benchmark)).lower(),
+        **({"gpu_driver": states[0].driver or ""} if states else {}),
     }

@@ -152,7 +152,6 @@ class GpuPlace:
         self.warning = busy(before, others)
         self.circumstances: Mapping[str, str] = {
             **self._gpu.circumstances,
-            **({"gpu_driver": before[0].driver or ""} if before else {}),
             "design": GPU_DESIGN,
             "contained": CONTAINED_GPU,
         }

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from planner.catalog import find_accelerator
 from planner.cli import plan_runs
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
@@ -19,6 +21,7 @@ from planner.domain.network import Network
 from planner.domain.training import TimedStep
 from planner.formats.calibration import read_calibration, write_calibration
 from planner.formats.samples import read_samples
+from planner.probes.gpu import Gpu
 from planner.probes.lost_device import DeviceLostError
 from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanRun, Wanted
@@ -236,6 +239,36 @@ def test_a_calibration_of_other_circumstances_is_refused(
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert code == 5
     assert "circumstance framework must be 'pytorch 0.1', as in calibration mine, got 'pytorch " in err
+
+
+@pytest.mark.parametrize("cudnn", ["91002", "90501"])
+def test_the_gpu_that_a_suggestion_is_of_runs_it_with_the_library_that_it_was_calibrated_with(
+    run: Run, asked: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, cudnn: str
+) -> None:
+    """It is the second one of this machine."""
+    names, ran = ("t4", "v100-sxm2-16gb"), list[str]()
+
+    def describe(device: str, known: Callable[[str], Accelerator | None]) -> Gpu:
+        card = known(names[int(device.removeprefix("cuda:"))])
+        assert card is not None
+        node, facts = Node(2, card), {"cudnn": "91002"}
+        return Gpu(device, "GPU-1", ("fp32",), 0, is_known=True, accelerator=card, node=node, circumstances=facts)
+
+    def timed_runs(_network: Network, cells: Sequence[Wanted], *_given: object, device: str, **_named: object) -> Any:
+        ran.append(device)
+        return tuple(PlanRun(TimedStep(_network, cell.sub_batch, 1e-3)) for cell in cells)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(plan_runs, "describe_gpu", describe)
+    monkeypatch.setattr(plan_runs, "timed_runs", timed_runs)
+    asked(base(find_accelerator(names[1]), cudnn=cudnn))
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    if cudnn == "91002":
+        assert (code, ran) == (0, ["cuda:1"])
+    else:
+        assert (code, ran) == (5, [])
+        assert "circumstance cudnn must be '90501', as in calibration mine, got '91002'" in err
 
 
 def test_what_cannot_be_is_said(run: Run, asked: Callable[..., Path]) -> None:

@@ -86,7 +86,7 @@ def test_what_this_process_holds_of_a_gpu_does_not_make_it_busy(
     assert default_device(print) == "cuda"
     assert context.exists()
     place = GpuPlace("cuda")
-    assert (place.warning, place.circumstances["gpu_driver"]) == ("", "580.1")
+    assert (place.warning, describe_gpu("cuda", find_accelerator).circumstances["gpu_driver"]) == ("", "580.1")
     assert busy(states("0"), processes("0")) != ""
 
 

@@ -41,7 +41,8 @@ def card(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> dict[str, An
     def describe(device: str, known: Callable[[str], Accelerator | None]) -> Gpu:
         known(CARD.name)
         node = Node(4, CARD)
-        return Gpu(device, "GPU-1", PRECISIONS, 50 * 2**20, shown["known"], CARD, node, {"gpu": "A card"})
+        facts = {"gpu": "A card", "gpu_driver": "580.1"}
+        return Gpu(device, "GPU-1", PRECISIONS, 50 * 2**20, shown["known"], CARD, node, facts)
 
     @contextlib.contextmanager
     def watched(_label: str) -> Iterator[list[GpuState]]:
