@@ -125,13 +125,15 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
     end_s = began + asked.budget_s - used_s - kept_s
     left_s = max(end_s - place.began_s, LEAST_S)
     shown = "this CPU" if asked.device == "cpu" else f"this {place.accelerator.name}"
-    used_before_s = used_before(partial, place.circumstances)
+    own = layer_points(calls, extent)
+    names = {point.name for point in (*own, *place.points(), *wanted.later)}
+    used_before_s = used_before(partial, place.circumstances, names)
     sentence = f"measuring {shown} for {max(left_s - used_before_s, 0.0):.0f} s{' more' if used_before_s else ''}"
     with bar(f"measuring {shown}", left_s, sentence) as show:
         found = measure_device(
             place,
             left_s,
-            own=Own(asked.networks, layer_points(calls, extent)),
+            own=Own(asked.networks, own),
             wanted=wanted,
             input_folder=Path(),
             resume=partial,

@@ -88,8 +88,9 @@ def measure_device(
     place : Place
         Of :func:`planner.probes.places.place_of`: the device and its precisions.
     budget_s : float
-        Wall time to spend from the making of the place on, which loads PyTorch [s]. What measuring points took in a
-        run that is continued is taken off; its other time is not, and training steps have their share in any case.
+        Wall time to spend from the making of the place on, which loads PyTorch [s]. What measuring points of this run
+        took in one that is continued is taken off; its other time is not, and training steps have their share in any
+        case.
     own : Own
     wanted : Wanted, optional
         What decides which points are measured next, and when that is enough.
@@ -111,20 +112,21 @@ def measure_device(
     """
     check_positive("budget", budget_s, "seconds")
     start, tell = place.began_s, say or (lambda _sentence: None)
-    name, earlier = place.accelerator.name, continued(resume, place.circumstances)
+    name, points = place.accelerator.name, (*own.points, *place.points())
+    every = (*points, *(wanted.later if wanted else ()))
+    earlier = continued(resume, place.circumstances, {point.name for point in every})
     for sentence in filter(None, (earlier.note, place.warning)):
         tell(sentence)
     with told_when_lost(place.device, resume), place.measuring() as bench:
         for_load = 0.0 if place.device == "cpu" else SUSTAINED_SHARE
         share = 1 - STEPS_SHARE - for_load - (INPUT_SHARE if input_folder else 0.0)
         for_points = max(budget_s * share - (time.perf_counter() - start), 0.0)
-        points = (*own.points, *place.points())
         run = Run(bench, points, for_points, earlier, wanted=wanted, resume=resume, progress=progress)
         read = measure_input(input_folder, INPUT_SHARE * budget_s, name, device=place.device) if input_folder else None
         blocks_s = {point: statistics.median(made.time_s for made in of) for point, of in run.best().items()}
         load = sustained(bench, points, blocks_s, for_load * budget_s, earlier.failed)
         left_s = budget_s - (time.perf_counter() - start)
-        until_s = bench.clock() + min(left_s, max(left_s - earlier.used_s, STEPS_SHARE * budget_s))
+        until_s = bench.clock() + min(left_s, max(left_s - run.charged_s, STEPS_SHARE * budget_s))
         timed = timed_steps(
             bench,
             run.quiet_s(),

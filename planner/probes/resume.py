@@ -6,8 +6,8 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from planner.errors import OutputError
@@ -61,16 +61,25 @@ class Earlier:
         """Seconds of the budget that measuring points used."""
         return max((made.used_s for made in self.measured), default=0.0)
 
+    def used_for(self, names: Collection[str]) -> float:
+        """Return the seconds of it that points among names took: of what was timed in one stretch, equal parts."""
+        total_s, before_s = 0.0, 0.0
+        for until_s, stretch in itertools.groupby(self.measured, key=lambda made: made.used_s):
+            mine = [made.name in names for made in stretch]
+            total_s += (until_s - before_s) * sum(mine) / len(mine)
+            before_s = until_s
+        return total_s
 
-def seconds_used(path: Path, circumstances: Mapping[str, str]) -> float:
-    """Return what an earlier run used of its budget that will be continued from a file [s]; 0 where none will."""
+
+def seconds_used(path: Path, circumstances: Mapping[str, str], names: Collection[str]) -> float:
+    """Return what points among names took in an earlier run that will be continued from a file [s]; 0: none will."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return 0.0
     if not lines or _parsed(lines[0]) != dict(circumstances):
         return 0.0
-    return Earlier(_all_measured(lines)).used_s
+    return Earlier(_all_measured(lines)).used_for(names)
 
 
 def holds_measured(path: Path) -> bool:
@@ -94,10 +103,11 @@ def _all_measured(lines: Sequence[str]) -> tuple[Measured, ...]:
     return tuple(made for made in map(_measured, lines[1:]) if made is not None)
 
 
-def read_measured(path: Path, circumstances: Mapping[str, str]) -> Earlier:
+def read_measured(path: Path, circumstances: Mapping[str, str], names: Collection[str]) -> Earlier:
     """Return what an earlier run left under the same circumstances; a last line that was cut off is left out.
 
-    A file of other circumstances, or that is no such file, is set aside: renamed, never lost.
+    All of it is kept; the sentence tells what of it is among ``names``, the points of the run that goes on. A file of
+    other circumstances, or that is no such file, is set aside: renamed, never lost.
 
     Raises
     ------
@@ -116,10 +126,13 @@ def read_measured(path: Path, circumstances: Mapping[str, str]) -> Earlier:
     if known != dict(circumstances):
         return Earlier(note=_set_aside(path, _why_other(known, circumstances)))
     measured = _all_measured(lines)
-    used_s = Earlier(measured).used_s
-    points = len({made.name for made in measured})
-    note = f"continuing from {path}: {points} points, {used_s:.0f} s used" if measured else ""
-    return Earlier(measured, note, tuple(filter(None, map(_failed, lines[1:]))))
+    earlier = Earlier(measured, failed=tuple(filter(None, map(_failed, lines[1:]))))
+    points = {made.name for made in measured}
+    mine = points & set(names)
+    others = len(points) - len(mine)
+    kept = f"; {others} points that other networks asked for are kept, not counted" if others else ""
+    note = f"continuing from {path}: {len(mine)} points, {earlier.used_for(mine):.0f} s used{kept}" if points else ""
+    return replace(earlier, note=note)
 
 
 def _why_other(known: object, circumstances: Mapping[str, str]) -> str:

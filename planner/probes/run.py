@@ -90,19 +90,25 @@ class Wanted:
     target_error: float | None = None
 
 
-def continued(resume: Path | None, circumstances: Mapping[str, str]) -> Earlier:
-    """Return what an earlier run left; its file is open for more."""
+def continued(resume: Path | None, circumstances: Mapping[str, str], names: Collection[str]) -> Earlier:
+    """Return what an earlier run left; its file is open for more.
+
+    ``names``: of all points that this run may measure.
+    """
     if not resume:
         return Earlier()
     lasting = _lasting(circumstances)
-    earlier = read_measured(resume, lasting)
+    earlier = read_measured(resume, lasting, names)
     start_file(resume, lasting, earlier.measured, earlier.failed)
     return earlier
 
 
-def used_before(resume: Path, circumstances: Mapping[str, str]) -> float:
-    """Return what measuring points took of the budget in an earlier run, that :func:`continued` will go on from [s]."""
-    return seconds_used(resume, _lasting(circumstances))
+def used_before(resume: Path, circumstances: Mapping[str, str], names: Collection[str]) -> float:
+    """Return what measuring points took of the budget in an earlier run, that :func:`continued` will go on from [s].
+
+    Points that are not among ``names``, those of other networks, are not charged.
+    """
+    return seconds_used(resume, _lasting(circumstances), names)
 
 
 def _lasting(circumstances: Mapping[str, str]) -> dict[str, str]:
@@ -122,6 +128,8 @@ class Run:
         Points that the device cannot time.
     expected_error : float or None
         Of wanted predictions, relative, by what was measured; None: nothing was wanted.
+    charged_s : float
+        What points of this run took of the budget in the run that it continues [s].
     """
 
     def __init__(
@@ -141,12 +149,13 @@ class Run:
         self.skipped = 0
         self.expected_error: float | None = None
         self.fastest_s = math.inf
-        self.start_s = bench.clock() - earlier.used_s
         self.measuring_s = earlier.used_s
         self.random = np.random.default_rng(SEED)
         later = wanted.later if wanted else ()
         self.later = {point.name: point for point in later if point.name not in earlier.failed}
         self.target_error = wanted.target_error if wanted else None
+        self.charged_s = earlier.used_for({point.name for point in (*points, *later)})
+        self.start_s = bench.clock() - self.charged_s
         self.chooser = wanted.chooser((*points, *later)) if wanted else None
         self.measure_all()
 
@@ -318,7 +327,7 @@ class Run:
         if self.resume:
             append_measured(self.resume, made)
         if self.progress:
-            seen, total = len({timing.name for timing in self.measured}), len(self.points)
+            seen, total = len(self.points.keys() & {timing.name for timing in self.measured}), len(self.points)
             disturbed = len(self.disturbed())
             now = Progress(seen, total, self.elapsed_s, self.budget_s, disturbed, self.expected_error)
             self.progress(now)

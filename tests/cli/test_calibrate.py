@@ -303,11 +303,16 @@ def test_an_interrupt_while_fitting_keeps_the_measurements(
 
 
 def test_the_time_that_is_said_is_what_an_earlier_run_left(run: Run, measuring: list[float]) -> None:
-    """Under other circumstances it is not continued, and the time is that of the whole budget."""
-    partial = Path("fit.json.partial")
-    for circumstances, left_s, more in ((places.CpuPlace().circumstances, 26, " more"), ({"cpu_model": "?"}, 0, "")):
+    """Under other circumstances it is not continued, and points of other networks are not charged."""
+    partial, place = Path("fit.json.partial"), places.CpuPlace()
+    own, known = place.points()[0].name, place.circumstances
+    for circumstances, name, left_s, more in (
+        (known, own, 25, " more"),
+        (known, "?", 0, ""),
+        ({"cpu": "?"}, own, 0, ""),
+    ):
         lasting = {key: value for key, value in circumstances.items() if key not in PASSING}
-        start_file(partial, lasting, [POINT, replace(POINT, used_s=26.0)])
+        start_file(partial, lasting, [POINT, replace(POINT, name=name, used_s=26.0)])
         code, _, err = run("calibrate", "--out", "fit.json", "--force")
         assert code == 0
         assert err == f"planner: measuring this CPU for {measuring[-1] - left_s:.0f} s{more}\n"

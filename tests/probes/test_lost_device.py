@@ -103,7 +103,7 @@ def test_a_device_lost_in_the_first_stretch_is_measured_without_what_lost_it_by_
     said = r"in a point: .*'; the same command begins again without it$"
     with pytest.raises(ParameterError, match=said), told_when_lost("cuda:0", file):
         raise error
-    assert read_measured(file, {}).failed == ("a point",)
+    assert read_measured(file, {}, ()).failed == ("a point",)
 
 
 def test_no_memory_for_a_call_loses_no_device(monkeypatch: pytest.MonkeyPatch) -> None:

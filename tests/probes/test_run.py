@@ -14,11 +14,12 @@ from planner.domain.samples import Samples
 from planner.errors import OutputError
 from planner.probes.points import Point
 from planner.probes.resume import read_measured
-from planner.probes.run import Progress, Run, Wanted, continued
+from planner.probes.run import Progress, Run, Wanted, continued, used_before
 
 MakeBench = Callable[..., Any]
 CIRCUMSTANCES = {"cpu_model": "test", "load_average": "0.1"}
 POINTS = tuple(Point("gemm", FORWARD, {"m": m, "n": 8, "k": 8, "batch": 1}) for m in range(8, 108))
+NAMES = {point.name for point in POINTS}
 REFERENCE_S = 0.003
 
 
@@ -27,7 +28,13 @@ def measure_points(
 ) -> Samples:
     """Return the samples of one run of the loop, continued where it has a file."""
     options = {"wanted": None, "resume": None, "progress": None} | options
-    run = Run(bench, points, budget_s, continued(options["resume"], circumstances), **options)
+    run = Run(
+        bench,
+        points,
+        budget_s,
+        continued(options["resume"], circumstances, {point.name for point in points}),
+        **options,
+    )
     return run.samples("", circumstances)
 
 
@@ -133,7 +140,7 @@ def test_a_run_disturbed_throughout_is_measured_again_as_far_as_time_allows(
 ) -> None:
     """Once a much faster reference is seen; what is not measured again says so."""
     bench = fake_bench(slow=(0.0, 20.0))
-    run = Run(bench, POINTS, 11.0, continued(None, {}), wanted=Wanted(InOrder), resume=None, progress=None)
+    run = Run(bench, POINTS, 11.0, continued(None, {}, ()), wanted=Wanted(InOrder), resume=None, progress=None)
     assert not any(run.samples("", {}).text["notes"])
     bench.now, timed = 20.0, len(bench.timed)
     run.measure_again(3 * REFERENCE_S / 1.1, 20.0 + seconds)
@@ -152,7 +159,7 @@ def test_calls_of_networks_are_measured_again_first(fake_bench: MakeBench) -> No
     own, later = OWN[:2], OWN[2]
     bench = fake_bench(slow=(0.0, 1e3))
     wanted = Wanted(InOrder, later=(later,))
-    run = Run(bench, (*POINTS, *own), 1e2, continued(None, {}), wanted=wanted, resume=None, progress=None)
+    run = Run(bench, (*POINTS, *own), 1e2, continued(None, {}, ()), wanted=wanted, resume=None, progress=None)
     assert later.name in bench.timed
     bench.now, timed = 1e3, len(bench.timed)
     run.measure_again(REFERENCE_S, 2e3)
@@ -164,7 +171,7 @@ def test_calls_of_networks_are_measured_again_first(fake_bench: MakeBench) -> No
 def test_a_target_that_disturbed_timings_reached_ends_no_measuring_again(fake_bench: MakeBench) -> None:
     bench = fake_bench(slow=(0.0, 20.0))
     wanted = Wanted(InOrder, target_error=0.1)
-    run = Run(bench, POINTS, 11.0, continued(None, {}), wanted=wanted, resume=None, progress=None)
+    run = Run(bench, POINTS, 11.0, continued(None, {}, ()), wanted=wanted, resume=None, progress=None)
     assert run.is_reached
     bench.now = 20.0
     run.measure_again(REFERENCE_S, 40.0)
@@ -246,7 +253,7 @@ def test_file_of_something_else_is_set_aside_and_said(text: str, tmp_path: Path)
     file = tmp_path / "here.jsonl"
     for place in ("here.jsonl.old", "here.jsonl.old-2"):
         file.write_text(text, encoding="latin-1")
-        earlier = read_measured(file, {"cpu_model": "test"})
+        earlier = read_measured(file, {"cpu_model": "test"}, NAMES)
         assert (earlier.measured, earlier.used_s) == ((), 0.0)
         assert earlier.note.startswith(f"starting anew: {file}, which ")
         assert earlier.note.endswith(f"is now {place}")
@@ -257,9 +264,34 @@ def test_file_of_something_else_is_set_aside_and_said(text: str, tmp_path: Path)
 def test_what_is_continued_is_said(fake_bench: MakeBench, tmp_path: Path) -> None:
     file = tmp_path / "here.jsonl"
     measure_points(fake_bench(), POINTS, 11.0, CIRCUMSTANCES, resume=file)
-    earlier = read_measured(file, {"cpu_model": "test"})
+    earlier = read_measured(file, {"cpu_model": "test"}, NAMES)
     assert earlier.note == f"continuing from {file}: 100 points, 11 s used"
-    assert read_measured(tmp_path / "none.jsonl", {}).note == ""
+    assert read_measured(tmp_path / "none.jsonl", {}, ()).note == ""
+
+
+def test_points_that_another_network_asked_for_are_kept_but_not_charged(fake_bench: MakeBench, tmp_path: Path) -> None:
+    """Half of what was measured serves the new question too."""
+    file = tmp_path / "here.jsonl"
+    first, second = POINTS[:60], (*POINTS[30:60], *OWN, *POINTS[60:])
+    measure_points(fake_bench(), first, 1e6, CIRCUMSTANCES, resume=file)
+    used_s = json.loads(file.read_text().splitlines()[-1])["used_s"]
+    names = {point.name for point in second}
+    charged_s = used_before(file, CIRCUMSTANCES, names)
+    assert 0.4 * used_s < charged_s < 0.7 * used_s  # larger products take longer
+    assert used_before(file, CIRCUMSTANCES, {point.name for point in first}) == pytest.approx(used_s)
+    assert used_before(file, CIRCUMSTANCES, {OWN[0].name}) == 0.0
+    said = read_measured(file, {"cpu_model": "test"}, names).note
+    kept = "; 30 points that other networks asked for are kept, not counted"
+    assert said == f"continuing from {file}: 30 points, {charged_s:.0f} s used{kept}"
+
+    shown: list[Progress] = []
+    bench, budget_s = fake_bench(), charged_s + 2.0
+    samples = measure_points(bench, second, budget_s, CIRCUMSTANCES, resume=file, progress=shown.append)
+    assert 1.5 <= bench.now <= 2.2
+    assert samples.size <= len(second)
+    assert all(now.done <= now.total == len(second) for now in shown)
+    assert {json.loads(line)["name"] for line in file.read_text().splitlines()[1:]} >= {point.name for point in first}
+    assert json.loads(file.read_text().splitlines()[-1])["used_s"] == pytest.approx(used_s + bench.now, abs=0.05)
 
 
 def test_cut_off_and_foreign_lines_are_left_out(fake_bench: MakeBench, tmp_path: Path) -> None:
@@ -273,7 +305,7 @@ def test_cut_off_and_foreign_lines_are_left_out(fake_bench: MakeBench, tmp_path:
 
 
 def test_what_does_not_fit_is_left_out_and_counted(fake_bench: MakeBench) -> None:
-    run = Run(fake_bench(most=97), POINTS, 15.0, continued(None, {}), resume=None, progress=None)
+    run = Run(fake_bench(most=97), POINTS, 15.0, continued(None, {}, ()), resume=None, progress=None)
     samples = run.samples("here", CIRCUMSTANCES)
     assert sorted(samples.number["m"].tolist()) == list(range(8, 98))
     assert run.skipped == 10
@@ -343,7 +375,7 @@ def test_the_run_stops_when_the_target_error_is_reached(target_error: float, fak
     seen: list[Progress] = []
     bench = fake_bench()
     run = Run(
-        bench, POINTS, 1e6, continued(None, {}), wanted=Wanted(InOrder, target_error=target_error), resume=None,
+        bench, POINTS, 1e6, continued(None, {}, ()), wanted=Wanted(InOrder, target_error=target_error), resume=None,
         progress=seen.append,
     )  # fmt: skip
     assert run.is_reached
@@ -354,7 +386,7 @@ def test_the_run_stops_when_the_target_error_is_reached(target_error: float, fak
 def test_a_budget_that_ends_first_leaves_the_target_unreached(fake_bench: MakeBench) -> None:
     bench = fake_bench()
     wanted = Wanted(InOrder, target_error=1e-6)
-    run = Run(bench, POINTS, 3.0, continued(None, {}), wanted=wanted, resume=None, progress=None)
+    run = Run(bench, POINTS, 3.0, continued(None, {}, ()), wanted=wanted, resume=None, progress=None)
     assert not run.is_reached
     assert bench.now <= 1.1 * 3
 
