@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -101,18 +102,28 @@ def computing_in(precision: str) -> Iterator[None]:
     """Let fp32 products and convolutions of a GPU use TF32 where the precision is ``tf32``, and only there.
 
     By the older switches: they set the newer ``fp32_precision`` too, whereas once that is set alone PyTorch refuses to
-    read the older ones, as its own code does (PyTorch documentation, "CUDA semantics", TensorFloat-32).
+    read the older ones, as its own code does (PyTorch documentation, "CUDA semantics", TensorFloat-32). That they are
+    the older ones PyTorch 2.9 warns of once, which tells a user nothing.
     """
     backends = import_torch().backends
     ways: tuple[Any, ...] = (backends.cuda.matmul, backends.cudnn)
-    before = [way.allow_tf32 for way in ways]
-    for way in ways:
-        way.allow_tf32 = precision == "tf32"
+    with _without_warning():
+        before = [way.allow_tf32 for way in ways]
+        for way in ways:
+            way.allow_tf32 = precision == "tf32"
     try:
         yield
     finally:
-        for way, earlier in zip(ways, before, strict=True):
-            way.allow_tf32 = earlier
+        with _without_warning():
+            for way, earlier in zip(ways, before, strict=True):
+                way.allow_tf32 = earlier
+
+
+@contextlib.contextmanager
+def _without_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Please use the new API settings to control TF32", UserWarning)
+        yield
 
 
 def autocast(device: str, precision: str) -> contextlib.AbstractContextManager[object]:

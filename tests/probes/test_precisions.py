@@ -1,4 +1,6 @@
+import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,3 +131,33 @@ def test_mixed_precision_is_of_16_bits() -> None:
     for name, expected in {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}.items():
         with autocast("cpu", name):
             assert (one @ one).dtype == expected
+
+
+def test_a_warning_of_the_older_switches_is_not_shown_and_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PyTorch 2.9 says where they are read or set, each time here."""
+
+    class Way:
+        said = (
+            "Please use the new API settings to control TF32 behavior, such as torch.backends.cudnn.conv.fp32_precision"
+        )
+
+        @property
+        def allow_tf32(self) -> bool:
+            warnings.warn(self.said, UserWarning, stacklevel=2)
+            return False
+
+        @allow_tf32.setter
+        def allow_tf32(self, _value: bool) -> None:
+            warnings.warn(self.said, UserWarning, stacklevel=2)
+
+    backends = SimpleNamespace(cuda=SimpleNamespace(matmul=Way()), cudnn=Way())
+    monkeypatch.setattr("planner.probes.precisions.import_torch", lambda: SimpleNamespace(backends=backends))
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with computing_in("tf32"):
+            warnings.warn(Way.said, UserWarning, stacklevel=1)
+        assert len(shown) == 1
+        Way.said = "The switch is gone"
+        with computing_in("tf32"):
+            pass
+    assert len(shown) == 1 + 6
