@@ -26,10 +26,11 @@ CLASSES = 100
 REPEATS = 7
 SUB_BATCHES = {"cpu": (1, 4), "gpu": (1, 64)}
 """By kind of device; on a GPU one sample waits for the host alone."""
-OWN_SUB_BATCHES = {"cpu": (2, 1), "gpu": (16, 1, 64)}
+OWN_SUB_BATCHES = {"cpu": (2,), "gpu": (16, 1, 64)}
 """Of networks that a calibration is for, in their order: on a GPU that of small steps is the host's time, that of large
 ones the device's, and one sub-batch alone does not tell which it is. A larger one than the first is for a device that
-held the first, in the time that is left."""
+held the first, in the time that is left. A CPU does both one after the other: with one sample besides, steps of six
+networks at 3, 6 and 12 were missed by 4.8 %, by 4.6 % without."""
 LARGEST_RATIO = 4
 """From the first of these to a larger one."""
 STEP_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -88,7 +89,7 @@ def timed_steps(
     Those in which a device was lost before, which ``left_out`` names as :class:`DeviceLostError` does, are not tried.
 
     With ``networks`` those are timed instead, at OWN_SUB_BATCHES: all at the first one before any at the others; on a
-    GPU the smallest probe network at one sample too, whose time is the host's.
+    GPU the probe network of two layers at one sample too, whose time is the host's.
 
     Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says, or one much
     faster that is seen meanwhile, are left out, and those that could not be begun before the bench's clock shows
@@ -145,14 +146,14 @@ def _turns(
     first, others, probes = precisions[:1], precisions[1:], probe_networks(kind)
     if networks:
         host = probes[:1] if kind == "gpu" else ()
-        large, small, *larger = OWN_SUB_BATCHES[kind]
+        sizes = OWN_SUB_BATCHES[kind]
         turns = [
-            (host, (small,), first),
-            (networks, (large,), first),
-            (networks, (small,), first),
-            (host, (small,), others),
-            (networks, (large, small), others),
-            (networks, larger, precisions),
+            (host, SUB_BATCHES[kind][:1], first),
+            (networks, sizes[:1], first),
+            (networks, sizes[1:2], first),
+            (host, SUB_BATCHES[kind][:1], others),
+            (networks, sizes[:2], others),
+            (networks, sizes[2:], precisions),
         ]
     else:
         turns = [(probes, SUB_BATCHES[kind], first), (probes, SUB_BATCHES[kind], others)]
