@@ -36,6 +36,8 @@ ALONE_ELEMENTS = 15 * POOL_ELEMENTS // 4
 """Of those of a call that is more at any sub-batch, 960 MiB: with the block of numbers and what PyTorch needs, below
 2 GB. It is timed at the smallest, and at one that takes up to MORE times as much."""
 MORE = 2
+OTHER_BLOCKS = 3 * POOL_ELEMENTS // 4
+"""Of 2 bytes and of 1, in elements of 4."""
 
 ATTENTION_TENSORS = 11
 """Of fused attention backward: queries, keys, values and their gradients, apart and joined, output and its gradient."""
@@ -84,7 +86,7 @@ def layer_points(calls: Sequence[LayerCall], extent: Extent = THIS_CPU) -> tuple
         for call in calls
         if not unmeasurable(call, extent)
         for precision in extent.precisions
-        if _is_of_its_own(call, precision)
+        if _is_of_its_own(call, precision) and not _is_too_wide(call, precision, extent)
         for point in _with_kernels(tuple(_points(call, precision, extent)), extent)
     )
 
@@ -118,7 +120,7 @@ def unmeasurable(call: LayerCall, extent: Extent = THIS_CPU) -> Unmeasured | Non
     if _large(call, extent) > SMALL if needs_two else _fits(call, SMALL, extent) or _fits_alone(call, SMALL, extent):
         return None
     least = SMALL + 1 if needs_two else SMALL
-    needed, limit, what = _held(call, least), extent.alone_elements, "operands and results"
+    needed, limit, what = _held(call, least), _most_alone(extent), "operands and results"
     if extent.on_gpu:
         limit = extent.elements
         if needed <= limit:
@@ -176,9 +178,20 @@ def _fits(call: LayerCall, sub_batch: int, extent: Extent) -> bool:
     return max(largest, *read) <= extent.operand_elements and _held(call, sub_batch) <= extent.elements
 
 
+def _is_too_wide(call: LayerCall, precision: str, extent: Extent) -> bool:
+    """Tell whether casts of 16 bits make a large call too large: those of GPT-2's loss take 1.7 times as much."""
+    is_large = not extent.on_gpu and not _fits(call, SMALL + call.depends_on_sub_batch, extent)
+    return is_large and precision != "fp32" and "m" not in call.work
+
+
 def _fits_alone(call: LayerCall, sub_batch: int, extent: Extent) -> bool:
     """Tell whether the operands fit where they are made for the call alone."""
-    return not extent.on_gpu and _held(call, sub_batch) <= extent.alone_elements
+    return not extent.on_gpu and _held(call, sub_batch) <= _most_alone(extent)
+
+
+def _most_alone(extent: Extent) -> int:
+    """Return the elements that a call may have alone: blocks of numbers of further types take some of the memory."""
+    return extent.alone_elements - (OTHER_BLOCKS if len(extent.precisions) > 1 else 0)
 
 
 COMPOSED = 3

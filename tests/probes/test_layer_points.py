@@ -158,6 +158,25 @@ def test_products_of_large_layers_are_timed_at_two_sub_batches_at_least(
         assert {point.sub_batch for point in products if point.direction == direction} == sub_batches
 
 
+def test_large_calls_that_cast_are_timed_in_fp32_alone_and_other_types_take_of_the_limit() -> None:
+    def held(extent: Extent) -> dict[tuple[str, str], set[str]]:
+        found: dict[tuple[str, str], set[str]] = {}
+        for point in layer_points(distinct_calls([build("gpt2", {})]), extent):
+            assert point.call is not None
+            found.setdefault((point.call.layer.name, point.kind), set()).add(point.precision)
+        return found
+
+    one, several = held(Extent()), held(Extent(precisions=("fp32", "bf16")))
+    assert one["loss", "softmax"] == one["embedding", "update"] == one["logits", "add"] == {"fp32"}
+    assert several["logits", "gemm"] == {"fp32", "bf16"}
+    assert several["logits", "add"] == {"fp32"}
+    assert not {("loss", "softmax"), ("embedding", "update")} & several.keys()  # 785 and 901 MiB, of 768
+    (call,) = [c for c in distinct_calls([build("gpt2", {})]) if (c.layer.name, c.kind) == ("embedding", "update")]
+    said = unmeasurable(call, Extent(precisions=("fp32", "bf16")))
+    assert said is not None
+    assert said.words.endswith("where one call may have 768 MiB")
+
+
 def test_a_large_call_has_two_points_or_none_and_the_true_limit_is_said() -> None:
     """An activation reads and makes as much, and its layer reads that: three times its elements."""
 
