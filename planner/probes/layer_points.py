@@ -32,9 +32,10 @@ more (all of an MLP took 10 ms for 2 to 12 samples, 7 ms for 16)."""
 MOST_OPERAND_ELEMENTS = POOL_ELEMENTS // 2
 MOST_ELEMENTS = 3 * POOL_ELEMENTS // 2
 """Of all operands and results together, 384 MiB: calls of so much are timed at the largest sub-batch that fits."""
-ALONE_ELEMENTS = 15 * POOL_ELEMENTS // 4
-"""Of those of a call that is more at any sub-batch, 960 MiB: with the block of numbers and what PyTorch needs, below
-2 GB. It is timed at the smallest, and at one that takes up to MORE times as much."""
+ALONE_ELEMENTS = 5 * POOL_ELEMENTS // 2
+"""Of those of a call that is more at any sub-batch, 640 MiB: with the block of numbers and what PyTorch needs, below
+2 GB (with 960 MiB a run of GPT-2 and VGG-16 had 2.04 GB). It is timed at the smallest, and at one that takes up to MORE
+times as much."""
 MORE = 2
 OTHER_BLOCKS = 3 * POOL_ELEMENTS // 4
 """Of 2 bytes and of 1, in elements of 4."""
@@ -86,7 +87,7 @@ def layer_points(calls: Sequence[LayerCall], extent: Extent = THIS_CPU) -> tuple
         for call in calls
         if not unmeasurable(call, extent)
         for precision in extent.precisions
-        if _is_of_its_own(call, precision) and not _is_too_wide(call, precision, extent)
+        if _is_of_its_own(call, precision) and not (precision != "fp32" and _is_alone(call, extent))
         for point in _with_kernels(tuple(_points(call, precision, extent)), extent)
     )
 
@@ -178,10 +179,9 @@ def _fits(call: LayerCall, sub_batch: int, extent: Extent) -> bool:
     return max(largest, *read) <= extent.operand_elements and _held(call, sub_batch) <= extent.elements
 
 
-def _is_too_wide(call: LayerCall, precision: str, extent: Extent) -> bool:
-    """Tell whether casts of 16 bits make a large call too large: those of GPT-2's loss take 1.7 times as much."""
-    is_large = not extent.on_gpu and not _fits(call, SMALL + call.depends_on_sub_batch, extent)
-    return is_large and precision != "fp32" and "m" not in call.work
+def _is_alone(call: LayerCall, extent: Extent) -> bool:
+    """Tell whether a call can be timed alone at best: in fp32, as casts of 16 bits take up to 1.7 times as much."""
+    return not extent.on_gpu and not _fits(call, SMALL + call.depends_on_sub_batch, extent)
 
 
 def _fits_alone(call: LayerCall, sub_batch: int, extent: Extent) -> bool:

@@ -136,7 +136,7 @@ def test_a_convolution_is_timed_on_both_sides_of_where_its_way_changes() -> None
 
 @pytest.mark.parametrize("name", ["resnet50", "vgg16", "yolov3", "gpt2", "bert-large"])
 def test_operands_stay_within_the_memory(name: str) -> None:
-    large = {"vgg16": {"fc6"}, "gpt2": {"logits", "loss", "embedding"}}.get(name, set())
+    large = {"vgg16": {"fc6"}, "gpt2": {"logits"}}.get(name, set())
     for point in layer_points(distinct_calls([build(name, {})])):
         assert point.call is not None
         is_large = _largest(point) > MOST_OPERAND_ELEMENTS
@@ -167,14 +167,13 @@ def test_large_calls_that_cast_are_timed_in_fp32_alone_and_other_types_take_of_t
         return found
 
     one, several = held(Extent()), held(Extent(precisions=("fp32", "bf16")))
-    assert one["loss", "softmax"] == one["embedding", "update"] == one["logits", "add"] == {"fp32"}
-    assert several["logits", "gemm"] == {"fp32", "bf16"}
-    assert several["logits", "add"] == {"fp32"}
-    assert not {("loss", "softmax"), ("embedding", "update")} & several.keys()  # 785 and 901 MiB, of 768
+    assert one["logits", "gemm"] == one["logits", "add"] == several["logits", "add"] == {"fp32"}
+    assert ("logits", "gemm") not in several  # 551 MiB, of 448
+    assert several["layer1.mlp.widen", "gemm"] == {"fp32", "bf16"}
     (call,) = [c for c in distinct_calls([build("gpt2", {})]) if (c.layer.name, c.kind) == ("embedding", "update")]
     said = unmeasurable(call, Extent(precisions=("fp32", "bf16")))
     assert said is not None
-    assert said.words.endswith("where one call may have 768 MiB")
+    assert said.words.endswith("where one call may have 448 MiB")
 
 
 def test_a_large_call_has_two_points_or_none_and_the_true_limit_is_said() -> None:
@@ -188,7 +187,7 @@ def test_a_large_call_has_two_points_or_none_and_the_true_limit_is_said() -> Non
     assert [point.sub_batch for point in layer_points([forward(half)])] == [1, 2]
     call = forward(ALONE_ELEMENTS // 5)
     assert layer_points([call]) == ()
-    words = "operands and results at a sub-batch of 2, where one call may have 960 MiB"
+    words = "operands and results at a sub-batch of 2, where one call may have 640 MiB"
     assert unmeasurable(call) == (4 * 6 * (ALONE_ELEMENTS // 5), f"of {words}")
     gpu = Extent(GPU_SUB_BATCHES, operand_elements=1 << 20, elements=1 << 21, on_gpu=True)
     assert unmeasurable(forward(1 << 20), gpu) == (
