@@ -8,8 +8,9 @@ from planner.domain.calls import LayerCall
 from planner.domain.kernels import DIRECTIONS, UPDATE
 from planner.domain.network import Network
 from planner.probes.layer_points import Extent, unmeasurable
+from planner.workload.calls import layer_calls
 
-__all__ = ["Kernel", "grouped", "left_out"]
+__all__ = ["Kernel", "grouped", "left_out", "never_timed"]
 
 Kernel = tuple[str, str]
 """Kind and direction."""
@@ -44,6 +45,12 @@ def left_out(calls: Sequence[LayerCall], networks: Sequence[Network], extent: Ex
     for said, layers in alike.items():
         more = f" (and {len(layers) - 1} more layers)" if layers[1:] else ""
         yield f"layer {layers[0]}{more}: {said}; not timed as in the network, but predicted by a fit to other kernels"
+
+
+def never_timed(network: Network, extent: Extent) -> int:
+    """Return how many calls of a network no budget is enough for."""
+    calls = (call for of in layer_calls(network, optimizer=network.optimizer).values() for call in of)
+    return sum(unmeasurable(call, extent) is not None for call in calls if call.kind != "bias")
 
 
 def _layer(call: LayerCall, networks: Sequence[Network]) -> str:

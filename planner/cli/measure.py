@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from planner import catalog
-from planner.cli.left_out import Kernel, grouped, left_out
+from planner.cli.left_out import Kernel, grouped, left_out, never_timed
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import budget
 from planner.cli.progress import bar
@@ -31,7 +31,7 @@ from planner.fitting.next_points import NextPoints
 from planner.networks.zoo import build, zoo_names
 from planner.probes.calibrate import Measurement, Own, measure_device
 from planner.probes.gpu import check_gpu, describe_gpu
-from planner.probes.layer_points import SMALL, layer_points
+from planner.probes.layer_points import SMALL, Extent, layer_points
 from planner.probes.machine import describe_cpu
 from planner.probes.places import Place, place_of
 from planner.probes.run import EXPECTED_ERROR, Progress, Wanted, used_before
@@ -234,13 +234,15 @@ def check_served(
         measured is kept.
     """
     missing: dict[str, dict[Kernel, None]] = {}
-    left, whole = 0, 0
+    left, whole, never = 0, 0, 0
     needed = _needed(asked)
     for precision, network in itertools.product(_trained((*needed, *precisions)), (*asked.networks, *asked.shards)):
         settings = Settings(optimizer=network.optimizer)
         cluster = Cluster("local", 1, node)
         sources = Sources(Problem(network, None, cluster, (calibration,), explicit_calibration=True, settings=settings))
         own = sources.layer_calls(precision)
+        if precision in needed and node.accelerator.kind == "cpu":
+            never += never_timed(network, Extent(precisions=tuple(precisions)))
         for calls in lower(network, np.ones(1, dtype=np.int64), optimizer=network.optimizer):
             for part, source in own.split(calls, np.ones(1, dtype=np.int64)):
                 is_left = source is None and SERVED_BY.get(part.kind, part.kind) != "bias"
@@ -249,7 +251,7 @@ def check_served(
                 if is_left and not sources.is_calibrated(part.kind, part.direction, precision):
                     missing.setdefault(precision, {})[part.kind, part.direction] = None
     _check_none("a calibration must hold every kernel of the networks", missing, asked)
-    if left:
+    if left > never:
         enough = f"--budget {_enough_s(asked.budget_s):.0f}s"
         note(f"{left} of the {whole} calls of the networks are left to fits; with {enough} more of them are timed")
 

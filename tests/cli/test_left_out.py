@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from planner.cli.left_out import grouped, left_out
+from planner.cli.left_out import grouped, left_out, never_timed
 from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
@@ -42,6 +42,10 @@ def test_a_gpu_says_its_own_limits() -> None:
     (said,) = left_out(CALLS, [WIDE], gpu)
     assert "have up to 4 MiB of one operand at a sub-batch of 1, where one call may have 2 MiB" in said
     assert not list(left_out(CALLS, [WIDE], replace(gpu, operand_elements=1 << 21)))
+
+
+def test_calls_that_no_budget_is_enough_for_are_counted() -> None:
+    assert [never_timed(build(name, {}), Extent()) for name in ("gpt", "vgg16", "resnet18")] == [3, 1, 0]
 
 
 def test_kinds_of_the_same_directions_stand_together() -> None:
