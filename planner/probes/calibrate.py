@@ -35,7 +35,7 @@ LEAST_SHARE = 0.05
 WITHOUT_STEPS = "warning_steps"
 """Circumstance that says that no training step could be timed, so that no overheads can be fitted."""
 FAILED_STEPS = "warning_steps_failed"
-"""Circumstance that says in which training steps PyTorch failed; absent where in none."""
+"""Circumstance that says which training steps are left out, and why; absent where none are."""
 SAID_AFTERWARDS = (LEFT_OUT, FAILED_STEPS, WARNING_CLOCKS, "warning_throttled")
 """Circumstances that the user is told at once; one of a busy device was said before."""
 
@@ -186,11 +186,8 @@ def _without(steps: Sequence[TimedStep]) -> dict[str, str]:
 
 
 def _failed(steps: Sequence[str]) -> dict[str, str]:
-    """Return what says of how many networks and precisions steps are left out, as PyTorch failed, as circumstances."""
-    if not steps:
-        return {}
-    what = "network in one precision" if len(steps) == 1 else "networks and precisions"
-    return {FAILED_STEPS: f"training steps of {len(steps)} {what} are left out, as PyTorch failed: {'; '.join(steps)}"}
+    """Return what says of which networks and precisions steps are left out, and why, as circumstances."""
+    return {FAILED_STEPS: f"training steps are left out of {'; '.join(steps)}"} if steps else {}
 
 
 LARGE_COPY_ELEMENTS = {"cpu": 1 << 21, "gpu": 1 << 25}

@@ -16,6 +16,9 @@ from planner.probes.modules import WARM_UP_STEPS, build_module, gradient_time
 from planner.probes.precisions import computing_in
 from planner.probes.timing import give_back_memory
 from planner.probes.torch_package import import_torch
+from planner.units import format_bytes, format_seconds
+from planner.workload.graph import sites
+from planner.workload.memory import largest_sub_batch
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +38,12 @@ LARGEST_RATIO = 4
 """From the first of these to a larger one."""
 STEP_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 """That PyTorch trains in by itself."""
+CPU_BYTES = 1e9
+"""What a step on a CPU may take by the model of memory: with PyTorch and the operands of calls 2 GB in all."""
+REFERENCE_FLOP = 2 * 2 * 56 * 56 * 64 * 64 * 9
+"""Of the convolution that is most of the reference kernel (:func:`~planner.probes.kernels.reference_call`)."""
+SLOWER = 1.5
+"""Than by the rate of the reference a step on a CPU is, roughly: GPT-2 by 1.7, ResNet-18 by 1.0."""
 
 
 class StepTimes(NamedTuple):
@@ -44,7 +53,8 @@ class StepTimes(NamedTuple):
     ----------
     steps : tuple of TimedStep
     failed : tuple of str
-        Networks and precisions that PyTorch failed in, or that the device does not hold, each with what was said.
+        Networks and precisions without steps, as PyTorch failed in them or the device does not hold them, or not in
+        time, each with why.
     reference_s : float
         The fastest time of the reference kernel, the slower of before and after a step [s]; inf: no step was tried.
     """
@@ -89,7 +99,9 @@ def timed_steps(
     Those in which a device was lost before, which ``left_out`` names as :class:`DeviceLostError` does, are not tried.
 
     With ``networks`` those are timed instead, at OWN_SUB_BATCHES: all at the first one before any at the others; on a
-    GPU the probe network of two layers at one sample too, whose time is the host's.
+    GPU the probe network of two layers at one sample too, whose time is the host's. On a CPU those are left out whose
+    steps take more than CPU_BYTES even with one sample, or longer than is left, and fewer samples taken of others;
+    where none remains, the probe networks are timed after all.
 
     Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says, or one much
     faster that is seen meanwhile, are left out, and those that could not be begun before the bench's clock shows
@@ -106,6 +118,9 @@ def timed_steps(
     steps: list[tuple[TimedStep, float]] = []
     fastest_s = math.inf
     failed: dict[tuple[str, str], str] = {}
+    left_s = until_s - bench.clock()
+    most, too_large = _most(networks, quiet_s, left_s) if kind == "cpu" else ({}, ())
+    networks = [network for network in networks if most.get(network.name, 1)]
     for network, cells in _turns(kind, networks, trained):
         made = f"the module of {network.name}"
         if not cells or made in left_out or bench.clock() >= until_s:
@@ -116,9 +131,11 @@ def timed_steps(
             check_computes(device, error, made)
             failed |= dict.fromkeys(((network.name, precision) for _, precision in cells), first_line(error))
             continue
-        for sub_batch, precision in cells:
+        for wanted, precision in cells:
+            sub_batch = min(wanted, most.get(network.name, wanted))
             what = f"training steps of {network.name} in {precision}"
-            is_useless = networks and not _is_of_use(steps, (network, sub_batch, precision), until_s - bench.clock())
+            left_s = until_s - bench.clock()
+            is_useless = networks and not _is_of_use(steps, (network, sub_batch, precision), left_s)
             if (network.name, precision) in failed or what in left_out or is_useless:
                 continue
             try:
@@ -134,8 +151,26 @@ def timed_steps(
         del module  # before the next one is made
     quiet_s = quietest(quiet_s, fastest_s)
     quiet = tuple(filter(None, (if_quiet((step, reference_s / quiet_s)) for step, reference_s in steps)))
-    said_of = tuple(f"{name} in {precision}: {said}" for (name, precision), said in failed.items())
-    return StepTimes(quiet, said_of, fastest_s)
+    said_of = tuple(f"{name} in {precision}, as PyTorch failed: {said}" for (name, precision), said in failed.items())
+    return StepTimes(quiet, (*too_large, *said_of), fastest_s)
+
+
+def _most(networks: Sequence[Network], quiet_s: float, left_s: float) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return how many samples of networks a step on a CPU may take, and of those that may take none, why.
+
+    A step is made WARM_UP_STEPS times before it is timed, and its time is that of its products at the rate of the
+    reference, whose time is ``quiet_s`` [s], and SLOWER.
+    """
+    most, said = {}, []
+    for network in networks:
+        sample_s = SLOWER * sum(site.training_flop for site in sites(network)) / REFERENCE_FLOP * quiet_s
+        in_memory = largest_sub_batch(network, "fp32", "none", "cpu", CPU_BYTES)
+        most[network.name] = min(in_memory, int(left_s / ((WARM_UP_STEPS + 1) * max(sample_s, 1e-6))))
+        if not in_memory:
+            said.append(f"{network.name}, as one sample takes more than {format_bytes(CPU_BYTES)}")
+        elif not most[network.name]:
+            said.append(f"{network.name}, as one sample takes {format_seconds(sample_s)} or so: too short a budget")
+    return most, tuple(said)
 
 
 def _turns(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from planner.domain.network import Network
+from planner.networks.zoo import build
 from planner.probes import steps as module
 from planner.probes.steps import OWN_SUB_BATCHES, StepTimes, probe_networks, timed_steps
 from planner.probes.timing import Timing
@@ -84,7 +85,7 @@ def test_a_step_that_does_not_fit_is_halved_until_it_does(fake_bench: MakeBench,
     assert [n for name, n, _ in held["asked"] if name == own.network.name] == [16, 8, 4, 2, 1]  # and 1 not again
     held["most"] = 0
     network = probe_networks()[0]
-    said = f"{network.name} in fp32: it does not fit the memory"
+    said = f"{network.name} in fp32, as PyTorch failed: it does not fit the memory"
     assert timed_steps(fake_bench(), 1.0, 100.0, [network]) == StepTimes(failed=(said,))
 
 
@@ -95,8 +96,8 @@ def test_what_pytorch_fails_in_is_left_out_and_said_and_the_rest_is_timed(
     names = [network.name for network in probe_networks()]
     held["refused"] = {(names[0], "bf16"), (names[2], "fp32")}
     steps, failed, _ = timed_steps(fake_bench(), 1.0, 100.0, precisions=("fp32", "bf16"))
-    said = "GET was unable to find an engine to execute this computation"
-    assert failed == (f"{names[2]} in fp32: {said}", f"{names[0]} in bf16: {said}")
+    said = "as PyTorch failed: GET was unable to find an engine to execute this computation"
+    assert failed == (f"{names[2]} in fp32, {said}", f"{names[0]} in bf16, {said}")
     assert Counter((s.network.name, s.precision) for s in steps) == {
         (name, precision): 2 for name in names for precision in ("fp32", "bf16")
         if (name, precision) not in held["refused"]
@@ -112,7 +113,7 @@ def test_a_network_whose_weights_do_not_fit_is_left_out_and_said(
 
     monkeypatch.setattr(module, "build_module", full)
     network = probe_networks()[0]
-    said = f"{network.name} in fp32: it does not fit the memory"
+    said = f"{network.name} in fp32, as PyTorch failed: it does not fit the memory"
     assert timed_steps(fake_bench(), 1.0, 100.0, [network]) == StepTimes(failed=(said,))
 
 
@@ -149,6 +150,26 @@ def test_steps_of_many_samples_are_left_out_where_time_or_memory_is_too_short(
     if why == "time":
         steps, _, _ = timed_steps(bench_again, 1.0, 100.0, [network], device="meta")
         assert [s.sub_batch for s in steps[1:]] == [16, 1, 64]
+
+
+def test_steps_that_a_cpu_has_no_memory_or_time_for_give_way_to_those_of_the_probe_networks(
+    fake_bench: MakeBench, held: dict[str, Any]
+) -> None:
+    """GPT-2 keeps 2.4 GB a sample; by the reference's rate a sample of ResNet-50 takes 0.24 s, four times."""
+    small, large, slow = probe_networks()[0], build("gpt2", {}), build("resnet50", {})
+    steps, failed, _ = timed_steps(fake_bench(), REFERENCE_S, 100.0, [small, large])
+    assert {s.network.name for s in steps} == {small.name}
+    assert failed == ("gpt2, as one sample takes more than 953.7 MiB",)
+    held["asked"].clear()
+    bench = fake_bench()
+    bench.now = 100.0 - 0.9
+    steps, failed, _ = timed_steps(bench, REFERENCE_S, 100.0, [slow])
+    assert {s.network.name for s in steps} == {one.name for one in probe_networks()}
+    assert [one.split(",")[0] for one in failed] == ["resnet50"]
+    assert "too short a budget" in failed[0]
+    bench.now = 100.0 - 1.1
+    steps, failed, _ = timed_steps(bench, REFERENCE_S, 100.0, [slow])
+    assert [(s.network.name, s.sub_batch) for s in steps] == [("resnet50", 1)]
 
 
 def test_networks_of_a_gpu_hold_those_of_a_cpu_and_one_that_is_the_host_s() -> None:
