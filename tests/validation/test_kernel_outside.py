@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.costs.features import Work
 from planner.domain.calibration import Entry
 from planner.domain.samples import Samples
 from planner.steps.intervals import MORE_BELOW, MORE_BELOW_OF_PRODUCTS, unsure
@@ -80,9 +81,9 @@ def test_below_its_range_a_product_is_more_unsure_than_a_batch_of_them_or_anothe
         "kernels", "gemm", "", "fp32", "", "work.linear", {}, {"calls": 0.0, "work": 1.0},
         ranges={"work": (8 / 0.95, 1e9)}, held_out_error=0.1,
     )  # fmt: skip
-    work = {"m": 1.0, "n": 1.0, "k": 1.0, "batch": np.array([1.0, 2.0]), "itemsize": 4.0}
+    work: Work = {"m": 1.0, "n": 1.0, "k": 1.0, "batch": np.array([1.0, 2.0]), "itemsize": 4.0}
     assert unsure(gemm, work) == pytest.approx([1 + 2 * MORE_BELOW_OF_PRODUCTS, 1 + MORE_BELOW])
-    elements = {"elements": 2.0, "traffic": 6.0, "fixed_bytes": 0.0, "itemsize": 4.0}
+    elements: Work = {"elements": 2.0, "traffic": 6.0, "fixed_bytes": 0.0, "itemsize": 4.0}
     assert unsure(replace(gemm, kind="add"), elements) == pytest.approx(1 + 2 * MORE_BELOW)
 
 

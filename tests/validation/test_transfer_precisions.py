@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,7 +19,7 @@ GPU = "a100-sxm4-80gb"
 def rows(precision: str, slowness: float = 1.0) -> Samples:
     """Return products that take ``slowness`` times what the peak rate asks for, and 5 us."""
     peak = catalog.find_accelerator(GPU).peak_flop_per_s[precision]
-    made = [
+    made: list[Mapping[str, Any]] = [
         {
             "kind": "gemm", "precision": precision, "device": GPU, "m": m, "n": n, "k": 4096.0, "batch": 1.0,
             "group": f"linear {m}", "time_s": 5e-6 + slowness * 2 * m * n * 4096 / peak,
