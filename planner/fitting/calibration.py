@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,8 @@ WARNING = "warning"
 """Circumstances of samples named so, or named so and more, become warnings of the calibration."""
 INPUT_WARNING = "warning_input"
 """Of these, those about the input side."""
+HOST_TIME = "host_s_per_call"
+"""Circumstance of samples of a GPU: what the host takes for a call of a tiny kernel [s]."""
 MOST_REASONS = 3
 """Reasons for rejected rows that a warning names, the most frequent first."""
 
@@ -110,7 +113,8 @@ def with_overheads(calibration: Calibration, steps: Sequence[TimedStep]) -> Cali
     """Return a calibration with the overheads that training steps on its node show, and with the doubts about them."""
     waits = calibration.node is not None and calibration.node.accelerator.kind == "cpu"
     kernels = [entry for entry in calibration.entries if entry.scope == "kernels"]
-    overheads, missing = _overheads(kernels, steps, waits=waits)
+    host_s = 0.0 if waits else _host_s(calibration.environment)
+    overheads, missing = _overheads(kernels, steps, waits=waits, host_s=host_s)
     doubts = filter(None, map(overheads_doubt, overheads))
     return replace(
         calibration,
@@ -131,17 +135,26 @@ def _of_networks(samples: Samples, missing: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _overheads(
-    entries: Sequence[Entry], steps: Sequence[TimedStep], *, waits: bool
+    entries: Sequence[Entry], steps: Sequence[TimedStep], *, waits: bool, host_s: float
 ) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """Return overheads for each precision of the steps, and a sentence for each whose steps cannot be priced."""
     found, missing = [], []
     for precision in dict.fromkeys(step.precision for step in steps):
         chosen = [step for step in steps if step.precision == precision]
         try:
-            found.append(fit_overheads(entries, chosen, precision=precision, waits=waits))
+            found.append(fit_overheads(entries, chosen, precision=precision, waits=waits, host_s=host_s))
         except CoverageError as error:
             missing.append(f"overheads in {precision}: {error}")
     return tuple(found), tuple(missing)
+
+
+def _host_s(environment: Mapping[str, str]) -> float:
+    """Return the host time of a call that was measured, the first of several runs' [s]; 0 without."""
+    try:
+        found = float(environment.get(HOST_TIME, "").partition(";")[0])
+    except ValueError:
+        return 0.0
+    return found if 0 < found < math.inf else 0.0
 
 
 def _completed(given: Provenance, circumstances: Mapping[str, str]) -> Provenance:

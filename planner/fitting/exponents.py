@@ -21,7 +21,7 @@ from planner.fitting.estimators import robust_least_squares
 from planner.fitting.observed import AloneSteps, Observed
 from planner.steps.overheads import EXPONENTS, exponent_name
 
-__all__ = ["GRID", "Exponent", "Part", "Prior", "cell_of", "fit_exponents"]
+__all__ = ["GRID", "SPAN", "Exponent", "Part", "Prior", "cell_of", "fit_exponents", "told_exponent"]
 
 GRID = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
 """A sum, and up to nearly the longer of the two."""
@@ -83,7 +83,7 @@ def fit_exponents(parts: Sequence[Part], prior: Prior) -> dict[Cell, Exponent]:
     for cell, some in cells.items():
         if cell[3] == "measured" and any(_span(one.observed) >= SPAN for one in some):
             rows = sum(one.weight * one.observed.measured_s.size for one in some)
-            told = _told([_loss(some, exponent, prior) for exponent in GRID], rows, EXPONENTS[cell[4]])
+            told = told_exponent([_loss(some, exponent, prior) for exponent in GRID], rows, EXPONENTS[cell[4]])
             if told is not None:
                 found[cell] = told
     return found
@@ -94,8 +94,18 @@ def _span(observed: Observed) -> float:
     return float(sub_batch.max() / sub_batch.min())
 
 
-def _told(losses: Sequence[float], rows: float, usual: float) -> Exponent | None:
-    """Return the exponent that the losses of GRID tell; None where they reject none."""
+def told_exponent(losses: Sequence[float], rows: float, usual: float) -> Exponent | None:
+    """Return the exponent that the losses of GRID tell; None where they reject none.
+
+    Parameters
+    ----------
+    losses : sequence of float
+        Least sum of squares of residuals over their deviations, of each exponent of GRID.
+    rows : float
+        How many there are, by weight.
+    usual : float
+        The family's value, which is kept where it is accepted.
+    """
     excess = max(1.0, min(losses) / max(rows - FREE, 1.0))
     accepted = [one for one, loss in zip(GRID, losses, strict=True) if (loss - min(losses)) / excess <= REJECTED]
     if len(accepted) == len(GRID):

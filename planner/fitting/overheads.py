@@ -12,15 +12,15 @@ import numpy as np
 from planner.costs.terms import Work, evaluate
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.kernels import KernelCalls
+from planner.domain.kernels import FORWARD, KernelCalls
 from planner.domain.precision import precision_named
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.diagnostics import errors_of, held_out_times
 from planner.fitting.layer_calls import fits_among
+from planner.fitting.step_times import HOST_PRIOR_S, TimedSteps
 from planner.steps.compute import call_work
 from planner.steps.layer_calls import Fits, LayerCalls
-from planner.steps.overheads import EXPONENTS, exponent_name
 from planner.units import format_seconds
 from planner.workload.lowering import lower
 
@@ -30,15 +30,10 @@ RELATIVE_ERROR = 0.08
 """Assumed error of a step that is predicted from its kernels."""
 OWN_RELATIVE_ERROR = 0.03
 """The same where its kernels were measured as they are."""
-SCALE_PRIOR = 0.05
-"""How far the scale of kernels is expected from 1: steps of one network share its errors."""
-CPU_DRIFT = 0.03
-"""By how much a CPU's speed in the seconds that its steps are timed in differs from that of the whole run: the
-reference kernel's mean over ten seconds by 0.033 from that over the run (root mean square, twelve runs on an EPYC)."""
+WEAK_RELATIVE_ERROR = 0.3
+"""The same of others beside those: such a step still tells roughly what the host takes for a call."""
 LOOKED_UP_SHARE = 0.95
 """Of a step's kernel time, from which on its kernels count as measured."""
-HOST_PRIOR_S = 1e-5
-"""How far the host time of a call is expected from 0 [s]."""
 LEAST_NETWORKS = 3
 """From which on networks are left out in turn: with fewer, the fit to the others would be that to a single one."""
 LEAST_SCALE, LARGEST_SCALE = 0.8, 1.2
@@ -85,8 +80,9 @@ def times_over_kernels(entries: Sequence[Entry], steps: Sequence[TimedStep]) -> 
     factors = np.ones(len(steps))
     for at, step in enumerate(steps):
         with contextlib.suppress(CoverageError):
-            kernels_s, calls, _ = _kernels(fits_among(own, step.precision), measured, step, step.precision)
-            factors[at] = step.time_s / np.clip(step.time_s, kernels_s, kernels_s + HOST_PRIOR_S * calls)
+            found = _kernels(fits_among(own, step.precision), measured, step, step.precision)
+            kernels_s, host_s = found.time_s.sum(), HOST_PRIOR_S * found.calls.sum()
+            factors[at] = step.time_s / np.clip(step.time_s, kernels_s, kernels_s + host_s)
     return factors
 
 
@@ -97,16 +93,20 @@ def fit_overheads(
     precision: str = "fp32",
     *,
     waits: bool = False,
+    host_s: float = 0.0,
 ) -> Entry:
-    """Return the overheads s, h for which step time = s · sum of kernel times + h · kernel calls.
+    """Return the overheads s, h, p for which step time = sum over its passes of ((s·kernels)^p + (h·calls)^p)^(1/p).
 
-    Minimises Σ ((s·K + h·N)/t - 1)²/0.08² + (s - 1)²/0.05² + (h/10 us)², h >= 0: coefficients that the steps do not
-    tell stay near 1 and 0. On a CPU what all steps have in common is partly the minute they were timed in: an error of
-    0.03 that they share. Steps that no s and h go with within 0.08 have the error that this shows, and say less: their
-    kernels were timed too little. Host time by layer and the exponent of the composition are not fitted. Where steps
-    are there whose kernels were measured as they are, those alone count, with 0.03 for 0.08: their scale is free of
-    errors of fits. Steps of three networks or more give a held-out error besides: all steps of a network are predicted
-    by the fit to those of the others.
+    Passes are forward and backward. Minimises Σ (predicted/t - 1)²/0.08² + (s - 1)²/0.05² + ((h - m)/max(m, 10 us))²,
+    h >= 0: coefficients that the steps do not tell stay near 1 and the host time m that was measured for a call, 0
+    without. On a CPU what all steps have in common is partly the minute they were timed in: an error of 0.03 that they
+    share. Steps that no s, h and p go with within 0.08 have the error that this shows, and say less: their kernels were
+    timed too little. Host time by layer is not fitted. Where steps are there whose kernels were measured as they are,
+    these have 0.03 for 0.08, as their scale is free of errors of fits, and all others 0.3. Steps of three networks or
+    more give a held-out error besides: all steps of a network are predicted by the fit to those of the others.
+
+    p is 1 where the host waits. Else it is that of :mod:`planner.fitting.exponents` for a family of networks of which
+    one has steps that span sub-batches by SPAN or more, if these tell it, and the family's value if not.
 
     Parameters
     ----------
@@ -118,17 +118,26 @@ def fit_overheads(
         What is found in fp32 serves every precision without coefficients of its own.
     waits : bool
         Whether the host waits for every kernel, as on a CPU: then host and kernels add up in any network.
+    host_s : float
+        What the host takes for a call of a forward pass alone [s]; training takes more. 0: not measured.
 
     Raises
     ------
     CoverageError
-        The entries do not price every kernel of a step.
+        The entries price all kernels of no step. Single steps without are left out, which the notes say.
     """
-    steps, timed = _timed(entries, steps, precision, CPU_DRIFT if waits else 0.0)
-    fitted = timed.fitted(np.ones(len(steps), dtype=np.bool_))
-    error = np.mean(np.abs(timed.predicted(fitted) / timed.times_s - 1))
-    names = sorted({step.network.name for step in steps})
-    exponents = _exponents(steps, waits=waits)
+    timed, left_out = _timed(entries, steps, precision, waits=waits, host_s=host_s)
+    fitted = timed.fitted(np.ones(len(timed.steps), dtype=np.bool_))
+    error = np.mean(np.abs(timed.predicted(fitted) / timed.times_s - 1)[timed.counts])
+    names = sorted({step.network.name for step in timed.steps})
+    told = fitted.told
+    exponents = {name: told[name].value if name in told else value for name, value in timed.usual().items()}
+    composed = (f"{name} {'fitted' if name in told else 'kept at the value of its family'}" for name in exponents)
+    notes = (
+        f"drawn towards 1 and {'the measured host time of a call' if host_s else '0'}",
+        *(("host and device are one: times add",) if waits else composed),
+        *((f"without steps of {', '.join(left_out)}, whose kernels are not all fitted",) if left_out else ()),
+    )
     entry = Entry(
         "overheads",
         framework,
@@ -138,88 +147,58 @@ def fit_overheads(
         "overheads",
         {},
         {"kernel_scale": fitted.scale, "host_s_per_call": fitted.host_s, "host_s_per_layer": 0.0, **exponents},
-        {"kernel_scale": fitted.scale_error, "host_s_per_call": fitted.host_error_s},
-        fixed=("host_s_per_layer", *exponents),
-        samples=len(steps),
+        {
+            "kernel_scale": fitted.scale_error,
+            "host_s_per_call": fitted.host_error_s,
+            **{name: exponent.error for name, exponent in told.items()},
+        },
+        fixed=("host_s_per_layer", *(name for name in exponents if name not in told)),
+        samples=len(timed.steps),
         error=float(error),
         estimator="ridge",
         source=f"training steps of {', '.join(names)}",
-        notes="drawn towards 1 and 0",
+        notes="; ".join(notes),
     )
-    return _scored(entry, steps, timed)
-
-
-class _Fitted(NamedTuple):
-    """Scale of kernels and host time of a call [s], and their standard errors."""
-
-    scale: float
-    host_s: float
-    scale_error: float
-    host_error_s: float
-
-
-class _Timed(NamedTuple):
-    """Kernel time [s], kernel calls and time [s] of n steps, shape (n,) each, and errors assumed of each and of all."""
-
-    kernels_s: FloatArray
-    calls: FloatArray
-    times_s: FloatArray
-    relative: float
-    drift: float
-
-    def fitted(self, rows: BoolArray) -> _Fitted:
-        """Return what the steps of a mask, shape (n,), say: the shared error, in units of its own, is fitted along."""
-        relative = max(self.relative, self._apart(rows))
-        shared = np.full(self.times_s.size, self.drift) * self.times_s
-        design = np.column_stack([self.kernels_s, self.calls, shared])[rows]
-        design = np.vstack(
-            [
-                design / (relative * self.times_s[rows])[:, None],
-                np.diag([1 / SCALE_PRIOR, 1 / HOST_PRIOR_S, 1.0]),
-            ]
-        )
-        target = np.concatenate([np.full(int(rows.sum()), 1 / relative), [1 / SCALE_PRIOR, 0.0, 0.0]])
-        errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design))).tolist()
-        return _Fitted(*_solved(design, target)[:2], *errors[:2])
-
-    def _apart(self, rows: BoolArray) -> float:
-        """Return the relative error that steps show which no scale and host time go with, root mean square."""
-        design = np.column_stack([self.kernels_s, self.calls])[rows] / self.times_s[rows][:, None]
-        found = _solved(design, np.ones(len(design)))
-        misses = design @ np.array(found) - 1
-        free = len(design) - sum(value != 0 for value in found)
-        return float(np.sqrt(misses @ misses / max(free, 1)))
-
-    def predicted(self, fitted: _Fitted) -> FloatArray:
-        """Return the time of every step [s], shape (n,)."""
-        return fitted.scale * self.kernels_s + fitted.host_s * self.calls
+    return _scored(entry, timed)
 
 
 def _timed(
-    entries: Sequence[Entry], steps: Sequence[TimedStep], precision: str, drift: float
-) -> tuple[Sequence[TimedStep], _Timed]:
-    """Return the steps that count, and what a fit takes of them."""
+    entries: Sequence[Entry], steps: Sequence[TimedStep], precision: str, *, waits: bool, host_s: float
+) -> tuple[TimedSteps, tuple[str, ...]]:
+    """Return what a fit takes of the steps, and the networks whose kernels are not all priced."""
     fits, measured = fits_among(entries, precision), Calibration("measured", "", tuple(entries))
-    table = np.array([_kernels(fits, measured, step, precision) for step in steps])
-    own = (table[:, 2] > 0) & (table[:, 2] >= LOOKED_UP_SHARE * table[:, 0])
-    if own.any():
-        steps, table = [step for step, is_own in zip(steps, own, strict=True) if is_own], table[own]
-    relative = OWN_RELATIVE_ERROR if own.any() else RELATIVE_ERROR
-    return steps, _Timed(table[:, 0], table[:, 1], np.array([step.time_s for step in steps]), relative, drift)
+    priced, kernels, missing = [], [], {}
+    for step in steps:
+        try:
+            kernels.append(_kernels(fits, measured, step, precision))
+        except CoverageError as error:
+            missing[step.network.name] = error
+        else:
+            priced.append(step)
+    if not priced:
+        raise next(iter(missing.values()))
+    own = np.array([0 < one.time_s.sum() * LOOKED_UP_SHARE <= one.looked_up_s for one in kernels])
+    relative = np.where(own, OWN_RELATIVE_ERROR, WEAK_RELATIVE_ERROR if own.any() else RELATIVE_ERROR)
+    times, calls = (np.array([one[at] for one in kernels]) for at in (0, 1))
+    return TimedSteps(priced, times, calls, relative, waits, host_s), tuple(missing)
 
 
-def _scored(entry: Entry, steps: Sequence[TimedStep], timed: _Timed) -> Entry:
+def _scored(entry: Entry, timed: TimedSteps) -> Entry:
     """Return an entry with its error on each network's steps by the fit to all others; as it is with too few."""
+    counted = np.flatnonzero(timed.counts)
+    steps = [timed.steps[at] for at in counted.tolist()]
     names, network = np.unique([step.network.name for step in steps], return_inverse=True)
     if names.size < LEAST_NETWORKS:
         return entry
 
     def refit(rows: BoolArray) -> Callable[[BoolArray], FloatArray]:
-        fitted = timed.fitted(rows)
-        return lambda out: timed.predicted(fitted)[out]
+        kept = ~timed.counts
+        kept[counted[rows]] = True
+        predicted = timed.predicted(timed.fitted(kept))[counted]
+        return lambda out: predicted[out]
 
     predicted, _ = held_out_times(refit, len(steps), network.astype(np.int64))
-    found = errors_of(predicted, "network", timed.times_s)
+    found = errors_of(predicted, "network", timed.times_s[counted])
     worst = steps[found.worst_row]
     poor = f"poor: {found.mean:.0%} off on networks left out; " if found.mean > POOR else ""
     return replace(
@@ -232,24 +211,17 @@ def _scored(entry: Entry, steps: Sequence[TimedStep], timed: _Timed) -> Entry:
     )
 
 
-def _exponents(steps: Sequence[TimedStep], *, waits: bool) -> dict[str, float]:
-    """Return the exponents that go with coefficients of a sum: 1, but the family's value where no step is of it."""
-    fitted = set(EXPONENTS) if waits else {exponent_name(step.network) for step in steps}
-    return {name: 1.0 if name in fitted else value for name, value in EXPONENTS.items()}
+class _Kernels(NamedTuple):
+    """Kernel times [s] and their number in a step's forward and backward pass, shape (2,); what was looked up [s]."""
+
+    time_s: FloatArray
+    calls: FloatArray
+    looked_up_s: float
 
 
-def _solved(design: FloatArray, target: FloatArray) -> list[float]:
-    """Return the least-squares solution, p numbers; host time, the second, is 0 where it would be negative."""
-    found: list[float] = np.linalg.lstsq(design, target, rcond=None)[0].tolist()
-    if found[1] < 0:
-        scale, *others = np.linalg.lstsq(np.delete(design, 1, axis=1), target, rcond=None)[0].tolist()
-        found = [scale, 0.0, *others]
-    return found
-
-
-def _kernels(fits: Fits, measured: Calibration, step: TimedStep, precision: str) -> tuple[float, float, float]:
-    """Return the sum of a step's kernel times [s], their number, and what of the sum was looked up [s]."""
-    time_s, count, looked_up_s = 0.0, 0.0, 0.0
+def _kernels(fits: Fits, measured: Calibration, step: TimedStep, precision: str) -> _Kernels:
+    """Return the kernels of a step."""
+    time_s, count, looked_up_s = np.zeros(2), np.zeros(2), 0.0
     sub_batch, itemsize = np.array([step.sub_batch]), precision_named(precision).activation_bytes
     own = LayerCalls(step.network, (measured,), optimizer="none", convolution="direct", precision=precision, fits=fits)
     lowered = lower(step.network, sub_batch, optimizer="none")
@@ -257,11 +229,11 @@ def _kernels(fits: Fits, measured: Calibration, step: TimedStep, precision: str)
         entry = source.entry if source else _entry_of(fits, calls)
         work: Work = calls.looked_up or call_work(calls, itemsize)
         each = np.broadcast_to(evaluate(entry, work), (1, calls.layer.size))
-        seconds = float((each * calls.count).sum())
-        time_s += seconds
+        seconds, at = float((each * calls.count).sum()), int(calls.direction != FORWARD)
+        time_s[at] += seconds
         looked_up_s += seconds if source else 0.0
-        count += float(np.broadcast_to(calls.count, (1, calls.layer.size)).sum())
-    return time_s, count, looked_up_s
+        count[at] += float(np.broadcast_to(calls.count, (1, calls.layer.size)).sum())
+    return _Kernels(time_s, count, looked_up_s)
 
 
 def _entry_of(fits: Fits, calls: KernelCalls) -> Entry:

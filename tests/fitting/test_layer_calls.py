@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,19 +134,46 @@ def test_fits_to_shapes_leave_named_calls_alone() -> None:
     assert fit_kernels(Samples.from_rows([*shapes, row("a", 3, 55.0)], {})).entries == alone
 
 
-def test_overheads_of_a_network_whose_calls_were_measured_are_the_ratio_of_its_step() -> None:
-    rows: list[Mapping[str, Any]] = [
+OWN_CALLS = 2 + 1 + 2 + 2
+"""Of NETWORK: products forward, backward-data, backward-weight; softmax. Each takes 10 ms in own_rows."""
+
+
+def own_rows() -> list[Mapping[str, Any]]:
+    return [
         {"kind": c.kind, "direction": c.direction, "precision": "fp32", "library": "pytorch", **c.at(n), "call": c.name,
          "sub_batch": n, "time_s": 0.01, "spread_s": 0.0}
         for c in distinct_calls([NETWORK]) for n in (1, 16)
     ]  # fmt: skip
-    calls = 2 + 1 + 2 + 2  # products forward, backward-data, backward-weight; softmax
-    steps = [TimedStep(NETWORK, n, 1.04 * 0.01 * calls) for n in (1, 2, 4)]
-    made = fit_calibration(Samples.from_rows(rows, {}), "own", CPU, Node(1, CPU), steps=steps)
+
+
+def overheads_of(rows: list[Mapping[str, Any]], steps: list[TimedStep], device: Accelerator = CPU) -> Entry:
+    made = fit_calibration(Samples.from_rows(rows, {}), "own", device, Node(1, device), steps=steps)
     (overheads,) = [entry for entry in made.entries if entry.scope == "overheads"]
+    return overheads
+
+
+def test_overheads_of_a_network_whose_calls_were_measured_are_the_ratio_of_its_step() -> None:
+    steps = [TimedStep(NETWORK, n, 1.04 * 0.01 * OWN_CALLS) for n in (1, 2, 4)]
+    overheads = overheads_of(own_rows(), steps)
     scale, host_s = overheads.coefficients["kernel_scale"], overheads.coefficients["host_s_per_call"]
-    assert scale * 0.01 * calls + host_s * calls == pytest.approx(1.04 * 0.01 * calls, rel=0.03)
+    assert scale * 0.01 * OWN_CALLS + host_s * OWN_CALLS == pytest.approx(1.04 * 0.01 * OWN_CALLS, rel=0.03)
     assert overheads.samples == 3
+
+
+def test_steps_whose_calls_were_not_measured_say_little_beside_those_whose_calls_were() -> None:
+    """Kernels of the other network are fitted; its step takes longer."""
+    gpu = replace(CPU, kind="gpu")
+    other = Network("other", (64,), (Layer("a", "linear", (INPUT,), {"features": 48, "bias": False}),))
+    ways = ("forward", "backward_data", "backward_weight")
+    fits = [row("", n, 0.01, m=m, direction=way) for n in (1, 10, 100) for m in (10, 20, 40) for way in ways]
+    own = [TimedStep(NETWORK, n, 0.01 * OWN_CALLS) for n in (1, 2, 4)]
+    rows, beside = [*own_rows(), *fits], TimedStep(other, 1, 0.05)
+    alone, both = (overheads_of(rows, steps, gpu) for steps in (own, [*own, beside]))
+    assert (alone.samples, both.samples) == (3, 4)
+    moved = both.coefficients["kernel_scale"] - alone.coefficients["kernel_scale"]
+    assert 0 < moved < 0.2 * alone.standard_errors["kernel_scale"]
+    assert both.error is not None
+    assert both.error < 0.02  # of the three: the fourth is 0.3 off and more
 
 
 def test_a_call_at_one_of_its_sub_batches_is_left_to_the_fits() -> None:

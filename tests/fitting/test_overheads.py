@@ -144,6 +144,13 @@ def test_steps_of_two_networks_score_nothing() -> None:
     assert (found.held_out_error, found.held_out_by, found.worst_error, found.worst_point) == (None, "", None, "")
 
 
+def test_steps_that_nothing_prices_are_left_out_alone() -> None:
+    conv = Network("conv", (3, 8, 8), (Layer("c", "convolution", (INPUT,), {"channels": 4, "kernel": 3}),))
+    timed = steps(1.05, 5e-6)
+    found, whole = (fit_overheads(ENTRIES, some) for some in ([TimedStep(conv, 1, 1.0), *timed], timed))
+    assert found == replace(whole, notes=f"{whole.notes}; without steps of conv, whose kernels are not all fitted")
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_host_that_waits_adds_to_its_kernels_in_every_network(waits: bool) -> None:  # noqa: FBT001 - a pytest parameter
     found = fit_overheads(ENTRIES, steps(1.0, 0.0), waits=waits)
