@@ -26,7 +26,7 @@ def from_siblings(cluster: Cluster, calibrations: Iterable[Calibration]) -> tupl
 
 
 def from_others(cluster: Cluster, calibrations: Sequence[Calibration]) -> tuple[Calibration, ...]:
-    """Return what specifies some convolutions and products that calibrations miss: fits of the nearest measured GPUs.
+    """Return what specifies convolutions and products that calibrations miss: fits of the nearest measured GPUs.
 
     Their origin is ``specified``: what was measured of other devices is no measurement of this one, and its overheads
     are those of specified kernels.

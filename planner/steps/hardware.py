@@ -1,10 +1,9 @@
 """Kernels of a device that was not measured, from calibrations of another: scaled by specification, with scores.
 
 Three uses. A *sibling*, a device of the same chip, serves the kernels that no calibration of the device itself does.
-Convolutions of lanes that none serves, and products of matrix units, are specified by the nearest device that was
-measured: they reach the share of the peak rates that they reach there, where one assumed share would not tell them
-apart. For products of lanes that share misses by less (docs/transfer.md), and for convolutions of matrix units steps do
-(docs/accuracy.md: of four such GPUs three were nearer). A scenario puts another device into the cluster: then
+Convolutions that none serves, and products of matrix units, are specified by the nearest device that was measured:
+they reach the share of the peak rates that they reach there, where one assumed share would not tell them apart; for
+products of lanes that share misses by less (docs/transfer.md). A scenario puts another device into the cluster: then
 all kernels come from the present one. In each case only kernels are taken over; what is a reconstruction of one cluster
 stays there. The held-out error of a scaled entry is that of devices predicted from others as near
 (:mod:`planner.domain.transfer`), or its own where that is larger.
@@ -159,7 +158,7 @@ def _rank(entry: Entry) -> float:
 def nearest_kernels(
     target: Accelerator, others: Iterable[tuple[Accelerator, Calibration]], known: Transfers, missing: Missing
 ) -> tuple[Calibration, ...]:
-    """Return what nothing serves of convolutions of lanes and products of matrix units, of the nearest device each.
+    """Return fits of convolutions, and of products of matrix units, that nothing serves, of the nearest device each.
 
     Nearest: by relation, then by the data sheets (:func:`_apart`).
     """
@@ -186,9 +185,8 @@ def nearest_kernels(
 def _can_specify(entry: Entry, device: Accelerator, target: Accelerator) -> bool:
     is_fit = entry.scope == "kernels" and entry.term != LOOKED_UP and entry.origin not in ("specified", "reconstructed")
     both = entry.precision in device.peak_flop_per_s.keys() & target.peak_flop_per_s.keys()
-    of_units = [one.has_matrix_units(entry.precision) for one in (device, target)]
-    # Of lanes convolutions alone, of matrix units products alone: of the others the data sheet misses by less.
-    is_wanted = all(of_units) if entry.kind == "gemm" else entry.kind == "convolution" and not any(of_units)
+    of_units = all(one.has_matrix_units(entry.precision) for one in (device, target))
+    is_wanted = entry.kind == "convolution" or (entry.kind == "gemm" and of_units)
     return device.kind == target.kind and is_fit and both and is_wanted
 
 
