@@ -99,7 +99,7 @@ def _gpus(document: Mapping[str, Any]) -> Iterator[str]:
     yield "## By GPU\n"
     yield (
         "Kernels are *measured* where a calibration of the GPU holds timed kernels in that precision, *specified* "
-        "where they are taken from its data sheet.\n"
+        "where they are taken from its data sheet, convolutions and products of matrix units from the nearest GPU.\n"
     )
     both = {f"all, {name} kernels": one for name, one in document["kernels"].items()}
     named = [*document["gpus"].items(), *both.items()]
