@@ -35,13 +35,14 @@ from planner.probes.layer_points import SMALL, Extent, layer_points
 from planner.probes.machine import describe_cpu
 from planner.probes.places import Place, place_of
 from planner.probes.run import EXPECTED_ERROR, Progress, Wanted, used_before
-from planner.probes.steps import STEP_PRECISIONS
+from planner.probes.steps import CPU_BYTES, STEP_PRECISIONS, StepNeed
 from planner.probes.torch_package import check_torch
 from planner.steps.sources import Sources
 from planner.units import format_bytes
 from planner.workload.calls import distinct_calls
+from planner.workload.graph import sites
 from planner.workload.lowering import lower
-from planner.workload.memory import memory_bytes
+from planner.workload.memory import largest_sub_batch, memory_bytes
 
 __all__ = [
     "Asked",
@@ -133,7 +134,7 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
         found = measure_device(
             place,
             left_s,
-            own=Own(asked.networks, own),
+            own=Own(asked.networks, own, _step_needs(asked)),
             wanted=wanted,
             input_folder=Path(),
             resume=partial,
@@ -142,6 +143,17 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
         )
     _tell_error(found.samples, asked)
     return _of_networks(found, asked)
+
+
+def _step_needs(asked: Asked) -> dict[str, StepNeed]:
+    """Return what steps of the networks ask of a CPU; of a GPU it is tried out."""
+    return {
+        network.name: StepNeed(
+            float(sum(site.training_flop for site in sites(network))),
+            largest_sub_batch(network, "fp32", "none", "cpu", CPU_BYTES),
+        )
+        for network in (asked.networks if asked.device == "cpu" else ())
+    }
 
 
 def _times_fp32(place: Place) -> float:

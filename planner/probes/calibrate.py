@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from planner.probes.own_rows import with_shared_rows
 from planner.probes.places import Place
 from planner.probes.points import Point
 from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued
-from planner.probes.steps import timed_steps
+from planner.probes.steps import StepNeed, timed_steps
 from planner.probes.sustained import LEFT_OUT, SUSTAINED_SHARE, WARNING_CLOCKS, sustained
 
 __all__ = ["WARNING_DISTURBED", "Measurement", "Own", "disturbed", "measure_device"]
@@ -61,10 +61,13 @@ class Own:
         Whose training steps are timed for the framework's overheads; none: small generic ones.
     points : tuple of Point
         Their calls, measured before all points of the generic design, in their order.
+    needs : mapping of str to StepNeed
+        What their steps ask of a CPU, by name.
     """
 
     networks: tuple[Network, ...] = ()
     points: tuple[Point, ...] = ()
+    needs: Mapping[str, StepNeed] = field(default_factory=dict)
 
 
 NOTHING_OWN = Own()
@@ -135,6 +138,7 @@ def measure_device(
             device=place.device,
             precisions=place.precisions,
             left_out=earlier.failed,
+            needs=own.needs,
         )
         run.measure_again(timed.reference_s, until_s)
         samples = _joined(with_shared_rows(run.samples(name, place.circumstances), place.precisions), read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,13 +17,11 @@ from planner.probes.precisions import computing_in
 from planner.probes.timing import give_back_memory
 from planner.probes.torch_package import import_torch
 from planner.units import format_bytes, format_seconds
-from planner.workload.graph import sites
-from planner.workload.memory import largest_sub_batch
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["STEP_PRECISIONS", "StepTimes", "probe_networks", "timed_steps"]
+__all__ = ["CPU_BYTES", "STEP_PRECISIONS", "StepNeed", "StepTimes", "probe_networks", "timed_steps"]
 
 CLASSES = 100
 REPEATS = 7
@@ -44,6 +42,21 @@ REFERENCE_FLOP = 2 * 2 * 56 * 56 * 64 * 64 * 9
 """Of the convolution that is most of the reference kernel (:func:`~planner.probes.kernels.reference_call`)."""
 SLOWER = 1.5
 """Than by the rate of the reference a step on a CPU is, roughly: GPT-2 by 1.7, ResNet-18 by 1.0."""
+
+
+class StepNeed(NamedTuple):
+    """What a step of a network asks of a CPU.
+
+    Attributes
+    ----------
+    flop : float
+        Of products, forward and backward, a sample.
+    most : int
+        Samples that fit CPU_BYTES.
+    """
+
+    flop: float
+    most: int
 
 
 class StepTimes(NamedTuple):
@@ -88,6 +101,7 @@ def timed_steps(
     device: str = "cpu",
     precisions: Sequence[str] = ("fp32",),
     left_out: Collection[str] = (),
+    needs: Mapping[str, StepNeed] | None = None,
 ) -> StepTimes:
     """Return the time of a gradient computation of every probe network at every sub-batch of SUB_BATCHES.
 
@@ -99,9 +113,9 @@ def timed_steps(
     Those in which a device was lost before, which ``left_out`` names as :class:`DeviceLostError` does, are not tried.
 
     With ``networks`` those are timed instead, at OWN_SUB_BATCHES: all at the first one before any at the others; on a
-    GPU the probe network of two layers at one sample too, whose time is the host's. On a CPU those are left out whose
-    steps take more than CPU_BYTES even with one sample, or longer than is left, and fewer samples taken of others;
-    where none remains, the probe networks are timed after all.
+    GPU the probe network of two layers at one sample too, whose time is the host's. Of those whose ``needs`` are known,
+    by name, fewer samples are taken where memory or time does not allow more, and those left out of which not even one
+    is allowed; where none remains, the probe networks are timed after all.
 
     Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says, or one much
     faster that is seen meanwhile, are left out, and those that could not be begun before the bench's clock shows
@@ -119,7 +133,7 @@ def timed_steps(
     fastest_s = math.inf
     failed: dict[tuple[str, str], str] = {}
     left_s = until_s - bench.clock()
-    most, too_large = _most(networks, quiet_s, left_s) if kind == "cpu" else ({}, ())
+    most, too_large = _most(needs or {}, quiet_s, left_s)
     networks = [network for network in networks if most.get(network.name, 1)]
     for network, cells in _turns(kind, networks, trained):
         made = f"the module of {network.name}"
@@ -132,7 +146,7 @@ def timed_steps(
             failed |= dict.fromkeys(((network.name, precision) for _, precision in cells), first_line(error))
             continue
         for wanted, precision in cells:
-            sub_batch = min(wanted, most.get(network.name, wanted))
+            sub_batch = min(wanted, most.get(network.name) or wanted)
             what = f"training steps of {network.name} in {precision}"
             left_s = until_s - bench.clock()
             is_useless = networks and not _is_of_use(steps, (network, sub_batch, precision), left_s)
@@ -155,21 +169,21 @@ def timed_steps(
     return StepTimes(quiet, (*too_large, *said_of), fastest_s)
 
 
-def _most(networks: Sequence[Network], quiet_s: float, left_s: float) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return how many samples of networks a step on a CPU may take, and of those that may take none, why.
+def _most(needs: Mapping[str, StepNeed], quiet_s: float, left_s: float) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return how many samples of networks a step may take, and of those that may take none, why.
 
     A step is made WARM_UP_STEPS times before it is timed, and its time is that of its products at the rate of the
     reference, whose time is ``quiet_s`` [s], and SLOWER.
     """
     most, said = {}, []
-    for network in networks:
-        sample_s = SLOWER * sum(site.training_flop for site in sites(network)) / REFERENCE_FLOP * quiet_s
-        in_memory = largest_sub_batch(network, "fp32", "none", "cpu", CPU_BYTES)
-        most[network.name] = min(in_memory, int(left_s / ((WARM_UP_STEPS + 1) * max(sample_s, 1e-6))))
-        if not in_memory:
-            said.append(f"{network.name}, as one sample takes more than {format_bytes(CPU_BYTES)}")
-        elif not most[network.name]:
-            said.append(f"{network.name}, as one sample takes {format_seconds(sample_s)} or so: too short a budget")
+    for name, need in needs.items():
+        sample_s = SLOWER * need.flop / REFERENCE_FLOP * quiet_s
+        in_time = int(left_s / ((WARM_UP_STEPS + 1) * sample_s)) if sample_s else need.most
+        most[name] = min(need.most, in_time)
+        if not need.most:
+            said.append(f"{name}, as one sample takes more than {format_bytes(CPU_BYTES)}")
+        elif not in_time:
+            said.append(f"{name}, as one sample takes {format_seconds(sample_s)} or so: too short a budget")
     return most, tuple(said)
 
 

