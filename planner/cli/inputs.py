@@ -27,7 +27,7 @@ from planner.errors import CoverageError, ParameterError
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
 from planner.steps.sibling_calls import is_sibling
-from planner.steps.source import is_derived
+from planner.steps.source import is_derived, is_nearest
 from planner.steps.sources import LOCAL, Sources
 
 __all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "with_base"]
@@ -235,13 +235,14 @@ def _under(scenario: Scenario, machine: Machine) -> Machine:
     """Return what the networks run on under a scenario, which may put another device into the nodes."""
     if scenario.accelerator is None:
         return machine
-    known = tuple(one for one in machine.calibrations if not is_derived(one.name))
+    known = tuple(one for one in machine.calibrations if not (is_derived(one.name) or is_nearest(one)))
     cluster, found = with_device(machine.cluster, known, scenario.accelerator)
     if machine.explicit:
         given = {(one.name, one.accelerator) for one in machine.calibrations}
         found = tuple(_without_products(one) if (one.name, one.accelerator) in given else one for one in found)
     else:
         found += from_precisions(cluster, found)
+        found += from_others(cluster, found)
     names = Sourced(tuple(one.name for one in found), f"{machine.sources['calibration'].source}, scaled")
     return replace(machine, cluster=cluster, calibrations=found, sources=merge({"calibration": names}, machine.sources))
 

@@ -178,12 +178,12 @@ def _most(needs: Mapping[str, StepNeed], quiet_s: float, left_s: float) -> tuple
     most, said = {}, []
     for name, need in needs.items():
         sample_s = SLOWER * need.flop / REFERENCE_FLOP * quiet_s
-        in_time = int(left_s / ((WARM_UP_STEPS + 1) * sample_s)) if sample_s else need.most
+        in_time = max(int(left_s / ((WARM_UP_STEPS + 1) * sample_s)), 0) if sample_s else need.most
         most[name] = min(need.most, in_time)
         if not need.most:
             said.append(f"{name}, as one sample takes more than {format_bytes(CPU_BYTES)}")
         elif not in_time:
-            said.append(f"{name}, as one sample takes {format_seconds(sample_s)} or so: too short a budget")
+            said.append(f"{name}, as one sample takes about {format_seconds(sample_s)}: give a larger --budget")
     return most, tuple(said)
 
 

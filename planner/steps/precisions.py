@@ -15,6 +15,7 @@ from math import log
 
 from planner.costs.scaling import in_precision, rate_ratio
 from planner.domain.calibration import Calibration, Entry
+from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator
 from planner.domain.precision import PRECISIONS
 from planner.domain.transfer import UNITS, Transfers, precision_score
@@ -51,7 +52,7 @@ def derived_precisions(
                     best[key] = (rate, calibration, entry)
     found: dict[tuple[str, str, str], tuple[Calibration, list[Entry]]] = {}
     for (_, _, precision), (rate, calibration, entry) in best.items():
-        with suppress(ParameterError):  # times as they were measured
+        with suppress(ParameterError):  # a term that cannot be told in another precision
             derived = _with_score(in_precision(entry, device, precision, rate), device, known)
             place = (calibration.name, precision, entry.precision)
             found.setdefault(place, (calibration, []))[1].append(derived)
@@ -60,7 +61,8 @@ def derived_precisions(
 
 def _within_reach(entry: Entry, device: Accelerator) -> Iterator[tuple[str, float]]:
     """Yield the other precisions that the units of a fit compute, and by what their FLOP take longer."""
-    if entry.scope != "kernels" or entry.kind not in MATRIX_KINDS or entry.origin in ("specified", "reconstructed"):
+    is_fit = entry.scope == "kernels" and entry.term != LOOKED_UP and entry.origin not in ("specified", "reconstructed")
+    if not is_fit or entry.kind not in MATRIX_KINDS:
         return
     for name in device.peak_flop_per_s:
         rate = rate_ratio(device, entry.precision, name)
@@ -81,7 +83,7 @@ def _calibration(calibration: Calibration, entries: list[Entry], source: str) ->
     """Return derived entries as a calibration whose name and warning say from which precision."""
     precision = entries[0].precision
     errors = {f"{one.kind} {one.held_out_error:.0%}" for one in entries if one.held_out_error is not None}
-    missed = f", which misses by so much where both were measured: {', '.join(sorted(errors))}" if errors else ""
+    missed = f", and are expected to miss by so much: {', '.join(sorted(errors))}" if errors else ""
     told = (
         f"{precision} kernels ({', '.join(dict.fromkeys(one.kind for one in entries))}) were derived from those in "
         f"{source}, which the same units compute, by the ratio of the peak rates and the bytes of an element{missed}; "

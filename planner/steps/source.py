@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.domain.calibration import Entry
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.transfer import SCALED
 
-__all__ = ["Source", "derived_name", "is_derived", "is_of_answer", "scaled_name"]
+__all__ = ["Source", "derived_name", "is_derived", "is_nearest", "is_of_answer", "scaled_name"]
 
 DERIVED = " derived from "
 """In names of calibrations that were derived from one in another precision, behind the precision."""
@@ -30,6 +30,11 @@ def derived_name(calibration: str, precision: str, source: str) -> str:
 def is_derived(calibration: str) -> bool:
     """Tell by its name whether a calibration was derived from one in another precision."""
     return DERIVED in calibration
+
+
+def is_nearest(calibration: Calibration) -> bool:
+    """Tell whether a calibration specifies a device by another one that was measured: scaled, and no measurement."""
+    return SCALED in calibration.name and all(entry.origin == "specified" for entry in calibration.entries)
 
 
 def is_of_answer(calibration: str) -> bool:

@@ -49,6 +49,15 @@ def test_measured_gpus_take_nothing_over(run: Run, gpu: str) -> None:
     assert "scaled" not in forward(predicted(run, gpu))
 
 
+def test_a_scenario_specifies_the_other_gpu_not_the_present_one_again(run: Run) -> None:
+    known = predicted(run, "k80", "--scenario", "gpu=m40")
+    assert "scaled" not in forward(known)
+    assert not any("m40 to k80" in one["message"] for one in known["warnings"])
+    other = forward(predicted(run, "k80", "--scenario", "gpu=gtx-1080"))
+    assert "scaled from titan-x-pascal" in other
+    assert "k80" not in other
+
+
 def test_a_data_sheet_that_is_asked_for_stays_one(run: Run) -> None:
     answer = predicted(run, "k80", "--calibration", "k80")
     assert "scaled" not in forward(answer)

@@ -174,7 +174,7 @@ def test_steps_that_a_cpu_has_no_memory_or_time_for_give_way_to_those_of_the_pro
     bench.now = 100.0 - 0.9
     steps, failed, _ = timed_steps(bench, REFERENCE_S, 100.0, [slow], needs=needs)
     assert {s.network.name for s in steps} == {one.name for one in probe_networks()}
-    assert failed == (f"{slow.name}, as one sample takes 250 ms or so: too short a budget",)
+    assert failed == (f"{slow.name}, as one sample takes about 250 ms: give a larger --budget",)
     bench.now = 100.0 - 1.1
     steps, failed, _ = timed_steps(bench, REFERENCE_S, 100.0, [slow], needs=needs)
     assert ([(s.network.name, s.sub_batch) for s in steps], failed) == ([(slow.name, 1)], ())

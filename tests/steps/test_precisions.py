@@ -54,6 +54,12 @@ def test_neither_across_units_nor_training_in_int8() -> None:
     assert "int8" not in derived(of(kernel("bf16")))
 
 
+def test_single_calls_of_a_network_leave_the_fit_behind_them_to_be_derived() -> None:
+    calls = Entry("kernels", "gemm", "", "bf16", "", LOOKED_UP, {}, {"measured_s": 1.0, "beyond": 0.0})
+    for entries in ((calls, kernel("bf16")), (kernel("bf16"), calls)):
+        assert derived(of(*entries))["tf32"][1].coefficients == {"flop": 2e-14}
+
+
 def test_lanes_add_halves_at_the_rate_of_fp32() -> None:
     lanes = replace(DEVICE, peak_flop_per_s={"fp32": 10e12, "fp16": 20e12})
     found = derived(of(kernel("fp32", 1e-13)), device=lanes)
