@@ -55,7 +55,7 @@ def test_neither_across_units_nor_training_in_int8() -> None:
 
 
 def test_single_calls_of_a_network_leave_the_fit_behind_them_to_be_derived() -> None:
-    calls = Entry("kernels", "gemm", "", "bf16", "", LOOKED_UP, {}, {"measured_s": 1.0, "beyond": 0.0})
+    calls = Entry("kernels", "gemm", "", "bf16", "own layers", LOOKED_UP, {}, {"measured_s": 1.0, "beyond": 0.0})
     for entries in ((calls, kernel("bf16")), (kernel("bf16"), calls)):
         assert derived(of(*entries))["tf32"][1].coefficients == {"flop": 2e-14}
 
