@@ -19,19 +19,23 @@ STORED_POINT = "point_"
 
 
 class CellFigures(Protocol):
-    """What is shown of runs of one plan: tensor-parallel degree, sub-batch, measured over predicted time, their number.
-
-    The factor is drawn towards 1.
-    """
+    """What is shown of runs of one plan."""
 
     @property
-    def tensor(self) -> int: ...  # noqa: D102 - described by the class
+    def tensor(self) -> int:
+        """Tensor-parallel degree."""
+
     @property
-    def sub_batch(self) -> int: ...  # noqa: D102
+    def sub_batch(self) -> int:
+        """Samples a replica takes at once."""
+
     @property
-    def factor(self) -> float: ...  # noqa: D102
+    def factor(self) -> float:
+        """Measured over predicted time, drawn towards 1."""
+
     @property
-    def runs(self) -> int: ...  # noqa: D102
+    def runs(self) -> int:
+        """Number of runs."""
 
 
 Cells = Callable[[Entry], Mapping[str, Sequence[CellFigures]]]
