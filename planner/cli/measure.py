@@ -12,9 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from planner import catalog
-from planner.cli.left_out import Kernel, grouped, left_out, never_timed
-from planner.cli.options import OPTIONS
-from planner.cli.parsing import budget
+from planner.cli.left_out import Kernel, enough_s, grouped, left_out, never_timed
 from planner.cli.progress import bar
 from planner.cli.streams import note
 from planner.domain.calibration import Calibration
@@ -254,7 +252,7 @@ def check_served(
         sources = Sources(Problem(network, None, cluster, (calibration,), explicit_calibration=True, settings=settings))
         own = sources.layer_calls(precision)
         if precision in needed and node.accelerator.kind == "cpu":
-            never += never_timed(network, Extent(precisions=tuple(precisions)))
+            never += never_timed(network, Extent(precisions=tuple(precisions)), precision)
         for calls in lower(network, np.ones(1, dtype=np.int64), optimizer=network.optimizer):
             for part, source in own.split(calls, np.ones(1, dtype=np.int64)):
                 is_left = source is None and SERVED_BY.get(part.kind, part.kind) != "bias"
@@ -264,7 +262,7 @@ def check_served(
                     missing.setdefault(precision, {})[part.kind, part.direction] = None
     _check_none("a calibration must hold every kernel of the networks", missing, asked)
     if left > never:
-        enough = f"--budget {_enough_s(asked.budget_s):.0f}s"
+        enough = f"--budget {enough_s(asked.budget_s):.0f}s"
         note(f"{left} of the {whole} calls of the networks are left to fits; with {enough} more of them are timed")
 
 
@@ -285,20 +283,15 @@ def _check_none(rule: str, missing: Mapping[str, Iterable[Kernel]], asked: Asked
     if refused:
         raise CoverageError(_too_few(rule, refused, asked))
     for name, kernels in missing.items():
-        budget_s = _enough_s(asked.budget_s)
+        budget_s = enough_s(asked.budget_s)
         note(f"{name} has too few timings of {grouped(kernels)} for predictions; --budget {budget_s:.0f}s takes more")
-
-
-def _enough_s(budget_s: float) -> float:
-    default_s = budget("--budget", OPTIONS["budget"].default)
-    return default_s if budget_s < default_s else 2 * budget_s
 
 
 def _too_few(rule: str, missing: Mapping[str, Iterable[Kernel]], asked: Asked) -> str:
     by_precision = (f"{grouped(kernels)}{'' if name == 'fp32' else f' in {name}'}" for name, kernels in missing.items())
     return (
         f"{rule}, got too few timings of {'; '.join(by_precision)}; what was measured is kept, and the same command "
-        f"with --budget {_enough_s(asked.budget_s):.0f}s goes on from there"
+        f"with --budget {enough_s(asked.budget_s):.0f}s goes on from there"
     )
 
 

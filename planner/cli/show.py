@@ -13,14 +13,15 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
+from planner.cli.left_out import enough_s
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import NOTHING, budget, choice
 from planner.cli.streams import note
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LayerCall
 from planner.domain.gap import Gap
 from planner.domain.network import Network
+from planner.domain.precision import PRECISIONS
 from planner.domain.samples import BUDGET, NETWORKS
 from planner.errors import ParameterError, PlannerError
 from planner.formats.calibration import write_calibration
@@ -44,7 +45,7 @@ from planner.report.show import (
     network_view,
     networks_view,
 )
-from planner.scoring.gaps import gaps_of
+from planner.scoring.gaps import CanMeasure, gaps_of
 from planner.steps.cells import CELLS, Cell, unpacked
 from planner.steps.overheads import FORMULA
 from planner.workload.totals import layer_work, totals
@@ -165,11 +166,21 @@ def _measured_for(calibration: Calibration) -> tuple[Network, ...]:
     return tuple(found.values()) or tuple(catalog.find_network(name) for name in MEASURED_NEXT)
 
 
-def _can_be_measured(calibration: Calibration) -> Callable[[LayerCall], bool]:
-    """Return what tells which calls can be timed on the calibration's device; a GPU is taken to hold any."""
+def _can_be_measured(calibration: Calibration) -> CanMeasure:
+    """Return what tells which calls can be timed on the calibration's device; a GPU is taken to hold any.
+
+    On a CPU in the precisions that the calibration was measured in: further ones take of the memory.
+    """
     of_any_memory = Extent(operand_elements=sys.maxsize, elements=sys.maxsize, on_gpu=True)
-    extent = of_any_memory if _is_gpu(calibration) else Extent()
-    return lambda call: not unmeasurable(call, extent)
+    extent = of_any_memory if _is_gpu(calibration) else Extent(precisions=_precisions(calibration))
+    return lambda call, precision: not unmeasurable(call, extent, precision)
+
+
+def _precisions(calibration: Calibration) -> tuple[str, ...]:
+    """Return the precisions that a calibration was measured in, fp32 first."""
+    return tuple(
+        dict.fromkeys(("fp32", *(one.precision for one in calibration.entries if one.precision in PRECISIONS)))
+    )
 
 
 def _is_gpu(calibration: Calibration) -> bool:
@@ -179,7 +190,8 @@ def _is_gpu(calibration: Calibration) -> bool:
 def _measuring(gaps: Iterable[Gap], calibration: Calibration) -> str:
     """Return the command that measures the kernels of gaps on the calibration's device.
 
-    With more time where it was made for one of the networks: the same command would come to the same.
+    On a CPU in the precisions that it has. With more time where it was made for one of the networks: the same command
+    would come to the same.
     """
     names = tuple(dict.fromkeys(gap.network for gap in gaps))
     networks = "".join(f" --network {name}" for name in names)
@@ -187,8 +199,10 @@ def _measuring(gaps: Iterable[Gap], calibration: Calibration) -> str:
     if set(names) & set(calibration.environment.get(NETWORKS, "").split("; ")):
         default_s = budget("--budget", OPTIONS["budget"].default)
         stated = re.findall(r"\d+", calibration.environment.get(BUDGET, ""))
-        more = f" --budget {2 * max(map(int, stated), default=int(default_s))}s"
-    return f"planner calibrate --device {'cuda' if _is_gpu(calibration) else 'cpu'}{networks}{more}"
+        more = f" --budget {enough_s(max(map(float, stated), default=default_s)):.0f}s"
+    others = ",".join(_precisions(calibration)[1:])
+    device = "cuda" if _is_gpu(calibration) else f"cpu{f' --precision {others}' if others else ''}"
+    return f"planner calibrate --device {device}{networks}{more}"
 
 
 def _datasets() -> Shelf:

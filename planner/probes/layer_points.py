@@ -85,9 +85,8 @@ def layer_points(calls: Sequence[LayerCall], extent: Extent = THIS_CPU) -> tuple
     return tuple(
         point
         for call in calls
-        if not unmeasurable(call, extent)
         for precision in extent.precisions
-        if _is_of_its_own(call, precision) and not (precision != "fp32" and _is_alone(call, extent))
+        if _is_of_its_own(call, precision) and not unmeasurable(call, extent, precision)
         for point in _with_kernels(tuple(_points(call, precision, extent)), extent)
     )
 
@@ -113,19 +112,25 @@ class Unmeasured(NamedTuple):
     words: str
 
 
-def unmeasurable(call: LayerCall, extent: Extent = THIS_CPU) -> Unmeasured | None:
-    """Return why a call is not measured, though it takes time; None: it can be."""
+def unmeasurable(call: LayerCall, extent: Extent = THIS_CPU, precision: str = "fp32") -> Unmeasured | None:
+    """Return why a call is not measured in a precision, though it takes time; None: it can be.
+
+    Of a CPU no call is timed alone in 16 bits, as its casts take up to 1.7 times as much as it. A call that is no other
+    one there than in fp32 is measured where that is.
+    """
     if call.optimizer and call.optimizer not in OPTIMIZERS:
         return Unmeasured(0, f"of optimizer {call.optimizer}, which is not part of PyTorch")
     needs_two = call.depends_on_sub_batch and not extent.on_gpu
-    if _large(call, extent) > SMALL if needs_two else _fits(call, SMALL, extent) or _fits_alone(call, SMALL, extent):
-        return None
     least = SMALL + 1 if needs_two else SMALL
+    may_be_alone = not extent.on_gpu and (precision == "fp32" or not _is_of_its_own(call, precision))
+    is_alone = may_be_alone and (_large(call, extent) > SMALL if needs_two else _fits_alone(call, SMALL, extent))
+    if is_alone or _fits(call, least, extent):
+        return None
     needed, limit, what = _held(call, least), _most_alone(extent), "operands and results"
-    if extent.on_gpu:
+    if not may_be_alone:
         limit = extent.elements
         if needed <= limit:
-            needed, limit, what = _elements(call.at(least))[0], extent.operand_elements, "one operand"
+            needed, limit, what = _largest(call, least), extent.operand_elements, "one operand"
     at = f" at a sub-batch of {least}" if call.depends_on_sub_batch else ""
     return Unmeasured(4 * needed, f"of {what}{at}, where one call may have {4 * limit / 2**20:,.0f} MiB")
 
@@ -174,14 +179,13 @@ def _point(call: LayerCall, sub_batch: int, precision: str) -> Point:
 
 def _fits(call: LayerCall, sub_batch: int, extent: Extent) -> bool:
     """Tell whether the operands fit, the largest and all together."""
-    largest, _ = _elements(call.at(sub_batch))
-    read = [prod(shape) * sub_batch for shape in call.inputs]
-    return max(largest, *read) <= extent.operand_elements and _held(call, sub_batch) <= extent.elements
+    return _largest(call, sub_batch) <= extent.operand_elements and _held(call, sub_batch) <= extent.elements
 
 
-def _is_alone(call: LayerCall, extent: Extent) -> bool:
-    """Tell whether a call can be timed alone at best: in fp32, as casts of 16 bits take up to 1.7 times as much."""
-    return not extent.on_gpu and not _fits(call, SMALL + call.depends_on_sub_batch, extent)
+def _largest(call: LayerCall, sub_batch: int) -> int:
+    """Return the elements of the largest operand or result, or of what the layer reads; an update reads none of it."""
+    read = [] if call.optimizer else [prod(shape) * sub_batch for shape in call.inputs]
+    return max([_elements(call.at(sub_batch))[0], *read])
 
 
 def _fits_alone(call: LayerCall, sub_batch: int, extent: Extent) -> bool:

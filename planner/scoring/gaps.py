@@ -27,7 +27,7 @@ from planner.steps.sources import Source, Sources
 from planner.workload.calls import layer_calls
 from planner.workload.lowering import lower
 
-__all__ = ["gaps_of"]
+__all__ = ["CanMeasure", "gaps_of"]
 
 IMAGES, SEQUENCES = {"gpu": 32, "cpu": 8}, {"gpu": 8, "cpu": 2}
 """Samples of the step whose shares are taken, by kind of device."""
@@ -45,12 +45,12 @@ LEAST_WEIGHT = 0.001
 MATRIX_KINDS = ("gemm", "convolution")
 
 
-CanMeasure = Callable[[LayerCall], bool]
-"""Call of a network's layer -> whether it can be timed as it is."""
+CanMeasure = Callable[[LayerCall, str], bool]
+"""Call of a network's layer, precision -> whether it can be timed as it is."""
 
 
 def gaps_of(
-    calibration: Calibration, networks: Sequence[Network], can_measure: CanMeasure = lambda _: True
+    calibration: Calibration, networks: Sequence[Network], can_measure: CanMeasure = lambda *_: True
 ) -> tuple[Gap, ...]:
     """Return what a calibration knows badly of networks, what costs their steps most first.
 
@@ -118,7 +118,7 @@ def _sources(calibration: Calibration, node: Node, network: Network) -> Sources:
 
 
 def _timed(
-    sources: Sources, network: Network, precision: str, can_measure: CanMeasure = lambda _: True
+    sources: Sources, network: Network, precision: str, can_measure: CanMeasure = lambda *_: True
 ) -> Iterator[tuple[KernelCalls, Source, Work, FloatArray, BoolArray]]:
     """Yield the calls of a step that something serves, with their work and times [s] of shape (1, k).
 
@@ -131,7 +131,7 @@ def _timed(
     made = layer_calls(network, convolution=convolution, optimizer=network.optimizer)
     for calls in lower(network, sub_batch, convolution=convolution, optimizer=network.optimizer):
         of_layers = zip(calls.layer.tolist(), made[calls.kind, calls.direction], strict=True)
-        can = {(layer, *call.at(int(sub_batch[0])).values()): can_measure(call) for layer, call in of_layers}
+        can = {(layer, *call.at(int(sub_batch[0])).values()): can_measure(call, precision) for layer, call in of_layers}
         for part, looked_up in own.split(calls, sub_batch):
             source = looked_up or sources.find_kernel(part.kind, part.direction, precision)
             if source is not None:

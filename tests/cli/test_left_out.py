@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from planner.cli.left_out import grouped, left_out, never_timed
+from planner.cli.left_out import enough_s, grouped, left_out, never_timed
 from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
@@ -37,6 +37,27 @@ def test_layers_that_an_optimizer_keeps_out_share_a_sentence() -> None:
     assert "and 10 more layers): update is of optimizer adam-8bit, which is not part of PyTorch" in said
 
 
+def test_two_layers_are_one_and_one_more_layer() -> None:
+    layers = [Layer(name, "linear", (INPUT,), {"features": 4 + at}) for at, name in enumerate(("one", "two"))]
+    network = Network("both", (8,), (*layers,), optimizer="adam-8bit")
+    (said,) = left_out(distinct_calls([network]), [network], Extent())
+    assert " of both (and 1 more layer): update is of optimizer adam-8bit" in said
+
+
+def test_what_is_timed_in_fp32_alone_is_told_with_the_precisions_that_it_lacks() -> None:
+    network = build("vgg16", {})
+    calls = [call for call in distinct_calls([network]) if call.kind == "gemm"]
+    limit = "operands and results at a sub-batch of 2, where one call may have 384 MiB"
+    assert list(left_out(calls, [network], Extent(precisions=("fp32", "bf16")))) == [
+        f"layer fc6 of vgg16: gemm (all three directions) in bf16 have up to 392 MiB of {limit}{END}"
+    ]
+    said = list(left_out(calls, [network], Extent(precisions=("fp32", "bf16", "int8"))))
+    assert [one.partition(" MiB")[0] for one in said] == [
+        "layer fc6 of vgg16: gemm (forward, backward data) in bf16, int8 have up to 392",
+        "layer fc6 of vgg16: gemm (backward weight) in bf16 has 392",  # PyTorch has none in int8
+    ]
+
+
 def test_a_gpu_says_its_own_limits() -> None:
     gpu = Extent(GPU_SUB_BATCHES, operand_elements=1 << 19, elements=1 << 30, on_gpu=True)
     (said,) = left_out(CALLS, [WIDE], gpu)
@@ -46,6 +67,12 @@ def test_a_gpu_says_its_own_limits() -> None:
 
 def test_calls_that_no_budget_is_enough_for_are_counted() -> None:
     assert [never_timed(build(name, {}), Extent()) for name in ("gpt", "vgg16", "resnet18")] == [3, 1, 0]
+    both = Extent(precisions=("fp32", "bf16"))
+    assert [never_timed(build("vgg16", {}), both, precision) for precision in both.precisions] == [1, 4]
+
+
+def test_a_budget_that_was_too_short_becomes_the_default_at_least() -> None:
+    assert [enough_s(budget_s) for budget_s in (5.0, 59.0, 60.0, 300.0)] == [60.0, 60.0, 120.0, 600.0]
 
 
 def test_kinds_of_the_same_directions_stand_together() -> None:

@@ -15,7 +15,9 @@ import torch
 from planner.catalog import find_accelerator, find_network
 from planner.cli import calibrate, measure
 from planner.cli.measure import needed_kernels
+from planner.costs.measured_calls import BEYOND, MEASURED_S
 from planner.domain.calibration import Calibration, Entry
+from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import BACKWARD_DATA, DIRECTIONS, FORWARD
 from planner.domain.network import INPUT, Layer, Network
@@ -33,6 +35,7 @@ from planner.probes.places import CpuPlace, Place
 from planner.probes.points import Point
 from planner.probes.run import Wanted
 from planner.steps.layer_calls import LayerCalls
+from planner.workload.calls import distinct_calls
 from planner.workload.lowering import lower
 from planner.workload.shards import tensor_shard
 
@@ -292,6 +295,26 @@ def test_products_of_8_bits_need_serve_no_step() -> None:
     halves = replace(calibration, entries=tuple(replace(one, precision="bf16") for one in calibration.entries))
     with pytest.raises(CoverageError, match=r"too few timings of gemm \(forward, backward weight\); what was"):
         measure.check_served(halves, Node(1, CPU), measure.Asked(60.0, (network,), ("bf16",)))
+
+
+@pytest.mark.parametrize("are_timed", [True, False])
+def test_no_budget_is_named_for_what_is_timed_in_fp32_alone(
+    capsys: pytest.CaptureFixture[str], *, are_timed: bool
+) -> None:
+    """Products of 392 MiB: with 16 bits on a CPU they are left to fits in these at any budget."""
+    layers = (Layer("fc", "linear", (INPUT,), {"features": 4096, "bias": False}),)
+    network = Network("one-linear", (25088,), layers, optimizer="none")
+    product = Entry("kernels", "gemm", "", "fp32", "", "work.linear", {}, {"calls": 1e-6, "mac": 1e-12, "bytes": 1e-12})
+    tables = [
+        replace(product, direction=call.direction, term=LOOKED_UP, settings={call.name: (1.0, 1e-3, 16.0, 1e-2)},
+                coefficients={MEASURED_S: 1.0, BEYOND: 0.0})
+        for call in distinct_calls([network])
+    ]  # fmt: skip
+    entries = (product, replace(product, precision="bf16"), *(tables if are_timed else tables[1:]))
+    calibration, asked = Calibration("made-up", CPU.name, entries), measure.Asked(60.0, (network,), ("bf16",))
+    measure.check_served(calibration, Node(1, CPU), asked, ("fp32", "bf16"))
+    said = "planner: 3 of the 4 calls of the networks are left to fits; with --budget 120s more of them are timed"
+    assert capsys.readouterr().err.splitlines() == ([] if are_timed else [said])
 
 
 @pytest.mark.parametrize("of_networks", [True, False])

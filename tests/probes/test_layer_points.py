@@ -198,6 +198,16 @@ def test_a_large_call_has_two_points_or_none_and_the_true_limit_is_said() -> Non
     assert of_one == (8 << 20, "of one operand at a sub-batch of 1, where one call may have 4 MiB")
 
 
+def test_what_a_layer_reads_is_an_operand_of_its_calls_but_not_of_its_update() -> None:
+    """A convolution of few weights whose stride makes little of a large input."""
+    layer = Layer("sparse", "convolution", (INPUT,), {"channels": 4, "kernel": 1, "stride": 8, "bias": False})
+    network = Network("large", (16, 512, 512), (layer,))
+    gpu = Extent(GPU_SUB_BATCHES, operand_elements=1 << 20, elements=1 << 30, on_gpu=True)
+    reasons = {call.direction: unmeasurable(call, gpu) for call in distinct_calls([network])}
+    of_input = (16 << 20, "of one operand at a sub-batch of 1, where one call may have 4 MiB")
+    assert reasons == {"forward": of_input, "backward_weight": of_input, "update": None}
+
+
 def _largest(point: Point) -> int:
     work = point.work
     if "m" in work:

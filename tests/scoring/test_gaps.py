@@ -85,7 +85,7 @@ def test_calls_that_were_timed_or_cannot_be_are_no_gaps_but_part_of_the_step() -
     network = Network("two", (64,), tuple(layers))
     one = calibration(*everything(held_out_error=0.1))
     whole = {(gap.direction): gap.share for gap in gaps_of(one, [network]) if gap.precision == "fp32"}
-    rest = gaps_of(one, [network], lambda call: call.layer.name == "last")
+    rest = gaps_of(one, [network], lambda call, _: call.layer.name == "last")
     part = {(gap.direction): gap.share for gap in rest if gap.precision == "fp32"}
     assert part["forward"] == pytest.approx(whole["forward"] * 16 * 32 / (64 * 32 + 16 * 32))
     assert part["backward_data"] == whole["backward_data"]  # the first layer passes none on
