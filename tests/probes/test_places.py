@@ -73,7 +73,7 @@ def test_a_gpu_is_measured_in_its_own_design_and_precisions(card: dict[str, Any]
     assert place.points() == gpu_points(PRECISIONS)
     assert set(made.samples.text["precision"].tolist()) == set(PRECISIONS)
     assert set(made.samples.text["device"].tolist()) == {"card"}
-    assert card["steps"] == {"device": "cuda:0", "precisions": PRECISIONS, "left_out": ()}
+    assert card["steps"] == {"device": "cuda:0", "precisions": PRECISIONS, "left_out": (), "needs": {}}
     found = made.samples.circumstances
     assert (found["host_s_per_call"], found["gpu_driver"], found["gpu"]) == ("4.123e-06", "580.1", "A card")
     assert [key for key in found if key.startswith("warning")] == ["warning_steps"]  # none was timed
