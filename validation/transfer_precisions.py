@@ -14,13 +14,14 @@ from planner.costs.scaling import in_precision, rate_ratio, without_process
 from planner.costs.specified import specified_entry
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray
+from planner.domain.kernels import PRODUCT_KINDS
 from planner.domain.samples import Samples
 from planner.domain.transfer import UNITS, PrecisionScore
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.rows import merged, work_of
 from planner.formats.samples import read_samples
 from validation.kernel_scores import Key, populations
-from validation.transfer_scores import FOLDS, LEAST_ROWS, MATRIX_KINDS, Fitted, refitted
+from validation.transfer_scores import FOLDS, LEAST_ROWS, Fitted, refitted
 
 __all__ = ["Derived", "derived_errors", "further_rows", "precision_scores", "precisions_section"]
 
@@ -81,7 +82,7 @@ def derived_errors(known: Iterable[Fitted]) -> Iterator[Derived]:
     """
     alike: dict[Key, list[Fitted]] = defaultdict(list)
     for one in known:
-        if one.key.kind.partition(",")[0] in MATRIX_KINDS:
+        if one.key.kind.partition(",")[0] in PRODUCT_KINDS:
             alike[one.key._replace(precision="")].append(one)
     for precisions in alike.values():
         for target in precisions:

@@ -19,6 +19,7 @@ from planner.costs.terms import evaluate
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
+from planner.domain.kernels import PRODUCT_KINDS
 from planner.domain.samples import Samples
 from planner.domain.transfer import TransferScore, relation
 from planner.fitting.entries import fit_entry
@@ -27,7 +28,7 @@ from planner.fitting.rows import merged, take, work_of
 from validation.kernel_scores import ELEMENT_WISE, LEAST_ELEMENT_WISE_S, Key, populations
 
 __all__ = [
-    "FOLDS", "LEAST_ROWS", "MATRIX_KINDS", "OWN_POINTS", "Compared", "Fitted", "Transfer", "few_own_points", "fitted",
+    "FOLDS", "LEAST_ROWS", "OWN_POINTS", "Compared", "Fitted", "Transfer", "few_own_points", "fitted",
     "refitted", "scores_of", "transfers",
 ]  # fmt: skip
 
@@ -36,9 +37,8 @@ FOLDS = 5
 OWN_POINTS = 20
 LEAST_ROWS = 8
 SEED = 20
-MATRIX_KINDS = ("gemm", "convolution")
 SIMPLEST = {True: "work.linear", False: "traffic.bytes"}
-"""Of kernels of MATRIX_KINDS and of others: the term with the fewest coefficients."""
+"""Of kernels of PRODUCT_KINDS and of others: the term with the fewest coefficients."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _rank(source: Fitted, target: Fitted, rank: Mapping[tuple[str, str, str], fl
 def _of_few(like: Entry, rows: Samples) -> Entry:
     """Return the better of an entry's own term and of one rate for all, by the groups of a few rows."""
     peaks = {name: value for name, value in like.settings.items() if name.startswith("peak_")}
-    shapes = {like.term: like.settings, SIMPLEST[like.kind in MATRIX_KINDS]: peaks}
+    shapes = {like.term: like.settings, SIMPLEST[like.kind in PRODUCT_KINDS]: peaks}
     return preferred([fit_entry(rows, like.key, term, settings) for term, settings in shapes.items()])
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from planner import catalog
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
-from planner.steps.hardware import MATRIX_KINDS, nearest_kernels, on_other_device, siblings_kernels, what_misses
+from planner.domain.kernels import PRODUCT_KINDS
+from planner.steps.hardware import nearest_kernels, on_other_device, siblings_kernels, what_misses
 from planner.steps.precisions import derived_precisions
 
 __all__ = ["from_others", "from_precisions", "from_siblings", "with_device"]
@@ -33,7 +34,7 @@ def from_others(cluster: Cluster, calibrations: Sequence[Calibration]) -> tuple[
     """
     device = cluster.node.accelerator
     misses = what_misses(calibrations, cluster)
-    others = catalog.sibling_calibrations(device, lambda *kernel: kernel[0] in MATRIX_KINDS and misses(*kernel), NEAR)
+    others = catalog.sibling_calibrations(device, lambda *kernel: kernel[0] in PRODUCT_KINDS and misses(*kernel), NEAR)
     scaled = nearest_kernels(device, others, catalog.transfer_scores(), misses)
     found = (*scaled, *from_precisions(cluster, (*calibrations, *scaled)))
     return tuple(replace(one, entries=tuple(replace(x, origin="specified") for x in one.entries)) for one in found)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
-from planner.domain.kernels import TRAFFIC_KINDS
+from planner.domain.kernels import MATRIX_KINDS, TRAFFIC_KINDS
 from planner.domain.precision import precision_named
 from planner.workload.lowering import UPDATE_BYTES
 
@@ -46,8 +46,6 @@ ASSUMED_LAUNCH_S = 1e-5
 ASSUMED_HOST_BYTES_PER_S = 1e10
 """Memory traffic of one host thread that adds gradients or updates weights."""
 
-MATRIX_KINDS = ("convolution", "gemm", "attention")
-"""All kinds whose work is not bytes alone."""
 SUM_BYTES = 12
 """Host bytes per parameter that adding an fp32 gradient to a buffer moves: read, read, write."""
 

@@ -38,6 +38,8 @@ __all__ = [
     "FORWARD",
     "KINDS",
     "LINEAR_BIAS",
+    "MATRIX_KINDS",
+    "PRODUCT_KINDS",
     "ROW_KINDS",
     "SERVED_BY",
     "UPDATE",
@@ -62,6 +64,9 @@ TRAFFIC_KINDS = (
     "im2col", "col2im", "bias", LINEAR_BIAS, "activation", "gelu", "max_pool", "average_pool", "batch_norm",
     "layer_norm", "lrn", "dropout", "embedding", "add", "concat", "upsample", "softmax", "copy", "update",
 )  # fmt: skip
+PRODUCT_KINDS = ("convolution", "gemm")
+MATRIX_KINDS = (*PRODUCT_KINDS, "attention")
+"""Kinds whose work is not bytes alone: their speed depends on algorithms, layouts and clocks."""
 KINDS = ("gemm", "convolution", "attention", *TRAFFIC_KINDS)
 ROW_KINDS = ("layer_norm", "softmax")
 COSTLY_ACTIVATIONS: Mapping[str, str] = frozen_map({"gelu": "gelu"})

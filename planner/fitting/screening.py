@@ -10,7 +10,7 @@ import numpy as np
 from planner.costs.work import flop, has_fast_algorithm, least_bytes
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.cluster import Accelerator
-from planner.domain.kernels import WORK_COLUMNS
+from planner.domain.kernels import MATRIX_KINDS, WORK_COLUMNS
 from planner.domain.samples import Samples
 from planner.fitting.rows import POINTWISE, take, usable, work_of
 
@@ -48,7 +48,6 @@ OFF_COURSE = 150.0
 """No row of published tables is off by more than 99 (fp16 convolutions of P100s), nor by 40 on other GPUs."""
 FAR_ABOVE_PEAK = 10.0
 ABOVE_PEAK = 1.5
-PRODUCTS = ("convolution", "gemm", "attention")
 UNCACHED_BYTES = float(1 << 26)
 """Beyond the caches of GPUs: less can be read faster than memory gives it."""
 
@@ -116,7 +115,7 @@ def _above_peak(
             "faster device; mend column time_s or device"
         )
     far_above = can_tell & (rows.time_s * FAR_ABOVE_PEAK < peak_s)
-    for kind in (kind for kind in kinds if kind in PRODUCTS):
+    for kind in (kind for kind in kinds if kind in MATRIX_KINDS):
         own = can_tell & kinds[kind]
         if own.sum() >= LEAST_ROWS and far_above[own].sum() > own.sum() / 2:
             return UnitDoubt(
@@ -133,7 +132,8 @@ def _groups(rows: Samples, accelerator: Accelerator) -> Iterator[tuple[str, Bool
     Within a kind only those count whose work has a peak rate: without one, as for fp16 on many CPUs, products may take
     a thousand times as long as their bytes.
     """
-    known = np.isin(rows.text["precision"], list(accelerator.peak_flop_per_s)) | ~np.isin(rows.text["kind"], PRODUCTS)
+    has_peak = np.isin(rows.text["precision"], list(accelerator.peak_flop_per_s))
+    known = has_peak | ~np.isin(rows.text["kind"], MATRIX_KINDS)
     for names in GROUPS:
         cells = zip(*(rows.text[name].tolist() for name in names), strict=True)
         labels = np.array([" ".join(filter(None, one)) for one in cells])

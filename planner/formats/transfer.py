@@ -16,16 +16,19 @@ from planner.formats.values import Number, Text, Whole
 
 __all__ = ["TRANSFER", "read_transfer", "write_transfer"]
 
+_MISSED = (
+    Field("rows", Whole(), "measured kernel times that were predicted"),
+    Field("mean", Number(), "mean over the pairs of the mean of |predicted / measured - 1|"),
+    Field("median", Number(), "mean over the pairs of the median of it"),
+    Field("p90", Number(), "mean over the pairs of the 90th percentile of it"),
+)
 _SCORE = Table(
     (
         Field("relation", Text(RELATIONS), "what the two devices have in common"),
         Field("kind", Text(), "kernel kind"),
         Field("precision", Text(), "precision, or any"),
         Field("pairs", Whole(), "pairs of devices and directions, which weigh the same"),
-        Field("rows", Whole(), "measured kernel times that were predicted"),
-        Field("mean", Number(), "mean over the pairs of the mean of |predicted / measured - 1|"),
-        Field("median", Number(), "mean over the pairs of the median of it"),
-        Field("p90", Number(), "mean over the pairs of the 90th percentile of it"),
+        *_MISSED,
         Field("bias", Number(), "mean over the pairs of |mean of predicted / measured - 1|"),
     ),
     TransferScore,
@@ -48,10 +51,7 @@ _PRECISION = Table(
         Field("kind", Text(), "kernel kind"),
         Field("precision", Text(), "the precision that was predicted"),
         Field("pairs", Whole(), "devices, directions and precisions predicted from, which weigh the same"),
-        Field("rows", Whole(), "measured kernel times that were predicted"),
-        Field("mean", Number(), "mean over the pairs of the mean of |predicted / measured - 1|"),
-        Field("median", Number(), "mean over the pairs of the median of it"),
-        Field("p90", Number(), "mean over the pairs of the 90th percentile of it"),
+        *_MISSED,
         Field("sheet", Number(), "mean error of the specification on the same rows"),
     ),
     PrecisionScore,

@@ -18,7 +18,7 @@ from planner.domain.calls import LayerCall
 from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import Settings
 from planner.domain.gap import Gap
-from planner.domain.kernels import KernelCalls
+from planner.domain.kernels import PRODUCT_KINDS, KernelCalls
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem
@@ -42,7 +42,6 @@ POOR = 0.25
 """Held-out error from which an entry is poor."""
 LEAST_WEIGHT = 0.001
 """Of the step's time: less is not worth a measurement."""
-MATRIX_KINDS = ("gemm", "convolution")
 
 
 CanMeasure = Callable[[LayerCall, str], bool]
@@ -63,7 +62,7 @@ def gaps_of(
     networks : sequence of Network
     can_measure : CanMeasure, optional
     """
-    held = {entry.precision for entry in calibration.entries if entry.kind in MATRIX_KINDS}
+    held = {entry.precision for entry in calibration.entries if entry.kind in PRODUCT_KINDS}
     if calibration.node is None or not held:
         return ()
     device = calibration.node.accelerator
@@ -83,8 +82,8 @@ def _of_precisions(sources: Sources, network: Network, absent: Sequence[str]) ->
     for precision in absent:
         seconds = {True: 0.0, False: 0.0}
         for calls, _, _, times, _ in _timed(sources, network, precision):
-            seconds[calls.kind in MATRIX_KINDS] += float(times.sum())
-            kinds |= {calls.kind: None} if calls.kind in MATRIX_KINDS else {}
+            seconds[calls.kind in PRODUCT_KINDS] += float(times.sum())
+            kinds |= {calls.kind: None} if calls.kind in PRODUCT_KINDS else {}
         shares[precision] = seconds[True] / (sum(seconds.values()) or 1.0)
     if kinds:
         worst, *others = sorted(shares, key=lambda name: -shares[name])

@@ -27,10 +27,9 @@ from planner.costs.terms import evaluate
 from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
-from planner.domain.kernels import BACKWARD_DATA, FORWARD, UPDATE, KernelCalls, MemoryBytes
+from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls, MemoryBytes
 from planner.domain.precision import gradient_bytes, precision_named
 from planner.steps.cells import cell_factors
-from planner.steps.overheads import MATRIX_KINDS
 from planner.steps.sources import Source, Sources
 from planner.steps.synchronous import ready_s
 from planner.steps.tables import Index

@@ -20,16 +20,15 @@ from planner.costs.specified import issued
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
-from planner.domain.kernels import SERVED_BY, TRAFFIC_KINDS
+from planner.domain.kernels import PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS
 from planner.domain.transfer import RELATIONS, Transfers, relation, score_for
 from planner.errors import ParameterError
 from planner.steps.source import scaled_name
 
-__all__ = ["MATRIX_KINDS", "Missing", "nearest_kernels", "on_other_device", "scaled_calibration", "siblings_kernels",
+__all__ = ["Missing", "nearest_kernels", "on_other_device", "scaled_calibration", "siblings_kernels",
            "what_misses"]  # fmt: skip
 
 POINTWISE = "pointwise"
-MATRIX_KINDS = ("convolution", "gemm")
 Missing = Callable[[str, str, str], bool]
 """Kind, direction and precision of a kernel -> whether nothing serves it."""
 
@@ -79,7 +78,7 @@ def _in_words(entries: Iterable[Entry], source: Accelerator, target: Accelerator
     said = {}
     for entry in entries:
         score = score_for(known.scores, near, entry.kind, entry.precision)
-        if score is not None and entry.kind in MATRIX_KINDS:
+        if score is not None and entry.kind in PRODUCT_KINDS:
             few = own.get((score.kind, score.precision))
             said[f"{entry.kind} {entry.precision}"] = f"{score.mean:.0%}{_instead(score.mean, few, known.points)}"
     missed = ", ".join(f"{kernels} {errors}" for kernels, errors in said.items())

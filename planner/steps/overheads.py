@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from planner.domain.calibration import Entry
+from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.network import Network
 from planner.steps.source import Source
 
@@ -23,7 +24,6 @@ __all__ = [
     "DEVIATION",
     "EXPONENTS",
     "FORMULA",
-    "MATRIX_KINDS",
     "OF_FAMILIES",
     "ON_SPECIFIED",
     "Overheads",
@@ -35,8 +35,6 @@ __all__ = [
 
 ON_SPECIFIED = "specified"
 """Library of overheads that were fitted on top of specified kernels."""
-MATRIX_KINDS = frozenset({"gemm", "convolution", "attention"})
-"""Kernels whose speed depends on algorithms, layouts and clocks; the others move bytes at the memory's rate."""
 ASSUMED_HOST_S_PER_CALL = 10e-6
 """Host time of a kernel call on a GPU where no framework was measured (fits on public CNN tables span 8 to 42 us).
 

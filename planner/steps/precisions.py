@@ -17,11 +17,11 @@ from planner.costs.scaling import in_precision, rate_ratio
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator
+from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.transfer import UNITS, Transfers, precision_score
 from planner.errors import ParameterError
 from planner.steps.hardware import Missing
-from planner.steps.overheads import MATRIX_KINDS
 from planner.steps.source import derived_name
 
 __all__ = ["derived_precisions"]

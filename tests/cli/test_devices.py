@@ -211,3 +211,44 @@ def test_under_a_scenario_what_the_other_gpu_was_not_measured_in_is_derived_ther
 def test_a_derived_precision_is_no_slower_than_fp32(run: Run, gpu: str) -> None:
     wide, narrow = (of(run, gpu, *BERT[:-1], name)["iteration_s"]["value"] for name in ("fp32", "tf32"))
     assert narrow < wide
+
+
+def nearest(run: Run, gpu: str, *arguments: str) -> Any:
+    return of(run, gpu, "--network", "resnet50", "--sub-batch", "32", "--input", "synthetic", *arguments)
+
+
+def forward(answer: Any) -> str:
+    return str(term(answer, "forward")["calibration"])
+
+
+@pytest.mark.parametrize(("gpu", "source"), [("k80", "m40"), ("gtx-1080", "titan-x-pascal"), ("rtx-2080ti", "t4")])
+def test_convolutions_are_those_of_the_nearest_measured_gpu(run: Run, gpu: str, source: str) -> None:
+    answer = nearest(run, gpu)
+    assert f"scaled from {source}" in forward(answer)
+    assert answer["iteration_s"]["interval_basis"] == "conformal"
+    told = " ".join(one["message"] for one in answer["warnings"])
+    assert f"Kernels were scaled from {source} to {gpu} by their data sheets" in told
+    assert "Times of convolution" not in told
+
+
+def test_a_precision_that_no_gpu_was_measured_in_follows_from_another(run: Run) -> None:
+    assert "bf16 derived from fp16 scaled from v100" in forward(nearest(run, "a100-sxm4-40gb", "--precision", "bf16"))
+
+
+@pytest.mark.parametrize("gpu", ["titan-xp", "t4"])
+def test_measured_gpus_take_nothing_over(run: Run, gpu: str) -> None:
+    assert "scaled" not in forward(nearest(run, gpu))
+
+
+def test_a_scenario_specifies_the_other_gpu_not_the_present_one_again(run: Run) -> None:
+    known = nearest(run, "k80", "--scenario", "gpu=m40")
+    assert "scaled" not in forward(known)
+    assert not any("m40 to k80" in one["message"] for one in known["warnings"])
+    other = forward(nearest(run, "k80", "--scenario", "gpu=gtx-1080"))
+    assert "scaled from titan-x-pascal" in other
+    assert "k80" not in other
+
+
+def test_a_data_sheet_that_is_asked_for_stays_one(run: Run) -> None:
+    answer = nearest(run, "k80", "--calibration", "k80")
+    assert "scaled" not in forward(answer)
