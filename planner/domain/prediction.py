@@ -127,6 +127,8 @@ class Prediction:
 
     ``kind`` is one of :data:`planner.domain.calibration.PREDICTION_KINDS`, or empty: no score applies.
     ``kernel_shares`` maps each of LOOKUPS to its share of the kernel time of a step; all 0 where kernels take none.
+    ``doubt`` maps scopes of calibration entries to their shares of the variance behind the interval of ``iteration_s``,
+    the largest first; empty where there is no interval.
     """
 
     configuration: Configuration
@@ -143,9 +145,10 @@ class Prediction:
     warnings: tuple[PlanWarning, ...]
     kind: str = ""
     kernel_shares: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(LOOKUPS, 0.0))
+    doubt: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "kernel_shares"):
+        for name in ("memory_bytes", "kernel_shares", "doubt"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
 
     def epoch_usd(self, usd_per_gpu_hour: float | None) -> Quantity | None:

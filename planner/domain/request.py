@@ -103,6 +103,8 @@ class SpaceRequest:
     modes : tuple of str
     top : int
         Plans to report.
+    choose : one of planner.domain.suggestion.CHOICES
+        Which of the tied plans is taken.
     """
 
     target_batch: int
@@ -118,6 +120,7 @@ class SpaceRequest:
     top: int = 5
     pareto: bool = False
     parallelism: tuple[str, ...] = ("data",)
+    choose: str = "fewest-gpus"
 
     def tolerance(self, mode: str) -> float:
         """Return the half-width of the window relative to the target for a mode."""

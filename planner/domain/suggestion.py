@@ -6,19 +6,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.domain.arrays import frozen_map
+from planner.domain.configuration import Configuration
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Sourced
 
-__all__ = ["Loosening", "Plan", "SearchReport", "Suggestion"]
+__all__ = ["CHOICES", "Citation", "Loosening", "Plan", "SearchReport", "Suggestion"]
+
+CHOICES = ("fewest-gpus", "fastest")
+"""Which of the tied plans is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """Where a calibration comes from: its origin, its source and the ISO date of that."""
+
+    name: str
+    origin: str
+    source: str
+    date: str
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A ranked plan and the sentence that says why it stands there."""
+    """A ranked plan and the sentence that says why it stands there.
+
+    Attributes
+    ----------
+    position : int
+        From 1, in the order of prediction.
+    prediction : Prediction
+    why : str
+    precisions : tuple of str
+        Every precision in which the same plan has the same prediction, that of the configuration first.
+    first_is_better : float or None
+        Probability that plan 1 is better by the objective; None for plan 1, and where errors are not known.
+    efficiency : float or None
+        Samples a second and device over those of the suggestion's ``baseline``; None: no baseline.
+    """
 
     position: int
     prediction: Prediction
     why: str
+    precisions: tuple[str, ...] = ()
+    first_is_better: float | None = None
+    efficiency: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.precisions:
+            object.__setattr__(self, "precisions", (self.prediction.configuration.precision,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +88,31 @@ class Loosening:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """The answer to one request under one scenario; ``status`` is ``found`` or ``none_feasible``."""
+    """The answer to one request under one scenario.
+
+    Attributes
+    ----------
+    request : mapping of request key to Sourced
+    status : {"found", "none_feasible"}
+    plans : tuple of Plan
+        In the order of prediction; the chosen one stands last where it is not among the first ones reported.
+    pareto : tuple of Plan
+    search : SearchReport
+    nearest, loosen :
+        Where nothing fits.
+    warnings : tuple of PlanWarning
+        Of all plans, each once.
+    chosen : int or None
+        Position of the plan to take among the tied.
+    choice : str
+        Why it is taken, in words.
+    tied : tuple of int
+        Positions of plan 1 and of all plans tied with it, among the best 50; equal plans count once.
+    baseline : Configuration or None
+        Of the fewest devices among the plans ranked, the fastest: what efficiencies are relative to.
+    citations : tuple of Citation
+        Of the calibrations that the plans rest on.
+    """
 
     request: Mapping[str, Sourced[object]]
     status: str
@@ -63,6 +122,16 @@ class Suggestion:
     nearest: tuple[Plan, ...] = ()
     loosen: tuple[Loosening, ...] = ()
     warnings: tuple[PlanWarning, ...] = field(default_factory=tuple)
+    chosen: int | None = None
+    choice: str = ""
+    tied: tuple[int, ...] = ()
+    baseline: Configuration | None = None
+    citations: tuple[Citation, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "request", frozen_map(self.request))
+
+    @property
+    def chosen_plan(self) -> Plan | None:
+        """The plan to take; None where nothing fits."""
+        return next((plan for plan in self.plans if plan.position == self.chosen), None)
