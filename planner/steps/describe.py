@@ -14,13 +14,13 @@ from planner.domain.kernels import MemoryBytes
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.steps.asynchronous import Asynchrony
 from planner.steps.gradients import gpu_gradient, step_gradient, update_gradient
-from planner.steps.intervals import kind_of, quantity, reciprocal, score_of
+from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes, asynchrony_of, row_of
 from planner.steps.sources import Source
 from planner.steps.stages import Stage, kernel_shares, stages_of
 from planner.steps.warnings import empty_updates, own_layers, warnings_of, window_missed
 
-__all__ = ["described"]
+__all__ = ["Described", "described"]
 
 Window = Callable[[str], tuple[float, float]]
 Row = tuple[str, float, float, "Origin"]
@@ -64,11 +64,19 @@ class _Case:
         return kernel_shares(self.stages, self.one.accumulation_steps)
 
 
-def described(pricer: Pricer, chosen: Configurations, window: Window | None) -> list[Prediction]:
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A prediction, and the gradient of its ``iteration_s``."""
+
+    prediction: Prediction
+    gradient: Gradient
+
+
+def described(pricer: Pricer, chosen: Configurations, window: Window | None) -> list[Described]:
     """Return the predictions of configurations of one precision and mode, whose cases are tabled."""
     mode = chosen.one(0).mode
     times = pricer.asynchronous(chosen) if mode == "async" else pricer.synchronous(chosen)
-    found: dict[int, Prediction] = {}
+    found: dict[int, Described] = {}
     sub_batches, which = np.unique(chosen.sub_batch, return_inverse=True)
     for first in range(0, sub_batches.size, CASES):
         cases = sub_batches[first : first + CASES]
@@ -84,10 +92,12 @@ def described(pricer: Pricer, chosen: Configurations, window: Window | None) -> 
     return [found[i] for i in range(chosen.size)]
 
 
-def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
+def _synchronous(case: _Case, times: SyncTimes) -> Described:
     pricer, one = case.pricer, case.one
     mini_batch = one.gpus * one.sub_batch * one.accumulation_steps
-    spread = step_gradient(pricer, one, times, case.stages).spread()
+    gradient = step_gradient(pricer, one, times, case.stages)
+    spread = gradient.spread()
+    doubt = spread.shares if spread else {}
     terms, used = _threads({"step": _step_rows(case, times)})
     kind = kind_of(one, terms, on_specified=pricer.sources.is_specified(one.precision))
     score = score_of(kind, _scored(pricer, one))
@@ -97,7 +107,7 @@ def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
     first_iteration = float(times.first_iteration_s[0])
     if first_iteration != iteration.value:
         spread = step_gradient(pricer, one, times, case.stages, first_epoch=True).spread()
-    return Prediction(
+    prediction = Prediction(
         configuration=one,
         iteration_s=iteration,
         update_s=None,
@@ -122,7 +132,9 @@ def _synchronous(case: _Case, times: SyncTimes) -> Prediction:
         ),
         kind=kind,
         kernel_shares=case.kernel_shares,
+        doubt=doubt,
     )
+    return Described(prediction, gradient)
 
 
 def _scored(pricer: Pricer, one: Configuration) -> tuple[Calibration, ...]:
@@ -136,10 +148,11 @@ def _scored(pricer: Pricer, one: Configuration) -> tuple[Calibration, ...]:
     return (*pooled, *own) if pricer.compute.overheads.pooled or unseen_links else (*own, *pooled)
 
 
-def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Prediction:
+def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Described:
     pricer, one = case.pricer, case.one
     gradient = gpu_gradient(pricer, one, times, case.stages)
-    period = quantity(float(times.gpu_s[0]), gradient.spread())
+    spread = gradient.spread()
+    period = quantity(float(times.gpu_s[0]), spread)
     terms, used = _threads({"gpu": _gpu_rows(case, times), "update": _update_rows(case, times)})
     samples = one.gpus * one.sub_batch
     steps = _epoch_steps(pricer, samples)
@@ -147,7 +160,7 @@ def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Pre
     is_alike = first_gpu == period.value
     first = gradient if is_alike else gpu_gradient(pricer, one, times, case.stages, first_epoch=True)
     mini_batch = _mini_batch(statistics, case.window)
-    return Prediction(
+    prediction = Prediction(
         configuration=one,
         iteration_s=period,
         update_s=quantity(float(times.update_s[0]), update_gradient(pricer, one, times, gradient).spread()),
@@ -168,7 +181,9 @@ def _asynchronous(case: _Case, times: AsyncTimes, statistics: Asynchrony) -> Pre
             *(() if case.window is None else window_missed(mini_batch, case.window("async"))),
         ),
         kernel_shares=case.kernel_shares,
+        doubt=spread.shares if spread else {},
     )
+    return Described(prediction, gradient)
 
 
 def _mini_batch(statistics: Asynchrony, window: Window | None) -> MiniBatch:

@@ -122,8 +122,8 @@ def _multiplier(pricer: Pricer, term: str, nodes: int = 1) -> float:
 def _add_stage(gradient: Gradient, stage: Stage, by_segment: FloatArray) -> None:
     """Add a stage, weighted by segment."""
     for part in stage.parts:
-        seconds = float(by_segment @ part.seconds)
-        if seconds:
+        seconds = by_segment @ part.seconds
+        if np.any(seconds):
             gradient.add_vector(part.entry, by_segment @ part.slopes, seconds)
 
 

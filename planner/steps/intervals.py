@@ -27,7 +27,7 @@ in at most :data:`LARGEST_STATED_SHARE` of the time, else it is ``assumed``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -140,18 +140,27 @@ def unsure(entry: Entry, work: Work) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The variance [s²] of a period, and the seconds of it that rest on stated deviations."""
+    """The variance [s²] of a period, the seconds of it that rest on stated deviations, and the variance by scope."""
 
     variance_s2: float
     stated_s: float
+    by_scope_s2: Mapping[str, float]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Shares of the variance by scope of the entries, the largest first; empty without a variance."""
+        if not self.variance_s2:
+            return {}
+        ordered = sorted(self.by_scope_s2.items(), key=lambda item: -item[1])
+        return {scope: variance / self.variance_s2 for scope, variance in ordered if variance}
 
 
 class Gradient:
     """The gradient of one period with respect to the coefficients of all entries that it uses, and their seconds."""
 
     def __init__(self) -> None:
-        self._parts: dict[int, tuple[Entry, FloatArray, float]] = {}
-        self._stated: dict[str, tuple[float, float]] = {}  # group -> deviation, seconds
+        self._parts: dict[int, tuple[Entry, FloatArray, FloatArray]] = {}
+        self._stated: dict[str, tuple[str, float, FloatArray]] = {}  # group -> scope, deviation, seconds
 
     def add(self, entry: Entry, work: Work, weight: float) -> None:
         """Add a call of an entry, times its weight."""
@@ -159,41 +168,73 @@ class Gradient:
         if seconds:
             self.add_vector(entry, weight * derivatives(entry, work), seconds)
 
-    def add_vector(self, entry: Entry, vector: FloatArray, seconds: float) -> None:
+    def add_vector(self, entry: Entry, vector: FloatArray, seconds: float | FloatArray) -> None:
         """Add the derivatives by an entry's coefficients, shape (p,), and what the entry takes [s].
 
-        The derivatives do not matter where the deviation is stated.
+        The derivatives do not matter where the deviation is stated. ``seconds`` may be of shape (q,): parts that add up
+        and are unsure for reasons of their own, the same q for all of an entry.
         """
+        parts_s = np.atleast_1d(np.asarray(seconds, dtype=np.float64))
         stated = stated_deviation(entry)
         if stated is not None:
-            self._add_stated(*stated, seconds)
+            group, deviation = stated
+            self._add_stated(group, entry.scope, deviation, parts_s)
             return
-        _, before, taken = self._parts.get(id(entry), (entry, np.zeros_like(vector), 0.0))
-        self._parts[id(entry)] = (entry, before + vector, taken + seconds)
+        _, before, taken = self._parts.get(id(entry), (entry, np.zeros_like(vector), np.zeros_like(parts_s)))
+        self._parts[id(entry)] = (entry, before + vector, taken + parts_s)
 
     def add_scaled(self, other: Gradient, factor: float) -> None:
         """Add the gradient of a period that this one depends on, with this one's derivative by that period."""
-        for entry, vector, seconds in other._parts.values():
-            self.add_vector(entry, factor * vector, factor * seconds)
-        for group, (deviation, seconds) in other._stated.items():
-            self._add_stated(group, deviation, factor * seconds)
+        for entry, vector, parts_s in other._parts.values():
+            self.add_vector(entry, factor * vector, factor * parts_s)
+        for group, (scope, deviation, parts_s) in other._stated.items():
+            self._add_stated(group, scope, deviation, factor * parts_s)
 
-    def _add_stated(self, group: str, deviation: float, seconds: float) -> None:
-        self._stated[group] = (deviation, self._stated.get(group, (deviation, 0.0))[1] + seconds)
+    def _add_stated(self, group: str, scope: str, deviation: float, parts_s: FloatArray) -> None:
+        _, _, before = self._stated.get(group, (scope, deviation, np.zeros_like(parts_s)))
+        self._stated[group] = (scope, deviation, before + parts_s)
 
     def spread(self) -> Spread | None:
-        """Return what is known of the period's deviation; None where nothing took part."""
+        """Return what is known of the period's deviation; None where nothing took part.
+
+        The parts of what an entry takes are taken as fully correlated.
+        """
         if not (self._parts or self._stated):
             return None
-        fitted = sum(_variance(*part) for part in self._parts.values())
-        stated = sum((deviation * seconds) ** 2 for deviation, seconds in self._stated.values())
-        return Spread(fitted + stated, sum(abs(seconds) for _, seconds in self._stated.values()))
+        by_scope: dict[str, float] = {}
+        for scope, variance in self._variances(lambda parts_s: float(parts_s.sum()) ** 2):
+            by_scope[scope] = by_scope.get(scope, 0.0) + variance
+        stated_s = sum(abs(float(parts_s.sum())) for _, _, parts_s in self._stated.values())
+        return Spread(sum(by_scope.values()), stated_s, by_scope)
 
+    def relative_difference(self, period_s: float, other: Gradient, other_s: float) -> float | None:
+        """Return the standard deviation of the logarithm of this period over another; None where none is known.
 
-def _variance(entry: Entry, vector: FloatArray, seconds: float) -> float:
-    """Return the variance [s²] of what one entry takes: of its coefficients, and of what they leave."""
-    of_coefficients = 0.0 if entry.covariance is None else float(vector @ np.asarray(entry.covariance) @ vector)
-    return max(of_coefficients, 0.0) + (STANDARD_PER_MEAN_ERROR * (_error(entry) or 0.0) * seconds) ** 2
+        What both share cancels: Σ (v/T - v'/T')·cov·(v/T - v'/T') over entries, and so for stated deviations and for
+        what fits missed, each part of what an entry takes by itself.
+
+        Parameters
+        ----------
+        period_s, other_s : float
+            The periods [s].
+        other : Gradient
+        """
+        difference = Gradient()
+        difference.add_scaled(self, 1.0 / period_s)
+        difference.add_scaled(other, -1.0 / other_s)
+        if not (difference._parts or difference._stated):
+            return None
+        return math.sqrt(sum(variance for _, variance in difference._variances(lambda parts: float(parts @ parts))))
+
+    def _variances(self, squared: Callable[[FloatArray], float]) -> Iterator[tuple[str, float]]:
+        """Yield scope and variance [s²] of every entry and stated group; ``squared``: of the seconds of its parts."""
+        for entry, vector, parts_s in self._parts.values():
+            cov = entry.covariance
+            of_coefficients = 0.0 if cov is None else float(vector @ np.asarray(cov) @ vector)
+            scatter = (STANDARD_PER_MEAN_ERROR * (_error(entry) or 0.0)) ** 2 * squared(parts_s)
+            yield entry.scope, max(of_coefficients, 0.0) + scatter
+        for scope, deviation, parts_s in self._stated.values():
+            yield scope, deviation**2 * squared(parts_s)
 
 
 def kind_of(one: Configuration, terms: Iterable[Term], *, on_specified: bool) -> str:

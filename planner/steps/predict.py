@@ -12,7 +12,8 @@ from planner.domain.configuration import MODES, Configurations
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
 from planner.errors import ParameterError
-from planner.steps.describe import described
+from planner.steps.compare import probability_faster
+from planner.steps.describe import Described, described
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.refusals import missing_link
 from planner.steps.sources import Sources
@@ -69,8 +70,25 @@ class Evaluator:
         window : mode -> (least, largest) mini-batch [samples], or None
             For the probability that the mini-batch lies in it.
         """
+        return [one.prediction for one in self._described(configurations, window)]
+
+    def compare(
+        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
+    ) -> tuple[list[Prediction], list[float | None]]:
+        """Return predictions as :meth:`describe`, and the probability that the first takes less time a sample.
+
+        The probability has one value a configuration; None where errors are not known, and for the first itself.
+        """
+        found = self._described(configurations, window)
+        first = found[0]
+        better = [None, *(probability_faster(first, other) for other in found[1:])]
+        return [one.prediction for one in found], better
+
+    def _described(
+        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None
+    ) -> list[Described]:
         self._prepare(configurations)
-        found: dict[int, Prediction] = {}
+        found: dict[int, Described] = {}
         for rows in _groups(configurations):
             alike = configurations.take(rows)
             positions = np.arange(configurations.size)[rows].tolist()

@@ -11,7 +11,7 @@ from planner.costs.measured_calls import WHEREABOUTS, whereabouts
 from planner.costs.terms import Work, evaluate, extrapolates
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
-from planner.domain.kernels import KernelCalls
+from planner.domain.kernels import MATRIX_KINDS, KernelCalls
 from planner.domain.prediction import LOOKUPS
 from planner.steps.compute import STAGES, Compute, call_work, composed_s, counted, term_of
 from planner.steps.intervals import derivatives, stated_deviation, unsure
@@ -33,8 +33,9 @@ class Part:
     entry : Entry
     slopes : ndarray of float, shape (J + 1, p)
         Derivatives of the stage's time by the entry's coefficients; p = 0 where the entry's deviation is stated.
-    seconds : ndarray of float, shape (J + 1,)
-        That the entry's deviation counts for: more than it takes where calls lie beyond what was timed.
+    seconds : ndarray of float, shape (J + 1,) or (J + 1, q)
+        That the entry's deviation counts for: more than it takes where calls lie beyond what was timed. A framework's
+        overheads have q = 3: products, other kernels and host time are unsure for reasons of their own.
     """
 
     entry: Entry
@@ -160,10 +161,12 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
     cases, host_s = of
     compute, overheads = pricer.compute, pricer.compute.overheads
     factor = float(pricer.sources.problem.scenario.factor(term_of(name), compute.precision.name))
-    gpu_s, known_s = np.zeros((2, cases, compute.slots.layer.size + 1))
+    gpu_s, known_s, matrix_s = np.zeros((3, cases, compute.slots.layer.size + 1))
     for group in timed:
         seconds = overheads.scale_of(group.calls.kind) * _by_segment(compute, group.calls, group.times_s)
         gpu_s += seconds
+        if group.calls.kind in MATRIX_KINDS:
+            matrix_s += seconds
         if stated_deviation(group.source.entry) is None:
             known_s += seconds
     total = gpu_s.sum(axis=1)
@@ -182,9 +185,13 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
     if host_s > 0 or overheads.scales:
         entry = overheads.source.entry
         spread = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, gpu_s.shape[1])
-        covered = np.maximum(whole - share * total, 0.0) if overheads.matched == "assumed" else whole
-        seconds = factor * (spread * covered).T
-        found[id(entry)] = (entry, np.zeros((*seconds.shape, len(entry.coefficients))), seconds)
+        on_gpu = np.zeros((cases, 2))
+        if overheads.matched != "assumed":
+            products = share * matrix_s.sum(axis=1)
+            on_gpu = np.stack([products, share * total - products], axis=1)
+        covered = np.column_stack([on_gpu, np.maximum(whole - share * total, 0.0)])
+        seconds = factor * spread.T[:, :, None] * covered[:, None, :]
+        found[id(entry)] = (entry, np.zeros((*seconds.shape[:2], len(entry.coefficients))), seconds)
     if overheads.scale_doubt is not None:
         seconds = factor * known_s * share[:, None]
         found[id(overheads.scale_doubt)] = (overheads.scale_doubt, np.zeros((*seconds.shape, 0)), seconds)
