@@ -26,6 +26,14 @@ class Evaluator(Protocol):
     ) -> list[Prediction]:
         """Return the predictions with every field; ``window`` gives the accepted mini-batches of a mode."""
 
+    def compare(
+        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
+    ) -> tuple[list[Prediction], list[float | None]]:
+        """Return the same, and the standard deviations of the logarithm of the first's time a sample over each one's.
+
+        None where errors are not known.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Priced:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class Outcome:
     nearest : Priced or None
         Where nothing satisfies the request: for each mode the nearest below and above its window; a plan whose
         sub-batch is above the window counts as above.
+    smallest : Priced or None
+        Of the plans on the fewest devices the best.
     candidates, evaluated : int
         In all; priced and satisfying the request.
     refused : mapping of reason to int
@@ -41,6 +43,7 @@ class Outcome:
     best: Priced | None
     pareto: Priced | None
     nearest: Priced | None
+    smallest: Priced | None
     candidates: int
     evaluated: int
     refused: Mapping[str, int]
@@ -93,6 +96,7 @@ class _Run:
     counts: IntArray = field(default_factory=lambda: np.zeros(len(REASONS), dtype=np.int64))
     best: Priced | None = None
     pareto: Priced | None = None
+    smallest: Priced | None = None
     nearest: dict[tuple[int, int], tuple[float, Configurations]] = field(default_factory=dict)
 
     def sift(self, chunk: Configurations) -> Configurations:
@@ -123,6 +127,7 @@ class _Run:
         if lawful.any():
             priced = Priced(batch, predictions).take(lawful)
             self.best = self.order.best(_after(self.best, priced), self.keep)
+            self.smallest = replace(self.order, leading=_gpus).best(_after(self.smallest, priced), 1)
             if self.wants_pareto:
                 self.pareto = self._front(_after(self.pareto, priced))
         if self.best is None:
@@ -134,7 +139,7 @@ class _Run:
         refused |= {REASONS[i]: int(n) for i, n in enumerate(self.counts) if i != KEPT and n}
         evaluated = int(self.counts[KEPT])
         nearest = self._nearest() if self.best is None else None
-        return Outcome(self.best, self.pareto, nearest, space.candidates, evaluated, refused)
+        return Outcome(self.best, self.pareto, nearest, self.smallest, space.candidates, evaluated, refused)
 
     def _front(self, priced: Priced) -> Priced:
         ordered = self.order.best(priced, priced.size)
@@ -169,6 +174,10 @@ class _Run:
             one = self.order.best(Priced(configurations, self.evaluator.evaluate(configurations)), 1)
             result = _after(result, one)
         return result
+
+
+def _gpus(priced: Priced) -> FloatArray:
+    return priced.configurations.gpus.astype(np.float64)
 
 
 def _after(before: Priced | None, priced: Priced) -> Priced:

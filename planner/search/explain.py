@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import Prediction
 from planner.search.evaluator import Priced
 from planner.search.ranking import Order
 from planner.units import format_bytes, format_seconds
 
-__all__ = ["hardly_inside", "label", "whys", "whys_nearest", "whys_pareto"]
+__all__ = ["hardly_inside", "label", "listed_positions", "whys", "whys_nearest", "whys_pareto"]
 
 
 _MODES = {"sync": "synchronous", "async": "asynchronous"}
@@ -72,6 +74,14 @@ def whys_nearest(order: Order, nearest: Priced, windows: list[tuple[float, float
             + alone
         )
     return sentences
+
+
+def listed_positions(positions: Sequence[int]) -> str:
+    """Return ascending positions in words: ``1 to 3, 5 and 9``."""
+    starts = [one for one in positions if one - 1 not in positions]
+    ends = [one for one in positions if one + 1 not in positions]
+    spans = [str(low) if low == high else f"{low} to {high}" for low, high in zip(starts, ends, strict=True)]
+    return " and ".join(filter(None, (", ".join(spans[:-1]), spans[-1])))
 
 
 def hardly_inside(prediction: Prediction) -> str:

@@ -70,12 +70,16 @@ class Order:
         return rounded(np.maximum(mean, above))
 
     def keys(self, priced: Priced) -> list[FloatArray | IntArray]:
-        """Return the columns that are compared, (n,) each, the first one first."""
+        """Return the columns that are compared, (n,) each, the first one first; the precision is the last."""
+        return [*self.keys_but_precision(priced), priced.configurations.precision]
+
+    def keys_but_precision(self, priced: Priced) -> list[FloatArray | IntArray]:
+        """Return all that is compared before the precision: plans that are alike in it are equal."""
         c, p = priced.configurations, priced.predictions
         columns: list[FloatArray | IntArray] = [] if self.leading is None else [rounded(self.leading(priced))]
         columns += [self.values(priced), c.gpus, rounded(p.staleness_mean), self.distances(priced)]
         columns += [rounded(p.memory_bytes), c.nodes, c.gpus_per_node, c.sub_batch, c.accumulation_steps]
-        return [*columns, c.precision, c.mode]
+        return [*columns, c.mode]
 
     def best(self, priced: Priced, keep: int) -> Priced:
         """Return the first ``keep`` in order."""

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from planner.domain.configuration import MODES
 from planner.domain.precision import PRECISIONS, precision_named
-from planner.domain.prediction import PlanWarning
+from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import Plan, SearchReport, Suggestion
 from planner.errors import ParameterError
+from planner.search.choice import AMONG, Distinct, chosen_of, distinct_plans, probability_better, tied_plans
 from planner.search.evaluator import Evaluator, Priced
-from planner.search.exhaustive import search
+from planner.search.exhaustive import Outcome, search
 from planner.search.explain import hardly_inside, whys, whys_nearest, whys_pareto
 from planner.search.loosen import Loosener
 from planner.search.ranking import Order, order_of
@@ -92,7 +93,8 @@ def suggest_with(
     """Return the answer to a request, with any evaluator."""
     if request.parallelism != ("data",):
         raise ParameterError("parallelism", "data, until other kinds are supported", ",".join(request.parallelism))
-    keep = request.top + 1  # the last reported one is compared with the next
+    names = len(request.precisions or PRECISIONS)  # as many equal plans may stand side by side
+    keep = (max(request.top, AMONG) + 1) * names  # the last reported one is compared with the next
     outcome = search(request, limits, evaluator, order, keep=keep, pareto=request.pareto)
     report = SearchReport(
         method="exhaustive",
@@ -105,11 +107,52 @@ def suggest_with(
         nearest = _nearest(evaluator, order, request, outcome.nearest)
         loosen = Loosener(request, limits, evaluator, order).loosenings(outcome)
         return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, _warnings(order, nearest))
-    sentences = whys(order, outcome.best, outcome.evaluated, request.top)
-    plans = _plans(evaluator, request, outcome.best.take(slice(request.top)), sentences)
+    best = distinct_plans(order, outcome.best)
+    ranked = _ranked(evaluator, order, request, best, outcome)
+    tied = tied_plans(ranked)
+    chosen, choice = chosen_of(tied, request.choose, order.device)
+    plans = (*ranked[: request.top], *([chosen] if chosen.position > request.top else []))
     front = outcome.pareto
-    pareto = () if front is None else _plans(evaluator, request, front, whys_pareto(order, front))
-    return Suggestion(provenance, "found", plans, pareto, report, warnings=_warnings(order, plans))
+    return Suggestion(
+        provenance,
+        "found",
+        plans,
+        () if front is None else _plans(evaluator, request, front, whys_pareto(order, front)),
+        report,
+        warnings=_warnings(order, plans),
+        chosen=chosen.position,
+        choice=choice,
+        tied=tuple(one.position for one in tied),
+        baseline=None if outcome.smallest is None else outcome.smallest.configurations.one(0),
+    )
+
+
+def _ranked(evaluator: Evaluator, order: Order, request: SpaceRequest, best: Distinct, outcome: Outcome) -> list[Plan]:
+    """Return the plans that are reported or may be tied with the first, in order."""
+    most = max(request.top, AMONG)
+    looked_at = best.priced.take(slice(most))
+    sentences = whys(order, best.priced, outcome.evaluated, most)
+    described, deviations = evaluator.compare(looked_at.configurations, window=request.window)
+    values = order.values(looked_at).tolist()
+    return [
+        Plan(
+            at + 1,
+            one,
+            sentences[at] + hardly_inside(one),
+            best.precisions[at],
+            probability_better(values[0], values[at], deviations[at]) if at else None,
+            _efficiency(one, outcome.smallest),
+        )
+        for at, one in enumerate(described)
+    ]
+
+
+def _efficiency(prediction: Prediction, baseline: Priced | None) -> float | None:
+    """Return samples a second and device over those of a baseline of one plan."""
+    if baseline is None:
+        return None
+    rate = float(baseline.predictions.samples_per_s[0]) / int(baseline.configurations.gpus[0])
+    return prediction.samples_per_s.value / prediction.configuration.gpus / rate
 
 
 def _plans(evaluator: Evaluator, request: SpaceRequest, priced: Priced, sentences: list[str]) -> tuple[Plan, ...]:

@@ -1,4 +1,4 @@
-"""Which of two plans is faster, and how sure that is: their errors share coefficients, which cancel in the ratio."""
+"""How sure it is which of two plans is faster: their errors share coefficients, which cancel in the ratio."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from planner.domain.prediction import Quantity
 from planner.steps.describe import Described
 from planner.steps.intervals import NORMAL_90
 
-__all__ = ["probability_faster"]
+__all__ = ["deviation_of_ratio"]
 
 
-def probability_faster(one: Described, other: Described) -> float | None:
-    """Return the probability that ``one`` takes less time a sample than ``other``; None where errors are not known.
+def deviation_of_ratio(one: Described, other: Described) -> float | None:
+    """Return the standard deviation of the logarithm of the time of ``one`` over that of ``other``; None: not known.
 
-    P = Φ(ln(t' / t) / s): t and t' are the predicted seconds a sample, s is the standard deviation of ln(t / t') by
-    :meth:`planner.steps.intervals.Gradient.relative_difference`. What measured runs asked of the deviations of either
-    plan (the conformal score over the 1.645 of a normal distribution, the larger of both) multiplies s.
+    That of :meth:`planner.steps.intervals.Gradient.relative_difference`, times what measured runs asked of the
+    deviations of either plan: the conformal score over the 1.645 of a normal distribution, the larger of both.
     """
     first, second = one.prediction.iteration_s, other.prediction.iteration_s
     if not (first.value > 0 and second.value > 0):
@@ -24,11 +23,7 @@ def probability_faster(one: Described, other: Described) -> float | None:
     deviation = one.gradient.relative_difference(first.value, other.gradient, second.value)
     if deviation is None:
         return None
-    deviation *= max(_score(first), _score(second)) / NORMAL_90
-    faster = math.log(one.prediction.samples_per_s.value / other.prediction.samples_per_s.value)
-    if deviation == 0 or abs(faster) > 40 * deviation:
-        return 0.5 if faster == 0 else float(faster > 0)
-    return 0.5 * math.erfc(-faster / deviation / math.sqrt(2))
+    return deviation * max(_score(first), _score(second)) / NORMAL_90
 
 
 def _score(period: Quantity) -> float:

@@ -12,7 +12,7 @@ from planner.domain.configuration import MODES, Configurations
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
 from planner.errors import ParameterError
-from planner.steps.compare import probability_faster
+from planner.steps.compare import deviation_of_ratio
 from planner.steps.describe import Described, described
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.refusals import missing_link
@@ -75,14 +75,13 @@ class Evaluator:
     def compare(
         self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
     ) -> tuple[list[Prediction], list[float | None]]:
-        """Return predictions as :meth:`describe`, and the probability that the first takes less time a sample.
+        """Return predictions as :meth:`describe`, and how unsure their ratios to the first are.
 
-        The probability has one value a configuration; None where errors are not known, and for the first itself.
+        One value a configuration: the standard deviation of the logarithm of the time a sample that the first takes
+        over that of each; None where errors are not known.
         """
         found = self._described(configurations, window)
-        first = found[0]
-        better = [None, *(probability_faster(first, other) for other in found[1:])]
-        return [one.prediction for one in found], better
+        return [one.prediction for one in found], [deviation_of_ratio(found[0], other) for other in found]
 
     def _described(
         self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None

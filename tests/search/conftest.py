@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
 from planner.domain.configuration import MODES, Configuration, Configurations
+from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, Prediction, Predictions, Quantity, Staleness
 from planner.domain.request import SpaceRequest
 from planner.search.evaluator import Priced
@@ -36,11 +37,14 @@ class SyntheticMachine:
     reduce_s: float = 0.04
     samples: int = 100_000
     capacity: float = 20.0 * GIB
+    unsure: float = 0.0
+    speed: Mapping[str, float] = field(default_factory=lambda: SPEED)
+    size: Mapping[str, float] = field(default_factory=lambda: SIZE)
 
     def limits(self, nodes: int = 6, gpus: int = 3, factor: int = 1) -> Limits:
         """Return what the machine allows."""
-        largest = {name: int((self.capacity / GIB - 2) / size) for name, size in SIZE.items()}
-        absent = dict.fromkeys(("tf32", "bf16", "fp8", "int8"), "no such units")
+        largest = {name: int((self.capacity / GIB - 2) / size) for name, size in self.size.items()}
+        absent = dict.fromkeys((name for name in PRECISIONS if name not in self.size), "no such units")
         largest |= dict.fromkeys(absent, 1)
         by_mode = {(name, mode): most for name, most in largest.items() for mode in MODES}
         return Limits("synthetic", nodes, gpus, by_mode, absent, factor)
@@ -51,8 +55,8 @@ class SyntheticMachine:
 
     def one(self, c: Configuration) -> dict[str, float]:
         """Predict one configuration, by hand."""
-        gpu_s = self.fixed_s + c.sub_batch * (self.load_s + self.compute_s * SPEED[c.precision])
-        memory = GIB * (2 + c.sub_batch * SIZE[c.precision])
+        gpu_s = self.fixed_s + c.sub_batch * (self.load_s + self.compute_s * self.speed[c.precision])
+        memory = GIB * (2 + c.sub_batch * self.size[c.precision])
         if c.mode == "async":
             update = self.update_s + self.reduce_s * math.log2(c.nodes)
             mean = c.gpus * c.sub_batch * update / gpu_s
@@ -85,6 +89,14 @@ class SyntheticMachine:
         assert window is not None
         return [self._record(configurations.one(i)) for i in range(configurations.size)]
 
+    def compare(
+        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
+    ) -> tuple[list[Prediction], list[float | None]]:
+        """Return records, and that ratios to the first are unsure by ``unsure``, times the ratio of devices."""
+        gpus = configurations.gpus
+        deviations = [self.unsure * abs(math.log(gpus[0] / other)) for other in gpus]
+        return self.describe(configurations, window), list(deviations)
+
     def _record(self, c: Configuration) -> Prediction:
         p = self.one(c)
         epoch, rate = Quantity(p["epoch_s"]), Quantity(p["samples_per_s"])
@@ -112,8 +124,9 @@ class SyntheticMachine:
         """Return what plans are compared by."""
         p = {name: decimally(value) for name, value in self.one(c).items()}
         away = decimally(abs(p["mini_batch_mean"] - target))
-        place = (c.nodes, c.gpus_per_node, c.sub_batch, c.accumulation_steps, list(SIZE).index(c.precision))
-        return (p["epoch_s"], c.gpus, p["staleness_mean"], away, p["memory_bytes"], *place, MODES.index(c.mode))
+        place = (c.nodes, c.gpus_per_node, c.sub_batch, c.accumulation_steps, MODES.index(c.mode))
+        precision = list(SIZE).index(c.precision)
+        return (p["epoch_s"], c.gpus, p["staleness_mean"], away, p["memory_bytes"], *place, precision)
 
     def _all(self, request: SpaceRequest, limits: Limits) -> Iterable[Configuration]:
         nodes = set(request.nodes or range(1, limits.nodes + 1))

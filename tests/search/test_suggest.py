@@ -148,12 +148,13 @@ def test_tolerance_reaches_to_a_sub_batch_above_the_window(machine: Any) -> None
 
 
 def test_a_plan_whose_updates_hardly_ever_hit_the_window_says_so(machine: Any) -> None:
-    def described(*arguments: Any, **keywords: Any) -> list[Prediction]:
+    def compared(*arguments: Any, **keywords: Any) -> tuple[list[Prediction], list[float | None]]:
         wide = MiniBatch(25.0, 40.0, 0.0, 100.0, 0.04)
         missed = window_missed(wide, (20.0, 30.0))
-        return [replace(one, mini_batch=wide, warnings=missed) for one in machine.describe(*arguments, **keywords)]
+        found, deviations = machine.compare(*arguments, **keywords)
+        return [replace(one, mini_batch=wide, warnings=missed) for one in found], deviations
 
-    rare = SimpleNamespace(evaluate=machine.evaluate, describe=described)
+    rare = SimpleNamespace(evaluate=machine.evaluate, compare=compared)
     answer = answered(machine, SpaceRequest(25, modes=("async",)), evaluator=rare)
     assert all(plan.why.endswith("; only 4 % of its updates lie inside the window") for plan in answer.plans)
     assert [warning.code for warning in answer.warnings] == ["window_missed"]

@@ -1,0 +1,97 @@
+"""Which plan to take: equal plans are one, some cannot be told from the first, and one of these is taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.domain.suggestion import Plan
+from planner.search.evaluator import Priced
+from planner.search.explain import listed_positions
+from planner.search.ranking import Order
+
+__all__ = ["AMONG", "SURE", "Distinct", "chosen_of", "distinct_plans", "probability_better", "tied_plans"]
+
+AMONG = 50
+"""Plans, best first, that are looked at for ties."""
+SURE = 0.9
+"""Probability that plan 1 is better from which a plan is not tied with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """Plans in order of which no two are equal.
+
+    Attributes
+    ----------
+    priced : Priced
+        Of each the configuration in its first precision.
+    precisions : tuple of tuple of str
+        Those in which each has this very prediction, bf16 first.
+    """
+
+    priced: Priced
+    precisions: tuple[tuple[str, ...], ...]
+
+
+def distinct_plans(order: Order, best: Priced) -> Distinct:
+    """Return plans without their equals: those that differ in precision alone, by every key of the order.
+
+    Parameters
+    ----------
+    best : Priced, shape (n,)
+        In order.
+    """
+    keys = order.keys_but_precision(best)
+    codes, names = best.configurations.precision, best.configurations.precisions
+    starts = np.ones(best.size, dtype=np.bool_)
+    starts[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    groups = np.split(np.arange(best.size), np.flatnonzero(starts)[1:])
+    ordered = [sorted(group.tolist(), key=lambda at: names[codes[at]] != "bf16") for group in groups]
+    first = np.array([group[0] for group in ordered], dtype=np.int64)
+    return Distinct(best.take(first), tuple(tuple(names[codes[at]] for at in group) for group in ordered))
+
+
+def probability_better(first: float, other: float, deviation: float | None) -> float | None:
+    """Return the probability that the first of two values of the objective is the smaller; None: not known.
+
+    P = Φ(ln(other / first) / s) with s the standard deviation of the logarithm of their ratio.
+    """
+    if deviation is None or not (first > 0 and other > 0):
+        return None
+    ratio = math.log(other / first)
+    if deviation == 0:
+        return 0.5 if ratio == 0 else float(ratio > 0)
+    return 0.5 * math.erfc(-ratio / deviation / math.sqrt(2))
+
+
+def tied_plans(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Return plan 1 and those of the best that it is not surely better than; alone where errors are not known."""
+    first, *others = plans[:AMONG]
+    return (first, *(one for one in others if one.first_is_better is not None and one.first_is_better < SURE))
+
+
+def chosen_of(tied: Sequence[Plan], choose: str, device: str = "GPU") -> tuple[Plan, str]:
+    """Return the plan to take, and why in words.
+
+    ``fewest-gpus``: the fewest devices, then the larger sub-batch, then the better position; ``fastest``: plan 1.
+    """
+    first = tied[0]
+    if len(tied) == 1:
+        return first, "no other plan is tied with it"
+    others = listed_positions([one.position for one in tied])
+    if choose == "fastest":
+        return first, f"plans {others} are tied; it has the best prediction of them"
+    chosen = min(tied, key=lambda one: (_gpus(one), -one.prediction.configuration.sub_batch, one.position))
+    more = [one for one in tied if one is not chosen and _gpus(one) == _gpus(chosen)]
+    why = f"the fewest {device}s" if not more else f"the fewest {device}s, then the largest sub-batch"
+    if all(_gpus(one) == _gpus(chosen) for one in tied):
+        why = "the largest sub-batch, as all have as many " + f"{device}s"
+    return chosen, f"plans {others} are tied; it has {why}"
+
+
+def _gpus(plan: Plan) -> int:
+    return plan.prediction.configuration.gpus

@@ -1,0 +1,111 @@
+"""Equal plans are one, ties follow from what two plans share, and the tied one taken is the one asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.domain.request import SpaceRequest
+from planner.domain.suggestion import Plan, Suggestion
+from planner.search.choice import AMONG, SURE, chosen_of, probability_better, tied_plans
+from planner.search.explain import listed_positions
+from planner.search.suggest import suggest_with
+
+
+def answered(machine: Any, request: SpaceRequest) -> Suggestion:
+    return suggest_with(machine, machine.order(request), machine.limits(), request, {})
+
+
+@given(first=st.floats(1e-3, 1e3), ratio=st.floats(0.2, 5.0), deviation=st.floats(0.01, 2.0))
+def test_probability_is_that_of_a_normal_logarithm(first: float, ratio: float, deviation: float) -> None:
+    found = probability_better(first, first * ratio, deviation)
+    assert found == pytest.approx(
+        NormalDist(np.log(ratio), deviation).cdf(np.inf) - NormalDist(np.log(ratio), deviation).cdf(0), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize(("other", "expected"), [(1.0, 0.5), (2.0, 1.0), (0.5, 0.0)])
+def test_without_doubt_the_prediction_decides(other: float, expected: float) -> None:
+    assert probability_better(1.0, other, 0.0) == expected
+    assert probability_better(1.0, other, None) is None
+
+
+def test_equal_plans_of_two_precisions_are_one_bf16_first(machine: Any) -> None:
+    """fp16 and bf16 at one speed and size: each plan once, and as many plans as asked for."""
+    names = {"fp32": 1.0, "fp16": 0.6, "bf16": 0.6}
+    both = replace(machine, speed=names, size=dict.fromkeys(names, 1.0))
+    request = SpaceRequest(36, modes=("sync",), top=4)
+    answer = answered(both, request)
+    assert [plan.position for plan in answer.plans][:4] == [1, 2, 3, 4]
+    of_half = [plan for plan in answer.plans if plan.prediction.configuration.precision != "fp32"]
+    assert of_half
+    assert all(plan.precisions == ("bf16", "fp16") for plan in of_half)
+    assert all(plan.prediction.configuration.precision == plan.precisions[0] for plan in answer.plans)
+    assert len({replace(plan.prediction.configuration, precision="fp32") for plan in of_half}) == len(of_half)
+
+
+def test_without_errors_no_plan_is_tied(machine: Any) -> None:
+    answer = answered(machine, SpaceRequest(36, modes=("sync",)))
+    assert (answer.chosen, answer.tied) == (1, (1,))
+    assert answer.choice == "no other plan is tied with it"
+
+
+def test_the_tied_plan_of_fewest_gpus_is_taken_and_reported_even_behind_the_others(machine: Any) -> None:
+    unsure = replace(machine, unsure=2.0)
+    request = SpaceRequest(36, modes=("sync",), top=2)
+    answer = answered(unsure, request)
+    every = answered(unsure, replace(request, top=AMONG))
+    tied = [plan for plan in every.plans if plan.position in every.tied]
+    assert len(tied) > 2
+    assert all(plan.first_is_better is None or plan.first_is_better < SURE for plan in tied)
+    outside = [plan for plan in every.plans if plan.position not in every.tied]
+    assert all(plan.first_is_better is not None and plan.first_is_better >= SURE for plan in outside)
+    best = min(tied, key=lambda one: (one.prediction.configuration.gpus, -one.prediction.configuration.sub_batch))
+    assert answer.chosen == every.chosen == best.position > 2
+    assert [plan.position for plan in answer.plans] == [1, 2, best.position]
+    assert answer.chosen_plan is not None
+    assert answer.chosen_plan.prediction == best.prediction
+    fastest = answered(unsure, replace(request, choose="fastest"))
+    assert (fastest.chosen, fastest.tied) == (1, answer.tied)
+
+
+def test_efficiency_is_relative_to_the_best_plan_on_the_fewest_gpus(machine: Any) -> None:
+    answer = answered(machine, SpaceRequest(36, modes=("sync",), top=AMONG))
+    assert answer.baseline is not None
+    rates = {plan.prediction.configuration: plan.prediction.samples_per_s.value for plan in answer.plans}
+    fewest = min(one.gpus for one in rates)
+    assert answer.baseline.gpus == fewest
+    base = max(rate / fewest for one, rate in rates.items() if one.gpus == fewest)
+    for plan in answer.plans:
+        one = plan.prediction.configuration
+        assert plan.efficiency == pytest.approx(rates[one] / one.gpus / base)
+
+
+@given(st.sets(st.integers(1, 30), min_size=1))
+def test_positions_in_words_name_each_once(positions: set[int]) -> None:
+    words = listed_positions(sorted(positions)).replace(" and ", ", ").split(", ")
+    found = [range(int(low), int(high or low) + 1) for low, _, high in (word.partition(" to ") for word in words)]
+    assert [one for span in found for one in span] == sorted(positions)
+
+
+def test_errors_that_are_not_known_tie_nothing(machine: Any) -> None:
+    plans = answered(machine, SpaceRequest(36, modes=("sync",))).plans
+    unknown = [replace(plan, first_is_better=None) for plan in plans]
+    assert tied_plans(unknown) == (unknown[0],)
+
+
+def test_why_the_plan_is_taken_is_said(machine: Any) -> None:
+    plans = answered(replace(machine, unsure=9.0), SpaceRequest(36, modes=("sync",), top=AMONG)).plans
+    by_gpus: dict[int, list[Plan]] = {}
+    for plan in plans:
+        by_gpus.setdefault(plan.prediction.configuration.gpus, []).append(plan)
+    alike = next(group for group in by_gpus.values() if len(group) > 1)
+    assert chosen_of(alike, "fewest-gpus")[1].endswith("it has the largest sub-batch, as all have as many GPUs")
+    two = [group[0] for group in by_gpus.values()][:2]
+    assert chosen_of(sorted(two, key=lambda one: one.position), "fewest-gpus")[1].endswith("it has the fewest GPUs")
