@@ -10,7 +10,10 @@ import re
 
 from planner.errors import ParameterError
 
-__all__ = ["format_bytes", "format_count", "format_rate", "format_seconds", "parse_fraction", "parse_quantity"]
+__all__ = [
+    "format_bytes", "format_count", "format_duration", "format_number", "format_rate", "format_seconds",
+    "parse_fraction", "parse_quantity",
+]  # fmt: skip
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -83,6 +86,38 @@ def format_seconds(value: float) -> str:
     if abs(value) >= 1:
         return f"{value:.4g} s" if abs(value) < 9999.5 else f"{value:,.0f} s"
     return _scaled(value, ((1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
+
+
+def format_duration(value: float, digits: int = 2) -> str:
+    """Return a time for people in the unit they would use: ``4 d 0 h``, ``5.4 h``, ``27 min``, ``18 s``, ``40 ms``.
+
+    Minutes from two of them on. ``digits``: significant digits; whole numbers are never cut.
+    """
+    if abs(value) < 120:
+        scale, unit = next(((s, u) for s, u in _SECONDS if abs(value) >= s), _SECONDS[-1])
+        return f"{format_number(value / scale, digits)} {unit}" if value else "0 s"
+    if abs(value) < 7200:
+        return f"{format_number(value / 60, digits)} min"
+    if abs(value) < 86400:
+        return f"{format_number(value / 3600, digits)} h"
+    hours = round(value / 3600)
+    return f"{hours // 24:,} d {hours % 24} h"
+
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+def format_number(value: float, digits: int = 2) -> str:
+    """Return a number to significant digits, without an exponent; whole digits are never cut: ``1.6``, ``1,634``.
+
+    >>> format_number(0.0123), format_number(3.98), format_number(1634.2), format_number(12345)
+    ('0.012', '4.0', '1,634', '12,345')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    rounded = float(f"{value:.{digits - 1}e}")
+    places = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
+    return f"{rounded if places else round(value):,.{places}f}"
 
 
 def format_bytes(value: float) -> str:

@@ -58,7 +58,12 @@ def _parameter(option: Option, command: str) -> inspect.Parameter:
     declared = (
         typer.Argument(metavar=option.metavar, help=option.text(command), show_default=False)
         if option.positional
-        else typer.Option(option.flag, metavar=option.metavar or None, help=option.text(command), show_default=False)
+        else typer.Option(
+            *filter(None, (option.short, option.flag)),
+            metavar=option.metavar or None,
+            help=option.text(command),
+            show_default=False,
+        )
     )
     default = False if option.switch else None
     annotation = Annotated[kind, declared]

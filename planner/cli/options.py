@@ -17,6 +17,7 @@ __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 OPTIMIZERS = ("none", "sgd", "sgd-momentum", "nesterov", "adagrad", "rmsprop", "adam", "adam-8bit")
 RANGE = "A,B|LO:HI[:STEP]"
+PARTS = ("answer", "plan", "terms", "sources", "request", "refusals", "warnings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Option:
     help_in, default_in : mapping of the name of a command to str
         Help and default in commands where they differ.
     repeatable, positional : bool
+    short : str
+        A second flag of one letter, such as ``-v``; empty: none.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Option:
     default_in: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = False
     positional: bool = False
+    short: str = ""
 
     @property
     def flag(self) -> str:
@@ -191,6 +195,19 @@ _ALL = (
     ),
     Option("force", "", "Overwrite an existing output file."),
     Option("json", "", "Print one JSON document instead of tables."),
+    Option(
+        "choose", "fewest-gpus|fastest", "Which of the plans that are tied with the best to take.",
+        parsing.choice("fewest-gpus", "fastest"), "fewest-gpus, then the larger sub-batch",
+    ),
+    Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
+    Option("position", "N", "The plan at this position alone.", parsing.whole(1, 10_000)),
+    Option(
+        "part", "PART", f"One part alone: {', '.join(PARTS)}.", parsing.choice(*PARTS), "all of them"
+    ),
+    Option(
+        "answer", "ANSWER.json|-", "A document of suggest --json or predict --json; - reads standard input.",
+        positional=True,
+    ),
     Option("seed", "N", "Seed of everything random.", parsing.whole(0, 2**63 - 1), "0"),
     Option("toml", "", "Print the file of one network, cluster or data set, to start your own from."),
     Option("what", "networks|clusters|calibrations|datasets|accelerators", "What to show.", positional=True),
@@ -211,13 +228,19 @@ COMMANDS = (
         "Rank plans near a target mini-batch by epoch time or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "parallelism", "objective", "top", "pareto", "json", "seed",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "parallelism", "objective", "top", "pareto", "choose",
+            "verbose", "json", "seed",
         ),
     ),
     Command(
         "predict",
         "Predict configurations, term by term.",
-        (*_PROBLEM, *_PLAN, "mini_batch", "runs", "json", "seed"),
+        (*_PROBLEM, *_PLAN, "mini_batch", "runs", "verbose", "json", "seed"),
+    ),
+    Command(
+        "explain",
+        "Print any part of an answer that was kept as JSON: request, sources, refusals, terms, warnings.",
+        ("answer", "position", "part"),
     ),
     Command(
         "validate",

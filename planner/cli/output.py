@@ -31,14 +31,14 @@ def write_text(text: str) -> None:
 
 
 def write_view(view: Iterable[Block]) -> None:
-    """Write tables and lines for people: the result, then its warnings to standard error."""
+    """Write tables and lines for people: warnings to standard error, then the result."""
     blocks = list(view)
     asides = [block for block in blocks if isinstance(block, Line) and block.aside]
     with _reader_may_leave():
-        print_blocks([block for block in blocks if block not in asides], sys.stdout)
-        sys.stdout.flush()
         if asides:
+            sys.stdout.flush()
             beside(lambda: print_blocks(asides, sys.stderr))
+        print_blocks([block for block in blocks if block not in asides], sys.stdout)
 
 
 def write_views(views: Iterable[Iterable[Block]]) -> None:

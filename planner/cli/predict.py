@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
@@ -12,14 +12,17 @@ from planner.cli.inputs import Case
 from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, OPTION, Values, merge, settings_named
+from planner.domain.citation import cited
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import Prediction
 from planner.domain.request import Sourced
 from planner.errors import ParameterError
 from planner.formats.prediction import prediction_document, predictions_document
-from planner.report.blocks import Block
-from planner.report.prediction import overview, prediction_view, predictions_view
+from planner.report import parts
+from planner.report.answer import prediction_answer, predictions_answer
+from planner.report.blocks import Line
+from planner.report.prediction import prediction_rest
 from planner.steps.predict import Evaluator
 
 __all__ = ["completed", "configurations", "predictions", "run"]
@@ -41,7 +44,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         values = completed(values, machine.cluster)
         wanted = configurations(values)
         answers = [(case, predictions(case, wanted)) for case in resolved]
-    _write(answers, values, as_json="json" in arguments)
+    _write(answers, values, arguments)
 
 
 def completed(values: Values, cluster: Cluster) -> Values:
@@ -98,17 +101,18 @@ def predictions(case: Case, wanted: list[Configuration]) -> list[Prediction]:
     return Evaluator(case.problem).describe(Configurations.of(wanted))
 
 
-def _write(answers: Sequence[tuple[Case, Sequence[Prediction]]], values: Values, *, as_json: bool) -> None:
+def _write(answers: Sequence[tuple[Case, Sequence[Prediction]]], values: Values, arguments: Mapping[str, Any]) -> None:
     each = [(case.problem.subject, one) for case, found in answers for one in found]
-    if as_json:
+    if "json" in arguments:
         output.write_document(prediction_document(*each[0]) if len(each) == 1 else predictions_document(each))
         return
-    views = [_view(case, found, values) for case, found in answers]
-    output.write_views([overview(each), *views] if len(views) == len(each) > 1 else views)
-
-
-def _view(case: Case, found: Sequence[Prediction], values: Values) -> Iterable[Block]:
-    request = ordered(merge(case.sources, values))
-    if len(found) == 1:
-        return prediction_view(found[0], case.problem.subject, request, case.problem.calibrations)
-    return predictions_view(found, case.problem.subject, request, case.problem.calibrations)
+    short = predictions_answer(each) if len(each) > 1 else prediction_answer(each[0][1], each[0][0])
+    if "verbose" not in arguments:
+        output.write_view(short)
+        return
+    known = [calibration for case, _ in answers for calibration in case.problem.calibrations]
+    citations = cited([one for _, one in each], known)
+    warnings = parts.warnings((), [(number, one.warnings) for number, (_, one) in enumerate(each, 1)])
+    request = ordered(merge(answers[0][0].sources, values))
+    shown = [block for block in short if not (isinstance(block, Line) and block.aside)]
+    output.write_view([*warnings, *shown, *prediction_rest(each, request, citations)])

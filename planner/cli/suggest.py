@@ -10,13 +10,12 @@ from planner.cli.inputs import Case
 from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, DEFAULT_REQUEST, OPTION, Values, merge, settings_named
-from planner.domain.calibration import Calibration
 from planner.domain.request import Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import NothingFitsError, ParameterError, UsageError
 from planner.formats.suggestion import suggestion_document, suggestions_document
-from planner.report.prediction import overview, place
-from planner.report.suggestion import suggestion_view
+from planner.report.prediction import place
+from planner.report.suggestion import suggestions_views
 from planner.search.suggest import suggest
 
 __all__ = ["answer", "run", "space_request"]
@@ -37,7 +36,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         for case in resolved:
             _check_price(case.problem, values)
         answers = [(case.problem.subject, answer(case, values)) for case in resolved]
-    _write(answers, [case.problem.calibrations for case in resolved], as_json="json" in arguments)
+    _write(answers, arguments)
     _check_found(answers)
 
 
@@ -60,7 +59,7 @@ def space_request(values: Values) -> SpaceRequest:
     fields = {
         "nodes": "nodes", "gpus_per_node": "gpus_per_node", "sub_batch": "sub_batch", "accumulation": "accumulation",
         "precision": "precisions", "mode": "modes", "objective": "objective", "top": "top", "pareto": "pareto",
-        "parallelism": "parallelism",
+        "parallelism": "parallelism", "choose": "choose",
     }  # fmt: skip
     chosen = {field: values[name].value for name, field in fields.items() if name in values}
     if "tolerance" in values:
@@ -92,6 +91,7 @@ def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object
         "top": Sourced(request.top, DEFAULT),
         "pareto": Sourced(request.pareto, DEFAULT),
         "parallelism": Sourced(request.parallelism, DEFAULT),
+        "choose": Sourced(request.choose, DEFAULT),
     }
     given = {name: value for name, value in case.sources.items() if name != "tolerance"}
     return ordered(merge(given, defaults))
@@ -115,14 +115,11 @@ def _tolerance(request: SpaceRequest, given: Sourced[Any] | None) -> Sourced[obj
 Answers = Sequence[tuple[Subject, Suggestion]]
 
 
-def _write(answers: Answers, calibrations: Sequence[tuple[Calibration, ...]], *, as_json: bool) -> None:
-    if as_json:
+def _write(answers: Answers, arguments: Mapping[str, Any]) -> None:
+    if "json" in arguments:
         output.write_document(suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0]))
-        return
-    both = zip(answers, calibrations, strict=True)
-    views = [suggestion_view(one, subject, known) for (subject, one), known in both]
-    best = [(subject, one.plans[0].prediction if one.plans else None) for subject, one in answers]
-    output.write_views([overview(best), *views] if len(views) > 1 else views)
+    else:
+        output.write_views(suggestions_views(answers, in_full="verbose" in arguments))
 
 
 def _check_found(answers: Answers) -> None:
@@ -132,6 +129,6 @@ def _check_found(answers: Answers) -> None:
         return
     target = missing[0][1].request["target_batch"].value
     of = f" for {' and '.join(place(subject) for subject, _ in missing)}" if len(answers) > 1 else ""
-    messages = dict.fromkeys(one.message for _, suggestion in missing for one in suggestion.loosen)
-    ways = "; or ".join(messages)
-    raise NothingFitsError(f"no plan of the space reaches --target-batch {target}{of}" + (f"; {ways}" if ways else ""))
+    least = next((suggestion.loosen[0] for _, suggestion in missing if suggestion.loosen), None)
+    remedy = f"; the smallest change that helps: {least.option} {least.value}" if least else ""
+    raise NothingFitsError(f"no plan of the space reaches --target-batch {target}{of}{remedy}")

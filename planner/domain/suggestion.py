@@ -6,24 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.domain.arrays import frozen_map
+from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Sourced
 
-__all__ = ["CHOICES", "Citation", "Loosening", "Plan", "SearchReport", "Suggestion"]
+__all__ = ["CHOICES", "Loosening", "Plan", "SearchReport", "Suggestion"]
 
 CHOICES = ("fewest-gpus", "fastest")
 """Which of the tied plans is taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Citation:
-    """Where a calibration comes from: its origin, its source and the ISO date of that."""
-
-    name: str
-    origin: str
-    source: str
-    date: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 __all__ = ["Block", "Line", "Pairs", "Row", "Table", "given", "heading", "title"]
 
@@ -29,7 +29,8 @@ class Line:
 class Table:
     """Columns and rows; rows in ``strong`` stand out.
 
-    Columns in ``right`` hold numbers, which never wrap; with ``fixed`` no column does.
+    Columns in ``right`` hold numbers, which never wrap; with ``fixed`` no column does. Of the columns in ``dropped``
+    one after another goes until a line holds the others.
     """
 
     columns: Sequence[str]
@@ -38,6 +39,28 @@ class Table:
     gap: int = 2
     strong: Sequence[int] = ()
     fixed: bool = False
+    dropped: Sequence[str] = ()
+
+    def within(self, width: int) -> Table:
+        """Return the table with as many of its columns as lines of ``width`` characters hold, gaps up to 2."""
+        columns = dict(zip(self.columns, zip(*self.rows, strict=True), strict=True)) if self.rows else {}
+        for name in self.dropped:
+            if _width(columns, 1) <= width:
+                break
+            columns.pop(name, None)
+        if not columns:
+            return self
+        gap = 2 if _width(columns, 2) <= width else 1
+        right = [name for name in self.right if name in columns]
+        return replace(
+            self, columns=list(columns), rows=list(zip(*columns.values(), strict=True)), right=right, gap=gap
+        )
+
+
+def _width(columns: Mapping[str, Sequence[str]], gap: int) -> int:
+    """Return the characters of a line of a table."""
+    widest = (max(map(len, (*name.split("\n"), *cells))) for name, cells in columns.items())
+    return sum(widest) + gap * (len(columns) - 1)
 
 
 @dataclass(frozen=True, slots=True)

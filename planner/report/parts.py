@@ -5,29 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from planner.domain.calibration import Calibration
+from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
 from planner.domain.precision import gradient_bytes, precision_named
 from planner.domain.prediction import MiniBatch, PlanWarning, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
-from planner.domain.transfer import SCALED
 from planner.report.blocks import Line, Pairs, Table
-from planner.units import format_bytes, format_seconds
+from planner.units import format_bytes, format_duration
 
 __all__ = [
     "ORIGINS",
     "configuration_words",
-    "interval",
+    "digits_of",
+    "factor",
     "memory_line",
     "mini_batch",
     "mode_words",
-    "money",
     "origins",
     "precision_words",
     "quantity",
     "request_values",
     "sources_once",
-    "speed",
     "terms",
     "warnings",
 ]
@@ -39,34 +37,36 @@ ORIGINS = "Where the times come from"
 """Heading above :func:`origins`."""
 
 
-def quantity(value: Quantity | None, write: Callable[[float], str]) -> str:
-    """Return a quantity, with its central 90 % interval when there is one; a dash when it does not apply."""
+def quantity(value: Quantity | None, write: Callable[[float, int], str]) -> str:
+    """Return a quantity, with its central 90 % interval when there is one; a dash when it does not apply.
+
+    ``write``: of a value and its digits, which follow the interval.
+    """
     if value is None:
         return "-"
-    bounds = interval(value, write)
-    return write(value.value) + (f" ({bounds})" if bounds else "")
+    digits = digits_of(value)
+    shown = write(value.value, digits)
+    if value.low is None or value.high is None:
+        return shown
+    return f"{shown} ({write(value.low, digits)} to {write(value.high, digits)})"
 
 
-def interval(value: Quantity | None, write: Callable[[float], str]) -> str:
-    """Return ``low to high``, or '' without an interval."""
-    if value is None or value.low is None or value.high is None:
-        return ""
-    return f"{write(value.low)} to {write(value.high)}"
+def digits_of(value: Quantity) -> int:
+    """Return the significant digits that an interval leaves: 2, of 10 % or less 3, of 1 % or less or without one 4."""
+    if value.high is None or not value.value:
+        return 4
+    reach = value.high / value.value - 1
+    return 4 if reach <= 0.01 else 3 if reach <= 0.1 else 2
+
+
+def factor(value: Quantity) -> float | None:
+    """Return by what factor the ends of the 90 % interval lie from a value; None without an interval."""
+    return None if value.high is None or not value.value else value.high / value.value
 
 
 def mini_batch(batch: MiniBatch) -> str:
     """Return the mean, with its standard deviation where the mini-batch is random."""
     return f"{batch.mean:.4g} ± {batch.std:.2g}" if batch.std else f"{batch.mean:.10g}"
-
-
-def speed(samples_per_s: float) -> str:
-    """Return samples per second, four digits and no exponent."""
-    return f"{samples_per_s:,.0f}" if samples_per_s >= 9999.5 else f"{samples_per_s:.4g}"
-
-
-def money(usd: float) -> str:
-    """Return an amount of USD: at least four digits, whole from 10,000 on."""
-    return f"{usd:,.0f}" if usd >= 9999.5 else f"{usd:.4g}"
 
 
 def mode_words(mode: str) -> str:
@@ -82,14 +82,14 @@ def precision_words(name: str, framework: str) -> str:
     return f"{name}: mixed precision, fp32 master weights, gradients sent as {sent} bytes an element"
 
 
-def configuration_words(configuration: Configuration, device: str = "GPU") -> str:
-    """Return a configuration as one line; ``device``: what it computes on, in words."""
+def configuration_words(configuration: Configuration, device: str = "GPU", precisions: Sequence[str] = ()) -> str:
+    """Return a configuration as one line; ``device``: what it computes on, ``precisions``: all that are alike."""
     accumulation = configuration.accumulation_steps
     parts = [
         f"{_many(configuration.nodes, 'node')} x {_many(configuration.gpus_per_node, device)}",
         f"sub-batch {configuration.sub_batch}",
         *([f"accumulation {accumulation}"] if accumulation > 1 else []),
-        configuration.precision,
+        " or ".join(precisions or (configuration.precision,)),
         mode_words(configuration.mode),
     ]
     return ", ".join(parts)
@@ -99,28 +99,30 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def terms(shown: Iterable[Term], bottleneck: str) -> Table:
+def terms(shown: Iterable[Term], bottleneck: str, *, brief: bool = False) -> Table:
     """Return terms by thread: what each takes, what it adds after overlap, its share and where it comes from.
 
-    Terms that take no time are left out.
+    Terms that take no time are left out; with ``brief`` so are the names of calibrations.
     """
     chosen = [term for term in shown if term.seconds or term.exposed_seconds]
-    threads = list(dict.fromkeys(term.thread for term in chosen))
-    columns = (["thread"] if len(threads) > 1 else []) + ["term", "takes", "adds", "share", "origin", "calibration"]
-    rows = [
-        [
-            *([term.thread] if len(threads) > 1 else []),
-            term.name.replace("_", " "),
-            format_seconds(term.seconds),
-            format_seconds(term.exposed_seconds),
-            f"{term.share:.1%}",
-            term.origin.replace("+", " + ") + (", extrapolated" if term.extrapolated else ""),
-            term.calibration or "-",
-        ]
-        for term in chosen
-    ]
+    columns = {
+        "thread": [term.thread for term in chosen],
+        "term": [term.name.replace("_", " ") for term in chosen],
+        "takes": [format_duration(term.seconds, 3) for term in chosen],
+        "adds": [format_duration(term.exposed_seconds, 3) for term in chosen],
+        "share": [f"{term.share:.1%}" for term in chosen],
+        "origin": [
+            term.origin.replace("+", " + ") + (", extrapolated" if term.extrapolated else "") for term in chosen
+        ],
+        "calibration": [term.calibration or "-" for term in chosen],
+    }
+    if len(set(columns["thread"])) < 2:
+        columns.pop("thread")
+    if brief:
+        columns.pop("calibration")
     strong = [at for at, term in enumerate(chosen) if term.name == bottleneck]
-    return Table(columns, rows, right=("takes", "adds", "share"), strong=strong)
+    rows = list(zip(*columns.values(), strict=True))
+    return Table(list(columns), rows, right=("takes", "adds", "share"), strong=strong)
 
 
 def memory_line(memory_bytes: Mapping[str, float], device: str = "GPU") -> str:
@@ -132,19 +134,17 @@ def memory_line(memory_bytes: Mapping[str, float], device: str = "GPU") -> str:
     return f"{format_bytes(total)}{of} on one {device}" + (f": {listed}" if listed else "")
 
 
-def origins(used: Iterable[Term], calibrations: Iterable[Calibration]) -> Pairs:
+def origins(used: Iterable[Term], citations: Iterable[Citation]) -> Pairs:
     """Return origin and source of every calibration that the terms name, then what is stated or assumed."""
     shown = list(used)
-    by_name = {calibration.name: calibration for calibration in calibrations}
-    names = dict.fromkeys(name for term in shown for name in term.calibration.split(", ") if name)
-    found = {name: by_name.get(name) or by_name.get(name.partition(f" {SCALED}")[0]) for name in names}
-    rows = [(name, _calibration_line(one) if one else "") for name, one in found.items()]
+    named = {name for term in shown for name in term.calibration.split(", ")}
+    rows = [(one.name, _citation_line(one)) for one in citations if one.name in named]
     return Pairs([*rows, *_uncalibrated(shown)])
 
 
-def _calibration_line(calibration: Calibration) -> str:
-    origin = "" if calibration.source.startswith(calibration.origin) else calibration.origin
-    return ", ".join(filter(None, (origin, sources_once(calibration.source), calibration.date)))
+def _citation_line(one: Citation) -> str:
+    origin = "" if one.source.startswith(one.origin) else one.origin
+    return ", ".join(filter(None, (origin, sources_once(one.source), one.date)))
 
 
 def sources_once(text: str) -> str:

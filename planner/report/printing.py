@@ -1,7 +1,11 @@
-"""Blocks to text: 80 columns and plain in a file or pipe, the terminal's width and colour on a terminal."""
+"""Blocks to text: 80 columns and plain in a file or pipe, the terminal's width and colour on a terminal.
+
+The environment may say otherwise: COLUMNS, NO_COLOR, FORCE_COLOR.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from typing import Any, Literal, TextIO
@@ -19,12 +23,20 @@ COMMAND = re.compile(r"`[^`\n]{1,60}`")
 
 
 def console(stream: TextIO) -> Any:
-    """Return a rich Console: colour only on a terminal, and not with NO_COLOR set."""
+    """Return a rich Console: colour only on a terminal or with FORCE_COLOR set, and never with NO_COLOR set.
+
+    Its width is that of COLUMNS, else of the terminal, else 80.
+    """
     from rich.console import Console  # noqa: PLC0415 - heavy, and JSON answers do without
 
     terminal = stream.isatty()
-    width = None if terminal else WIDTH
-    return Console(file=stream, force_terminal=terminal, width=width, highlight=False, emoji=False, markup=False)
+    styled = not os.environ.get("NO_COLOR") and (terminal or bool(os.environ.get("FORCE_COLOR")))
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) else None if terminal else WIDTH
+    return Console(
+        file=stream, width=width, highlight=False, emoji=False, markup=False,
+        force_terminal=styled, color_system="auto" if styled else None,
+    )  # fmt: skip
 
 
 def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:
@@ -36,9 +48,10 @@ def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:
     out = console(stream)
     with out.capture() as captured:
         for block in blocks:
-            out.print(_rendered(block), soft_wrap=isinstance(block, Line) and block.whole)
+            fitting = block.within(out.width) if isinstance(block, Table) and block.dropped else block
+            out.print(_rendered(fitting), soft_wrap=isinstance(block, Line) and block.whole)
     text = captured.get().replace(GLUE, " ")
-    stream.write(text if stream.isatty() else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+    stream.write(text if out.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
 
 
 def _rendered(block: Block) -> object:
@@ -54,7 +67,7 @@ def _line(line: Line) -> object:
     from rich.text import Text  # noqa: PLC0415 - as above
 
     if line.whole:  # padding would cut it off
-        return Text(" " * line.indent + line.text, line.style)
+        return Text.assemble((" " * line.indent + line.label, "yellow"), (line.text, line.style))
     words = COMMAND.sub(lambda found: found[0].replace(" ", GLUE), line.text)
     text = Text.assemble((line.label, "yellow"), (words, line.style))
     return Padding(text, (0, 0, 0, line.indent), expand=False) if line.indent else text

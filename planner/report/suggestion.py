@@ -1,61 +1,64 @@
-"""Suggestions for people: ranked plans, the best one term by term, what was searched, what to loosen."""
+"""A suggestion in full: every part of it on its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from planner.domain.calibration import Calibration
+from planner.domain.citation import Citation
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, SearchReport, Suggestion
-from planner.report import parts, prediction
-from planner.report.blocks import Block, Line, Pairs, Table, heading, title
+from planner.report import parts
+from planner.report.answer import suggestion_answer, suggestions_overview
+from planner.report.blocks import Block, Line, Pairs, Table, heading
+from planner.report.prediction import prediction_details
 
-__all__ = ["suggestion_view"]
+__all__ = ["plan_details", "refusals", "suggestion_rest", "suggestion_warnings", "suggestions_views"]
 
 
-def suggestion_view(suggestion: Suggestion, subject: Subject, calibrations: Sequence[Calibration]) -> Iterator[Block]:
-    """Yield the answer to one request under one scenario."""
-    target = suggestion.request["target_batch"].value
-    yield title(f"{prediction.place(subject)}, target mini-batch {target}")
-    yield from _found(suggestion, subject, calibrations) if suggestion.plans else _nothing_fits(suggestion, subject)
+def suggestions_views(
+    answers: Sequence[tuple[Subject, Suggestion]], *, in_full: bool = False
+) -> Iterator[Iterable[Block]]:
+    """Yield the views of answers: one short answer, a table of several, and each in full where asked for."""
+    if in_full:
+        for subject, one in answers:
+            short = [b for b in suggestion_answer(one, subject) if not (isinstance(b, Line) and b.aside)]
+            yield [*suggestion_warnings(one), *short, *suggestion_rest(one, subject)]
+    elif len(answers) == 1:
+        subject, one = answers[0]
+        yield suggestion_answer(one, subject)
+    else:
+        yield suggestions_overview(answers)
+
+
+def suggestion_warnings(suggestion: Suggestion) -> Iterable[Line]:
+    """Return the warnings of an answer in full."""
     shown = suggestion.plans or suggestion.nearest
-    yield from parts.warnings(suggestion.warnings, [(plan.position, plan.prediction.warnings) for plan in shown])
+    return parts.warnings(suggestion.warnings, [(plan.position, plan.prediction.warnings) for plan in shown])
+
+
+def suggestion_rest(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
+    """Yield what a short answer leaves out: the chosen plan in full, the request, the search."""
+    chosen = suggestion.chosen_plan
+    if chosen is not None:
+        yield from plan_details(chosen, subject, suggestion.citations)
     yield heading("Request")
     yield from parts.request_values(suggestion.request)
     yield heading("Search")
-    yield from _search(suggestion.search)
+    yield from refusals(suggestion.search)
 
 
-def _found(suggestion: Suggestion, subject: Subject, calibrations: Sequence[Calibration]) -> Iterator[Block]:
-    yield from _plans(suggestion.plans, subject)
-    if suggestion.pareto:
-        costs = suggestion.request.get("objective")
-        first = "cost" if costs is not None and costs.value == "cost" else "epoch time"
-        yield heading(f"Pareto front of {first}, {subject.device}s and distance from the target")
-        yield from _plans(suggestion.pareto, subject)
-    best = suggestion.plans[0]
-    yield heading(f"Plan 1: {parts.configuration_words(best.prediction.configuration, subject.device)}")
-    if best.why:
-        yield Line(best.why)
-    yield from prediction.body(best.prediction, subject, calibrations)
+def plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -> Iterator[Block]:
+    """Yield one plan of an answer with every figure."""
+    words = parts.configuration_words(plan.prediction.configuration, subject.device, plan.precisions)
+    yield heading(f"Plan {plan.position}: {words}")
+    if plan.why:
+        yield Line(plan.why)
+    yield from prediction_details(plan.prediction, subject, citations)
 
 
-def _plans(plans: Sequence[Plan], subject: Subject) -> Iterator[Block]:
-    return prediction.comparison([(plan.position, plan.prediction) for plan in plans], subject)
-
-
-def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
-    yield Line("No plan fits.", style="bold red")
-    if suggestion.nearest:
-        yield heading("Nearest plans")
-        yield from _plans(suggestion.nearest, subject)
-    if suggestion.loosen:
-        yield heading("What to loosen")
-        yield from (Line(one.message, indent=2) for one in suggestion.loosen)
-
-
-def _search(search: SearchReport) -> Iterator[Block]:
-    certified = "no better plan in the space" if search.certified else "a better plan may exist"
+def refusals(search: SearchReport) -> Iterator[Block]:
+    """Yield how a space was searched, and how many plans were refused for which reason."""
+    certified = "no better prediction in the space" if search.certified else "a better one may exist"
     refused = [(f"{count:,}", reason.replace("_", " ")) for reason, count in search.refused.items()]
     counted = f"{search.candidates:,} candidates: {search.evaluated:,} ranked"
     counted += f", {sum(search.refused.values()):,} refused" if refused else ""

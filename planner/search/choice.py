@@ -74,10 +74,12 @@ def tied_plans(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     return (first, *(one for one in others if one.first_is_better is not None and one.first_is_better < SURE))
 
 
-def chosen_of(tied: Sequence[Plan], choose: str, device: str = "GPU") -> tuple[Plan, str]:
-    """Return the plan to take, and why in words.
+def chosen_of(ranked: Sequence[Plan], tied: Sequence[Plan], choose: str, device: str = "GPU") -> tuple[Plan, str]:
+    """Return the plan to take among the tied, and why in words.
 
-    ``fewest-gpus``: the fewest devices, then the larger sub-batch, then the better position; ``fastest``: plan 1.
+    ``fewest-gpus``: the fewest devices, then the larger sub-batch, then the better position. A plan that is tied only
+    because little is known of it is not taken: one that another plan beats by prediction on no more devices, though
+    plan 1 is surely better than that one. ``fastest``: plan 1.
     """
     first = tied[0]
     if len(tied) == 1:
@@ -85,12 +87,18 @@ def chosen_of(tied: Sequence[Plan], choose: str, device: str = "GPU") -> tuple[P
     others = listed_positions([one.position for one in tied])
     if choose == "fastest":
         return first, f"plans {others} are tied; it has the best prediction of them"
-    chosen = min(tied, key=lambda one: (_gpus(one), -one.prediction.configuration.sub_batch, one.position))
-    more = [one for one in tied if one is not chosen and _gpus(one) == _gpus(chosen)]
-    why = f"the fewest {device}s" if not more else f"the fewest {device}s, then the largest sub-batch"
-    if all(_gpus(one) == _gpus(chosen) for one in tied):
-        why = "the largest sub-batch, as all have as many " + f"{device}s"
-    return chosen, f"plans {others} are tied; it has {why}"
+    surely_worse = [one for one in ranked[:AMONG] if one not in tied]
+    sound = [one for one in tied if not any(_beats(other, one) for other in surely_worse)]
+    chosen = min(sound, key=lambda one: (_gpus(one), -one.prediction.configuration.sub_batch, one.position))
+    alike = [one for one in sound if _gpus(one) == _gpus(chosen)]
+    larger = any(one.prediction.configuration.sub_batch < chosen.prediction.configuration.sub_batch for one in alike)
+    fewest = any(_gpus(one) > _gpus(chosen) for one in sound)
+    why = " and ".join(filter(None, (f"the fewest {device}s" * fewest, "the largest sub-batch" * larger)))
+    return chosen, f"plans {others} are tied; it has {why or 'the best prediction of them'}"
+
+
+def _beats(one: Plan, other: Plan) -> bool:
+    return one.position < other.position and _gpus(one) <= _gpus(other)
 
 
 def _gpus(plan: Plan) -> int:

@@ -77,10 +77,12 @@ def whys_nearest(order: Order, nearest: Priced, windows: list[tuple[float, float
 
 
 def listed_positions(positions: Sequence[int]) -> str:
-    """Return ascending positions in words: ``1 to 3, 5 and 9``."""
+    """Return ascending positions in words: ``1 and 2``, ``1 to 3, 5, 6 and 9``."""
     starts = [one for one in positions if one - 1 not in positions]
     ends = [one for one in positions if one + 1 not in positions]
-    spans = [str(low) if low == high else f"{low} to {high}" for low, high in zip(starts, ends, strict=True)]
+    spans = []
+    for low, high in zip(starts, ends, strict=True):
+        spans += [f"{low} to {high}"] if high > low + 1 else [str(one) for one in range(low, high + 1)]
     return " and ".join(filter(None, (", ".join(spans[:-1]), spans[-1])))
 
 

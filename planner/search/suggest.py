@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from planner.domain.citation import cited
 from planner.domain.configuration import MODES
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.prediction import PlanWarning, Prediction
@@ -48,7 +50,9 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
         for mode in request.modes:
             found.check_mode(mode)
         found.check_precision(asked[0])
-    return suggest_with(predict.Evaluator(problem), order, limits, request, provenance)
+    answer = suggest_with(predict.Evaluator(problem), order, limits, request, provenance)
+    shown = (*answer.plans, *answer.pareto, *answer.nearest)
+    return replace(answer, citations=cited([plan.prediction for plan in shown], problem.calibrations))
 
 
 def limits_of(problem: Problem) -> Limits:
@@ -110,7 +114,7 @@ def suggest_with(
     best = distinct_plans(order, outcome.best)
     ranked = _ranked(evaluator, order, request, best, outcome)
     tied = tied_plans(ranked)
-    chosen, choice = chosen_of(tied, request.choose, order.device)
+    chosen, choice = chosen_of(ranked, tied, request.choose, order.device)
     plans = (*ranked[: request.top], *([chosen] if chosen.position > request.top else []))
     front = outcome.pareto
     return Suggestion(

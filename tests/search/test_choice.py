@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
@@ -66,7 +67,16 @@ def test_the_tied_plan_of_fewest_gpus_is_taken_and_reported_even_behind_the_othe
     assert all(plan.first_is_better is None or plan.first_is_better < SURE for plan in tied)
     outside = [plan for plan in every.plans if plan.position not in every.tied]
     assert all(plan.first_is_better is not None and plan.first_is_better >= SURE for plan in outside)
-    best = min(tied, key=lambda one: (one.prediction.configuration.gpus, -one.prediction.configuration.sub_batch))
+    worse = [plan for plan in every.plans if plan.position not in every.tied]
+    sound = [
+        plan
+        for plan in tied
+        if not any(
+            one.position < plan.position and one.prediction.configuration.gpus <= plan.prediction.configuration.gpus
+            for one in worse
+        )
+    ]
+    best = min(sound, key=lambda one: (one.prediction.configuration.gpus, -one.prediction.configuration.sub_batch))
     assert answer.chosen == every.chosen == best.position > 2
     assert [plan.position for plan in answer.plans] == [1, 2, best.position]
     assert answer.chosen_plan is not None
@@ -92,6 +102,7 @@ def test_positions_in_words_name_each_once(positions: set[int]) -> None:
     words = listed_positions(sorted(positions)).replace(" and ", ", ").split(", ")
     found = [range(int(low), int(high or low) + 1) for low, _, high in (word.partition(" to ") for word in words)]
     assert [one for span in found for one in span] == sorted(positions)
+    assert all(len(span) == 1 or len(span) > 2 for span in found)
 
 
 def test_errors_that_are_not_known_tie_nothing(machine: Any) -> None:
@@ -100,12 +111,27 @@ def test_errors_that_are_not_known_tie_nothing(machine: Any) -> None:
     assert tied_plans(unknown) == (unknown[0],)
 
 
+def of_gpus(plans: Sequence[Plan], gpus: int) -> list[Plan]:
+    return [plan for plan in plans if plan.prediction.configuration.gpus == gpus]
+
+
 def test_why_the_plan_is_taken_is_said(machine: Any) -> None:
-    plans = answered(replace(machine, unsure=9.0), SpaceRequest(36, modes=("sync",), top=AMONG)).plans
-    by_gpus: dict[int, list[Plan]] = {}
-    for plan in plans:
-        by_gpus.setdefault(plan.prediction.configuration.gpus, []).append(plan)
-    alike = next(group for group in by_gpus.values() if len(group) > 1)
-    assert chosen_of(alike, "fewest-gpus")[1].endswith("it has the largest sub-batch, as all have as many GPUs")
-    two = [group[0] for group in by_gpus.values()][:2]
-    assert chosen_of(sorted(two, key=lambda one: one.position), "fewest-gpus")[1].endswith("it has the fewest GPUs")
+    plans = answered(machine, SpaceRequest(36, modes=("sync",), top=AMONG)).plans
+    counts = list(dict.fromkeys(plan.prediction.configuration.gpus for plan in plans))
+    alike = next(group for group in (of_gpus(plans, gpus) for gpus in counts) if len(group) > 1)
+    assert chosen_of(alike, alike, "fewest-gpus")[1].endswith("it has the largest sub-batch")
+    two = [of_gpus(plans, gpus)[0] for gpus in counts[:2]]
+    assert chosen_of(two, two, "fewest-gpus") == (two[1], chosen_of(two, two, "fewest-gpus")[1])
+    assert chosen_of(two, two, "fewest-gpus")[1].endswith("it has the fewest GPUs")
+
+
+def test_a_plan_that_is_tied_for_want_of_knowledge_alone_is_not_taken(machine: Any) -> None:
+    """The second plan beats the third on as many GPUs and is surely worse than the first: so is the third."""
+    plans = answered(machine, SpaceRequest(36, modes=("sync",), top=AMONG)).plans
+    few = next(group for group in (of_gpus(plans, n) for n in (3, 6, 9, 12)) if len(group) > 1)
+    first = next(plan for plan in plans if plan.prediction.configuration.gpus > few[0].prediction.configuration.gpus)
+    assert first.position < few[0].position
+    ranked = (first, replace(few[0], first_is_better=0.95), replace(few[1], first_is_better=0.6))
+    tied = tied_plans(ranked)
+    assert [plan.position for plan in tied] == [first.position, few[1].position]
+    assert chosen_of(ranked, tied, "fewest-gpus")[0] is first

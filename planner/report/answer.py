@@ -1,0 +1,204 @@
+"""Short answers: what to do in a sentence, the table, the terms, how good it is, what comes next; 25 lines at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from planner.domain.prediction import Prediction, Term
+from planner.domain.request import Subject
+from planner.domain.suggestion import Plan, Suggestion
+from planner.report import parts
+from planner.report.blocks import Block, Line, Table, given
+from planner.report.doubt import goodness
+from planner.report.launch import launch
+from planner.report.notices import notices
+from planner.report.plan_table import Entry, entries_of, plan_table, speed_words
+from planner.report.prediction import place
+from planner.units import format_bytes, format_duration, format_number
+
+__all__ = ["prediction_answer", "predictions_answer", "suggestion_answer", "suggestions_overview"]
+
+MORE = "-v shows all"
+ROWS = 5
+"""Plans of a short table; the chosen one is among them."""
+MOST_OF_FRONT = 50
+"""Rows of a Pareto front."""
+LEAST_SHARE = 0.005
+"""Of a period; a term below it is not named."""
+
+
+def suggestion_answer(suggestion: Suggestion, subject: Subject, *, more: str = MORE) -> Iterator[Block]:
+    """Yield the answer to one request: the chosen plan, the ranked table, terms, doubt, the line that starts it."""
+    chosen = suggestion.chosen_plan
+    shown = suggestion.plans or suggestion.nearest
+    yield from notices([*suggestion.warnings, *(w for plan in shown for w in plan.prediction.warnings)], more)
+    if chosen is None:
+        yield from _nothing_fits(suggestion, subject)
+        return
+    configuration = chosen.prediction.configuration
+    words = parts.configuration_words(configuration, subject.device, chosen.precisions)
+    target = suggestion.request["target_batch"].value
+    taken = f"{place(subject)}, target mini-batch {target}: take plan {chosen.position}, {words}"
+    yield Line(f"{taken}: {_result(chosen.prediction)}.", "bold")
+    yield Line(_why(suggestion))
+    yield Line("")
+    yield from plan_table(_rows(suggestion, chosen), subject, chosen.position)
+    yield from _baseline(suggestion)
+    yield from _terms(chosen.prediction, subject)
+    if suggestion.pareto:
+        yield from _front(suggestion, subject)
+    yield goodness(chosen.prediction, subject)
+    yield launch(configuration, subject)
+
+
+def _rows(suggestion: Suggestion, chosen: Plan) -> list[Entry]:
+    """Return as many plans as were asked for; the chosen one takes the place of the last where it stands behind."""
+    asked = suggestion.request.get("top")
+    most = asked.value if asked is not None and isinstance(asked.value, int) else ROWS
+    first = [plan for plan in suggestion.plans if plan is not chosen or chosen.position <= most][:most]
+    return entries_of(first if chosen in first else [*first[: most - 1], chosen])
+
+
+def _why(suggestion: Suggestion) -> str:
+    """Return why the chosen plan is taken, and what was proved."""
+    count = suggestion.search.evaluated
+    proved = f"No better prediction among {count:,} plans" if suggestion.search.certified else "Best of those tried"
+    first = suggestion.plans[0]
+    if len(suggestion.tied) > 1:
+        return f"{suggestion.choice[0].upper()}{suggestion.choice[1:]}. {proved} than that of plan {first.position}."
+    return f"{proved}; {suggestion.choice}."
+
+
+def _result(one: Prediction) -> str:
+    if one.epoch_s is not None:
+        return f"an epoch in {parts.quantity(one.epoch_s, format_duration)}"
+    return f"{parts.quantity(one.samples_per_s, format_number)} samples/s"
+
+
+def _baseline(suggestion: Suggestion) -> Iterator[Line]:
+    one = suggestion.baseline
+    if one is not None and any(plan.efficiency is not None for plan in suggestion.plans):
+        accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
+        where = f"{one.nodes} x {one.gpus_per_node}, sub-batch {one.sub_batch}{accumulate}, {one.precision}"
+        yield Line(f"efficiency: samples/s a device against {where}")
+
+
+def _terms(one: Prediction, subject: Subject) -> Iterator[Line]:
+    """Yield each thread's period and what it is made of, the largest term first."""
+    titles = {"step": "Iteration", "gpu": f"{subject.device} thread", "update": "Update thread"}
+    for thread in dict.fromkeys(term.thread for term in one.terms):
+        period = one.update_s if thread == "update" else one.iteration_s
+        if period is None:
+            continue
+        digits = parts.digits_of(period)
+        terms = sorted((t for t in one.terms if t.thread == thread), key=lambda t: -t.exposed_seconds)
+        words = ", ".join(filter(None, (_term(term, digits) for term in terms)))
+        yield Line(f"{titles[thread]} {format_duration(period.value, digits)}: {words}")
+
+
+def _term(term: Term, digits: int) -> str:
+    name = term.name.replace("_", " ")
+    hidden = term.seconds - term.exposed_seconds
+    if term.share < LEAST_SHARE:
+        worth_saying = term.seconds > 0 and term.exposed_seconds < term.seconds
+        return f"{name} hidden ({format_duration(term.seconds, digits)})" if worth_saying else ""
+    more = f" and {format_duration(hidden, digits)} hidden" if hidden > LEAST_SHARE * term.seconds else ""
+    return f"{name} {term.share:.0%}{more}"
+
+
+def _front(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
+    asked = suggestion.request.get("objective")
+    what = "cost" if asked is not None and asked.value == "cost" else "epoch time"
+    front = suggestion.pareto
+    left = f", the first {MOST_OF_FRONT} of {len(front)}" if len(front) > MOST_OF_FRONT else ""
+    yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target{left}", "bold")
+    yield from plan_table(entries_of(front[:MOST_OF_FRONT]), subject)
+    yield Line("")
+
+
+def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
+    target = suggestion.request["target_batch"].value
+    yield Line(f"{place(subject)}, target mini-batch {target}: no plan fits.", "bold")
+    if suggestion.nearest:
+        yield Line("Nearest plans:")
+        yield from plan_table(entries_of(suggestion.nearest), subject)
+    if suggestion.loosen:
+        yield Line("What to loosen, the smallest change first:")
+        yield from (Line(one.message, indent=2) for one in suggestion.loosen)
+
+
+def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = MORE) -> Iterator[Block]:
+    """Yield one prediction: the result, its figures, its terms, how good it is and the line that starts it."""
+    yield from notices(prediction.warnings, more)
+    words = parts.configuration_words(prediction.configuration, subject.device)
+    yield Line(f"{place(subject)}, {words}: {_result(prediction)}.", "bold")
+    yield given(_figures(prediction, subject))
+    yield parts.terms(prediction.terms, prediction.bottleneck, brief=True)
+    yield goodness(prediction, subject)
+    yield launch(prediction.configuration, subject)
+
+
+def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
+    each = one.samples_per_s.value / one.configuration.gpus
+    digits = parts.digits_of(one.samples_per_s)
+    speed = f"{format_number(one.samples_per_s.value, digits)} samples/s"
+    if one.configuration.gpus > 1:
+        speed += f", {format_number(each, digits)} a {subject.device}"
+    epoch, cost = one.epoch_s, one.epoch_usd(subject.usd_per_gpu_hour)
+    hours = "" if epoch is None else format_number(epoch.value * one.configuration.gpus / 3600, parts.digits_of(epoch))
+    price = "" if cost is None else f", {format_number(cost.value, parts.digits_of(cost))} USD"
+    batch = f"{parts.mini_batch(one.mini_batch)} samples"
+    if one.staleness.mean:
+        batch += f", staleness {one.staleness.mean:.3g} updates"
+    memory = one.memory_bytes
+    capacity = f" of {format_bytes(memory['capacity'])}" if "capacity" in memory else ""
+    return [
+        ("speed", speed),
+        ("mini-batch", batch),
+        ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),
+        ("memory", f"{format_bytes(memory['total'])}{capacity} on one {subject.device}"),
+    ]
+
+
+def predictions_answer(answers: Sequence[tuple[Subject, Prediction]], *, more: str = MORE) -> Iterator[Block]:
+    """Yield many predictions as one table in the order given; how good they are is that of the least sure one."""
+    yield from notices([warning for _, one in answers for warning in one.warnings], more)
+    subjects = dict.fromkeys((subject.network, subject.scenario) for subject, _ in answers)
+    first = answers[0][0]
+    if len(subjects) == 1:
+        yield Line(f"{place(first)}: {len(answers)} predictions", "bold")
+        entries = [Entry(at, one, (one.configuration.precision,)) for at, (_, one) in enumerate(answers, 1)]
+        yield from plan_table(entries, first)
+    else:
+        yield from _overview(answers)
+    yield from _least_sure(answers)
+
+
+def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]], *, more: str = MORE) -> Iterator[Block]:
+    """Yield the chosen plan of each of several requests, one a row."""
+    yield from notices([warning for _, one in answers for warning in one.warnings], more)
+    chosen = [(subject, one.chosen_plan) for subject, one in answers]
+    best = [(subject, plan.prediction if plan else None) for subject, plan in chosen]
+    yield from _overview(best)
+    yield from _least_sure([(subject, one) for subject, one in best if one is not None])
+
+
+def _least_sure(found: Sequence[tuple[Subject, Prediction]]) -> Iterator[Line]:
+    if found:
+        subject, least = max(found, key=lambda answer: parts.factor(answer[1].iteration_s) or float("inf"))
+        yield goodness(least, subject)
+
+
+def _overview(answers: Sequence[tuple[Subject, Prediction | None]]) -> Iterator[Block]:
+    """Yield answers for one cluster, one a row: network, scenario and the plan, or that none fits."""
+    columns = ["network", "scenario", "plan", "mini-batch", "epoch"]
+    rows = [(one.network, one.scenario or "none", *_best(found, one.device)) for one, found in answers]
+    yield Line(f"{len(rows)} answers on {answers[0][0].cluster}", "bold")
+    yield Table(columns, rows, right=columns[3:])
+
+
+def _best(found: Prediction | None, device: str) -> tuple[str, str, str]:
+    if found is None:
+        return ("no plan fits", "-", "-")
+    speed = speed_words(found) + ("" if found.epoch_s else " samples/s")
+    return (parts.configuration_words(found.configuration, device), parts.mini_batch(found.mini_batch), speed)

@@ -1,0 +1,67 @@
+"""How good an answer is, why it is not better, and the command that would make it so."""
+
+from __future__ import annotations
+
+from planner.domain.prediction import Prediction
+from planner.domain.request import Subject
+from planner.report import parts
+from planner.report.blocks import Line
+from planner.units import format_number
+
+__all__ = ["goodness"]
+
+MEASURED = ("exact", "between", "beyond")
+"""Of LOOKUPS those of a network's own layers."""
+MOSTLY = 0.5
+"""Share of the kernel time from which a way of finding it stands for all."""
+
+
+def goodness(prediction: Prediction, subject: Subject) -> Line:
+    """Return one sentence: the factor, the part that most of it comes from, and what would narrow it."""
+    factor = parts.factor(prediction.iteration_s)
+    command = f"to narrow it: `{_command(prediction, subject)}`"
+    if factor is None:
+        return Line(f"How good this is, is not known: nothing that it rests on was compared with runs; {command}")
+    why = _because(prediction, subject)
+    return Line(f"Good to a factor of {format_number(factor)} (90 %), because {why}; {command}")
+
+
+def _because(one: Prediction, subject: Subject) -> str:
+    scope = next(iter(one.doubt), "")
+    if any("reconstructed" in term.origin for term in one.terms):
+        return "it rests on a reconstruction of published results"
+    if scope == "kernels":
+        return _because_of_kernels(one, subject)
+    if scope == "overheads":
+        return _because_of_overheads(one, subject)
+    if scope == "collectives":
+        return f"messages between {subject.device}s of {subject.cluster} were not measured"
+    return "reading and copying samples was not measured" if scope in ("storage", "host") else "its parts are unsure"
+
+
+def _because_of_kernels(one: Prediction, subject: Subject) -> str:
+    shares = one.kernel_shares
+    if shares["specification"] + shares["sibling"] < MOSTLY:
+        own = sum(shares[name] for name in MEASURED)
+        return f"the layers of {subject.network} were " + ("timed in part" if own else "not timed themselves")
+    way = "come from data sheets" if shares["specification"] >= shares["sibling"] else "are another GPU's"
+    return f"most kernel times {way}"
+
+
+def _because_of_overheads(one: Prediction, subject: Subject) -> str:
+    framework = subject.settings.framework
+    where = "on several nodes " if one.configuration.nodes > 1 else ""
+    codes = {warning.code for warning in one.warnings}
+    if codes & {"framework_overheads_pooled", "framework_overheads_assumed", "framework_overheads_generic"}:
+        return f"steps of {framework} {where}were not measured on this {subject.device}"
+    return f"measured steps of {framework} {where}differ as much"
+
+
+def _command(one: Prediction, subject: Subject) -> str:
+    """Return the command that measures what is unsure most.
+
+    Layers that were not timed yet come first; then short runs of the plans themselves.
+    """
+    if sum(one.kernel_shares[name] for name in MEASURED) >= MOSTLY and one.doubt:
+        return "planner calibrate --plan plan.json"
+    return f"planner calibrate --network {subject.network}"
