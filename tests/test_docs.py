@@ -1,6 +1,6 @@
-"""The README tells the truth: its commands run and print what it shows.
+"""The README and the pages of docs/ tell the truth: their commands run and print what they show.
 
-``python tests/test_docs.py`` writes today's output into it.
+``python tests/test_docs.py`` writes today's output into them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ from pathlib import Path
 
 import pytest
 
+from planner.cli.options import COMMANDS, OPTIONS
+
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+README = PAGES["README.md"]
 PLANNER = Path(sysconfig.get_path("scripts")) / "planner"
+MOST_LINES = 150
+"""Of the README."""
 
 
 def console_blocks(text: str) -> list[tuple[str, str]]:
@@ -33,14 +38,20 @@ def console_blocks(text: str) -> list[tuple[str, str]]:
 
 
 def printed(command: str, folder: Path) -> str:
-    """Return what a command prints at 80 columns on a machine without calibrations of its own."""
+    """Return what a command shows at 80 columns, both streams, on a machine without calibrations of its own."""
     words = shlex.split(command)
     assert words[0] == "planner"
     environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1", "XDG_DATA_HOME": str(folder)}
     run = subprocess.run(
-        [PLANNER, *words[1:]], capture_output=True, text=True, env=environment, cwd=folder, check=False
+        [PLANNER, *words[1:]],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        cwd=folder,
+        check=False,
     )
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 0, run.stdout
     return "".join(f"{line.rstrip()}\n" for line in run.stdout.splitlines())
 
 
@@ -54,16 +65,58 @@ def rewritten(text: str, folder: Path) -> str:
     return re.sub(r"```console\n.*?```", block, text, flags=re.DOTALL)
 
 
-BLOCKS = console_blocks(README)
+BLOCKS = [(page, *block) for page, text in PAGES.items() for block in console_blocks(text)]
 
 
-def test_readme_shows_commands() -> None:
-    assert any(command.startswith("planner suggest --target-batch 138") for command, _ in BLOCKS)
+def test_readme_shows_commands_and_is_short() -> None:
+    assert any(page == "README.md" and "suggest --target-batch 138" in command for page, command, _ in BLOCKS)
+    assert len(README.splitlines()) <= MOST_LINES
 
 
-@pytest.mark.parametrize(("command", "expected"), BLOCKS, ids=[command for command, _ in BLOCKS])
-def test_readme_output_is_what_the_command_prints(command: str, expected: str, tmp_path: Path) -> None:
-    assert printed(command, tmp_path) == expected
+@pytest.mark.parametrize(("page", "command", "expected"), BLOCKS, ids=[f"{page}: {one}" for page, one, _ in BLOCKS])
+def test_output_is_what_the_command_prints(page: str, command: str, expected: str, tmp_path: Path) -> None:
+    assert printed(command, tmp_path) == expected, f"python tests/test_docs.py writes it into {page}"
+
+
+def shell_commands(text: str) -> list[list[str]]:
+    """Return the words of every ``planner`` command in fenced ``sh`` blocks, up to a pipe or the next command."""
+    found = []
+    for block in re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL):
+        for line in re.sub(r"\\\n\s*", " ", block).splitlines():
+            for part in re.split(r"&&|\||;|(?<!\d)>", line.partition(" #")[0]):
+                words = shlex.split(part) if part.count("'") % 2 == 0 else []
+                if words and Path(words[0]).name == "planner":
+                    found.append(words[1:])
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_that_are_not_run_have_options_that_exist(page: str) -> None:
+    known = {command.name: {OPTIONS[name].flag for name in command.options} for command in COMMANDS}
+    for command, *words in shell_commands(PAGES[page]):
+        flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert flags <= known[command], (command, flags - known[command])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page: str) -> None:
+    folder = ROOT if page == "README.md" else ROOT / "docs"
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", PAGES[page])
+    assert [link for link in links if not (folder / link).exists()] == []
+
+
+def test_accuracy_of_the_readme_is_that_of_the_page() -> None:
+    figures = json.loads((ROOT / "docs" / "accuracy.json").read_text())
+    rows = [line.split("|")[2:4] for line in README.splitlines() if re.match(r"\| (the network|every run)", line)]
+    every, pollux = figures["all"], figures["ranking"]["pollux-t4"]
+    assert [[count.strip(), figure.strip()] for count, figure in rows] == [
+        *([f"{every[axis]['n']:,}", f"mean error {100 * every[axis]['mape']:.1f} %"] for axis in AXES),
+        [f"{every['network']['n']:,}", f"{100 * every['network']['coverage_90']:.0f} %"],
+        [f"{pollux['groups']} groups", f"{100 * pollux['regret_mean']:.1f} % slower"],
+    ]
+
+
+AXES = ("network", "gpu", "cluster")
 
 
 def toml_blocks(text: str) -> dict[str, str]:
@@ -74,8 +127,8 @@ def toml_blocks(text: str) -> dict[str, str]:
     return found
 
 
-def test_files_that_the_readme_shows_work(tmp_path: Path) -> None:
-    files = toml_blocks(README)
+def test_files_that_pages_show_work(tmp_path: Path) -> None:
+    files = toml_blocks("".join(PAGES.values()))
     assert set(files) == {"network", "cluster", "settings"}
     for kind, text in files.items():
         (tmp_path / ("planner.toml" if kind == "settings" else f"{kind}.toml")).write_text(text)
@@ -90,14 +143,15 @@ def test_files_that_the_readme_shows_work(tmp_path: Path) -> None:
 
 
 def test_tables_of_runs_and_their_sources_are_counted() -> None:
-    """The README and the changelog say how many there are."""
+    """The README, its page and the changelog say how many there are."""
     words = {12: "twelve", 13: "thirteen", 14: "fourteen", 15: "fifteen", 16: "sixteen"}
     folder = ROOT / "validation"
     tables, sources = (
         words[len(list(folder.glob("*.csv")))],
         words[len(tomllib.loads((folder / "SOURCES.toml").read_text()))],
     )
-    assert f"training runs of {sources} public sources in {tables} tables" in " ".join(README.split())
+    assert f"training runs of {sources} public sources in {tables} tables" in " ".join(PAGES["validating.md"].split())
+    assert f"training runs of {sources} public sources" in " ".join(README.split())
     changes = " ".join((ROOT / "CHANGELOG.md").read_text().split())
     assert f"{tables} tables of such runs, from {sources} public sources" in changes
 
@@ -108,5 +162,7 @@ def test_blocks_are_found_where_they_are() -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as empty:
-        (ROOT / "README.md").write_text(rewritten(README, Path(empty)))
+    for page, text in PAGES.items():
+        with tempfile.TemporaryDirectory() as empty:
+            path = ROOT / page if page == "README.md" else ROOT / "docs" / page
+            path.write_text(rewritten(text, Path(empty)))
