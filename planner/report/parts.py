@@ -161,21 +161,22 @@ def _uncalibrated(used: Iterable[Term]) -> Iterator[tuple[str, str]]:
             yield origin, f"{', '.join(names)}: {words}"
 
 
-def warnings(of_all: Iterable[PlanWarning], of_rows: Rows = ()) -> Iterable[Line]:
+def warnings(of_all: Iterable[PlanWarning], of_rows: Rows = (), *, result: bool = False) -> Iterable[Line]:
     """Yield each distinct warning as an indented paragraph under a heading; nothing without any.
 
-    Of the numbered rows of a table, those that a warning is of are named, unless it is of all of them.
+    They stand beside the result, or with ``result`` are it. Of the numbered rows of a table, those that a warning is of
+    are named, unless it is of all of them.
     """
     found: dict[PlanWarning, list[int]] = {warning: [] for warning in of_all}
     for number, shown in of_rows:
         for warning in dict.fromkeys(shown):
             found.setdefault(warning, []).append(number)
     if found:
-        yield Line("\nWarnings", "bold", aside=True)
+        yield Line("Warnings", "bold", aside=not result)
     for warning, numbers in found.items():
         subject = f" ({warning.subject})" if warning.subject else ""
         rows = f", #{_rows(numbers)}" if 0 < len(numbers) < len(of_rows) else ""
-        yield Line(warning.message, indent=2, label=f"{warning.code}{subject}{rows}: ", aside=True)
+        yield Line(warning.message, indent=2, label=f"{warning.code}{subject}{rows}: ", aside=not result)
 
 
 def _rows(numbers: Sequence[int]) -> str:

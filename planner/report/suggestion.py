@@ -12,7 +12,7 @@ from planner.report.answer import suggestion_answer, suggestions_overview
 from planner.report.blocks import Block, Line, Pairs, Table, heading
 from planner.report.prediction import prediction_details
 
-__all__ = ["plan_details", "refusals", "suggestion_rest", "suggestion_warnings", "suggestions_views"]
+__all__ = ["part_of_plan", "part_of_suggestion", "suggestion_rest", "suggestions_views"]
 
 
 def suggestions_views(
@@ -22,7 +22,7 @@ def suggestions_views(
     if in_full:
         for subject, one in answers:
             short = [b for b in suggestion_answer(one, subject) if not (isinstance(b, Line) and b.aside)]
-            yield [*suggestion_warnings(one), *short, *suggestion_rest(one, subject)]
+            yield [*_warnings(one), *short, *suggestion_rest(one, subject)]
     elif len(answers) == 1:
         subject, one = answers[0]
         yield suggestion_answer(one, subject)
@@ -30,24 +30,44 @@ def suggestions_views(
         yield suggestions_overview(answers)
 
 
-def suggestion_warnings(suggestion: Suggestion) -> Iterable[Line]:
-    """Return the warnings of an answer in full."""
+def part_of_suggestion(suggestion: Suggestion, part: str) -> Iterable[Block]:
+    """Return one part of an answer: ``request``, ``refusals`` or ``warnings``."""
+    if part == "warnings":
+        return _warnings(suggestion, result=True)
+    return parts.request_values(suggestion.request) if part == "request" else _refusals(suggestion.search)
+
+
+def part_of_plan(plan: Plan, subject: Subject, citations: Sequence[Citation], part: str) -> Iterator[Block]:
+    """Yield one part of a plan: ``plan`` for all of it, ``terms``, ``sources`` or ``warnings``."""
+    one = plan.prediction
+    if part == "plan":
+        yield from _plan_details(plan, subject, citations)
+    elif part == "terms":
+        yield parts.terms(one.terms, one.bottleneck)
+    elif part == "sources":
+        yield parts.origins(one.terms, citations)
+    if part in ("plan", "warnings"):
+        yield from parts.warnings(one.warnings, result=part == "warnings")
+
+
+def _warnings(suggestion: Suggestion, *, result: bool = False) -> Iterable[Line]:
     shown = suggestion.plans or suggestion.nearest
-    return parts.warnings(suggestion.warnings, [(plan.position, plan.prediction.warnings) for plan in shown])
+    of_rows = [(plan.position, plan.prediction.warnings) for plan in shown]
+    return parts.warnings(suggestion.warnings, of_rows, result=result)
 
 
 def suggestion_rest(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     """Yield what a short answer leaves out: the chosen plan in full, the request, the search."""
     chosen = suggestion.chosen_plan
     if chosen is not None:
-        yield from plan_details(chosen, subject, suggestion.citations)
+        yield from _plan_details(chosen, subject, suggestion.citations)
     yield heading("Request")
     yield from parts.request_values(suggestion.request)
     yield heading("Search")
-    yield from refusals(suggestion.search)
+    yield from _refusals(suggestion.search)
 
 
-def plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -> Iterator[Block]:
+def _plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -> Iterator[Block]:
     """Yield one plan of an answer with every figure."""
     words = parts.configuration_words(plan.prediction.configuration, subject.device, plan.precisions)
     yield heading(f"Plan {plan.position}: {words}")
@@ -56,7 +76,7 @@ def plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) ->
     yield from prediction_details(plan.prediction, subject, citations)
 
 
-def refusals(search: SearchReport) -> Iterator[Block]:
+def _refusals(search: SearchReport) -> Iterator[Block]:
     """Yield how a space was searched, and how many plans were refused for which reason."""
     certified = "no better prediction in the space" if search.certified else "a better one may exist"
     refused = [(f"{count:,}", reason.replace("_", " ")) for reason, count in search.refused.items()]

@@ -1,0 +1,86 @@
+"""``planner explain``: any part of an answer that was kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from planner.cli import output
+from planner.cli.parsing import NOTHING
+from planner.cli.values import from_options
+from planner.domain.prediction import Prediction
+from planner.domain.request import Subject
+from planner.domain.suggestion import Plan, Suggestion
+from planner.errors import ParameterError
+from planner.formats.answers import read_answers
+from planner.report import parts
+from planner.report.answer import prediction_answer, suggestion_answer
+from planner.report.blocks import Block, Line
+from planner.report.prediction import prediction_rest
+from planner.report.suggestion import part_of_plan, part_of_suggestion, suggestions_views
+
+__all__ = ["run"]
+
+OF_ONE_PLAN = ("plan", "terms", "sources")
+"""Parts that a plan has; the others are of a whole suggestion."""
+
+
+def run(arguments: Mapping[str, Any]) -> None:
+    """Print an answer in full, one plan of it, or one part."""
+    values = {name: one.value for name, one in from_options(arguments).items()}
+    if "answer" not in values:
+        raise ParameterError("ANSWER.json", "given", NOTHING, "name a document of 'planner suggest --json', or -")
+    answers = read_answers(values["answer"])
+    part, position = values.get("part"), values.get("position")
+    if answers.suggestions:
+        output.write_views(_suggestions(answers.suggestions, part, position))
+        return
+    predictions = [(subject, one) for at, (subject, one) in enumerate(answers.predictions, 1) if position in (None, at)]
+    if not predictions:
+        raise _no_position(position, len(answers.predictions))
+    output.write_views(_prediction(subject, one, part) for subject, one in predictions)
+
+
+def _suggestions(
+    answers: Sequence[tuple[Subject, Suggestion]], part: str | None, position: int | None
+) -> Iterator[Iterable[Block]]:
+    if part is None and position is None:
+        yield from suggestions_views(answers, in_full=True)
+        return
+    for subject, one in answers:
+        if part == "answer":
+            yield suggestion_answer(one, subject)
+        elif position is not None or part in OF_ONE_PLAN:
+            yield part_of_plan(_plan(one, position, part), subject, one.citations, part or "plan")
+        else:
+            yield part_of_suggestion(one, part or "request")
+
+
+def _plan(suggestion: Suggestion, position: int | None, part: str | None) -> Plan:
+    """Return the plan at a position; without one the chosen plan, or where nothing fits the nearest."""
+    plans = suggestion.plans or suggestion.nearest
+    if position is not None and part not in (None, "warnings", *OF_ONE_PLAN):
+        raise ParameterError("--position", f"given with --part {', '.join((*OF_ONE_PLAN, 'warnings'))} alone", part)
+    wanted = position or suggestion.chosen or 1
+    found = next((plan for plan in plans if plan.position == wanted), None)
+    if found is None:
+        raise _no_position(position, [plan.position for plan in plans])
+    return found
+
+
+def _no_position(position: int | None, known: int | list[int]) -> ParameterError:
+    there = f"1 to {known}" if isinstance(known, int) else ", ".join(map(str, known)) or "none"
+    return ParameterError("--position", f"one of the answer's ({there})", position)
+
+
+def _prediction(subject: Subject, one: Prediction, part: str | None) -> Iterable[Block]:
+    if part == "answer":
+        return prediction_answer(one, subject)
+    if part == "warnings":
+        return parts.warnings(one.warnings, result=True)
+    if part in ("request", "refusals"):
+        raise ParameterError("--part", f"one that a prediction has (answer, {', '.join(OF_ONE_PLAN)}, warnings)", part)
+    if part is None:
+        short = [block for block in prediction_answer(one, subject) if not (isinstance(block, Line) and block.aside)]
+        return [*parts.warnings(one.warnings), *short, *prediction_rest([(subject, one)], {}, ())]
+    return part_of_plan(Plan(1, one, ""), subject, (), part)
