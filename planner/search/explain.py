@@ -8,7 +8,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.prediction import Prediction
 from planner.search.evaluator import Priced
 from planner.search.ranking import Order
-from planner.units import format_bytes, format_seconds
+from planner.units import format_bytes, format_duration, format_number
 
 __all__ = ["hardly_inside", "label", "listed_positions", "whys", "whys_nearest", "whys_pareto"]
 
@@ -103,7 +103,7 @@ def _words(order: Order) -> tuple[str, str]:
 def _shown(order: Order, value: float) -> str:
     if order.objective == "cost":
         return f"{value:.4g} USD"
-    return format_seconds(float(value)) if order.has_dataset else f"{1 / value:.4g} samples/s"
+    return format_duration(float(value), 4) if order.has_dataset else f"{format_number(1 / value, 4)} samples/s"
 
 
 def _percent(value: float, least: float) -> str:

@@ -17,7 +17,7 @@ from planner.search.exhaustive import Outcome, search
 from planner.search.explain import label
 from planner.search.ranking import Order
 from planner.search.space import Limits
-from planner.units import format_seconds
+from planner.units import format_duration, format_number
 
 __all__ = ["Loosener", "tolerance_that_suffices"]
 
@@ -132,9 +132,9 @@ class Loosener:
     def _sentence(self, option: str, value: str, now: str, plan: Priced) -> Loosening:
         epoch = float(plan.predictions.epoch_s[0])
         speed = (
-            f"an epoch of {format_seconds(epoch)}"
+            f"an epoch of {format_duration(epoch, 3)}"
             if self.order.has_dataset
-            else f"{float(plan.predictions.samples_per_s[0]):.4g} samples/s"
+            else f"{format_number(float(plan.predictions.samples_per_s[0]), 3)} samples/s"
         )
         reached = f"mini-batch {float(plan.predictions.mini_batch_mean[0]):.6g} in {speed}"
         pairs = zip(option.split(), value.split(), strict=True)
