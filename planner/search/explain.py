@@ -107,7 +107,7 @@ def _shown(order: Order, value: float) -> str:
 
 
 def _percent(value: float, least: float) -> str:
-    return f"{100 * (value / least - 1):.2g} %"
+    return f"{format_number(100 * (value / least - 1))} %"
 
 
 def _used(memory_bytes: float) -> str:

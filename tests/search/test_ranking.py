@@ -77,7 +77,7 @@ def test_each_column_decides_when_those_before_are_equal(better: Any, worse: Any
 def test_later_plans_say_how_far_they_are_and_ties_are_said() -> None:
     best = ORDER.best(plans((B, {}), (A, {}), (A, {"epoch_s": 150.0})), 3)
     first, second, third = whys(ORDER, best, 7, 3)
-    assert first.startswith("shortest epoch of 7 plans: 100 s; same within 9 digits as 2 nodes x 4 GPUs, sub-batch 8")
+    assert first.startswith("shortest epoch of 7 plans: 100.0 s; same within 9 digits as 2 nodes x 4 GPUs, sub-batch 8")
     assert second == "same within 9 digits as position 1, more GPUs (8 against 4)"
     assert third == "50 % slower than position 1"
 
@@ -96,7 +96,7 @@ def test_plans_on_cpus_are_called_so() -> None:
 
 
 def test_a_single_plan_is_compared_with_none() -> None:
-    assert whys(ORDER, plans((A, {})), 1, 5) == ["shortest epoch of 1 plan: 100 s"]
+    assert whys(ORDER, plans((A, {})), 1, 5) == ["shortest epoch of 1 plan: 100.0 s"]
 
 
 def test_plans_without_a_price_come_last() -> None:
@@ -127,7 +127,7 @@ def test_without_a_data_set_samples_per_second_decide() -> None:
     order = order_of(problem(None), SpaceRequest(64))
     best = order.best(plans((A, {"samples_per_s": 10.0, "epoch_s": math.nan}), (B, {"samples_per_s": 20.0})), 2)
     assert best.configurations.one(0) == B
-    assert whys(order, best, 2, 2)[0].startswith("most samples per second of 2 plans: 20 samples/s; the next,")
+    assert whys(order, best, 2, 2)[0].startswith("most samples per second of 2 plans: 20.00 samples/s; the next,")
 
 
 def test_cost_needs_a_price() -> None:
