@@ -190,6 +190,8 @@ _ALL = (
         default="a time-stamped file in the user data folder",
     ),
     Option("force", "", "Overwrite an existing output file."),
+    Option("epochs", "N", "Epochs of the whole training, for its time in --json --brief.", parsing.count),
+    Option("brief", "", "The plan to take, alone."),
     Option("json", "", "Print one JSON document instead of tables."),
     Option("seed", "N", "Seed of everything random.", parsing.whole(0, 2**63 - 1), "0"),
     Option("toml", "", "Print the file of one network, cluster or data set, to start your own from."),
@@ -211,7 +213,8 @@ COMMANDS = (
         "Rank plans near a target mini-batch by epoch time or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "parallelism", "objective", "top", "pareto", "json", "seed",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "parallelism", "objective", "top", "pareto", "epochs",
+            "brief", "json", "seed",
         ),
     ),
     Command(
