@@ -13,10 +13,9 @@ from typing import Any
 
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import LOOKUPS, MiniBatch, Prediction, Quantity, Staleness, Term
-from planner.errors import ParameterError
 from planner.formats.configuration import LARGEST_PRODUCT
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
-from planner.formats.values import Flag, Number, Text, Whole
+from planner.formats.values import FieldError, Flag, Number, Text, Whole
 
 __all__ = ["BASES", "FIGURES", "SOURCES", "Shared", "figures_keys", "figures_of"]
 
@@ -185,7 +184,7 @@ def figures_of(
 ) -> dict[str, Any]:
     """Return the fields of a prediction, but its configuration and warnings; the inverse of ``figures_keys``.
 
-    ``document``: its keys ``subject`` and ``sources``. ParameterError where an asynchronous prediction does not tell
+    ``document``: its keys ``subject`` and ``sources``. FieldError where an asynchronous prediction does not tell
     its mini-batch, or a term names no source.
     """
     lead = _quantity_of(keys["iteration_s"], None)
@@ -267,7 +266,7 @@ def _mini_batch_of(keys: Mapping[str, Any] | None, configuration: Configuration,
     if keys is not None:
         return MiniBatch(**keys)
     if configuration.mode == "async":
-        raise ParameterError("mini_batch", "told of an asynchronous configuration", "nothing")
+        raise FieldError("mini_batch", "key must be given of an asynchronous configuration, got nothing")
     return _exactly(configuration.samples_per_update, inside)
 
 
@@ -310,7 +309,8 @@ def _term_keys(term: Term, shared: Shared, thread: str) -> dict[str, Any]:
 
 def _term_of(keys: Mapping[str, Any], periods: Mapping[str, float], sources: Sequence[Mapping[str, str]]) -> Term:
     if keys["source"] >= len(sources):
-        raise ParameterError(f"source of term {keys['name']}", f"below {len(sources)}, as many as told", keys["source"])
+        rule = f"below {len(sources)}, as many as sources has"
+        raise FieldError(f"source of term {keys['name']}", f"value must be {rule}, got {keys['source']}")
     exposed_s, period_s = keys["exposed_seconds"], periods[keys["thread"]]
     exposed_s = keys["seconds"] if exposed_s is None else exposed_s
     own = {name: keys[name] for name in ("name", "thread", "seconds", "extrapolated")}

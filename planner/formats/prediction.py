@@ -129,14 +129,14 @@ def predictions_document(predictions: Iterable[tuple[Subject, Prediction]]) -> d
 
 
 def prediction_of(keys: Mapping[str, Any]) -> tuple[Subject, Prediction]:
-    """Return what the keys of a document say; UsageError where no configuration can be so."""
+    """Return what the keys of a document say; UsageError or FieldError where no answer can be so."""
     return subject_of(keys["subject"]), _prediction_of(keys, warnings_of(keys["warnings"]), keys)
 
 
 def predictions_of(keys: Mapping[str, Any]) -> list[tuple[Subject, Prediction]]:
     """Return what the keys of a document say, in their order.
 
-    UsageError where no configuration can be so, FieldError where a prediction is about nothing.
+    UsageError or FieldError where no answer can be so.
     """
     found = []
     for at, one in enumerate(keys["predictions"], 1):

@@ -18,7 +18,6 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Citation, Loosening, Plan, Suggestion
-from planner.errors import ParameterError
 from planner.formats.asked import REQUEST_TABLE, request_keys, request_of
 from planner.formats.configuration import (
     CONFIGURATION_TABLE,
@@ -33,7 +32,7 @@ from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figu
 from planner.formats.kinds import Kind
 from planner.formats.old_answers import suggestion_2, suggestions_2
 from planner.formats.search import LOOSENING_TABLE, SEARCH_TABLE, search_keys, search_of
-from planner.formats.values import Number, Text, Whole
+from planner.formats.values import FieldError, Number, Text, Whole
 from planner.formats.warnings import warning_keys, warning_table, warnings_of
 
 __all__ = [
@@ -197,7 +196,7 @@ def _front_keys(subject: Subject, plan: Plan, plans: Sequence[Plan], shared: Sha
 
 
 def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
-    """Return what the keys of a document say; UsageError where no configuration can be so."""
+    """Return what the keys of a document say; UsageError or FieldError where no answer can be so."""
     plans = tuple(_plan_of(plan, keys, "plans", IN_WINDOW) for plan in keys["plans"])
     suggestion = Suggestion(
         **{key: keys[key] for key in ("status", "chosen", "choice", "tied")},
@@ -249,5 +248,5 @@ def _plan_of_front(plan: Mapping[str, Any], plans: Sequence[Plan], keys: Mapping
     if same is not None:
         return Plan(plan["position"], same, plan["why"])
     if plan["configuration"] is None or plan["prediction"] is None:
-        raise ParameterError(f"pareto plan {plan['position']}", "one of plans, or told in full", "neither")
+        raise FieldError("pareto", f"plan {plan['position']} must be one of plans, or told in full, got neither")
     return _plan_of(plan, keys, "pareto", IN_WINDOW)
