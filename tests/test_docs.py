@@ -137,8 +137,8 @@ def test_files_that_pages_show_work(tmp_path: Path) -> None:
     assert sources == dict.fromkeys(sources, "planner.toml")
     command = "planner predict --network network.toml --cluster cluster.toml --sub-batch 32 --precision fp32 --json"
     prediction = json.loads(printed(command, tmp_path))
-    configuration = prediction["configuration"]
-    assert (configuration["network"], configuration["cluster"], configuration["input"]) == ("small", "mine", "storage")
+    subject = prediction["subject"]
+    assert (subject["network"], subject["cluster"], subject["input"]) == ("small", "mine", "storage")
     assert prediction["epoch_usd"]["value"] > 0
 
 

@@ -7,7 +7,7 @@ calibration that is named, or this machine's own, gives the cluster ``local``: t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,7 +80,7 @@ def _check_names(values: Values) -> None:
     for name in _list(values, "network"):
         catalog.find_network(name)
     for key, find in (("cluster", catalog.find_cluster), ("dataset", catalog.find_dataset)):
-        if key in values:
+        if key in values and (key, values[key].value) != ("cluster", LOCAL):
             find(values[key].value)
     for name in _list(values, "calibration"):
         catalog.find_calibration(name)
@@ -120,10 +120,18 @@ def machine_of(values: Values) -> Machine:
     if named:
         chosen = tuple(one if one in named else _without_products(one) for one in chosen)
     sources: Values = {
-        "cluster": Sourced(cluster.name, source),
-        "calibration": Sourced(tuple(one.name for one in chosen), where),
+        "cluster": Sourced(values["cluster"].value if "cluster" in values else cluster.name, source),
+        "calibration": Sourced(_to_give_back(_list(values, "calibration"), named, (*own, *bundled)), where),
     }
     return Machine(cluster, chosen, bool(named), sources)
+
+
+def _to_give_back(given: Iterable[str], named: Sequence[Calibration], found: Iterable[Calibration]) -> tuple[str, ...]:
+    """Return what ``--calibration`` takes: names as given, then those of calibrations that were found besides.
+
+    What was scaled or derived from these for an answer has no file, and comes about again.
+    """
+    return tuple(dict.fromkeys((*given, *(one.name for one in found if one not in named))))
 
 
 def _check_device(named: tuple[Calibration, ...], cluster: Cluster) -> None:
@@ -153,7 +161,7 @@ def _listed(calibrations: Iterable[Calibration]) -> str:
 
 def _cluster(values: Values, named: tuple[Calibration, ...]) -> tuple[Cluster, str, tuple[Calibration, ...]]:
     """Return the cluster, its source, and this machine's own calibration where it is one of the cluster's device."""
-    if "cluster" in values:
+    if "cluster" in values and values["cluster"].value != LOCAL:
         cluster, source = catalog.find_cluster(values["cluster"].value), values["cluster"].source
         own = None if values["network"].source == DEFAULT_REQUEST else own_calibration(cluster.node.accelerator.name)
     else:
@@ -224,8 +232,8 @@ def _case(values: Values, machine: Machine, name: str, scenario: Scenario) -> Ca
         network, dataset, machine.cluster, machine.calibrations, machine.explicit, settings=settings, scenario=scenario
     )
     own: Values = {
-        "network": Sourced(network.name, values["network"].source),
-        "dataset": Sourced(dataset.name if dataset else None, dataset_source),
+        "network": Sourced(name, values["network"].source),
+        "dataset": Sourced(values["dataset"].value if "dataset" in values else network.dataset, dataset_source),
         "scenario": Sourced(scenario.text or None, values["scenario"].source if "scenario" in values else DEFAULT),
     }
     return Case(problem, merge(own, machine.sources, sources, values))
@@ -243,7 +251,7 @@ def _under(scenario: Scenario, machine: Machine) -> Machine:
     else:
         found += from_precisions(cluster, found)
         found += from_others(cluster, found)
-    names = Sourced(tuple(one.name for one in found), f"{machine.sources['calibration'].source}, scaled")
+    names = replace(machine.sources["calibration"], source=f"{machine.sources['calibration'].source}, scaled")
     return replace(machine, cluster=cluster, calibrations=found, sources=merge({"calibration": names}, machine.sources))
 
 

@@ -194,6 +194,8 @@ _ALL = (
         default="a time-stamped file in the user data folder",
     ),
     Option("force", "", "Overwrite an existing output file."),
+    Option("epochs", "N", "Epochs of the whole training, for its time in --json --brief.", parsing.count),
+    Option("brief", "", "The plan to take, alone."),
     Option("json", "", "Print one JSON document instead of tables."),
     Option(
         "choose", "fewest-gpus|fastest", "Which of the plans that are tied with the best to take.",
@@ -229,7 +231,7 @@ COMMANDS = (
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "parallelism", "objective", "top", "pareto", "choose",
-            "verbose", "json", "seed",
+            "epochs", "verbose", "brief", "json", "seed",
         ),
     ),
     Command(

@@ -19,7 +19,7 @@ from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.configuration import Settings
 from planner.domain.request import Problem
 from planner.domain.samples import MAY_DIFFER, Samples
-from planner.errors import CoverageError, ParameterError, UnknownNameError
+from planner.errors import CoverageError, InputFileError, ParameterError, UnknownNameError
 from planner.fitting.cells import CellRun, refined
 from planner.formats.suggestion import SUGGESTION
 from planner.probes.bench import DISTURBED
@@ -91,9 +91,9 @@ def asking_of(values: Values) -> Asking:
     plans = [plan["configuration"] for plan in suggestion["plans"]]
     if not plans:
         raise ParameterError("--plan", "a suggestion with plans", path, "loosen its request first")
-    request = {key: one["value"] for key, one in suggestion["request"].items()}
+    request, subject = {key: one["value"] for key, one in suggestion["request"].items()}, suggestion["subject"]
     calibrations = _calibrations(request.get("calibration", ()), values)
-    cluster = _cluster(plans[0]["cluster"], calibrations)
+    cluster = _cluster(request.get("cluster", subject["cluster"]), calibrations)
     device = _device(cluster)
     base = _joined(calibrations, cluster.node.accelerator)
     _check_circumstances(base, device)
@@ -103,8 +103,8 @@ def asking_of(values: Values) -> Asking:
     divided = next((tensor for tensor, _, _ in cells if tensor > 1), 1)
     if divided > 1:
         raise CoverageError(f"--plan must be of plans that one device can run, got tensor-parallel degree {divided}")
-    settings = Settings(**{key: plans[0][key] for key in ("optimizer", "strategy", "framework")}, input="synthetic")
-    network = catalog.find_network(plans[0]["network"])
+    settings = Settings(**{key: subject[key] for key in ("optimizer", "strategy", "framework")}, input="synthetic")
+    network = catalog.find_network(request.get("network", subject["network"]))
     problem = Problem(network, None, cluster, (base,), settings=settings)
     return Asking(problem, cells, expected_s, held, base, device)
 
@@ -125,16 +125,21 @@ def _calibrations(names: Sequence[str], values: Values) -> tuple[Calibration, ..
 
     What was scaled or derived for it is in no file, and may be so again.
     """
-    given = {one.name: one for one in map(catalog.find_calibration, _given(values))}
+    given = {
+        text: one for name in _given(values) for one in (catalog.find_calibration(name),) for text in (name, one.name)
+    }
     found = []
     for name in names:
         if is_of_answer(name):
             continue
+        known = given.get(name) or given.get(Path(name).stem)
         try:
-            found.append(given.get(name) or catalog.find_calibration(name))
-        except UnknownNameError:
+            found.append(known or catalog.find_calibration(name))
+        except (UnknownNameError, InputFileError):
+            if Path(name).exists():
+                raise
             rule = f"given with the file of calibration {name!r}, which the suggestion was made with"
-            raise ParameterError("--calibration", rule, ", ".join(given) or NOTHING) from None
+            raise ParameterError("--calibration", rule, ", ".join(_given(values)) or NOTHING) from None
     return tuple(found)
 
 

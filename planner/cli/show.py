@@ -29,6 +29,7 @@ from planner.formats.cluster import ACCELERATOR, write_cluster
 from planner.formats.dataset import DATASET, write_dataset
 from planner.formats.names import LISTED, names_document
 from planner.formats.network import write_network
+from planner.formats.network_work import network_work_document
 from planner.networks.zoo import arguments_of, zoo_names
 from planner.probes.layer_points import Extent, unmeasurable
 from planner.report.blocks import Block
@@ -123,9 +124,10 @@ def _networks() -> Shelf:
     def listing(networks: Iterable[Any]) -> Iterable[Block]:
         return networks_view((network, totals(network)) for network in networks)
 
-    return Shelf(
-        catalog.find_network, listing, view, lambda network: tomllib.loads(write_network(network)), write_network
-    )
+    def document(network: Any) -> Mapping[str, Any]:
+        return network_work_document(network, layer_work(network), totals(network))
+
+    return Shelf(catalog.find_network, listing, view, document, write_network)
 
 
 def _clusters() -> Shelf:

@@ -13,7 +13,9 @@ from planner.cli.values import DEFAULT, DEFAULT_REQUEST, OPTION, Values, merge, 
 from planner.domain.request import Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import NothingFitsError, ParameterError, UsageError
+from planner.formats.brief import brief_document, briefs_document
 from planner.formats.suggestion import suggestion_document, suggestions_document
+from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
 from planner.search.suggest import suggest
@@ -35,8 +37,14 @@ def run(arguments: Mapping[str, Any]) -> None:
         _, resolved = resolve(values)
         for case in resolved:
             _check_price(case.problem, values)
+            _check_epochs(case.problem, values)
         answers = [(case.problem.subject, answer(case, values)) for case in resolved]
-    _write(answers, arguments)
+    if "json" in arguments:
+        output.write_document(_document(answers, values, brief="brief" in arguments))
+    elif "brief" in arguments:
+        output.write_views(suggestion_brief(one, subject) for subject, one in answers)
+    else:
+        output.write_views(suggestions_views(answers, in_full="verbose" in arguments))
     _check_found(answers)
 
 
@@ -48,6 +56,13 @@ def _check_price(problem: Problem, values: Values) -> None:
             f"--objective must be epoch-time on cluster {problem.cluster.name!r}, which has no price{of}, got 'cost'; "
             "give --cluster a file with [price] usd_per_gpu_hour"
         )
+
+
+def _check_epochs(problem: Problem, values: Values) -> None:
+    """Refuse to tell the time of epochs where a data set does not say what an epoch is."""
+    if "epochs" in values and problem.dataset is None:
+        what = f"given with a data set, which network {problem.network.name!r} has not"
+        raise ParameterError("--epochs", what, values["epochs"].value, "name one with --dataset")
 
 
 def space_request(values: Values) -> SpaceRequest:
@@ -115,11 +130,12 @@ def _tolerance(request: SpaceRequest, given: Sourced[Any] | None) -> Sourced[obj
 Answers = Sequence[tuple[Subject, Suggestion]]
 
 
-def _write(answers: Answers, arguments: Mapping[str, Any]) -> None:
-    if "json" in arguments:
-        output.write_document(suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0]))
-    else:
-        output.write_views(suggestions_views(answers, in_full="verbose" in arguments))
+def _document(answers: Answers, values: Values, *, brief: bool) -> Mapping[str, Any]:
+    """Return the document of the answers; with ``brief`` of the plans to take alone."""
+    if not brief:
+        return suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0])
+    epochs = values["epochs"].value if "epochs" in values else None
+    return briefs_document(answers, epochs) if len(answers) > 1 else brief_document(*answers[0], epochs)
 
 
 def _check_found(answers: Answers) -> None:

@@ -1,4 +1,4 @@
-"""The request inside a suggestion: a value of one type a key, each with its source; null where the plan decides.
+"""The request inside a suggestion: a value of one type a key, each with its source; absent where the plan decides.
 
 Whole numbers to try are a list, or, where an even range is long, its first, last and step.
 """
@@ -10,11 +10,12 @@ from typing import Any
 
 from planner.domain.configuration import MODES
 from planner.domain.precision import PRECISIONS
-from planner.domain.request import Sourced
+from planner.domain.request import DEFAULT, Sourced
+from planner.domain.suggestion import CHOICES
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
 from planner.formats.values import Flag, Number, Text, Type, Whole
 
-__all__ = ["LONGEST_LIST", "REQUEST_TABLE", "request_keys"]
+__all__ = ["LONGEST_LIST", "REQUEST_TABLE", "request_keys", "request_of"]
 
 LONGEST_LIST = 256
 """Values up to which an even range is a list."""
@@ -30,42 +31,47 @@ _RANGE = Table(
 _COUNTS = Nullable(OneOf((ListOf(Whole(), least=1), _RANGE), "counts"))
 _NAMES = ListOf(Text(), least=1)
 _TYPES: Mapping[str, tuple[Type, str]] = {
-    "target_batch": (Whole(most=10**15), "wanted mini-batch [samples]"),
-    "tolerance": (MapOf(Number(), choices=MODES), "accepted distance from the target, relative to it, by mode"),
     "network": (Text(), "network to train"),
-    "dataset": (Nullable(Text()), "data set of an epoch; null: none"),
+    "dataset": (Nullable(Text()), "data set of an epoch; absent: none"),
     "cluster": (Text(), "cluster to train on"),
     "calibration": (ListOf(Text()), "calibrations, first come first served"),
-    "framework": (Text(), "training framework"),
+    "framework": (OneOf((Text(), ListOf(Text(), least=1)), "framework"), "training framework, or several to try"),
     "mode": (ListOf(Text(MODES), least=1), "kinds of updates to try"),
     "nodes": (_COUNTS, "numbers of nodes to try"),
     "gpus_per_node": (_COUNTS, "numbers of GPUs of each node to try"),
-    "sub_batch": (_COUNTS, "sub-batches to try; null: every one that fits"),
-    "accumulation": (_COUNTS, "accumulation steps to try; null: every number that can reach the target"),
+    "sub_batch": (_COUNTS, "sub-batches to try; absent: every one that fits"),
+    "accumulation": (_COUNTS, "accumulation steps to try; absent: every number that can reach the target"),
     "precision": (
         Nullable(ListOf(Text(tuple(PRECISIONS)), least=1)),
-        "precisions to try; null: every one with a usable sub-model",
+        "precisions to try; absent: every one with a usable sub-model",
     ),
     "tensor": (Whole(), "tensor-parallel degree"),
     "pipeline": (Whole(), "pipeline-parallel degree"),
     "virtual_stages": (Whole(), "virtual stages of a pipeline rank"),
     "recompute": (Text(), "activations recomputed"),
     "sharding": (Whole(least=0, most=3), "stage of sharded state"),
-    "parallelism": (_NAMES, "kinds of parallelism to try"),
     "optimizer": (Text(), "optimizer"),
     "strategy": (Text(), "what overlaps in a synchronous step"),
     "input": (Text(), "where samples come from"),
-    "scenario": (Nullable(Text()), "what-if, as it was written; null: things as they are"),
+    "scenario": (Nullable(Text()), "what-if, as it was written; absent: things as they are"),
     "task": (Text(), "what runs"),
+    "target_batch": (Whole(most=10**15), "wanted mini-batch [samples]"),
+    "tolerance": (MapOf(Number(), choices=MODES), "accepted distance from the target, relative to it, by mode"),
+    "parallelism": (_NAMES, "kinds of parallelism to try"),
     "objective": (Text(), "what is minimised"),
     "top": (Whole(), "plans to report"),
+    "choose": (Text(CHOICES), "which of the tied plans is taken"),
+    "epochs": (Whole(), "epochs of the whole training"),
     "pareto": (Flag(), "whether the Pareto front is wanted"),
     "seed": (Whole(least=0, most=2**63 - 1), "seed of everything random"),
 }
 
 
 def _sourced(value: Type, doc: str) -> Table[dict[str, Any]]:
-    return Table((Field("value", value, doc), Field("source", Text(), "where it comes from")), dict[str, Any])
+    return Table(
+        (Field("value", value, doc, None), Field("source", Text(), "where it comes from; absent: default", DEFAULT)),
+        dict[str, Any],
+    )
 
 
 def _given(**values: Any) -> Mapping[str, Any]:
@@ -83,6 +89,18 @@ REQUEST_TABLE = Table(
 def request_keys(request: Mapping[str, Sourced[object]]) -> dict[str, Any]:
     """Return the keys of a request: values by option name, each with its source."""
     return {key: {"value": _plain(one.value), "source": one.source} for key, one in request.items()}
+
+
+def request_of(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Sourced[object]]:
+    """Return the values of a request with their sources, in the order of the options."""
+    return {key: Sourced(_spread(one["value"]), one["source"]) for key, one in keys.items()}
+
+
+def _spread(value: Any) -> object:
+    """Return a range as its numbers."""
+    if isinstance(value, dict) and "step" in value:
+        return tuple(range(value["first"], value["last"] + 1, value["step"]))
+    return value
 
 
 def _plain(value: object) -> Any:

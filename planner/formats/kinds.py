@@ -16,7 +16,9 @@ __all__ = ["Kind", "Upgrade"]
 
 R = TypeVar("R")
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
-"""The keys of a document of one version -> those of the next; without ``format`` and ``version``."""
+"""The keys of a document of one version -> those of the next; without ``format`` and ``version``.
+
+What breaks a rule of the older version is a FieldError, with the place in that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,9 @@ class Kind(Generic[R]):
         keys = dict(document)
         self._check_format(keys.pop("format", None), path)
         version = self._checked_version(keys.pop("version", None), path)
-        for old in range(version, self.version):
-            keys = self.upgrades[old](keys)
         try:
+            for old in range(version, self.version):
+                keys = self.upgrades[old](keys)
             return self.table.read(keys, "")
         except FieldError as error:
             raise InputFileError(path, error.problem, error.place) from None

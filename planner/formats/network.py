@@ -18,17 +18,23 @@ from planner.formats.fields import Field, ListOf, MapOf, OneOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Flag, Number, Text, Whole
 
-__all__ = ["NETWORK", "read_network", "write_network"]
+__all__ = ["FIELDS_BUT_LAYERS", "LAYER_FIELDS", "NETWORK", "read_network", "write_network"]
 
 _ATTRIBUTE = OneOf((Flag(), Whole(least=0), Number(), Text(), ListOf(Whole(least=0), least=2, most=2)))
-_LAYER = Table(
-    (
-        Field("name", Text(), "unique in the network"),
-        Field("kind", Text(tuple(LAYER_KINDS)), "what it computes"),
-        Field("inputs", ListOf(Text(), least=1), "names of the layers it reads; the one before unless given", None),
-        Field("attributes", MapOf(_ATTRIBUTE), "settings of its kind; sizes of both axes are one number or two", None),
-    ),
-    dict[str, Any],
+LAYER_FIELDS = (
+    Field("name", Text(), "unique in the network"),
+    Field("kind", Text(tuple(LAYER_KINDS)), "what it computes"),
+    Field("inputs", ListOf(Text(), least=1), "names of the layers it reads; the one before unless given", None),
+    Field("attributes", MapOf(_ATTRIBUTE), "settings of its kind; sizes of both axes are one number or two", None),
+)
+_LAYER = Table(LAYER_FIELDS, dict[str, Any])
+_LAYERS = Field("layers", ListOf(_LAYER, least=1), "layers, each behind those it reads")
+FIELDS_BUT_LAYERS = (
+    Field("name", Text(), "name to refer to it"),
+    Field("input", ListOf(Whole(most=LARGEST_COUNT), 1, 3), "shape of one sample", into="input_shape"),
+    Field("dataset", Text(), "default data set", None),
+    Field("optimizer", Text(tuple(OPTIMIZERS)), "default optimizer", "sgd-momentum"),
+    Field("notes", Text(), "variant and source", ""),
 )
 
 
@@ -50,14 +56,7 @@ NETWORK = Kind(
     1,
     "toml",
     Table(
-        (
-            Field("name", Text(), "name to refer to it"),
-            Field("input", ListOf(Whole(most=LARGEST_COUNT), 1, 3), "shape of one sample", into="input_shape"),
-            Field("layers", ListOf(_LAYER, least=1), "layers, each behind those it reads"),
-            Field("dataset", Text(), "default data set", None),
-            Field("optimizer", Text(tuple(OPTIMIZERS)), "default optimizer", "sgd-momentum"),
-            Field("notes", Text(), "variant and source", ""),
-        ),
+        (*FIELDS_BUT_LAYERS[:2], _LAYERS, *FIELDS_BUT_LAYERS[2:]),
         _network,
     ),
 )

@@ -2,224 +2,166 @@
 
 History, newest first
 ---------------------
+prediction 2, predictions 2 : what the configurations share stands once, in ``subject``; no figure stands twice (shares
+    of terms, ends of intervals that follow from others); what is null, zero or a default is left out; warnings of
+    several predictions stand once, with the positions of those that they are of.
 prediction 1, predictions 1 : first versions; those without ``kernel_shares`` are older.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
-from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, STRATEGIES, Configuration
-from planner.domain.precision import PRECISIONS, gradient_bytes
-from planner.domain.prediction import LOOKUPS, Prediction, Quantity
+from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
-from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
+from planner.formats.configuration import (
+    CONFIGURATION_TABLE,
+    SUBJECT_FIELDS,
+    SUBJECT_TABLE,
+    configuration_keys,
+    configuration_of,
+    subject_keys,
+    subject_of,
+)
+from planner.formats.fields import Field, ListOf, Table
+from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
 from planner.formats.kinds import Kind
-from planner.formats.values import Flag, Number, Text, Whole
+from planner.formats.old_answers import prediction_2, predictions_2
+from planner.formats.warnings import warning_keys, warning_table, warnings_of
 
 __all__ = [
-    "CONFIGURATION_TABLE",
     "PREDICTION",
     "PREDICTIONS",
-    "PREDICTION_TABLE",
-    "WARNING_TABLE",
-    "configuration_keys",
     "prediction_document",
-    "prediction_keys",
+    "prediction_of",
     "predictions_document",
+    "predictions_of",
 ]
 
-_MAYBE = Nullable(Number())
-_PROBABILITY = Number()
-_PRODUCT = Whole(most=10**18)
-_BYTES = Whole(least=0, most=10**18)
-CONFIGURATION_TABLE = Table(
+_CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what is predicted")
+_OWN = Table(
+    tuple(replace(field, default=None) for field in SUBJECT_FIELDS), dict[str, Any], title="subject_of_one"
+)  # its keys go before those of all
+_ONE = Table(
     (
-        Field("network", Text(), "network that is trained"),
-        Field("cluster", Text(), "cluster that it is trained on"),
-        Field("scenario", Nullable(Text()), "what-if, as it was written; null: things as they are"),
-        Field("nodes", Whole(), "computers"),
-        Field("gpus_per_node", Whole(), "devices of each"),
-        Field("gpus", _PRODUCT, "devices in all"),
-        Field("precision", Text(tuple(PRECISIONS)), "precision of training"),
-        Field("gradient_bytes_per_element", Whole(most=8), "bytes of a gradient element as it is sent"),
-        Field("mode", Text(MODES), "synchronous or asynchronous updates"),
-        Field("parallelism", Text(("data", "model", "pipeline", "hybrid")), "how the network is divided"),
-        Field("data_parallel", _PRODUCT, "copies of the network"),
-        Field("tensor_parallel", Whole(), "devices that share each layer"),
-        Field("pipeline_parallel", Whole(), "stages of layers"),
-        Field("virtual_stages", Whole(), "stages of layers on each pipeline rank"),
-        Field("sub_batch", Whole(), "samples of one pass"),
-        Field("accumulation_steps", Whole(), "passes summed up before an update"),
-        Field(
-            "mini_batch",
-            Nullable(Whole(most=LARGEST_MINI_BATCH)),
-            "samples behind an update; null when asynchronous: a distribution",
-        ),
-        Field("recompute", Text(("none", "selective", "full")), "activations computed again in the backward pass"),
-        Field("sharding", Whole(least=0, most=3), "stage of sharded state"),
-        Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer"),
-        Field("strategy", Text(STRATEGIES), "what overlaps in a synchronous step"),
-        Field("input", Text(("storage", "synthetic")), "where samples come from"),
-        Field("framework", Text(), "training framework"),
-    ),
-    dict[str, Any],
-    title="configuration",
-)
-_QUANTITY = Table(
-    (
-        Field("value", _MAYBE, "the prediction"),
-        Field("low", _MAYBE, "lower end of the central 90 % interval"),
-        Field("high", _MAYBE, "upper end"),
-        Field("interval_basis", Text(("none", "assumed", "covariance", "conformal")), "what the interval rests on"),
-    ),
-    dict[str, Any],
-    title="quantity",
-)
-_MINI_BATCH = Table(
-    (
-        *(Field(name, Number(), f"{name} of the samples behind an update") for name in ("mean", "std", "p05", "p95")),
-        Field("probability_in_window", Nullable(_PROBABILITY), "that it lies in the target's window"),
-    ),
-    dict[str, Any],
-)
-_STALENESS = Table(
-    (
-        Field("mean", Number(), "mean of the updates between reading and applying"),
-        Field("std", Number(), "its standard deviation"),
-        Field("pmf", MapOf(_PROBABILITY, pattern="[0-9]+"), "probability of each number of updates"),
-    ),
-    dict[str, Any],
-)
-_TERM = Table(
-    (
-        Field("name", Text(), "name of the term"),
-        Field("thread", Text(("step", "gpu", "update")), "thread that it runs in"),
-        Field("seconds", Number(), "what it takes"),
-        Field("exposed_seconds", Number(), "what it adds to the period of its thread"),
-        Field("share", _PROBABILITY, "exposed part of that period"),
-        Field("origin", Text(), "where its coefficients come from"),
-        Field("calibration", Text(empty=True), "name of their calibration"),
-        Field("extrapolated", Flag(), "whether it lies outside what was fitted"),
-    ),
-    dict[str, Any],
-    title="term",
-)
-WARNING_TABLE = Table(
-    (
-        Field("code", Text(), "for programs"),
-        Field("subject", Text(empty=True), "what it is about"),
-        Field("message", Text(), "for people"),
-    ),
-    dict[str, Any],
-    title="warning",
-)
-_MEMORY = ("weights", "gradients", "optimizer", "activations", "workspace", "framework", "total", "capacity")
-PREDICTION_TABLE = Table(
-    (
-        Field("configuration", CONFIGURATION_TABLE, "what is predicted"),
-        Field("iteration_s", _QUANTITY, "one update; asynchronous: one period of the GPU thread"),
-        Field("update_s", Nullable(_QUANTITY), "one period of the update thread; null when synchronous"),
-        Field(
-            "epoch_s", Nullable(_QUANTITY), "a later epoch (samples cached as far as they fit); null without data set"
-        ),
-        Field("first_epoch_s", Nullable(_QUANTITY), "the first epoch"),
-        Field("epoch_usd", Nullable(_QUANTITY), "price of epoch_s on all devices; null without a price or data set"),
-        Field("samples_per_s", _QUANTITY, "samples a second"),
-        Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch"),
-        Field("staleness", _STALENESS, "distribution of the staleness"),
-        Field(
-            "memory_bytes",
-            Table(tuple(Field(name, _BYTES, f"{name} on one device") for name in _MEMORY), dict[str, Any]),
-            "memory of one device, by kind",
-        ),
-        Field("terms", ListOf(_TERM), "parts of the periods"),
-        Field(
-            "kernel_shares",
-            Table(tuple(Field(name, _PROBABILITY, words) for name, words in LOOKUPS.items()), dict[str, Any]),
-            "shares of the kernel time of a step by how it was found, all 0 where kernels take none; absent: not told",
-            None,
-        ),
-        Field("bottleneck", Text(empty=True), "what to improve first"),
-        Field("warnings", ListOf(WARNING_TABLE), "what a reader should know"),
+        _CONFIGURATION,
+        *FIGURES,
+        Field("subject", _OWN, "keys of the subject that are not those of all predictions", None),
     ),
     dict[str, Any],
     title="prediction",
 )
-PREDICTION = Kind("prediction", 1, "json", PREDICTION_TABLE)
+PREDICTION = Kind(
+    "prediction",
+    2,
+    "json",
+    Table(
+        (
+            Field("subject", SUBJECT_TABLE, "what is predicted, by name"),
+            _CONFIGURATION,
+            *FIGURES,
+            SOURCES,
+            Field("warnings", ListOf(warning_table()), "what a reader should know", ()),
+        ),
+        dict[str, Any],
+    ),
+    {1: prediction_2},
+)
 PREDICTIONS = Kind(
     "predictions",
-    1,
+    2,
     "json",
-    Table((Field("predictions", ListOf(PREDICTION_TABLE), "in the order of the options"),), dict[str, Any]),
+    Table(
+        (
+            Field("subject", _OWN, "what is predicted, by name, as far as all predictions share it"),
+            Field("predictions", ListOf(_ONE), "in the order of the options"),
+            SOURCES,
+            Field(
+                "warnings",
+                ListOf(warning_table(predictions="positions, from 1, of those that it is of; absent: of all")),
+                "what a reader should know, each once",
+                (),
+            ),
+        ),
+        dict[str, Any],
+    ),
+    {1: predictions_2},
 )
 
 
 def prediction_document(subject: Subject, prediction: Prediction) -> dict[str, Any]:
     """Return the document of one prediction."""
-    return PREDICTION.document(prediction_keys(subject, prediction))
+    shared = Shared([prediction])
+    keys = _prediction_keys(subject, prediction, shared)
+    warnings = tuple(warning_keys(prediction.warnings, {}))
+    return PREDICTION.document(
+        {
+            "subject": subject_keys(subject, shared.memory_bytes),
+            **keys,
+            "sources": shared.sources(),
+            "warnings": warnings,
+        }
+    )
 
 
 def predictions_document(predictions: Iterable[tuple[Subject, Prediction]]) -> dict[str, Any]:
-    """Return the document of predictions and what each is about, in their order."""
-    return PREDICTIONS.document({"predictions": [prediction_keys(*one) for one in predictions]})
+    """Return the document of predictions and what each is about, in their order; at least one."""
+    each = list(predictions)
+    shared = Shared(one for _, one in each)
+    subjects = [subject_keys(subject, shared.memory_bytes) for subject, _ in each]
+    alike = {key: value for key, value in subjects[0].items() if all(one[key] == value for one in subjects)}
+    rows = []
+    for (subject, one), about in zip(each, subjects, strict=True):
+        own = {key: value for key, value in about.items() if key not in alike}
+        rows.append({"subject": _none_else(own) if own else None, **_prediction_keys(subject, one, shared)})
+    return PREDICTIONS.document(
+        {
+            "subject": _none_else(alike),
+            "predictions": rows,
+            "sources": shared.sources(),
+            "warnings": tuple(
+                warning_keys((), {"predictions": {at: one.warnings for at, (_, one) in enumerate(each, 1)}})
+            ),
+        }
+    )
 
 
-def configuration_keys(subject: Subject, configuration: Configuration) -> dict[str, Any]:
-    """Return the keys of a configuration, with those of what it is about."""
-    c = configuration
-    return asdict(subject.settings) | {
-        "network": subject.network,
-        "cluster": subject.cluster,
-        "scenario": subject.scenario or None,
-        "gradient_bytes_per_element": gradient_bytes(c.precision, subject.settings.framework),
-        "nodes": c.nodes,
-        "gpus_per_node": c.gpus_per_node,
-        "gpus": c.gpus,
-        "precision": c.precision,
-        "mode": c.mode,
-        "parallelism": "data",
-        "data_parallel": c.gpus,
-        "tensor_parallel": 1,
-        "pipeline_parallel": 1,
-        "virtual_stages": 1,
-        "sub_batch": c.sub_batch,
-        "accumulation_steps": c.accumulation_steps,
-        "mini_batch": None if c.mode == "async" else c.samples_per_update,
-        "recompute": "none",
-        "sharding": 0,
-    }
+def prediction_of(keys: Mapping[str, Any]) -> tuple[Subject, Prediction]:
+    """Return what the keys of a document say; UsageError or FieldError where no answer can be so."""
+    return subject_of(keys["subject"]), _prediction_of(keys, warnings_of(keys["warnings"]), keys)
 
 
-def prediction_keys(subject: Subject, prediction: Prediction) -> dict[str, Any]:
-    """Return the keys of a prediction: those of its document, but format and version."""
-    p = prediction
-    return {
-        "configuration": configuration_keys(subject, p.configuration),
-        "iteration_s": _quantity_keys(p.iteration_s),
-        "update_s": _quantity_keys(p.update_s),
-        "epoch_s": _quantity_keys(p.epoch_s),
-        "first_epoch_s": _quantity_keys(p.first_epoch_s),
-        "epoch_usd": _quantity_keys(p.epoch_usd(subject.usd_per_gpu_hour)),
-        "samples_per_s": _quantity_keys(p.samples_per_s),
-        "mini_batch": p.mini_batch,
-        "staleness": p.staleness,
-        "memory_bytes": {kind: round(size) for kind, size in p.memory_bytes.items()},
-        "terms": p.terms,
-        "kernel_shares": p.kernel_shares,
-        "bottleneck": p.bottleneck,
-        "warnings": p.warnings,
-    }
+def predictions_of(keys: Mapping[str, Any]) -> list[tuple[Subject, Prediction]]:
+    """Return what the keys of a document say, in their order.
+
+    UsageError or FieldError where no answer can be so.
+    """
+    found = []
+    for at, one in enumerate(keys["predictions"], 1):
+        told = _told(keys["subject"]) | _told(one["subject"] or {})
+        about = SUBJECT_TABLE.read(told, f"predictions[{at - 1}].subject")
+        warnings = warnings_of(keys["warnings"], "predictions", at)
+        found.append((subject_of(about), _prediction_of(one, warnings, {**keys, "subject": about})))
+    return found
 
 
-def _quantity_keys(quantity: Quantity | None) -> Mapping[str, Any] | None:
-    if quantity is None:
-        return None
-    ends = (quantity.low, quantity.high)
-    both = all(end is not None and math.isfinite(end) for end in (quantity.value, *ends))
-    low, high = ends if both else (None, None)
-    basis = quantity.interval_basis if both else "none"
-    return {"value": quantity.value, "low": low, "high": high, "interval_basis": basis}
+def _told(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if value is not None}
+
+
+def _none_else(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return dict.fromkeys(field.name for field in SUBJECT_FIELDS) | dict(keys)
+
+
+def _prediction_keys(subject: Subject, prediction: Prediction, shared: Shared) -> dict[str, Any]:
+    configuration = configuration_keys(prediction.configuration, subject.settings.framework)
+    return {"configuration": configuration} | figures_keys(prediction, subject.usd_per_gpu_hour, None, shared)
+
+
+def _prediction_of(
+    keys: Mapping[str, Any], warnings: tuple[PlanWarning, ...], document: Mapping[str, Any]
+) -> Prediction:
+    configuration = configuration_of(keys["configuration"])
+    return Prediction(configuration, warnings=warnings, **figures_of(keys, configuration, None, document))

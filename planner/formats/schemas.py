@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import UnknownNameError
+from planner.formats.brief import BRIEF, BRIEFS
 from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import ACCELERATOR, CLUSTER
 from planner.formats.dataset import DATASET
@@ -18,6 +19,7 @@ from planner.formats.documents import dump_json, write_file
 from planner.formats.kinds import Kind
 from planner.formats.names import NAMES
 from planner.formats.network import NETWORK
+from planner.formats.network_work import NETWORK_WORK
 from planner.formats.prediction import PREDICTION, PREDICTIONS
 from planner.formats.settings import REQUEST, SETTINGS
 from planner.formats.suggestion import SUGGESTION, SUGGESTIONS
@@ -27,8 +29,8 @@ from planner.formats.validation import VALIDATION
 __all__ = ["KINDS", "schema", "write_schemas"]
 
 _ALL: tuple[Kind[Any], ...] = (
-    ACCELERATOR, CALIBRATION, CLUSTER, DATASET, NAMES, NETWORK, PREDICTION, PREDICTIONS, REQUEST, SETTINGS, SUGGESTION,
-    SUGGESTIONS, TRANSFER, VALIDATION,
+    ACCELERATOR, BRIEF, BRIEFS, CALIBRATION, CLUSTER, DATASET, NAMES, NETWORK, NETWORK_WORK, PREDICTION, PREDICTIONS,
+    REQUEST, SETTINGS, SUGGESTION, SUGGESTIONS, TRANSFER, VALIDATION,
 )  # fmt: skip
 KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in _ALL}
 

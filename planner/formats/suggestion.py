@@ -2,98 +2,132 @@
 
 History, newest first
 ---------------------
+suggestion 2, suggestions 2 : what the plans share stands once, in ``subject``, and the configuration of a plan once;
+    warnings stand once, with the positions of the plans that they are of; figures as in prediction 2; the plan to take,
+    those tied with it, the baseline of efficiencies and citations; ``request`` has names that options take.
 suggestion 1, suggestions 1 : first versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
+from planner.domain.precision import PRECISIONS
+from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
-from planner.domain.suggestion import Plan, SearchReport, Suggestion
-from planner.formats.asked import REQUEST_TABLE, request_keys
-from planner.formats.fields import Field, ListOf, Nullable, Table
-from planner.formats.kinds import Kind
-from planner.formats.prediction import (
+from planner.domain.suggestion import Citation, Loosening, Plan, Suggestion
+from planner.formats.asked import REQUEST_TABLE, request_keys, request_of
+from planner.formats.configuration import (
     CONFIGURATION_TABLE,
-    PREDICTION_TABLE,
-    WARNING_TABLE,
+    SUBJECT_TABLE,
     configuration_keys,
-    prediction_keys,
+    configuration_of,
+    subject_keys,
+    subject_of,
 )
-from planner.formats.values import Flag, Text, Whole
+from planner.formats.fields import Field, ListOf, Table
+from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
+from planner.formats.kinds import Kind
+from planner.formats.old_answers import suggestion_2, suggestions_2
+from planner.formats.search import LOOSENING_TABLE, SEARCH_TABLE, search_keys, search_of
+from planner.formats.values import FieldError, Number, Text, Whole
+from planner.formats.warnings import warning_keys, warning_table, warnings_of
 
-__all__ = ["SUGGESTION", "SUGGESTIONS", "suggestion_document", "suggestions_document"]
+__all__ = [
+    "SUGGESTION",
+    "SUGGESTIONS",
+    "suggestion_document",
+    "suggestion_of",
+    "suggestions_document",
+]
 
+_PREDICTION = Table(FIGURES, dict[str, Any], "what it takes", title="figures")
+_CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what the plan decides")
+_WHY = Field("why", Text(), "why it stands there", "")
 _PLAN = Table(
     (
         Field("position", Whole(), "rank"),
-        Field("configuration", CONFIGURATION_TABLE, "what the plan decides"),
-        Field("prediction", PREDICTION_TABLE, "what it takes"),
-        Field("why", Text(empty=True), "why it stands there"),
+        _CONFIGURATION,
+        Field("prediction", _PREDICTION, "what it takes"),
+        _WHY,
+        Field(
+            "precisions",
+            ListOf(Text(tuple(PRECISIONS)), least=2),
+            "all in which the plan is predicted the same; absent: that of the configuration alone",
+            None,
+        ),
+        Field("probability_first_better", Number(), "that plan 1 is better; absent for plan 1 or if not known", None),
+        Field("efficiency", Number(), "samples a second and device over those of the baseline", None),
     ),
     dict[str, Any],
     title="plan",
 )
-_CODES = {
-    "precision ": "precision",
-    "mode ": "mode",
-    "accumulation ": "accumulation",
-    "mini-batch below": "below_window",
-    "mini-batch above": "above_window",
-    "sub-batch above": "above_window",
-    "sub-batch larger": "memory",
-}
-"""Beginning of a reason why plans are refused -> its code; any other reason is of code ``other``."""
-_REFUSED = Table(
+_OF_FRONT = Table(
     (
-        Field("code", Text((*dict.fromkeys(_CODES.values()), "other")), "for programs"),
-        Field("reason", Text(), "for people"),
-        Field("count", Whole(least=0, most=10**18), "plans that are refused for it"),
+        Field("position", Whole(), "place on the front"),
+        Field("plan", Whole(), "position in plans of the same configuration, which stands there", None),
+        Field("configuration", CONFIGURATION_TABLE, "what the plan decides", None),
+        Field("prediction", _PREDICTION, "what it takes", None),
+        _WHY,
     ),
     dict[str, Any],
+    "a plan of the front: one of plans, by its position there, or configuration and prediction",
+    title="plan_of_front",
 )
-_SEARCH = Table(
+_CITATION = Table(
     (
-        Field("method", Text(), "how the space was searched"),
-        Field("certified", Flag(), "whether no better plan exists in it"),
-        Field("candidates", Whole(least=0, most=10**18), "plans of the space: those ranked and those refused"),
-        Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request and were ranked"),
-        Field("refused", ListOf(_REFUSED), "all other plans, by the reason why they were refused"),
+        Field("names", ListOf(Text(), least=1), "names of calibrations"),
+        Field("origin", Text(), "measured, published, ..."),
+        Field("source", Text(), "where it comes from", ""),
+        Field("date", Text(), "ISO date of that", ""),
     ),
     dict[str, Any],
-)
-_LOOSENING = Table(
-    (
-        Field("option", Text(), "option to loosen"),
-        Field("value", Text(), "value that suffices"),
-        Field("message", Text(), "what is reached then"),
-    ),
-    dict[str, Any],
+    title="citation",
 )
 _SUGGESTION = Table(
     (
+        Field("subject", SUBJECT_TABLE, "what the plans share"),
         Field("request", REQUEST_TABLE, "every value with its source"),
         Field("status", Text(("found", "none_feasible")), "whether any plan fits"),
-        Field("plans", ListOf(_PLAN), "best first"),
+        Field("chosen", Whole(), "position of the plan to take among the tied", None),
+        Field("choice", Text(), "why it is taken", ""),
+        Field("tied", ListOf(Whole()), "positions of plan 1 and of those tied with it", ()),
+        Field("baseline", CONFIGURATION_TABLE, "what efficiencies are relative to", None),
+        Field("plans", ListOf(_PLAN), "best first; empty where nothing fits"),
         Field(
-            "pareto", Nullable(ListOf(_PLAN)), "front of the objective, GPUs and distance from the target, where asked"
+            "pareto", ListOf(_OF_FRONT), "front of the objective, GPUs and distance from the target, where asked", None
         ),
-        Field("search", _SEARCH, "how the space was searched"),
-        Field("nearest", ListOf(_PLAN), "plans nearest to the target, when none fits"),
-        Field("loosen", ListOf(_LOOSENING), "what to loosen, when none fits"),
-        Field("warnings", ListOf(WARNING_TABLE), "what a reader should know"),
+        SOURCES,
+        Field("search", SEARCH_TABLE, "how the space was searched"),
+        Field("nearest", ListOf(_PLAN), "plans nearest to the target, when none fits", ()),
+        Field("loosen", ListOf(LOOSENING_TABLE), "what to loosen, when none fits", ()),
+        Field(
+            "warnings",
+            ListOf(
+                warning_table(
+                    plans="positions in plans (else nearest) of those that it is of; absent: of all",
+                    pareto="the same of the front",
+                )
+            ),
+            "what a reader should know, each once",
+            (),
+        ),
+        Field("citations", ListOf(_CITATION), "of the calibrations that the plans rest on", ()),
     ),
     dict[str, Any],
 )
-SUGGESTION = Kind("suggestion", 1, "json", _SUGGESTION)
+SUGGESTION = Kind("suggestion", 2, "json", _SUGGESTION, {1: suggestion_2})
 SUGGESTIONS = Kind(
     "suggestions",
-    1,
+    2,
     "json",
     Table((Field("suggestions", ListOf(_SUGGESTION), "one a network and scenario"),), dict[str, Any]),
+    {1: suggestions_2},
 )
+IN_WINDOW, OUTSIDE = 1.0, 0.0
+"""Probability of the window for mini-batches that are not random: of plans, and of those that are only nearest."""
 
 
 def suggestion_document(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:
@@ -107,37 +141,112 @@ def suggestions_document(suggestions: Iterable[tuple[Subject, Suggestion]]) -> d
 
 
 def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:
-    def rows(plans: Sequence[Plan]) -> list[dict[str, Any]]:
-        return [_plan_keys(subject, plan) for plan in plans]
-
-    asked = suggestion.request.get("pareto")
+    one, framework = suggestion, subject.settings.framework
+    shared = Shared(plan.prediction for plan in (*one.plans, *one.nearest))
+    asked = one.request.get("pareto")
+    plans = [_plan_keys(subject, plan, IN_WINDOW, shared) for plan in one.plans]
+    nearest = tuple(_plan_keys(subject, plan, OUTSIDE, shared) for plan in one.nearest)
+    front = [_front_keys(subject, plan, one.plans, shared) for plan in one.pareto]
     return {
-        "request": request_keys(suggestion.request),
-        "status": suggestion.status,
-        "plans": rows(suggestion.plans),
-        "pareto": rows(suggestion.pareto) if suggestion.pareto or (asked is not None and asked.value) else None,
-        "search": _search_keys(suggestion.search),
-        "nearest": rows(suggestion.nearest),
-        "loosen": suggestion.loosen,
-        "warnings": suggestion.warnings,
+        "subject": subject_keys(subject, shared.memory_bytes),
+        "request": request_keys(one.request),
+        **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen")},
+        "citations": _citation_keys(one.citations),
+        "baseline": one.baseline and configuration_keys(one.baseline, framework),
+        "plans": plans,
+        "pareto": front if front or (asked is not None and asked.value) else None,
+        "search": search_keys(one.search),
+        "nearest": nearest,
+        "sources": shared.sources(),
+        "warnings": tuple(warning_keys(one.warnings, _warnings(one))),
     }
 
 
-def _plan_keys(subject: Subject, plan: Plan) -> dict[str, Any]:
+def _citation_keys(citations: Sequence[Citation]) -> tuple[dict[str, Any], ...]:
+    """Return the keys of citations, those of one source together."""
+    names: dict[Citation, list[str]] = {}
+    for one in citations:
+        names.setdefault(replace(one, name=""), []).append(one.name)
+    return tuple({**asdict(one), "names": of_one} for one, of_one in names.items())
+
+
+def _warnings(suggestion: Suggestion) -> Mapping[str, Mapping[int, Sequence[PlanWarning]]]:
+    lists = {"plans": suggestion.plans or suggestion.nearest, "pareto": suggestion.pareto}
+    return {key: {plan.position: plan.prediction.warnings for plan in plans} for key, plans in lists.items()}
+
+
+def _plan_keys(subject: Subject, plan: Plan, inside: float, shared: Shared) -> dict[str, Any]:
     return {
         "position": plan.position,
-        "configuration": configuration_keys(subject, plan.prediction.configuration),
-        "prediction": prediction_keys(subject, plan.prediction),
+        "configuration": configuration_keys(plan.prediction.configuration, subject.settings.framework),
+        "prediction": figures_keys(plan.prediction, subject.usd_per_gpu_hour, inside, shared),
         "why": plan.why,
+        "precisions": plan.precisions if len(plan.precisions) > 1 else None,
+        "probability_first_better": plan.first_is_better,
+        "efficiency": plan.efficiency,
     }
 
 
-def _search_keys(search: SearchReport) -> dict[str, Any]:
-    refused = [{"code": _code(why), "reason": why, "count": count} for why, count in search.refused.items()]
-    return {key: getattr(search, key) for key in ("method", "certified", "candidates", "evaluated")} | {
-        "refused": refused
-    }
+def _front_keys(subject: Subject, plan: Plan, plans: Sequence[Plan], shared: Shared) -> dict[str, Any]:
+    """Return the keys of a plan of the front; of one that is among ``plans``, its position there."""
+    same = next((one.position for one in plans if one.prediction == plan.prediction), None)
+    if same is None:
+        return _plan_keys(subject, plan, IN_WINDOW, shared) | {"plan": None}
+    return {"position": plan.position, "plan": same, "configuration": None, "prediction": None, "why": plan.why}
 
 
-def _code(reason: str) -> str:
-    return next((code for beginning, code in _CODES.items() if reason.startswith(beginning)), "other")
+def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
+    """Return what the keys of a document say; UsageError or FieldError where no answer can be so."""
+    plans = tuple(_plan_of(plan, keys, "plans", IN_WINDOW) for plan in keys["plans"])
+    suggestion = Suggestion(
+        **{key: keys[key] for key in ("status", "chosen", "choice", "tied")},
+        request=request_of(keys["request"]),
+        plans=plans,
+        pareto=tuple(_plan_of_front(plan, plans, keys) for plan in keys["pareto"] or ()),
+        search=search_of(keys["search"]),
+        nearest=tuple(_plan_of(plan, keys, "plans", OUTSIDE) for plan in keys["nearest"]),
+        loosen=tuple(Loosening(**one) for one in keys["loosen"]),
+        warnings=_of_suggestion(keys["warnings"]),
+        citations=tuple(
+            Citation(name, one["origin"], one["source"], one["date"])
+            for one in keys["citations"]
+            for name in one["names"]
+        ),
+        baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
+    )
+    return subject_of(keys["subject"]), suggestion
+
+
+def _of_suggestion(rows: Sequence[Mapping[str, Any]]) -> tuple[PlanWarning, ...]:
+    """Return the warnings of a suggestion: all but those that are of plans of the front alone."""
+    of_front = [
+        PlanWarning(row["code"], one["subject"], row["message"])
+        for row in rows
+        for one in (row, *(row["also"] or ()))
+        if one["plans"] == () and one["pareto"]
+    ]
+    return tuple(warning for warning in warnings_of(rows) if warning not in of_front)
+
+
+def _plan_of(plan: Mapping[str, Any], keys: Mapping[str, Any], where: str, inside: float) -> Plan:
+    """Return a plan; ``keys`` are those of the suggestion, ``where``: the positions in its warnings."""
+    configuration = configuration_of(plan["configuration"])
+    figures = figures_of(plan["prediction"], configuration, inside, keys)
+    warnings = warnings_of(keys["warnings"], where, plan["position"])
+    return Plan(
+        plan["position"],
+        Prediction(configuration, warnings=warnings, **figures),
+        plan["why"],
+        plan.get("precisions") or (),
+        plan.get("probability_first_better"),
+        plan.get("efficiency"),
+    )
+
+
+def _plan_of_front(plan: Mapping[str, Any], plans: Sequence[Plan], keys: Mapping[str, Any]) -> Plan:
+    same = next((one.prediction for one in plans if one.position == plan["plan"]), None)
+    if same is not None:
+        return Plan(plan["position"], same, plan["why"])
+    if plan["configuration"] is None or plan["prediction"] is None:
+        raise FieldError("pareto", f"plan {plan['position']} must be one of plans, or told in full, got neither")
+    return _plan_of(plan, keys, "pareto", IN_WINDOW)

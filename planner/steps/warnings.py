@@ -261,8 +261,8 @@ def _mixed(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
             unlike = _unlike(first, other)
             if unlike:
                 message = (
-                    f"Kernels come from {first.name} and {other.name}, {unlike}. Each kernel is of the first that has "
-                    "it; calibrate anew to have all of one."
+                    f"Kernels come from two calibrations, {unlike}. Each kernel is of the first that has it; "
+                    "calibrate anew to have all of one."
                 )
                 yield PlanWarning("mixed_circumstances", f"{first.name}, {other.name}", message)
 
@@ -276,9 +276,7 @@ def _unlike(one: Calibration, other: Calibration) -> str:
     if first and second and not first.keys() & second.keys():
         return "which state their circumstances in other words, so that they may differ"
     differ = [
-        f"{key} is {value!r} in {one.name}, {second[key]!r} in {other.name}"
-        for key, value in first.items()
-        if second.get(key, value) != value
+        f"{key} {value!r} against {second[key]!r}" for key, value in first.items() if second.get(key, value) != value
     ]
     return f"which were measured under other circumstances: {'; '.join(differ)}" if differ else ""
 

@@ -17,19 +17,23 @@ __all__ = ["LayerWork", "layer_work", "totals"]
 
 @dataclass(frozen=True, slots=True)
 class LayerWork:
-    """One layer in the table of a network: output shape, parameters, and multiply-adds forward, per sample."""
+    """One layer in the table of a network: output shape, parameters, multiply-adds forward, FLOP of a training pass.
+
+    All per sample.
+    """
 
     name: str
     kind: str
     shape: Shape
     parameters: int
     forward_mac: int
+    training_flop: int
 
 
 def layer_work(network: Network) -> tuple[LayerWork, ...]:
     """Return one record a layer, in order; ParameterError where a layer cannot read what it is given."""
     return tuple(
-        LayerWork(site.layer.name, site.layer.kind, site.output, site.parameters, site.forward_mac)
+        LayerWork(site.layer.name, site.layer.kind, site.output, site.parameters, site.forward_mac, site.training_flop)
         for site in sites(network)
     )
 

@@ -55,7 +55,7 @@ def document(result: tuple[int, str, str]) -> Any:
 
 
 def request_of(result: tuple[int, str, str]) -> Any:
-    return document(result)["request"]
+    return {key: {SOURCE: "default"} | one for key, one in document(result)["request"].items()}
 
 
 def test_the_default_request_answers_the_main_question(run: Run) -> None:
@@ -123,7 +123,7 @@ def test_a_named_calibration_implies_cluster_local(run: Run, named_file: str) ->
     arguments = ("--network", "resnet18", "--calibration", named_file, "--json")
     answer = document(run("suggest", "--target-batch", "64", *arguments))
     assert answer["request"]["cluster"] == {"value": "local", SOURCE: "calibration"}
-    assert answer["request"]["calibration"] == {"value": ["here"], SOURCE: "option"}
+    assert answer["request"]["calibration"] == {"value": [named_file], SOURCE: "option"}
     assert {plan["configuration"]["nodes"] for plan in answer["plans"]} == {1}
 
 
@@ -202,7 +202,7 @@ def test_settings_of_another_command_do_not_disturb(run: Run, tmp_path: Path) ->
 def test_input_is_synthetic_where_storage_is_unknown(run: Run, named_file: str) -> None:
     arguments = ("--network", "resnet18", "--calibration", named_file, "--sub-batch", "8")
     answer = document(run("predict", *arguments, "--json"))
-    assert answer["configuration"]["input"] == "synthetic"
+    assert answer["subject"]["input"] == "synthetic"
     assert [one["code"] for one in answer["warnings"]].count("input_not_modelled") == 1
 
 
@@ -217,7 +217,7 @@ def test_asking_for_storage_where_it_is_unknown_is_exit_5(run: Run, named_file: 
 
 def test_storage_in_the_clusters_calibration_is_used(run: Run) -> None:
     answer = document(run("predict", "--nodes", "8", "--sub-batch", "8", "--json"))
-    assert answer["configuration"]["input"] == "storage"
+    assert answer["subject"]["input"] == "storage"
 
 
 def test_a_calibration_for_another_gpu_is_exit_5(run: Run, named_file: str) -> None:

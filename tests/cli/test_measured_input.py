@@ -52,9 +52,9 @@ def test_a_measured_disk_makes_storage_the_input(run: Run) -> None:
     code, out, err = run(*PREDICT, *SMALL_SET)
     assert code == 0, err
     answer = json.loads(out)
-    assert answer["configuration"]["input"] == "storage"
+    assert answer["subject"]["input"] == "storage"
     load = next(term for term in answer["terms"] if term["name"] == "load_input")
-    assert (load["origin"], load["calibration"]) == ("measured", "here")
+    assert answer["sources"][load.get("source", 0)] == {"origin": "measured", "calibration": "here"}
     assert load["seconds"] == pytest.approx(4 * (CACHED_S + DECODE_S))
     assert answer["bottleneck"] == "load_input"
     assert answer["epoch_s"]["value"] == pytest.approx(1000 / 2 * (CACHED_S + DECODE_S))

@@ -52,11 +52,12 @@ INVALID: dict[str, tuple[str, ...]] = {
     "samples": ("missing-folder",),
     "name": ("", "a/b", "two words"),
     "out": ("missing-folder/out.json",),
+    "epochs": ("0", "-1", "1.5", ""),
     "seed": ("-1", "x"),
     "what": ("network", ""),
     "item": ("resnet5",),
 }
-SWITCHES = {"pareto", "force", "json", "toml"}
+SWITCHES = {"pareto", "force", "brief", "json", "toml"}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
     "predict": ["--sub-batch", "8"],

@@ -19,6 +19,7 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.network import Network
 from planner.domain.training import TimedStep
+from planner.formats.answers import parse_answers
 from planner.formats.calibration import read_calibration, write_calibration
 from planner.formats.samples import read_samples
 from planner.probes.gpu import Gpu
@@ -110,10 +111,10 @@ def test_the_next_suggestion_uses_the_runs_and_says_so(
     for given in (("better.json", "mine.json"), ("mine.json", "better.json")):
         assert list(passes_s(run, *given).values()) == pytest.approx([*(list(plain.values()) * used)])
     words = ("--network", "mlp", "--target-batch", str(TARGET), "--calibration", "better.json", "--json")
-    plans = json.loads(run("suggest", *words)[1])["plans"]
-    assert plans[0]["configuration"]["sub_batch"] != best
-    for plan in plans:
-        (word,) = (one["message"] for one in plan["prediction"]["warnings"] if one["code"] == "measured_run")
+    ((_, suggestion),) = parse_answers(run("suggest", *words)[1], "stdout").suggestions
+    assert suggestion.plans[0].prediction.configuration.sub_batch != best
+    for plan in suggestion.plans:
+        (word,) = (one.message for one in plan.prediction.warnings if one.code == "measured_run")
         assert "4 measured runs of sub-batches 1, 2, 4 and 8 were used, of calibration better" in word
 
 

@@ -10,21 +10,27 @@ from typing import Any
 import pytest
 
 from planner.catalog import find_accelerator
+from planner.formats.answers import parse_answers
 
 Run = Callable[..., tuple[int, str, str]]
 DGX1 = ("--network", "alexnet", "--cluster", "dgx1-v100")
 
 
 def predicted(run: Run, *arguments: str) -> Any:
+    """Return a document whose terms say themselves where they come from."""
     code, out, err = run("predict", *arguments, "--json")
     assert code == 0, err
-    return json.loads(out)
+    answer = json.loads(out)
+    for one in answer.get("predictions", [answer]):
+        for term in one["terms"]:
+            term.update({"calibration": ""} | answer["sources"][term.get("source", 0)])
+    return answer
 
 
 def test_one_configuration_is_one_document(run: Run) -> None:
     answer = predicted(run, *DGX1, "--sub-batch", "64")
-    assert (answer["format"], answer["version"]) == ("planner/prediction", 1)
-    configuration = answer["configuration"]
+    assert (answer["format"], answer["version"]) == ("planner/prediction", 2)
+    configuration = answer["subject"] | {"tensor_parallel": 1} | answer["configuration"]
     expected = {
         "nodes": 1, "gpus_per_node": 8, "sub_batch": 64, "accumulation_steps": 1, "precision": "fp32", "mode": "sync",
         "mini_batch": 512, "recompute": "none", "sharding": 0, "optimizer": "sgd-momentum", "tensor_parallel": 1,
@@ -95,10 +101,14 @@ def test_lists_and_ranges_give_their_product_in_order(run: Run) -> None:
     assert got == list(itertools.product((1, 2), (16, 32), (1, 2), ("fp32", "fp16")))
 
 
+def read_many(run: Run, *arguments: str) -> tuple[object, ...]:
+    return parse_answers(run("predict", *arguments, "--json")[1], "stdout").predictions
+
+
 def test_one_of_many_is_the_same_as_alone(run: Run) -> None:
-    many = predicted(run, *DGX1, "--nodes", "1:3", "--sub-batch", "32")["predictions"][1]
-    alone = predicted(run, *DGX1, "--nodes", "2", "--sub-batch", "32")
-    assert many == {key: value for key, value in alone.items() if key not in ("format", "version")}
+    many = read_many(run, *DGX1, "--nodes", "1:3", "--sub-batch", "32")
+    (alone,) = read_many(run, *DGX1, "--nodes", "2", "--sub-batch", "32")
+    assert many[1] == alone
 
 
 def test_the_mini_batch_gives_the_sub_batch(run: Run) -> None:
@@ -130,7 +140,7 @@ def test_what_makes_no_configuration_is_exit_2(arguments: tuple[str, ...], sente
 
 def test_too_much_memory_is_a_warning_not_a_refusal(run: Run) -> None:
     answer = predicted(run, "--network", "vgg16", "--cluster", "dgx1-v100", "--sub-batch", "4096")
-    assert answer["memory_bytes"]["total"] > answer["memory_bytes"]["capacity"]
+    assert answer["memory_bytes"]["total"] > answer["subject"]["memory_bytes"]
     assert "out_of_memory" in [one["code"] for one in answer["warnings"]]
 
 
@@ -192,4 +202,4 @@ def test_the_same_network_or_scenario_twice_is_answered_once(run: Run) -> None:
     once = predicted(run, *DGX1, "--sub-batch", "8", "--scenario", "fp16")
     assert predicted(run, *DGX1, "--network", "alexnet", *arguments) == once
     both = predicted(run, *DGX1, "--network", "vgg16", "--network", "alexnet", *arguments)["predictions"]
-    assert [one["configuration"]["network"] for one in both] == ["alexnet", "vgg16"]
+    assert [one["subject"]["network"] for one in both] == ["alexnet", "vgg16"]

@@ -18,6 +18,7 @@ from planner.domain.network import Network
 from planner.domain.samples import BUDGET, COMMAND, NETWORKS
 from planner.formats.calibration import write_calibration
 from planner.formats.names import NAMES
+from planner.formats.schemas import KINDS
 from planner.scoring.gaps import CanMeasure, gaps_of
 from planner.workload.calls import distinct_calls
 
@@ -53,7 +54,9 @@ def test_resnet50_shows_layers_shapes_parameters_and_flop(run: Run) -> None:
 def test_one_thing_as_a_document_reads_back(what: str, run: Run) -> None:
     for name in catalog.names(what):
         document = json.loads(run("show", what, name, "--json")[1])
-        assert (document["format"], document["name"]) == (f"planner/{what[:-1]}", name)
+        kind = "network-work" if what == "networks" else what[:-1]
+        assert (document["format"], document["name"]) == (f"planner/{kind}", name)
+        assert KINDS[kind].build(document, "stdout")
 
 
 @pytest.mark.parametrize(

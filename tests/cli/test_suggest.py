@@ -75,7 +75,7 @@ def test_a_target_out_of_reach_is_exit_4_with_a_way_out(run: Run) -> None:
     assert code == 4
     answer = json.loads(out)
     assert (answer["status"], answer["plans"]) == ("none_feasible", [])
-    sizes = sorted(plan["prediction"]["mini_batch"]["mean"] for plan in answer["nearest"])
+    sizes = sorted(plan["configuration"]["mini_batch"] for plan in answer["nearest"])
     assert sizes[0] < 1009 < sizes[-1]
     assert answer["loosen"]
     assert err.startswith("planner: no plan of the space reaches --target-batch 1009; ")
@@ -128,13 +128,14 @@ def test_the_cost_is_ranked_where_there_is_a_price(run: Run, tmp_path: Path) -> 
     arguments = ("--network", "resnet50", "--cluster", priced(tmp_path), "--target-batch", "1024", "--top", "100")
     code, out, _ = run("suggest", *arguments, "--objective", "cost", "--json")
     assert code == 0
-    plans = [plan["prediction"] for plan in json.loads(out)["plans"]]
+    plans = [plan["configuration"] | plan["prediction"] for plan in json.loads(out)["plans"]]
     costs = [one["epoch_usd"]["value"] for one in plans]
     assert costs == sorted(costs)
     # USD = seconds x GPUs x USD an hour / 3600, whatever the objective
-    soonest = [plan["prediction"] for plan in json.loads(run("suggest", *arguments, "--json")[1])["plans"]]
+    others = json.loads(run("suggest", *arguments, "--json")[1])["plans"]
+    soonest = [plan["configuration"] | plan["prediction"] for plan in others]
     for one in (*plans, *soonest):
-        expected = one["epoch_s"]["value"] * one["configuration"]["gpus"] * 2.5 / 3600
+        expected = one["epoch_s"]["value"] * one["gpus"] * 2.5 / 3600
         assert one["epoch_usd"]["value"] == pytest.approx(expected)
     assert min(one["epoch_usd"]["value"] for one in soonest) == pytest.approx(costs[0])
     table = run("suggest", *arguments[:-2], "--objective", "cost")[1]
@@ -153,7 +154,7 @@ def test_the_cost_without_a_price_is_refused(run: Run) -> None:
     rule = "epoch-time or cost, the only values supported yet"
     assert (code, err) == (2, f"planner: --objective must be {rule}, got 'time-to-accuracy'\n")
     answer = json.loads(run("suggest", *DGX1, "--target-batch", "1024", "--json")[1])
-    assert answer["plans"][0]["prediction"]["epoch_usd"] is None
+    assert "epoch_usd" not in answer["plans"][0]["prediction"]
 
 
 DEFAULT, REQUEST, OPTION = "default", "default request", "option"
@@ -173,10 +174,11 @@ def test_the_default_requests_tolerance_is_of_asynchronous_plans(
     arguments: tuple[str, ...], value: object, source: str, run: Run
 ) -> None:
     answer = json.loads(run("suggest", "--target-batch", "136", *arguments, "--top", "30", "--json")[1])
-    assert answer["request"]["tolerance"] == {"value": value, "source": source}
+    assert {"source": DEFAULT} | answer["request"]["tolerance"] == {"value": value, "source": source}
     width = {"sync": 0.1, "async": 0.1} if "--tolerance" in arguments else {"sync": 0.0, "async": 0.25}
     for plan in answer["plans"]:
-        distance = abs(plan["prediction"]["mini_batch"]["mean"] / 136 - 1)
+        mean = plan["configuration"].get("mini_batch") or plan["prediction"]["mini_batch"]["mean"]
+        distance = abs(mean / 136 - 1)
         assert distance <= width[plan["configuration"]["mode"]] + 1e-9
 
 
@@ -193,7 +195,7 @@ def test_one_answer_without_a_plan_is_exit_4_with_all_answers(run: Run) -> None:
     assert code == 4
     answers = json.loads(out)["suggestions"]
     assert [one["status"] for one in answers] == ["found", "none_feasible"]
-    assert answers[0]["plans"][0]["configuration"]["network"] == "alexnet"
+    assert answers[0]["subject"]["network"] == "alexnet"
     assert err.startswith("planner: no plan of the space reaches --target-batch 4096 for vgg16 on dgx1-v100; ")
     code, out, again = run(*arguments)
     assert code == 4
@@ -206,9 +208,9 @@ def test_one_answer_without_a_plan_is_exit_4_with_all_answers(run: Run) -> None:
 def test_answers_of_scenarios_can_be_told_apart(run: Run) -> None:
     arguments = ("suggest", "--target-batch", "138", "--scenario", "edr,fp16")
     answers = json.loads(run(*arguments, "--json")[1])["suggestions"]
-    configurations = [one["plans"][0]["configuration"] for one in answers]
-    assert [one["scenario"] for one in configurations] == ["edr", "fp16"]
-    assert {(one["network"], one["cluster"]) for one in configurations} == {("sprint-15", "tsubame-kfc")}
+    subjects = [one["subject"] for one in answers]
+    assert [one["scenario"] for one in subjects] == ["edr", "fp16"]
+    assert {(one["network"], one["cluster"]) for one in subjects} == {("sprint-15", "tsubame-kfc")}
     lines = run(*arguments)[1].splitlines()
     assert [line.split()[:2] for line in lines[2:6] if line.startswith("sprint")] == [
         ["sprint-15", "edr"],
@@ -231,5 +233,5 @@ def test_request_values_have_one_type(run: Run) -> None:
     assert document["request"]["sub_batch"]["value"] == {"first": 1, "last": 500, "step": 1}
     request = json.loads(run("suggest", *DGX1, "--target-batch", "1024", "--json")[1])["request"]
     assert request["nodes"] == {"value": list(range(1, 65)), "source": "cluster"}
-    assert request["sub_batch"] == {"value": None, "source": "default: 1 to the largest that fits"}
-    assert request["scenario"]["value"] is None
+    assert request["sub_batch"] == {"source": "default: 1 to the largest that fits"}
+    assert request["scenario"] == {}

@@ -84,7 +84,7 @@ def _prediction(mode: str) -> Prediction:
         Quantity(0.5, 0.4, 0.6, "assumed"),
         Quantity(0.2) if is_async else None,
         Quantity(1000.0),
-        None,
+        Quantity(1000.0),
         Quantity(128.0),
         MiniBatch(64.0, 3.0, 60.0, 70.0, 0.9 if is_async else None),
         Staleness(1.5, 0.5, {1: 0.5, 2: 0.5}) if is_async else Staleness(0.0, 0.0, {0: 1.0}),
@@ -130,7 +130,10 @@ def suggestion() -> Callable[..., Suggestion]:
             SearchReport("exhaustive", True, 10, 4, {"sub-batch larger than fits in memory": 6}),  # noqa: FBT003 - as the record has it
             () if found else (plan,),
             () if found else (Loosening("--tolerance", "30%", "then 3 plans fit"),),
-            (PlanWarning("extrapolated", "all_reduce", "beyond what was measured"),),
+            (
+                PlanWarning("extrapolated", "all_reduce", "beyond what was measured"),
+                PlanWarning("overheads_generic", "pytorch", "overheads are those of no framework"),
+            ),
         )
 
     return make

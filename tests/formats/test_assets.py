@@ -21,7 +21,9 @@ from planner.formats.samples import read_samples
 from planner.formats.schemas import KINDS
 
 ASSETS = Path(__file__).parents[1] / "data" / "formats"
-FILES = sorted(path for path in ASSETS.glob("*/v*/*") if path.suffix != ".csv")
+KEPT = sorted(path for path in ASSETS.glob("*/v*/*") if path.suffix != ".csv")
+FILES = [path for path in KEPT if path.stem == "example"]
+"""Those that are small enough to break each of their keys."""
 FREE = {"settings", "environment", "sources", "network", "cluster", "source"}
 """Tables whose keys are the user's own."""
 
@@ -39,6 +41,10 @@ def places(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | i
         yield from places(inner, (*at, key))
 
 
+def named(path: Path) -> str:
+    return f"{path.parent.parent.name}-{path.parent.name}-{path.stem}"
+
+
 def name(place: tuple[str | int, ...]) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place).removeprefix(".")
 
@@ -47,16 +53,17 @@ def test_every_kind_has_an_example() -> None:
     assert {path.parent.parent.name for path in ASSETS.glob("*/v1/*")} == {*KINDS, "runs", "samples"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.parent.name)
+@pytest.mark.parametrize("path", KEPT, ids=named)
 def test_kept_file_reads_and_matches_its_schema(validate: Callable[[dict[str, Any], Any], str], path: Path) -> None:
     kind = KINDS[path.parent.parent.name]
     record = kind.read(path)
-    assert validate(kind.schema(), document_of(path)) == ""
+    if document_of(path)["version"] == kind.version:
+        assert validate(kind.schema(), document_of(path)) == ""
     if kind.name != "cluster":  # its file is resolved with the accelerators, see test_cluster.py
         assert kind.parse(kind.dump(record), "again") == record
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.parent.name)
+@pytest.mark.parametrize("path", FILES, ids=named)
 def test_wrong_type_anywhere_is_refused_with_its_place(path: Path) -> None:
     kind, whole = KINDS[path.parent.parent.name], document_of(path)
     for place in places(whole):
@@ -71,7 +78,7 @@ def test_wrong_type_anywhere_is_refused_with_its_place(path: Path) -> None:
         assert name(place).startswith(caught.value.where) or caught.value.where.startswith(name(place))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.parent.name)
+@pytest.mark.parametrize("path", FILES, ids=named)
 def test_unknown_key_anywhere_is_refused_with_its_place(path: Path) -> None:
     kind, whole = KINDS[path.parent.parent.name], document_of(path)
     for place in [(), *places(whole)]:
@@ -87,7 +94,7 @@ def test_unknown_key_anywhere_is_refused_with_its_place(path: Path) -> None:
         assert name((*place, "zzzz")).startswith(caught.value.where)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.parent.name)
+@pytest.mark.parametrize("path", FILES, ids=named)
 def test_truncated_file_is_refused_with_a_line(path: Path, tmp_path: Path) -> None:
     cut = tmp_path / path.name
     text = path.read_text()

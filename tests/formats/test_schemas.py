@@ -34,7 +34,7 @@ def test_shipped_schemas_are_those_emitted() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_schema_is_a_schema(validate: Validate, kind: str) -> None:
     assert validate({"$ref": "https://json-schema.org/draft/2020-12/schema"}, schema(kind)) == ""
-    assert validate(schema(kind), {"format": f"planner/{kind}", "version": 2}) != ""
+    assert validate(schema(kind), {"format": f"planner/{kind}", "version": 99}) != ""
 
 
 def test_unknown_kind_names_the_nearest() -> None:

@@ -121,10 +121,10 @@ def test_what_is_wrong_with_input_is_said_where_input_is_priced(make_problem: Ma
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({"cuda": "12", "threads": "1"}, "cuda is '11' in toy-kernels, '12' in other."),
+        ({"cuda": "12", "threads": "1"}, "cuda '11' against '12'."),
         ({"cuda": "11", "load_average": "9"}, None),
         ({"cuda": "11", "driver": "535"}, None),
-        ({"driver": "535"}, "toy-kernels and other, which state their circumstances in other words"),
+        ({"driver": "535"}, "two calibrations, which state their circumstances in other words"),
         ({"load_average": "9"}, None),
         ({}, None),
     ],

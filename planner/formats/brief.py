@@ -1,0 +1,144 @@
+"""The plan to take, alone, for job schedulers (JSON): few flat keys that stay.
+
+History, newest first
+---------------------
+brief 1, briefs 1 : first versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from planner.domain.configuration import LARGEST_MINI_BATCH, MODES
+from planner.domain.precision import PRECISIONS
+from planner.domain.prediction import Quantity
+from planner.domain.request import Subject
+from planner.domain.suggestion import Plan, Suggestion
+from planner.formats.configuration import LARGEST_PRODUCT
+from planner.formats.fields import Field, ListOf, Nullable, OneOf, Table
+from planner.formats.kinds import Kind
+from planner.formats.search import LOOSENING_TABLE
+from planner.formats.values import Flag, Number, Text, Whole
+
+__all__ = ["BRIEF", "BRIEFS", "brief_document", "briefs_document"]
+
+_MAYBE = Nullable(Number())
+_TIME = Table(
+    (
+        Field("value", _MAYBE, "the prediction"),
+        Field("low", _MAYBE, "lower end of the central 90 % interval; null: not known"),
+        Field("high", _MAYBE, "upper end; null: not known"),
+    ),
+    dict[str, Any],
+    title="seconds",
+)
+_SAMPLES = OneOf((Whole(most=LARGEST_MINI_BATCH), Number()), rule="a number of samples")
+_BRIEF = Table(
+    (
+        Field("network", Text(), "network that is trained"),
+        Field("cluster", Text(), "cluster that it is trained on"),
+        Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
+        Field("framework", Text(), "training framework"),
+        Field("status", Text(("found", "none_feasible")), "whether any plan fits; if none, loosen says what to change"),
+        Field("nodes", Whole(), "computers", None),
+        Field("gpus_per_node", Whole(), "devices of each", None),
+        Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all", None),
+        Field("ranks", Whole(most=LARGEST_PRODUCT), "processes to start: one a device", None),
+        Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network", None),
+        Field("tensor_parallel", Whole(), "devices that share each layer", None),
+        Field("pipeline_parallel", Whole(), "stages of layers", None),
+        Field("sub_batch", Whole(), "samples of one pass of a copy", None),
+        Field("accumulation_steps", Whole(), "passes summed up before an update", None),
+        Field("mini_batch", _SAMPLES, "samples behind an update; their mean when asynchronous", None),
+        Field("precision", Text(tuple(PRECISIONS)), "precision of training", None),
+        Field("mode", Text(MODES), "synchronous or asynchronous updates", None),
+        Field("iteration_s", _TIME, "one update; asynchronous: one period of a device's thread", None),
+        Field("epoch_s", _TIME, "a later epoch; value null without a data set", None),
+        Field("samples_per_s", _MAYBE, "samples a second", None),
+        Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "needed on one device", None),
+        Field("epochs", Whole(), "as asked by --epochs", None),
+        Field("walltime_s", _TIME, "all epochs: the first, then later ones; with --epochs", None),
+        Field("position", Whole(), "rank of the plan", None),
+        Field("why", Text(), "why it is taken", None),
+        Field("certified", Flag(), "whether no better plan exists in the space", None),
+        Field("loosen", ListOf(LOOSENING_TABLE), "what to loosen; where nothing fits alone", None),
+        Field("warnings", ListOf(Text()), "codes of what a reader should know, each once"),
+    ),
+    dict[str, Any],
+    "the plan to take; where nothing fits, what to loosen",
+    title="brief",
+)
+BRIEF = Kind("brief", 1, "json", _BRIEF)
+BRIEFS = Kind(
+    "briefs",
+    1,
+    "json",
+    Table((Field("briefs", ListOf(_BRIEF), "one a network and scenario"),), dict[str, Any]),
+)
+_NOWHERE = Quantity(float("nan"))
+
+
+def brief_document(subject: Subject, suggestion: Suggestion, epochs: int | None = None) -> dict[str, Any]:
+    """Return the document of the plan to take; ``epochs`` of the whole training, of which it tells the time then."""
+    return BRIEF.document(_keys(subject, suggestion, epochs))
+
+
+def briefs_document(suggestions: Iterable[tuple[Subject, Suggestion]], epochs: int | None = None) -> dict[str, Any]:
+    """Return the document of the plans to take, and what each is of, in their order."""
+    return BRIEFS.document({"briefs": [_keys(*one, epochs) for one in suggestions]})
+
+
+def _keys(subject: Subject, suggestion: Suggestion, epochs: int | None) -> dict[str, Any]:
+    plan = suggestion.chosen_plan or next(iter(suggestion.plans), None)
+    of_plans = [warning for one in suggestion.plans for warning in one.prediction.warnings]
+    common = [warning for warning in suggestion.warnings if warning not in of_plans]
+    found = [*(plan.prediction.warnings if plan else ()), *common]
+    about: dict[str, Any] = {
+        "network": subject.network,
+        "cluster": subject.cluster,
+        "scenario": subject.scenario or None,
+        "framework": subject.settings.framework,
+        "status": suggestion.status,
+        "warnings": list(dict.fromkeys(warning.code for warning in found)),
+    }
+    if plan is None:
+        return dict.fromkeys(field.name for field in _BRIEF.fields) | about | {"loosen": suggestion.loosen}
+    why = suggestion.choice or plan.why or None
+    chosen = {"position": plan.position, "why": why, "certified": suggestion.search.certified, "loosen": None}
+    return about | _configuration(plan) | _figures(plan, epochs) | chosen
+
+
+def _configuration(plan: Plan) -> dict[str, Any]:
+    c = plan.prediction.configuration
+    own = {
+        key: getattr(c, key)
+        for key in ("nodes", "gpus_per_node", "gpus", "sub_batch", "accumulation_steps", "precision", "mode")
+    }
+    degrees = {"ranks": c.gpus, "data_parallel": c.gpus, "tensor_parallel": 1, "pipeline_parallel": 1}
+    mini_batch = plan.prediction.mini_batch.mean if c.mode == "async" else c.samples_per_update
+    return own | degrees | {"mini_batch": mini_batch}
+
+
+def _figures(plan: Plan, epochs: int | None) -> dict[str, Any]:
+    p = plan.prediction
+    return {
+        "iteration_s": _time(p.iteration_s),
+        "epoch_s": _time(p.epoch_s or _NOWHERE),
+        "samples_per_s": p.samples_per_s.value,
+        "memory_bytes": round(p.memory_bytes["total"]),
+        "epochs": epochs,
+        "walltime_s": _walltime(p.first_epoch_s, p.epoch_s, epochs) if epochs and p.epoch_s else None,
+    }
+
+
+def _time(quantity: Quantity) -> dict[str, float | None]:
+    return {name: getattr(quantity, name) for name in ("value", "low", "high")}
+
+
+def _walltime(first: Quantity | None, later: Quantity, epochs: int) -> dict[str, float | None]:
+    """Return the time of all epochs; its ends are sums of ends, as what one epoch misses the others miss too."""
+    begin, rest = _time(first or later), _time(later)
+    ends = [(begin[name], rest[name]) for name in ("value", "low", "high")]
+    sums = [None if a is None or b is None else a + (epochs - 1) * b for a, b in ends]
+    return dict(zip(("value", "low", "high"), sums, strict=True))

@@ -1,0 +1,108 @@
+"""What an answer is about, and what a plan of it decides, as tables of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, STRATEGIES, Configuration, Settings
+from planner.domain.precision import PRECISIONS, gradient_bytes
+from planner.domain.request import Subject
+from planner.errors import ParameterError
+from planner.formats.fields import Field, Table
+from planner.formats.values import Number, Text, Whole
+
+__all__ = [
+    "CONFIGURATION_TABLE",
+    "LARGEST_PRODUCT",
+    "SUBJECT_FIELDS",
+    "SUBJECT_TABLE",
+    "configuration_keys",
+    "configuration_of",
+    "subject_keys",
+    "subject_of",
+]
+
+LARGEST_PRODUCT = 10**18
+DEGREES = ("tensor_parallel", "pipeline_parallel")
+SUBJECT_FIELDS = (
+    Field("network", Text(), "network that is trained"),
+    Field("cluster", Text(), "cluster that it is trained on"),
+    Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
+    Field("device", Text(("GPU", "CPU")), "what the cluster computes on"),
+    Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "memory of a device", None),
+    Field("usd_per_gpu_hour", Number(), "price of a device; absent: not known", None),
+    Field("framework", Text(), "training framework"),
+    Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer"),
+    Field("strategy", Text(STRATEGIES), "what overlaps in a synchronous step"),
+    Field("input", Text(("storage", "synthetic")), "where samples come from"),
+    Field("parallelism", Text(("data", "model", "pipeline", "hybrid")), "how the network is divided"),
+    Field("virtual_stages", Whole(), "stages of layers on each pipeline rank"),
+    Field("recompute", Text(("none", "selective", "full")), "activations computed again in the backward pass"),
+    Field("sharding", Whole(least=0, most=3), "stage of sharded state"),
+)
+SUBJECT_TABLE = Table(SUBJECT_FIELDS, dict[str, Any], "what all configurations of an answer share", title="subject")
+CONFIGURATION_TABLE = Table(
+    (
+        Field("nodes", Whole(), "computers"),
+        Field("gpus_per_node", Whole(), "devices of each"),
+        Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all"),
+        Field("precision", Text(tuple(PRECISIONS)), "precision of training"),
+        Field("gradient_bytes_per_element", Whole(most=8), "bytes of a gradient element as it is sent; absent: 4", 4),
+        Field("mode", Text(MODES), "synchronous or asynchronous updates"),
+        Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network"),
+        Field("tensor_parallel", Whole(), "devices that share each layer; absent: 1", 1),
+        Field("pipeline_parallel", Whole(), "stages of layers; absent: 1", 1),
+        Field("sub_batch", Whole(), "samples of one pass"),
+        Field("accumulation_steps", Whole(), "passes summed up before an update"),
+        Field(
+            "mini_batch",
+            Whole(most=LARGEST_MINI_BATCH),
+            "samples behind an update; absent when asynchronous: a distribution",
+            None,
+        ),
+    ),
+    dict[str, Any],
+    "what a plan decides; the rest stands in the subject",
+    title="configuration",
+)
+
+
+def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
+    """Return the keys of what an answer is about, with the memory of a device and what no plan decides yet."""
+    fixed: dict[str, Any] = {"parallelism": "data", "virtual_stages": 1, "recompute": "none", "sharding": 0}
+    fixed["memory_bytes"] = memory_bytes
+    named = {key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")}
+    return named | {"scenario": subject.scenario or None} | asdict(subject.settings) | fixed
+
+
+def subject_of(keys: Mapping[str, Any]) -> Subject:
+    """Return what an answer is about."""
+    settings = Settings(**{key: keys[key] for key in ("optimizer", "strategy", "input", "framework")})
+    scenario, price = keys["scenario"] or "", keys["usd_per_gpu_hour"]
+    return Subject(keys["network"], keys["cluster"], scenario, settings, price, keys["device"])
+
+
+def configuration_keys(configuration: Configuration, framework: str) -> dict[str, Any]:
+    """Return the keys of a configuration; ``framework`` says what its gradients are sent as."""
+    c = configuration
+    return {
+        **{key: getattr(c, key) for key in ("nodes", "gpus_per_node", "gpus", "precision", "mode")},
+        "gradient_bytes_per_element": gradient_bytes(c.precision, framework),
+        "data_parallel": c.gpus,
+        "tensor_parallel": 1,
+        "pipeline_parallel": 1,
+        "sub_batch": c.sub_batch,
+        "accumulation_steps": c.accumulation_steps,
+        "mini_batch": None if c.mode == "async" else c.samples_per_update,
+    }
+
+
+def configuration_of(keys: Mapping[str, Any]) -> Configuration:
+    """Return the configuration of a document, or raise ParameterError where it divides the network."""
+    for degree in DEGREES:
+        if keys[degree] != 1:
+            raise ParameterError(degree, "1, the only degree supported yet", keys[degree])
+    fields = ("nodes", "gpus_per_node", "sub_batch", "accumulation_steps", "precision", "mode")
+    return Configuration(**{key: keys[key] for key in fields})

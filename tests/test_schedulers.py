@@ -1,0 +1,60 @@
+"""The page for job schedulers tells the truth: its lines run, and its table has the keys of the schema."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from planner.formats.brief import BRIEF
+
+PAGE = (Path(__file__).parent.parent / "docs" / "schedulers.md").read_text()
+LINES = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
+JOB = re.compile(
+    r"sbatch --nodes=\d+ --ntasks-per-node=8 --gpus-per-node=8 --time=\d+ train\.sh --batch-size \d+ --accumulate \d+ "
+    r"--precision \w+\n"
+)
+
+
+def printed(line: str, folder: Path) -> str:
+    """Return what a line of the shell prints; the programs are those of this Python."""
+    places = (sysconfig.get_path("scripts"), str(Path(sys.executable).parent), os.environ["PATH"])
+    environment = os.environ | {"PATH": os.pathsep.join(places), "XDG_DATA_HOME": str(folder)}
+    run = subprocess.run(
+        [str(shutil.which("bash")), "-o", "pipefail", "-c", line],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=folder,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+def test_the_line_with_jq_makes_a_job(tmp_path: Path) -> None:
+    (line,) = (one for one in LINES if "jq -r" in one)
+    assert JOB.fullmatch(printed(line, tmp_path))
+
+
+def test_the_line_with_python_makes_a_job(tmp_path: Path) -> None:
+    (line,) = (one for one in LINES if "python3 -c" in one)
+    assert JOB.fullmatch(printed(line, tmp_path))
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+def test_both_lines_make_the_same_job(tmp_path: Path) -> None:
+    assert len({printed(line, tmp_path) for line in LINES}) == 1
+
+
+def test_the_table_has_every_key_of_the_brief() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", PAGE, flags=re.MULTILINE)
+    assert [key for key, _ in rows] == list(BRIEF.schema()["properties"])
+    assert all(words for _, words in rows)
