@@ -88,20 +88,28 @@ def format_seconds(value: float) -> str:
     return _scaled(value, ((1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
 
 
-def format_duration(value: float, digits: int = 2) -> str:
+def format_duration(value: float, digits: int = 2, like: float | None = None) -> str:
     """Return a time for people in the unit they would use: ``4 d 0 h``, ``5.4 h``, ``27 min``, ``18 s``, ``40 ms``.
 
-    Minutes from two of them on. ``digits``: significant digits; whole numbers are never cut.
+    Minutes from two of them on. ``digits``: significant digits; whole numbers are never cut. ``like``: a time that
+    chooses the unit instead [s].
     """
-    if abs(value) < 120:
-        scale, unit = next(((s, u) for s, u in _SECONDS if abs(value) >= s), _SECONDS[-1])
-        return f"{format_number(value / scale, digits)} {unit}" if value else "0 s"
-    if abs(value) < 7200:
-        return f"{format_number(value / 60, digits)} min"
-    if abs(value) < 86400:
-        return f"{format_number(value / 3600, digits)} h"
-    hours = round(value / 3600)
-    return f"{hours // 24:,} d {hours % 24} h"
+    size = abs(value if like is None else like)
+    if not value:
+        return "0 s"
+    if size >= 86400:
+        hours = round(value / 3600)
+        return f"{hours // 24:,} d {hours % 24} h"
+    scale, unit = _unit_of(size, digits)
+    return f"{format_number(value / scale, digits)} {unit}"
+
+
+def _unit_of(size: float, digits: int) -> tuple[float, str]:
+    """Return the unit in which a time of less than a day is written: 999.9 ms, to three digits, is 1.00 s."""
+    if size >= 120:
+        return (60.0, "min") if size < 7200 else (3600.0, "h")
+    places = max(digits, 3) - 1
+    return next((one for one in _SECONDS if float(f"{size / one[0]:.{places}e}") >= 1), _SECONDS[-1])
 
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from planner.domain.prediction import Prediction, Term
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
 from planner.report import parts
-from planner.report.blocks import Block, Line, Table, given
+from planner.report.blocks import Block, Line, given
 from planner.report.doubt import goodness
 from planner.report.launch import launch
 from planner.report.notices import notices
-from planner.report.plan_table import Entry, entries_of, plan_table, speed_words
+from planner.report.plan_table import BEYOND, Entry, entries_of, plan_table
 from planner.report.prediction import place
 from planner.units import format_bytes, format_duration, format_number
 
@@ -42,45 +43,43 @@ def suggestion_answer(suggestion: Suggestion, subject: Subject, *, more: str = M
     yield Line(f"{taken}: {_result(chosen.prediction)}.", "bold")
     yield Line(_why(suggestion))
     yield Line("")
-    yield from plan_table(_rows(suggestion, chosen), subject, chosen.position)
-    yield from _baseline(suggestion)
+    yield from plan_table(_rows(suggestion, chosen, subject), chosen.position)
+    yield from _baseline(suggestion, subject)
     yield from _terms(chosen.prediction, subject)
     if suggestion.pareto:
         yield from _front(suggestion, subject)
     yield goodness(chosen.prediction, subject)
-    yield launch(configuration, subject)
+    yield from launch(configuration, subject)
 
 
-def _rows(suggestion: Suggestion, chosen: Plan) -> list[Entry]:
+def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
     """Return as many plans as were asked for; the chosen one takes the place of the last where it stands behind."""
     asked = suggestion.request.get("top")
     most = asked.value if asked is not None and isinstance(asked.value, int) else ROWS
     first = [plan for plan in suggestion.plans if plan is not chosen or chosen.position <= most][:most]
-    return entries_of(first if chosen in first else [*first[: most - 1], chosen])
+    return entries_of(first if chosen in first else [*first[: most - 1], chosen], subject)
 
 
 def _why(suggestion: Suggestion) -> str:
     """Return why the chosen plan is taken, and what was proved."""
     count = suggestion.search.evaluated
-    proved = f"No better prediction among {count:,} plans" if suggestion.search.certified else "Best of those tried"
-    first = suggestion.plans[0]
+    tried = f"all {count:,}" if suggestion.search.certified else f"the {count:,} tried"
+    best = f"Plan {suggestion.plans[0].position} has the best prediction of {tried}"
     if len(suggestion.tied) > 1:
-        return f"{suggestion.choice[0].upper()}{suggestion.choice[1:]}. {proved} than that of plan {first.position}."
-    return f"{proved}; {suggestion.choice}."
+        return f"{suggestion.choice[0].upper()}{suggestion.choice[1:]}. {best}."
+    return f"{best}; {suggestion.choice}."
 
 
 def _result(one: Prediction) -> str:
     if one.epoch_s is not None:
-        return f"an epoch in {parts.quantity(one.epoch_s, format_duration)}"
-    return f"{parts.quantity(one.samples_per_s, format_number)} samples/s"
+        return f"an epoch in {parts.duration(one.epoch_s)}"
+    return parts.figure(one.samples_per_s, "samples/s")
 
 
-def _baseline(suggestion: Suggestion) -> Iterator[Line]:
+def _baseline(suggestion: Suggestion, subject: Subject) -> Iterator[Line]:
     one = suggestion.baseline
     if one is not None and any(plan.efficiency is not None for plan in suggestion.plans):
-        accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
-        where = f"{one.nodes} x {one.gpus_per_node}, sub-batch {one.sub_batch}{accumulate}, {one.precision}"
-        yield Line(f"efficiency: samples/s a device against {where}")
+        yield Line(f"100% efficiency: {parts.configuration_words(one, subject.device)}")
 
 
 def _terms(one: Prediction, subject: Subject) -> Iterator[Line]:
@@ -97,11 +96,11 @@ def _terms(one: Prediction, subject: Subject) -> Iterator[Line]:
 
 
 def _term(term: Term, digits: int) -> str:
-    name = term.name.replace("_", " ")
+    name = parts.term_words(term.name)
     hidden = term.seconds - term.exposed_seconds
     if term.share < LEAST_SHARE:
         worth_saying = term.seconds > 0 and term.exposed_seconds < term.seconds
-        return f"{name} hidden ({format_duration(term.seconds, digits)})" if worth_saying else ""
+        return f"{name} {format_duration(term.seconds, digits)} hidden" if worth_saying else ""
     more = f" and {format_duration(hidden, digits)} hidden" if hidden > LEAST_SHARE * term.seconds else ""
     return f"{name} {term.share:.0%}{more}"
 
@@ -112,7 +111,7 @@ def _front(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     front = suggestion.pareto
     left = f", the first {MOST_OF_FRONT} of {len(front)}" if len(front) > MOST_OF_FRONT else ""
     yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target{left}", "bold")
-    yield from plan_table(entries_of(front[:MOST_OF_FRONT]), subject)
+    yield from plan_table(entries_of(front[:MOST_OF_FRONT], subject))
     yield Line("")
 
 
@@ -121,7 +120,7 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     yield Line(f"{place(subject)}, target mini-batch {target}: no plan fits.", "bold")
     if suggestion.nearest:
         yield Line("Nearest plans:")
-        yield from plan_table(entries_of(suggestion.nearest), subject)
+        yield from plan_table(entries_of(suggestion.nearest, subject))
     if suggestion.loosen:
         yield Line("What to loosen, the smallest change first:")
         yield from (Line(one.message, indent=2) for one in suggestion.loosen)
@@ -133,9 +132,11 @@ def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = M
     words = parts.configuration_words(prediction.configuration, subject.device)
     yield Line(f"{place(subject)}, {words}: {_result(prediction)}.", "bold")
     yield given(_figures(prediction, subject))
-    yield parts.terms(prediction.terms, prediction.bottleneck, brief=True)
+    yield parts.terms(prediction.terms, prediction.bottleneck, subject.device, brief=True)
+    if any(term.extrapolated for term in prediction.terms):
+        yield Line(BEYOND)
     yield goodness(prediction, subject)
-    yield launch(prediction.configuration, subject)
+    yield from launch(prediction.configuration, subject)
 
 
 def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
@@ -143,13 +144,13 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
     digits = parts.digits_of(one.samples_per_s)
     speed = f"{format_number(one.samples_per_s.value, digits)} samples/s"
     if one.configuration.gpus > 1:
-        speed += f", {format_number(each, digits)} a {subject.device}"
+        speed += f", {format_number(each, digits)} per {subject.device}"
     epoch, cost = one.epoch_s, one.epoch_usd(subject.usd_per_gpu_hour)
     hours = "" if epoch is None else format_number(epoch.value * one.configuration.gpus / 3600, parts.digits_of(epoch))
     price = "" if cost is None else f", {format_number(cost.value, parts.digits_of(cost))} USD"
     batch = f"{parts.mini_batch(one.mini_batch)} samples"
     if one.staleness.mean:
-        batch += f", staleness {one.staleness.mean:.3g} updates"
+        batch += f", staleness {format_number(one.staleness.mean)} updates"
     memory = one.memory_bytes
     capacity = f" of {format_bytes(memory['capacity'])}" if "capacity" in memory else ""
     return [
@@ -163,42 +164,35 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
 def predictions_answer(answers: Sequence[tuple[Subject, Prediction]], *, more: str = MORE) -> Iterator[Block]:
     """Yield many predictions as one table in the order given; how good they are is that of the least sure one."""
     yield from notices([warning for _, one in answers for warning in one.warnings], more)
-    subjects = dict.fromkeys((subject.network, subject.scenario) for subject, _ in answers)
-    first = answers[0][0]
-    if len(subjects) == 1:
-        yield Line(f"{place(first)}: {len(answers)} predictions", "bold")
-        entries = [Entry(at, one, (one.configuration.precision,)) for at, (_, one) in enumerate(answers, 1)]
-        yield from plan_table(entries, first)
-    else:
-        yield from _overview(answers)
+    yield Line(f"{_of_all([subject for subject, _ in answers])}: {len(answers)} predictions", "bold")
+    yield from plan_table([Entry(at, one, subject) for at, (subject, one) in enumerate(answers, 1)])
     yield from _least_sure(answers)
 
 
 def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]], *, more: str = MORE) -> Iterator[Block]:
-    """Yield the chosen plan of each of several requests, one a row."""
+    """Yield the chosen plan of each of several requests, one a row, then the requests without a plan."""
     yield from notices([warning for _, one in answers for warning in one.warnings], more)
+    target = answers[0][1].request["target_batch"].value
+    words = f"{_of_all([subject for subject, _ in answers])}, target mini-batch {target}"
+    yield Line(f"{words}: the plans to take of {len(answers)} requests", "bold")
     chosen = [(subject, one.chosen_plan) for subject, one in answers]
-    best = [(subject, plan.prediction if plan else None) for subject, plan in chosen]
-    yield from _overview(best)
-    yield from _least_sure([(subject, one) for subject, one in best if one is not None])
+    found = [(subject, plan) for subject, plan in chosen if plan is not None]
+    if found:
+        rows = [Entry(at, plan.prediction, subject, plan.precisions) for at, (subject, plan) in enumerate(found, 1)]
+        yield from plan_table(rows)
+    yield from (Line(f"{place(subject)}: no plan fits.") for subject, plan in chosen if plan is None)
+    yield from _least_sure([(subject, plan.prediction) for subject, plan in found])
+
+
+def _of_all(subjects: Sequence[Subject]) -> str:
+    """Return what all subjects share, in words: the cluster, and network and scenario where these are the same."""
+    first = subjects[0]
+    if any(one.network != first.network for one in subjects):
+        return f"{len({one.network for one in subjects})} networks on {first.cluster}"
+    return place(first if all(one.scenario == first.scenario for one in subjects) else replace(first, scenario=""))
 
 
 def _least_sure(found: Sequence[tuple[Subject, Prediction]]) -> Iterator[Line]:
     if found:
         subject, least = max(found, key=lambda answer: parts.factor(answer[1].iteration_s) or float("inf"))
         yield goodness(least, subject)
-
-
-def _overview(answers: Sequence[tuple[Subject, Prediction | None]]) -> Iterator[Block]:
-    """Yield answers for one cluster, one a row: network, scenario and the plan, or that none fits."""
-    columns = ["network", "scenario", "plan", "mini-batch", "epoch"]
-    rows = [(one.network, one.scenario or "none", *_best(found, one.device)) for one, found in answers]
-    yield Line(f"{len(rows)} answers on {answers[0][0].cluster}", "bold")
-    yield Table(columns, rows, right=columns[3:])
-
-
-def _best(found: Prediction | None, device: str) -> tuple[str, str, str]:
-    if found is None:
-        return ("no plan fits", "-", "-")
-    speed = speed_words(found) + ("" if found.epoch_s else " samples/s")
-    return (parts.configuration_words(found.configuration, device), parts.mini_batch(found.mini_batch), speed)

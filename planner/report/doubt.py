@@ -21,7 +21,7 @@ def goodness(prediction: Prediction, subject: Subject) -> Line:
     factor = parts.factor(prediction.iteration_s)
     command = f"to narrow it: `{_command(prediction, subject)}`"
     if factor is None:
-        return Line(f"How good this is, is not known: nothing that it rests on was compared with runs; {command}")
+        return Line(f"How good this is is not known: nothing it rests on was compared with measured runs; {command}")
     why = _because(prediction, subject)
     return Line(f"Good to a factor of {format_number(factor)} (90 %), because {why}; {command}")
 
@@ -36,15 +36,20 @@ def _because(one: Prediction, subject: Subject) -> str:
         return _because_of_overheads(one, subject)
     if scope == "collectives":
         return f"messages between {subject.device}s of {subject.cluster} were not measured"
-    return "reading and copying samples was not measured" if scope in ("storage", "host") else "its parts are unsure"
+    return (
+        "reading and copying samples was not measured"
+        if scope in ("storage", "host")
+        else "all its parts are uncertain"
+    )
 
 
 def _because_of_kernels(one: Prediction, subject: Subject) -> str:
     shares = one.kernel_shares
     if shares["specification"] + shares["sibling"] < MOSTLY:
         own = sum(shares[name] for name in MEASURED)
-        return f"the layers of {subject.network} were " + ("timed in part" if own else "not timed themselves")
-    way = "come from data sheets" if shares["specification"] >= shares["sibling"] else "are another GPU's"
+        return f"{'only some' if own else 'the'} layers of {subject.network} were {'' if own else 'not '}timed"
+    is_specified = shares["specification"] >= shares["sibling"]
+    way = "come from data sheets" if is_specified else f"are those of another {subject.device}"
     return f"most kernel times {way}"
 
 
@@ -54,7 +59,7 @@ def _because_of_overheads(one: Prediction, subject: Subject) -> str:
     codes = {warning.code for warning in one.warnings}
     if codes & {"framework_overheads_pooled", "framework_overheads_assumed", "framework_overheads_generic"}:
         return f"steps of {framework} {where}were not measured on this {subject.device}"
-    return f"measured steps of {framework} {where}differ as much"
+    return f"measured steps of {framework} {where}differ by as much"
 
 
 def _command(one: Prediction, subject: Subject) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planner.domain.configuration import Configuration
 from planner.domain.request import Subject
 from planner.report.blocks import Line
+from planner.report.printing import WIDTH
 
 __all__ = ["launch"]
 
@@ -12,13 +15,25 @@ TORCHRUN = ("pytorch", "torchtitan", "fsdp", "megatron", "megatron-lm", "megatro
 """Frameworks whose processes ``torchrun`` starts; those of others are started by ``mpirun``."""
 
 
-def launch(one: Configuration, subject: Subject) -> Line:
-    """Return the command that starts the processes of a plan: one a device, or one a node where threads share it."""
-    accumulate = f" x {one.accumulation_steps} accumulated" if one.accumulation_steps > 1 else ""
+def launch(one: Configuration, subject: Subject) -> Iterator[Line]:
+    """Yield the command that starts the processes of a plan: one a device, or one a node where threads share it.
+
+    What the program itself must be told stands behind it as a comment, where a line holds it.
+    """
+    accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
     what = f"sub-batch {one.sub_batch}{accumulate}, {one.precision}"
     if one.mode == "async":
-        return Line(f"Start: mpirun -np {one.nodes} --map-by node PROGRAM  # {one.gpus_per_node} threads, {what}")
-    if subject.settings.framework.partition("@")[0] not in TORCHRUN:
-        return Line(f"Start: mpirun -np {one.gpus} --map-by ppr:{one.gpus_per_node}:node PROGRAM  # {what}")
-    nodes = f"--nnodes {one.nodes}" if one.nodes > 1 else "--standalone"
-    return Line(f"Start: torchrun {nodes} --nproc-per-node {one.gpus_per_node} train.py  # {what}")
+        yield _line(f"Start: mpirun -np {one.nodes} --map-by node PROGRAM", f"{one.gpus_per_node} threads, {what}")
+    elif subject.settings.framework.partition("@")[0] not in TORCHRUN:
+        yield _line(f"Start: mpirun -np {one.gpus} --map-by ppr:{one.gpus_per_node}:node PROGRAM", what)
+    elif one.nodes == 1:
+        yield _line(f"Start: torchrun --standalone --nproc-per-node {one.gpus_per_node} train.py", what)
+    else:
+        nodes = f"--nnodes {one.nodes} --nproc-per-node {one.gpus_per_node}"
+        yield Line(f"Start: torchrun {nodes} --rdzv-backend c10d \\", whole=True)
+        yield _line("  --rdzv-endpoint FIRST_NODE train.py", f"on each node, {what}")
+
+
+def _line(command: str, comment: str) -> Line:
+    words = f"{command}  # {comment}"
+    return Line(words if len(words) <= WIDTH else command, whole=True)

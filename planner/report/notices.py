@@ -6,26 +6,27 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from planner.domain.prediction import PlanWarning
 from planner.report.blocks import Line
+from planner.report.parts import counted
+from planner.report.printing import WIDTH
 
 __all__ = ["MOST", "notices"]
 
 MOST = 3
 """Lines."""
-WIDTH = 80
 LABEL = "warning: "
 HEADLINES: Mapping[str, str] = {
     "out_of_memory": "it needs more memory than {subjects} has",
     "window_missed": "the mean mini-batch is inside the window, hardly any single one is",
     "empty_updates": "many updates find no gradient",
     "mini_batch_above_dataset": "an update takes more samples than the data set has",
-    "memory_tight": "it needs nearly all memory of {subjects}",
+    "memory_tight": "it needs nearly all the memory of {subjects}",
     "no_dataset": "no data set, so no epoch time: give one by --dataset",
     "specified": "times on {subjects} come in part from data sheets",
-    "framework_overheads_assumed": "what {subjects} adds to its kernels is assumed",
-    "framework_overheads_generic": "what {subjects} adds to its kernels is that of other frameworks",
-    "framework_overheads_pooled": "what {subjects} adds to its kernels was measured on other GPUs",
-    "framework_overheads_other_version": "what {subjects} adds to its kernels is that of another version",
-    "overheads_of_other_mode": "what {subjects} adds to its kernels was measured in the other mode",
+    "framework_overheads_assumed": "the overhead of {subjects} is assumed",
+    "framework_overheads_generic": "the overhead of {subjects} is that of other frameworks",
+    "framework_overheads_pooled": "the overhead of {subjects} was measured on other GPUs",
+    "framework_overheads_other_version": "the overhead of {subjects} is that of another version",
+    "overheads_of_other_mode": "the overhead of {subjects} was measured in the other mode",
     "extrapolated": "{subjects} lie outside what was measured",
     "reconstructed": "{subjects} was reconstructed from published results",
     "assumed": "times of {subjects} are assumed",
@@ -33,9 +34,9 @@ HEADLINES: Mapping[str, str] = {
     "optimizer_differs": "the update by {subjects} is priced as another optimizer's",
     "unknown_link_kind": "kinds of {subjects} are not known: priced by bandwidth and latency",
     "mixed_circumstances": "kernels were measured under different circumstances",
-    "calibration": "{count} of {subjects}",
-    "input_not_modelled": "reading samples is in no time",
-    "decode_not_modelled": "decoding and augmenting samples is in no time",
+    "calibration": "{subjects} has {count}",
+    "input_not_modelled": "no time includes reading samples",
+    "decode_not_modelled": "no time includes decoding and augmenting samples",
     "loader_threads": "threads that load samples are assumed",
     "input_cached": "later epochs are assumed to read from memory in part",
     "head_size_rounded": "heads do not divide the features of {subjects}: rounded down",
@@ -65,14 +66,24 @@ def notices(warnings: Iterable[PlanWarning], more: str) -> Iterator[Line]:
 
 
 def _line(words: str) -> Line:
-    room = WIDTH - len(LABEL)
-    return Line(words if len(words) <= room else f"{words[: room - 3]}...", label=LABEL, aside=True, whole=True)
+    return Line(words, label=LABEL, aside=True)
 
 
 def _headline(code: str, found: list[PlanWarning]) -> str:
-    subjects = list(dict.fromkeys(warning.subject.replace("_", " ") for warning in found if warning.subject))
-    listed = " and ".join(filter(None, (", ".join(subjects[:-1]), subjects[-1]))) if subjects else "it"
+    """Return what warnings of a code say in one line of 80 columns, their first subjects named."""
+    room = WIDTH - len(LABEL)
     if code not in HEADLINES:
-        return found[0].message
-    count = f"{len(found)} note" + ("s" if len(found) > 1 else "")
-    return HEADLINES[code].format(subjects=listed, count=count)
+        words = found[0].message
+        return words if len(words) <= room else f"{words[: room - 3].rstrip()}..."
+    subjects = list(dict.fromkeys(warning.subject.replace("_", " ") for warning in found if warning.subject))
+    count = counted(len(found), "note")
+    lines = (
+        HEADLINES[code].format(subjects=_listed(subjects, named), count=count) for named in range(len(subjects), 0, -1)
+    )
+    return next((line for line in lines if len(line) <= room), HEADLINES[code].format(subjects="it", count=count))
+
+
+def _listed(subjects: list[str], named: int) -> str:
+    """Return the first subjects, and how many more there are."""
+    shown = subjects[:named] if named == len(subjects) else [*subjects[:named], f"{len(subjects) - named} more"]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from planner.domain.citation import Citation
@@ -11,21 +12,24 @@ from planner.domain.precision import gradient_bytes, precision_named
 from planner.domain.prediction import MiniBatch, PlanWarning, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
 from planner.report.blocks import Line, Pairs, Table
-from planner.units import format_bytes, format_duration
+from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
     "ORIGINS",
     "configuration_words",
+    "counted",
     "digits_of",
+    "duration",
     "factor",
+    "figure",
     "memory_line",
     "mini_batch",
     "mode_words",
     "origins",
     "precision_words",
-    "quantity",
     "request_values",
     "sources_once",
+    "term_words",
     "terms",
     "warnings",
 ]
@@ -33,22 +37,34 @@ __all__ = [
 
 Rows = Sequence[tuple[int, Sequence[PlanWarning]]]
 """Numbers of the rows of a table, and the warnings of each."""
+MOST_PLACES = 3
+"""Of a mini-batch."""
+HYPHENATED = ("all reduce", "all gather", "all to all", "reduce scatter")
+"""Terms that people write with hyphens."""
 ORIGINS = "Where the times come from"
 """Heading above :func:`origins`."""
 
 
-def quantity(value: Quantity | None, write: Callable[[float, int], str]) -> str:
-    """Return a quantity, with its central 90 % interval when there is one; a dash when it does not apply.
-
-    ``write``: of a value and its digits, which follow the interval.
-    """
+def duration(value: Quantity | None) -> str:
+    """Return a time with its central 90 % interval, in one unit, where there is one; a dash when it does not apply."""
     if value is None:
         return "-"
     digits = digits_of(value)
-    shown = write(value.value, digits)
+    shown = format_duration(value.value, digits)
     if value.low is None or value.high is None:
         return shown
-    return f"{shown} ({write(value.low, digits)} to {write(value.high, digits)})"
+    low, high = (format_duration(end, digits, value.value) for end in (value.low, value.high))
+    unit = "" if " d " in shown else shown.partition(" ")[2]
+    return f"{shown} ({low.removesuffix(f' {unit}')} to {high})"
+
+
+def figure(value: Quantity, unit: str) -> str:
+    """Return a quantity in its unit, with its central 90 % interval where there is one."""
+    digits = digits_of(value)
+    shown = f"{format_number(value.value, digits)} {unit}"
+    if value.low is None or value.high is None:
+        return shown
+    return f"{shown} ({format_number(value.low, digits)} to {format_number(value.high, digits)})"
 
 
 def digits_of(value: Quantity) -> int:
@@ -65,8 +81,11 @@ def factor(value: Quantity) -> float | None:
 
 
 def mini_batch(batch: MiniBatch) -> str:
-    """Return the mean, with its standard deviation where the mini-batch is random."""
-    return f"{batch.mean:.4g} ± {batch.std:.2g}" if batch.std else f"{batch.mean:.10g}"
+    """Return the mean, with its standard deviation, to two digits, where the mini-batch is random."""
+    if not batch.std:
+        return f"{batch.mean:.10g}"
+    places = min(max(1 - math.floor(math.log10(batch.std)), 0), MOST_PLACES)
+    return f"{batch.mean:.{places}f} ± {batch.std:.{places}f}"
 
 
 def mode_words(mode: str) -> str:
@@ -86,7 +105,7 @@ def configuration_words(configuration: Configuration, device: str = "GPU", preci
     """Return a configuration as one line; ``device``: what it computes on, ``precisions``: all that are alike."""
     accumulation = configuration.accumulation_steps
     parts = [
-        f"{_many(configuration.nodes, 'node')} x {_many(configuration.gpus_per_node, device)}",
+        f"{counted(configuration.nodes, 'node')} x {counted(configuration.gpus_per_node, device)}",
         f"sub-batch {configuration.sub_batch}",
         *([f"accumulation {accumulation}"] if accumulation > 1 else []),
         " or ".join(precisions or (configuration.precision,)),
@@ -95,31 +114,38 @@ def configuration_words(configuration: Configuration, device: str = "GPU", preci
     return ", ".join(parts)
 
 
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: ``1 node``, ``2 nodes``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def terms(shown: Iterable[Term], bottleneck: str, *, brief: bool = False) -> Table:
+def term_words(name: str) -> str:
+    """Return the name of a term as people write it."""
+    words = name.replace("_", " ")
+    return next((words.replace(one, one.replace(" ", "-")) for one in HYPHENATED if one in words), words)
+
+
+def terms(shown: Iterable[Term], bottleneck: str, device: str = "GPU", *, brief: bool = False) -> Table:
     """Return terms by thread: what each takes, what it adds after overlap, its share and where it comes from.
 
-    Terms that take no time are left out; with ``brief`` so are the names of calibrations.
+    Terms that take no time are left out; with ``brief`` so are the names of calibrations, and a mark stands for
+    ``extrapolated``.
     """
     chosen = [term for term in shown if term.seconds or term.exposed_seconds]
+    outside = ["" if brief or not term.extrapolated else ", extrapolated" for term in chosen]
     columns = {
-        "thread": [term.thread for term in chosen],
-        "term": [term.name.replace("_", " ") for term in chosen],
+        "thread": [device if term.thread == "gpu" else term.thread for term in chosen],
+        "term": [term_words(term.name) for term in chosen],
         "takes": [format_duration(term.seconds, 3) for term in chosen],
         "adds": [format_duration(term.exposed_seconds, 3) for term in chosen],
         "share": [f"{term.share:.1%}" for term in chosen],
-        "origin": [
-            term.origin.replace("+", " + ") + (", extrapolated" if term.extrapolated else "") for term in chosen
-        ],
-        "calibration": [term.calibration or "-" for term in chosen],
+        "origin": [term.origin.replace("+", " + ") + far for term, far in zip(chosen, outside, strict=True)],
+        "calibration": [] if brief else [term.calibration or "-" for term in chosen],
+        "": ["*" if term.extrapolated else "" for term in chosen] if brief else [],
     }
     if len(set(columns["thread"])) < 2:
         columns.pop("thread")
-    if brief:
-        columns.pop("calibration")
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
     strong = [at for at, term in enumerate(chosen) if term.name == bottleneck]
     rows = list(zip(*columns.values(), strict=True))
     return Table(list(columns), rows, right=("takes", "adds", "share"), strong=strong)
@@ -156,7 +182,7 @@ def _uncalibrated(used: Iterable[Term]) -> Iterator[tuple[str, str]]:
     """Yield each origin that needs no calibration, and the terms that rest on it."""
     shown = list(used)
     for origin, words in (("specified", "from stated figures of the hardware"), ("assumed", "in part")):
-        names = dict.fromkeys(term.name.replace("_", " ") for term in shown if origin in term.origin.split("+"))
+        names = dict.fromkeys(term_words(term.name) for term in shown if origin in term.origin.split("+"))
         if names:
             yield origin, f"{', '.join(names)}: {words}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.domain.prediction import Prediction
@@ -12,73 +12,91 @@ from planner.report import parts
 from planner.report.blocks import Block, Line, Table
 from planner.units import format_duration, format_number
 
-__all__ = ["Entry", "entries_of", "plan_table", "speed_words"]
+__all__ = ["BEYOND", "Entry", "entries_of", "plan_table"]
 
-FACTOR = "factor\nof 90 %"
-DROPPED = (FACTOR, "memory\nGiB", "GPU-\nhours", "mode", "accu-\nmulate")
-"""Columns that go where a line holds no more, the first one first."""
-LEFT = ("precision", "mode", "")
+BEYOND = "* outside what was measured"
+FACTOR = "factor\n(90 %)"
+DROPPED = (
+    FACTOR,
+    "memory\nGiB",
+    "plan 1\nbetter",
+    "effi-\nciency",
+    "samples\n/s/{device}",
+    "stale-\nness",
+    "{device}-\nhours",
+)
+"""Columns that go where a line holds no more, the first one first; what tells plans apart stays."""
+LEFT = ("network", "scenario", "preci-\nsion", "mode", "")
 """Columns of words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row: a prediction, its number, and what a ranking knows of it."""
+    """A row: a prediction, its number and subject, and what a ranking knows of it."""
 
     number: int
     prediction: Prediction
-    precisions: tuple[str, ...]
+    subject: Subject
+    precisions: tuple[str, ...] = ()
     first_is_better: float | None = None
     efficiency: float | None = None
 
 
-def entries_of(plans: Sequence[Plan]) -> list[Entry]:
+def entries_of(plans: Iterable[Plan], subject: Subject) -> list[Entry]:
     """Return a row a plan."""
-    return [Entry(one.position, one.prediction, one.precisions, one.first_is_better, one.efficiency) for one in plans]
+    return [
+        Entry(one.position, one.prediction, subject, one.precisions, one.first_is_better, one.efficiency)
+        for one in plans
+    ]
 
 
-def plan_table(entries: Sequence[Entry], subject: Subject, chosen: int | None = None) -> Iterator[Block]:
-    """Yield a table of plans, that of number ``chosen`` marked, and what its marks mean.
+def plan_table(entries: Sequence[Entry], chosen: int | None = None) -> Iterator[Block]:
+    """Yield a table of plans on one kind of device, that of number ``chosen`` marked, and what its marks mean.
 
-    A column that tells nothing is left out: one of empty cells, the mode where there is one, the mini-batch where all
-    have the same. Without a data set samples/s stand for the epoch time.
+    A column that tells nothing is left out: one of empty cells, the mode, network or scenario where there is one, the
+    mini-batch where all have the same. Where one has no data set samples/s stand for the epoch time.
     """
-    columns = {name: cells for name, cells in _columns(entries, subject).items() if any(cells)}
+    columns = {name: cells for name, cells in _columns(entries).items() if any(cells)}
     right = [name for name in columns if name not in LEFT]
     strong = [at for at, one in enumerate(entries) if one.number == chosen]
-    yield Table(list(columns), list(zip(*columns.values(), strict=True)), right, 1, strong, fixed=True, dropped=DROPPED)
+    device = entries[0].subject.device
+    dropped = [name.format(device=device) for name in DROPPED]
+    yield Table(list(columns), list(zip(*columns.values(), strict=True)), right, 1, strong, fixed=True, dropped=dropped)
     meanings = [
-        f"{mark} {MEANINGS[mark].format(device=subject.device)}"
-        for mark, holds in MARKS.items()
-        if any(holds(one.prediction) for one in entries)
+        meaning.format(device=device)
+        for mark, meaning in MEANINGS.items()
+        if any(MARKS[mark](one.prediction) for one in entries)
     ]
     if meanings:
         yield Line("; ".join(meanings))
 
 
-def _columns(entries: Sequence[Entry], subject: Subject) -> dict[str, list[str]]:
+def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
     """Return the cells of each column; a column that has nothing to say has empty ones."""
     shown = [one.prediction for one in entries]
+    subjects = [one.subject for one in entries]
     configurations = [one.configuration for one in shown]
-    device = subject.device
-    costs = [one.epoch_usd(subject.usd_per_gpu_hour) for one in shown]
+    device = subjects[0].device
     accumulates = any(one.accumulation_steps > 1 for one in configurations)
+    stale = any(one.staleness.mean for one in shown)
     return {
         "#": [str(one.number) for one in entries],
+        "network": _where_they_differ([one.network for one in subjects]),
+        "scenario": _where_they_differ([one.scenario or "none" for one in subjects]),
         f"nodes\nx {device}s": [f"{one.nodes} x {one.gpus_per_node}" for one in configurations],
         "sub-\nbatch": [str(one.sub_batch) for one in configurations],
         "accu-\nmulate": [str(one.accumulation_steps) if accumulates else "" for one in configurations],
-        "precision": [" / ".join(one.precisions) for one in entries],
+        "preci-\nsion": [" / ".join(one.precisions or (one.prediction.configuration.precision,)) for one in entries],
         "mode": _where_they_differ([one.mode for one in configurations]),
         "mini-\nbatch": _mini_batches(shown),
-        "stale-\nness": [f"{one.staleness.mean:.3g}" if any(x.staleness.mean for x in shown) else "" for one in shown],
-        "epoch" if all(one.epoch_s for one in shown) else "samples/s": [speed_words(one) for one in shown],
+        "stale-\nness": [format_number(one.staleness.mean) if stale else "" for one in shown],
+        **_speeds(shown),
         FACTOR: [_factor(one) for one in shown],
         "plan 1\nbetter": ["" if one.first_is_better is None else _chance(one.first_is_better) for one in entries],
-        f"samples/s\na {device}": [_each(one) for one in shown],
+        f"samples\n/s/{device}": [_each(one) for one in shown],
         "effi-\nciency": ["" if one.efficiency is None else f"{one.efficiency:.0%}" for one in entries],
         f"{device}-\nhours": [_device_hours(one) for one in shown],
-        "USD an\nepoch": [format_number(cost.value, parts.digits_of(cost)) if cost else "" for cost in costs],
+        "USD per\nepoch": [_usd(one) for one in entries],
         "memory\nGiB": [format_number(one.memory_bytes["total"] / 2**30, 3) for one in shown],
         "": ["".join(mark for mark, holds in MARKS.items() if holds(one)) for one in shown],
     }
@@ -93,16 +111,18 @@ def _mini_batches(shown: Sequence[Prediction]) -> list[str]:
     return words if any(one.mini_batch.std for one in shown) else _where_they_differ(words)
 
 
+def _speeds(shown: Sequence[Prediction]) -> dict[str, list[str]]:
+    """Return the column of epoch times, or of samples/s where one has no data set."""
+    epochs = [one.epoch_s for one in shown if one.epoch_s]
+    if len(epochs) == len(shown):
+        return {"epoch": [format_duration(one.value, parts.digits_of(one)) for one in epochs]}
+    speeds = [one.samples_per_s for one in shown]
+    return {"samples/s": [format_number(one.value, parts.digits_of(one)) for one in speeds]}
+
+
 def _chance(probability: float) -> str:
     """Return a probability; nothing is sure enough to be printed as 0 or 100 %."""
     return ">99%" if probability >= 0.995 else "<1%" if probability < 0.005 else f"{probability:.0%}"
-
-
-def speed_words(one: Prediction) -> str:
-    """Return the epoch time, or samples/s without a data set."""
-    if one.epoch_s:
-        return format_duration(one.epoch_s.value, parts.digits_of(one.epoch_s))
-    return format_number(one.samples_per_s.value, parts.digits_of(one.samples_per_s))
 
 
 def _each(one: Prediction) -> str:
@@ -113,6 +133,11 @@ def _device_hours(one: Prediction) -> str:
     if one.epoch_s is None:
         return ""
     return format_number(one.epoch_s.value * one.configuration.gpus / 3600, parts.digits_of(one.epoch_s))
+
+
+def _usd(one: Entry) -> str:
+    cost = one.prediction.epoch_usd(one.subject.usd_per_gpu_hour)
+    return "" if cost is None else format_number(cost.value, parts.digits_of(cost))
 
 
 def _factor(one: Prediction) -> str:
@@ -130,4 +155,4 @@ def _extrapolates(one: Prediction) -> bool:
 
 MARKS: Mapping[str, Callable[[Prediction], bool]] = {"*": _extrapolates, "!": _out_of_memory}
 """Mark of a row -> what it says of a prediction."""
-MEANINGS = {"*": "outside of what was measured", "!": "more memory than one {device} has"}
+MEANINGS = {"*": BEYOND, "!": "! more memory than one {device} has"}

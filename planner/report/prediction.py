@@ -10,7 +10,6 @@ from planner.domain.prediction import LOOKUPS, Prediction
 from planner.domain.request import Sourced, Subject
 from planner.report import parts
 from planner.report.blocks import Block, Line, Pairs, heading
-from planner.units import format_duration, format_number
 
 __all__ = ["figures", "lookups", "place", "prediction_details", "prediction_rest"]
 
@@ -25,7 +24,7 @@ def prediction_details(prediction: Prediction, subject: Subject, citations: Iter
     """Yield figures, terms and origins of one prediction."""
     yield figures(prediction, subject)
     yield heading("Terms")
-    yield parts.terms(prediction.terms, prediction.bottleneck)
+    yield parts.terms(prediction.terms, prediction.bottleneck, subject.device)
     yield from lookups([prediction])
     words = parts.precision_words(prediction.configuration.precision, subject.settings.framework)
     if words:
@@ -60,19 +59,19 @@ def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
     cost = prediction.epoch_usd(subject.usd_per_gpu_hour)
     is_async = prediction.configuration.mode == "async"
     return [
-        ("epoch", parts.quantity(prediction.epoch_s, format_duration)),
-        ("first epoch", parts.quantity(prediction.first_epoch_s, format_duration)),
-        ("cost of an epoch", f"{parts.quantity(cost, format_number)} USD" if cost else "-"),
+        ("epoch", parts.duration(prediction.epoch_s)),
+        ("first epoch", parts.duration(prediction.first_epoch_s)),
+        ("cost of an epoch", parts.figure(cost, "USD") if cost else "-"),
         (
             f"{subject.device} thread's period" if is_async else "iteration",
-            parts.quantity(prediction.iteration_s, format_duration),
+            parts.duration(prediction.iteration_s),
         ),
-        ("update thread's period", parts.quantity(prediction.update_s, format_duration)),
-        ("speed", f"{parts.quantity(prediction.samples_per_s, format_number)} samples/s"),
+        ("update thread's period", parts.duration(prediction.update_s)),
+        ("speed", parts.figure(prediction.samples_per_s, "samples/s")),
         ("mini-batch", _mini_batch(prediction)),
         ("staleness", _staleness(prediction)),
         ("memory", parts.memory_line(prediction.memory_bytes, subject.device)),
-        ("bottleneck", prediction.bottleneck.replace("_", " ")),
+        ("bottleneck", parts.term_words(prediction.bottleneck)),
         ("intervals", _intervals(prediction)),
     ]
 
