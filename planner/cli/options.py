@@ -160,6 +160,10 @@ _ALL = (
         "What to minimise (time-to-accuracy not yet); cost needs [price] in the cluster's file.",
         parsing.only(parsing.choice("epoch-time", "cost", "time-to-accuracy"), "epoch-time", "cost"), "epoch-time",
     ),
+    Option(
+        "allow_specified", "",
+        "Candidates in fp8 and int8 by the data sheet too, where their products were not measured.",
+    ),
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
     Option(
@@ -211,7 +215,8 @@ COMMANDS = (
         "Rank plans near a target mini-batch by epoch time or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "parallelism", "objective", "top", "pareto", "json", "seed",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "top",
+            "pareto", "json", "seed",
         ),
     ),
     Command(

@@ -103,6 +103,8 @@ class SpaceRequest:
     modes : tuple of str
     top : int
         Plans to report.
+    allow_specified : bool
+        Whether precisions of 8 bits are candidates by the data sheet alone.
     """
 
     target_batch: int
@@ -118,6 +120,7 @@ class SpaceRequest:
     top: int = 5
     pareto: bool = False
     parallelism: tuple[str, ...] = ("data",)
+    allow_specified: bool = False
 
     def tolerance(self, mode: str) -> float:
         """Return the half-width of the window relative to the target for a mode."""

@@ -58,6 +58,7 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "scenario": (Nullable(Text()), "what-if, as it was written; null: things as they are"),
     "task": (Text(), "what runs"),
     "objective": (Text(), "what is minimised"),
+    "allow_specified": (Flag(), "whether fp8 and int8 are candidates by the data sheet alone"),
     "top": (Whole(), "plans to report"),
     "pareto": (Flag(), "whether the Pareto front is wanted"),
     "seed": (Whole(least=0, most=2**63 - 1), "seed of everything random"),

@@ -17,6 +17,7 @@ from planner.search.loosen import Loosener
 from planner.search.ranking import Order, order_of
 from planner.search.space import Limits
 from planner.steps import predict, sources
+from planner.steps.usable import candidate_precisions, check_candidate
 from planner.workload.memory import largest_sub_batch
 
 __all__ = ["limits_of", "suggest", "suggest_with"]
@@ -40,18 +41,18 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
         No precision and mode of the request can be priced, or a link or term is missing.
     """
     order = order_of(problem, request)
-    limits = limits_of(problem)
+    limits = limits_of(problem, allow_specified=request.allow_specified)
     asked = [precision_named(name).name for name in request.precisions or PRECISIONS]
     if all(limits.why_not(name, mode) for name in asked for mode in request.modes):
         found = sources.Sources(problem)
         for mode in request.modes:
             found.check_mode(mode)
-        found.check_precision(asked[0])
+        check_candidate(found, asked[0], allow_specified=request.allow_specified)
     return suggest_with(predict.Evaluator(problem), order, limits, request, provenance)
 
 
-def limits_of(problem: Problem) -> Limits:
-    """Return what the cluster of a problem allows."""
+def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
+    """Return what the cluster of a problem allows; ``allow_specified``: 8 bits by the data sheet too."""
     cluster, found = problem.cluster, sources.Sources(problem)
     return Limits(
         cluster.name,
@@ -62,7 +63,11 @@ def limits_of(problem: Problem) -> Limits:
             for name in PRECISIONS
             for mode in MODES
         },
-        {name: reason for name, reason in sources.usable_precisions(problem).items() if reason},
+        {
+            name: reason
+            for name, reason in candidate_precisions(found, allow_specified=allow_specified).items()
+            if reason
+        },
         problem.scenario.sub_batch_factor,
         {mode: reason for mode in MODES if (reason := found.why_not_mode(mode))},
     )

@@ -56,7 +56,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "what": ("network", ""),
     "item": ("resnet5",),
 }
-SWITCHES = {"pareto", "force", "json", "toml"}
+SWITCHES = {"pareto", "force", "json", "toml", "allow_specified"}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
     "predict": ["--sub-batch", "8"],
