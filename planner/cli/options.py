@@ -95,7 +95,7 @@ _ALL = (
         default_in={"validate": "bundled ones", "calibrate": "those of --plan, by their names"},
     ),
     Option(
-        "framework", "NAME[@VERSION]", "Training framework.", parsing.framework, "pytorch",
+        "framework", "NAME[@VERSION]|FILE", "Training framework; 'generic' is any.", parsing.framework, "pytorch",
         default_in={"validate": "that of each row"},
     ),
     Option("mode", "sync|async", "Updates: synchronous or asynchronous.", parsing.choices("sync", "async"), "sync"),
