@@ -248,7 +248,8 @@ def test_a_row_of_an_unknown_framework_is_one_of_any_with_a_note(run: Run, tmp_p
 
 def test_a_row_may_name_a_file_beside_it_that_declares_a_framework(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('format = "planner/framework"\nversion = 1\nname = "own"\n')
-    rows = [f"{ONE},own.toml", f"{ONE},generic", f"{ONE},missing.toml", f"{ONE},mxnet"]
+    written = ("own.toml", "generic", "missing.toml", "mxnet")
+    rows = [f"{ONE.replace('one', name, 1)},{name}" for name in written]
     path = write(tmp_path / "runs.csv", *rows, header=f"{HEADER},framework")
     own, generic, missing, mxnet = json.loads(run("validate", "--runs", path, "--json")[1])["rows"]
     assert own["predicted"] == generic["predicted"] != mxnet["predicted"]
