@@ -13,6 +13,7 @@ from planner.errors import ParameterError
 from planner.search.evaluator import Evaluator, Priced
 from planner.search.exhaustive import search
 from planner.search.explain import hardly_inside, whys, whys_nearest, whys_pareto
+from planner.search.feasibility import check_target
 from planner.search.loosen import Loosener
 from planner.search.ranking import Order, order_of
 from planner.search.space import Limits
@@ -40,6 +41,7 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
     CoverageError
         No precision and mode of the request can be priced, or a link or term is missing.
     """
+    check_target(request, problem.dataset)
     order = order_of(problem, request)
     limits = limits_of(problem, allow_specified=request.allow_specified)
     asked = [precision_named(name).name for name in request.precisions or PRECISIONS]
@@ -70,6 +72,7 @@ def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
         },
         problem.scenario.sub_batch_factor,
         {mode: reason for mode in MODES if (reason := found.why_not_mode(mode))},
+        cluster.node.accelerator.memory_bytes,
     )
 
 

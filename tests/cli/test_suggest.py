@@ -280,3 +280,14 @@ def test_the_settings_file_may_allow_what_is_specified(run: Run) -> None:
     code, _, err = run("suggest", *GPT2)
     assert code == 3
     assert "planner.toml: allow_specified: value must be true or false, got 1" in err
+
+
+def test_a_target_of_more_than_an_epoch_is_refused(run: Run) -> None:
+    asked = ("--network", "resnet50", "--cluster", "dgx1-v100", "--dataset", "cifar-10")
+    code, out, err = run("suggest", *asked, "--target-batch", "50001", "--precision", "fp32")
+    assert (code, out) == (2, "")
+    assert err.startswith(
+        "planner: --target-batch must be at most the 50,000 samples of data set cifar-10, as an update is part of an "
+        "epoch, got 50001"
+    )
+    assert run("suggest", *asked, "--target-batch", "50000", "--precision", "fp32", "--tolerance", "1%")[0] == 0
