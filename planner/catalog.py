@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
+from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.transfer import Transfers, relation
 from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
@@ -23,6 +25,7 @@ from planner.formats.calibration import read_calibration
 from planner.formats.cluster import read_accelerator, read_cluster
 from planner.formats.dataset import read_dataset
 from planner.formats.documents import parse_text, read_text
+from planner.formats.framework import read_framework
 from planner.formats.network import read_network
 from planner.formats.settings import read_request
 from planner.formats.settings import read_settings as read_settings_file
@@ -36,6 +39,7 @@ __all__ = [
     "find_calibration",
     "find_cluster",
     "find_dataset",
+    "find_framework",
     "find_network",
     "known_accelerator",
     "names",
@@ -55,18 +59,21 @@ CALIBRATIONS = next(
     folder for folder in (BUNDLED / "calibrations", PACKAGE.parent / "calibrations", BUNDLED) if folder.is_dir()
 )
 SETTINGS_FILE = "planner.toml"
-FILE_KEYS: Mapping[str, str] = {"network": ".toml", "dataset": ".toml", "cluster": ".toml", "calibration": ".json"}
+FILE_KEYS: Mapping[str, str] = {
+    "network": ".toml", "dataset": ".toml", "cluster": ".toml", "calibration": ".json", "framework": ".toml",
+}  # fmt: skip
 """Settings whose value may be a file, and its suffix."""
 
 
 def names(what: str) -> tuple[str, ...]:
-    """Return the bundled names, sorted, of networks, clusters, calibrations, datasets or accelerators."""
+    """Return the bundled names, sorted, of networks, clusters, calibrations, datasets, accelerators or frameworks."""
     if what == "networks":
         return tuple(sorted(zoo_names()))
     if what == "calibrations":
         return tuple(sorted(_bundled_calibrations()))
-    if what not in ("clusters", "datasets", "accelerators"):
-        raise UnknownNameError("what", what, ("networks", "clusters", "calibrations", "datasets", "accelerators"))
+    folders = ("clusters", "datasets", "accelerators", "frameworks")
+    if what not in folders:
+        raise UnknownNameError("what", what, ("networks", "calibrations", *folders))
     return tuple(sorted(path.stem for path in (BUNDLED / what).glob("*.toml")))
 
 
@@ -181,6 +188,32 @@ def known_accelerator(name: str) -> Accelerator | None:
 def find_cluster(text: str) -> Cluster:
     """Return the cluster of a bundled name, or of a TOML file."""
     return read_cluster(_file_of(text, "clusters", "cluster"), find_accelerator)
+
+
+def find_framework(text: str) -> Framework:
+    """Return the framework of ``NAME[@version]``, whatever the case, or of a TOML file.
+
+    Raises
+    ------
+    UnknownNameError
+        No bundled framework has that name or alias.
+    InputFileError
+        The file is wrong.
+    """
+    if _is_path(text.partition("@")[0], ".toml"):
+        return read_framework(text)
+    name, _, version = text.partition("@")
+    known = _frameworks()
+    if name.lower() not in known:
+        raise UnknownNameError("framework", name, names("frameworks"))
+    return replace(known[name.lower()], version=version)
+
+
+@cache
+def _frameworks() -> Mapping[str, Framework]:
+    """Return the bundled frameworks by name and alias."""
+    found = [read_framework(BUNDLED / "frameworks" / f"{name}.toml") for name in names("frameworks")]
+    return {name: one for one in found for name in (one.name, *one.aliases)}
 
 
 def _bundled_calibrations() -> dict[str, Path]:

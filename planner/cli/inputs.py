@@ -79,7 +79,8 @@ def with_base(values: Values, command: str) -> tuple[Values, str]:
 def _check_names(values: Values) -> None:
     for name in _list(values, "network"):
         catalog.find_network(name)
-    for key, find in (("cluster", catalog.find_cluster), ("dataset", catalog.find_dataset)):
+    finders = {"cluster": catalog.find_cluster, "dataset": catalog.find_dataset, "framework": catalog.find_framework}
+    for key, find in finders.items():
         if key in values and (key, values[key].value) != ("cluster", LOCAL):
             find(values[key].value)
     for name in _list(values, "calibration"):
@@ -277,7 +278,10 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
         raise CoverageError(f"--input must be synthetic here, got 'storage'; {missing}")
     if missing:
         chosen["input"] = Sourced("synthetic", f"default, as {missing}")
-    return replace(base, **{key: one.value for key, one in chosen.items()}), chosen
+    framework = catalog.find_framework(chosen["framework"].value)
+    chosen["framework"] = replace(chosen["framework"], value=framework.label)
+    shared = {key: one.value for key, one in chosen.items()}
+    return replace(base, **shared, input_gradient=framework.input_gradient), chosen
 
 
 def _why_input_is_not_modelled(machine: Machine, network: Network, dataset: Dataset | None) -> str:

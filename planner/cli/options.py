@@ -99,7 +99,7 @@ _ALL = (
         default_in={"validate": "bundled ones", "calibrate": "those of --plan, by their names"},
     ),
     Option(
-        "framework", "NAME[@VERSION]", "Training framework.", parsing.framework, "pytorch",
+        "framework", "NAME[@VERSION]|FILE", "Training framework; 'generic' is any.", parsing.framework, "pytorch",
         default_in={"validate": "that of each row"},
     ),
     Option("mode", "sync|async", "Updates: synchronous or asynchronous.", parsing.choices("sync", "async"), "sync"),
@@ -163,6 +163,10 @@ _ALL = (
         "objective", "epoch-time|cost|time-to-accuracy",
         "What to minimise (time-to-accuracy not yet); cost needs [price] in the cluster's file.",
         parsing.only(parsing.choice("epoch-time", "cost", "time-to-accuracy"), "epoch-time", "cost"), "epoch-time",
+    ),
+    Option(
+        "allow_specified", "",
+        "Candidates in fp8 and int8 by the data sheet too, where their products were not measured.",
     ),
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
@@ -230,8 +234,8 @@ COMMANDS = (
         "Rank plans near a target mini-batch by epoch time or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "parallelism", "objective", "top", "pareto", "choose",
-            "epochs", "verbose", "brief", "json", "seed",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "top",
+            "pareto", "choose", "epochs", "verbose", "brief", "json", "seed",
         ),
     ),
     Command(

@@ -164,7 +164,7 @@ def device(what: str, value: str) -> str:
 
 
 def framework(what: str, value: str) -> str:
-    """Return ``NAME`` or ``NAME@version``."""
-    if not _FRAMEWORK.fullmatch(value):
-        raise ParameterError(what, "NAME or NAME@version", value)
+    """Return ``NAME``, ``NAME@version`` or the path of a TOML file; which names there are is the catalog's business."""
+    if not (_FRAMEWORK.fullmatch(value) or value.endswith(".toml")):
+        raise ParameterError(what, "NAME, NAME@version or a .toml file", value)
     return value

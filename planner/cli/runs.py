@@ -11,8 +11,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from planner import catalog
 from planner.cli.inputs import Machine, machine_of
+from planner.cli.streams import note
 from planner.cli.values import DEFAULT_REQUEST, OPTION, Values
 from planner.domain.configuration import Settings
+from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
 from planner.domain.request import Problem, Sourced
 from planner.domain.runs import Run, Runs
@@ -103,12 +105,18 @@ class _Files:
         self.folder, self.values = folder, values
         self.network = _Once(self._network)
         self.machine = _Once(self._machine)
+        # An option must be known, where a row may name anything; a path in it starts from the working directory.
+        asked = catalog.find_framework(values["framework"].value) if "framework" in values else None
+        self.framework = _Once(self._framework if asked is None else lambda _: asked)
 
     def problem(self, key: _Key, machine: Machine) -> Problem:
         """Return the problem of rows, or raise PlannerError."""
         network = self.network(key.network)
         dataset = key.dataset or network.dataset
-        settings = Settings(key.optimizer or network.optimizer, key.strategy, key.input, key.framework)
+        framework = self.framework(key.framework)
+        settings = Settings(
+            key.optimizer or network.optimizer, key.strategy, key.input, framework.label, framework.input_gradient
+        )
         return Problem(
             network,
             catalog.find_dataset(self._path(dataset)) if dataset else None,
@@ -120,6 +128,14 @@ class _Files:
 
     def _network(self, text: str) -> Network:
         return catalog.find_network(self._path(text))
+
+    def _framework(self, text: str) -> Framework:
+        """Return the framework of rows; a name that nobody knows is any framework's, with a note."""
+        try:
+            return catalog.find_framework(self._path(text) if _is_path(text.partition("@")[0]) else text)
+        except UnknownNameError as error:
+            note(f"{error} Its runs are answered as those of {GENERIC!r}")
+            return catalog.find_framework(GENERIC)
 
     def _machine(self, text: str) -> Machine:
         if text not in catalog.names("clusters") and not _is_path(text):

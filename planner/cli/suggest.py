@@ -74,7 +74,7 @@ def space_request(values: Values) -> SpaceRequest:
     fields = {
         "nodes": "nodes", "gpus_per_node": "gpus_per_node", "sub_batch": "sub_batch", "accumulation": "accumulation",
         "precision": "precisions", "mode": "modes", "objective": "objective", "top": "top", "pareto": "pareto",
-        "parallelism": "parallelism", "choose": "choose",
+        "parallelism": "parallelism", "choose": "choose", "allow_specified": "allow_specified",
     }  # fmt: skip
     chosen = {field: values[name].value for name, field in fields.items() if name in values}
     if "tolerance" in values:

@@ -19,6 +19,7 @@ from planner.cli.progress import bar
 from planner.cli.runs import Table, table_of
 from planner.cli.streams import note
 from planner.cli.values import from_options
+from planner.domain.precision import PRECISIONS
 from planner.domain.runs import Runs
 from planner.errors import InputFileError, ParameterError
 from planner.formats.runs import NoRunError, read_runs
@@ -27,6 +28,7 @@ from planner.report.validation import validation_view
 from planner.scoring.evaluate import Answer, answers_of, validation_of
 from planner.scoring.refit import Asked, group_of, held_out_answers
 from planner.steps.sources import Sources
+from planner.steps.usable import why_not_candidate, why_not_precision
 
 __all__ = ["run"]
 
@@ -44,6 +46,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     tables = [table_of(one, Path(path).parent, values) for path, one in zip(paths, read, strict=True)]
     axis = values["hold_out"].value if "hold_out" in values else None
     _note_frameworks(tables)
+    _note_specified(tables)
     each = _answered(tables, axis)
     read_any = any(one.rows for one in read)
     if len(paths) > 1:
@@ -106,6 +109,18 @@ def _note_frameworks(tables: Sequence[Table]) -> None:
             found[problem.settings.framework] = overheads.matched
     for framework, matched in sorted(found.items()):
         note(f"framework {framework!r} was not measured: {matched} coefficients are used for its runs")
+
+
+def _note_specified(tables: Sequence[Table]) -> None:
+    """Say once of every precision of 8 bits that the data sheet of a device answers for it."""
+    found = set()
+    for problem, runs in (each for table in tables for each in table.asked):
+        sources = Sources(problem)
+        for precision in {run.precision for run in runs if PRECISIONS[run.precision].measured_only}:
+            if why_not_candidate(sources, precision) and not why_not_precision(sources, precision):
+                found.add((precision, sources.accelerator.name))
+    for precision, device in sorted(found):
+        note(f"precision {precision!r} was not measured on {device}: its runs are answered from the data sheet")
 
 
 def _in_file(answer: Answer, path: str) -> Answer:

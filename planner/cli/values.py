@@ -130,5 +130,7 @@ def _exists(path: str) -> bool:
 
 def _texts(option: Option, value: Any) -> Any:
     """Return a value of a settings file as it would be typed."""
+    if option.switch:
+        return value
     items = value if isinstance(value, list) else [value]
     return [str(item) for item in items] if option.repeatable else ",".join(str(item) for item in items)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.kernels import MATRIX_KINDS, TRAFFIC_KINDS
-from planner.domain.precision import precision_named
 from planner.workload.lowering import UPDATE_BYTES
 
 __all__ = [
@@ -31,7 +30,7 @@ __all__ = [
     "specified_storage",
 ]
 
-ASSUMED_FLOP_EFFICIENCY = {"fp32": 0.6, "tf32": 0.5, "fp16": 0.4, "bf16": 0.4, "fp8": 0.35}
+ASSUMED_FLOP_EFFICIENCY = {"fp32": 0.6, "tf32": 0.5, "fp16": 0.4, "bf16": 0.4, "fp8": 0.35, "int8": 0.35}
 """Share of the peak rate that products and convolutions reach; matrix units are harder to keep busy. No precision is
 slower than fp32 on the same GPU: where its peak is hardly higher, its share is larger."""
 ISSUED_SHARE = {"Kepler": 2 / 3}
@@ -51,12 +50,9 @@ SUM_BYTES = 12
 
 
 def specified_entry(accelerator: Accelerator, kind: str, direction: str, precision: str) -> Entry | None:
-    """Return the roofline of an accelerator for a kind of kernel, or None where it cannot be specified.
-
-    None: the device does not have the precision, or the precision needs a measured sub-model.
-    """
+    """Return the roofline of an accelerator for a kind of kernel, or None where it does not have the precision."""
     peak = accelerator.peak_flop_per_s.get(precision)
-    if peak is None or precision_named(precision).measured_only:
+    if peak is None:
         return None
     settings: dict[str, float | str | tuple[float, ...]] = {
         "peak_bytes_per_s": accelerator.memory_bytes_per_s,

@@ -29,10 +29,6 @@ OPTIMIZERS = {
 }  # fmt: skip
 """Optimizer names and bytes of fp32 state per parameter (adam-8bit: two moments of one byte)."""
 
-INPUT_GRADIENT = frozenset({"torch7"})
-"""Frameworks whose backward pass ends at the input: ``backward`` of every module of Torch7 computes the gradient of its
-input (github.com/torch/nn, doc/module.md), where others skip what nothing before it needs."""
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -47,12 +43,15 @@ class Settings:
     input : {"storage", "synthetic"}
     framework : str
         ``name`` or ``name@version``.
+    input_gradient : bool
+        Whether the framework computes the gradient of the network's input, which nothing needs.
     """
 
     optimizer: str = "sgd-momentum"
     strategy: str = "wait-free"
     input: str = "storage"
     framework: str = "pytorch"
+    input_gradient: bool = False
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -62,11 +61,6 @@ class Settings:
         ):
             if value not in known:
                 raise ParameterError(what, "one of " + ", ".join(known), value)
-
-    @property
-    def input_gradient(self) -> bool:
-        """Whether the framework computes the gradient of the network's input, which nothing needs."""
-        return self.framework.partition("@")[0] in INPUT_GRADIENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Precisions of training: what each stores, sends and multiplies.
 
 fp16, bf16 and fp8 mean mixed precision with fp32 master weights; int8 means int8 forward and input-gradient
-products with 16-bit weight gradients.
+products with 16-bit weight gradients. What runs in 8 bits: :mod:`planner.workload.products`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Precision:
     master_bytes : int
         Of the fp32 master copy of a weight; 0 where the weights themselves are fp32.
     measured_only : bool
-        Refused without a measured sub-model, never taken from a specification.
+        Never derived from another precision, and no candidate of a search without a measured sub-model.
     """
 
     name: str
@@ -50,7 +50,7 @@ PRECISIONS = {
         Precision("tf32", 4, 4, 4, 0),
         Precision("fp16", 2, 2, 2, 4),
         Precision("bf16", 2, 2, 2, 4),
-        Precision("fp8", 1, 2, 2, 4),
+        Precision("fp8", 1, 2, 2, 4, measured_only=True),
         Precision("int8", 1, 2, 2, 4, measured_only=True),
     )
 }

@@ -105,6 +105,8 @@ class SpaceRequest:
         Plans to report.
     choose : one of planner.domain.suggestion.CHOICES
         Which of the tied plans is taken.
+    allow_specified : bool
+        Whether precisions of 8 bits are candidates by the data sheet alone.
     """
 
     target_batch: int
@@ -121,6 +123,7 @@ class SpaceRequest:
     pareto: bool = False
     parallelism: tuple[str, ...] = ("data",)
     choose: str = "fewest-gpus"
+    allow_specified: bool = False
 
     def tolerance(self, mode: str) -> float:
         """Return the half-width of the window relative to the target for a mode."""

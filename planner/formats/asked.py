@@ -59,6 +59,7 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "tolerance": (MapOf(Number(), choices=MODES), "accepted distance from the target, relative to it, by mode"),
     "parallelism": (_NAMES, "kinds of parallelism to try"),
     "objective": (Text(), "what is minimised"),
+    "allow_specified": (Flag(), "whether fp8 and int8 are candidates by the data sheet alone"),
     "top": (Whole(), "plans to report"),
     "choose": (Text(CHOICES), "which of the tied plans is taken"),
     "epochs": (Whole(), "epochs of the whole training"),

@@ -16,6 +16,7 @@ from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import ACCELERATOR, CLUSTER
 from planner.formats.dataset import DATASET
 from planner.formats.documents import dump_json, write_file
+from planner.formats.framework import FRAMEWORK
 from planner.formats.kinds import Kind
 from planner.formats.names import NAMES
 from planner.formats.network import NETWORK
@@ -29,8 +30,8 @@ from planner.formats.validation import VALIDATION
 __all__ = ["KINDS", "schema", "write_schemas"]
 
 _ALL: tuple[Kind[Any], ...] = (
-    ACCELERATOR, BRIEF, BRIEFS, CALIBRATION, CLUSTER, DATASET, NAMES, NETWORK, NETWORK_WORK, PREDICTION, PREDICTIONS,
-    REQUEST, SETTINGS, SUGGESTION, SUGGESTIONS, TRANSFER, VALIDATION,
+    ACCELERATOR, BRIEF, BRIEFS, CALIBRATION, CLUSTER, DATASET, FRAMEWORK, NAMES, NETWORK, NETWORK_WORK, PREDICTION,
+    PREDICTIONS, REQUEST, SETTINGS, SUGGESTION, SUGGESTIONS, TRANSFER, VALIDATION,
 )  # fmt: skip
 KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in _ALL}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from planner.formats.fields import Field, ListOf, OneOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import Number, Text, Whole
+from planner.formats.values import Flag, Number, Text, Whole
 
 __all__ = ["OPTION_KEYS", "REQUEST", "SETTINGS", "read_request", "read_settings"]
 
@@ -23,7 +23,10 @@ OPTION_KEYS = (
     "network", "dataset", "cluster", "calibration", "framework", "mode", "nodes", "gpus_per_node", "sub_batch",
     "accumulation", "precision", "tensor", "pipeline", "virtual_stages", "recompute", "sharding", "optimizer",
     "strategy", "input", "scenario", "task", "tolerance", "parallelism", "objective", "top", "seed",
+    "allow_specified",
 )  # fmt: skip
+SWITCHES = ("allow_specified",)
+"""Keys that are true or false."""
 _SCALAR = (Whole(least=0), Number(), Text())
 _VALUE = OneOf(
     (*_SCALAR, ListOf(OneOf(_SCALAR), least=1)),
@@ -41,7 +44,10 @@ def _table(names: tuple[str, ...]) -> Table[Mapping[str, Any]]:
     def complete(values: Mapping[str, Any]) -> Mapping[str, Any]:
         return dict.fromkeys(names) | dict(values)
 
-    keys = tuple(Field(name, _VALUE, f"value of --{name.replace('_', '-')}", None) for name in names)
+    keys = tuple(
+        Field(name, Flag() if name in SWITCHES else _VALUE, f"value of --{name.replace('_', '-')}", None)
+        for name in names
+    )
     return Table(keys, _given, "values of options", split=complete)
 
 

@@ -42,6 +42,8 @@ POOR = 0.25
 """Held-out error from which an entry is poor."""
 LEAST_WEIGHT = 0.001
 """Of the step's time: less is not worth a measurement."""
+UNTIMED = ("int8",)
+"""PyTorch has no int8 convolutions to time."""
 
 
 CanMeasure = Callable[[LayerCall, str], bool]
@@ -69,7 +71,7 @@ def gaps_of(
     found: list[Gap] = []
     for network in networks:
         sources = _sources(calibration, calibration.node, network)
-        had = [name for name in PRECISIONS if name in device.peak_flop_per_s and not PRECISIONS[name].measured_only]
+        had = [name for name in PRECISIONS if name in device.peak_flop_per_s and name not in UNTIMED]
         found += [gap for name in PRECISIONS if name in held for gap in _of_step(sources, network, name, can_measure)]
         found += _of_precisions(sources, network, [name for name in had if name not in held])
     return tuple(sorted((gap for gap in found if gap.weight >= LEAST_WEIGHT), key=lambda gap: -gap.weight))
@@ -121,24 +123,26 @@ def _timed(
 ) -> Iterator[tuple[KernelCalls, Source, Work, FloatArray, BoolArray]]:
     """Yield the calls of a step that something serves, with their work and times [s] of shape (1, k).
 
-    Besides, which of them, shape (k,), are open: they can be timed as they are, but were not.
+    Besides, which of them, shape (k,), are open: they run in the precision itself and can be timed as they are, but
+    were not.
     """
     is_image = len(network.input_shape) > 1
     sub_batch = np.array([(IMAGES if is_image else SEQUENCES)[sources.accelerator.kind]])
-    own, itemsize = sources.layer_calls(precision), precision_named(precision).activation_bytes
+    itemsize = precision_named(precision).activation_bytes
     convolution = sources.convolution_lowering(precision)
     made = layer_calls(network, convolution=convolution, optimizer=network.optimizer)
     for calls in lower(network, sub_batch, convolution=convolution, optimizer=network.optimizer):
         of_layers = zip(calls.layer.tolist(), made[calls.kind, calls.direction], strict=True)
         can = {(layer, *call.at(int(sub_batch[0])).values()): can_measure(call, precision) for layer, call in of_layers}
-        for part, looked_up in own.split(calls, sub_batch):
-            source = looked_up or sources.find_kernel(part.kind, part.direction, precision)
+        for part, looked_up, runs_in in sources.split(calls, sub_batch, precision):
+            source = looked_up or sources.find_kernel(part.kind, part.direction, runs_in)
             if source is not None:
                 work = call_work(part, itemsize)
                 times = np.broadcast_to(evaluate(source.entry, work), (1, part.layer.size)) * part.count
                 columns = [np.broadcast_to(one, times.shape)[0].tolist() for one in part.work.values()]
                 keys = zip(part.layer.tolist(), *columns, strict=True)
-                yield part, source, work, times, np.array([looked_up is None and can[key] for key in keys])
+                is_open = looked_up is None and runs_in == precision
+                yield part, source, work, times, np.array([is_open and can[key] for key in keys])
 
 
 def _farthest(entry: Entry, work: Work) -> str:

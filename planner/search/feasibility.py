@@ -8,10 +8,12 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations
+from planner.domain.dataset import Dataset
 from planner.domain.request import SpaceRequest
+from planner.errors import ParameterError
 from planner.search.space import Limits, accepted_mini_batches
 
-__all__ = ["ABOVE", "BELOW", "KEPT", "MEMORY", "REASONS", "SUB_BATCH", "Rules"]
+__all__ = ["ABOVE", "BELOW", "KEPT", "MEMORY", "REASONS", "SUB_BATCH", "Rules", "check_target"]
 
 REASONS = (
     "",
@@ -27,6 +29,13 @@ A sub-batch above the window is refused in asynchronous plans whatever their mea
 that every one that is not empty exceeds the window."""
 
 KEPT, _ACCUMULATION, BELOW, ABOVE, MEMORY, SUB_BATCH = range(len(REASONS))
+
+
+def check_target(request: SpaceRequest, dataset: Dataset | None) -> None:
+    """Raise ParameterError where the wanted mini-batch is more than a data set has: an update longer than an epoch."""
+    if dataset is not None and request.target_batch > dataset.samples:
+        rule = f"at most the {dataset.samples:,} samples of data set {dataset.name}, as an update is part of an epoch"
+        raise ParameterError("--target-batch", rule, request.target_batch)
 
 
 @dataclass(frozen=True, slots=True)

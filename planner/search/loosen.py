@@ -1,10 +1,16 @@
-"""What to loosen when nothing fits: each constraint alone, and how far it must give way."""
+"""What to loosen when nothing fits: each constraint alone, and how far it must give way.
+
+The smallest change stands first. A change is relative: of a count, and of memory, by how much the larger of what is
+asked and what suffices exceeds the smaller (8 -> 4 and 4 -> 8 are both 1); of several counts the sum; of the tolerance,
+how much wider it gets (0.1 -> 0.25 is 0.15). What has no such measure, as a precision, goes last.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +31,13 @@ MORE_MEMORY = 4
 """Sub-batches are tried up to this multiple of the largest that fits, to say how much memory would help."""
 
 
+class _Way(NamedTuple):
+    """A constraint to loosen, and by how much; see the module."""
+
+    change: float
+    loosening: Loosening
+
+
 @dataclass(frozen=True, slots=True)
 class Loosener:
     """Tries each constraint of a request that nothing satisfies."""
@@ -35,7 +48,7 @@ class Loosener:
     order: Order
 
     def loosenings(self, outcome: Outcome) -> tuple[Loosening, ...]:
-        """Return the constraints whose loosening helps: the tolerance first, then values, then memory.
+        """Return the constraints whose loosening helps, the smallest change first.
 
         Each alone; nodes and GPUs per node together where neither alone helps.
         """
@@ -53,9 +66,10 @@ class Loosener:
             self._precision(),
             self._memory(),
         )
-        return tuple(found for found in tried if found is not None)
+        found = sorted((one for one in tried if one is not None), key=lambda one: one.change)
+        return tuple(one.loosening for one in found)
 
-    def _tolerance(self, outcome: Outcome) -> Loosening | None:
+    def _tolerance(self, outcome: Outcome) -> _Way | None:
         near = outcome.nearest
         if near is None:
             return None
@@ -63,28 +77,23 @@ class Loosener:
         off = reaches / self.request.target_batch
         first = int(np.argmin(off))
         value = tolerance_that_suffices(float(off[first]))
-        mode = near.configurations.one(first).mode
-        now = f"{100 * self.request.tolerance(mode):.6g}%"
-        return self._sentence("--tolerance", value, now, near.take(np.array([first])))
+        asked = self.request.tolerance(near.configurations.one(first).mode)
+        change = float(off[first]) - asked
+        return _Way(change, self._sentence("--tolerance", value, f"{100 * asked:.6g}%", near.take(np.array([first]))))
 
     def _values(
         self, option: str, asked: tuple[int, ...] | None, relaxed: SpaceRequest, column: Callable[[Priced], IntArray]
-    ) -> Loosening | None:
+    ) -> _Way | None:
         """Try all values of an option; of those that help, report the nearest to what was asked."""
         if asked is None:
             return None
-        now = np.array(asked)
-
-        def change(priced: Priced) -> FloatArray:
-            least: FloatArray = np.abs(column(priced)[:, None] - now).min(axis=1).astype(np.float64)
-            return least
-
-        found = self._first(relaxed, self.limits, change)
+        found = self._first(relaxed, self.limits, lambda priced: _change(column(priced), asked))
         if found is None:
             return None
-        return self._sentence(option, str(int(column(found)[0])), _listed(asked), found)
+        sentence = self._sentence(option, str(int(column(found)[0])), _listed(asked), found)
+        return _Way(float(_change(column(found), asked)[0]), sentence)
 
-    def _fewer_gpus(self, gpus: tuple[int, ...]) -> Loosening | None:
+    def _fewer_gpus(self, gpus: tuple[int, ...]) -> _Way | None:
         """Try fewer nodes of fewer GPUs; of those that help, report the most GPUs, on the fewest nodes."""
         nodes = self.request.nodes
         if nodes is None:
@@ -99,18 +108,20 @@ class Loosener:
             return None
         plan = found.configurations.one(0)
         now = f"{_listed(nodes)} x {_listed(gpus)}"
-        return self._sentence("--nodes --gpus-per-node", f"{plan.nodes} {plan.gpus_per_node}", now, found)
+        change = _change(_nodes(found), nodes) + _change(_gpus_per_node(found), gpus)
+        sentence = self._sentence("--nodes --gpus-per-node", f"{plan.nodes} {plan.gpus_per_node}", now, found)
+        return _Way(float(change[0]), sentence)
 
-    def _precision(self) -> Loosening | None:
+    def _precision(self) -> _Way | None:
         if self.request.precisions is None:
             return None
         found = self._first(replace(self.request, precisions=None), self.limits, None)
         if found is None:
             return None
         name = found.configurations.one(0).precision
-        return self._sentence("--precision", name, ",".join(self.request.precisions), found)
+        return _Way(math.inf, self._sentence("--precision", name, ",".join(self.request.precisions), found))
 
-    def _memory(self) -> Loosening | None:
+    def _memory(self) -> _Way | None:
         asked = max(self.request.sub_batch or (1,))
         largest = {key: max(asked, MORE_MEMORY * max(fits, 1)) for key, fits in self.limits.largest_sub_batch.items()}
         found = self._first(
@@ -118,8 +129,10 @@ class Loosener:
         )
         if found is None:
             return None
-        gib = math.ceil(float(found.predictions.memory_bytes[0]) / 2**30 * 1000) / 1000
-        return self._sentence("memory", f"{gib:g}GiB", "less on each device", found)
+        needed, held = float(found.predictions.memory_bytes[0]), self.limits.memory_bytes
+        gib = math.ceil(needed / 2**30 * 1000) / 1000
+        sentence = self._sentence("memory", f"{gib:g}GiB", "less on each device", found)
+        return _Way(math.inf if held is None else needed / held - 1, sentence)
 
     def _first(
         self, request: SpaceRequest, limits: Limits, leading: Callable[[Priced], FloatArray] | None
@@ -141,6 +154,13 @@ class Loosener:
         options = " ".join(word for pair in pairs for word in pair)
         message = f"{options} (now {now}) allows {label(plan.configurations.one(0), self.order.device)}: {reached}"
         return Loosening(option, value, message)
+
+
+def _change(values: IntArray, asked: tuple[int, ...]) -> FloatArray:
+    """Return by how much each value, shape (n,), differs from the nearest that was asked for, shape (n,)."""
+    ratio = values[:, None] / np.array(asked)
+    least: FloatArray = np.maximum(ratio, 1 / ratio).min(axis=1) - 1
+    return least
 
 
 def _listed(values: tuple[int, ...]) -> str:

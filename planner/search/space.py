@@ -50,6 +50,8 @@ class Limits:
         Those that cannot be priced, with the reason.
     sub_batch_factor : int
         Of the scenario; multiplies the largest sub-batch of fp32 plans.
+    memory_bytes : float or None
+        Of one device, where it is known.
     """
 
     cluster: str
@@ -59,6 +61,7 @@ class Limits:
     refused_precisions: Mapping[str, str]
     sub_batch_factor: int = 1
     refused_modes: Mapping[str, str] = field(default_factory=dict)
+    memory_bytes: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("largest_sub_batch", "refused_precisions", "refused_modes"):

@@ -16,10 +16,12 @@ from planner.search.choice import AMONG, Distinct, chosen_of, distinct_plans, pr
 from planner.search.evaluator import Evaluator, Priced
 from planner.search.exhaustive import Outcome, search
 from planner.search.explain import hardly_inside, whys, whys_nearest, whys_pareto
+from planner.search.feasibility import check_target
 from planner.search.loosen import Loosener
 from planner.search.ranking import Order, order_of
 from planner.search.space import Limits
 from planner.steps import predict, sources
+from planner.steps.usable import candidate_precisions, check_candidate
 from planner.workload.memory import largest_sub_batch
 
 __all__ = ["limits_of", "suggest", "suggest_with"]
@@ -42,21 +44,22 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
     CoverageError
         No precision and mode of the request can be priced, or a link or term is missing.
     """
+    check_target(request, problem.dataset)
     order = order_of(problem, request)
-    limits = limits_of(problem)
+    limits = limits_of(problem, allow_specified=request.allow_specified)
     asked = [precision_named(name).name for name in request.precisions or PRECISIONS]
     if all(limits.why_not(name, mode) for name in asked for mode in request.modes):
         found = sources.Sources(problem)
         for mode in request.modes:
             found.check_mode(mode)
-        found.check_precision(asked[0])
+        check_candidate(found, asked[0], allow_specified=request.allow_specified)
     answer = suggest_with(predict.Evaluator(problem), order, limits, request, provenance)
     shown = (*answer.plans, *answer.pareto, *answer.nearest)
     return replace(answer, citations=cited([plan.prediction for plan in shown], problem.calibrations))
 
 
-def limits_of(problem: Problem) -> Limits:
-    """Return what the cluster of a problem allows."""
+def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
+    """Return what the cluster of a problem allows; ``allow_specified``: 8 bits by the data sheet too."""
     cluster, found = problem.cluster, sources.Sources(problem)
     return Limits(
         cluster.name,
@@ -67,9 +70,14 @@ def limits_of(problem: Problem) -> Limits:
             for name in PRECISIONS
             for mode in MODES
         },
-        {name: reason for name, reason in sources.usable_precisions(problem).items() if reason},
+        {
+            name: reason
+            for name, reason in candidate_precisions(found, allow_specified=allow_specified).items()
+            if reason
+        },
         problem.scenario.sub_batch_factor,
         {mode: reason for mode in MODES if (reason := found.why_not_mode(mode))},
+        cluster.node.accelerator.memory_bytes,
     )
 
 

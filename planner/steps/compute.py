@@ -33,6 +33,7 @@ from planner.steps.cells import cell_factors
 from planner.steps.sources import Source, Sources
 from planner.steps.synchronous import ready_s
 from planner.steps.tables import Index
+from planner.steps.usable import check_precision
 from planner.workload.gradients import GradientSlots, gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
@@ -147,7 +148,7 @@ class Compute:
 
     def __init__(self, sources: Sources, precision: str, mode: str = "sync", like: Compute | None = None) -> None:
         if like is None:
-            sources.check_precision(precision)
+            check_precision(sources, precision)
         self.sources = sources
         self.overheads = sources.overheads(precision, mode)
         self.precision = precision_named(precision)
@@ -162,7 +163,7 @@ class Compute:
     def served(self, sub_batch: IntArray) -> dict[str, list[tuple[KernelCalls, Source]]]:
         """Return the kernel calls of sub-batches, shape (s,), and what serves them, by stage.
 
-        Calls of one kind are apart where some were measured as they are.
+        Calls of one kind are apart where some were measured as they are, or run in another precision.
         """
         settings = self.sources.problem.settings
         lowered = lower(
@@ -172,11 +173,10 @@ class Compute:
             optimizer=settings.optimizer,
             input_gradient=settings.input_gradient,
         )
-        own = self.sources.layer_calls(self.precision.name)
         found: dict[str, list[tuple[KernelCalls, Source]]] = {stage: [] for stage in STAGES}
         for calls in lowered:
-            for part, looked_up in own.split(calls, sub_batch):
-                source = looked_up or self.sources.kernel(part.kind, part.direction, self.precision.name)
+            for part, looked_up, precision in self.sources.split(calls, sub_batch, self.precision.name):
+                source = looked_up or self.sources.kernel(part.kind, part.direction, precision)
                 for stage in _stages_of(part.direction):
                     found[stage].append((part, source))
         if self.accumulation_source is not None:
@@ -190,13 +190,14 @@ class Compute:
         A specification goes behind both.
         """
         keys = (("add", BACKWARD_DATA), ("update", UPDATE))
-        found = [source for key in keys if (source := self.sources.find_kernel(*key, self.precision.name))]
+        rest = self.sources.rest_precision(self.precision.name)
+        found = [source for key in keys if (source := self.sources.find_kernel(*key, rest))]
         return min(found, key=lambda source: source.origin == "specified", default=None)
 
     def check_accumulation(self) -> None:
         """Raise CoverageError where nothing serves adding to gradients."""
         if self.accumulation_source is None:
-            self.sources.kernel("add", BACKWARD_DATA, self.precision.name)
+            self.sources.kernel("add", BACKWARD_DATA, self.sources.rest_precision(self.precision.name))
 
     @cached_property
     def _accumulation(self) -> KernelCalls:

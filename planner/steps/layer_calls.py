@@ -17,7 +17,7 @@ from planner.costs.features import vector
 from planner.costs.measured_calls import COURSE, COURSE_ERROR, course
 from planner.costs.terms import evaluate
 from planner.costs.work import transposition
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP, LayerCall, kind_of_kernel
 from planner.domain.kernels import SERVED_BY, KernelCalls
@@ -124,20 +124,28 @@ class LayerCalls:
                 errors.append(error)
         return found, max(errors, default=None)
 
-    def covers(self, calls: KernelCalls) -> bool:
-        """Tell whether all calls of a kind and direction are looked up."""
-        held = sum(positions.size for _, positions, _ in self._found((calls.kind, calls.direction)))
-        return held == calls.layer.size
+    def covers(self, calls: KernelCalls, wanted: BoolArray | None = None) -> bool:
+        """Tell whether all calls of a kind and direction, or those of a mask of shape (k,), are looked up."""
+        left = np.ones(calls.layer.size, dtype=np.bool_) if wanted is None else wanted.copy()
+        for _, positions, _ in self._found((calls.kind, calls.direction)):
+            left[positions] = False
+        return not left.any()
 
-    def split(self, calls: KernelCalls, sub_batch: IntArray) -> Iterator[tuple[KernelCalls, Source | None]]:
-        """Yield calls apart by what they are looked up in; None: in nothing.
+    def split(
+        self, calls: KernelCalls, sub_batch: IntArray, wanted: BoolArray | None = None
+    ) -> Iterator[tuple[KernelCalls, Source | None]]:
+        """Yield calls, or those of a mask of shape (k,), apart by what they are looked up in; None: in nothing.
 
         Those that are looked up carry their place in the table, the sub-batch, shape (s, 1), and where a fit or
         a sibling serves any of them their course with its error, each of shape (s, k).
         """
         found = self._found((calls.kind, calls.direction))
-        rest = np.ones(calls.layer.size, dtype=np.bool_)
-        for source, positions, places in found:
+        rest = np.ones(calls.layer.size, dtype=np.bool_) if wanted is None else wanted.copy()
+        for source, held, places_held in found:
+            is_wanted = rest[held]
+            positions, places = held[is_wanted], places_held[is_wanted]
+            if not positions.size:
+                continue
             rest[positions] = False
             part = _taken(calls, positions)
             made = [self._calls[calls.kind, calls.direction][at] for at in positions.tolist()]

@@ -17,7 +17,8 @@ __all__ = [
     "measuring",
     "missing_kernel",
     "missing_link",
-    "unmeasured_training",
+    "no_narrow_layer",
+    "unmeasured_precision",
     "unpriced_precision",
 ]
 
@@ -43,8 +44,8 @@ def missing_kernel(problem: Problem, served: Sequence[Calibration], kernel: tupl
     )
 
 
-MEASURED_ON_CPUS = ("fp32", "bf16")
-"""Precisions that `planner calibrate` times training steps of a CPU in."""
+MEASURED_ON_CPUS = ("fp32", "bf16", "int8")
+"""Precisions that `planner calibrate` times kernels of a CPU in."""
 
 
 def absent_precision(precision: str, accelerator: Accelerator) -> str:
@@ -54,10 +55,23 @@ def absent_precision(precision: str, accelerator: Accelerator) -> str:
     return f"{accelerator.name} does not have {precision}"
 
 
-def unmeasured_training(precision: str, served: Sequence[Calibration], kernel: str) -> str:
-    """Return that a kernel of a step was not measured in a precision that is never taken from specifications."""
-    names = ", ".join(c.name for c in served)
-    return f"{precision} training is never taken from specifications, and {names} lacks {kernel} of this network in it"
+def unmeasured_precision(precision: str, kind: str, accelerator: Accelerator) -> str:
+    """Return that products in 8 bits were not measured, and what measures them or takes them from the data sheet."""
+    # PyTorch has no int8 convolutions: only what others timed holds them.
+    measures = "--samples DIR" if kind == "convolution" else f"--device {_device(accelerator)} --precision {precision}"
+    return (
+        f"no {kind} in {precision} was measured on {accelerator.name}: measure with `planner calibrate {measures}`, or "
+        "take the data sheet's word with --allow-specified"
+    )
+
+
+def _device(accelerator: Accelerator) -> str:
+    return "cpu" if accelerator.kind == "cpu" else "cuda"
+
+
+def no_narrow_layer(precision: str, network: str) -> str:
+    """Return that a network has nothing that runs in 8 bits."""
+    return f"no layer of {network} runs in {precision}"
 
 
 def unpriced_precision(precision: str, reason: str, usable: Sequence[str], cluster: Cluster) -> CoverageError:
@@ -65,22 +79,15 @@ def unpriced_precision(precision: str, reason: str, usable: Sequence[str], clust
 
     Where a named calibration prices none, those that specifications do.
     """
-    accelerator, because = cluster.node.accelerator, reason
+    accelerator = cluster.node.accelerator
     specified = [name for name, one in PRECISIONS.items() if _is_specified(one, accelerator)]
     instead = f"ask for --precision {_one_of(usable or specified)}" if usable or specified else measuring(accelerator)
     if specified and not usable:
         instead += f" and, to use specifications, {_without_calibration(cluster)}"
     if accelerator.kind == "cpu" and precision in MEASURED_ON_CPUS:
         instead += f", or measure it there with `planner calibrate --device cpu --network NAME --precision {precision}`"
-    may_compute = accelerator.kind == "cpu" or precision in accelerator.peak_flop_per_s
-    if PRECISIONS[precision].measured_only and may_compute:
-        because += (
-            f" (PyTorch's {precision} kernels, the forward and input-gradient products of linear layers, make no "
-            "training step)"
-        )
-        instead = f"fit times of another library with `planner calibrate --samples DIR`, or {instead}"
     rule = f"one that can be priced ({', '.join(usable) or 'none here'})"
-    return CoverageError(f"precision must be {rule}, got {precision!r}: {because}; {instead}")
+    return CoverageError(f"precision must be {rule}, got {precision!r}: {reason}; {instead}")
 
 
 def _is_specified(precision: Precision, accelerator: Accelerator) -> bool:

@@ -15,11 +15,9 @@ mends it (:mod:`planner.steps.refusals`), never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-
-import numpy as np
 
 from planner.costs.specified import (
     specified_collective,
@@ -30,32 +28,24 @@ from planner.costs.specified import (
     specified_storage,
 )
 from planner.costs.transfers import READING_TERMS
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Cluster, Link
 from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
-from planner.domain.kernels import FORWARD, SERVED_BY, TRAFFIC_KINDS
-from planner.domain.precision import PRECISIONS
+from planner.domain.kernels import FORWARD, SERVED_BY, TRAFFIC_KINDS, KernelCalls
 from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError
 from planner.steps.cells import Cell, cells_of
 from planner.steps.layer_calls import LayerCalls
 from planner.steps.links import as_elsewhere, with_links, with_value
 from planner.steps.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
-from planner.steps.refusals import (
-    LOCAL,
-    absent_precision,
-    missing_kernel,
-    missing_link,
-    unmeasured_training,
-    unpriced_precision,
-)
+from planner.steps.refusals import LOCAL, missing_kernel, missing_link
 from planner.steps.sibling_calls import is_sibling
 from planner.steps.source import Source, scaled_name
-from planner.workload.lowering import lower
+from planner.workload.products import narrow_calls, narrow_layers, rest_precision
 
-__all__ = ["LOCAL", "Source", "Sources", "usable_precisions"]
+__all__ = ["LOCAL", "Source", "Sources"]
 
 HOST_LIBRARY = "host"
 """Library of collective entries that are between host buffers: for asynchronous update threads only."""
@@ -149,8 +139,7 @@ class Sources:
 
     def _specified_kernel(self, kind: str, direction: str, precision: str) -> Source | None:
         """Return the specification of a kernel; beside a named calibration only of those whose work is bytes."""
-        is_barred = self.problem.explicit_calibration and kind not in TRAFFIC_KINDS
-        if is_barred or PRECISIONS[precision].measured_only:
+        if self.problem.explicit_calibration and kind not in TRAFFIC_KINDS:
             return None
         entry = specified_entry(self.accelerator, kind, direction, precision)
         return None if entry is None else Source(entry)
@@ -177,14 +166,12 @@ class Sources:
         """Return what serves a kernel, or raise CoverageError saying what is missing and how to get it."""
         found = self.find_kernel(kind, direction, precision)
         if found is None:
-            raise CoverageError(self._missing(kind, direction, precision))
+            raise CoverageError(missing_kernel(self.problem, self.for_accelerator, (kind, direction, precision)))
         return found
-
-    def _missing(self, kind: str, direction: str, precision: str) -> str:
-        return missing_kernel(self.problem, self.for_accelerator, (kind, direction, precision))
 
     def convolution_lowering(self, precision: str) -> str:
         """Return ``direct`` where convolutions have entries, else ``im2col`` where products and copies have."""
+        precision = self.rest_precision(precision)  # one way for all calls of a step
         for calibration in self.for_accelerator:
             kinds = {e.kind for e in calibration.entries if e.scope == "kernels" and e.precision in (precision, "any")}
             if "convolution" in kinds:
@@ -193,39 +180,24 @@ class Sources:
                 return "im2col"
         return "direct"
 
-    def why_not_precision(self, precision: str) -> str:
-        """Return why a precision is refused; empty when every kernel of the network is served."""
-        device = self.accelerator
-        if precision not in device.peak_flop_per_s:
-            return absent_precision(precision, device)
-        measured = any(
-            e.scope == "kernels" and e.kind in ("gemm", "convolution") and e.precision == precision
-            for c in self.for_accelerator
-            for e in c.entries
-        )
-        if PRECISIONS[precision].measured_only and not measured:
-            return (
-                f"{precision} training is never taken from specifications, and no calibration of {device.name} has it"
-            )
-        one, own = np.ones(1, dtype=np.int64), self.layer_calls(precision)
-        convolution = self.convolution_lowering(precision)
-        for calls in lower(
-            self.problem.network, one, convolution=convolution, optimizer=self.problem.settings.optimizer
-        ):
-            if not own.covers(calls) and self.find_kernel(calls.kind, calls.direction, precision) is None:
-                if PRECISIONS[precision].measured_only:
-                    return unmeasured_training(precision, self.for_accelerator, f"{calls.kind} {calls.direction}")
-                return self._missing(calls.kind, calls.direction, precision)
-        return ""
+    def rest_precision(self, precision: str) -> str:
+        """Return the precision of what does not run in 8 bits; any other precision is that of the whole step."""
+        return rest_precision(precision, self.accelerator.peak_flop_per_s)
 
-    def check_precision(self, precision: str) -> None:
-        """Raise CoverageError when a precision is refused."""
-        reason = self.why_not_precision(precision)
-        if reason:
-            if reason.startswith("kernel"):
-                raise CoverageError(reason)
-            usable = [name for name in PRECISIONS if not self.why_not_precision(name)]
-            raise unpriced_precision(precision, reason, usable, self.problem.cluster)
+    def by_precision(self, calls: KernelCalls, precision: str) -> Iterator[tuple[str, BoolArray]]:
+        """Yield the precisions that calls of a step run in, and which of them do, a mask of shape (k,)."""
+        narrow = narrow_calls(calls, self.problem.network, precision)
+        for name, chosen in ((precision, narrow), (self.rest_precision(precision), ~narrow)):
+            if chosen.any():
+                yield name, chosen
+
+    def split(
+        self, calls: KernelCalls, sub_batch: IntArray, precision: str
+    ) -> Iterator[tuple[KernelCalls, Source | None, str]]:
+        """Yield calls apart by the precision they run in and what they are looked up in, None: in nothing."""
+        for name, chosen in self.by_precision(calls, precision):
+            for part, looked_up in self.layer_calls(name).split(calls, sub_batch, chosen):
+                yield part, looked_up, name
 
     def overheads(self, precision: str, mode: str) -> Overheads:
         """Return a framework's overheads in a precision and mode: as asked for, of any version, generic or assumed."""
@@ -268,6 +240,8 @@ class Sources:
     def is_specified(self, precision: str) -> bool:
         """Tell whether the network's matrix kernels come from the specification."""
         convolves = any(layer.kind == "convolution" for layer in self.problem.network.layers)
+        if convolves and "convolution" not in narrow_layers(precision):
+            precision = self.rest_precision(precision)
         source = self.find_kernel("convolution" if convolves else "gemm", FORWARD, precision)
         return source is not None and source.origin == "specified"
 
@@ -380,9 +354,3 @@ class Sources:
     def multiplied(self, term: str, seconds: FloatArray, precision: str = "", nodes: IntArray | int = 1) -> FloatArray:
         """Return the seconds of a term under the scenario; ``nodes`` broadcasts with them."""
         return seconds * self.problem.scenario.factor(term, precision, nodes)
-
-
-def usable_precisions(problem: Problem) -> dict[str, str]:
-    """Return each training precision with the reason why it is refused; empty where it is usable."""
-    sources = Sources(problem)
-    return {name: sources.why_not_precision(name) for name in PRECISIONS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
 from planner.domain.network import Network
@@ -177,7 +177,7 @@ def _extrapolated(terms: tuple[Term, ...], *, is_wider: bool) -> Iterator[PlanWa
 
 def _origins(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
     assumed = (s.entry for s in used if s.origin == "specified" and not s.scaled_from)
-    kernels = sorted({entry.kind for entry in assumed if entry.scope == "kernels"})
+    kernels = sorted({_kernel_words(entry) for entry in assumed if entry.scope == "kernels"})
     if kernels:
         message = (
             f"Times of {', '.join(kernels)} kernels come from the peak rates of {sources.accelerator.name} and assumed "
@@ -194,6 +194,12 @@ def _origins(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning
         yield PlanWarning("specified", sources.cluster.name, message + ".")
     for kind in sorted({s.entry.kind for s in used if s.entry.scope != "overheads" and s.origin == "assumed"}):
         yield PlanWarning("assumed", kind, f"Times of {kind} rest on a stated assumption, not on a measurement.")
+
+
+def _kernel_words(entry: Entry) -> str:
+    """Return the kind of a kernel, with its precision where a step has others of the kind in another one."""
+    is_narrow = entry.precision in PRECISIONS and PRECISIONS[entry.precision].measured_only
+    return f"{entry.kind} ({entry.precision})" if is_narrow else entry.kind
 
 
 def _overheads(sources: Sources, overheads: Overheads) -> Iterator[PlanWarning]:

@@ -45,6 +45,7 @@ from planner.domain.precision import Precision, gradient_bytes, precision_named
 from planner.errors import ParameterError, UnknownNameError
 from planner.workload.graph import Site, sites
 from planner.workload.lowering import CONVOLUTIONS, needs_columns
+from planner.workload.products import narrow_layers
 from planner.workload.sequences import TOKEN_BYTES
 
 __all__ = ["ASSUMED_CONTEXT_BYTES", "largest_sub_batch", "memory_bytes"]
@@ -82,7 +83,7 @@ def memory_bytes(
 
     weights P·e_w, gradients P·e_g, optimizer P·(state + fp32 master), or 0 in an asynchronous plan, activations and
     workspace proportional to n, framework :data:`ASSUMED_CONTEXT_BYTES`. P: parameters; e: bytes of an element in the
-    precision.
+    precision; weights of layers that do not run in 8 bits have 2.
 
     Parameters
     ----------
@@ -123,7 +124,7 @@ def memory_bytes(
     updating = OPTIMIZERS[optimizer] + sizes.master_bytes if mode == "sync" else 0
     columns = _column_elements(found) if convolution == "im2col" else 0
     return MemoryBytes(
-        weights=parameters * sizes.weight_bytes,
+        weights=np.full_like(samples, _weight_bytes(found, sizes)),
         gradients=parameters * gradient_bytes(precision, framework),
         optimizer=parameters * updating,
         activations=samples * _kept_bytes(network, found, sizes),
@@ -150,6 +151,15 @@ def largest_sub_batch(
     ).total
     empty, one = float(both[0]), float(both[1])
     return max(0, math.floor((capacity_bytes - empty) / (one - empty)))
+
+
+def _weight_bytes(found: tuple[Site, ...], sizes: Precision) -> int:
+    """Return the bytes of all weights; with 8 bits the layers that do not run in them hold 16-bit weights."""
+    narrow = narrow_layers(sizes.name)
+    return sum(
+        site.parameters * (sizes.activation_bytes if narrow and site.layer.kind not in narrow else sizes.weight_bytes)
+        for site in found
+    )
 
 
 def _kept_bytes(network: Network, found: tuple[Site, ...], sizes: Precision) -> int:

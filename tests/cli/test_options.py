@@ -57,7 +57,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "what": ("network", ""),
     "item": ("resnet5",),
 }
-SWITCHES = {"pareto", "force", "brief", "json", "toml"}
+SWITCHES = {"pareto", "force", "brief", "json", "toml", "allow_specified", "verbose"}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
     "predict": ["--sub-batch", "8"],

@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,7 @@ def test_convolutions_that_a_named_calibration_lacks_are_refused_with_a_command_
     assert any(f"to {name} by their data sheets" in one["message"] for one in answer["warnings"])
 
 
-@pytest.mark.parametrize(
-    ("name", "precision"), [("a40", "fp8"), ("p4", "fp16"), ("p4", "int8"), ("a100-sxm4-80gb", "int8")]
-)
+@pytest.mark.parametrize(("name", "precision"), [("a40", "fp8"), ("p4", "fp16")])
 def test_where_a_named_calibration_prices_no_precision_those_of_the_device_are_named_with_a_command(
     run: Run, name: str, precision: str
 ) -> None:
@@ -203,3 +202,41 @@ def test_the_same_network_or_scenario_twice_is_answered_once(run: Run) -> None:
     assert predicted(run, *DGX1, "--network", "alexnet", *arguments) == once
     both = predicted(run, *DGX1, "--network", "vgg16", "--network", "alexnet", *arguments)["predictions"]
     assert [one["subject"]["network"] for one in both] == ["alexnet", "vgg16"]
+
+
+RESNET = ("--network", "resnet50", "--cluster", "dgx1-v100", "--sub-batch", "64", "--input", "synthetic")
+
+
+def test_a_framework_is_a_known_name_whatever_the_case(run: Run) -> None:
+    """A slip would change the time: nothing is measured of a framework that does not exist."""
+    plain = predicted(run, *RESNET)
+    for name in ("PyTorch", "torch", "pytorch"):
+        answer = predicted(run, *RESNET, "--framework", name)
+        assert answer["subject"]["framework"] == "pytorch"
+        assert answer["iteration_s"] == plain["iteration_s"]
+    assert predicted(run, *RESNET, "--framework", "generic")["iteration_s"] != plain["iteration_s"]
+    code, out, err = run("predict", *RESNET, "--framework", "pytroch")
+    assert (code, out) == (2, "")
+    assert err.startswith("planner: framework must be a known name, got 'pytroch'; did you mean 'pytorch'?")
+
+
+def test_a_file_declares_a_framework_of_whose_overheads_nothing_is_known(run: Run, tmp_path: Path) -> None:
+    text = 'format = "planner/framework"\nversion = 1\nname = "own"\n'
+    (tmp_path / "own.toml").write_text(text)
+    answer = predicted(run, *RESNET, "--framework", "own.toml")
+    assert answer["subject"]["framework"] == "own"
+    assert answer["iteration_s"] == predicted(run, *RESNET, "--framework", "generic")["iteration_s"]
+    assert ("framework_overheads_generic", "own") in {(one["code"], one["subject"]) for one in answer["warnings"]}
+    (tmp_path / "own.toml").write_text(text + "input_gradient = true\n")
+    assert predicted(run, *RESNET, "--framework", "own.toml")["iteration_s"]["value"] > answer["iteration_s"]["value"]
+    assert run("predict", *RESNET, "--framework", "missing.toml")[0] == 3
+    settings = 'format = "planner/settings"\nversion = 1\nframework = '
+    below = tmp_path / "below"
+    below.mkdir()
+    (tmp_path / "planner.toml").write_text(settings + '"own.toml"\n')
+    with chdir(below):
+        assert predicted(run, *RESNET)["subject"]["framework"] == "own"
+        (tmp_path / "planner.toml").write_text(settings + '"pytroch"\n')
+        code, _, err = run("predict", *RESNET)
+    assert code == 3
+    assert "framework must be a known name, got 'pytroch'; did you mean 'pytorch'?" in err

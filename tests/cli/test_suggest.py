@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # its stubs are a separate package
 import pytest
@@ -235,3 +236,60 @@ def test_request_values_have_one_type(run: Run) -> None:
     assert request["nodes"] == {"value": list(range(1, 65)), "source": "cluster"}
     assert request["sub_batch"] == {"source": "default: 1 to the largest that fits"}
     assert request["scenario"] == {}
+
+
+GPT2 = ("--network", "gpt2", "--cluster", "dgx-h100", "--target-batch", "512", "--top", "1000")
+
+
+def precisions_of(answer: dict[str, Any]) -> set[str]:
+    return {plan["configuration"]["precision"] for plan in answer["plans"]}
+
+
+def test_8_bits_are_no_candidates_by_the_data_sheet_unless_that_is_allowed(run: Run) -> None:
+    """The reason is counted; what was measured goes on."""
+    answer = json.loads(run("suggest", *GPT2, "--json")[1])
+    assert precisions_of(answer) == {"fp32", "tf32", "fp16", "bf16"}
+    assert "allow_specified" not in answer["request"]
+    for precision in ("fp8", "int8"):
+        reasons = [one["reason"] for one in answer["search"]["refused"]]
+        (reason,) = (one for one in reasons if one.startswith(f"precision {precision}: "))
+        assert f"no gemm in {precision} was measured on h100-sxm5-80gb: measure with `planner calibrate" in reason
+    named = json.loads(run("suggest", *GPT2, "--precision", "bf16,fp8", "--json")[1])
+    assert precisions_of(named) == {"bf16"}
+    allowed = json.loads(run("suggest", *GPT2, "--allow-specified", "--json")[1])
+    assert precisions_of(allowed) == {"fp32", "tf32", "fp16", "bf16", "fp8", "int8"}
+    assert allowed["request"]["allow_specified"] == {"value": True, "source": "option"}
+    shipped = Path(planner.__file__).parent / "_bundled" / "schemas" / "suggestion.json"
+    jsonschema.validate(allowed, json.loads(shipped.read_text()))
+
+
+def test_8_bits_named_alone_are_not_covered(run: Run) -> None:
+    code, out, err = run("suggest", *GPT2, "--precision", "fp8")
+    assert (code, out) == (5, "")
+    assert "`planner calibrate --device cuda --precision fp8`" in err
+    assert "--allow-specified" in err
+    assert run("suggest", *GPT2, "--precision", "fp8", "--allow-specified", "--json")[0] == 0
+
+
+def test_the_settings_file_may_allow_what_is_specified(run: Run) -> None:
+    settings = 'format = "planner/settings"\nversion = 1\nallow_specified = '
+    for value, is_allowed in (("true", True), ("false", False)):
+        Path("planner.toml").write_text(settings + value)
+        answer = json.loads(run("suggest", *GPT2, "--json")[1])
+        assert ("fp8" in precisions_of(answer)) == is_allowed
+        assert answer["request"]["allow_specified"] == {"value": is_allowed, "source": "planner.toml"}
+    Path("planner.toml").write_text(settings + "1")
+    code, _, err = run("suggest", *GPT2)
+    assert code == 3
+    assert "planner.toml: allow_specified: value must be true or false, got 1" in err
+
+
+def test_a_target_of_more_than_an_epoch_is_refused(run: Run) -> None:
+    asked = ("--network", "resnet50", "--cluster", "dgx1-v100", "--dataset", "cifar-10")
+    code, out, err = run("suggest", *asked, "--target-batch", "50001", "--precision", "fp32")
+    assert (code, out) == (2, "")
+    assert err.startswith(
+        "planner: --target-batch must be at most the 50,000 samples of data set cifar-10, as an update is part of an "
+        "epoch, got 50001"
+    )
+    assert run("suggest", *asked, "--target-batch", "50000", "--precision", "fp32", "--tolerance", "1%")[0] == 0

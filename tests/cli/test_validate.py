@@ -202,11 +202,11 @@ def test_hold_out_says_when_nothing_is_left_to_fit_to(run: Run, tmp_path: Path) 
 
 
 def test_a_framework_without_runs_is_said(run: Run, tmp_path: Path) -> None:
-    rows = [f"{ONE},{name}".replace("one,", f"{name},", 1) for name in ("pytorch", "someone")]
+    rows = [f"{ONE},{name}".replace("one,", f"{name},", 1) for name in ("pytorch", "caffe")]
     path = write(tmp_path / "runs.csv", *rows, header=f"{HEADER},framework")
     code, _, err = run("validate", "--runs", path)
     assert code == 0
-    assert err == "planner: framework 'someone' was not measured: generic coefficients are used for its runs\n"
+    assert err == "planner: framework 'caffe' was not measured: generic coefficients are used for its runs\n"
 
 
 def test_a_file_with_a_wrong_header_does_not_stop_the_others(run: Run, tmp_path: Path) -> None:
@@ -217,3 +217,40 @@ def test_a_file_with_a_wrong_header_does_not_stop_the_others(run: Run, tmp_path:
     assert "did you mean 'network'" in err
     assert [row["id"] for row in json.loads(out)["rows"]] == ["one"]
     assert run("validate", "--runs", bad, "--json")[:2] == (3, "")
+
+
+def test_rows_in_8_bits_are_answered_from_the_data_sheet_with_a_note(run: Run, tmp_path: Path) -> None:
+    rows = [f"{one},s,gpt2,dgx-h100,1,8,8,{one},sync,samples_per_s,1500,ok," for one in ("bf16", "fp8", "int8")]
+    code, out, err = run("validate", "--runs", write(tmp_path / "runs.csv", *rows), "--json")
+    assert code == 0
+    found = json.loads(out)["rows"]
+    assert [row["id"] for row in found] == ["bf16", "fp8", "int8"]
+    assert all(row["low"] < row["predicted"] < row["high"] for row in found)
+    for precision in ("fp8", "int8"):
+        assert f"precision {precision!r} was not measured on h100-sxm5-80gb: its runs are answered from" in err
+    assert "'bf16'" not in err
+
+
+def test_a_row_of_an_unknown_framework_is_one_of_any_with_a_note(run: Run, tmp_path: Path) -> None:
+    """As an option the same name is refused."""
+    rows = [f"{ONE.replace('one', name, 1)},{name}" for name in ("generic", "mine", "PyTorch", "pytorch")]
+    path = write(tmp_path / "runs.csv", *rows, header=f"{HEADER},framework")
+    code, out, err = run("validate", "--runs", path, "--json")
+    assert code == 0
+    predicted = [row["predicted"] for row in json.loads(out)["rows"]]
+    assert predicted[0] == predicted[1] != predicted[2] == predicted[3]
+    assert err.count("framework must be a known name, got 'mine'") == 1
+    assert "its runs are answered as those of 'generic'" in err.lower()
+    code, out, err = run("validate", "--runs", path, "--framework", "pytroch")
+    assert (code, out) == (2, "")
+    assert "framework must be a known name, got 'pytroch'; did you mean 'pytorch'?" in err
+
+
+def test_a_row_may_name_a_file_beside_it_that_declares_a_framework(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('format = "planner/framework"\nversion = 1\nname = "own"\n')
+    written = ("own.toml", "generic", "missing.toml", "mxnet")
+    rows = [f"{ONE.replace('one', name, 1)},{name}" for name in written]
+    path = write(tmp_path / "runs.csv", *rows, header=f"{HEADER},framework")
+    own, generic, missing, mxnet = json.loads(run("validate", "--runs", path, "--json")[1])["rows"]
+    assert own["predicted"] == generic["predicted"] != mxnet["predicted"]
+    assert "missing.toml" in missing["refused_reason"]

@@ -117,7 +117,6 @@ def test_memory_is_called_and_the_time_is_as_if_it_sufficed() -> None:
         ({"gpus_per_node": 9}, "gpus_per_node must be at most the 8 of dgx1-v100, got 9"),
         ({"nodes": 10**6}, "nodes must be at most"),
         ({"precision": "fp8"}, "precision must be one that can be priced .*, got 'fp8'"),
-        ({"precision": "int8"}, "precision must be one that can be priced .*, got 'int8'"),
         ({"gpus_per_node": None, "mini_batch": 12, "sub_batch": None}, "mini_batch must be a multiple of"),
     ],
 )

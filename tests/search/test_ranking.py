@@ -59,7 +59,11 @@ A, B = Configuration(2, 4, 8), Configuration(1, 4, 16)
 @pytest.mark.parametrize(
     ("better", "worse", "sentence"),
     [
-        ((A, {"epoch_s": 99.0}), (B, {}), "the next, 1 node x 4 GPUs, sub-batch 16, fp32, synchronous, is 1.0 % slower"),
+        (
+            (A, {"epoch_s": 99.0}),
+            (B, {}),
+            "the next, 1 node x 4 GPUs, sub-batch 16, fp32, synchronous, is 1.0 % slower",
+        ),
         ((B, {}), (A, {"epoch_s": 100 - 1e-8}), "fewer GPUs (4 against 8)"),
         ((A, {"staleness_mean": 2.0}), (A, {}), "smaller staleness (2 against 3)"),
         ((A, {}), (A, {"mini_batch_mean": 70.0}), "nearer the target (0 samples against 6 samples)"),

@@ -242,9 +242,9 @@ def test_an_assumed_call_is_not_charged_twice(make_problem: Make, calibration: C
         assert times[0] - times[1] == pytest.approx(expected * calls, rel=1e-9, abs=1e-12)
 
 
-def test_torch7_computes_the_gradient_of_the_image_too(problem: Problem) -> None:
+def test_some_frameworks_compute_the_gradient_of_the_image_too(problem: Problem) -> None:
     """The first convolution takes as long once more: every direction has the same FLOP and, here, the same rate."""
-    torch7 = replace(problem, settings=replace(problem.settings, framework="torch7@cuDNN 5"))
+    asked = replace(problem, settings=replace(problem.settings, input_gradient=True))
     first = next(
         calls
         for calls in lower(problem.network, np.array([8]))
@@ -254,7 +254,7 @@ def test_torch7_computes_the_gradient_of_the_image_too(problem: Problem) -> None
     height = (work["in_h"] + 2 * work["pad_h"] - work["k_h"]) // work["stride_h"] + 1
     width = (work["in_w"] + 2 * work["pad_w"] - work["k_w"]) // work["stride_w"] + 1
     flop = 2 * work["images"] * work["out_c"] * height * width * work["in_c"] * work["k_h"] * work["k_w"]
-    without, having_it = priced(problem), priced(torch7)
+    without, having_it = priced(problem), priced(asked)
     assert having_it["backward"] - without["backward"] == pytest.approx(2e-12 * flop / work["groups"])
     assert having_it["forward"] == without["forward"]
 

@@ -49,9 +49,10 @@ def test_the_nearest_rate_of_the_same_units_serves() -> None:
     assert found["tf32"][0] == "tf32 derived from bf16 of mine"
 
 
-def test_neither_across_units_nor_training_in_int8() -> None:
+def test_neither_across_units_nor_in_8_bits() -> None:
     assert derived(of(kernel("fp32"))) == {}
-    assert "int8" not in derived(of(kernel("bf16")))
+    assert not {"fp8", "int8"} & set(derived(of(kernel("bf16"))))
+    assert "int8" not in derived(of(kernel("fp8")))
 
 
 def test_single_calls_of_a_network_leave_the_fit_behind_them_to_be_derived() -> None:
@@ -70,7 +71,7 @@ def test_lanes_add_halves_at_the_rate_of_fp32() -> None:
 def test_what_is_measured_stays_and_the_first_of_equals_serves() -> None:
     first, second = of(kernel("bf16")), of(kernel("fp16", 3e-14), name="later")
     found = derived(first, second)
-    assert set(found) == {"tf32", "fp8"}
+    assert set(found) == {"tf32"}
     assert found["tf32"][0] == "tf32 derived from bf16 of mine"
 
 

@@ -8,14 +8,15 @@ import pytest
 
 from planner.catalog import calibrations_for, find_cluster, find_network
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.cluster import Accelerator, Cluster, Node
+from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.network import Layer, Network
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.steps.predict import Evaluator
-from planner.steps.sources import Sources, usable_precisions
+from planner.steps.sources import Sources
+from planner.steps.usable import check_precision, why_not_precision
 from planner.workload.gradients import gradient_slots
 
 Make = Callable[..., Problem]
@@ -86,7 +87,7 @@ def test_beside_a_named_calibration_kernels_of_bytes_alone_are_specified(make_pr
     found = named.kernel(kind, "forward", "fp32")
     assert (found.origin, found.calibration) == ("specified", "")
     assert not named.is_calibrated(kind, "forward", "fp32")
-    assert named.find_kernel(kind, "forward", "int8") is None
+    assert named.find_kernel(kind, "forward", "bf16") is None  # which the device does not have
     assert all(named.find_kernel(other, "forward", "fp32") is None for other in ("convolution", "attention"))
     both = Sources(make_problem(calibrations=(of(kernel("gemm"), kernel(kind)),), explicit_calibration=True))
     assert both.is_calibrated(kind, "forward", "fp32")
@@ -96,12 +97,12 @@ def test_a_network_without_convolutions_needs_none(make_problem: Make, network: 
     layers = (Layer("flat", "flatten", ("input",)), Layer("fc", "linear", ("flat",), {"features": 9}))
     products = (of(kernel("gemm", rate=1e-12)),)
     plain = make_problem(network=Network("plain", (3, 4, 4), layers), calibrations=products, explicit_calibration=True)
-    assert usable_precisions(plain)["fp32"] == ""
+    assert why_not_precision(Sources(plain), "fp32") == ""
     (found,) = Evaluator(plain).describe(Configurations.of([Configuration(1, 1, 4)]))
     assert next(term.origin for term in found.terms if term.name == "forward") == "measured+specified+assumed"
     (word,) = [one.message for one in found.warnings if (one.code, one.subject) == ("specified", "toy")]
     assert word.startswith("Times of bias, update kernels come from the peak rates of toy")
-    assert "kernel convolution forward" in usable_precisions(replace(plain, network=network))["fp32"]
+    assert "kernel convolution forward" in why_not_precision(Sources(replace(plain, network=network)), "fp32")
 
 
 def test_remedies_are_commands_that_work(make_problem: Make, accelerator: Accelerator, cluster: Cluster) -> None:
@@ -116,70 +117,6 @@ def test_remedies_are_commands_that_work(make_problem: Make, accelerator: Accele
     for precision in ("int8", "bf16"):
         with pytest.raises(CoverageError, match=r"`planner calibrate --samples DIR`$"):
             Sources(make_problem(calibrations=())).kernel("gemm", "forward", precision)
-
-
-def test_usable_precisions_say_why_not(make_problem: Make, accelerator: Accelerator, cluster: Cluster) -> None:
-    able = replace(accelerator, peak_flop_per_s={"fp32": 1e12, "int8": 8e12})
-    reasons = usable_precisions(make_problem(cluster=replace(cluster, node=Node(4, able))))
-    assert reasons["fp32"] == ""
-    assert "does not have fp16" in reasons["fp16"]
-    assert "never taken from specifications" in reasons["int8"]
-    explicit = usable_precisions(make_problem(calibrations=(of(kernel("pointwise")),), explicit_calibration=True))
-    assert explicit["fp32"].startswith("kernel gemm forward in fp32 must be covered")
-
-
-def test_a_precision_that_cannot_be_priced_is_answered_with_those_that_can(
-    make_problem: Make, accelerator: Accelerator, cluster: Cluster
-) -> None:
-    able = replace(accelerator, peak_flop_per_s={"fp32": 1e12, "fp16": 4e12, "int8": 8e12})
-    sources = Sources(make_problem(cluster=replace(cluster, node=Node(4, able))))
-    with pytest.raises(
-        CoverageError, match=r"can be priced \(fp32, fp16\), got 'int8': int8 training is never"
-    ) as raised:
-        sources.check_precision("int8")
-    assert str(raised.value).endswith("--samples DIR`, or ask for --precision fp32 or fp16")
-    assert "--device cuda" not in str(raised.value)  # PyTorch has no int8 kernels to measure for the rest of a step
-    with pytest.raises(CoverageError, match=r"got 'bf16': toy does not have bf16; ask for --precision fp32 or fp16$"):
-        sources.check_precision("bf16")
-
-
-def test_a_cpu_that_was_not_measured_in_a_precision_is_not_said_to_lack_it(
-    make_problem: Make, accelerator: Accelerator, cluster: Cluster
-) -> None:
-    """Of a CPU the precisions that were measured are known, and PyTorch trains in bf16 on all."""
-    cpu = replace(accelerator, kind="cpu", peak_flop_per_s={"fp32": 1e11})
-    sources = Sources(make_problem(cluster=replace(cluster, node=Node(1, cpu))))
-    command = r"`planner calibrate --device cpu --network NAME --precision bf16`"
-    with pytest.raises(
-        CoverageError, match=rf"toy was not measured in bf16; ask for --precision fp32, or .* {command}$"
-    ):
-        sources.check_precision("bf16")
-    with pytest.raises(CoverageError, match=r"toy was not measured in fp16; ask for --precision fp32$"):
-        sources.check_precision("fp16")
-    with pytest.raises(CoverageError, match=r"toy was not measured in int8 \(.* make no training step\)") as raised:
-        sources.check_precision("int8")  # which `planner calibrate --precision int8` does not mend: products alone
-    fitting = "; fit times of another library with `planner calibrate --samples DIR`, or ask for --precision fp32"
-    assert str(raised.value).endswith(fitting)
-
-
-def test_measured_int8_products_alone_make_no_training_step(
-    make_problem: Make, accelerator: Accelerator, cluster: Cluster
-) -> None:
-    """What `planner calibrate --precision int8` measures: products forward and of input gradients."""
-    able = replace(cluster, node=Node(4, replace(accelerator, peak_flop_per_s={"fp32": 1e12, "int8": 8e12})))
-    layers = (Layer("flat", "flatten", ("input",)), Layer("fc", "linear", ("flat",), {"features": 9}))
-    plain = Network("plain", (3, 4, 4), layers)
-    products = [kernel("gemm", direction, "int8") for direction in ("forward", "backward_data")]
-    problem = make_problem(network=plain, cluster=able, calibrations=(of(*products, kernel("pointwise")),))
-    missing = (
-        "got 'int8': int8 training is never .*, and own lacks gemm backward_weight of this network in it .*PyTorch's"
-    )
-    with pytest.raises(CoverageError, match=missing) as raised:
-        Sources(problem).check_precision("int8")
-    fitting = "; fit times of another library with `planner calibrate --samples DIR`, or ask for --precision fp32"
-    assert str(raised.value).endswith(fitting)
-    whole = of(*products, kernel("gemm", "backward_weight", "int8"), kernel("pointwise"))
-    assert usable_precisions(replace(problem, calibrations=(whole,)))["int8"] == ""
 
 
 def test_a_reconstruction_serves_its_own_cluster_alone(make_problem: Make, cluster: Cluster) -> None:
@@ -208,7 +145,7 @@ def test_a_users_own_k80_cluster_is_not_served_by_the_reconstruction() -> None:
 def test_an_absent_precision_is_refused_even_with_entries_for_it(make_problem: Make) -> None:
     everything = of(kernel("pointwise"), kernel("gemm"), kernel("convolution"))
     with pytest.raises(CoverageError, match="toy does not have bf16"):
-        Sources(make_problem(calibrations=(everything,))).check_precision("bf16")
+        check_precision(Sources(make_problem(calibrations=(everything,))), "bf16")
 
 
 @pytest.mark.parametrize(

@@ -288,3 +288,15 @@ def test_bad_arguments() -> None:
         memory_bytes(network, ONE, "fp32", "sgd", "gpu", convolution="dirct")
     with pytest.raises(UnknownNameError, match="did you mean 'async'"):
         memory_bytes(network, ONE, "fp32", "sgd", "gpu", mode="asynk")
+
+
+def test_weights_of_layers_that_run_in_8_bits_are_8_bits() -> None:
+    """A convolution of 3 x 3 x 3 x 8 and a linear layer of 128 x 10: fp8 has the second alone, int8 both."""
+    layers = (
+        Layer("conv", "convolution", ("input",), {"channels": 8, "kernel": 3, "bias": False}),
+        Layer("flat", "flatten", ("conv",)),
+        Layer("fc", "linear", ("flat",), {"features": 10, "bias": False}),
+    )
+    network = Network("both", (3, 6, 6), layers)
+    weights = {name: memory_bytes(network, ONE, name, "sgd", "gpu").weights[0] for name in ("bf16", "fp8", "int8")}
+    assert weights == {"bf16": 2 * (216 + 1280), "fp8": 2 * 216 + 1280, "int8": 216 + 1280}

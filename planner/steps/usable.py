@@ -1,0 +1,98 @@
+"""Which precisions can be priced, and which of them are candidates of a search.
+
+Eight bits (fp8, int8) are no candidate where their products were not measured: a data sheet, or another precision, says
+too little of them, and the fastest guess would win every search. `--allow-specified` takes the data sheet's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from planner.domain.kernels import KernelCalls
+from planner.domain.precision import PRECISIONS
+from planner.errors import CoverageError
+from planner.steps.refusals import (
+    absent_precision,
+    missing_kernel,
+    no_narrow_layer,
+    unmeasured_precision,
+    unpriced_precision,
+)
+from planner.steps.sources import Sources
+from planner.workload.lowering import lower
+from planner.workload.products import narrow_calls
+
+__all__ = ["candidate_precisions", "check_candidate", "check_precision", "why_not_candidate", "why_not_precision"]
+
+
+def _calls(sources: Sources, precision: str) -> Iterator[KernelCalls]:
+    problem, one = sources.problem, np.ones(1, dtype=np.int64)
+    convolution = sources.convolution_lowering(precision)
+    yield from lower(problem.network, one, convolution=convolution, optimizer=problem.settings.optimizer)
+
+
+def why_not_precision(sources: Sources, precision: str) -> str:
+    """Return why a precision cannot be priced; empty when every kernel of the network is served."""
+    if precision not in sources.accelerator.peak_flop_per_s:
+        return absent_precision(precision, sources.accelerator)
+    for calls in _calls(sources, precision):
+        for name, chosen in sources.by_precision(calls, precision):
+            is_looked_up = sources.layer_calls(name).covers(calls, chosen)
+            if not is_looked_up and sources.find_kernel(calls.kind, calls.direction, name) is None:
+                return missing_kernel(sources.problem, sources.for_accelerator, (calls.kind, calls.direction, name))
+    return ""
+
+
+def why_not_candidate(sources: Sources, precision: str, *, allow_specified: bool = False) -> str:
+    """Return why a precision is no candidate of a search; empty when it is.
+
+    Each product that runs in 8 bits must have been measured on the device, or on one of the same chip, unless
+    ``allow_specified``.
+    """
+    reason = why_not_precision(sources, precision)
+    if reason or allow_specified or not PRECISIONS[precision].measured_only:
+        return reason
+    network = sources.problem.network
+    every = [(calls, narrow_calls(calls, network, precision)) for calls in _calls(sources, precision)]
+    narrow = [(calls, chosen) for calls, chosen in every if chosen.any()]
+    if not narrow:
+        return no_narrow_layer(precision, network.name)
+    for calls, chosen in narrow:
+        is_looked_up = sources.layer_calls(precision).covers(calls, chosen)
+        if not is_looked_up and not _is_measured(sources, calls.kind, calls.direction, precision):
+            return unmeasured_precision(precision, calls.kind, sources.accelerator)
+    return ""
+
+
+def _is_measured(sources: Sources, kind: str, direction: str, precision: str) -> bool:
+    source = sources.find_kernel(kind, direction, precision)
+    return source is not None and source.origin in ("measured", "published")
+
+
+def candidate_precisions(sources: Sources, *, allow_specified: bool = False) -> dict[str, str]:
+    """Return each training precision with the reason why it is no candidate; empty where it is one."""
+    return {name: why_not_candidate(sources, name, allow_specified=allow_specified) for name in PRECISIONS}
+
+
+def check_precision(sources: Sources, precision: str) -> None:
+    """Raise CoverageError when a precision cannot be priced."""
+    reason = why_not_precision(sources, precision)
+    if reason:
+        raise _refusal(sources, precision, reason)
+
+
+def check_candidate(sources: Sources, precision: str, *, allow_specified: bool = False) -> None:
+    """Raise CoverageError when a precision is no candidate of a search."""
+    reason = why_not_candidate(sources, precision, allow_specified=allow_specified)
+    if reason:
+        raise _refusal(sources, precision, reason)
+
+
+def _refusal(sources: Sources, precision: str, reason: str) -> CoverageError:
+    if reason.startswith("kernel"):
+        return CoverageError(reason)
+    # In 8 bits only what was measured is offered instead.
+    usable = [name for name in PRECISIONS if not why_not_candidate(sources, name)]
+    return unpriced_precision(precision, reason, usable, sources.problem.cluster)
