@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from planner.domain.citation import Citation
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
-from planner.domain.suggestion import Citation, Loosening, Plan, Suggestion
+from planner.domain.suggestion import Loosening, Plan, Suggestion
 from planner.formats.asked import REQUEST_TABLE, request_keys, request_of
 from planner.formats.configuration import (
     CONFIGURATION_TABLE,

@@ -17,7 +17,13 @@ from planner.report.plan_table import BEYOND, Entry, entries_of, plan_table
 from planner.report.prediction import place
 from planner.units import format_bytes, format_duration, format_number
 
-__all__ = ["prediction_answer", "predictions_answer", "suggestion_answer", "suggestions_overview"]
+__all__ = [
+    "prediction_answer",
+    "predictions_answer",
+    "suggestion_answer",
+    "suggestion_brief",
+    "suggestions_overview",
+]
 
 MORE = "-v shows all"
 ROWS = 5
@@ -36,12 +42,7 @@ def suggestion_answer(suggestion: Suggestion, subject: Subject, *, more: str = M
     if chosen is None:
         yield from _nothing_fits(suggestion, subject)
         return
-    configuration = chosen.prediction.configuration
-    words = parts.configuration_words(configuration, subject.device, chosen.precisions)
-    target = suggestion.request["target_batch"].value
-    taken = f"{place(subject)}, target mini-batch {target}: take plan {chosen.position}, {words}"
-    yield Line(f"{taken}: {_result(chosen.prediction)}.", "bold")
-    yield Line(_why(suggestion))
+    yield from _taken(suggestion, chosen, subject)
     yield Line("")
     yield from plan_table(_rows(suggestion, chosen, subject), chosen.position)
     yield from _baseline(suggestion, subject)
@@ -49,7 +50,25 @@ def suggestion_answer(suggestion: Suggestion, subject: Subject, *, more: str = M
     if suggestion.pareto:
         yield from _front(suggestion, subject)
     yield goodness(chosen.prediction, subject)
-    yield from launch(configuration, subject)
+    yield from launch(chosen.prediction.configuration, subject)
+
+
+def suggestion_brief(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
+    """Yield the plan to take, why, and the line that starts it; or what to loosen."""
+    chosen = suggestion.chosen_plan
+    if chosen is None:
+        yield from _nothing_fits(suggestion, subject)
+        return
+    yield from _taken(suggestion, chosen, subject)
+    yield from launch(chosen.prediction.configuration, subject)
+
+
+def _taken(suggestion: Suggestion, chosen: Plan, subject: Subject) -> Iterator[Line]:
+    words = parts.configuration_words(chosen.prediction.configuration, subject.device, chosen.precisions)
+    target = suggestion.request["target_batch"].value
+    taken = f"{place(subject)}, target mini-batch {target}: take plan {chosen.position}, {words}"
+    yield Line(f"{taken}: {_result(chosen.prediction)}.", "bold")
+    yield Line(_why(suggestion))
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:

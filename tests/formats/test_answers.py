@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from planner.domain.citation import Citation
 from planner.domain.prediction import Prediction, Quantity
 from planner.domain.request import Subject
-from planner.domain.suggestion import Citation, Plan, Suggestion
+from planner.domain.suggestion import Plan, Suggestion
 from planner.errors import InputFileError, VersionError
 from planner.formats.answers import Answers, parse_answers, read_answers
 from planner.formats.documents import dump_json

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from planner.domain.citation import Citation
 from planner.domain.prediction import PlanWarning
 from planner.domain.request import Sourced, Subject
-from planner.domain.suggestion import Citation, Plan, Suggestion
+from planner.domain.suggestion import Plan, Suggestion
 from planner.formats.asked import request_keys
 from planner.formats.suggestion import suggestion_document, suggestions_document
 from planner.search.feasibility import REASONS
