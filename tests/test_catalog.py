@@ -252,6 +252,7 @@ def test_cluster_file_by_path_uses_bundled_accelerators(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
         'format = "planner/cluster"\nversion = 1\nname = "mine"\nnodes = 2\n[node]\ngpus = 4\ngpu = "a100-sxm4-80gb"\n'
+        '[links.intra_node]\nkind = "nvlink"\nbandwidth_GBps = 300\nlatency_us = 3\n'
     )
     assert catalog.find_cluster(str(path)).node.accelerator == catalog.find_accelerator("a100-sxm4-80gb")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from planner.formats.fields import Field, ListOf, OneOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import Number, Text, Whole
+from planner.formats.values import ANY_WHOLE, Number, Text, Whole
 
 __all__ = ["OPTION_KEYS", "REQUEST", "SETTINGS", "read_request", "read_settings"]
 
@@ -24,7 +24,7 @@ OPTION_KEYS = (
     "accumulation", "precision", "tensor", "pipeline", "virtual_stages", "recompute", "sharding", "optimizer",
     "strategy", "input", "scenario", "task", "tolerance", "parallelism", "objective", "top", "seed",
 )  # fmt: skip
-_SCALAR = (Whole(least=0), Number(), Text())
+_SCALAR = (Whole(least=0, most=ANY_WHOLE), Number(), Text())
 _VALUE = OneOf(
     (*_SCALAR, ListOf(OneOf(_SCALAR), least=1)),
     "value",
