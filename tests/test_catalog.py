@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.precision import PRECISIONS
 from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
 from planner.formats.calibration import write_calibration
+from planner.formats.network import write_network
 
 ASSETS = Path(__file__).parent / "data" / "formats"
 WHAT = ("networks", "clusters", "calibrations", "datasets", "accelerators")
@@ -342,3 +344,19 @@ def test_files_named_in_settings_are_found_from_their_folder(tmp_path: Path) -> 
     assert found is not None
     assert found["cluster"] == str(tmp_path / "mine.toml")
     assert found["network"] == ["resnet50", str(tmp_path / "n" / "a.toml")]
+
+
+def test_a_network_file_does_not_ask_for_standard_input(tmp_path: Path) -> None:
+    text = write_network(replace(catalog.find_network("alexnet"), name="mine", dataset="-"))
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(
+        InputFileError, match="dataset: data set must be a name or a file where a file names it, got '-'"
+    ):
+        catalog.find_network(str(path))
+
+
+def test_a_pipe_called_as_settings_are_is_refused_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "planner.toml")
+    with pytest.raises(InputFileError, match=r"planner.toml: file must be a regular one, got a pipe"):
+        catalog.read_settings(tmp_path)

@@ -15,6 +15,7 @@ from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.precision import PRECISIONS
 from planner.domain.runs import NOTHING
 from planner.errors import InputFileError, ParameterError, UnknownNameError
+from planner.formats.documents import place_of
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Flag, Name, Number, Text, Whole
@@ -153,7 +154,7 @@ def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator
     try:
         nodes, node = _nodes(keys)
         accelerator = _accelerator(keys["accelerator"], node["gpu"], find_accelerator)
-        links = _links(keys["links"], nodes, node["gpus"], str(path))
+        links = _links(keys["links"], nodes, node["gpus"], place_of(path))
         return Cluster(
             name=keys["name"],
             nodes=nodes,
@@ -165,9 +166,9 @@ def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator
         )
     except UnknownNameError as error:
         remedy = "describe it in [accelerator]"
-        raise InputFileError(str(path), f"{error} To use another, {remedy}.", "node.gpu") from None
+        raise InputFileError(place_of(path), f"{error} To use another, {remedy}.", "node.gpu") from None
     except ParameterError as error:
-        raise InputFileError(str(path), str(error)) from None
+        raise InputFileError(place_of(path), str(error)) from None
 
 
 def _nodes(keys: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import io
 import json
 import math
 import os
@@ -29,6 +30,7 @@ from planner.formats.nesting import check_nesting
 __all__ = [
     "LARGEST",
     "STANDARD_INPUT",
+    "TEMPORARY",
     "dump_json",
     "dump_toml",
     "json_pieces",
@@ -82,7 +84,7 @@ def read_text(path: Path | str, most: int = LARGEST["json"]) -> str:
         Not readable, no regular file, too large, or no UTF-8; of standard input, that it is a terminal.
     """
     if path == STANDARD_INPUT:
-        content = _standard_input(sys.stdin)
+        content = _read_once(sys.stdin, max(LARGEST.values()))
     else:
         with opened(path, most) as file:
             content = file.read(most + 1) or b""  # files of the system may have nothing to give at the moment
@@ -99,7 +101,7 @@ def read_text(path: Path | str, most: int = LARGEST["json"]) -> str:
 
 @contextmanager
 def opened(path: Path | str, most: int) -> Iterator[BinaryIO]:
-    """Open a regular file of at most ``most`` bytes.
+    """Open a regular file, or standard input, of at most ``most`` bytes.
 
     Nothing else is opened: to open a pipe waits for who writes to it, and a device may never end.
 
@@ -108,6 +110,9 @@ def opened(path: Path | str, most: int) -> Iterator[BinaryIO]:
     InputFileError
         Not readable, no regular file, or too large; also where reading it fails later.
     """
+    if path == STANDARD_INPUT:
+        yield io.BufferedReader(_Limited(_standard_input(), most))
+        return
     if "\0" in str(path):
         raise InputFileError(str(path), "name of a file must be free of null characters, got one")
     try:
@@ -124,27 +129,47 @@ def opened(path: Path | str, most: int) -> Iterator[BinaryIO]:
 def _check_regular(found: os.stat_result, path: Path | str, most: int) -> None:
     if not stat.S_ISREG(found.st_mode):
         got = KINDS_OF_FILES.get(stat.S_IFMT(found.st_mode), "something else")
-        remedy = (
-            "" if stat.S_ISDIR(found.st_mode) else "; copy it into a file, or give a document as - on standard input"
-        )
+        remedy = "" if stat.S_ISDIR(found.st_mode) else "; copy it into a file, or pipe it in and name it -"
         raise InputFileError(str(path), f"file must be a regular one, got {got}{remedy}")
     if found.st_size > most:
         raise InputFileError(str(path), f"file must be of at most {most:,} bytes, got {found.st_size:,}")
 
 
-@lru_cache(1)
-def _standard_input(stream: Any) -> bytes:
-    """Return the bytes of standard input, of too many one more than any document may have."""
+class _Limited(io.RawIOBase):
+    """Standard input, which ends in InputFileError after so many bytes."""
+
+    def __init__(self, stream: BinaryIO, most: int) -> None:
+        self.stream, self.most, self.left = stream, most, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            content = self.stream.read1(len(buffer))  # type: ignore[attr-defined]  # what every buffered stream has
+        except OSError as error:
+            raise InputFileError(place_of(STANDARD_INPUT), f"must be readable, got {error.strerror or error}") from None
+        self.left -= len(content)
+        if self.left < 0:
+            raise InputFileError(place_of(STANDARD_INPUT), f"file must be of at most {self.most:,} bytes, got more")
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def _standard_input() -> BinaryIO:
     name, remedy = place_of(STANDARD_INPUT), f"pipe a file into it, or name the file instead of {STANDARD_INPUT}"
-    if stream is None or stream.closed:
+    if sys.stdin is None or sys.stdin.closed:
         raise InputFileError(name, f"must be open, got a closed one; {remedy}")
-    if stream.isatty():
+    if sys.stdin.isatty():
         raise InputFileError(name, f"must be a file or a pipe, got a terminal; {remedy}")
-    try:
-        content: bytes = stream.buffer.read(max(LARGEST.values()) + 1)
-    except OSError as error:
-        raise InputFileError(name, f"must be readable, got {error.strerror or error}") from None
-    return content
+    return sys.stdin.buffer
+
+
+@lru_cache(1)
+def _read_once(_stream: object, most: int) -> bytes:
+    """Return the bytes of a standard input, the same whoever asks again."""
+    with opened(STANDARD_INPUT, most) as file:
+        return file.read()
 
 
 def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:

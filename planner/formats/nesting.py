@@ -17,11 +17,12 @@ DEEPEST = {"toml": 5, "json": 32}
 """Levels of lists and tables in a document, and parts of a dotted key; present kinds need 3 in TOML and 8 in JSON."""
 _STRING = r'"(?:[^"\\]++|\\.?)*+(?:"|\Z)'
 _SKIPPED = {
-    # What is no bracket and no dot of a key. A string that never closes ends where its parser gives up.
+    # What is no bracket and no dot of a key. A string that never closes ends where its parser gives up; one of
+    # several lines may end in up to two quotes of its own.
     "json": re.compile(_STRING, re.DOTALL),
     "toml": re.compile(
-        r'"""(?:[^"\\]++|\\.?|"(?!""))*+(?:"""|\Z)'
-        r"|'''(?:[^']++|'(?!''))*+(?:'''|\Z)"
+        r'"""(?:[^"\\]++|\\.?|"(?!""))*+(?:"{3,5}|\Z)'
+        r"|'''(?:[^']++|'(?!''))*+(?:'{3,5}|\Z)"
         r'|"(?:[^"\\\n]++|\\.?)*+(?:"|$|\Z)'
         r"|'[^'\n]*+(?:'|$)"
         r"|\#[^\n]*+",

@@ -23,7 +23,7 @@ from typing import Any
 
 from planner.domain.runs import NOTHING, RefusedRow, Run, Runs
 from planner.errors import InputFileError, ParameterError, VersionError, nearest_name
-from planner.formats.documents import opened
+from planner.formats.documents import opened, place_of
 from planner.formats.tables import lines_of, rows_of, write_table
 from planner.formats.values import LONGEST_NAME, hidden
 
@@ -75,7 +75,7 @@ class NoRunError(InputFileError):
 
 
 def read_runs(path: Path | str, *, wanted: bool = False) -> Runs:
-    """Return the runs of a file, and the rows refused.
+    """Return the runs of a file, or of standard input where ``path`` is the text ``-``, and the rows refused.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def read_runs(path: Path | str, *, wanted: bool = False) -> Runs:
     VersionError
         Newer than this program.
     """
-    name = str(path)
+    name = place_of(path)
     with (
         opened(path, LARGEST_FILE) as file,
         io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape") as text,
