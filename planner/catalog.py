@@ -1,7 +1,7 @@
 """From names and paths to records: the only place that knows what is bundled and where a user's own files are.
 
-A text with a folder in it, or with the suffix of its kind of file, is a path; anything else is a name, and where no
-such name is known, the file that is called so.
+A text with a folder in it, or with the suffix of its kind of file, is a path, ``-`` is standard input; anything else is
+a name, and where no such name is known, the file that is called so. A file with a bundled name must describe the same.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from planner.errors import InputFileError, ParameterError, UnknownNameError, Usa
 from planner.formats.calibration import read_calibration
 from planner.formats.cluster import read_accelerator, read_cluster
 from planner.formats.dataset import read_dataset
-from planner.formats.documents import parse_text, read_text
+from planner.formats.documents import STANDARD_INPUT, parse_text, place_of, read_text
 from planner.formats.framework import read_framework
 from planner.formats.network import read_network
+from planner.formats.own_names import check_own
 from planner.formats.settings import read_request
 from planner.formats.settings import read_settings as read_settings_file
 from planner.formats.transfer import read_transfer
@@ -78,7 +79,7 @@ def names(what: str) -> tuple[str, ...]:
 
 
 def _is_path(text: str, suffix: str) -> bool:
-    return text.endswith(suffix) or "/" in text or os.sep in text
+    return text == STANDARD_INPUT or text.endswith(suffix) or "/" in text or os.sep in text
 
 
 def _is_file(path: Path | str) -> bool:
@@ -133,10 +134,27 @@ def _network_file(path: str) -> Network:
     network = read_network(path)
     try:
         if network.dataset is not None:
-            find_dataset(network.dataset)
+            find_dataset(_not_standard_input(network.dataset, "data set"))
     except UsageError as error:
-        raise InputFileError(path, str(error), "dataset") from None
+        raise InputFileError(place_of(path), str(error), "dataset") from None
+    family, _, rest = network.name.partition(":")
+    if family in names("networks"):
+        check_own(network, _built(family, rest), "network", path)
     return network
+
+
+def _built(family: str, rest: str) -> Network:
+    """Return the bundled network of a name in a file; where its arguments are none, the one without any."""
+    try:
+        return build(family, _arguments(rest, f"argument of network {family}") if rest else {})
+    except UsageError:
+        return build(family, {})
+
+
+def _not_standard_input(text: str, what: str) -> str:
+    if text == STANDARD_INPUT:
+        raise ParameterError(what, "a name or a file where a file names it", text)
+    return text
 
 
 def _arguments(text: str, what: str) -> dict[str, str]:
@@ -155,7 +173,11 @@ def find_dataset(text: str) -> Dataset:
     """Return the data set of a name, of a TOML file, or of ``samples=N,bytes_per_sample=B``."""
     if "=" in text and not _is_path(text, ".toml"):
         return _typed_dataset(text)
-    return read_dataset(_file_of(text, "datasets", "data set"))
+    path = _file_of(text, "datasets", "data set")
+    dataset = read_dataset(path)
+    if path is text and dataset.name in names("datasets"):
+        check_own(dataset, read_dataset(_bundled("datasets", "data set", dataset.name)), "data set", text)
+    return dataset
 
 
 def _typed_dataset(text: str) -> Dataset:
@@ -187,7 +209,16 @@ def known_accelerator(name: str) -> Accelerator | None:
 
 def find_cluster(text: str) -> Cluster:
     """Return the cluster of a bundled name, or of a TOML file."""
-    return read_cluster(_file_of(text, "clusters", "cluster"), find_accelerator)
+    path = _file_of(text, "clusters", "cluster")
+    cluster = read_cluster(path, find_accelerator)
+    if path is text:
+        device = cluster.node.accelerator
+        if device.name in names("accelerators"):
+            check_own(device, find_accelerator(device.name), "accelerator", text, "accelerator")
+        if cluster.name in names("clusters"):
+            bundled = read_cluster(_bundled("clusters", "cluster", cluster.name), find_accelerator)
+            check_own(cluster, bundled, "cluster", text)
+    return cluster
 
 
 def find_framework(text: str) -> Framework:
@@ -223,7 +254,7 @@ def _bundled_calibrations() -> dict[str, Path]:
 def find_calibration(text: str) -> Calibration:
     """Return the calibration of a bundled name, of one of the user's own (newest first), or of a JSON file."""
     if _is_path(text, ".json"):
-        return read_calibration(text)
+        return _calibration_file(text)
     bundled = _bundled_calibrations()
     if text in bundled:
         return read_calibration(bundled[text])
@@ -231,8 +262,17 @@ def find_calibration(text: str) -> Calibration:
     if text in own:
         return read_calibration(own[text])
     if _is_file(text):
-        return read_calibration(text)
+        return _calibration_file(text)
     raise UnknownNameError("calibration", text, {*bundled, *own})
+
+
+def _calibration_file(path: Path | str) -> Calibration:
+    """Return the calibration of a user's file."""
+    calibration = read_calibration(path)
+    bundled = _bundled_calibrations().get(calibration.name)
+    if bundled is not None:
+        check_own(calibration, read_calibration(bundled), "calibration", str(path))
+    return calibration
 
 
 def _peek(path: Path) -> Mapping[str, Any]:
@@ -337,7 +377,7 @@ def newest_own_calibration(
     for path in _own_files():
         try:
             if _peek(path).get("accelerator") in present:
-                return read_calibration(path)
+                return _calibration_file(path)
         except InputFileError as error:
             skipped(error)
     return None
@@ -384,7 +424,7 @@ def _from_folder(folder: Path, value: Any, key: str) -> Any:
 
 
 def _first_file(paths: Iterable[Path]) -> Path | None:
-    return next((path for path in paths if path.is_file()), None)
+    return next((path for path in paths if path.exists() and not path.is_dir()), None)  # a pipe is refused by name
 
 
 def default_request() -> Mapping[str, Any]:

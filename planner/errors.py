@@ -35,6 +35,9 @@ __all__ = [
     "VersionError",
     "nearest_name",
     "nearest_names",
+    "printable",
+    "shortened",
+    "shown",
 ]
 
 
@@ -66,8 +69,7 @@ class ParameterError(UsageError):
     """
 
     def __init__(self, what: str, rule: str, value: Any, remedy: str = "") -> None:
-        shown = repr(value) if isinstance(value, str) else str(value)
-        super().__init__(f"{what} must be {rule}, got {shown}" + (f"; {remedy}" if remedy else ""))
+        super().__init__(f"{what} must be {rule}, got {shown(value)}" + (f"; {remedy}" if remedy else ""))
         self.what, self.rule, self.value, self.remedy = what, rule, value, remedy
 
 
@@ -79,7 +81,8 @@ class UnknownNameError(UsageError):
         near = nearest_names(name, names)
         guess = f"; did you mean {' or '.join(map(repr, near))}?" if near else "." if names or remedy else ""
         listing = f" Known: {', '.join(names)}." if names and not remedy else ""
-        super().__init__(f"{what} must be a known name, got {name!r}{guess}{listing}{' ' + remedy if remedy else ''}")
+        more = f"{listing}{' ' + remedy if remedy else ''}"
+        super().__init__(f"{what} must be a known name, got {shown(name)}{guess}{more}")
         self.what, self.name, self.nearest = what, name, next(iter(near), None)
 
 
@@ -107,7 +110,8 @@ class InputFileError(PlannerError):
     exit_code = 3
 
     def __init__(self, path: str, problem: str, where: str = "") -> None:
-        super().__init__(f"{path}: {where + ': ' if where else ''}{problem}")
+        place = shortened(printable(where)) + ": " if where else ""
+        super().__init__(f"{printable(path)}: {place}{problem}")
         self.path, self.problem, self.where = path, problem, where
 
 
@@ -127,6 +131,33 @@ class CoverageError(PlannerError):
     exit_code = 5
 
 
+LONGEST_SHOWN = 200
+"""Characters of a text that a sentence repeats."""
+MOST_DIGITS = 40
+"""Of a whole number that a sentence repeats; Python turns none of over 4300 into text."""
+
+
+def shown(value: object) -> str:
+    """Return what was received as a sentence repeats it: on one line, no character a terminal obeys, not too long."""
+    if isinstance(value, str):
+        return repr(shortened(value))
+    if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
+        return f"a whole number of over {MOST_DIGITS} digits"
+    return shortened(str(value))
+
+
+def shortened(text: str) -> str:
+    """Return a text, or its first LONGEST_SHOWN characters."""
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes in place of characters that a terminal obeys or does not show."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 MOST_OFFERED = 3
 """Names that are offered instead of an unknown one."""
 
@@ -138,6 +169,8 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
 def nearest_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
     """Return the shortest known names that begin with ``name``, else the one that is nearest, if any is near."""
+    if len(name) > LONGEST_SHOWN:  # no name is so long, and comparing takes long
+        return ()
     by_lower = {candidate.lower(): candidate for candidate in known}
     wanted = name.lower()
     longer = sorted((one for one in by_lower if len(wanted) > 2 and one.startswith(wanted)), key=len)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from planner.domain.framework import Framework
 from planner.domain.precision import PRECISIONS
 from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
 from planner.formats.calibration import write_calibration
+from planner.formats.network import write_network
 from planner.formats.runs import read_runs
 
 ASSETS = Path(__file__).parent / "data" / "formats"
@@ -254,6 +256,7 @@ def test_cluster_file_by_path_uses_bundled_accelerators(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
         'format = "planner/cluster"\nversion = 1\nname = "mine"\nnodes = 2\n[node]\ngpus = 4\ngpu = "a100-sxm4-80gb"\n'
+        '[links.intra_node]\nkind = "nvlink"\nbandwidth_GBps = 300\nlatency_us = 3\n'
     )
     assert catalog.find_cluster(str(path)).node.accelerator == catalog.find_accelerator("a100-sxm4-80gb")
 
@@ -396,3 +399,19 @@ def test_a_file_declares_a_framework(tmp_path: Path) -> None:
     path.write_text('format = "planner/framework"\nversion = 1\nname = "Own"\n')
     with pytest.raises(InputFileError, match="name must be lower-case letters"):
         catalog.find_framework(str(path))
+
+
+def test_a_network_file_does_not_ask_for_standard_input(tmp_path: Path) -> None:
+    text = write_network(replace(catalog.find_network("alexnet"), name="mine", dataset="-"))
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(
+        InputFileError, match="dataset: data set must be a name or a file where a file names it, got '-'"
+    ):
+        catalog.find_network(str(path))
+
+
+def test_a_pipe_called_as_settings_are_is_refused_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "planner.toml")
+    with pytest.raises(InputFileError, match=r"planner.toml: file must be a regular one, got a pipe"):
+        catalog.read_settings(tmp_path)

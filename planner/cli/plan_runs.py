@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from planner import catalog
@@ -87,7 +86,7 @@ def asking_of(values: Values) -> Asking:
         under other circumstances.
     """
     path = values["plan"].value
-    suggestion = SUGGESTION.read(Path(path))
+    suggestion = SUGGESTION.read(path)
     plans = [plan["configuration"] for plan in suggestion["plans"]]
     if not plans:
         raise ParameterError("--plan", "a suggestion with plans", path, "loosen its request first")

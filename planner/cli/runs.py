@@ -19,6 +19,7 @@ from planner.domain.network import Network
 from planner.domain.request import Problem, Sourced
 from planner.domain.runs import Run, Runs
 from planner.errors import ParameterError, PlannerError, UnknownNameError
+from planner.formats.documents import STANDARD_INPUT
 from planner.scoring.evaluate import Answer, refused, unread
 
 __all__ = ["Table", "table_of"]
@@ -73,8 +74,10 @@ def _key(run: Run, values: Values) -> _Key:
 
 
 def _check_texts(key: _Key) -> None:
-    """Refuse a null character, which no name has and no path can have."""
+    """Refuse a null character, which no name has and no path can have; standard input is for the command line."""
     for what, text in key._asdict().items():
+        if text == STANDARD_INPUT and what in ("network", "dataset"):
+            raise ParameterError(what, "a name or a file", text)
         if "\0" in text:
             raise ParameterError(what, "text without a null character", text)
 

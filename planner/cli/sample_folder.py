@@ -24,12 +24,12 @@ def sample_paths(folder: Path) -> list[Path]:
         No such folder, or none of its files is a CSV.
     """
     what, rule = "--samples", f"a folder with sample files (*{SUFFIX})"
-    if not folder.exists():
-        raise ParameterError(what, rule, str(folder), "there is no such folder")
-    if not folder.is_dir():
-        raise ParameterError(what, rule, str(folder), "that is a file: name the folder it stands in")
     try:
         names = sorted(folder.iterdir())
+    except FileNotFoundError:
+        raise ParameterError(what, rule, str(folder), "there is no such folder") from None
+    except NotADirectoryError:
+        raise ParameterError(what, rule, str(folder), "that is a file: name the folder it stands in") from None
     except OSError as error:
         raise ParameterError(what, rule, str(folder), f"it cannot be read: {error.strerror}") from None
     paths = _tables(names)

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
+from planner.errors import printable
+
 __all__ = ["beside", "note", "open_streams", "silence"]
 
 
@@ -30,8 +32,8 @@ def silence(stream: TextIO) -> None:
 
 
 def note(text: str) -> None:
-    """Write a sentence that is not the result."""
-    beside(lambda: sys.stderr.write(f"planner: {text}\n"))
+    """Write a sentence that is not the result, on one line: names in it must not give orders to a terminal."""
+    beside(lambda: sys.stderr.write(f"planner: {printable(text)}\n"))
 
 
 def beside(write: Callable[[], object]) -> None:

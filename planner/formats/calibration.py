@@ -31,7 +31,7 @@ from planner.errors import InputFileError, ParameterError
 from planner.formats.cluster import accelerator_fields
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import FieldError, Number, Text, Whole
+from planner.formats.values import FieldError, Name, Number, Text, Whole
 
 __all__ = [
     "CALIBRATION",
@@ -48,7 +48,7 @@ LARGEST_COVARIANCE = 64
 _ANY = Number(least=-math.inf)
 _POSITIVE_OR_ZERO = Number()
 _COEFFICIENT = Table(
-    (Field("feature", Text(), "name of the feature"), Field("value", _ANY, "coefficient, in SI units")), dict[str, Any]
+    (Field("feature", Name(), "name of the feature"), Field("value", _ANY, "coefficient, in SI units")), dict[str, Any]
 )
 
 
@@ -61,8 +61,13 @@ def _entry(coefficients: tuple[dict[str, Any], ...], **keys: Any) -> Entry:
         raise ParameterError("covariance", f"{len(names)} rows of {len(names)} numbers", f"{len(covariance)} rows")
     for low, high in keys["ranges"].values():
         if low > high:
-            raise ParameterError("range", "from the least to the most", (low, high))
+            raise ParameterError("range", "from the least to the most", (_plain(low), _plain(high)))
     return Entry(coefficients={row["feature"]: row["value"] for row in coefficients}, **keys)
+
+
+def _plain(number: float) -> float:
+    """Return a whole number as one: most files give them so."""
+    return int(number) if number.is_integer() else number
 
 
 def _entry_keys(entry: Entry) -> Mapping[str, Any]:
@@ -86,11 +91,11 @@ def _entry_keys(entry: Entry) -> Mapping[str, Any]:
 _ENTRY = Table(
     (
         Field("scope", Text(SCOPES), "what the entry belongs to"),
-        Field("kind", Text(), "kernel kind, framework, or operation"),
-        Field("direction", Text(empty=True), "direction of a kernel", ""),
-        Field("precision", Text(empty=True), "precision, or any", ""),
-        Field("library", Text(empty=True), "library that was measured", ""),
-        Field("term", Text(), "registered name of the feature map"),
+        Field("kind", Name(), "kernel kind, framework, or operation"),
+        Field("direction", Name(empty=True), "direction of a kernel", ""),
+        Field("precision", Name(empty=True), "precision, or any", ""),
+        Field("library", Name(empty=True), "library that was measured", ""),
+        Field("term", Name(), "registered name of the feature map"),
         Field(
             "settings", MapOf(OneOf((_ANY, Text(empty=True), ListOf(_ANY)))), "shape settings of the feature map", {}
         ),
@@ -102,7 +107,7 @@ _ENTRY = Table(
             f"of the coefficients, where there are up to {LARGEST_COVARIANCE}",
             None,
         ),
-        Field("fixed", ListOf(Text()), "features whose coefficient was stated, not fitted", ()),
+        Field("fixed", ListOf(Name()), "features whose coefficient was stated, not fitted", ()),
         Field("ranges", MapOf(ListOf(_ANY, 2, 2)), "least and most of each feature in the fit", {}),
         Field("samples", Whole(least=0), "rows of the fit", 0),
         Field("error", _POSITIVE_OR_ZERO, "mean absolute relative error on the rows of the fit", None),
@@ -126,7 +131,7 @@ _ENTRY = Table(
 _NODE = Table(
     (
         Field("gpus", Whole(most=4096), "devices of the node"),
-        Field("accelerator", Table(accelerator_fields(Field("name", Text(), "its name")), Accelerator), "the device"),
+        Field("accelerator", Table(accelerator_fields(Field("name", Name(), "its name")), Accelerator), "the device"),
         Field("host_memory_GiB", Number("GiB", above=True), "memory of the host", None, "host_memory_bytes"),
         Field("cpu_threads", Whole(), "hardware threads of the host", None),
     ),
@@ -150,9 +155,9 @@ CALIBRATION = Kind(
     "json",
     Table(
         (
-            Field("name", Text(), "name to refer to it"),
-            Field("accelerator", Text(), "accelerator that the kernel entries belong to"),
-            Field("cluster", Nullable(Text()), "cluster that collectives, storage and host entries belong to", None),
+            Field("name", Name(), "name to refer to it"),
+            Field("accelerator", Name(), "accelerator that the kernel entries belong to"),
+            Field("cluster", Nullable(Name()), "cluster that collectives, storage and host entries belong to", None),
             Field("node", _NODE, "node it was measured on; the cluster 'local' is one such node", None),
             Field("entries", ListOf(_ENTRY), "terms"),
             Field("origin", Text(ORIGINS), "where the whole comes from; an entry may differ"),

@@ -13,10 +13,12 @@ from typing import Any
 
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.precision import PRECISIONS
+from planner.domain.runs import NOTHING
 from planner.errors import InputFileError, ParameterError, UnknownNameError
+from planner.formats.documents import place_of
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import Flag, Number, Text, Whole
+from planner.formats.values import Flag, Name, Number, Text, Whole
 
 __all__ = [
     "ACCELERATOR",
@@ -43,29 +45,29 @@ def accelerator_fields(name: Field) -> tuple[Field, ...]:
         ),
         Field("multiprocessors", Whole(), "streaming multiprocessors, or cores", None),
         Field("source", Text(), "where the figures come from", ""),
-        Field("vendor", Text(), "who made it", ""),
-        Field("architecture", Text(), "its generation", ""),
-        Field("chip", Text(), "its die, which it shares with sibling devices", ""),
+        Field("vendor", Name(), "who made it", ""),
+        Field("architecture", Name(), "its generation", ""),
+        Field("chip", Name(), "its die, which it shares with sibling devices", ""),
     )
 
 
 ACCELERATOR = Kind(
-    "accelerator", 1, "toml", Table(accelerator_fields(Field("name", Text(), "name to refer to it")), Accelerator)
+    "accelerator", 1, "toml", Table(accelerator_fields(Field("name", Name(), "name to refer to it")), Accelerator)
 )
 INLINE_ACCELERATOR = Table(
-    accelerator_fields(Field("name", Text(), "name to refer to it; the node's gpu unless given", None)),
+    accelerator_fields(Field("name", Name(), "name to refer to it; the node's gpu unless given", None)),
     dict[str, Any],
     "the device of the nodes, where it is not a bundled one",
 )
 
 _NODE_FIELDS = (
     Field("gpus", Whole(most=4096), "devices of a node"),
-    Field("gpu", Text(), "name of an accelerator or CPU; one that is not bundled is described in [accelerator]"),
+    Field("gpu", Name(), "name of an accelerator or CPU; one that is not bundled is described in [accelerator]"),
     Field("host_memory_GiB", Number("GiB", above=True), "memory of the host", None, "host_memory_bytes"),
     Field("cpu_threads", Whole(), "hardware threads of the host", None),
 )
 _GROUP_FIELDS = (
-    Field("name", Text(), "name of the group"),
+    Field("name", Name(), "name of the group"),
     Field("count", Whole(most=1_000_000), "nodes of the group"),
 )
 
@@ -73,7 +75,7 @@ _GROUP_FIELDS = (
 def _link(bandwidth: str, latency: Any, *, nics: bool = False) -> Table[Link]:
     return Table(
         (
-            Field("kind", Text(), "free text; known: nvlink, nvswitch, xgmi, pcie, pcie3, infiniband, ethernet, ..."),
+            Field("kind", Name(), "free text; known: nvlink, nvswitch, xgmi, pcie, pcie3, infiniband, ethernet, ..."),
             Field("bandwidth_GBps", Number("GBps", above=True), bandwidth, into="bytes_per_s"),
             Field("latency_us", Number("us"), "of one message", into="latency_s", **latency),
             *((Field("nics_per_node", Whole(most=1024), "network adapters of a node", 1),) if nics else ()),
@@ -114,7 +116,7 @@ CLUSTER = Kind(
     "toml",
     Table(
         (
-            Field("name", Text(), "name to refer to it"),
+            Field("name", Name(), "name to refer to it"),
             Field("nodes", Whole(most=1_000_000), "nodes of the cluster; required beside [node]", None),
             Field("node", Table(_NODE_FIELDS, dict[str, Any]), "short for one group of nodes", None),
             Field(
@@ -152,7 +154,7 @@ def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator
     try:
         nodes, node = _nodes(keys)
         accelerator = _accelerator(keys["accelerator"], node["gpu"], find_accelerator)
-        links: Mapping[str, Any] = keys["links"] or {}
+        links = _links(keys["links"], nodes, node["gpus"], place_of(path))
         return Cluster(
             name=keys["name"],
             nodes=nodes,
@@ -164,9 +166,9 @@ def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator
         )
     except UnknownNameError as error:
         remedy = "describe it in [accelerator]"
-        raise InputFileError(str(path), f"{error} To use another, {remedy}.", "node.gpu") from None
+        raise InputFileError(place_of(path), f"{error} To use another, {remedy}.", "node.gpu") from None
     except ParameterError as error:
-        raise InputFileError(str(path), str(error)) from None
+        raise InputFileError(place_of(path), str(error)) from None
 
 
 def _nodes(keys: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
@@ -174,7 +176,7 @@ def _nodes(keys: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
     if groups is None:
         for name in ("nodes", "node"):
             if keys[name] is None:
-                raise ParameterError(name, "given, or [[node_groups]]", "nothing")
+                raise ParameterError(name, "given, or [[node_groups]]", NOTHING)
         return keys["nodes"], keys["node"]
     if len(groups) > 1:
         names = ", ".join(group["name"] for group in groups)
@@ -182,6 +184,15 @@ def _nodes(keys: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
     if keys["node"] is not None or keys["nodes"] not in (None, groups[0]["count"]):
         raise ParameterError("node_groups", "given instead of nodes and [node]", "both")
     return groups[0]["count"], groups[0]
+
+
+def _links(links: Mapping[str, Any] | None, nodes: int, gpus: int, path: str) -> Mapping[str, Any]:
+    """Return the links; a GPU that is alone needs none."""
+    if links is None and nodes * gpus > 1:
+        remedy = "copy those of a like cluster, as 'planner show clusters NAME --toml' prints them"
+        problem = f"table must be given ({_LINKS.doc}), got nothing for {nodes} x {gpus} GPUs; {remedy}"
+        raise InputFileError(path, problem, "links")
+    return links or {}
 
 
 def _accelerator(inline: Mapping[str, Any] | None, gpu: str, find: Callable[[str], Accelerator]) -> Accelerator:

@@ -12,7 +12,7 @@ from pathlib import Path
 from planner.domain.dataset import Dataset
 from planner.formats.fields import Field, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import Number, Text, Whole
+from planner.formats.values import Name, Number, Text, Whole
 
 __all__ = ["DATASET", "read_dataset", "write_dataset"]
 
@@ -22,7 +22,7 @@ DATASET = Kind(
     "toml",
     Table(
         (
-            Field("name", Text(), "name to refer to it"),
+            Field("name", Name(), "name to refer to it"),
             Field("samples", Whole(most=10**13), "samples of one epoch"),
             Field("bytes_per_sample", Number(above=True), "mean size as stored (encoded)"),
             Field("source", Text(), "where the figures come from", ""),

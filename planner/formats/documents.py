@@ -1,38 +1,175 @@
-"""Documents as text: parsed with the place of what is wrong, printed in one order, written whole or not at all."""
+"""Documents as text: read within limits, parsed with the place of what is wrong, printed in one order, written whole.
+
+Every file that a user can name is opened here: a regular file of bounded size, or standard input, written ``-``.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import glob
+import io
 import json
 import math
 import os
+import platform
 import re
+import stat
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from planner.errors import InputFileError, OutputError
+from planner.errors import InputFileError, OutputError, shown
+from planner.formats.nesting import check_nesting
 
-__all__ = ["dump_json", "dump_toml", "json_pieces", "key_order", "parse_text", "read_text", "write_bytes", "write_file"]
+__all__ = [
+    "LARGEST",
+    "STANDARD_INPUT",
+    "TEMPORARY",
+    "dump_json",
+    "dump_toml",
+    "json_pieces",
+    "key_order",
+    "opened",
+    "parse_text",
+    "place_of",
+    "read_text",
+    "write_bytes",
+    "write_file",
+]
 
+LARGEST = {"toml": 2**19, "json": 2**23}
+"""Bytes of a document. People write TOML, of which a network of 300 transformer blocks has this many; programs write
+JSON, of which bundled calibrations have a fiftieth. Parsing more takes over a second."""
+STANDARD_INPUT = "-"
+"""The text that stands for standard input; a Path of this name is a file."""
+KINDS_OF_FILES = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+TEMPORARY = f".planner-{re.sub('[^A-Za-z0-9]', '-', platform.node())[:64]}-"
+"""How temporary files begin, before the number of the process: another computer may write to the same folder."""
 TWICE = re.compile(r"Cannot overwrite|Cannot declare|Duplicate inline table key '(.*)'")
 """Messages of the TOML parser about a key given twice; only the last names it."""
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def read_text(path: Path | str) -> str:
-    """Return the text of a file without a byte-order mark, or raise InputFileError."""
+def place_of(path: Path | str) -> str:
+    """Return what errors call a file."""
+    return "standard input" if path == STANDARD_INPUT else str(path)
+
+
+def read_text(path: Path | str, most: int = LARGEST["json"]) -> str:
+    """Return the text of a file, or of standard input: lines end in a line feed, no byte-order mark.
+
+    Standard input is read once, so that what asks for it again gets the same text.
+
+    Parameters
+    ----------
+    path : path, or "-"
+    most : int
+        Bytes that it may have; no more than one byte beyond is read.
+
+    Raises
+    ------
+    InputFileError
+        Not readable, no regular file, too large, or no UTF-8; of standard input, that it is a terminal.
+    """
+    if path == STANDARD_INPUT:
+        content = _read_once(sys.stdin, max(LARGEST.values()))
+    else:
+        with opened(path, most) as file:
+            content = file.read(most + 1) or b""  # files of the system may have nothing to give at the moment
+    if len(content) > most:
+        raise InputFileError(place_of(path), f"file must be of at most {most:,} bytes, got more")
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputFileError(str(path), f"file must be readable, got {error.strerror or error}") from None
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
         problem = f"file must be UTF-8 text, got byte 0x{byte:02x}; save it as UTF-8"
-        raise InputFileError(str(path), problem, f"line {line}") from None
+        raise InputFileError(place_of(path), problem, f"line {line}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+@contextmanager
+def opened(path: Path | str, most: int) -> Iterator[BinaryIO]:
+    """Open a regular file, or standard input, of at most ``most`` bytes.
+
+    Nothing else is opened: to open a pipe waits for who writes to it, and a device may never end.
+
+    Raises
+    ------
+    InputFileError
+        Not readable, no regular file, or too large; also where reading it fails later.
+    """
+    if path == STANDARD_INPUT:
+        yield io.BufferedReader(_Limited(_standard_input(), most))
+        return
+    if "\0" in str(path):
+        raise InputFileError(str(path), "name of a file must be free of null characters, got one")
+    try:
+        _check_regular(Path(path).stat(), path, most)
+        # It may have been replaced since: opening must not wait for a pipe, and what is open is looked at again.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            _check_regular(os.fstat(descriptor), path, most)
+            yield file
+    except OSError as error:
+        raise InputFileError(str(path), f"file must be readable, got {error.strerror or error}") from None
+
+
+def _check_regular(found: os.stat_result, path: Path | str, most: int) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        got = KINDS_OF_FILES.get(stat.S_IFMT(found.st_mode), "something else")
+        remedy = "" if stat.S_ISDIR(found.st_mode) else "; copy it into a file, or pipe it in and name it -"
+        raise InputFileError(str(path), f"file must be a regular one, got {got}{remedy}")
+    if found.st_size > most:
+        raise InputFileError(str(path), f"file must be of at most {most:,} bytes, got {found.st_size:,}")
+
+
+class _Limited(io.RawIOBase):
+    """Standard input, which ends in InputFileError after so many bytes."""
+
+    def __init__(self, stream: BinaryIO, most: int) -> None:
+        self.stream, self.most, self.left = stream, most, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            content = self.stream.read1(len(buffer))  # type: ignore[attr-defined]  # what every buffered stream has
+        except OSError as error:
+            raise InputFileError(place_of(STANDARD_INPUT), f"must be readable, got {error.strerror or error}") from None
+        self.left -= len(content)
+        if self.left < 0:
+            raise InputFileError(place_of(STANDARD_INPUT), f"file must be of at most {self.most:,} bytes, got more")
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def _standard_input() -> BinaryIO:
+    name, remedy = place_of(STANDARD_INPUT), f"pipe a file into it, or name the file instead of {STANDARD_INPUT}"
+    if sys.stdin is None or sys.stdin.closed:
+        raise InputFileError(name, f"must be open, got a closed one; {remedy}")
+    if sys.stdin.isatty():
+        raise InputFileError(name, f"must be a file or a pipe, got a terminal; {remedy}")
+    return sys.stdin.buffer
+
+
+@lru_cache(1)
+def _read_once(_stream: object, most: int) -> bytes:
+    """Return the bytes of a standard input, the same whoever asks again."""
+    with opened(STANDARD_INPUT, most) as file:
+        return file.read()
 
 
 def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:
@@ -40,17 +177,9 @@ def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:
 
     InputFileError names the line where it stops making sense, or the key that a table has twice.
     """
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        table = dict(pairs)
-        if len(table) < len(pairs):
-            keys = [key for key, _ in pairs]
-            again = next(key for at, key in enumerate(keys) if key in keys[:at])
-            raise InputFileError(path, f"key must be given once, got {again!r} twice in a table")
-        return table
-
+    check_nesting(text, path, syntax)
     try:
-        document = tomllib.loads(text) if syntax == "toml" else json.loads(text, object_pairs_hook=once)
+        document = tomllib.loads(text) if syntax == "toml" else json.loads(text, object_pairs_hook=partial(_once, path))
     except json.JSONDecodeError as error:
         raise InputFileError(path, f"text must be JSON, got: {error.msg}", f"line {error.lineno}") from None
     except tomllib.TOMLDecodeError as error:
@@ -58,10 +187,22 @@ def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:
     except RecursionError:
         raise InputFileError(path, "tables must be nested less deeply") from None
     except ValueError as error:  # a whole number of thousands of digits
-        raise InputFileError(path, f"numbers must be of a believable size, got: {error}") from None
+        if "digits" not in str(error):
+            raise
+        raise InputFileError(path, "numbers must be of a believable size, got one of thousands of digits") from None
     if not isinstance(document, dict):
         raise InputFileError(path, f"document must be a table, got {type(document).__name__}")
     return document
+
+
+def _once(path: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the table of keys and values, or refuse a key that is there twice."""
+    table: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in table:
+            raise InputFileError(path, f"key must be given once, got {shown(key)} twice in a table")
+        table[key] = value
+    return table
 
 
 def _toml_error(text: str, path: str, said: str) -> InputFileError:
@@ -70,7 +211,7 @@ def _toml_error(text: str, path: str, said: str) -> InputFileError:
     line = int(found[1]) if found else text.count("\n") + 1
     if found and (twice := TWICE.match(message)):
         key = twice[1] or text.splitlines()[line - 1].partition("=")[0].strip().strip("[]")
-        return InputFileError(path, f"key must be given once, got {key!r} again", f"line {line}")
+        return InputFileError(path, f"key must be given once, got {shown(key)} again", f"line {line}")
     return InputFileError(path, f"text must be TOML, got: {message}", f"line {line}")
 
 
@@ -181,7 +322,7 @@ def write_bytes(path: Path | str, content: bytes, force: bool = False) -> None: 
     """Write a file whole or not at all.
 
     The content goes to a temporary file in the same folder, which then takes the place of ``path``: a reader, or an
-    interruption, never meets half a document.
+    interruption, never meets half a document. What a killed process left of one goes with the next write to the folder.
 
     Raises
     ------
@@ -191,7 +332,8 @@ def write_bytes(path: Path | str, content: bytes, force: bool = False) -> None: 
     target = Path(path)
     if target.exists() and not force:
         raise OutputError(f"output file must be a new one, got {str(path)!r}, which exists; use --force to replace it")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    _remove_leftovers(target.parent)
+    temporary = target.with_name(f"{TEMPORARY}{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -204,3 +346,22 @@ def write_bytes(path: Path | str, content: bytes, force: bool = False) -> None: 
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of this computer's processes that are no more; best effort, as nobody needs it."""
+    with contextlib.suppress(OSError):
+        for path in folder.glob(f"{glob.escape(TEMPORARY)}*.tmp"):
+            process = path.name.removeprefix(TEMPORARY).removesuffix(".tmp")
+            if process.isdecimal() and not _is_alive(int(process)):
+                path.unlink()
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True

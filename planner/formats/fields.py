@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from planner.errors import UsageError, nearest_name
-from planner.formats.values import UNITS, FieldError, Type, at, refuse
+from planner.errors import UsageError, nearest_name, shown
+from planner.formats.values import UNITS, FieldError, Name, Type, at, refuse
 
 __all__ = ["REQUIRED", "Field", "ListOf", "MapOf", "Nullable", "OneOf", "Table", "unknown_key"]
 
@@ -94,8 +94,10 @@ class ListOf:
 
     def read(self, value: Any, place: str) -> tuple[Any, ...]:
         """Return the values."""
-        if not isinstance(value, list) or not self.least <= len(value) <= (self.most or len(value)):
+        if not isinstance(value, list):
             refuse(place, self.words, value)
+        if not self.least <= len(value) <= (self.most or len(value)):
+            raise FieldError(place, f"value must be {self.words}, got a list of {len(value):,}")
         return tuple(self.item.read(item, at(place, i)) for i, item in enumerate(value))
 
     def write(self, value: Any) -> list[Any]:
@@ -110,7 +112,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """Values of one type under keys that match a regular expression, or are among ``choices``."""
+    """Values of one type under names that match a regular expression, or are among ``choices``."""
 
     item: Type
     pattern: str = ".+"
@@ -125,8 +127,9 @@ class MapOf:
         for key in value:
             if self.choices and key not in self.choices:
                 raise FieldError(at(place, key), unknown_key(key, self.choices))
+            Name(empty=True).read(key, at(place, key))
             if not re.fullmatch(self.pattern, key):
-                raise FieldError(at(place, key), f"key must match {self.pattern}, got {key!r}")
+                raise FieldError(at(place, key), f"key must match {self.pattern}, got {shown(key)}")
         return {key: self.item.read(item, at(place, key)) for key, item in value.items()}
 
     def write(self, value: Any) -> dict[str, Any]:
@@ -144,10 +147,10 @@ def unknown_key(key: str, known: tuple[str, ...]) -> str:
     stem = {name.rpartition("_")[0]: name for name in known if name.rpartition("_")[2] in UNITS}
     wanted = stem.get(key) or stem.get(key.rpartition("_")[0])
     if wanted:
-        return f"key must be written with its unit, {wanted!r}, got {key!r}"
+        return f"key must be written with its unit, {wanted!r}, got {shown(key)}"
     near = nearest_name(key, known)
     guess = f"did you mean {near!r}?" if near else f"known: {', '.join(sorted(known))}"
-    return f"key must be a known one, got {key!r}; {guess}"
+    return f"key must be a known one, got {shown(key)}; {guess}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from planner.errors import InputFileError, VersionError
-from planner.formats.documents import dump_json, dump_toml, parse_text, read_text
+from planner.errors import InputFileError, VersionError, shown
+from planner.formats.documents import LARGEST, dump_json, dump_toml, parse_text, place_of, read_text
 from planner.formats.fields import Table
-from planner.formats.values import FieldError
+from planner.formats.values import FieldError, received
 
 __all__ = ["Kind", "Upgrade"]
 
@@ -50,7 +50,7 @@ class Kind(Generic[R]):
         return f"planner/{self.name}"
 
     def read(self, path: Path | str) -> R:
-        """Return the record of a file.
+        """Return the record of a file, or of standard input where ``path`` is the text ``-``.
 
         Raises
         ------
@@ -59,7 +59,7 @@ class Kind(Generic[R]):
         VersionError
             Newer than this program.
         """
-        return self.parse(read_text(path), str(path))
+        return self.parse(read_text(path, LARGEST[self.syntax]), place_of(path))
 
     def parse(self, text: str, path: str) -> R:
         """Return the record of a text that came from ``path``."""
@@ -103,17 +103,15 @@ class Kind(Generic[R]):
 
     def _check_format(self, found: Any, path: str) -> None:
         if found != self.format:
-            shown = "nothing" if found is None else repr(found)
-            raise InputFileError(path, f"value must be {self.format!r}, got {shown}", "format")
+            raise InputFileError(path, f"value must be {self.format!r}, got {received(found)}", "format")
 
     def _checked_version(self, found: Any, path: str) -> int:
         if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-            shown = "nothing" if found is None else repr(found)
             rule = f"a whole number from 1 to {self.version}" if self.version > 1 else "1"
-            raise InputFileError(path, f"value must be {rule}, got {shown}", "version")
+            raise InputFileError(path, f"value must be {rule}, got {received(found)}", "version")
         if found > self.version:
             remedy = "the file is newer than this program; update planner"
-            raise VersionError(path, f"value must be at most {self.version}, got {found}; {remedy}", "version")
+            raise VersionError(path, f"value must be at most {self.version}, got {shown(found)}; {remedy}", "version")
         return found
 
 

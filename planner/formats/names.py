@@ -12,7 +12,7 @@ from typing import Any
 
 from planner.formats.fields import Field, ListOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import Text
+from planner.formats.values import Name
 
 __all__ = ["LISTED", "NAMES", "names_document"]
 
@@ -30,8 +30,8 @@ NAMES = Kind(
     "json",
     Table(
         (
-            *(Field(what, ListOf(Text()), f"names of bundled {what}", None) for what in LISTED),
-            Field("own", ListOf(Text()), "names of this user's own calibrations, newest first", None),
+            *(Field(what, ListOf(Name()), f"names of bundled {what}", None) for what in LISTED),
+            Field("own", ListOf(Name()), "names of this user's own calibrations, newest first", None),
         ),
         _given,
         "the names of one kind of thing",

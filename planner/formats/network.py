@@ -16,23 +16,25 @@ from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network
 from planner.domain.shapes import layer_shapes
 from planner.formats.fields import Field, ListOf, MapOf, OneOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import Flag, Number, Text, Whole
+from planner.formats.values import ANY_WHOLE, Flag, Name, Number, Text, Whole
 
 __all__ = ["FIELDS_BUT_LAYERS", "LAYER_FIELDS", "NETWORK", "read_network", "write_network"]
 
-_ATTRIBUTE = OneOf((Flag(), Whole(least=0), Number(), Text(), ListOf(Whole(least=0), least=2, most=2)))
+MOST_LAYERS = 5_000
+"""A network of a thousand convolutions, as ResNet-1001, has about 3,300; of more, steps take seconds to lay out."""
+_ATTRIBUTE = OneOf((Flag(), Whole(least=0, most=ANY_WHOLE), Number(), Text(), ListOf(Whole(least=0), least=2, most=2)))
 LAYER_FIELDS = (
-    Field("name", Text(), "unique in the network"),
+    Field("name", Name(), "unique in the network"),
     Field("kind", Text(tuple(LAYER_KINDS)), "what it computes"),
-    Field("inputs", ListOf(Text(), least=1), "names of the layers it reads; the one before unless given", None),
+    Field("inputs", ListOf(Name(), least=1), "names of the layers it reads; the one before unless given", None),
     Field("attributes", MapOf(_ATTRIBUTE), "settings of its kind; sizes of both axes are one number or two", None),
 )
 _LAYER = Table(LAYER_FIELDS, dict[str, Any])
-_LAYERS = Field("layers", ListOf(_LAYER, least=1), "layers, each behind those it reads")
+_LAYERS = Field("layers", ListOf(_LAYER, 1, MOST_LAYERS), "layers, each behind those it reads")
 FIELDS_BUT_LAYERS = (
-    Field("name", Text(), "name to refer to it"),
+    Field("name", Name(), "name to refer to it"),
     Field("input", ListOf(Whole(most=LARGEST_COUNT), 1, 3), "shape of one sample", into="input_shape"),
-    Field("dataset", Text(), "default data set", None),
+    Field("dataset", Name(), "default data set", None),
     Field("optimizer", Text(tuple(OPTIMIZERS)), "default optimizer", "sgd-momentum"),
     Field("notes", Text(), "variant and source", ""),
 )

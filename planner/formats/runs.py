@@ -11,6 +11,7 @@ History, newest first
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import sys
@@ -22,7 +23,9 @@ from typing import Any
 
 from planner.domain.runs import NOTHING, RefusedRow, Run, Runs
 from planner.errors import InputFileError, ParameterError, VersionError, nearest_name
+from planner.formats.documents import opened, place_of
 from planner.formats.tables import lines_of, rows_of, write_table
+from planner.formats.values import LONGEST_NAME, hidden
 
 __all__ = ["COLUMNS", "VERSION", "NoRunError", "read_runs", "run_of", "write_runs"]
 
@@ -38,6 +41,8 @@ WHOLE = (
     "nodes", "gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps", "data_parallel", "tensor_parallel",
     "pipeline_parallel", "virtual_stages", "sharding",
 )  # fmt: skip
+LARGEST_FILE = 2**29
+"""Bytes of a file of runs: MOST_RUNS of 150 bytes each, which are read line by line."""
 MOST_RUNS = 3_500_000
 """Runs of a file that are read; what follows is counted. Reading one takes 0.5 kB, answering it 2 kB of memory."""
 MOST_LISTED = 100_000
@@ -45,8 +50,8 @@ MOST_LISTED = 100_000
 LONGEST_REASON = 300
 LONGEST_WORD = 300
 """Characters of a cell other than notes."""
-UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
-"""Control characters and line breaks: a terminal would obey them."""
+NAMES = ("network", "dataset", "framework", "framework_version", "optimizer")
+"""Columns of names, which are shorter; a cluster may be a path."""
 GZIP = "\x1f\udc8b"
 """How a file compressed with gzip starts, read as text."""
 LONGEST_SHOWN = 60
@@ -70,7 +75,7 @@ class NoRunError(InputFileError):
 
 
 def read_runs(path: Path | str, *, wanted: bool = False) -> Runs:
-    """Return the runs of a file, and the rows refused.
+    """Return the runs of a file, or of standard input where ``path`` is the text ``-``, and the rows refused.
 
     Parameters
     ----------
@@ -87,14 +92,14 @@ def read_runs(path: Path | str, *, wanted: bool = False) -> Runs:
     VersionError
         Newer than this program.
     """
-    name = str(path)
-    try:
-        with Path(path).open(encoding="utf-8-sig", errors="surrogateescape") as file:
-            lines = lines_of(file)
-            header, rows = _header(lines, name)
-            runs = _Reading(header, wanted=wanted).of(rows)
-    except OSError as error:
-        raise InputFileError(name, f"file must be readable, got {error.strerror or error}") from None
+    name = place_of(path)
+    with (
+        opened(path, LARGEST_FILE) as file,
+        io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape") as text,
+    ):
+        lines = lines_of(text)
+        header, rows = _header(lines, name)
+        runs = _Reading(header, wanted=wanted).of(rows)
     if not runs.rows:
         raise NoRunError(name, runs)
     return runs
@@ -238,9 +243,10 @@ def run_of(cells: Mapping[str, str], line: int = 0) -> Run:
 
 
 def _word(column: str, text: str) -> str:
-    if len(text) > LONGEST_WORD:
-        raise ParameterError(column, f"of at most {LONGEST_WORD} characters", len(text))
-    if not text.isprintable() and UNPRINTABLE.search(text):
+    most = LONGEST_NAME if column in NAMES else LONGEST_WORD
+    if len(text) > most:
+        raise ParameterError(column, f"of at most {most} characters", len(text))
+    if hidden(text):
         raise ParameterError(column, "on one line, without control characters", _short(text, LONGEST_SHOWN))
     return text
 

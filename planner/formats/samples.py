@@ -26,9 +26,9 @@ from planner.domain.kernels import DIRECTIONS, KINDS, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 from planner.domain.training import STEP
-from planner.errors import InputFileError, VersionError, nearest_name
+from planner.errors import InputFileError, VersionError, nearest_name, shown
 from planner.formats.documents import read_text
-from planner.formats.tables import TextTable, check_free_of_nulls, parse_table, to_numbers, write_table
+from planner.formats.tables import TextTable, check_control_characters, parse_table, to_numbers, write_table
 
 __all__ = ["COLUMNS", "VERSION", "read_samples", "read_samples_and_lines", "write_samples"]
 
@@ -54,6 +54,10 @@ _WORDS = {
 """Columns of words -> those words; ``pointwise`` stands for any kind whose work is bytes."""
 _QUOTED = re.compile(r'(?:\A|(?<=[,\r\n]))"[^"]*(?:""[^"]*)*"(?=[,\r\n]|\Z)')
 """A cell in quotes, which are doubled inside."""
+LARGEST_FILE = 2**24
+"""Bytes of a samples file; that of an hour's measurement has a fiftieth."""
+MOST_COMMENTS = 1_000
+"""Lines before the header."""
 LARGEST = 1e18
 """No count, and no time in seconds, is larger."""
 OTHER_UNITS = {"ms": "1e3", "us": "1e6", "ns": "1e9"}
@@ -77,8 +81,8 @@ def read_samples(path: Path | str) -> Samples:
 def read_samples_and_lines(path: Path | str) -> tuple[Samples, IntArray]:
     """Return the samples of a file as ``read_samples`` does, and the line on which each row stands, shape (k,)."""
     name = str(path)
-    text = read_text(path)
-    check_free_of_nulls(text, name)
+    text = read_text(path, LARGEST_FILE)
+    check_control_characters(text, name)
     circumstances, body, skipped = _comments(text, name)
     _check_is_header(body, name, skipped + 1)
     _check_quotes(body, name, skipped)
@@ -96,8 +100,8 @@ def read_samples_and_lines(path: Path | str) -> tuple[Samples, IntArray]:
 
 
 def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
-    lines = text.splitlines(keepends=True)
-    opening = re.fullmatch(r"#\s*planner/samples\s+([1-9]\d*)\s*", lines[0]) if lines else None
+    lines = _first_lines(text)
+    opening = re.fullmatch(r"#\s*planner/samples\s+([1-9]\d{0,8})\s*", lines[0]) if lines else None
     if opening is None:
         got = repr(_short(lines[0])) if lines else "an empty file"
         remedy = "write it above the header, or move a file that holds no samples out of the folder"
@@ -110,14 +114,24 @@ def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
         if not line.strip():
             continue
         if not line.startswith("#"):
-            return circumstances, "".join(lines[at:]), at
+            return circumstances, text[sum(map(len, lines[:at])) :], at
         key, colon, value = line[1:].partition(":")
         if not colon:
-            raise InputFileError(path, f"comment must be '# key: value', got {line.strip()!r}", f"line {at + 1}")
+            raise InputFileError(path, f"comment must be '# key: value', got {shown(line.strip())}", f"line {at + 1}")
         if key.strip() in circumstances:
-            raise InputFileError(path, f"comment must be given once, got {key.strip()!r} again", f"line {at + 1}")
+            raise InputFileError(path, f"comment must be given once, got {shown(key.strip())} again", f"line {at + 1}")
         circumstances[key.strip()] = value.strip()
-    raise InputFileError(path, "header must follow the comments, got the end of the file", f"line {len(lines)}")
+    got = "the end of the file" if len(lines) < MOST_COMMENTS else f"{MOST_COMMENTS:,} lines without one"
+    raise InputFileError(path, f"header must follow the comments, got {got}", f"line {len(lines)}")
+
+
+def _first_lines(text: str) -> list[str]:
+    """Return the first lines of a text with their ends: a file may be full of them."""
+    parts = text.split("\n", MOST_COMMENTS)
+    lines = [f"{part}\n" for part in parts[:MOST_COMMENTS]]
+    if len(parts) <= MOST_COMMENTS:
+        lines[-1] = parts[-1]
+    return [line for line in lines if line]
 
 
 def _short(line: str) -> str:
@@ -142,7 +156,8 @@ def _check_is_header(body: str, path: str, line: int) -> None:
 def _check_header(table: TextTable, path: str, line: int) -> None:
     for column in table.columns:
         if column not in COLUMNS:
-            raise InputFileError(path, f"column must be a known one, got {column!r}{_instead(column)}", f"line {line}")
+            problem = f"column must be a known one, got {shown(column)}{_instead(column)}"
+            raise InputFileError(path, problem, f"line {line}")
     for column in REQUIRED:
         if column not in table.columns:
             got = ", ".join(table.columns)
@@ -166,7 +181,7 @@ def _check_quotes(body: str, path: str, skipped: int) -> None:
         begin = max(rest.rfind(mark, 0, at) for mark in ",\n") + 1
         cell = re.split(r"[,\r\n]", rest[begin:], maxsplit=1)[0]
         rule = "quotes must enclose a whole cell, and be doubled inside it"
-        raise InputFileError(path, f"{rule}, got {cell!r}", f"line {skipped + 1 + rest.count(chr(10), 0, at)}")
+        raise InputFileError(path, f"{rule}, got {shown(cell)}", f"line {skipped + 1 + rest.count(chr(10), 0, at)}")
 
 
 def _empty(table: TextTable) -> NDArray[np.str_]:
@@ -178,7 +193,7 @@ def _refuse(wrong: BoolArray, table: TextTable, path: str, column: str, rule: st
     bad = np.flatnonzero(wrong)
     if bad.size:
         cell = str(table.columns.get(column, _empty(table))[bad[0]])
-        raise InputFileError(path, f"{column} must be {rule}, got {cell!r}", f"line {table.lines[bad[0]]}")
+        raise InputFileError(path, f"{column} must be {rule}, got {shown(cell)}", f"line {table.lines[bad[0]]}")
 
 
 def _check_words(table: TextTable, column: str, known: tuple[str, ...], path: str) -> None:
@@ -189,7 +204,7 @@ def _check_words(table: TextTable, column: str, known: tuple[str, ...], path: st
         cell, words = str(cells[bad[0]]), [word for word in known if word]
         near = nearest_name(cell, words)
         guess = f"; did you mean {near!r}?" if near else ""
-        problem = f"{column} must be one of {', '.join(words)}, got {cell!r}{guess}"
+        problem = f"{column} must be one of {', '.join(words)}, got {shown(cell)}{guess}"
         raise InputFileError(path, problem, f"line {table.lines[bad[0]]}")
 
 
@@ -203,8 +218,8 @@ def _numbers(table: TextTable, column: str, path: str) -> FloatArray:
         wrong |= given & (np.rint(values) != values)
     if column in REQUIRED:
         wrong |= ~given
-    kind = "number" if column in _FRACTIONS else "whole number"
-    _refuse(wrong, table, path, column, f"a {kind} {'above 0' if above else 'of at least 0'}, at most {LARGEST:g}")
+    kind, most = ("number", f"{LARGEST:g}") if column in _FRACTIONS else ("whole number", f"{LARGEST:.0f}")
+    _refuse(wrong, table, path, column, f"a {kind} {'above 0' if above else 'of at least 0'}, at most {most}")
     return values
 
 

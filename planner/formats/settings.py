@@ -15,7 +15,7 @@ from typing import Any
 
 from planner.formats.fields import Field, ListOf, OneOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import Flag, Number, Text, Whole
+from planner.formats.values import ANY_WHOLE, Flag, Number, Text, Whole
 
 __all__ = ["OPTION_KEYS", "REQUEST", "SETTINGS", "read_request", "read_settings"]
 
@@ -27,7 +27,7 @@ OPTION_KEYS = (
 )  # fmt: skip
 SWITCHES = ("allow_specified",)
 """Keys that are true or false."""
-_SCALAR = (Whole(least=0), Number(), Text())
+_SCALAR = (Whole(least=0, most=ANY_WHOLE), Number(), Text())
 _VALUE = OneOf(
     (*_SCALAR, ListOf(OneOf(_SCALAR), least=1)),
     "value",

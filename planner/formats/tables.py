@@ -15,12 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.errors import InputFileError
+from planner.errors import InputFileError, shown
 
-__all__ = ["TextTable", "check_free_of_nulls", "lines_of", "parse_table", "rows_of", "to_numbers", "write_table"]
+__all__ = ["TextTable", "check_control_characters", "lines_of", "parse_table", "rows_of", "to_numbers", "write_table"]
 
 LONGEST_LINE = 2**16
 """Characters; a table of longer lines is something else."""
+LONGEST_CELL = 5_000
+"""Characters of a cell of a table that is held as columns: arrays of text are as wide as their longest cell."""
+MOST_ROWS = 100_000
+MOST_COLUMNS = 200
+"""Cells of a row; no table has so many columns, but a spreadsheet may leave empty cells behind them."""
+CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""What a terminal would obey; tabs and line breaks belong to a table."""
 MOST_LINES_OF_A_ROW = 64
 """How far a quoted cell may reach over lines: a quote that never closes must not swallow the rest of a table."""
 WRONG_BYTE = re.compile("[\udc80-\udcff]")
@@ -49,49 +56,61 @@ def parse_table(text: str, path: str, skipped: int) -> TextTable:
     Raises
     ------
     InputFileError
-        No header, a column twice, or rows of different lengths; the line is named.
+        No header, a column twice, rows of different lengths, or more or longer ones than a table may have; the line is
+        named.
     """
-    import pandas as pd  # noqa: PLC0415 - heavy, and only sample files need it
+    rows = _rows(text, path, skipped)
+    line, header = next(rows, (skipped + 1, []))
+    while header and not header[-1]:
+        header.pop()
+    twice = next((name for name in header if name and header.count(name) > 1), "")
+    if twice or not header or not all(header):
+        what = f"got {shown(twice)} twice" if twice else "got a column without a name"
+        raise InputFileError(path, f"header must name each column once, {what}", f"line {line}")
+    lines: list[int] = []
+    kept: list[list[str]] = []
+    for line, cells in rows:
+        if any(cells[len(header) :]):
+            raise InputFileError(path, f"row must have at most {len(header)} cells", f"line {line}")
+        if any(cells):
+            if len(kept) == MOST_ROWS:
+                raise InputFileError(path, f"file must be of at most {MOST_ROWS:,} rows, got more", f"line {line}")
+            lines.append(line)
+            kept.append(cells[: len(header)] + [""] * (len(header) - len(cells)))
+    columns = zip(*kept, strict=True) if kept else [()] * len(header)
+    named = {name: np.array(column, dtype=np.str_) for name, column in zip(header, columns, strict=True)}
+    return TextTable(named, np.array(lines, dtype=np.int64))
 
-    names = _positions(text)
+
+def _rows(text: str, path: str, skipped: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each row with the line that it starts on."""
+    reader = csv.reader(io.StringIO(text), strict=True)
+    start = skipped + 1
     try:
-        rows = pd.read_csv(
-            io.StringIO(text), header=None, names=names, dtype=str, keep_default_na=False, skip_blank_lines=False
-        ).fillna("")
-    except ValueError as error:  # pandas' own errors are of this class: a quote that never closes
-        raise InputFileError(path, f"text must be CSV, got: {error}", f"line {skipped + 1} or later") from None
-    cells = np.char.strip(rows.to_numpy(dtype=np.str_))
-    header = [str(name) for name in cells[0]] if len(cells) else [""]
-    starts = skipped + 1 + np.arange(len(cells)) + _line_breaks_before(cells)
-    width = max(position for position, name in enumerate(header) if name or position == 0) + 1
-    too_long = np.flatnonzero((cells[:, width:] != "").any(axis=1))
-    if too_long.size:
-        raise InputFileError(path, f"row must have at most {width} cells", f"line {starts[too_long[0]]}")
-    twice = [name for name in header[:width] if header.count(name) > 1]
-    if twice or not all(header[:width]):
-        what = f"got {twice[0]!r} twice" if twice else "got a column without a name"
-        raise InputFileError(path, f"header must name each column once, {what}", f"line {skipped + 1}")
-    filled = np.flatnonzero((cells != "").any(axis=1))[1:]
-    return TextTable({name: cells[filled, i] for i, name in enumerate(header[:width])}, starts[filled])
+        for cells in reader:
+            if len(cells) > MOST_COLUMNS:
+                problem = f"row must have at most {MOST_COLUMNS} cells, got {len(cells):,}"
+                raise InputFileError(path, problem, f"line {start}")
+            plain = [cell.strip() for cell in cells]
+            longest = max(map(len, plain), default=0)
+            if longest > LONGEST_CELL:
+                problem = f"cell must be of at most {LONGEST_CELL:,} characters, got {longest:,}"
+                raise InputFileError(path, problem, f"line {start}")
+            yield start, plain
+            start = skipped + 1 + reader.line_num
+    except csv.Error as error:  # a quote that never closes, or a cell beyond all sense
+        raise InputFileError(path, f"text must be CSV, got: {error}", f"line {start} or later") from None
 
 
-def check_free_of_nulls(text: str, path: str) -> None:
-    """Refuse a null character, which no text file holds: it would end a cell, or a line, unseen."""
-    at = text.find("\0")
-    if at >= 0:
-        begin, line = text.rfind("\n", 0, at) + 1, text.count("\n", 0, at) + 1
-        problem = f"text must be free of null characters, got one as character {at - begin + 1}; remove it"
-        raise InputFileError(path, problem, f"line {line}")
-
-
-def _positions(text: str) -> list[int]:
-    # Rows may be longer than the header (an error reported with its line): no row has more cells than commas + 1.
-    return list(range(max((line.count(",") for line in text.splitlines()), default=0) + 1))
-
-
-def _line_breaks_before(cells: NDArray[np.str_]) -> IntArray:
-    breaks = np.char.count(cells, "\n").sum(axis=1, dtype=np.int64)
-    return np.concatenate([[0], np.cumsum(breaks)[:-1]]).astype(np.int64)
+def check_control_characters(text: str, path: str) -> None:
+    """Refuse a character that a terminal would obey; the null character would also end a cell, or a line, unseen."""
+    found = CONTROL.search(text)
+    if found:
+        begin, line = text.rfind("\n", 0, found.start()) + 1, text.count("\n", 0, found.start()) + 1
+        kind = "null" if found[0] == "\0" else "control"
+        got = "one" if found[0] == "\0" else f"U+{ord(found[0]):04X}"
+        problem = f"text must be free of {kind} characters, got {got} as character {found.start() - begin + 1}"
+        raise InputFileError(path, f"{problem}; remove it", f"line {line}")
 
 
 def to_numbers(cells: NDArray[np.str_]) -> FloatArray:
@@ -115,10 +134,10 @@ def lines_of(file: TextIO) -> Iterator[tuple[int, str]]:
         line = file.readline(LONGEST_LINE + 1)
         if not line:
             return
+        yield number, line
         rest = line
         while len(rest) > LONGEST_LINE and not rest.endswith("\n"):
             rest = file.readline(LONGEST_LINE + 1)
-        yield number, line
 
 
 def rows_of(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str] | str]]:

@@ -11,10 +11,32 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
+from unicodedata import category
 
 from planner.domain.arrays import LARGEST_COUNT
+from planner.errors import shown
 
-__all__ = ["UNITS", "FieldError", "Flag", "Number", "Text", "Type", "Whole", "at", "refuse"]
+__all__ = [
+    "ANY_WHOLE",
+    "LONGEST_NAME",
+    "UNITS",
+    "FieldError",
+    "Flag",
+    "Name",
+    "Number",
+    "Text",
+    "Type",
+    "Whole",
+    "at",
+    "hidden",
+    "received",
+    "refuse",
+]
+
+LONGEST_NAME = 200
+"""Characters of a name: it is to stand in a table and in a sentence."""
+TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""What turns the direction of writing: a terminal then shows other text than is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +49,7 @@ class Unit:
 
 
 UNITS = {"GBps": Unit(1e6, 1e9), "GiB": Unit(1e8, 2.0**30), "us": Unit(1e8, over=1e6), "TFLOPps": Unit(1e7, 1e12)}
+ANY_WHOLE = 10**300
 PLAIN = Unit(1e300)
 """Numbers without a unit; what is larger is a mistake in the file."""
 
@@ -65,10 +88,26 @@ def at(place: str, key: str | int) -> str:
 
 def refuse(place: str, rule: str, value: Any) -> NoReturn:
     """Raise the FieldError of a value that breaks its rule."""
-    shown = repr(value) if isinstance(value, str) else str(value)
+    raise FieldError(place, f"value must be {rule}, got {received(value)}")
+
+
+def received(value: Any) -> str:
+    """Return a value of a file as a sentence repeats it."""
     if isinstance(value, Mapping | list):
-        shown = "a table" if isinstance(value, Mapping) else "a list"
-    raise FieldError(place, f"value must be {rule}, got {shown}")
+        return "a table" if isinstance(value, Mapping) else "a list"
+    return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else shown(value)
+
+
+def hidden(text: str, *, on_one_line: bool = True) -> str:
+    """Return the first character of a text that a terminal would obey or not show; empty: there is none.
+
+    These are the Unicode categories Cc, Cf, Cs, Zl and Zp. Not ``on_one_line``: of sentences rather than names, which
+    may break lines, and may have what joins letters (Cf) but nothing that turns the direction of writing.
+    """
+    if text.isprintable():
+        return ""
+    free, refused = ("", {"Cc", "Cf", "Cs", "Zl", "Zp"}) if on_one_line else ("\n\t", {"Cc", "Cs"})
+    return next((one for one in text if one not in free and (category(one) in refused or one in TURNING)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +127,8 @@ class Text:
         allowed = self.choices or (value,)
         if not isinstance(value, str) or value not in allowed or not (value or self.empty):
             refuse(place, "text that is not empty" if value == "" and not self.choices else self.words, value)
+        if hidden(value, on_one_line=False):
+            refuse(place, "text without control characters", value)
         return value
 
     def write(self, value: Any) -> str:
@@ -98,6 +139,32 @@ class Text:
         """Return a schema of type string."""
         rule: dict[str, Any] = {"enum": list(self.choices)} if self.choices else {}
         return {"type": "string"} | rule | ({} if self.empty or self.choices else {"minLength": 1})
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What something is called: text on one line, shown as it is, of at most LONGEST_NAME characters."""
+
+    empty: bool = False
+
+    words = "text"
+
+    def read(self, value: Any, place: str) -> str:
+        """Return the name."""
+        name = Text(empty=self.empty).read(value, place)
+        if hidden(name):
+            refuse(place, "a name without control characters or hidden ones", name)
+        if len(name) > LONGEST_NAME:
+            raise FieldError(place, f"name must be of at most {LONGEST_NAME} characters, got {len(name):,}")
+        return name
+
+    def write(self, value: Any) -> str:
+        """Return the name."""
+        return str(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return a schema of type string."""
+        return Text(empty=self.empty).schema() | {"maxLength": LONGEST_NAME}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +190,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number from ``least`` to ``most``."""
+    """A whole number from ``least`` to ``most``; ANY_WHOLE is the most of one whose owner knows the limit."""
 
     least: int = 1
     most: int = LARGEST_COUNT
@@ -131,7 +198,8 @@ class Whole:
     @property
     def words(self) -> str:
         """The rule."""
-        return f"a whole number from {self.least} to {self.most}"
+        limits = f"from {self.least} to {self.most}" if self.most != ANY_WHOLE else f"of at least {self.least}"
+        return f"a whole number {limits}"
 
     def read(self, value: Any, place: str) -> int:
         """Return the number."""
@@ -145,7 +213,8 @@ class Whole:
 
     def schema(self) -> dict[str, Any]:
         """Return a schema of type integer."""
-        return {"type": "integer", "minimum": self.least, "maximum": self.most}
+        most = {"maximum": self.most} if self.most != ANY_WHOLE else {}
+        return {"type": "integer", "minimum": self.least} | most
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def test_networks_that_cannot_be_split_are_exit_2(arguments: tuple[str, ...], wo
 def test_a_folder_called_like_a_file_is_refused(run: Run) -> None:
     Path("x/a.csv").mkdir(parents=True)
     code, _, err = run("calibrate", "--samples", "x", "--out", "fit.json")
-    assert (code, err) == (3, "planner: x/a.csv: file must be readable, got Is a directory\n")
+    assert (code, err) == (3, "planner: x/a.csv: file must be a regular one, got a directory\n")
 
 
 @pytest.mark.parametrize(("rows", "got"), [(1, "1 row of kind step alone"), (2, "2 rows of kind step alone")])

@@ -171,7 +171,7 @@ def test_what_to_measure_next_is_of_the_networks_that_a_calibration_was_made_for
 ) -> None:
     """What is not known here, as a network of a file, is passed over; of none, networks of the usual kernels."""
     whole = catalog.find_calibration("cpu-epyc-example")
-    own = replace(whole, environment={**whole.environment, NETWORKS: made_for})
+    own = replace(whole, name="own", environment={**whole.environment, NETWORKS: made_for})
     Path("own.json").write_text(write_calibration(own), encoding="utf-8")
     code, text, _ = run("show", "calibrations", "own.json")
     command, _, budget = text.splitlines()[-1].partition(" --budget ")
@@ -187,7 +187,7 @@ def test_what_to_measure_next_is_of_the_networks_that_a_calibration_was_made_for
 @pytest.mark.parametrize(("had", "wanted"), [("5", "60s"), ("60", "120s"), ("40; 300", "600s")])
 def test_measuring_again_is_to_have_twice_the_time_or_the_default(had: str, wanted: str, run: Run) -> None:
     whole = catalog.find_calibration("cpu-epyc-example")
-    own = replace(whole, environment={**whole.environment, NETWORKS: "vgg16", BUDGET: had})
+    own = replace(whole, name="own", environment={**whole.environment, NETWORKS: "vgg16", BUDGET: had})
     Path("own.json").write_text(write_calibration(own), encoding="utf-8")
     assert run("show", "calibrations", "own.json")[1].endswith(f" --network vgg16 --budget {wanted}\n")
 
@@ -209,7 +209,7 @@ def test_a_cpu_is_measured_again_in_its_precisions_what_fits_beside_them(
     monkeypatch.setattr(show, "gaps_of", found)
     for precisions, fits in ((("fp32",), True), (("fp32", "bf16"), False)):
         entries = tuple(replace(e, precision=name) for e in unsure for name in precisions)
-        own = replace(whole, entries=entries, environment={**whole.environment, NETWORKS: "gpt2"})
+        own = replace(whole, entries=entries, name="own", environment={**whole.environment, NETWORKS: "gpt2"})
         Path("own.json").write_text(write_calibration(own), encoding="utf-8")
         command = run("show", "calibrations", "own.json")[1].splitlines()[-1]
         can = told.pop()
@@ -221,7 +221,7 @@ def test_only_what_can_be_measured_is_to_be_measured_next(run: Run, monkeypatch:
     """The update of VGG-16's largest layer takes more memory than a call may have, and is alone outside the fit."""
     whole = catalog.find_calibration("cpu-epyc-example")
     unsure = tuple(replace(e, held_out_error=9.0 if e.kind == "update" else 0.01) for e in whole.entries)
-    own = replace(whole, entries=unsure, environment={**whole.environment, NETWORKS: "vgg16"})
+    own = replace(whole, entries=unsure, name="own", environment={**whole.environment, NETWORKS: "vgg16"})
     Path("own.json").write_text(write_calibration(own), encoding="utf-8")
 
     def updates() -> list[str]:

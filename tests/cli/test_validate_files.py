@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from planner.formats import runs as runs_format
 Run = Callable[..., tuple[int, str, str]]
 HEAD = "id,network,cluster,nodes,gpus_per_node,sub_batch,metric,value,group"
 GOOD = "good,resnet50,dgx1-v100,1,8,64,samples_per_s,1734,"
+PIPE_IN = "copy it into a file, or pipe it in and name it -"
 LAST = GOOD.replace("good", "last")
 WRONG = GOOD.replace("good", "wrong")
 
@@ -103,19 +104,30 @@ def test_a_header_alone_is_exit_3_with_a_document(run: Run, tmp_path: Path) -> N
 
 
 def test_what_is_no_file_is_exit_3(run: Run, tmp_path: Path) -> None:
-    for name, words in ((str(tmp_path), "Is a directory"), ("missing.csv", "No such file")):
+    for name, words in ((str(tmp_path), "got a directory"), ("missing.csv", "No such file")):
         code, out, err = run("validate", "--runs", name, "--json")
         assert (code, out) == (3, "")
         assert words in err
 
 
-def test_a_pipe_is_read_like_a_file(run: Run, tmp_path: Path) -> None:
+def test_standard_input_is_read_like_a_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{HEAD}\n{GOOD}\n".encode())))
+    code, out, _ = run("validate", "--runs", "-", "--json")
+    assert (code, len(json.loads(out)["rows"])) == (0, 1)
+
+
+def test_a_named_pipe_is_refused_not_waited_for(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    writer = threading.Thread(target=path.write_text, args=(f"{HEAD}\n{GOOD}\n",), daemon=True)
-    writer.start()
-    code, out, _ = run("validate", "--runs", str(path), "--json")
-    assert (code, len(json.loads(out)["rows"])) == (0, 1)
+    code, _, err = run("validate", "--runs", str(path), "--json")
+    assert (code, err) == (3, f"planner: {path}: file must be a regular one, got a pipe; {PIPE_IN}\n")
+
+
+def test_more_than_the_limit_of_standard_input_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_format, "LARGEST_FILE", 1000)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{HEAD}\n".encode() + b"x\n" * 10_000)))
+    code, _, err = run("validate", "--runs", "-", "--json")
+    assert (code, err) == (3, "planner: standard input: file must be of at most 1,000 bytes, got more\n")
 
 
 def test_rows_beyond_the_most_are_counted_and_the_answer_says_so(

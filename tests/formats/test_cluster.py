@@ -145,3 +145,18 @@ def test_unknown_precision_names_the_nearest() -> None:
     )
     with pytest.raises(InputFileError, match=r"peak_TFLOPps\.pf16: key must be a known one.*'fp16'"):
         ACCELERATOR.parse(text, "a.toml")
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (4, 1), (4, 8)])
+def test_a_cluster_of_several_devices_must_have_links(tmp_path: Path, find: Find, nodes: int, gpus: int) -> None:
+    node = f'nodes = {nodes}\n[node]\ngpus = {gpus}\ngpu = "imagined"\n'
+    text = f'format = "planner/cluster"\nversion = 1\nname = "c"\n{node}'
+    with pytest.raises(
+        InputFileError, match=rf"c.toml: links: table must be given .* got nothing for {nodes} x {gpus}"
+    ):
+        read(tmp_path, text, find)
+
+
+def test_a_device_that_is_alone_needs_no_links(tmp_path: Path, find: Find) -> None:
+    text = 'format = "planner/cluster"\nversion = 1\nname = "c"\nnodes = 1\n[node]\ngpus = 1\ngpu = "imagined"\n'
+    assert read(tmp_path, text, find).intra_node is None

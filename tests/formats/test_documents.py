@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import InputFileError, OutputError
-from planner.formats.documents import dump_json, dump_toml, parse_text, read_text, write_bytes, write_file
+from planner.formats.documents import (
+    TEMPORARY,
+    dump_json,
+    dump_toml,
+    parse_text,
+    read_text,
+    write_bytes,
+    write_file,
+)
 from planner.formats.samples import read_samples
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -146,6 +158,27 @@ def test_interrupted_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         write_file(target, "new", force=True)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "old")]
+
+
+def test_a_killed_write_leaves_nothing_that_the_next_one_does_not_clean(tmp_path: Path) -> None:
+    killed = (
+        "import os, signal; from planner.formats import documents\n"
+        "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "documents.write_file('a.json', 'half')"
+    )
+    left = subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, check=False)
+    assert left.returncode == -signal.SIGKILL
+    assert [path.name.startswith(TEMPORARY) for path in tmp_path.iterdir()] == [True]
+    write_file(tmp_path / "b.json", "whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
+
+
+def test_temporary_files_of_others_stay(tmp_path: Path) -> None:
+    others = {f"{TEMPORARY}{os.getppid()}.tmp", ".planner-elsewhere-1.tmp", f"{TEMPORARY}notes.tmp", ".a.json.1.tmp"}
+    for name in others:
+        (tmp_path / name).touch()
+    write_file(tmp_path / "a.json", "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {*others, "a.json"}
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from planner.formats.tables import rows_of
 HEAD = "id,network,cluster,gpus_per_node,sub_batch,metric,value,group,notes"
 GOOD = "a,resnet50,dgx1-v100,8,64,samples_per_s,1734,,"
 EXAMPLE = Path(__file__).parents[1] / "data" / "formats" / "runs" / "v1" / "example.csv"
-TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20).map(str.strip)
+TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp", "Cf"]), max_size=20).map(str.strip)
 
 
 def read(tmp_path: Path, *lines: str) -> Runs:

@@ -1,0 +1,43 @@
+"""Names of users' files beside those of bundled things.
+
+A file may have the name of a bundled thing where it describes the same, as a copy that ``planner show --toml`` wrote
+does. One that was edited is refused until it has a name of its own: an answer for it must not look like one for the
+bundled thing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.errors import InputFileError
+from planner.formats.documents import place_of
+from planner.formats.values import LONGEST_NAME
+
+__all__ = ["check_own"]
+
+SUFFIX = "-mine"
+BESIDE = ("name", "source", "sources", "notes", "date")
+"""Fields of records that say what something is called and where it comes from."""
+
+
+def check_own(found: Any, bundled: Any, what: str, path: Path | str, where: str = "name") -> None:
+    """Refuse the record of a file that has the name of a bundled one and differs from it.
+
+    Raises
+    ------
+    InputFileError
+        With a name that is free, at the key ``where``.
+    """
+    if _described(found) != _described(bundled):
+        rule = f"value must be a name of your own, as this {what} differs from the bundled one of that name"
+        free = found.name[: LONGEST_NAME - len(SUFFIX)] + SUFFIX
+        raise InputFileError(place_of(path), f"{rule}, got {found.name!r}; call it {free!r}, say", where)
+
+
+def _described(record: Any) -> Any:
+    """Return the fields of a record, and of records in it, without its name and where it comes from."""
+    if not is_dataclass(record):
+        return record
+    return [_described(getattr(record, one.name)) for one in fields(record) if one.name not in BESIDE]
