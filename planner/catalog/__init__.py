@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name, peek
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
@@ -24,7 +24,7 @@ from planner.errors import InputFileError, ParameterError, UnknownNameError, Usa
 from planner.formats.calibration import read_calibration
 from planner.formats.cluster import read_accelerator, read_cluster
 from planner.formats.dataset import read_dataset
-from planner.formats.documents import STANDARD_INPUT, parse_text, place_of, read_text
+from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.framework import read_framework
 from planner.formats.network import read_network
 from planner.formats.own_names import check_own
@@ -53,7 +53,7 @@ __all__ = [
     "transfer_scores",
 ]
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parent.parent
 BUNDLED = PACKAGE / "_bundled"
 # A wheel carries the calibrations inside; in a checkout they stand beside the package.
 CALIBRATIONS = next(
@@ -258,7 +258,7 @@ def find_calibration(text: str) -> Calibration:
     bundled = _bundled_calibrations()
     if text in bundled:
         return read_calibration(bundled[text])
-    own = {_own_name(path): path for path in reversed(_own_files())}
+    own = {own_name(path): path for path in reversed(own_files())}
     if text in own:
         return read_calibration(own[text])
     if _is_file(text):
@@ -275,33 +275,13 @@ def _calibration_file(path: Path | str) -> Calibration:
     return calibration
 
 
-def _peek(path: Path) -> Mapping[str, Any]:
-    """Return the keys of a calibration unchecked: enough to see whether it is worth building."""
-    return _parsed(path, path.stat().st_mtime_ns) if path.is_file() else parse_text(read_text(path), str(path), "json")
-
-
-@cache
-def _parsed(path: Path, _written_ns: int) -> Mapping[str, Any]:
-    """Return the keys of a file as it was written at a time: asked for more than once in an answer."""
-    return parse_text(read_text(path), str(path), "json")
-
-
-def _own_name(path: Path) -> str:
-    """Return the name of an own calibration; of one that cannot be read, what stands behind the time stamp."""
-    stem = path.stem.partition("-")[2] or path.stem
-    try:
-        return str(_peek(path).get("name", stem))
-    except InputFileError:
-        return stem
-
-
 def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
     """Return the bundled calibrations of a cluster, of its accelerator, and of any GPU, each group by name.
 
     A specification that is bundled as a calibration, to be asked for by name, is none of them: it knows no more than
     the data sheet does.
     """
-    peeks = {path: _peek(path) for _, path in sorted(_bundled_calibrations().items())}
+    peeks = {path: peek(path) for _, path in sorted(_bundled_calibrations().items())}
     of_cluster = [path for path, keys in peeks.items() if keys.get("cluster") == cluster.name]
     device = cluster.node.accelerator.name
     of_device = [
@@ -330,7 +310,7 @@ def sibling_calibrations(
     known = set(names("accelerators"))
     found = []
     for path in _bundled_calibrations().values():
-        keys = _peek(path)
+        keys = peek(path)
         other = keys.get("accelerator")
         if other == accelerator.name or other not in known or keys.get("origin") in ("specified", "reconstructed"):
             continue
@@ -352,21 +332,6 @@ def transfer_scores() -> Transfers:
     return read_transfer(BUNDLED / "transfer.json")
 
 
-def own_calibrations_folder() -> Path:
-    """Return the folder of this user's own calibrations; it need not exist."""
-    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(base) / "planner" / "calibrations"
-
-
-def own_calibration_file(name: str, made: datetime) -> Path:
-    """Return the path of a new own calibration: time stamp, then name, so that file names sort by age."""
-    return own_calibrations_folder() / f"{made:%Y%m%dT%H%M%S}-{name}.json"
-
-
-def _own_files() -> list[Path]:
-    return sorted(own_calibrations_folder().glob("*.json"), reverse=True)
-
-
 def newest_own_calibration(
     present: Collection[str], skipped: Callable[[InputFileError], None] = lambda _: None
 ) -> Calibration | None:
@@ -374,9 +339,9 @@ def newest_own_calibration(
 
     A file that cannot be used is passed over: nobody asked for it by name. ``skipped`` is told what is wrong with it.
     """
-    for path in _own_files():
+    for path in own_files():
         try:
-            if _peek(path).get("accelerator") in present:
+            if peek(path).get("accelerator") in present:
                 return _calibration_file(path)
         except InputFileError as error:
             skipped(error)
@@ -390,7 +355,7 @@ def own_calibrations(skipped: Callable[[InputFileError], None] = lambda _: None)
     """
     found: dict[str, Calibration] = {}
     bundled = _bundled_calibrations()
-    for path in _own_files():
+    for path in own_files():
         try:
             one = read_calibration(path)
         except InputFileError as error:

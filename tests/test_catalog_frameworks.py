@@ -1,0 +1,65 @@
+"""Bundled records of frameworks, and those that a user's file declares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner import catalog
+from planner.domain.framework import Framework
+from planner.errors import InputFileError, UnknownNameError
+from planner.formats.runs import read_runs
+
+
+def frameworks_of_runs() -> set[str]:
+    """Return every framework that bundled runs name."""
+    files = sorted((Path(__file__).parents[1] / "validation").glob("*.csv"))
+    return {one.framework for path in files for one in read_runs(path).rows}
+
+
+def test_every_framework_of_runs_and_calibrations_has_a_record() -> None:
+    calibrations = (catalog.find_calibration(name) for name in catalog.names("calibrations"))
+    overheads = (entry for one in calibrations for entry in one.entries if entry.scope == "overheads")
+    fitted = {entry.kind.partition("@")[0] for entry in overheads}
+    assert fitted | frameworks_of_runs() <= set(catalog.names("frameworks"))
+    assert {"generic", "caffe", "caffe2", "cntk", "caffe-mpi", "osu-caffe"} <= set(catalog.names("frameworks"))
+
+
+@pytest.mark.parametrize("name", catalog.names("frameworks"))
+def test_frameworks_are_called_as_their_files_and_say_their_source(name: str) -> None:
+    found = catalog.find_framework(name)
+    assert (found.name, found.label) == (name, name)
+    assert found.source
+    assert all(catalog.find_framework(alias) == found for alias in found.aliases)
+
+
+def test_no_two_frameworks_share_a_name() -> None:
+    called = [one for name in catalog.names("frameworks") for one in (name, *catalog.find_framework(name).aliases)]
+    assert len(called) == len(set(called))
+
+
+def test_frameworks_are_found_whatever_the_case_with_their_version() -> None:
+    found = catalog.find_framework("PyTorch@2.4 (CUDA 12/cuDNN 9)")
+    assert (found.name, found.version, found.label) == (
+        "pytorch", "2.4 (CUDA 12/cuDNN 9)", "pytorch@2.4 (CUDA 12/cuDNN 9)",
+    )  # fmt: skip
+    assert catalog.find_framework("TORCH").name == "pytorch"
+    assert [name for name in catalog.names("frameworks") if catalog.find_framework(name).input_gradient] == ["torch7"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"), [("pytroch", "pytorch"), ("tensorfow@1.2", "tensorflow"), ("mxnt", "mxnet")]
+)
+def test_an_unknown_framework_is_answered_with_the_nearest(typed: str, near: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"framework must be a known name, .* did you mean '{near}'"):
+        catalog.find_framework(typed)
+
+
+def test_a_file_declares_a_framework(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('format = "planner/framework"\nversion = 1\nname = "own"\ninput_gradient = true\n')
+    assert catalog.find_framework(str(path)) == Framework("own", input_gradient=True)
+    path.write_text('format = "planner/framework"\nversion = 1\nname = "Own"\n')
+    with pytest.raises(InputFileError, match="name must be lower-case letters"):
+        catalog.find_framework(str(path))
