@@ -18,6 +18,7 @@ from planner.cli import plan_runs
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.network import Network
+from planner.domain.request import Sourced
 from planner.domain.training import TimedStep
 from planner.formats.answers import parse_answers
 from planner.formats.calibration import read_calibration, write_calibration
@@ -281,11 +282,6 @@ def test_what_cannot_be_is_said(run: Run, asked: Callable[..., Path]) -> None:
             3,
             "mine.json: format: value must be 'planner/suggestion', got 'planner/cal",
         ),
-        (
-            ("--plan", "plan.json"),
-            2,
-            "of calibration 'mine', which the suggestion was made with, got nothing\n",
-        ),
         (("--plan", "plan.json", "--network", "mlp"), 2, "--network must be left out beside --plan, which says what"),
         (
             ("--plan", "plan.json", "--samples", "x"),
@@ -317,6 +313,72 @@ def test_a_suggestion_without_plans_is_refused(run: Run, asked: Callable[..., Pa
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert code == 2
     assert "--plan must be a suggestion with plans, got 'plan.json'; loosen its request first" in err
+
+
+def as_version_1(document: Any) -> Any:
+    """Return a suggestion as version 1 had it: every plan says all, and its configuration twice."""
+    shared = ("network", "cluster", "framework", "optimizer", "strategy", "input", "parallelism", "virtual_stages")
+    rest = {key: document["subject"][key] for key in (*shared, "recompute", "sharding")}
+    rest |= {"scenario": None, "gradient_bytes_per_element": 4, "tensor_parallel": 1, "pipeline_parallel": 1}
+    plans = []
+    for plan in document["plans"]:
+        told, configuration = plan["prediction"], rest | plan["configuration"]
+        size, bare = configuration["mini_batch"], {"low": None, "high": None, "interval_basis": "none"}
+        kinds = ("weights", "gradients", "optimizer", "activations", "workspace", "framework")
+        memory = {**dict.fromkeys(kinds, 0), "capacity": document["subject"]["memory_bytes"], **told["memory_bytes"]}
+        prediction = {
+            "configuration": configuration,
+            **{key: bare | {"value": told[key]["value"]} for key in ("iteration_s", "samples_per_s")},
+            **dict.fromkeys(("update_s", "epoch_s", "first_epoch_s", "epoch_usd")),
+            "mini_batch": {"mean": size, "std": 0, "p05": size, "p95": size, "probability_in_window": 1.0},
+            "staleness": {"mean": 0, "std": 0, "pmf": {"0": 1.0}},
+            "memory_bytes": memory,
+            "terms": [
+                {
+                    "name": term["name"], "thread": "step", "seconds": term["seconds"], "exposed_seconds": 0.0,
+                    "share": 0.0, "extrapolated": False, "calibration": "",
+                    "origin": document["sources"][term.get("source", 0)]["origin"],
+                }
+                for term in told["terms"]
+            ],
+            "bottleneck": told["bottleneck"],
+            "warnings": [],
+        }  # fmt: skip
+        plans.append(
+            {"position": plan["position"], "why": "", "configuration": configuration, "prediction": prediction}
+        )
+    request = {key: {"value": None, "source": "default"} | one for key, one in document["request"].items()}
+    empty: dict[str, list[Any]] = {"nearest": [], "loosen": [], "warnings": []}
+    own = {"version": 1, "request": request, "plans": plans, "pareto": None} | empty
+    return {key: document[key] for key in ("format", "status", "search")} | own
+
+
+def test_a_suggestion_of_version_1_asks_for_the_same_runs(asked: Callable[..., Path]) -> None:
+    path = asked(base())
+    values: dict[str, Sourced[Any]] = {
+        "plan": Sourced(str(path), "option"),
+        "calibration": Sourced(("mine.json",), "option"),
+    }
+    now = plan_runs.asking_of(values)
+    path.write_text(json.dumps(as_version_1(json.loads(path.read_text()))))
+    before = plan_runs.asking_of(values)
+    assert (before.cells, before.expected_s) == (now.cells, now.expected_s)
+    assert (before.memory_bytes, before.problem.settings) == (now.memory_bytes, now.problem.settings)
+
+
+def test_a_calibration_that_was_moved_is_named_by_its_new_file(
+    run: Run, asked: Callable[..., Path], times: dict[int, float]
+) -> None:
+    asked(base())
+    times |= dict.fromkeys(range(1, TARGET + 1), 1e-3)
+    arguments = ("calibrate", "--plan", "plan.json", "--out", "better.json")
+    assert run(*arguments[:3], "--out", "first.json")[0] == 0  # the request names its file
+    Path("moved").mkdir()
+    Path("mine.json").rename("moved/mine.json")
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert "of calibration 'mine.json', which the suggestion was made with, got nothing\n" in err
+    assert run(*arguments, "--calibration", "moved/mine.json")[0] == 0
 
 
 def test_plans_that_divide_layers_are_refused(asked: Callable[..., Path], run: Run) -> None:
