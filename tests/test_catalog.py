@@ -350,9 +350,7 @@ def test_a_network_file_does_not_ask_for_standard_input(tmp_path: Path) -> None:
     text = write_network(replace(catalog.find_network("alexnet"), name="mine", dataset="-"))
     path = tmp_path / "mine.toml"
     path.write_text(text)
-    with pytest.raises(
-        InputFileError, match="dataset: data set must be a name or a file where a file names it, got '-'"
-    ):
+    with pytest.raises(InputFileError, match="dataset: data set must be a name or a file, got '-'"):
         catalog.find_network(str(path))
 
 

@@ -6,6 +6,7 @@ a name, and where no such name is known, the file that is called so. A file with
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -132,9 +133,11 @@ def find_network(text: str) -> Network:
 
 def _network_file(path: str) -> Network:
     network = read_network(path)
+    if network.dataset == STANDARD_INPUT:
+        raise InputFileError(place_of(path), "data set must be a name or a file, got '-'", "dataset")
     try:
         if network.dataset is not None:
-            find_dataset(_not_standard_input(network.dataset, "data set"))
+            find_dataset(network.dataset)
     except UsageError as error:
         raise InputFileError(place_of(path), str(error), "dataset") from None
     family, _, rest = network.name.partition(":")
@@ -149,12 +152,6 @@ def _built(family: str, rest: str) -> Network:
         return build(family, _arguments(rest, f"argument of network {family}") if rest else {})
     except UsageError:
         return build(family, {})
-
-
-def _not_standard_input(text: str, what: str) -> str:
-    if text == STANDARD_INPUT:
-        raise ParameterError(what, "a name or a file where a file names it", text)
-    return text
 
 
 def _arguments(text: str, what: str) -> dict[str, str]:
@@ -194,6 +191,8 @@ def _typed_dataset(text: str) -> Dataset:
         samples, size = int(arguments["samples"]), float(arguments["bytes_per_sample"])
     except ValueError:
         raise ParameterError("--dataset", rule, text) from None
+    if not 0 < size < math.inf:
+        raise ParameterError("--dataset", rule, text)
     return Dataset(text, samples, size, "as given")
 
 

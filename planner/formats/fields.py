@@ -17,6 +17,8 @@ from planner.formats.values import UNITS, FieldError, Name, Type, at, refuse
 __all__ = ["REQUIRED", "Field", "ListOf", "MapOf", "Nullable", "OneOf", "Table", "unknown_key"]
 
 R = TypeVar("R")
+MOST_KEYS = 10_000
+"""Of a table whose keys are names; the largest, ranges of a calibration's features, have dozens."""
 REQUIRED: Any = object()
 """The default of a key that must be given."""
 
@@ -124,6 +126,8 @@ class MapOf:
         """Return the values by key."""
         if not isinstance(value, Mapping):
             refuse(place, self.words, value)
+        if len(value) > MOST_KEYS:
+            raise FieldError(place, f"table must be of at most {MOST_KEYS:,} keys, got {len(value):,}")
         for key in value:
             if self.choices and key not in self.choices:
                 raise FieldError(at(place, key), unknown_key(key, self.choices))

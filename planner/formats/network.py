@@ -7,22 +7,30 @@ History, newest first
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 from planner.domain.arrays import LARGEST_COUNT
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network
-from planner.domain.shapes import layer_shapes
+from planner.domain.shapes import layer_parameters, layer_shapes
+from planner.errors import ParameterError
 from planner.formats.fields import Field, ListOf, MapOf, OneOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import ANY_WHOLE, Flag, Name, Number, Text, Whole
 
 __all__ = ["FIELDS_BUT_LAYERS", "LAYER_FIELDS", "NETWORK", "read_network", "write_network"]
 
+MOST_ELEMENTS = 10**13
+"""Of an output for one sample, and parameters of a layer: the largest networks have as many in all."""
 MOST_LAYERS = 5_000
 """A network of a thousand convolutions, as ResNet-1001, has about 3,300; of more, steps take seconds to lay out."""
-_ATTRIBUTE = OneOf((Flag(), Whole(least=0, most=ANY_WHOLE), Number(), Text(), ListOf(Whole(least=0), least=2, most=2)))
+_ATTRIBUTE_RULE = "true, false, text, a number of at least 0, or two whole numbers"
+_ATTRIBUTE = OneOf(
+    (Flag(), Whole(least=0, most=ANY_WHOLE), Number(), Text(), ListOf(Whole(least=0), least=2, most=2)),
+    rule=_ATTRIBUTE_RULE,
+)
 LAYER_FIELDS = (
     Field("name", Name(), "unique in the network"),
     Field("kind", Text(tuple(LAYER_KINDS)), "what it computes"),
@@ -49,8 +57,21 @@ def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
         name = keys_of_layer["name"]
         made.append(Layer(name, keys_of_layer["kind"], inputs, keys_of_layer["attributes"] or {}))
     network = Network(layers=tuple(made), **keys)
-    layer_shapes(network)
+    _check_sizes(network)
     return network
+
+
+def _check_sizes(network: Network) -> None:
+    """Refuse layers beyond all belief, whose sums no counter holds; shapes that do not fit are refused on the way."""
+    for name, shape in layer_shapes(network).items():
+        if math.prod(shape) > MOST_ELEMENTS:
+            raise ParameterError(f"layer {name}: elements a sample", f"at most {MOST_ELEMENTS:,}", math.prod(shape))
+    try:
+        parameters = int(layer_parameters(network).max())
+    except OverflowError:  # more than 64 bits count
+        parameters = 2**63
+    if parameters > MOST_ELEMENTS:
+        raise ParameterError("parameters of a layer", f"at most {MOST_ELEMENTS:,}", f"{parameters:,} or more")
 
 
 NETWORK = Kind(

@@ -45,6 +45,8 @@ LARGEST_FILE = 2**29
 """Bytes of a file of runs: MOST_RUNS of 150 bytes each, which are read line by line."""
 MOST_RUNS = 3_500_000
 """Runs of a file that are read; what follows is counted. Reading one takes 0.5 kB, answering it 2 kB of memory."""
+MOST_REFUSED = 10_000
+"""Rows from the first that are refused, all of them, before a file is taken for no table of runs."""
 MOST_LISTED = 100_000
 """Refused rows that are listed; more are counted."""
 LONGEST_REASON = 300
@@ -179,6 +181,8 @@ class _Reading:
                     self._add(self._run(line, cells))
                 except ParameterError as error:
                     self._refuse(line, self._name(cells), str(error))
+            if not self.runs and len(self.refused) >= MOST_REFUSED:
+                break
         return Runs(tuple(self.runs), tuple(self.refused), self.omitted)
 
     def _stop(self, line: int, cells: list[str], rows: Iterator[tuple[int, list[str] | str]]) -> None:

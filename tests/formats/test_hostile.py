@@ -320,3 +320,32 @@ def test_names_of_runs_are_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputFileError, match=r"network must be (on one line|of at most 200 characters)") as caught:
         read_runs(path)
     assert str(caught.value).removeprefix(str(path)).isprintable()
+
+
+def test_a_table_of_runs_none_of_which_can_be_read_is_given_up(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,network,cluster,metric,value\n" + "x,y\n" * 30_000)
+    with pytest.raises(InputFileError, match="file must hold a run that can be read, got 10,000 refused rows"):
+        read_runs(path)
+
+
+def test_a_table_of_too_many_keys_is_refused() -> None:
+    layer = '[[layers]]\nname = "l"\nkind = "linear"\n[layers.attributes]\n'
+    keys = "".join(f"a{at} = 1\n" for at in range(10_001))
+    with pytest.raises(InputFileError, match=r"attributes: table must be of at most 10,000 keys, got 10,001$"):
+        NETWORK.parse(f'format = "planner/network"\nversion = 1\nname = "n"\ninput = [8]\n{layer}{keys}', "x")
+
+
+@pytest.mark.parametrize(
+    ("shape", "problem"),
+    [
+        ([10**9, 10**9, 10**9], "layer input: elements a sample must be at most 10,000,000,000,000, got 1000000"),
+        ([10**9], "parameters of a layer must be at most 10,000,000,000,000, got '1,000,000,001,000,000,000 or more'"),
+        ([10**6, 10**6], "parameters of a layer must be at most"),
+    ],
+)
+def test_layers_that_no_counter_holds_are_refused(shape: list[int], problem: str) -> None:
+    linear = '[[layers]]\nname = "l"\nkind = "linear"\nattributes = { features = 1000000000 }\n'
+    text = f'[[layers]]\nname = "f"\nkind = "flatten"\n{linear}'
+    with pytest.raises(InputFileError, match=problem):
+        NETWORK.parse(f'format = "planner/network"\nversion = 1\nname = "n"\ninput = {shape}\n{text}', "x")
