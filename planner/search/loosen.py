@@ -17,7 +17,7 @@ from planner.search.exhaustive import Outcome, search
 from planner.search.explain import label
 from planner.search.ranking import Order
 from planner.search.space import Limits
-from planner.units import format_seconds
+from planner.units import format_duration
 
 __all__ = ["Loosener", "tolerance_that_suffices"]
 
@@ -132,7 +132,7 @@ class Loosener:
     def _sentence(self, option: str, value: str, now: str, plan: Priced) -> Loosening:
         epoch = float(plan.predictions.epoch_s[0])
         speed = (
-            f"an epoch of {format_seconds(epoch)}"
+            f"an epoch of {format_duration(epoch, 3)}"
             if self.order.has_dataset
             else f"{float(plan.predictions.samples_per_s[0]):.4g} samples/s"
         )

@@ -55,14 +55,19 @@ INVALID: dict[str, tuple[str, ...]] = {
     "seed": ("-1", "x"),
     "what": ("network", ""),
     "item": ("resnet5",),
+    "choose": ("slowest", ""),
+    "answer": ("missing.json",),
+    "position": ("0", "-1", "x"),
+    "part": ("cost", ""),
 }
-SWITCHES = {"pareto", "force", "json", "toml"}
+SWITCHES = {"pareto", "force", "json", "toml", "verbose"}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
     "predict": ["--sub-batch", "8"],
     "validate": ["--runs", "runs.csv"],
     "show": ["networks"],
     "calibrate": ["--device", "cpu", "--budget", "2s"],
+    "explain": ["answer.json"],
 }
 
 
