@@ -245,7 +245,7 @@ COMMANDS = (
     ),
     Command(
         "explain",
-        "Print any part of an answer that was kept as JSON: request, sources, refusals, terms, warnings.",
+        "Print any part of an answer that was kept as JSON.",
         ("answer", "position", "part"),
     ),
     Command(

@@ -44,8 +44,7 @@ def suggestion_answer(suggestion: Suggestion, subject: Subject, *, more: str = M
         return
     yield from _taken(suggestion, chosen, subject)
     yield Line("")
-    yield from plan_table(_rows(suggestion, chosen, subject), chosen.position)
-    yield from _baseline(suggestion, subject)
+    yield from plan_table(_rows(suggestion, chosen, subject), chosen.position, _baseline(suggestion, subject))
     yield from _terms(chosen.prediction, subject)
     if suggestion.pareto:
         yield from _front(suggestion, subject)
@@ -95,10 +94,12 @@ def _result(one: Prediction) -> str:
     return parts.figure(one.samples_per_s, "samples/s")
 
 
-def _baseline(suggestion: Suggestion, subject: Subject) -> Iterator[Line]:
+def _baseline(suggestion: Suggestion, subject: Subject) -> str:
+    """Return what efficiencies are relative to."""
     one = suggestion.baseline
-    if one is not None and any(plan.efficiency is not None for plan in suggestion.plans):
-        yield Line(f"100% efficiency: {parts.configuration_words(one, subject.device)}")
+    if one is None or all(plan.efficiency is None for plan in suggestion.plans):
+        return ""
+    return f"100% efficiency: {parts.configuration_words(one, subject.device)}"
 
 
 def _terms(one: Prediction, subject: Subject) -> Iterator[Line]:
@@ -193,7 +194,7 @@ def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]], *, more:
     yield from notices([warning for _, one in answers for warning in one.warnings], more)
     target = answers[0][1].request["target_batch"].value
     words = f"{_of_all([subject for subject, _ in answers])}, target mini-batch {target}"
-    yield Line(f"{words}: the plans to take of {len(answers)} requests", "bold")
+    yield Line(f"{words}: the plans to take", "bold")
     chosen = [(subject, one.chosen_plan) for subject, one in answers]
     found = [(subject, plan) for subject, plan in chosen if plan is not None]
     if found:

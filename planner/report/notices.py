@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from textwrap import shorten
 
 from planner.domain.prediction import PlanWarning
 from planner.report.blocks import Line
@@ -73,8 +74,7 @@ def _headline(code: str, found: list[PlanWarning]) -> str:
     """Return what warnings of a code say in one line of 80 columns, their first subjects named."""
     room = WIDTH - len(LABEL)
     if code not in HEADLINES:
-        words = found[0].message
-        return words if len(words) <= room else f"{words[: room - 3].rstrip()}..."
+        return shorten(found[0].message, room, placeholder="...")
     subjects = list(dict.fromkeys(warning.subject.replace("_", " ") for warning in found if warning.subject))
     count = counted(len(found), "note")
     lines = (

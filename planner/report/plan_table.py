@@ -50,8 +50,8 @@ def entries_of(plans: Iterable[Plan], subject: Subject) -> list[Entry]:
     ]
 
 
-def plan_table(entries: Sequence[Entry], chosen: int | None = None) -> Iterator[Block]:
-    """Yield a table of plans on one kind of device, that of number ``chosen`` marked, and what its marks mean.
+def plan_table(entries: Sequence[Entry], chosen: int | None = None, note: str = "") -> Iterator[Block]:
+    """Yield a table of plans on one kind of device, that of number ``chosen`` marked, what its marks mean and a note.
 
     A column that tells nothing is left out: one of empty cells, the mode, network or scenario where there is one, the
     mini-batch where all have the same. Where one has no data set samples/s stand for the epoch time.
@@ -67,8 +67,9 @@ def plan_table(entries: Sequence[Entry], chosen: int | None = None) -> Iterator[
         for mark, meaning in MEANINGS.items()
         if any(MARKS[mark](one.prediction) for one in entries)
     ]
-    if meanings:
-        yield Line("; ".join(meanings))
+    words = "; ".join(filter(None, (*meanings, note)))
+    if words:
+        yield Line(words)
 
 
 def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:

@@ -232,7 +232,7 @@ def test_a_calibration_for_another_gpu_is_exit_5(run: Run, named_file: str) -> N
     said = "--calibration tsubame-2.5 of k20x: cluster 'dgx1-v100' has v100-sxm2-16gb, so no kernel is priced by it"
     assert code == 0
     assert err.startswith(f"planner: {said}\n")
-    assert run("predict", *arguments, *both[:2])[2].startswith("\nWarnings\n")
+    assert run("predict", *arguments, *both[:2])[2].startswith("warning: ")
 
 
 def test_a_calibration_without_the_precision_is_exit_5(run: Run, tmp_path: Path) -> None:

@@ -56,6 +56,10 @@ INVALID: dict[str, tuple[str, ...]] = {
     "seed": ("-1", "x"),
     "what": ("network", ""),
     "item": ("resnet5",),
+    "choose": ("slowest", ""),
+    "answer": ("missing.json",),
+    "position": ("0", "-1", "x"),
+    "part": ("cost", ""),
 }
 SWITCHES = {"pareto", "force", "brief", "json", "toml", "allow_specified", "verbose"}
 BASE: dict[str, list[str]] = {
@@ -64,6 +68,7 @@ BASE: dict[str, list[str]] = {
     "validate": ["--runs", "runs.csv"],
     "show": ["networks"],
     "calibrate": ["--device", "cpu", "--budget", "2s"],
+    "explain": ["answer.json"],
 }
 
 

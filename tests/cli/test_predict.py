@@ -161,17 +161,30 @@ def test_tables_fit_80_columns(run: Run) -> None:
     for arguments in ((*DGX1, "--sub-batch", "64"), (*DGX1, "--sub-batch", "8:64:8", "--accumulation", "1:3")):
         code, out, err = run("predict", *arguments)
         assert code == 0
-        assert err.startswith("\nWarnings\n  input_not_modelled (input): ")
+        assert err.startswith("warning: ")
         assert max(map(len, (out + err).splitlines())) <= 80
         assert "alexnet on dgx1-v100" in out
 
 
 def test_warnings_stand_beside_the_table_and_inside_the_document(run: Run) -> None:
     arguments = (*DGX1, "--sub-batch", "64")
-    _, out, err = run("predict", *arguments)
+    _, out, err = run("predict", *arguments, "-v")
     codes = [one["code"] for one in json.loads(run("predict", *arguments, "--json")[1])["warnings"]]
     assert codes
+    assert err.startswith("\nWarnings\n")
     assert all(f"  {code} (" in err and f"{code} (" not in out for code in codes)
+
+
+def test_warnings_are_short_unless_all_is_asked_for(run: Run) -> None:
+    arguments = ("predict", *DGX1, "--sub-batch", "64")
+    _, short, few = run(*arguments)
+    _, full, every = run(*arguments, "-v")
+    assert len(few.splitlines()) <= 3 < len(every.splitlines())
+    assert all(line.startswith("warning: ") for line in few.splitlines())
+    assert full.startswith(short)
+    for heading in ("Terms", "Where the times come from", "Values and their sources"):
+        assert heading in full
+        assert heading not in short
 
 
 def test_an_absurd_mini_batch_is_refused(run: Run) -> None:

@@ -12,6 +12,7 @@ import pytest
 import planner
 from planner import catalog
 from planner.formats.cluster import write_cluster
+from planner.units import format_duration
 
 Run = Callable[..., tuple[int, str, str]]
 DGX1 = ("--network", "resnet50", "--cluster", "dgx1-v100")
@@ -22,10 +23,13 @@ def test_the_table_and_the_document_tell_the_same(run: Run) -> None:
     answer = json.loads(run("suggest", "--target-batch", "138", "--json")[1])
     assert table[0] == 0
     best = answer["plans"][0]
-    row = table[1].splitlines()[3].split()
+    lines = table[1].splitlines()
+    row = next(line for line in lines if line.startswith("1 "))
     configuration = best["configuration"]
-    assert row[:5] == ["1", str(configuration["nodes"]), "x", "8", str(configuration["sub_batch"])]
-    assert f"{best['prediction']['epoch_s']['value']:.4g} s" in table[1].splitlines()[3]
+    assert row.split()[:5] == ["1", str(configuration["nodes"]), "x", "8", str(configuration["sub_batch"])]
+    assert f" {format_duration(best['prediction']['epoch_s']['value'])} " in row
+    assert ", target mini-batch 138: take plan " in lines[0]
+    assert f"all {answer['search']['evaluated']}." in " ".join(lines)
     assert max(map(len, table[1].splitlines())) <= 80
 
 
@@ -84,8 +88,7 @@ def test_a_target_out_of_reach_is_exit_4_with_a_way_out(run: Run) -> None:
     code, out, err_table = run(*arguments)
     assert code == 4
     assert err_table.endswith(err)
-    assert "No plan fits." in out
-    assert "Nearest plans" in out
+    assert out.startswith("resnet50 on dgx1-v100, target mini-batch 1009: no plan fits.\nNearest plans:\n")
 
 
 def test_what_to_loosen_suffices(run: Run) -> None:
@@ -140,7 +143,7 @@ def test_the_cost_is_ranked_where_there_is_a_price(run: Run, tmp_path: Path) -> 
         assert one["epoch_usd"]["value"] == pytest.approx(expected)
     assert min(one["epoch_usd"]["value"] for one in soonest) == pytest.approx(costs[0])
     table = run("suggest", *arguments[:-2], "--objective", "cost")[1]
-    assert "cost of an epoch" in table
+    assert "USD per" in table
     assert max(map(len, table.splitlines())) <= 80
 
 
@@ -202,8 +205,8 @@ def test_one_answer_without_a_plan_is_exit_4_with_all_answers(run: Run) -> None:
     assert code == 4
     assert again.endswith(err)
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert lines[0] == "2 answers on dgx1-v100"
-    assert "vgg16 none no plan fits - -" in lines
+    assert lines[0] == "2 networks on dgx1-v100, target mini-batch 4096: the plans to take"
+    assert "vgg16 on dgx1-v100: no plan fits." in lines
 
 
 def test_answers_of_scenarios_can_be_told_apart(run: Run) -> None:
@@ -213,10 +216,8 @@ def test_answers_of_scenarios_can_be_told_apart(run: Run) -> None:
     assert [one["scenario"] for one in subjects] == ["edr", "fp16"]
     assert {(one["network"], one["cluster"]) for one in subjects} == {("sprint-15", "tsubame-kfc")}
     lines = run(*arguments)[1].splitlines()
-    assert [line.split()[:2] for line in lines[2:6] if line.startswith("sprint")] == [
-        ["sprint-15", "edr"],
-        ["sprint-15", "fp16"],
-    ]
+    assert lines[0] == "sprint-15 on tsubame-kfc, target mini-batch 138: the plans to take"
+    assert [line.split()[:2] for line in lines[3:5]] == [["1", "edr"], ["2", "fp16"]]
 
 
 def test_request_values_have_one_type(run: Run) -> None:

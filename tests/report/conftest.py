@@ -31,16 +31,17 @@ MEMORY = {
 
 
 EPOCH = Quantity(1779.2, 1650.0, 1920.0, "covariance")
+PERIOD = Quantity(0.7352, 0.6818, 0.7934, "covariance")
 
 
 def make_prediction(nodes: int = 8, epoch_s: Quantity | None = EPOCH) -> Prediction:
     return Prediction(
         Configuration(nodes, 8, 8, mode="async"),
-        Quantity(0.7352),
+        PERIOD,
         Quantity(0.2293),
         epoch_s,
         epoch_s,
-        Quantity(720.1),
+        Quantity(720.1, 667.3, 776.5, "covariance"),
         MiniBatch(165.1, 12.25, 144.0, 186.0, 0.73),
         Staleness(1.31, 0.46, {1: 0.69, 2: 0.309, 3: 0.001}),
         MEMORY,
@@ -82,8 +83,13 @@ def subject() -> Subject:
 
 @pytest.fixture
 def suggestion(prediction: Prediction) -> Suggestion:
-    plans = (Plan(1, prediction, "shortest epoch of 440 plans"), Plan(2, make_prediction(12), "3 % slower"))
-    return Suggestion(REQUEST, "found", plans, plans[:1], SEARCH)
+    plans = (
+        Plan(1, make_prediction(12), "shortest epoch of 440 plans", efficiency=0.8),
+        Plan(2, prediction, "3 % slower", first_is_better=0.6, efficiency=0.9),
+    )
+    choice = "plans 1 and 2 are tied; it has the fewest GPUs"
+    return Suggestion(REQUEST, "found", plans, plans[:1], SEARCH, chosen=2, choice=choice, tied=(1, 2),
+                      baseline=Configuration(1, 8, 8, mode="async"))  # fmt: skip
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 from collections.abc import Callable, Iterable
 
-from planner.domain.prediction import PlanWarning, Term
+import pytest
+
+from planner.domain.prediction import MiniBatch, PlanWarning, Quantity, Term
 from planner.report.blocks import Block
-from planner.report.parts import sources_once, terms, warnings
+from planner.report.parts import duration, figure, mini_batch, sources_once, term_words, terms, warnings
 
 
 def test_a_source_is_named_once() -> None:
@@ -34,3 +36,51 @@ def test_a_warning_of_some_rows_of_a_table_names_them() -> None:
     ]  # fmt: skip
     assert [line.label for line in warnings((), rows)][1] == "all: "
     assert list(warnings(())) == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [
+        ((168.0, 120.0, 234.0), "2.8 min (2.0 to 3.9 min)"),
+        ((51.0, 16.0, 161.0), "51 s (16 to 161 s)"),
+        ((147600.0, 126000.0, 176400.0), "1 d 17 h (1 d 11 h to 2 d 1 h)"),
+        ((7200.0, 7190.0, 7210.0), "2.000 h (1.997 to 2.003 h)"),
+        ((0.0405, 0.039, 0.042), "40.5 ms (39.0 to 42.0 ms)"),
+        ((18.0, None, None), "18.00 s"),
+    ],
+)
+def test_an_interval_has_the_unit_of_its_value(ends: tuple[float, float | None, float | None], text: str) -> None:
+    assert duration(Quantity(*ends)) == text
+
+
+def test_what_does_not_apply_is_a_dash() -> None:
+    assert duration(None) == "-"
+
+
+def test_a_unit_stands_once() -> None:
+    assert figure(Quantity(4763.0, 1281.0, 17708.0), "samples/s") == "4,763 samples/s (1,281 to 17,708)"
+    assert figure(Quantity(1.25), "USD") == "1.250 USD"
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "text"),
+    [(1024, 0, "1024"), (1114.2, 388.6, "1114 ± 389"), (165.1, 12.25, "165 ± 12"), (553.04, 8.76, "553.0 ± 8.8"),
+     (5.147, 0.0634, "5.147 ± 0.063"), (300.2, 1e-9, "300.200 ± 0.000")],
+)  # fmt: skip
+def test_a_random_mini_batch_has_the_digits_of_its_deviation(mean: float, std: float, text: str) -> None:
+    assert mini_batch(MiniBatch(mean, std, mean, mean)) == text
+
+
+def test_collectives_are_hyphenated() -> None:
+    assert [term_words(name) for name in ("all_reduce", "reduce_scatter", "load_input")] == [
+        "all-reduce", "reduce-scatter", "load input",
+    ]  # fmt: skip
+
+
+def test_short_terms_mark_what_extrapolates(printed: Callable[[Iterable[Block]], str]) -> None:
+    far = Term("forward", "gpu", 0.1, 0.1, 0.5, "published+specified", "a100", extrapolated=True)
+    near = Term("all_reduce", "update", 0.1, 0.1, 0.5, "measured", "links", extrapolated=False)
+    lines = [line.split() for line in printed([terms([far, near], "", "CPU", brief=True)]).splitlines()]
+    assert lines[0] == ["thread", "term", "takes", "adds", "share", "origin"]
+    assert lines[1] == ["CPU", "forward", "100", "ms", "100", "ms", "50.0%", "published", "+", "specified", "*"]
+    assert lines[2] == ["update", "all-reduce", "100", "ms", "100", "ms", "50.0%", "measured"]

@@ -36,9 +36,29 @@ def test_a_terminal_gets_colour_unless_it_is_unwanted(monkeypatch: pytest.Monkey
     assert plain.getvalue().rstrip() == "  code: text"
 
 
-def test_a_file_stays_plain_when_colour_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_has_colour_where_it_is_forced_but_never_where_it_is_unwanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[1m" in text_of(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in text_of(io.StringIO())
+    assert "\x1b" not in text_of(Terminal())
+
+
+@pytest.mark.parametrize(("columns", "width"), [("40", 40), ("120", 120), ("", 80), ("0", 80), ("wide", 80)])
+def test_columns_decide_the_width_of_a_file(columns: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    out = io.StringIO()
+    print_blocks([Line("word " * 99)], out)
+    assert width - 5 <= max(map(len, out.getvalue().splitlines())) <= width
+
+
+def test_a_table_drops_columns_in_order_until_a_line_holds_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(("a", "b", "c"), [("x" * 10, "y" * 10, "z" * 10)], fixed=True, dropped=("c", "b"))
+    for columns, held in ((40, "abc"), (32, "abc"), (31, "ab"), (21, "ab"), (20, "a"), (5, "a")):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        out = io.StringIO()
+        print_blocks([table], out)
+        assert "".join(out.getvalue().splitlines()[0].split()) == held
 
 
 def test_long_texts_wrap_at_80_columns_and_lose_nothing() -> None:

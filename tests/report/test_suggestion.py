@@ -1,55 +1,67 @@
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
-from planner.domain.calibration import Calibration
+from planner.domain.citation import Citation
 from planner.domain.request import Subject
 from planner.domain.suggestion import Suggestion
 from planner.report.blocks import Block
-from planner.report.suggestion import suggestion_view
+from planner.report.suggestion import suggestion_rest, suggestion_warnings, suggestions_views
 
 Printed = Callable[[Iterable[Block]], str]
 
 
-def test_plans_stand_in_order_with_the_best_in_full(
-    suggestion: Suggestion, subject: Subject, calibration: Calibration, printed: Printed
+def test_one_answer_is_short_and_several_are_a_table(
+    suggestion: Suggestion, subject: Subject, printed: Printed
 ) -> None:
-    text = printed(suggestion_view(suggestion, subject, [calibration]))
+    (one,) = suggestions_views([(subject, suggestion)])
+    assert "take plan 2" in printed(one)
+    (several,) = suggestions_views([(subject, suggestion), (replace(subject, scenario="edr"), suggestion)])
+    assert "the plans to take" in printed(several)
+
+
+def test_in_full_the_rest_follows_the_short_answer_without_its_notices(
+    suggestion: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    views = list(suggestions_views([(subject, suggestion), (subject, suggestion)], in_full=True))
+    assert len(views) == 2
+    text = printed(views[0])
+    assert "warning: " not in text
+    assert text.count("in_sample (tsubame-kfc): made from the figures that it is compared with") == 1
+    assert text.index("Warnings") < text.index("take plan 2") < text.index("Plan 2: ") < text.index("Request")
+
+
+def test_the_chosen_plan_stands_in_full_with_the_request_and_the_search(
+    suggestion: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    cited = replace(suggestion, citations=(Citation("tsubame-kfc", "reconstructed", "Oyama et al. 2016", ""),))
+    text = printed(suggestion_rest(cited, subject))
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert lines[0] == "sprint-15 on tsubame-kfc, target mini-batch 138"
-    assert lines[3] == "1 8 x 8 8 fp32 async 165.1 ± 12 1.31 1779 s -7% +8% 1.12 GiB *"
-    assert lines[4].startswith("2 12 x 8 8 ")
-    assert "Plan 1: 8 nodes x 8 GPUs, sub-batch 8, fp32, asynchronous" in lines
-    assert "shortest epoch of 440 plans" in lines
-    assert "Pareto front of epoch time, GPUs and distance from the target" in lines
+    assert lines[1:3] == ["Plan 2: 8 nodes x 8 GPUs, sub-batch 8, fp32, asynchronous", "3 % slower"]
+    assert "Terms" in lines
+    assert "tsubame-kfc reconstructed, Oyama et al. 2016" in lines
+    assert "target-batch 138 option" in lines
+    at = lines.index("Search")
+    assert lines[at + 1 :] == [
+        "method exhaustive: no better prediction in the space",
+        "plans 462 candidates: 440 ranked, 22 refused",
+        "refused because",
+        "22 out of memory",
+    ]
+    assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_search_is_accounted_for(
-    suggestion: Suggestion, subject: Subject, calibration: Calibration, printed: Printed
+def test_a_warning_of_some_plans_names_them(suggestion: Suggestion) -> None:
+    first, second = suggestion.plans
+    silent = replace(first, prediction=replace(first.prediction, warnings=()))
+    heading, one = suggestion_warnings(replace(suggestion, plans=(silent, second)))
+    assert heading.text.strip() == "Warnings"
+    assert one.label == "in_sample (tsubame-kfc), #2: "
+
+
+def test_where_nothing_fits_the_rest_is_request_and_search(
+    nothing_fits: Suggestion, subject: Subject, printed: Printed
 ) -> None:
-    words = " ".join(printed(suggestion_view(suggestion, subject, [calibration])).split())
-    assert "method exhaustive: no better plan in the space" in words
-    assert "plans 462 candidates: 440 ranked, 22 refused" in words
-    assert "refused because 22 out of memory" in words
-    assert "target-batch 138 option" in words
-
-
-def test_each_warning_stands_once(
-    suggestion: Suggestion, subject: Subject, calibration: Calibration, printed: Printed
-) -> None:
-    assert printed(suggestion_view(suggestion, subject, [calibration])).count("in_sample") == 1
-
-
-def test_when_nothing_fits_the_nearest_and_a_way_out_are_shown(
-    nothing_fits: Suggestion, subject: Subject, calibration: Calibration, printed: Printed
-) -> None:
-    text = printed(suggestion_view(nothing_fits, subject, [calibration]))
-    assert "No plan fits." in text
-    assert "Nearest plans" in text
-    assert "  --tolerance 3.1% (now 0%) allows 8 nodes x 8 GPUs" in text
+    text = printed(suggestion_rest(nothing_fits, subject))
     assert "Terms" not in text
-
-
-def test_no_line_is_wider_than_80_columns(
-    suggestion: Suggestion, nothing_fits: Suggestion, subject: Subject, calibration: Calibration, printed: Printed
-) -> None:
-    for one in (suggestion, nothing_fits):
-        assert max(map(len, printed(suggestion_view(one, subject, [calibration])).splitlines())) <= 80
+    assert "Request" in text
+    assert "22 refused" in text

@@ -1,0 +1,222 @@
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+
+from planner.domain.configuration import Configuration
+from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness
+from planner.domain.request import Sourced, Subject
+from planner.domain.suggestion import Plan, Suggestion
+from planner.report.answer import prediction_answer, predictions_answer, suggestion_answer, suggestions_overview
+from planner.report.blocks import Block
+
+Printed = Callable[[Iterable[Block]], str]
+
+
+def test_a_suggestion_is_a_sentence_a_table_its_terms_and_what_comes_next(
+    suggestion: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    lines = printed(suggestion_answer(suggestion, subject)).splitlines()
+    assert lines[:5] == [
+        "warning: made from the figures that it is compared with",
+        "sprint-15 on tsubame-kfc, target mini-batch 138: take plan 2, 8 nodes x 8 GPUs,",
+        "sub-batch 8, fp32, asynchronous: an epoch in 29.7 min (27.5 to 32.0 min).",
+        "Plans 1 and 2 are tied; it has the fewest GPUs. Plan 1 has the best prediction",
+        "of all 440.",
+    ]
+    assert lines[5] == ""
+    assert [line.split()[:4] for line in lines[8:10]] == [["1", "12", "x", "8"], ["2", "8", "x", "8"]]
+    assert lines[10:14] == [
+        "* outside what was measured; 100% efficiency: 1 node x 8 GPUs, sub-batch 8,",
+        "fp32, asynchronous",
+        "GPU thread 735 ms: load input 28%, forward 24%, update gradient 3%",
+        "Update thread 229.3 ms: all-reduce 69%, sum gradient 31%",
+    ]
+    at = lines.index("Pareto front of epoch time, GPUs and distance from the target")
+    assert " ".join(lines[at + 6 : at + 8]) == (
+        "Good to a factor of 1.1 (90 %), because it rests on a reconstruction of "
+        "published results; to narrow it: `planner calibrate --network sprint-15`"
+    )
+    assert lines[-1] == "Start: mpirun -np 8 --map-by node PROGRAM  # 8 threads, sub-batch 8, fp32"
+
+
+def test_a_chosen_plan_behind_the_short_table_stands_last(
+    suggestion: Suggestion, prediction: Prediction, subject: Subject, printed: Printed
+) -> None:
+    plans = tuple(Plan(at, prediction, "") for at in (1, 2, 3, 4, 5, 6, 17))
+    many = replace(suggestion, plans=plans, chosen=17, pareto=())
+
+    def numbers(one: Suggestion) -> list[str]:
+        lines = printed(suggestion_answer(one, subject)).splitlines()
+        return [line.split()[0] for line in lines if " 8 x 8 " in line]
+
+    assert numbers(many) == ["1", "2", "3", "4", "17"]
+    assert numbers(replace(many, chosen=2)) == ["1", "2", "3", "4", "5"]
+    asked = many.request | {"top": Sourced(3, "option")}  # type: ignore[operator]  # a frozen mapping
+    assert numbers(replace(many, request=asked)) == ["1", "2", "17"]
+
+
+def test_without_a_proof_it_says_so(suggestion: Suggestion, subject: Subject, printed: Printed) -> None:
+    alone = replace(suggestion, tied=(1,), choice="no other plan is tied with it")
+    said = "Plan 1 has the best prediction of all 440; no other plan is tied with it."
+    assert said in printed(suggestion_answer(alone, subject))
+    tried = replace(alone, search=replace(suggestion.search, certified=False))
+    assert "best prediction of the 440 tried; no other" in printed(suggestion_answer(tried, subject))
+
+
+@pytest.mark.parametrize("size", [3, 50, 73])
+def test_a_pareto_front_has_at_most_50_rows(
+    size: int, suggestion: Suggestion, prediction: Prediction, subject: Subject, printed: Printed
+) -> None:
+    front = tuple(Plan(at, prediction, "") for at in range(1, size + 1))
+    text = printed(suggestion_answer(replace(suggestion, pareto=front), subject)).partition("Pareto front")[2]
+    assert sum(" 8 x 8 " in f" {line} " for line in text.splitlines()) == min(size, 50)
+    assert ("the first 50 of 73" in " ".join(text.split())) == (size == 73)
+
+
+def test_the_front_is_of_the_cost_where_that_was_asked_for(
+    suggestion: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    asked = suggestion.request | {"objective": Sourced("cost", "option")}  # type: ignore[operator]  # as above
+    text = printed(suggestion_answer(replace(suggestion, request=asked), replace(subject, usd_per_gpu_hour=2.0)))
+    assert "Pareto front of cost, GPUs and distance from the target" in text
+    assert "USD" in text
+
+
+def test_when_nothing_fits_the_nearest_and_a_way_out_are_shown(
+    nothing_fits: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    lines = printed(suggestion_answer(nothing_fits, subject)).splitlines()
+    assert lines[1:3] == ["sprint-15 on tsubame-kfc, target mini-batch 138: no plan fits.", "Nearest plans:"]
+    assert lines[-2:] == [
+        "What to loosen, the smallest change first:",
+        "  --tolerance 3.1% (now 0%) allows 8 nodes x 8 GPUs",
+    ]
+    assert not [line for line in lines if "Start" in line or "Good to" in line]
+
+
+def test_a_prediction_is_a_sentence_figures_terms_and_what_comes_next(
+    prediction: Prediction, subject: Subject, printed: Printed
+) -> None:
+    lines = printed(prediction_answer(prediction, replace(subject, usd_per_gpu_hour=1.5))).splitlines()
+    assert lines == [
+        "warning: made from the figures that it is compared with",
+        "sprint-15 on tsubame-kfc, 8 nodes x 8 GPUs, sub-batch 8, fp32, asynchronous: an",
+        "epoch in 29.7 min (27.5 to 32.0 min).",
+        "speed           720 samples/s, 11.3 per GPU",
+        "mini-batch      165 ± 12 samples, staleness 1.3 updates",
+        "an epoch takes  31.6 GPU-hours, 47.4 USD",
+        "memory          1.125 GiB of 12 GiB on one GPU",
+        "thread  term               takes     adds  share  origin",
+        "GPU     load input        210 ms   210 ms  28.0%  reconstructed",
+        "GPU     forward           175 ms   175 ms  24.0%  reconstructed",
+        "GPU     update gradient  20.0 ms  20.0 ms   3.0%  specified      *",
+        "update  sum gradient     57.1 ms  57.1 ms  31.0%  reconstructed",
+        "update  all-reduce       87.6 ms  87.6 ms  69.0%  reconstructed",
+        "* outside what was measured",
+        "Good to a factor of 1.1 (90 %), because it rests on a reconstruction of",
+        "published results; to narrow it: `planner calibrate --network sprint-15`",
+        "Start: mpirun -np 8 --map-by node PROGRAM  # 8 threads, sub-batch 8, fp32",
+    ]
+
+
+def test_a_synchronous_prediction_has_no_distributions(
+    prediction: Prediction, subject: Subject, printed: Printed
+) -> None:
+    sync = replace(
+        prediction,
+        configuration=Configuration(1, 1, 8, 4, "fp16"),
+        mini_batch=MiniBatch(32, 0, 32, 32),
+        staleness=Staleness(0, 0, {0: 1.0}),
+    )
+    text = printed(prediction_answer(sync, subject))
+    assert "1 node x 1 GPU, sub-batch 8, accumulation 4, fp16, synchronous" in " ".join(text.split())
+    assert "mini-batch      32 samples\n" in text
+    assert "per GPU" not in text
+    assert not [word for word in ("±", "staleness", "USD") if word in text]
+
+
+def test_without_a_data_set_the_speed_is_the_answer(
+    without_dataset: Prediction, subject: Subject, printed: Printed
+) -> None:
+    words = " ".join(printed(prediction_answer(without_dataset, subject)).split())
+    assert "asynchronous: 720 samples/s (667 to 776)." in words
+    assert "hours" not in words
+
+
+def test_answers_about_a_cpu_name_no_gpu(prediction: Prediction, suggestion: Suggestion, printed: Printed) -> None:
+    on_cpu = Subject("net", "local", device="CPU")
+    large = replace(prediction, memory_bytes={"total": 13 * 2.0**30, "capacity": 12 * 2.0**30})
+    alone = replace(suggestion, choice="no other plan is tied with it", tied=(1,))
+    for view in (
+        prediction_answer(large, on_cpu),
+        predictions_answer([(on_cpu, large), (on_cpu, prediction)]),
+        suggestion_answer(alone, on_cpu),
+        suggestions_overview([(on_cpu, alone), (replace(on_cpu, scenario="fp16"), alone)]),
+    ):
+        text = printed(view)
+        assert "CPU" in text
+        assert "gpu" not in text.lower()
+
+
+def test_many_predictions_are_one_table_as_good_as_the_least_sure(
+    prediction: Prediction, subject: Subject, printed: Printed
+) -> None:
+    unsure = replace(prediction, iteration_s=Quantity(1.0, 0.25, 4.0, "covariance"))
+    lines = printed(predictions_answer([(subject, prediction), (subject, unsure), (subject, prediction)])).splitlines()
+    assert lines[1] == "sprint-15 on tsubame-kfc: 3 predictions"
+    assert [line.split()[0] for line in lines[4:7]] == ["1", "2", "3"]
+    assert lines[8].startswith("Good to a factor of 4.0 (90 %)")
+
+
+def test_several_answers_are_told_apart(
+    suggestion: Suggestion, nothing_fits: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    answers = [
+        (subject, suggestion),
+        (replace(subject, scenario="edr"), nothing_fits),
+        (replace(subject, network="vgg16"), suggestion),
+    ]
+    lines = printed(suggestions_overview(answers)).splitlines()
+    assert lines[0] == "2 networks on tsubame-kfc, target mini-batch 138: the plans to take"
+    rows = [" ".join(line.split()) for line in lines]
+    assert any(row.startswith("1 sprint-15 8 x 8 8 fp32") for row in rows)
+    assert any(row.startswith("2 vgg16 8 x 8 8 fp32") for row in rows)
+    assert "sprint-15 on tsubame-kfc, scenario edr: no plan fits." in lines
+
+
+def test_several_answers_of_which_none_fits_have_no_table(
+    nothing_fits: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    answers = [(subject, nothing_fits), (replace(subject, scenario="edr"), nothing_fits)]
+    lines = printed(suggestions_overview(answers)).splitlines()
+    assert lines[-2:] == [
+        "sprint-15 on tsubame-kfc: no plan fits.",
+        "sprint-15 on tsubame-kfc, scenario edr: no plan fits.",
+    ]
+    assert lines[0].startswith("sprint-15 on tsubame-kfc, target mini-batch 138")
+
+
+@pytest.mark.parametrize("usd_per_gpu_hour", [None, 123.0])
+def test_nothing_is_wider_than_80_columns_or_longer_than_25_lines(
+    usd_per_gpu_hour: float | None, prediction: Prediction, suggestion: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    epoch = Quantity(7446700.0, 71000.0, 78000000.0, "covariance")
+    codes = ("out_of_memory", "specified", "new", "no_dataset")
+    warnings = tuple(PlanWarning(code, f"some-accelerator-{at}", "why " * 40) for at in range(9) for code in codes)
+    wide = replace(
+        prediction, configuration=Configuration(1408, 16, 1024, 64, "bf16"), epoch_s=epoch, warnings=warnings
+    )
+    plans = tuple(Plan(at, wide, "", ("bf16", "fp16"), 0.5, 0.5) for at in range(1, 6))
+    long = replace(suggestion, plans=plans, pareto=(), baseline=wide.configuration)
+    priced = replace(subject, usd_per_gpu_hour=usd_per_gpu_hour, network="network-of-a-long-name")
+    for view in (
+        prediction_answer(wide, priced),
+        predictions_answer([(priced, wide)] * 10),
+        suggestion_answer(long, priced),
+        suggestions_overview([(priced, long), (replace(priced, scenario="inter_node.bandwidth=12.5GB/s"), long)]),
+    ):
+        text = printed(view)
+        assert max(map(len, text.splitlines())) <= 80
+        assert len(text.splitlines()) <= 25
+        assert "…" not in text

@@ -1,0 +1,59 @@
+import shlex
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from planner.domain.configuration import Configuration, Settings
+from planner.domain.request import Subject
+from planner.report.blocks import Block
+from planner.report.launch import launch
+
+Printed = Callable[[Iterable[Block]], str]
+
+
+def started(one: Configuration, printed: Printed, framework: str = "pytorch") -> str:
+    return printed(launch(one, Subject("net", "cluster", settings=Settings(framework=framework))))
+
+
+def test_one_node_needs_no_rendezvous(printed: Printed) -> None:
+    said = started(Configuration(1, 8, 64, 1, "bf16"), printed)
+    assert said == "Start: torchrun --standalone --nproc-per-node 8 train.py  # sub-batch 64, bf16\n"
+
+
+def test_several_nodes_meet_at_one_of_them(printed: Printed) -> None:
+    said = started(Configuration(32, 8, 4, 2, "bf16"), printed)
+    assert said == (
+        "Start: torchrun --nnodes 32 --nproc-per-node 8 --rdzv-backend c10d \\\n"
+        "  --rdzv-endpoint FIRST_NODE train.py  # on each node, sub-batch 4 x 2, bf16\n"
+    )
+
+
+def test_a_shell_reads_one_command(printed: Printed) -> None:
+    said = started(Configuration(32, 8, 4), printed).removeprefix("Start: ")
+    words = shlex.split(said, comments=True)
+    assert words[0] == "torchrun"
+    assert words[-3:] == ["--rdzv-endpoint", "FIRST_NODE", "train.py"]
+
+
+def test_threads_of_an_asynchronous_plan_share_a_process_of_a_node(printed: Printed) -> None:
+    said = started(Configuration(9, 8, 11, mode="async"), printed)
+    assert said == "Start: mpirun -np 9 --map-by node PROGRAM  # 8 threads, sub-batch 11, fp32\n"
+
+
+@pytest.mark.parametrize(("framework", "program"), [("megatron-lm", "torchrun"), ("pytorch@2.1", "torchrun"),
+                                                    ("mxnet", "mpirun"), ("tensorflow@1.5", "mpirun")])  # fmt: skip
+def test_the_framework_decides_what_starts_it(framework: str, program: str, printed: Printed) -> None:
+    said = started(Configuration(2, 8, 64), printed, framework)
+    assert said.startswith(f"Start: {program} ")
+    if program == "mpirun":
+        assert said == "Start: mpirun -np 16 --map-by ppr:8:node PROGRAM  # sub-batch 64, fp32\n"
+
+
+def test_what_a_line_does_not_hold_is_the_comment(printed: Printed) -> None:
+    for nodes in (1, 1408):
+        for mode in ("sync", "async"):
+            one = Configuration(nodes, 16, 123456, 1 if mode == "async" else 1024, "bf16", mode)
+            for framework in ("pytorch", "mxnet"):
+                assert max(map(len, started(one, printed, framework).splitlines())) <= 80
+    said = started(Configuration(1, 8, 123456, 1024), printed)
+    assert said == "Start: torchrun --standalone --nproc-per-node 8 train.py\n"
