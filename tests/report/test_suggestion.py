@@ -5,7 +5,7 @@ from planner.domain.citation import Citation
 from planner.domain.request import Subject
 from planner.domain.suggestion import Suggestion
 from planner.report.blocks import Block
-from planner.report.suggestion import suggestion_rest, suggestion_warnings, suggestions_views
+from planner.report.suggestion import part_of_suggestion, suggestion_rest, suggestions_views
 
 Printed = Callable[[Iterable[Block]], str]
 
@@ -53,7 +53,7 @@ def test_the_chosen_plan_stands_in_full_with_the_request_and_the_search(
 def test_a_warning_of_some_plans_names_them(suggestion: Suggestion) -> None:
     first, second = suggestion.plans
     silent = replace(first, prediction=replace(first.prediction, warnings=()))
-    heading, one = suggestion_warnings(replace(suggestion, plans=(silent, second)))
+    heading, one = part_of_suggestion(replace(suggestion, plans=(silent, second)), "warnings")
     assert heading.text.strip() == "Warnings"
     assert one.label == "in_sample (tsubame-kfc), #2: "
 
