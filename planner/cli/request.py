@@ -15,6 +15,10 @@ from planner.cli.values import SETTINGS_FILE, Values, from_options, from_setting
 __all__ = ["gather", "ordered", "resolve"]
 
 
+PRINTING = ("json", "brief", "verbose")
+"""Options that only say how to print."""
+
+
 def gather(command: str, arguments: Mapping[str, Any]) -> Values:
     """Return the values of the command line over those of ``planner.toml``, completed by the default request."""
     given = from_options(arguments)

@@ -93,8 +93,10 @@ def chosen_of(ranked: Sequence[Plan], tied: Sequence[Plan], choose: str, device:
     alike = [one for one in sound if _gpus(one) == _gpus(chosen)]
     larger = any(one.prediction.configuration.sub_batch < chosen.prediction.configuration.sub_batch for one in alike)
     fewest = any(_gpus(one) > _gpus(chosen) for one in sound)
+    fewer_aside = any(_gpus(one) < _gpus(chosen) for one in tied)
     why = " and ".join(filter(None, (f"the fewest {device}s" * fewest, "the largest sub-batch" * larger)))
-    return chosen, f"plans {others} are tied; it has {why or 'the best prediction of them'}"
+    aside = f"; each tied plan on fewer {device}s is beaten by one that is not tied" if fewer_aside else ""
+    return chosen, f"plans {others} are tied; it has {why or 'the best prediction of them'}{aside}"
 
 
 def _beats(one: Plan, other: Plan) -> bool:

@@ -33,7 +33,7 @@ class Outcome:
         Where nothing satisfies the request: for each mode the nearest below and above its window; a plan whose
         sub-batch is above the window counts as above.
     smallest : Priced or None
-        Of the plans on the fewest devices the best.
+        Of the plans on the fewest devices the first ones, in order: as many as may be equal but for their precision.
     candidates, evaluated : int
         In all; priced and satisfying the request.
     refused : mapping of reason to int
@@ -127,7 +127,9 @@ class _Run:
         if lawful.any():
             priced = Priced(batch, predictions).take(lawful)
             self.best = self.order.best(_after(self.best, priced), self.keep)
-            self.smallest = replace(self.order, leading=_gpus).best(_after(self.smallest, priced), 1)
+            self.smallest = replace(self.order, leading=_gpus).best(
+                _after(self.smallest, priced), len(batch.precisions)
+            )
             if self.wants_pareto:
                 self.pareto = self._front(_after(self.pareto, priced))
         if self.best is None:

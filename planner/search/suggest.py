@@ -14,7 +14,7 @@ from planner.domain.suggestion import Plan, SearchReport, Suggestion
 from planner.errors import ParameterError
 from planner.search.choice import AMONG, Distinct, chosen_of, distinct_plans, probability_better, tied_plans
 from planner.search.evaluator import Evaluator, Priced
-from planner.search.exhaustive import Outcome, search
+from planner.search.exhaustive import search
 from planner.search.explain import hardly_inside, whys, whys_nearest, whys_pareto
 from planner.search.feasibility import check_target
 from planner.search.loosen import Loosener
@@ -120,7 +120,8 @@ def suggest_with(
         loosen = Loosener(request, limits, evaluator, order).loosenings(outcome)
         return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, _warnings(order, nearest))
     best = distinct_plans(order, outcome.best)
-    ranked = _ranked(evaluator, order, request, best, outcome)
+    baseline = None if outcome.smallest is None else distinct_plans(order, outcome.smallest).priced.take(slice(1))
+    ranked = _ranked(evaluator, order, request, best, (outcome.evaluated, baseline))
     tied = tied_plans(ranked)
     chosen, choice = chosen_of(ranked, tied, request.choose, order.device)
     plans = (*ranked[: request.top], *([chosen] if chosen.position > request.top else []))
@@ -135,15 +136,21 @@ def suggest_with(
         chosen=chosen.position,
         choice=choice,
         tied=tuple(one.position for one in tied),
-        baseline=None if outcome.smallest is None else outcome.smallest.configurations.one(0),
+        baseline=None if baseline is None else baseline.configurations.one(0),
     )
 
 
-def _ranked(evaluator: Evaluator, order: Order, request: SpaceRequest, best: Distinct, outcome: Outcome) -> list[Plan]:
-    """Return the plans that are reported or may be tied with the first, in order."""
+def _ranked(
+    evaluator: Evaluator, order: Order, request: SpaceRequest, best: Distinct, of: tuple[int, Priced | None]
+) -> list[Plan]:
+    """Return the plans that are reported or may be tied with the first, in order.
+
+    ``of``: how many were ranked, and what efficiencies are relative to.
+    """
+    evaluated, baseline = of
     most = max(request.top, AMONG)
     looked_at = best.priced.take(slice(most))
-    sentences = whys(order, best.priced, outcome.evaluated, most)
+    sentences = whys(order, best.priced, evaluated, most)
     described, deviations = evaluator.compare(looked_at.configurations, window=request.window)
     values = order.values(looked_at).tolist()
     return [
@@ -153,7 +160,7 @@ def _ranked(evaluator: Evaluator, order: Order, request: SpaceRequest, best: Dis
             sentences[at] + hardly_inside(one),
             best.precisions[at],
             probability_better(values[0], values[at], deviations[at]) if at else None,
-            _efficiency(one, outcome.smallest),
+            _efficiency(one, baseline),
         )
         for at, one in enumerate(described)
     ]
