@@ -4,7 +4,7 @@ from dataclasses import replace
 from planner.domain.citation import Citation
 from planner.domain.request import Subject
 from planner.domain.suggestion import Suggestion
-from planner.report.blocks import Block
+from planner.report.blocks import Block, Line
 from planner.report.suggestion import part_of_suggestion, suggestion_rest, suggestions_views
 
 Printed = Callable[[Iterable[Block]], str]
@@ -54,6 +54,8 @@ def test_a_warning_of_some_plans_names_them(suggestion: Suggestion) -> None:
     first, second = suggestion.plans
     silent = replace(first, prediction=replace(first.prediction, warnings=()))
     heading, one = part_of_suggestion(replace(suggestion, plans=(silent, second)), "warnings")
+    assert isinstance(heading, Line)
+    assert isinstance(one, Line)
     assert heading.text.strip() == "Warnings"
     assert one.label == "in_sample (tsubame-kfc), #2: "
 
