@@ -15,6 +15,7 @@ import pytest
 from planner.formats.brief import BRIEF
 
 PAGE = (Path(__file__).parent.parent / "docs" / "schedulers.md").read_text()
+README = (Path(__file__).parent.parent / "README.md").read_text()
 LINES = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
 JOB = re.compile(
     r"sbatch --nodes=\d+ --ntasks-per-node=8 --gpus-per-node=8 --time=\d+ train\.sh --batch-size \d+ --accumulate \d+ "
@@ -42,6 +43,13 @@ def printed(line: str, folder: Path) -> str:
 def test_the_line_with_jq_makes_a_job(tmp_path: Path) -> None:
     (line,) = (one for one in LINES if "jq -r" in one)
     assert JOB.fullmatch(printed(line, tmp_path))
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+def test_the_line_of_the_first_page_makes_a_job(tmp_path: Path) -> None:
+    (line,) = (one for one in re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL) if "jq -r" in one)
+    made = printed(line.replace("v/bin/planner", "planner"), tmp_path)
+    assert re.fullmatch(r"sbatch --nodes=\d+ --ntasks-per-node=8 train\.sh \d+ \w+\n", made)
 
 
 def test_the_line_with_python_makes_a_job(tmp_path: Path) -> None:
