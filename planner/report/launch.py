@@ -11,7 +11,10 @@ from planner.report.printing import WIDTH
 
 __all__ = ["launch"]
 
-TORCHRUN = ("pytorch", "torchtitan", "fsdp", "megatron", "megatron-lm", "megatron-deepspeed", "deepspeed")
+TORCHRUN = (
+    "pytorch", "pytorch-channels-last", "pytorch-compile", "torchtitan", "fsdp", "megatron", "megatron-lm",
+    "megatron-deepspeed", "deepspeed", "transformers-deepspeed",
+)  # fmt: skip
 """Frameworks whose processes ``torchrun`` starts; those of others are started by ``mpirun``."""
 
 
