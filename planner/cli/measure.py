@@ -36,6 +36,7 @@ from planner.probes.places import Place, place_of
 from planner.probes.run import EXPECTED_ERROR, Progress, Wanted, used_before
 from planner.probes.steps import CPU_BYTES, STEP_PRECISIONS, StepNeed
 from planner.probes.torch_package import check_torch
+from planner.steps.source import is_used
 from planner.steps.sources import Sources
 from planner.units import format_bytes
 from planner.workload.calls import distinct_calls
@@ -336,7 +337,7 @@ def check_complete(calibration: Calibration, asked: Asked, precisions: Sequence[
         (one.kind, way, one.precision)
         for one in calibration.entries
         for way in ((one.direction,) if one.direction else DIRECTIONS)
-        if one.term != LOOKED_UP
+        if one.term != LOOKED_UP and (is_used(one) or one.kind in TRAFFIC_KINDS)  # for what moves bytes others serve
     }
     kernels = needed_kernels()
     found = {
