@@ -12,6 +12,7 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
+from planner.cli.exclusive import held_alone
 from planner.cli.kept_samples import samples_path, samples_text
 from planner.cli.measure import (
     Asked,
@@ -58,28 +59,38 @@ CLASHES = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a calibration goes: its name, its file, what an interrupted run keeps, whether the file may be replaced."""
+    """Where a calibration goes: its name, its file, what an interrupted run keeps, whether the file may be replaced.
+
+    ``shared``: what another process would write too: the output that was named, else what an interrupted run keeps.
+    """
 
     name: str
     path: Path
     partial: Path
     force: bool
+    shared: Path
 
 
 def run(arguments: Mapping[str, Any]) -> None:
-    """Calibrate: check everything that can be wrong first, measure or read, fit, write, show."""
+    """Calibrate: check everything that can be wrong first, then do it, one process for one output."""
     began_s = time.perf_counter()
     values = from_options(arguments)
     _check_supported(values, arguments)
     now = datetime.now().astimezone()
     target = target_of(values, now)
     check_writable("the calibration", target.path)
+    with held_alone("the calibration", target.shared):
+        _calibrate(values, target, f"{now:%Y-%m-%d}", began_s)
+
+
+def _calibrate(values: Values, target: Target, date: str, began_s: float) -> None:
+    """Measure or read, fit, write, show."""
     if "samples" in values:
         calibration, measured_rows = fitted_from_files(Path(values["samples"].value), target.name), ""
     elif "plan" in values:
-        calibration, measured_rows = refined_for_plans(values, target.name, f"{now:%Y-%m-%d}", began_s)
+        calibration, measured_rows = refined_for_plans(values, target.name, date, began_s)
     else:
-        calibration, measured_rows = fitted_here(values, target, f"{now:%Y-%m-%d}", began_s)
+        calibration, measured_rows = fitted_here(values, target, date, began_s)
     target.path.parent.mkdir(parents=True, exist_ok=True)
     if measured_rows:
         write_file(samples_path(target.path), measured_rows, target.force)
@@ -116,9 +127,10 @@ def target_of(values: Values, now: datetime) -> Target:
     if name in catalog.names("calibrations") and not said_twice:
         raise ParameterError("--name", "a name of your own", name, "a bundled calibration has this one")
     if out is not None:
-        return Target(name, out, out.with_name(f"{out.name}.partial"), force)
+        return Target(name, out, out.with_name(f"{out.name}.partial"), force, out)
     folder = catalog.own_calibrations_folder()
-    return Target(name, catalog.own_calibration_file(name, now), folder.parent / "partial" / f"{name}.jsonl", force)
+    partial = folder.parent / "partial" / f"{name}.jsonl"
+    return Target(name, catalog.own_calibration_file(name, now), partial, force, partial)
 
 
 def _output(values: Values) -> Path | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Settings
-from planner.domain.kernels import DIRECTIONS, SERVED_BY
+from planner.domain.kernels import DIRECTIONS, SERVED_BY, TRAFFIC_KINDS
 from planner.domain.network import Network
 from planner.domain.request import Problem
 from planner.domain.samples import BUDGET, NETWORKS, Samples
@@ -35,6 +36,7 @@ from planner.probes.places import Place, place_of
 from planner.probes.run import EXPECTED_ERROR, Progress, Wanted, used_before
 from planner.probes.steps import CPU_BYTES, STEP_PRECISIONS, StepNeed
 from planner.probes.torch_package import check_torch
+from planner.steps.source import is_used
 from planner.steps.sources import Sources
 from planner.units import format_bytes
 from planner.workload.calls import distinct_calls
@@ -55,6 +57,8 @@ __all__ = [
 
 LARGEST_FIT_SHARE = 0.4
 """Of the budget that is kept for fitting, however long it is expected to take."""
+LEAST_FIT = 0.2
+"""Of the time that fitting a whole design takes, for one of a few rows: 139 rows of 1351 took 0.2 of it."""
 LEAST_S = 0.1
 """What is measured for at least [s]."""
 
@@ -120,8 +124,7 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
     for sentence in left_out(calls, (*asked.networks, *asked.shards), extent):
         note(sentence)
     wanted = _wanted(asked, place)
-    kept_s = min(expected_fit_s(place.accelerator, _times_fp32(place)), LARGEST_FIT_SHARE * asked.budget_s)
-    end_s = began + asked.budget_s - used_s - kept_s
+    end_s = began + asked.budget_s - used_s
     left_s = max(end_s - place.began_s, LEAST_S)
     shown = "this CPU" if asked.device == "cpu" else f"this {place.accelerator.name}"
     own = layer_points(calls, extent)
@@ -139,8 +142,33 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
             progress=lambda now: show(now.elapsed_s, _state(now)),
             say=note,
         )
+    _check_started(found, asked)
     _tell_error(found.samples, asked)
     return _of_networks(found, asked)
+
+
+def _kept_s(asked: Asked, place: Place) -> Callable[[int], float]:
+    """Return what is kept of the budget to fit so many points [s]: a part in any case, the rest in proportion."""
+
+    @cache
+    def whole_s() -> float:
+        return expected_fit_s(place.accelerator, _times_fp32(place))
+
+    def kept_s(points: int) -> float:
+        share = LEAST_FIT + (1 - LEAST_FIT) * min(points / len(place.points()), 1.0)
+        return min(share * whole_s(), LARGEST_FIT_SHARE * asked.budget_s)
+
+    return kept_s
+
+
+def _check_started(found: Measurement, asked: Asked) -> None:
+    """Refuse measurements that cannot be fitted: the whole budget did not suffice for the points that come first."""
+    missing: dict[str, dict[Kernel, None]] = {}
+    for point in found.missing:
+        precision = "fp32" if point.kind in TRAFFIC_KINDS else point.precision
+        missing.setdefault(precision, {})[point.kind, point.direction] = None
+    networks = "the networks" if asked.networks else "the bundled networks"
+    _check_none(f"a calibration must hold every kernel of {networks}", missing, asked)
 
 
 def _step_needs(asked: Asked) -> dict[str, StepNeed]:
@@ -181,7 +209,12 @@ def _wanted(asked: Asked, place: Place) -> Wanted:
     later = () if asked.networks else layer_points(distinct_calls(networks), place.extent())
     trained = _trained(place.precisions)
     products = tuple(one for one in place.precisions if one not in trained)
-    return Wanted(lambda points: NextPoints(points, networks, device, trained, products), later, asked.target_error)
+    return Wanted(
+        lambda points: NextPoints(points, networks, device, trained, products),
+        later,
+        asked.target_error,
+        _kept_s(asked, place),
+    )
 
 
 def _bundled() -> Iterator[Network]:
@@ -304,7 +337,7 @@ def check_complete(calibration: Calibration, asked: Asked, precisions: Sequence[
         (one.kind, way, one.precision)
         for one in calibration.entries
         for way in ((one.direction,) if one.direction else DIRECTIONS)
-        if one.term != LOOKED_UP
+        if one.term != LOOKED_UP and (is_used(one) or one.kind in TRAFFIC_KINDS)  # for what moves bytes others serve
     }
     kernels = needed_kernels()
     found = {
@@ -325,4 +358,5 @@ def needed_kernels() -> tuple[tuple[str, str], ...]:
 def _state(now: Progress) -> str:
     disturbed = f", {now.disturbed} disturbed" if now.disturbed else ""
     error = f", expected error {now.expected_error:.1%}" if now.expected_error is not None else ""
-    return f"{now.elapsed_s:.0f} of {now.budget_s:.0f} s, {now.done}/{now.total} points{disturbed}{error}"
+    left_s = max(now.budget_s - now.elapsed_s, 0.0)
+    return f"{now.doing}: {now.done}/{now.total} points{disturbed}{error}, {left_s:.0f} s left"

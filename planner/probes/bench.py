@@ -13,13 +13,33 @@ from typing import Protocol, TypeVar
 from planner.probes.kernels import reference_call, timed_call
 from planner.probes.operands import Operands
 from planner.probes.points import Point
-from planner.probes.timing import Timing, give_back_memory, keep_freed_memory, resident_bytes, time_call
+from planner.probes.timing import (
+    COARSEST_S,
+    Timing,
+    give_back_memory,
+    keep_freed_memory,
+    own_clock,
+    resident_bytes,
+    time_call,
+)
 from planner.probes.torch_package import import_torch
 
-__all__ = ["DISTURBED", "Bench", "CpuBench", "if_quiet", "least_disturbed", "one_thread", "quietest"]
+__all__ = [
+    "DISTURBED",
+    "Bench",
+    "CpuBench",
+    "as_if_quiet",
+    "if_quiet",
+    "least_disturbed",
+    "one_thread",
+    "quietest",
+]
 
 DISTURBED = 1.2
 """The machine is disturbed where the reference takes this much longer than in the quiet part of a run."""
+FOLLOWS = 0.6
+"""Power of the reference by which calls are slower where it is: 0.6 and 0.7 of convolutions and products, 0.55 of steps
+of ResNet-18, as the thread ran, over 40 rounds beside five busy processes that use memory."""
 REFERENCE_REPEATS = 3
 LARGE_S = 0.05
 """Calls as long leave much memory free in pieces; without giving it back a run would need 2 GB."""
@@ -43,9 +63,14 @@ class Bench(Protocol):
 
 
 class CpuBench:
-    """PyTorch on this thread; call it inside :func:`one_thread`."""
+    """PyTorch on this thread; call it inside :func:`one_thread`.
+
+    Calls and the reference take what the thread ran: other work on the CPU is left out, but for what it does to caches.
+    """
 
     def __init__(self) -> None:
+        self._own_clock = own_clock()
+        self._began = time.perf_counter(), self._own_clock()
         keep_freed_memory()
         self._operands = Operands(beyond=True)
         self._reference = reference_call(self._operands)
@@ -57,19 +82,27 @@ class CpuBench:
 
     def time(self, point: Point) -> Timing:
         """Return the time of a point's call."""
-        timing = time_call(timed_call(point, self._operands))
+        timing = time_call(timed_call(point, self._operands), self._own_clock)
         if timing.time_s >= LARGE_S or resident_bytes() >= MUCH_BYTES:
             give_back_memory()
         return timing
+
+    @property
+    def slowed(self) -> float:
+        """How many times as long as the thread ran it has taken by the wall so far: 2 where it has half a CPU."""
+        wall_s, own_s = (
+            clock() - at for clock, at in zip((time.perf_counter, self._own_clock), self._began, strict=True)
+        )
+        return max(wall_s / max(own_s, COARSEST_S), 1.0)
 
     def reference(self) -> float:
         """Return the median of three calls of the reference kernel [s], after one that is not timed."""
         self._reference.run()
         times = []
         for _ in range(REFERENCE_REPEATS):
-            start = time.perf_counter()
+            start = self._own_clock()
             self._reference.run()
-            times.append(time.perf_counter() - start)
+            times.append(self._own_clock() - start)
         return statistics.median(times)
 
 
@@ -117,6 +150,11 @@ def least_disturbed(
 def if_quiet(found: tuple[Result, float] | None) -> Result | None:
     """Return what :func:`least_disturbed` found, if that was in quiet."""
     return found[0] if found and found[1] <= DISTURBED else None
+
+
+def as_if_quiet(time_s: float, slower: float) -> float:
+    """Return the time of what was measured while the reference was so many times slower, corrected by that [s]."""
+    return float(time_s / max(slower, 1.0) ** FOLLOWS)
 
 
 def quietest(part_s: float, fastest_s: float) -> float:

@@ -20,7 +20,7 @@ from planner.probes.lost_device import told_when_lost
 from planner.probes.own_rows import with_shared_rows
 from planner.probes.places import Place
 from planner.probes.points import Point
-from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued
+from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued, nothing_kept
 from planner.probes.steps import StepNeed, timed_steps
 from planner.probes.sustained import LEFT_OUT, SUSTAINED_SHARE, WARNING_CLOCKS, sustained
 
@@ -42,13 +42,17 @@ SAID_AFTERWARDS = (LEFT_OUT, FAILED_STEPS, WARNING_CLOCKS, "warning_throttled")
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured, on what; ``precisions``: that were to be measured."""
+    """What was measured, on what; ``precisions``: that were to be measured.
+
+    ``missing``: points without which not all can be fitted, that no time was left for.
+    """
 
     samples: Samples
     steps: tuple[TimedStep, ...]
     accelerator: Accelerator
     node: Node
     precisions: tuple[str, ...] = ("fp32",)
+    missing: tuple[Point, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +127,27 @@ def measure_device(
     with told_when_lost(place.device, resume), place.measuring() as bench:
         for_load = 0.0 if place.device == "cpu" else SUSTAINED_SHARE
         share = 1 - STEPS_SHARE - for_load - (INPUT_SHARE if input_folder else 0.0)
-        for_points = max(budget_s * share - (time.perf_counter() - start), 0.0)
-        run = Run(bench, points, for_points, earlier, wanted=wanted, resume=resume, progress=progress)
+        before_s, kept_s = time.perf_counter() - start, wanted.kept_s if wanted else nothing_kept
+        run = Run(
+            bench,
+            points,
+            max((budget_s if wanted else budget_s * share) - before_s, 0.0),
+            earlier,
+            wanted=wanted,
+            resume=resume,
+            progress=progress,
+            later_s=lambda timed: max((budget_s - kept_s(timed)) * share - before_s, 0.0),
+        )
+        budget_s -= 0.0 if run.missing else kept_s(len(run.timed))
+        input_folder = None if run.missing else input_folder
+        if input_folder:
+            run.tell("input")
         read = measure_input(input_folder, INPUT_SHARE * budget_s, name, device=place.device) if input_folder else None
         blocks_s = {point: statistics.median(made.time_s for made in of) for point, of in run.best().items()}
         load = sustained(bench, points, blocks_s, for_load * budget_s, earlier.failed)
         left_s = budget_s - (time.perf_counter() - start)
         until_s = bench.clock() + min(left_s, max(left_s - run.charged_s, STEPS_SHARE * budget_s))
+        run.tell("training steps")
         timed = timed_steps(
             bench,
             run.quiet_s(),
@@ -153,7 +171,7 @@ def measure_device(
     samples = replace(samples, circumstances={**samples.circumstances, **added})
     accelerator = place.accelerator if place.has_stated_peaks else _with_measured_peaks(place.accelerator, samples)
     node = replace(place.node, accelerator=accelerator)
-    return Measurement(samples, timed.steps, accelerator, node, place.precisions)
+    return Measurement(samples, timed.steps, accelerator, node, place.precisions, run.missing)
 
 
 def _joined(samples: Samples, read: Samples | None) -> Samples:

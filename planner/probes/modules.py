@@ -12,7 +12,7 @@ from planner.domain.network import INPUT, Layer, Network
 from planner.domain.shapes import Shape, input_shapes, layer_shapes
 from planner.probes.precisions import autocast
 from planner.probes.sequence_parts import attention, embedding, first_position, layer_norm
-from planner.probes.timing import EVENT_RESOLUTION_S, Timing, keep_freed_memory, summary
+from planner.probes.timing import EVENT_RESOLUTION_S, Timing, keep_freed_memory, own_clock, summary
 from planner.probes.torch_package import import_torch
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def gradient_time(
 ) -> Timing:
     """Return the time of one gradient computation: loss forward and backward, gradients None before.
 
+    On one thread of a CPU it is what the thread ran, whatever else the CPU did meanwhile; of several the wall time.
     On a GPU steps follow each other without waiting, as in training: the time is that between events before and after.
     The host is at most two steps ahead, so that its clock tells when time is up.
 
@@ -154,7 +155,8 @@ def gradient_time(
 def _marks(torch: Any, device: str) -> tuple[Callable[[], Any], Callable[[Any], None], Callable[[Any, Any], float]]:
     """Return what marks a moment of a device, what waits for one, and what tells the seconds between two."""
     if device == "cpu":
-        return time.perf_counter, lambda _moment: None, lambda start, end: end - start
+        clock = own_clock() if torch.get_num_threads() == 1 else time.perf_counter
+        return clock, lambda _moment: None, lambda start, end: end - start
 
     def mark() -> Any:
         event = torch.cuda.Event(enable_timing=True)

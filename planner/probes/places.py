@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
 from planner.domain.cluster import Accelerator, Node
@@ -110,6 +111,10 @@ class CpuPlace:
 
     def points(self) -> tuple[Point, ...]:
         """Return the generic design."""
+        return self._points
+
+    @cached_property
+    def _points(self) -> tuple[Point, ...]:
         return designed_points(precisions=self.precisions)
 
     def extent(self) -> Extent:
@@ -159,6 +164,10 @@ class GpuPlace:
 
     def points(self) -> tuple[Point, ...]:
         """Return the generic design."""
+        return self._points
+
+    @cached_property
+    def _points(self) -> tuple[Point, ...]:
         return gpu_points(self.precisions)
 
     def extent(self) -> Extent:

@@ -6,8 +6,9 @@ that matter most before the others; then, as where no point helps any more, the 
 
 A busy host can slow a CPU many times over for tens of seconds without any spread in the timings of one point. So a
 reference kernel is timed between short stretches of points; where it is slower than in the run's quiet part, the
-points of that stretch are measured again, last. What time is left goes to further passes over all points, then to
-points that were kept for later.
+points of that stretch are measured again, last, and what stays disturbed is corrected by the reference. What time is
+left goes to further passes over all points, then to points that were kept for later. Nothing is fitted without the
+points of the start: these may take what is kept for fitting, too.
 """
 
 from __future__ import annotations
@@ -15,20 +16,31 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.probes.bench import DISTURBED as MOST_SLOWER
-from planner.probes.bench import Bench, quietest
+from planner.probes.bench import Bench, as_if_quiet, quietest
 from planner.probes.points import SEED, Point
 from planner.probes.resume import Earlier, Measured, append_measured, read_measured, seconds_used, start_file
 from planner.probes.timing import Timing
+from planner.probes.wanted import Chooser, Wanted, nothing_kept
 
-__all__ = ["DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Progress", "Run", "Wanted", "continued", "used_before"]
+__all__ = [
+    "DISTURBED_NOTE",
+    "EXPECTED_ERROR",
+    "Chooser",
+    "Progress",
+    "Run",
+    "Wanted",
+    "continued",
+    "nothing_kept",
+    "used_before",
+]
 
 STRETCH_S = 0.7
 CHOICE_S, CHOICE_SHARE = 1.5, 0.05
@@ -45,7 +57,7 @@ EXPECTED_ERROR = "expected_error"
 class Progress:
     """How far a run is: points with a timing of all points, seconds used of the budget, points in bad stretches.
 
-    ``expected_error``: of wanted predictions, relative; None where nothing tells it yet.
+    ``expected_error``: of wanted predictions, relative; None where nothing tells it yet. ``doing``: what is measured.
     """
 
     done: int
@@ -54,40 +66,7 @@ class Progress:
     budget_s: float
     disturbed: int
     expected_error: float | None = None
-
-
-class Chooser(Protocol):
-    """What decides which points are measured next; the same timings give the same choice."""
-
-    def start(self) -> Sequence[str]:
-        """Return the names of the points that are measured before any is chosen."""
-
-    def learn(self, timed: Mapping[str, float]) -> float:
-        """Take in the times of points by name [s]; return the expected relative error of wanted predictions."""
-
-    def choose(self, left: Collection[str], seconds: float, most_s: float) -> Sequence[str]:
-        """Return names among those left, in order, that take about so long to measure; none where nothing helps.
-
-        None that is expected to take longer than ``most_s`` is among them.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a run is for.
-
-    Attributes
-    ----------
-    chooser : points -> Chooser
-    later : tuple of Point
-        Measured once all others had their passes, or as soon as they are through where an error is aimed at.
-    target_error : float or None
-        Expected error at which the run stops; None: it goes on until its time is up.
-    """
-
-    chooser: Callable[[Sequence[Point]], Chooser]
-    later: tuple[Point, ...] = ()
-    target_error: float | None = None
+    doing: str = "kernels"
 
 
 def continued(resume: Path | None, circumstances: Mapping[str, str], names: Collection[str]) -> Earlier:
@@ -130,6 +109,15 @@ class Run:
         Of wanted predictions, relative, by what was measured; None: nothing was wanted.
     charged_s : float
         What points of this run took of the budget in the run that it continues [s].
+    missing : tuple of Point
+        Of those that a chooser starts with, the ones that no time was left for: without them not all can be fitted.
+
+    Parameters
+    ----------
+    budget_s : float
+        Wall time for the points that a chooser starts with, and for all where nothing else is said [s].
+    later_s : callable, optional
+        Number of points with a timing -> wall time for all, once those are measured [s].
     """
 
     def __init__(
@@ -142,10 +130,14 @@ class Run:
         wanted: Wanted | None = None,
         resume: Path | None,
         progress: Callable[[Progress], None] | None,
+        later_s: Callable[[int], float] | None = None,
     ) -> None:
-        self.bench, self.budget_s, self.resume, self.progress = bench, budget_s, resume, progress
+        self.bench, self.resume, self.progress = bench, resume, progress
+        self.most_s, self.later_s = budget_s, later_s
+        self.missing: tuple[Point, ...] = ()
         self.points = {point.name: point for point in points if point.name not in earlier.failed}
         self.measured = list(earlier.measured)
+        self.timed = {made.name for made in self.measured}
         self.skipped = 0
         self.expected_error: float | None = None
         self.fastest_s = math.inf
@@ -157,21 +149,25 @@ class Run:
         self.charged_s = earlier.used_for({point.name for point in (*points, *later)})
         self.start_s = bench.clock() - self.charged_s
         self.chooser = wanted.chooser((*points, *later)) if wanted else None
+        self.is_started = self.chooser is None
         self.measure_all()
 
     def best(self) -> dict[str, list[Measured]]:
-        """Return the quiet timings of every point that was measured, else the least disturbed one alone."""
+        """Return the quiet timings of every point that was measured, else the least disturbed one alone, corrected."""
         least: dict[str, Measured] = {}
         for made in self.measured:
             if made.name not in least or made.reference_s < least[made.name].reference_s:
                 least[made.name] = made
         quiet = self.quiet()
-        return {name: quiet.get(name) or [least[name]] for name in self.points if name in least}
+        return {name: quiet.get(name) or [self.corrected(least[name])] for name in self.points if name in least}
+
+    def corrected(self, made: Measured) -> Measured:
+        """Return a timing of a disturbed stretch as it had been in quiet by the reference."""
+        return replace(made, time_s=as_if_quiet(made.time_s, made.reference_s / self.quiet_s()))
 
     def measure_all(self) -> None:
         """Measure in passes; points kept for later come last, but before further passes where an error is aimed at."""
-        known = {made.name for made in self.measured}
-        self.points |= {name: point for name, point in self.later.items() if name in known}
+        self.points |= {name: point for name, point in self.later.items() if name in self.timed}
         self.first_pass()
         if self.target_error is None:
             self.further_passes()
@@ -180,6 +176,11 @@ class Run:
             self.first_pass()
             self.further_passes()
         self.learn()
+
+    @property
+    def budget_s(self) -> float:
+        """Wall time for points, by what is known of it now [s]."""
+        return self.later_s(len(self.timed)) if self.is_started and self.later_s else self.most_s
 
     @property
     def elapsed_s(self) -> float:
@@ -224,8 +225,7 @@ class Run:
 
     def first_pass(self) -> None:
         """Measure every point that has no timing yet."""
-        known = {made.name for made in self.measured}
-        left = [name for name in self.points if name not in known]
+        left = [name for name in self.points if name not in self.timed]
         if self.chooser:
             left = self.chosen_pass(self.chooser, left)
         own = [name for name in left if self.points[name].call]
@@ -237,12 +237,16 @@ class Run:
         """Measure points in the order of the chooser while they help; return those that are left."""
         left = dict.fromkeys(names)
         chosen, stretch_s = [name for name in chooser.start() if name in left], CHOICE_S
+        self.is_started = self.is_started or not chosen
         while left:
             if chosen:
                 self.measure(chosen)
             began_s = self.bench.clock()
             for name in chosen:
                 left.pop(name, None)
+            if not self.is_started:
+                self.missing = tuple(self.points[name] for name in chosen if name in self.points.keys() - self.timed)
+                self.is_started = not self.missing
             self.learn()
             if self.measured and self.is_over:
                 break
@@ -288,7 +292,7 @@ class Run:
         """
         self.fastest_s = min(self.fastest_s, reference_s)
         self.target_error = None  # reached by disturbed timings, where it was
-        self.budget_s = self.elapsed_s + until_s - self.bench.clock()
+        self.most_s, self.later_s = self.elapsed_s + until_s - self.bench.clock(), None
         is_new = False
         while disturbed := self.disturbed():
             if self.is_over:
@@ -324,16 +328,19 @@ class Run:
         used_s = self.measuring_s
         made = [Measured(name, t.time_s, t.spread_s, t.repeats, reference_s, used_s) for name, t in stretch]
         self.measured += made
+        self.timed |= {one.name for one in made}
         if self.resume:
             append_measured(self.resume, made)
+        self.tell()
+
+    def tell(self, doing: str = "kernels") -> None:
+        """Tell how far the run is, and what is measured now."""
         if self.progress:
-            seen, total = len(self.points.keys() & {timing.name for timing in self.measured}), len(self.points)
-            disturbed = len(self.disturbed())
-            now = Progress(seen, total, self.elapsed_s, self.budget_s, disturbed, self.expected_error)
-            self.progress(now)
+            seen, total, disturbed = len(self.points.keys() & self.timed), len(self.points), len(self.disturbed())
+            self.progress(Progress(seen, total, self.elapsed_s, self.budget_s, disturbed, self.expected_error, doing))
 
     def samples(self, device: str, circumstances: Mapping[str, str]) -> Samples:
-        """Return a row for every point: the median of its quiet timings, else the least disturbed one."""
+        """Return a row for every point: the median of its quiet timings, else the least disturbed one, corrected."""
         rows: list[Mapping[str, Any]] = []
         limit_s = self.limit_s
         for name, timings in self.best().items():

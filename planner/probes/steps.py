@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.domain.training import TimedStep
-from planner.probes.bench import Bench, if_quiet, least_disturbed, quietest
+from planner.probes.bench import DISTURBED, Bench, CpuBench, as_if_quiet, least_disturbed, quietest
 from planner.probes.lost_device import check_computes, first_line
 from planner.probes.modules import WARM_UP_STEPS, build_module, gradient_time
 from planner.probes.precisions import computing_in
@@ -44,6 +45,10 @@ SLOWER = 1.5
 """Than by the rate of the reference a step on a CPU is, roughly: GPT-2 by 1.7, ResNet-18 by 1.0."""
 
 
+MOST_SLOWER = 1.5
+"""Of the reference: steps beside a slower one are left out, those beside a disturbed one are corrected by it."""
+
+
 class StepNeed(NamedTuple):
     """What a step of a network asks of a CPU.
 
@@ -60,7 +65,7 @@ class StepNeed(NamedTuple):
 
 
 class StepTimes(NamedTuple):
-    """Steps that were timed in quiet, and what was seen besides.
+    """Steps that were timed in quiet, or corrected to it where they were disturbed a little, and what was seen besides.
 
     Attributes
     ----------
@@ -118,9 +123,9 @@ def timed_steps(
     is allowed; where none remains, the probe networks are timed after all.
 
     Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says, or one much
-    faster that is seen meanwhile, are left out, and those that could not be begun before the bench's clock shows
-    ``until_s`` [s]; what was begun is repeated no more then. Of what does not fit the device's memory half the samples
-    are taken, again and again.
+    faster that is seen meanwhile, are corrected by the reference, or left out beside a much slower one. So are those
+    that could not be begun before the bench's clock shows ``until_s`` [s]; what was begun is repeated no
+    more then. Of what does not fit the device's memory half the samples are taken, again and again.
 
     Raises
     ------
@@ -132,8 +137,9 @@ def timed_steps(
     steps: list[tuple[TimedStep, float]] = []
     fastest_s = math.inf
     failed: dict[tuple[str, str], str] = {}
+    slowed = bench.slowed if isinstance(bench, CpuBench) else 1.0
     left_s = until_s - bench.clock()
-    most, too_large = _most(needs or {}, quiet_s, left_s)
+    most, too_large = _most(needs or {}, quiet_s, left_s / slowed)
     networks = [network for network in networks if most.get(network.name, 1)]
     for network, cells in _turns(kind, networks, trained):
         made = f"the module of {network.name}"
@@ -148,7 +154,7 @@ def timed_steps(
         for wanted, precision in cells:
             sub_batch = min(wanted, most.get(network.name) or wanted)
             what = f"training steps of {network.name} in {precision}"
-            left_s = until_s - bench.clock()
+            left_s = (until_s - bench.clock()) / slowed
             is_useless = networks and not _is_of_use(steps, (network, sub_batch, precision), left_s)
             if (network.name, precision) in failed or what in left_out or is_useless:
                 continue
@@ -164,9 +170,14 @@ def timed_steps(
                 fastest_s = min(fastest_s, step[1] if step else math.inf)
         del module  # before the next one is made
     quiet_s = quietest(quiet_s, fastest_s)
-    quiet = tuple(filter(None, (if_quiet((step, reference_s / quiet_s)) for step, reference_s in steps)))
+    slower = ((step, reference_s / quiet_s) for step, reference_s in steps)
+    kept = tuple(replace(step, time_s=_as_if_quiet(step.time_s, by)) for step, by in slower if by <= MOST_SLOWER)
     said_of = tuple(f"{name} in {precision}, as PyTorch failed: {said}" for (name, precision), said in failed.items())
-    return StepTimes(quiet, (*too_large, *said_of), fastest_s)
+    return StepTimes(kept, (*too_large, *said_of), fastest_s)
+
+
+def _as_if_quiet(time_s: float, slower: float) -> float:
+    return as_if_quiet(time_s, slower) if slower > DISTURBED else time_s
 
 
 def _most(needs: Mapping[str, StepNeed], quiet_s: float, left_s: float) -> tuple[dict[str, int], tuple[str, ...]]:

@@ -23,7 +23,7 @@ from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.kernels import PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS
 from planner.domain.transfer import RELATIONS, Transfers, relation, score_for
 from planner.errors import ParameterError
-from planner.steps.source import scaled_name
+from planner.steps.source import is_used, scaled_name
 
 __all__ = ["Missing", "nearest_kernels", "on_other_device", "scaled_calibration", "siblings_kernels",
            "what_misses"]  # fmt: skip
@@ -114,7 +114,7 @@ def what_misses(calibrations: Iterable[Calibration], cluster: Cluster) -> Missin
         for one in calibrations
         if one.accelerator == device and (one.origin != "reconstructed" or one.cluster == cluster.name)
         for entry in one.entries
-        if entry.scope == "kernels" and entry.term != LOOKED_UP
+        if entry.scope == "kernels" and entry.term != LOOKED_UP and is_used(entry)
     }
 
     def is_missing(kind: str, direction: str, precision: str) -> bool:

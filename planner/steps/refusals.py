@@ -10,6 +10,7 @@ from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.precision import PRECISIONS, Precision
 from planner.domain.request import Problem
 from planner.errors import CoverageError
+from planner.steps.source import is_used, miss_in_words
 
 __all__ = [
     "LOCAL",
@@ -34,7 +35,15 @@ def missing_kernel(problem: Problem, served: Sequence[Calibration], kernel: tupl
     also = "".join(
         f" and {c.name}, which was reconstructed for {c.cluster} alone"
         for c in problem.calibrations
-        if c.accelerator == accelerator.name and c not in served
+        if c.accelerator == accelerator.name and c.name not in {one.name for one in served}
+    )
+    also += "".join(
+        f", and {miss_in_words(entry, c.name)}"
+        for c in problem.calibrations
+        if c.accelerator == accelerator.name
+        for entry in c.entries
+        if entry.scope == "kernels" and (entry.kind, entry.direction or direction) == (kind, direction)
+        if entry.precision in (precision, "any") and not is_used(entry)
     )
     is_specified = specified_entry(accelerator, *kernel) is not None
     instead = f", or, to use specifications, {_without_calibration(problem.cluster)}" if is_specified else ""

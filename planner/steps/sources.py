@@ -10,7 +10,8 @@ specification, and the answer names which. Beside a calibration that the user na
 kernels whose work is bytes: products, convolutions and attention must be calibrated. Inside a calibration an entry of
 the very kind, precision and direction goes before one that serves several. Kernels and framework overheads belong to an
 accelerator; collectives, storage and host terms to a cluster. What nothing serves is refused with the command that
-mends it (:mod:`planner.steps.refusals`), never guessed.
+mends it (:mod:`planner.steps.refusals`), never guessed. An entry whose held-out error is above 100 % is passed over, of
+whatever calibration: the next source serves, and a warning names both.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from planner.steps.links import as_elsewhere, with_links, with_value
 from planner.steps.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
 from planner.steps.refusals import LOCAL, missing_kernel, missing_link
 from planner.steps.sibling_calls import is_sibling
-from planner.steps.source import Source, scaled_name
+from planner.steps.source import Source, scaled_name, without_unused
 from planner.workload.products import narrow_calls, narrow_layers, rest_precision
 
 __all__ = ["LOCAL", "Source", "Sources"]
@@ -80,6 +81,11 @@ class Sources:
         )
 
     @cached_property
+    def calibrations(self) -> tuple[Calibration, ...]:
+        """The problem's calibrations, without the entries that are not used."""
+        return tuple(map(without_unused, self.problem.calibrations))
+
+    @cached_property
     def for_accelerator(self) -> tuple[Calibration, ...]:
         """Calibrations of the cluster's accelerator, in order.
 
@@ -87,7 +93,7 @@ class Sources:
         """
         return tuple(
             c
-            for c in self.problem.calibrations
+            for c in self.calibrations
             if c.accelerator == self.accelerator.name
             and (c.origin != "reconstructed" or c.cluster == self.problem.cluster.name)
         )
@@ -97,7 +103,7 @@ class Sources:
         """Calibrations of other devices of the same chip, in order, named as what they serve is scaled."""
         return tuple(
             replace(c, name=scaled_name(c.name, c.accelerator))
-            for c in self.problem.calibrations
+            for c in self.calibrations
             if is_sibling(c, self.accelerator)
         )
 
@@ -107,7 +113,7 @@ class Sources:
         name = self.problem.cluster.name
         return tuple(
             c
-            for c in self.problem.calibrations
+            for c in self.calibrations
             if c.cluster == name or (name == LOCAL and c.cluster is None and c.node is not None)
         )
 
@@ -231,7 +237,7 @@ class Sources:
     @property
     def pooled(self) -> tuple[Calibration, ...]:
         """Calibrations of any accelerator: pooled over GPUs, they say nothing of a CPU."""
-        return tuple(c for c in self.problem.calibrations if c.accelerator == ANY_ACCELERATOR and self._is_gpu)
+        return tuple(c for c in self.calibrations if c.accelerator == ANY_ACCELERATOR and self._is_gpu)
 
     @property
     def _is_gpu(self) -> bool:

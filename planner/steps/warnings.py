@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
@@ -17,9 +19,10 @@ from planner.steps.cells import told
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
 from planner.steps.overheads import Overheads
 from planner.steps.refusals import measuring
+from planner.steps.source import is_used, miss_in_words
 from planner.steps.sources import Source, Sources
 from planner.units import format_bytes
-from planner.workload.lowering import UPDATE_BYTES
+from planner.workload.lowering import UPDATE_BYTES, lower
 
 __all__ = ["SMALLEST_SHARE_INSIDE", "empty_updates", "own_layers", "warnings_of", "window_missed"]
 
@@ -63,6 +66,7 @@ def warnings_of(
         *_origins(sources, chosen),
         *_overheads(sources, overheads),
         *_other_mode(one.mode, overheads),
+        *_unused(sources, chosen, one.precision),
         *_calibrations(sources, chosen),
         *_mixed(sources, chosen),
         *_measured_runs(sources, one),
@@ -235,6 +239,40 @@ def _other_mode(mode: str, overheads: Overheads) -> Iterator[PlanWarning]:
         yield PlanWarning("overheads_of_other_mode", overheads.source.entry.kind, message)
 
 
+def _unused(sources: Sources, used: tuple[Source, ...], precision: str) -> Iterator[PlanWarning]:
+    """Yield a warning for every entry of a kernel that is passed over for its error, where another serves instead."""
+    passed_over = [
+        (entry, calibration.name)
+        for calibration in sources.problem.calibrations
+        for entry in calibration.entries
+        if calibration.accelerator == sources.accelerator.name
+        and entry.scope == "kernels"
+        and entry.precision in (precision, "any")
+        and not is_used(entry)
+    ]
+    if not passed_over:
+        return
+    problem, serving = sources.problem, {(source.entry.key, source.calibration) for source in used}
+    calls = lower(problem.network, np.ones(1, dtype=np.int64), optimizer=problem.settings.optimizer)
+    called = dict.fromkeys((one.kind, one.direction) for one in calls)
+    for entry, name in passed_over:
+        ways = [way for kind, way in called if kind == entry.kind and entry.direction in ("", way)]
+        found = [sources.find_kernel(entry.kind, way, precision) for way in ways]
+        instead = [one for one in found if one and (one.entry.key, one.calibration) in serving]
+        if instead:
+            by = " and ".join(dict.fromkeys(map(_in_words, instead)))
+            message = f"{miss_in_words(entry, name)} and is not used: {by} instead."
+            yield PlanWarning("entry_not_used", name, message[:1].upper() + message[1:])
+
+
+def _in_words(source: Source) -> str:
+    """Return what serves, in words."""
+    if not source.calibration:
+        return "the specification serves"
+    entry = source.entry
+    return f"{' '.join(filter(None, (entry.kind, entry.direction))).replace('_', ' ')} of {source.calibration} serves"
+
+
 def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
     for calibration in (*sources.problem.calibrations, *sources.of_siblings):
         precisions = {s.entry.precision for s in used if s.calibration == calibration.name}
@@ -316,9 +354,9 @@ def _measured_runs(sources: Sources, one: Configuration) -> Iterator[PlanWarning
 
 def _links(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
     needed = {"intra_node": one.gpus_per_node > 1, "inter_node": one.nodes > 1, "host": True}
-    for name, is_used in needed.items():
+    for name, is_crossed in needed.items():
         link = getattr(sources.cluster, name)
-        if is_used and link is not None and link.kind not in LINK_KINDS:
+        if is_crossed and link is not None and link.kind not in LINK_KINDS:
             message = f"Link kind {link.kind!r} is not known; it is modelled by its bandwidth and latency alone."
             yield PlanWarning("unknown_link_kind", f"links.{name}", message)
 

@@ -1,9 +1,11 @@
 import itertools
+import math
+import time
 from collections.abc import Callable
 
 import pytest
 
-from planner.probes.timing import Call, summary, time_call, time_queued_call, touched_pages
+from planner.probes.timing import Call, own_clock, summary, time_call, time_queued_call, touched_pages
 
 
 class Clock:
@@ -27,6 +29,25 @@ def test_short_calls_are_timed_in_blocks_of_two_milliseconds() -> None:
     assert timing.time_s == pytest.approx(1e-5)
     assert timing.repeats * timing.time_s >= 0.999 * 5 * 2e-3
     assert timing.spread_s == pytest.approx(0.0, abs=1e-12)
+
+
+def test_waiting_for_the_processor_is_not_timed() -> None:
+    clock, wall_s = own_clock(), time.perf_counter()
+    began = clock()
+    time.sleep(0.05)
+    until = time.thread_time() + 0.01
+    while time.thread_time() < until:
+        pass
+    assert time.perf_counter() - wall_s >= 0.06
+    assert clock() - began == pytest.approx(0.01, abs=5e-3)
+
+
+@pytest.mark.parametrize(("step_s", "is_taken"), [(1e-6, True), (0.0156, False), (math.inf, False)])
+def test_a_clock_that_is_too_coarse_for_blocks_is_not_taken(step_s: float, *, is_taken: bool) -> None:
+    def coarse() -> float:
+        return time.perf_counter() // step_s * step_s if math.isfinite(step_s) else 0.0
+
+    assert own_clock(coarse) is (coarse if is_taken else time.perf_counter)
 
 
 def test_one_slow_block_changes_the_median_little() -> None:
