@@ -37,7 +37,7 @@ from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.calibration import Provenance, fit_calibration
 from planner.fitting.overheads import overheads_doubt
 from planner.formats.calibration import CALIBRATION, write_calibration
-from planner.formats.documents import write_file
+from planner.formats.documents import check_replaceable, write_file
 from planner.probes.calibrate import WARNING_DISTURBED, Measurement, disturbed
 from planner.probes.gpu import default_device
 from planner.probes.resume import holds_measured, remove_if_empty
@@ -92,9 +92,9 @@ def _calibrate(values: Values, target: Target, date: str, began_s: float) -> Non
     else:
         calibration, measured_rows = fitted_here(values, target, date, began_s)
     target.path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(target.path, write_calibration(calibration), target.force)
     if measured_rows:
         write_file(samples_path(target.path), measured_rows, target.force)
-    write_file(target.path, write_calibration(calibration), target.force)
     target.partial.unlink(missing_ok=True)  # only now: an interrupt while fitting must not cost the measurements
     if "json" in values:
         output.write_document(CALIBRATION.document(calibration))
@@ -127,7 +127,7 @@ def target_of(values: Values, now: datetime) -> Target:
     if name in catalog.names("calibrations") and not said_twice:
         raise ParameterError("--name", "a name of your own", name, "a bundled calibration has this one")
     if out is not None:
-        return Target(name, out, out.with_name(f"{out.name}.partial"), force, out)
+        return Target(name, out, _partial_of(out), force, out)
     folder = catalog.own_calibrations_folder()
     partial = folder.parent / "partial" / f"{name}.jsonl"
     return Target(name, catalog.own_calibration_file(name, now), partial, force, partial)
@@ -137,7 +137,9 @@ def _output(values: Values) -> Path | None:
     if "out" not in values:
         return None
     path = Path(values["out"].value)
-    if path.is_dir() or not path.parent.is_dir():
+    for written in (path, samples_path(path), _partial_of(path)) if path.name else ():
+        check_replaceable(written, force=True)
+    if not path.name or not path.parent.is_dir():
         raise OutputError(f"--out must be a file in a folder that exists, got {str(path)!r}")
     if path.suffix != ".json":
         named = path.with_suffix(".json")
@@ -147,6 +149,10 @@ def _output(values: Values) -> Path | None:
     if known and "force" not in values:
         raise OutputError(f"--out must be a new file, got {str(known)!r}, which exists; use --force to replace it")
     return path
+
+
+def _partial_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.partial")
 
 
 def _default_name(values: Values) -> str:

@@ -31,6 +31,7 @@ __all__ = [
     "LARGEST",
     "STANDARD_INPUT",
     "TEMPORARY",
+    "check_replaceable",
     "dump_json",
     "dump_toml",
     "json_pieces",
@@ -330,8 +331,7 @@ def write_bytes(path: Path | str, content: bytes, force: bool = False) -> None: 
         The file exists and ``force`` is false, or the folder is missing or not writable.
     """
     target = Path(path)
-    if target.exists() and not force:
-        raise OutputError(f"output file must be a new one, got {str(path)!r}, which exists; use --force to replace it")
+    check_replaceable(target, force=force)
     _remove_leftovers(target.parent)
     temporary = target.with_name(f"{TEMPORARY}{os.getpid()}.tmp")
     try:
@@ -346,6 +346,28 @@ def write_bytes(path: Path | str, content: bytes, force: bool = False) -> None: 
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def check_replaceable(target: Path, *, force: bool) -> None:
+    """Refuse an output that exists, and with ``force`` all but a regular file: renaming would replace a device.
+
+    Raises
+    ------
+    OutputError
+        It exists, is no regular file, or cannot be looked at.
+    """
+    try:
+        found = target.stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise OutputError(f"output file must be writable, got {str(target)!r}: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):
+        what = KINDS_OF_FILES.get(stat.S_IFMT(found.st_mode), "none")
+        raise OutputError(f"output file must be a regular one, got {str(target)!r}, which is {what}")
+    if not force:
+        remedy = "use --force to replace it"
+        raise OutputError(f"output file must be a new one, got {str(target)!r}, which exists; {remedy}")
 
 
 def _remove_leftovers(folder: Path) -> None:

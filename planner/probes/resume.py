@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -165,7 +164,7 @@ def start_file(
         It cannot be written.
     """
     lines = [json.dumps(dict(circumstances)), *(json.dumps(asdict(made)) for made in kept), *map(_failed_line, failed)]
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")  # one process has the output: what a killed one left is replaced
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")

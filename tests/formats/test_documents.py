@@ -187,3 +187,15 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     assert parse_text(read_text(path), str(path), "toml") == {"a": 1}
     path.write_bytes(b"\xef\xbb\xbf# planner/samples 1\nkind,time_s\ngemm,1\n")
     assert read_samples(path).size == 1
+
+
+def test_an_output_that_is_no_regular_file_is_never_replaced(tmp_path: Path) -> None:
+    """Renaming a temporary file onto a device or a pipe would put a file in its place."""
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    for path, what in ((pipe, "a pipe"), (Path(os.devnull), "a device"), (tmp_path, "a directory")):
+        with pytest.raises(OutputError, match=f"must be a regular one, got .*, which is {what}"):
+            write_file(path, "x", force=True)
+    assert pipe.is_fifo()
+    with pytest.raises(OutputError, match="must be writable"):
+        write_file(tmp_path / ("x" * 5000), "x")
