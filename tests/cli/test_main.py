@@ -1,6 +1,7 @@
 """Whole output and exit codes of the program itself: help, version, mistyped words, closed pipes, imports."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -129,13 +130,14 @@ def test_suggest_loads_no_fitting_packages() -> None:
 
 
 def test_help_is_fast() -> None:
-    """Under 0.3 s of wall time; the best of three, as other work may run beside."""
+    """Under 0.5 s of the CPU, the best of three: other work beside it slows the wall clock."""
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run((*COMMAND, "--help"), env=ENVIRONMENT, capture_output=True, check=True)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.3
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < 0.5
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,6 @@ def test_convolutions_of_a_whole_search_are_evaluated_at_once() -> None:
     work = CONVOLUTION | {"images": np.arange(1, 257)[:, None], "in_c": 2 * layers, "out_c": 4 * layers}
     classes = entry("convolution.classes", dict.fromkeys(CONVOLUTION_COLUMNS, 1e-12), direction="forward")
     evaluate(classes, work)
-    start = time.perf_counter()
+    start = time.process_time()
     assert evaluate(classes, work).shape == (256, 53)
-    assert time.perf_counter() - start < 0.1
+    assert time.process_time() - start < 0.1
