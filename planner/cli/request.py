@@ -49,4 +49,4 @@ def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:
 
 def ordered(values: Values) -> Values:
     """Return the values in the order in which the options are declared, without those that only say how to print."""
-    return {name: values[name] for name in OPTIONS if name in values and name not in ("brief", "json")}
+    return {name: values[name] for name in OPTIONS if name in values and name not in PRINTING}
