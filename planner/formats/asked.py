@@ -50,6 +50,7 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "virtual_stages": (Whole(), "virtual stages of a pipeline rank"),
     "recompute": (Text(), "activations recomputed"),
     "sharding": (Whole(least=0, most=3), "stage of sharded state"),
+    "parallelism": (_NAMES, "kinds of parallelism to try"),
     "optimizer": (Text(), "optimizer"),
     "strategy": (Text(), "what overlaps in a synchronous step"),
     "input": (Text(), "where samples come from"),
@@ -57,13 +58,12 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "task": (Text(), "what runs"),
     "target_batch": (Whole(most=10**15), "wanted mini-batch [samples]"),
     "tolerance": (MapOf(Number(), choices=MODES), "accepted distance from the target, relative to it, by mode"),
-    "parallelism": (_NAMES, "kinds of parallelism to try"),
     "objective": (Text(), "what is minimised"),
     "allow_specified": (Flag(), "whether fp8 and int8 are candidates by the data sheet alone"),
     "top": (Whole(), "plans to report"),
-    "choose": (Text(CHOICES), "which of the tied plans is taken"),
-    "epochs": (Whole(), "epochs of the whole training"),
     "pareto": (Flag(), "whether the Pareto front is wanted"),
+    "epochs": (Whole(), "epochs of the whole training"),
+    "choose": (Text(CHOICES), "which of the tied plans is taken"),
     "seed": (Whole(least=0, most=2**63 - 1), "seed of everything random"),
 }
 
