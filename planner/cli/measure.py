@@ -33,6 +33,7 @@ from planner.probes.gpu import check_gpu, describe_gpu
 from planner.probes.layer_points import SMALL, Extent, layer_points
 from planner.probes.machine import describe_cpu
 from planner.probes.places import Place, place_of
+from planner.probes.resume import holds_measured
 from planner.probes.run import EXPECTED_ERROR, Progress, Wanted, used_before
 from planner.probes.steps import CPU_BYTES, STEP_PRECISIONS, StepNeed
 from planner.probes.torch_package import check_torch
@@ -57,8 +58,10 @@ __all__ = [
 
 LARGEST_FIT_SHARE = 0.4
 """Of the budget that is kept for fitting, however long it is expected to take."""
-LEAST_FIT = 0.2
-"""Of the time that fitting a whole design takes, for one of a few rows: 139 rows of 1351 took 0.2 of it."""
+LEAST_FIT = 0.3
+"""Of the time that fitting a whole design takes, for a few rows, with what is checked and written after it."""
+MOST_LOADING = 0.4
+"""Of the budget: where loading alone takes more, choosing points and fitting them would take the rest."""
 LEAST_S = 0.1
 """What is measured for at least [s]."""
 
@@ -121,6 +124,7 @@ def measured(asked: Asked, partial: Path, used_s: float = 0.0) -> Measurement:
     began = time.perf_counter()
     place = place_of(asked.device, asked.precisions, catalog.known_accelerator)
     calls, extent = distinct_calls((*asked.networks, *asked.shards)), place.extent()
+    _check_loaded(asked, used_s + time.perf_counter() - began, partial)
     for sentence in left_out(calls, (*asked.networks, *asked.shards), extent):
         note(sentence)
     wanted = _wanted(asked, place)
@@ -159,6 +163,15 @@ def _kept_s(asked: Asked, place: Place) -> Callable[[int], float]:
         return min(share * whole_s(), LARGEST_FIT_SHARE * asked.budget_s)
 
     return kept_s
+
+
+def _check_loaded(asked: Asked, used_s: float, partial: Path) -> None:
+    """Refuse a budget that is as good as spent before anything is measured, unless an earlier run measured it."""
+    if used_s > MOST_LOADING * asked.budget_s and not holds_measured(partial):
+        raise CoverageError(
+            f"--budget must leave time to measure, got {asked.budget_s:.0f} s, of which loading PyTorch took "
+            f"{used_s:.0f} s; use --budget {enough_s(asked.budget_s):.0f}s, or wait until the machine is less busy"
+        )
 
 
 def _check_started(found: Measurement, asked: Asked) -> None:

@@ -138,15 +138,14 @@ def measure_device(
             progress=progress,
             later_s=lambda timed: max((budget_s - kept_s(timed)) * share - before_s, 0.0),
         )
-        budget_s -= 0.0 if run.missing else kept_s(len(run.timed))
-        input_folder = None if run.missing else input_folder
-        if input_folder:
+        whole_s = budget_s - (0.0 if run.missing else kept_s(len(run.timed)))
+        read = None
+        if input_folder and not run.missing:
             run.tell("input")
-        read = measure_input(input_folder, INPUT_SHARE * budget_s, name, device=place.device) if input_folder else None
+            read = measure_input(input_folder, INPUT_SHARE * whole_s, name, device=place.device)
         blocks_s = {point: statistics.median(made.time_s for made in of) for point, of in run.best().items()}
-        load = sustained(bench, points, blocks_s, for_load * budget_s, earlier.failed)
-        left_s = budget_s - (time.perf_counter() - start)
-        until_s = bench.clock() + min(left_s, max(left_s - run.charged_s, STEPS_SHARE * budget_s))
+        load = sustained(bench, points, blocks_s, for_load * whole_s, earlier.failed)
+        until_s = bench.clock() + _steps_s(whole_s, whole_s - (time.perf_counter() - start), run.charged_s)
         run.tell("training steps")
         timed = timed_steps(
             bench,
@@ -160,18 +159,26 @@ def measure_device(
         )
         run.measure_again(timed.reference_s, until_s)
         samples = _joined(with_shared_rows(run.samples(name, place.circumstances), place.precisions), read)
-    seen = place.seen()
-    lost = f"what the device failed in before: {'; '.join(earlier.failed)}" if earlier.failed else ""
-    left_out = "; ".join(filter(None, (seen.get(LEFT_OUT), load.get(LEFT_OUT), lost)))
-    added = {**disturbed(samples), **_without(timed.steps), **_failed(timed.failed), **load, **seen}
-    added |= {LEFT_OUT: left_out} if left_out else {}
-    for key in SAID_AFTERWARDS:
-        if key in added:
-            tell(added[key])
+    added = {**disturbed(samples), **_without(timed.steps), **_failed(timed.failed)}
+    added |= _besides(load, place.seen(), earlier.failed)
+    for said in (added[key] for key in SAID_AFTERWARDS if key in added):
+        tell(said)
     samples = replace(samples, circumstances={**samples.circumstances, **added})
     accelerator = place.accelerator if place.has_stated_peaks else _with_measured_peaks(place.accelerator, samples)
     node = replace(place.node, accelerator=accelerator)
     return Measurement(samples, timed.steps, accelerator, node, place.precisions, run.missing)
+
+
+def _steps_s(whole_s: float, left_s: float, charged_s: float) -> float:
+    """Return the time for training steps [s]: what is left of what earlier runs left, but their share in any case."""
+    return min(left_s, max(left_s - charged_s, STEPS_SHARE * whole_s))
+
+
+def _besides(load: Mapping[str, str], seen: Mapping[str, str], failed: Sequence[str]) -> dict[str, str]:
+    """Return what lasting load and the device have shown, as circumstances, with all that was left out."""
+    lost = f"what the device failed in before: {'; '.join(failed)}" if failed else ""
+    left_out = "; ".join(filter(None, (seen.get(LEFT_OUT), load.get(LEFT_OUT), lost)))
+    return {**load, **seen, **({LEFT_OUT: left_out} if left_out else {})}
 
 
 def _joined(samples: Samples, read: Samples | None) -> Samples:

@@ -45,6 +45,8 @@ SLOWER = 1.5
 """Than by the rate of the reference a step on a CPU is, roughly: GPT-2 by 1.7, ResNet-18 by 1.0."""
 
 
+SHORTEST_SHARE = (WARM_UP_STEPS + 1) / (WARM_UP_STEPS + REPEATS)
+"""Of what timing a step takes, where time is up after the first repeat: no other network is begun in less."""
 MOST_SLOWER = 1.5
 """Of the reference: steps beside a slower one are left out, those beside a disturbed one are corrected by it."""
 
@@ -135,7 +137,7 @@ def timed_steps(
     kind = "cpu" if device == "cpu" else "gpu"
     trained = [precision for precision in precisions if precision in STEP_PRECISIONS]
     steps: list[tuple[TimedStep, float]] = []
-    fastest_s = math.inf
+    fastest_s, shortest_s = math.inf, 0.0
     failed: dict[tuple[str, str], str] = {}
     slowed = bench.slowed if isinstance(bench, CpuBench) else 1.0
     left_s = until_s - bench.clock()
@@ -143,7 +145,7 @@ def timed_steps(
     networks = [network for network in networks if most.get(network.name, 1)]
     for network, cells in _turns(kind, networks, trained):
         made = f"the module of {network.name}"
-        if not cells or made in left_out or bench.clock() >= until_s:
+        if not cells or made in left_out or bench.clock() + shortest_s >= until_s:
             continue
         try:
             module = build_module(network, device)
@@ -159,8 +161,9 @@ def timed_steps(
             if (network.name, precision) in failed or what in left_out or is_useless:
                 continue
             try:
-                limits = quietest(quiet_s, fastest_s), until_s
+                limits, began_s = (quietest(quiet_s, fastest_s), until_s), bench.clock()
                 step = _step(bench, limits, (module, network, sub_batch, precision))
+                shortest_s = max(shortest_s, SHORTEST_SHARE * (bench.clock() - began_s))
             except RuntimeError as error:  # PyTorch's only one for whatever a library or the device refuses
                 check_computes(device, error, what)
                 failed[network.name, precision] = first_line(error)

@@ -206,7 +206,7 @@ def test_every_precision_has_enough_points_in_the_start_those_of_fp32_first() ->
     assert {key[1:]: count for key, count in counts.items() if key[0] == "int8"} == {
         ("gemm", FORWARD): 12, ("gemm", BACKWARD_DATA): 12,
     }  # fmt: skip
-    assert {(key[1], count) for key, count in counts.items() if key[0] == "fp8"} == {("gemm", 6)}
+    assert {(key[1], count) for key, count in counts.items() if key[0] == "fp8"} == {("gemm", 12)}
     matrices = [point.precision == "fp32" for point in started if point.kind in ("convolution", "gemm")]
     assert matrices == sorted(matrices, reverse=True)
 

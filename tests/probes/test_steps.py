@@ -66,6 +66,34 @@ def test_steps_before_a_much_faster_reference_were_disturbed(fake_bench: MakeBen
     assert reference_s == pytest.approx(REFERENCE_S)
 
 
+def test_steps_beside_a_reference_that_is_a_little_slower_are_corrected_by_it(
+    fake_bench: MakeBench, held: dict[str, Any]
+) -> None:
+    bench = fake_bench(slow=(0.0, 1e9), factor=1.4)
+    steps, _, _ = timed_steps(bench, REFERENCE_S, 100.0)
+    assert len(steps) == 2 * len(probe_networks())
+    assert [s.time_s for s in steps] == pytest.approx([1e-3 * s.sub_batch / 1.4**0.6 for s in steps])
+    assert timed_steps(fake_bench(slow=(0.0, 1e9), factor=1.6), 2.0 * REFERENCE_S / 3.0, 100.0).steps == ()
+    assert held["asked"]
+
+
+def test_no_network_is_begun_in_less_than_a_step_takes(held: dict[str, Any], fake_bench: MakeBench) -> None:
+    """Of ten steps made, three are warm-up; the first network ends at 20 s, and a third of that is left then."""
+    bench = fake_bench()
+
+    def slow_step(*_given: Any, **_named: Any) -> Timing:
+        bench.now += 10.0
+        return Timing(1e-3, 0.0, 7)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "gradient_time", slow_step)
+        for until_s, made in ((23.9, 2), (24.5, 3)):
+            bench.now = 0.0
+            steps, _, _ = timed_steps(bench, 1.0, until_s)
+            assert len(steps) == made
+    assert held["asked"] == []
+
+
 def test_what_time_is_too_short_for_is_left_out_of_further_precisions(
     fake_bench: MakeBench, held: dict[str, Any]
 ) -> None:

@@ -271,3 +271,22 @@ def test_heads_whose_size_is_rounded_down_are_said(
     assert ("head_size_rounded small" in found) == said
     if said:
         assert f"each has {head_size}, rounded down, and all {heads * head_size}." in found["head_size_rounded small"]
+
+
+def test_an_entry_that_is_passed_over_is_named_with_what_serves_instead(
+    make_problem: Make, calibration: Calibration
+) -> None:
+    """Only where the network calls it, and in the precision that is asked for."""
+    pointwise = next(entry for entry in calibration.entries if entry.kind == "pointwise")
+    poor = replace(pointwise, kind="activation", direction="backward_data", held_out_error=15.72)
+    of_none, halves = replace(poor, kind="concat"), replace(poor, direction="forward", precision="fp16")
+    whole = replace(calibration, entries=(*calibration.entries, poor, of_none, halves))
+    assert warned(make_problem(calibrations=(whole,)))["entry_not_used toy-kernels"] == (
+        "Activation backward data of toy-kernels misses rows that were left out of its fit by 1,572% and is not used: "
+        "pointwise of toy-kernels serves instead."
+    )
+    alone = replace(whole, entries=tuple(entry for entry in whole.entries if entry.kind != "pointwise"))
+    found = warned(make_problem(calibrations=(alone,)))["entry_not_used toy-kernels"]
+    assert found.endswith("and is not used: the specification serves instead.")
+    good = replace(calibration, entries=(*calibration.entries, replace(poor, held_out_error=1.0)))
+    assert "entry_not_used toy-kernels" not in warned(make_problem(calibrations=(good,)))
