@@ -315,7 +315,7 @@ def test_the_time_that_is_said_is_what_an_earlier_run_left(run: Run, measuring: 
         start_file(partial, lasting, [POINT, replace(POINT, name=name, used_s=26.0)])
         code, _, err = run("calibrate", "--out", "fit.json", "--force")
         assert code == 0
-        assert err == f"planner: measuring this CPU for {measuring[-1] - left_s:.0f} s{more}\n"
+        assert err == f"planner: measuring this CPU for {measuring[-1] + FIT_S - left_s:.0f} s{more}\n"
 
 
 def test_cuda_without_cuda_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
