@@ -125,8 +125,11 @@ def chosen_of(ranked: Sequence[Plan], tied: Sequence[Plan], choose: str, device:
     fewest = any(_gpus(one) > _gpus(chosen) for one in sound)
     fewer_aside = any(_gpus(one) < _gpus(chosen) for one in tied)
     why = " and ".join(filter(None, (f"the fewest {device}s" * fewest, "the largest sub-batch" * larger)))
-    aside = f" (those on fewer {device}s lose to plans that are not tied)" if fewer_aside else ""
-    return chosen, f"plans {others} are tied; it has {why or 'the best prediction of them'}{aside}"
+    if fewer_aside:
+        of = f"of those that no untied plan beats on as few {device}s, it has {why or 'the best prediction'}"
+    else:
+        of = f"it has {why or 'the best prediction of them'}"
+    return chosen, f"plans {others} are tied; {of}"
 
 
 def _beats(one: Plan, other: Plan) -> bool:
