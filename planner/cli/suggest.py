@@ -38,7 +38,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         for case in resolved:
             _check_price(case.problem, values)
             _check_epochs(case.problem, values)
-        answers = [(case.problem.subject, answer(case, values)) for case in resolved]
+        answers = [(case.subject, answer(case, values)) for case in resolved]
     epochs = values["epochs"].value if "epochs" in values else None
     if "json" in arguments:
         output.write_document(_document(answers, epochs, brief="brief" in arguments))

@@ -224,7 +224,9 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         ),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
     )
-    return subject_of(keys["subject"]), suggestion
+    network = suggestion.request.get("network")
+    named = network.value if network is not None and isinstance(network.value, str) else ""
+    return replace(subject_of(keys["subject"]), network_option=named), suggestion
 
 
 def _of_suggestion(rows: Sequence[Mapping[str, Any]]) -> tuple[PlanWarning, ...]:
