@@ -23,6 +23,7 @@ __all__ = ["run"]
 
 OF_ONE_PLAN = ("plan", "terms", "sources")
 """Parts that a plan has; the others are of a whole suggestion."""
+MORE = "--part warnings shows all"
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -49,7 +50,7 @@ def _suggestions(
         return
     for subject, one in answers:
         if part == "answer":
-            yield suggestion_answer(one, subject)
+            yield suggestion_answer(one, subject, more=MORE)
         elif position is not None or part in OF_ONE_PLAN:
             yield part_of_plan(_plan(one, position, part), subject, one.citations, part or "plan")
         else:
@@ -75,7 +76,7 @@ def _no_position(position: int | None, known: int | list[int]) -> ParameterError
 
 def _prediction(subject: Subject, one: Prediction, part: str | None) -> Iterable[Block]:
     if part == "answer":
-        return prediction_answer(one, subject)
+        return prediction_answer(one, subject, more=MORE)
     if part == "warnings":
         return parts.warnings(one.warnings, result=True)
     if part in ("request", "refusals"):

@@ -21,7 +21,7 @@ from planner.domain.cluster import Cluster
 from planner.domain.configuration import Settings
 from planner.domain.dataset import Dataset
 from planner.domain.network import Network
-from planner.domain.request import Problem, Sourced
+from planner.domain.request import Problem, Sourced, Subject
 from planner.domain.scenario import NO_SCENARIO, Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.formats.scenario import parse_scenarios
@@ -51,6 +51,12 @@ class Case:
 
     problem: Problem
     sources: Values
+
+    @property
+    def subject(self) -> Subject:
+        """What it is about, with what names its network in a command."""
+        named = self.sources["network"].value if "network" in self.sources else ""
+        return replace(self.problem.subject, network_option=named if isinstance(named, str) else "")
 
 
 def with_base(values: Values, command: str) -> tuple[Values, str]:

@@ -198,7 +198,7 @@ _ALL = (
         default="a time-stamped file in the user data folder",
     ),
     Option("force", "", "Overwrite an existing output file."),
-    Option("epochs", "N", "Epochs of the whole training, for its time in --json --brief.", parsing.count),
+    Option("epochs", "N", "Epochs of the whole training, whose time is told then.", parsing.count),
     Option("brief", "", "The plan to take, alone."),
     Option("json", "", "Print one JSON document instead of tables."),
     Option(

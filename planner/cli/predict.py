@@ -102,7 +102,7 @@ def predictions(case: Case, wanted: list[Configuration]) -> list[Prediction]:
 
 
 def _write(answers: Sequence[tuple[Case, Sequence[Prediction]]], values: Values, arguments: Mapping[str, Any]) -> None:
-    each = [(case.problem.subject, one) for case, found in answers for one in found]
+    each = [(case.subject, one) for case, found in answers for one in found]
     if "json" in arguments:
         output.write_document(prediction_document(*each[0]) if len(each) == 1 else predictions_document(each))
         return

@@ -38,13 +38,14 @@ def run(arguments: Mapping[str, Any]) -> None:
         for case in resolved:
             _check_price(case.problem, values)
             _check_epochs(case.problem, values)
-        answers = [(case.problem.subject, answer(case, values)) for case in resolved]
+        answers = [(case.subject, answer(case, values)) for case in resolved]
+    epochs = values["epochs"].value if "epochs" in values else None
     if "json" in arguments:
-        output.write_document(_document(answers, values, brief="brief" in arguments))
+        output.write_document(_document(answers, epochs, brief="brief" in arguments))
     elif "brief" in arguments:
-        output.write_views(suggestion_brief(one, subject) for subject, one in answers)
+        output.write_views(suggestion_brief(one, subject, epochs) for subject, one in answers)
     else:
-        output.write_views(suggestions_views(answers, in_full="verbose" in arguments))
+        output.write_views(suggestions_views(answers, in_full="verbose" in arguments, epochs=epochs))
     _check_found(answers)
 
 
@@ -130,11 +131,10 @@ def _tolerance(request: SpaceRequest, given: Sourced[Any] | None) -> Sourced[obj
 Answers = Sequence[tuple[Subject, Suggestion]]
 
 
-def _document(answers: Answers, values: Values, *, brief: bool) -> Mapping[str, Any]:
+def _document(answers: Answers, epochs: int | None, *, brief: bool) -> Mapping[str, Any]:
     """Return the document of the answers; with ``brief`` of the plans to take alone."""
     if not brief:
         return suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0])
-    epochs = values["epochs"].value if "epochs" in values else None
     return briefs_document(answers, epochs) if len(answers) > 1 else brief_document(*answers[0], epochs)
 
 
@@ -146,5 +146,5 @@ def _check_found(answers: Answers) -> None:
     target = missing[0][1].request["target_batch"].value
     of = f" for {' and '.join(place(subject) for subject, _ in missing)}" if len(answers) > 1 else ""
     least = next((suggestion.loosen[0] for _, suggestion in missing if suggestion.loosen), None)
-    remedy = f"; the smallest change that helps: {least.option} {least.value}" if least else ""
+    remedy = f"; the smallest change that helps: {least.given}" if least else ""
     raise NothingFitsError(f"no plan of the space reaches --target-batch {target}{of}{remedy}")

@@ -151,6 +151,21 @@ class Prediction:
         for name in ("memory_bytes", "kernel_shares", "doubt"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
 
+    def training_s(self, epochs: int) -> Quantity | None:
+        """Return the time of so many epochs, the first and then later ones [s]; None without an epoch.
+
+        Its ends are sums of ends, as what one epoch misses the others miss too.
+        """
+        later = self.epoch_s
+        if later is None:
+            return None
+        first = self.first_epoch_s or later
+        ends = [
+            None if one is None or other is None else one + (epochs - 1) * other
+            for one, other in ((first.low, later.low), (first.high, later.high))
+        ]
+        return replace(later, value=first.value + (epochs - 1) * later.value, low=ends[0], high=ends[1])
+
     def epoch_usd(self, usd_per_gpu_hour: float | None) -> Quantity | None:
         """Return the price of an epoch on all GPUs [USD]; None without a price, or without an epoch."""
         if usd_per_gpu_hour is None or self.epoch_s is None:

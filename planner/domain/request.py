@@ -41,6 +41,8 @@ class Subject:
         Price of the cluster, where it has one.
     device : {"GPU", "CPU"}
         What the cluster computes on, in words.
+    network_option : str
+        What ``--network`` takes for the network: its file, where it has one; empty: its name.
     """
 
     network: str
@@ -49,6 +51,7 @@ class Subject:
     settings: Settings = Settings()  # noqa: RUF009 - frozen, so shared safely
     usd_per_gpu_hour: float | None = None
     device: str = "GPU"
+    network_option: str = ""
 
 
 @dataclass(frozen=True, slots=True)

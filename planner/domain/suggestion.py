@@ -76,6 +76,12 @@ class Loosening:
     value: str
     message: str
 
+    @property
+    def given(self) -> str:
+        """Each option with its value, as they may be typed."""
+        pairs = zip(self.option.split(), self.value.split(), strict=True)
+        return " ".join(word for pair in pairs for word in pair)
+
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:

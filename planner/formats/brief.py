@@ -44,7 +44,12 @@ _BRIEF = Table(
         Field("nodes", Whole(), "computers", None),
         Field("gpus_per_node", Whole(), "devices of each", None),
         Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all", None),
-        Field("ranks", Whole(most=LARGEST_PRODUCT), "processes to start: one a device", None),
+        Field(
+            "ranks",
+            Whole(most=LARGEST_PRODUCT),
+            "processes to start: one a device; asynchronous: one a node, a thread a device",
+            None,
+        ),
         Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network", None),
         Field("tensor_parallel", Whole(), "devices that share each layer", None),
         Field("pipeline_parallel", Whole(), "stages of layers", None),
@@ -115,30 +120,24 @@ def _configuration(plan: Plan) -> dict[str, Any]:
         key: getattr(c, key)
         for key in ("nodes", "gpus_per_node", "gpus", "sub_batch", "accumulation_steps", "precision", "mode")
     }
-    degrees = {"ranks": c.gpus, "data_parallel": c.gpus, "tensor_parallel": 1, "pipeline_parallel": 1}
+    ranks = c.nodes if c.mode == "async" else c.gpus
+    degrees = {"ranks": ranks, "data_parallel": c.gpus, "tensor_parallel": 1, "pipeline_parallel": 1}
     mini_batch = plan.prediction.mini_batch.mean if c.mode == "async" else c.samples_per_update
     return own | degrees | {"mini_batch": mini_batch}
 
 
 def _figures(plan: Plan, epochs: int | None) -> dict[str, Any]:
     p = plan.prediction
+    training = p.training_s(epochs) if epochs else None
     return {
         "iteration_s": _time(p.iteration_s),
         "epoch_s": _time(p.epoch_s or _NOWHERE),
         "samples_per_s": p.samples_per_s.value,
         "memory_bytes": round(p.memory_bytes["total"]),
         "epochs": epochs,
-        "walltime_s": _walltime(p.first_epoch_s, p.epoch_s, epochs) if epochs and p.epoch_s else None,
+        "walltime_s": None if training is None else _time(training),
     }
 
 
 def _time(quantity: Quantity) -> dict[str, float | None]:
     return {name: getattr(quantity, name) for name in ("value", "low", "high")}
-
-
-def _walltime(first: Quantity | None, later: Quantity, epochs: int) -> dict[str, float | None]:
-    """Return the time of all epochs; its ends are sums of ends, as what one epoch misses the others miss too."""
-    begin, rest = _time(first or later), _time(later)
-    ends = [(begin[name], rest[name]) for name in ("value", "low", "high")]
-    sums = [None if a is None or b is None else a + (epochs - 1) * b for a, b in ends]
-    return dict(zip(("value", "low", "high"), sums, strict=True))

@@ -47,18 +47,19 @@ __all__ = [
 _PREDICTION = Table(FIGURES, dict[str, Any], "what it takes", title="figures")
 _CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what the plan decides")
 _WHY = Field("why", Text(), "why it stands there", "")
+_PRECISIONS = Field(
+    "precisions",
+    ListOf(Text(tuple(PRECISIONS)), least=2),
+    "all in which the plan is predicted the same; absent: that of the configuration alone",
+    None,
+)
 _PLAN = Table(
     (
         Field("position", Whole(), "rank"),
         _CONFIGURATION,
         Field("prediction", _PREDICTION, "what it takes"),
         _WHY,
-        Field(
-            "precisions",
-            ListOf(Text(tuple(PRECISIONS)), least=2),
-            "all in which the plan is predicted the same; absent: that of the configuration alone",
-            None,
-        ),
+        _PRECISIONS,
         Field("probability_first_better", Number(), "that plan 1 is better; absent for plan 1 or if not known", None),
         Field("efficiency", Number(), "samples a second and device over those of the baseline", None),
     ),
@@ -71,6 +72,7 @@ _OF_FRONT = Table(
         Field("plan", Whole(), "position in plans of the same configuration, which stands there", None),
         Field("configuration", CONFIGURATION_TABLE, "what the plan decides", None),
         Field("prediction", _PREDICTION, "what it takes", None),
+        _PRECISIONS,
         _WHY,
     ),
     dict[str, Any],
@@ -193,7 +195,14 @@ def _front_keys(subject: Subject, plan: Plan, plans: Sequence[Plan], shared: Sha
     same = next((one.position for one in plans if one.prediction == plan.prediction), None)
     if same is None:
         return _plan_keys(subject, plan, IN_WINDOW, shared) | {"plan": None}
-    return {"position": plan.position, "plan": same, "configuration": None, "prediction": None, "why": plan.why}
+    return {
+        "position": plan.position,
+        "plan": same,
+        "configuration": None,
+        "prediction": None,
+        "precisions": None,
+        "why": plan.why,
+    }
 
 
 def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
@@ -215,7 +224,9 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         ),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
     )
-    return subject_of(keys["subject"]), suggestion
+    network = suggestion.request.get("network")
+    named = network.value if network is not None and isinstance(network.value, str) else ""
+    return replace(subject_of(keys["subject"]), network_option=named), suggestion
 
 
 def _of_suggestion(rows: Sequence[Mapping[str, Any]]) -> tuple[PlanWarning, ...]:
@@ -245,9 +256,9 @@ def _plan_of(plan: Mapping[str, Any], keys: Mapping[str, Any], where: str, insid
 
 
 def _plan_of_front(plan: Mapping[str, Any], plans: Sequence[Plan], keys: Mapping[str, Any]) -> Plan:
-    same = next((one.prediction for one in plans if one.position == plan["plan"]), None)
+    same = next((one for one in plans if one.position == plan["plan"]), None)
     if same is not None:
-        return Plan(plan["position"], same, plan["why"])
+        return Plan(plan["position"], same.prediction, plan["why"], same.precisions)
     if plan["configuration"] is None or plan["prediction"] is None:
         raise FieldError("pareto", f"plan {plan['position']} must be one of plans, or told in full, got neither")
     return _plan_of(plan, keys, "pareto", IN_WINDOW)

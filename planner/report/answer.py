@@ -34,15 +34,20 @@ LEAST_SHARE = 0.005
 """Of a period; a term below it is not named."""
 
 
-def suggestion_answer(suggestion: Suggestion, subject: Subject, *, more: str = MORE) -> Iterator[Block]:
-    """Yield the answer to one request: the chosen plan, the ranked table, terms, doubt, the line that starts it."""
+def suggestion_answer(
+    suggestion: Suggestion, subject: Subject, *, more: str = MORE, epochs: int | None = None
+) -> Iterator[Block]:
+    """Yield the answer to one request: the chosen plan, the ranked table, terms, doubt, the line that starts it.
+
+    ``epochs``: of the whole training, whose time is told too.
+    """
     chosen = suggestion.chosen_plan
     shown = suggestion.plans or suggestion.nearest
     yield from notices([*suggestion.warnings, *(w for plan in shown for w in plan.prediction.warnings)], more)
     if chosen is None:
         yield from _nothing_fits(suggestion, subject)
         return
-    yield from _taken(suggestion, chosen, subject)
+    yield from _taken(suggestion, chosen, subject, epochs)
     yield Line("")
     yield from plan_table(_rows(suggestion, chosen, subject), chosen.position, _baseline(suggestion, subject))
     yield from _terms(chosen.prediction, subject)
@@ -52,21 +57,28 @@ def suggestion_answer(suggestion: Suggestion, subject: Subject, *, more: str = M
     yield from launch(chosen.prediction.configuration, subject)
 
 
-def suggestion_brief(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
+def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | None = None) -> Iterator[Block]:
     """Yield the plan to take, why, and the line that starts it; or what to loosen."""
     chosen = suggestion.chosen_plan
     if chosen is None:
         yield from _nothing_fits(suggestion, subject)
         return
-    yield from _taken(suggestion, chosen, subject)
+    yield from _taken(suggestion, chosen, subject, epochs)
     yield from launch(chosen.prediction.configuration, subject)
 
 
-def _taken(suggestion: Suggestion, chosen: Plan, subject: Subject) -> Iterator[Line]:
+def _taken(suggestion: Suggestion, chosen: Plan, subject: Subject, epochs: int | None) -> Iterator[Line]:
     words = parts.configuration_words(chosen.prediction.configuration, subject.device, chosen.precisions)
     target = suggestion.request["target_batch"].value
     taken = f"{place(subject)}, target mini-batch {target}: take plan {chosen.position}, {words}"
-    yield Line(f"{taken}: {_result(chosen.prediction)}.", "bold")
+    results = [_result(chosen.prediction)]
+    cost = chosen.prediction.epoch_usd(subject.usd_per_gpu_hour)
+    if cost is not None and _objective(suggestion) == "cost":
+        results[0] += f" for {parts.figure(cost, 'USD')}"
+    training = chosen.prediction.training_s(epochs) if epochs else None
+    if training is not None:
+        results.append(f"{parts.counted(epochs or 0, 'epoch')} in {parts.duration(training)}")
+    yield Line(f"{taken}: {', '.join(results)}.", "bold")
     yield Line(_why(suggestion))
 
 
@@ -82,10 +94,19 @@ def _why(suggestion: Suggestion) -> str:
     """Return why the chosen plan is taken, and what was proved."""
     count = suggestion.search.evaluated
     tried = f"all {count:,}" if suggestion.search.certified else f"the {count:,} tried"
+    if count == 1:
+        return (
+            "It is the only plan that fits." if suggestion.search.certified else "It is the only plan tried that fits."
+        )
     best = f"Plan {suggestion.plans[0].position} has the best prediction of {tried}"
     if len(suggestion.tied) > 1:
         return f"{suggestion.choice[0].upper()}{suggestion.choice[1:]}. {best}."
     return f"{best}; {suggestion.choice}."
+
+
+def _objective(suggestion: Suggestion) -> object:
+    asked = suggestion.request.get("objective")
+    return None if asked is None else asked.value
 
 
 def _result(one: Prediction) -> str:
@@ -126,8 +147,7 @@ def _term(term: Term, digits: int) -> str:
 
 
 def _front(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
-    asked = suggestion.request.get("objective")
-    what = "cost" if asked is not None and asked.value == "cost" else "epoch time"
+    what = "cost" if _objective(suggestion) == "cost" else "epoch time"
     front = suggestion.pareto
     left = f", the first {MOST_OF_FRONT} of {len(front)}" if len(front) > MOST_OF_FRONT else ""
     yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target{left}", "bold")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
 from planner.report import parts
@@ -69,4 +71,4 @@ def _command(one: Prediction, subject: Subject) -> str:
     """
     if sum(one.kernel_shares[name] for name in MEASURED) >= MOSTLY and one.doubt:
         return "planner calibrate --plan plan.json"
-    return f"planner calibrate --network {subject.network}"
+    return f"planner calibrate --network {shlex.quote(subject.network_option or subject.network)}"

@@ -16,16 +16,19 @@ __all__ = ["part_of_plan", "part_of_suggestion", "suggestion_rest", "suggestions
 
 
 def suggestions_views(
-    answers: Sequence[tuple[Subject, Suggestion]], *, in_full: bool = False
+    answers: Sequence[tuple[Subject, Suggestion]], *, in_full: bool = False, epochs: int | None = None
 ) -> Iterator[Iterable[Block]]:
-    """Yield the views of answers: one short answer, a table of several, and each in full where asked for."""
+    """Yield the views of answers: one short answer, a table of several, and each in full where asked for.
+
+    ``epochs``: of the whole training, whose time is told too.
+    """
     if in_full:
         for subject, one in answers:
-            short = [b for b in suggestion_answer(one, subject) if not (isinstance(b, Line) and b.aside)]
+            short = [b for b in suggestion_answer(one, subject, epochs=epochs) if not (isinstance(b, Line) and b.aside)]
             yield [*_warnings(one), *short, *suggestion_rest(one, subject)]
     elif len(answers) == 1:
         subject, one = answers[0]
-        yield suggestion_answer(one, subject)
+        yield suggestion_answer(one, subject, epochs=epochs)
     else:
         yield suggestions_overview(answers)
 

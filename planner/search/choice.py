@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.domain.suggestion import Plan
-from planner.search.evaluator import Priced
+from planner.search.evaluator import Evaluator, Priced
 from planner.search.explain import listed_positions
 from planner.search.ranking import Order
 
-__all__ = ["AMONG", "SURE", "Distinct", "chosen_of", "distinct_plans", "probability_better", "tied_plans"]
+__all__ = [
+    "AMONG",
+    "SURE",
+    "Distinct",
+    "chosen_of",
+    "distinct_plans",
+    "in_all_precisions",
+    "probability_better",
+    "tied_plans",
+]
 
 AMONG = 50
 """Plans, best first, that are looked at for ties."""
@@ -53,6 +62,27 @@ def distinct_plans(order: Order, best: Priced) -> Distinct:
     ordered = [sorted(group.tolist(), key=lambda at: names[codes[at]] != "bf16") for group in groups]
     first = np.array([group[0] for group in ordered], dtype=np.int64)
     return Distinct(best.take(first), tuple(tuple(names[codes[at]] for at in group) for group in ordered))
+
+
+def in_all_precisions(order: Order, evaluator: Evaluator, some: Priced) -> Distinct:
+    """Return some plans, in their order, each with every precision of the space in which it has this very prediction.
+
+    Parameters
+    ----------
+    some : Priced, shape (n,)
+        No two of them equal.
+    """
+    names = some.configurations.precisions
+    repeated = some.configurations.take(np.repeat(np.arange(some.size), len(names)))
+    wide = replace(repeated, precision=np.tile(np.arange(len(names)), some.size))
+    found = distinct_plans(order, order.best(Priced(wide, evaluator.evaluate(wide)), wide.size))
+    at = {
+        replace(found.priced.configurations.one(group), precision=name): group
+        for group, alike in enumerate(found.precisions)
+        for name in alike
+    }
+    groups = [at[some.configurations.one(position)] for position in range(some.size)]
+    return Distinct(found.priced.take(np.array(groups, dtype=np.int64)), tuple(found.precisions[one] for one in groups))
 
 
 def probability_better(first: float, other: float, deviation: float | None) -> float | None:
@@ -95,8 +125,11 @@ def chosen_of(ranked: Sequence[Plan], tied: Sequence[Plan], choose: str, device:
     fewest = any(_gpus(one) > _gpus(chosen) for one in sound)
     fewer_aside = any(_gpus(one) < _gpus(chosen) for one in tied)
     why = " and ".join(filter(None, (f"the fewest {device}s" * fewest, "the largest sub-batch" * larger)))
-    aside = f"; each tied plan on fewer {device}s is beaten by one that is not tied" if fewer_aside else ""
-    return chosen, f"plans {others} are tied; it has {why or 'the best prediction of them'}{aside}"
+    if fewer_aside:
+        of = f"of those that no untied plan beats on as few {device}s, it has {why or 'the best prediction'}"
+    else:
+        of = f"it has {why or 'the best prediction of them'}"
+    return chosen, f"plans {others} are tied; {of}"
 
 
 def _beats(one: Plan, other: Plan) -> bool:

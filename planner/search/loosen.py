@@ -18,6 +18,7 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.errors import UsageError
+from planner.search.choice import in_all_precisions
 from planner.search.evaluator import Evaluator, Priced
 from planner.search.exhaustive import Outcome, search
 from planner.search.explain import label
@@ -79,7 +80,8 @@ class Loosener:
         value = tolerance_that_suffices(float(off[first]))
         asked = self.request.tolerance(near.configurations.one(first).mode)
         change = float(off[first]) - asked
-        return _Way(change, self._sentence("--tolerance", value, f"{100 * asked:.6g}%", near.take(np.array([first]))))
+        nearest = in_all_precisions(self.order, self.evaluator, near.take(np.array([first]))).priced
+        return _Way(change, self._sentence("--tolerance", value, f"{100 * asked:.6g}%", nearest))
 
     def _values(
         self, option: str, asked: tuple[int, ...] | None, relaxed: SpaceRequest, column: Callable[[Priced], IntArray]
@@ -138,22 +140,22 @@ class Loosener:
         self, request: SpaceRequest, limits: Limits, leading: Callable[[Priced], FloatArray] | None
     ) -> Priced | None:
         try:
-            return search(request, limits, self.evaluator, replace(self.order, leading=leading), keep=1).best
+            found = search(request, limits, self.evaluator, replace(self.order, leading=leading), keep=1).best
         except UsageError:  # the wider space is too large to enumerate: nothing can be said about it
             return None
+        return None if found is None else in_all_precisions(self.order, self.evaluator, found).priced
 
     def _sentence(self, option: str, value: str, now: str, plan: Priced) -> Loosening:
         epoch = float(plan.predictions.epoch_s[0])
         speed = (
-            f"an epoch of {format_duration(epoch, 3)}"
+            f"an epoch of {format_duration(epoch)}"
             if self.order.has_dataset
             else f"{format_number(float(plan.predictions.samples_per_s[0]), 3)} samples/s"
         )
         reached = f"mini-batch {float(plan.predictions.mini_batch_mean[0]):.6g} in {speed}"
-        pairs = zip(option.split(), value.split(), strict=True)
-        options = " ".join(word for pair in pairs for word in pair)
-        message = f"{options} (now {now}) allows {label(plan.configurations.one(0), self.order.device)}: {reached}"
-        return Loosening(option, value, message)
+        allowed = label(plan.configurations.one(0), self.order.device)
+        found = Loosening(option, value, "")
+        return replace(found, message=f"{found.given} (now {now}) allows {allowed}: {reached}")
 
 
 def _change(values: IntArray, asked: tuple[int, ...]) -> FloatArray:

@@ -12,7 +12,15 @@ from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import Plan, SearchReport, Suggestion
 from planner.errors import ParameterError
-from planner.search.choice import AMONG, Distinct, chosen_of, distinct_plans, probability_better, tied_plans
+from planner.search.choice import (
+    AMONG,
+    Distinct,
+    chosen_of,
+    distinct_plans,
+    in_all_precisions,
+    probability_better,
+    tied_plans,
+)
 from planner.search.evaluator import Evaluator, Priced
 from planner.search.exhaustive import search
 from planner.search.explain import hardly_inside, whys, whys_nearest, whys_pareto
@@ -125,12 +133,12 @@ def suggest_with(
     tied = tied_plans(ranked)
     chosen, choice = chosen_of(ranked, tied, request.choose, order.device)
     plans = (*ranked[: request.top], *([chosen] if chosen.position > request.top else []))
-    front = outcome.pareto
+    front = None if outcome.pareto is None else in_all_precisions(order, evaluator, outcome.pareto)
     return Suggestion(
         provenance,
         "found",
         plans,
-        () if front is None else _plans(evaluator, request, front, whys_pareto(order, front)),
+        () if front is None else _plans(evaluator, request, front, whys_pareto(order, front.priced)),
         report,
         warnings=_warnings(order, plans),
         chosen=chosen.position,
@@ -174,17 +182,19 @@ def _efficiency(prediction: Prediction, baseline: Priced | None) -> float | None
     return prediction.samples_per_s.value / prediction.configuration.gpus / rate
 
 
-def _plans(evaluator: Evaluator, request: SpaceRequest, priced: Priced, sentences: list[str]) -> tuple[Plan, ...]:
-    described = evaluator.describe(priced.configurations, window=request.window)
-    pairs = zip(described, sentences, strict=True)
-    return tuple(Plan(i, one, why + hardly_inside(one)) for i, (one, why) in enumerate(pairs, start=1))
+def _plans(evaluator: Evaluator, request: SpaceRequest, found: Distinct, sentences: list[str]) -> tuple[Plan, ...]:
+    described = evaluator.describe(found.priced.configurations, window=request.window)
+    rows = zip(described, sentences, found.precisions, strict=True)
+    return tuple(Plan(i, one, why + hardly_inside(one), alike) for i, (one, why, alike) in enumerate(rows, start=1))
 
 
 def _nearest(evaluator: Evaluator, order: Order, request: SpaceRequest, nearest: Priced | None) -> tuple[Plan, ...]:
     if nearest is None:
         return ()
     windows = [request.window(MODES[mode]) for mode in nearest.configurations.mode]
-    return _plans(evaluator, request, nearest, whys_nearest(order, nearest, windows))
+    return _plans(
+        evaluator, request, in_all_precisions(order, evaluator, nearest), whys_nearest(order, nearest, windows)
+    )
 
 
 def _warnings(order: Order, plans: tuple[Plan, ...]) -> tuple[PlanWarning, ...]:

@@ -107,7 +107,9 @@ def test_what_is_printed_can_be_given_back(asked: tuple[str, ...], run: Run) -> 
     Path("net.toml").write_text(run("show", "networks", "resnet18", "--toml")[1])
     if "1:600:2" in asked:
         Path("large.toml").write_text(
-            run("show", "clusters", "dgx1-v100", "--toml")[1].replace("nodes = 64", "nodes = 999")
+            run("show", "clusters", "dgx1-v100", "--toml")[1]
+            .replace("nodes = 64", "nodes = 999")
+            .replace('name = "dgx1-v100"', 'name = "large"')
         )
         asked = tuple("large.toml" if word == "dgx1-v100" else word for word in asked)
     code, out, err = run("suggest", *asked, "--json")

@@ -53,6 +53,7 @@ def test_without_a_choice_it_is_the_best_plan_and_an_asynchronous_mini_batch_is_
     uneven = replace(plan.prediction, mini_batch=MiniBatch(64.5, 3.0, 60.0, 70.0, 0.9))
     found = brief_document(subject, replace(one, plans=(replace(plan, prediction=uneven),)))
     assert (found["position"], found["why"], found["mini_batch"]) == (1, "soonest", 64.5)
+    assert (found["mode"], found["ranks"]) == ("async", found["nodes"])
     assert set(found) == STABLE | {"scenario"}
 
 

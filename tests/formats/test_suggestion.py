@@ -131,6 +131,9 @@ def test_pareto_is_left_out_unless_asked_for_and_names_plans_that_are_told(
     (row,) = suggestion_document(subject, replace(one, pareto=front))["pareto"]
     assert row["prediction"]["bottleneck"] == "backward"
     assert "plan" not in row
+    alike = (replace(front[0], precisions=("bf16", "fp16")),)
+    (row,) = suggestion_document(subject, replace(one, pareto=alike))["pareto"]
+    assert row["precisions"] == ["bf16", "fp16"]
 
 
 def test_nothing_found_has_nearest_and_loosen(suggestion: Callable[..., Suggestion], subject: Subject) -> None:

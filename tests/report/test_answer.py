@@ -61,6 +61,8 @@ def test_without_a_proof_it_says_so(suggestion: Suggestion, subject: Subject, pr
     said = "Plan 1 has the best prediction of all 440; no other plan is tied with it."
     assert said in printed(suggestion_answer(alone, subject))
     tried = replace(alone, search=replace(suggestion.search, certified=False))
+    only = replace(alone, search=replace(suggestion.search, evaluated=1))
+    assert "\nIt is the only plan that fits.\n" in printed(suggestion_answer(only, subject))
     assert "best prediction of the 440 tried; no other" in printed(suggestion_answer(tried, subject))
 
 
@@ -220,3 +222,18 @@ def test_nothing_is_wider_than_80_columns_or_longer_than_25_lines(
         assert max(map(len, text.splitlines())) <= 80
         assert len(text.splitlines()) <= 25
         assert "…" not in text
+
+
+def test_epochs_and_the_cost_that_is_minimised_stand_in_the_first_sentence(
+    suggestion: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    def first(one: Suggestion, of: Subject = subject, epochs: int | None = None) -> str:
+        return " ".join(printed(suggestion_answer(one, of, epochs=epochs)).partition(".\n")[0].split())
+
+    assert "epochs in" not in first(suggestion)
+    assert ", 90 epochs in " in first(suggestion, epochs=90)
+    assert ", 1 epoch in " in first(suggestion, epochs=1)
+    priced = replace(subject, usd_per_gpu_hour=2.0)
+    assert "USD" not in first(suggestion, priced)
+    cheapest = replace(suggestion, request=suggestion.request | {"objective": Sourced("cost", "option")})  # type: ignore[operator]  # a frozen mapping
+    assert " USD" in first(cheapest, priced)

@@ -63,6 +63,13 @@ def test_layers_are_timed_before_runs_of_the_plan(measured: Prediction, subject:
         assert goodness(one, subject).text.endswith(f"to narrow it: `{command}`")
 
 
+def test_a_network_of_a_file_is_named_as_the_option_takes_it(measured: Prediction, subject: Subject) -> None:
+    one = replace(measured, doubt={"kernels": 1.0}, kernel_shares=shares(regression=1.0))
+    text = goodness(one, replace(subject, network_option="my net.toml")).text
+    assert "the layers of sprint-15 were" in text
+    assert text.endswith("to narrow it: `planner calibrate --network 'my net.toml'`")
+
+
 def test_without_an_interval_nothing_is_claimed(measured: Prediction, subject: Subject) -> None:
     text = goodness(replace(measured, iteration_s=Quantity(0.1)), subject).text
     assert text == (

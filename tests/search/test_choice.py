@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.domain.request import SpaceRequest
-from planner.domain.suggestion import Plan, Suggestion
+from planner.domain.suggestion import Loosening, Plan, Suggestion
 from planner.search.choice import AMONG, SURE, chosen_of, probability_better, tied_plans
 from planner.search.explain import listed_positions
 from planner.search.suggest import suggest_with
@@ -49,6 +49,24 @@ def test_equal_plans_of_two_precisions_are_one_bf16_first(machine: Any) -> None:
     assert all(plan.precisions == ("bf16", "fp16") for plan in of_half)
     assert all(plan.prediction.configuration.precision == plan.precisions[0] for plan in answer.plans)
     assert len({replace(plan.prediction.configuration, precision="fp32") for plan in of_half}) == len(of_half)
+
+
+def test_equal_plans_of_a_front_and_the_nearest_ones_are_one_bf16_first(machine: Any) -> None:
+    names = {"fp32": 1.0, "fp16": 0.6, "bf16": 0.6}
+    both = replace(machine, speed=names, size=dict.fromkeys(names, 1.0))
+    front = answered(both, SpaceRequest(36, modes=("sync",), pareto=True)).pareto
+    assert len(front) > 1
+    assert {plan.precisions for plan in front} == {("bf16", "fp16")}
+    assert {plan.prediction.configuration.precision for plan in front} == {"bf16"}
+    none = answered(both, SpaceRequest(36, modes=("sync",), sub_batch=(5,), nodes=(1,)))
+    assert none.nearest
+    assert all(plan.precisions == ("bf16", "fp16") for plan in none.nearest)
+    assert all(", fp16," not in one.message for one in none.loosen)
+
+
+def test_two_options_that_give_way_together_are_each_told_with_its_value() -> None:
+    assert Loosening("--nodes --gpus-per-node", "1 7", "").given == "--nodes 1 --gpus-per-node 7"
+    assert Loosening("--tolerance", "3%", "").given == "--tolerance 3%"
 
 
 def test_without_errors_no_plan_is_tied(machine: Any) -> None:
