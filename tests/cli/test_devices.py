@@ -80,7 +80,7 @@ def test_scenarios_join_and_alternatives_are_answered_apart(run: Run) -> None:
 
 
 def test_the_text_names_the_source_of_scaled_kernels(run: Run) -> None:
-    code, out, _ = run("predict", *DGX1, "--scenario", "gpu=p100-sxm2-16gb")
+    code, out, _ = run("predict", *DGX1, "--scenario", "gpu=p100-sxm2-16gb", "-v")
     assert code == 0
     where = out[out.index("Where the times come from") :]
     assert "scaled from v100-sxm2-16gb  published, DeepBench" in where

@@ -171,7 +171,7 @@ def test_warnings_stand_beside_the_table_and_inside_the_document(run: Run) -> No
     _, out, err = run("predict", *arguments, "-v")
     codes = [one["code"] for one in json.loads(run("predict", *arguments, "--json")[1])["warnings"]]
     assert codes
-    assert err.startswith("\nWarnings\n")
+    assert err.startswith("Warnings\n")
     assert all(f"  {code} (" in err and f"{code} (" not in out for code in codes)
 
 

@@ -47,10 +47,12 @@ def test_predicted_values_are_those_of_predict(run: Run, tmp_path: Path) -> None
     arguments = ("--network", "resnet50", "--cluster", "dgx1-v100", "--gpus-per-node", "1,8", "--sub-batch", "64")
     code, out, _ = run("predict", *arguments, "--input", "synthetic", "--json")
     assert code == 0
-    wanted = [one["samples_per_s"] for one in json.loads(out)["predictions"]]
+    predictions = json.loads(out)["predictions"]
+    wanted = [one["samples_per_s"]["value"] for one in predictions]
+    slower = [one["iteration_s"]["high"] / one["iteration_s"]["value"] for one in predictions]
     rows = found["rows"]
-    assert [row["predicted"] for row in rows] == pytest.approx([one["value"] for one in wanted])
-    assert [row["low"] for row in rows] == pytest.approx([one["low"] for one in wanted])
+    assert [row["predicted"] for row in rows] == pytest.approx(wanted)
+    assert [row["low"] for row in rows] == pytest.approx([rate / by for rate, by in zip(wanted, slower, strict=True)])
     errors = [abs(row["predicted"] / row["measured"] - 1) for row in rows]
     assert found["summary"]["mape"] == pytest.approx(sum(errors) / 2)
     assert found["ranking"]["groups"] == 1
