@@ -145,6 +145,10 @@ def _check_found(answers: Answers) -> None:
         return
     target = missing[0][1].request["target_batch"].value
     of = f" for {' and '.join(place(subject) for subject, _ in missing)}" if len(answers) > 1 else ""
-    least = next((suggestion.loosen[0] for _, suggestion in missing if suggestion.loosen), None)
-    remedy = f"; the smallest change that helps: {least.given}" if least else ""
+    least = [
+        one.loosen[0].given + (f" for {place(subject)}" if len(answers) > 1 else "")
+        for subject, one in missing
+        if one.loosen
+    ]
+    remedy = f"; the smallest change that helps: {', '.join(least)}" if least else ""
     raise NothingFitsError(f"no plan of the space reaches --target-batch {target}{of}{remedy}")

@@ -16,6 +16,7 @@ MOST = 3
 """Lines."""
 LABEL = "warning: "
 HEADLINES: Mapping[str, str] = {
+    "precision_refused": "{subjects} was asked for and is no candidate",
     "out_of_memory": "it needs more memory than {subjects} has",
     "window_missed": "the mean mini-batch is inside the window, hardly any single one is",
     "empty_updates": "many updates find no gradient",

@@ -63,7 +63,21 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
         check_candidate(found, asked[0], allow_specified=request.allow_specified)
     answer = suggest_with(predict.Evaluator(problem), order, limits, request, provenance)
     shown = (*answer.plans, *answer.pareto, *answer.nearest)
-    return replace(answer, citations=cited([plan.prediction for plan in shown], problem.calibrations))
+    return replace(
+        answer,
+        citations=cited([plan.prediction for plan in shown], problem.calibrations),
+        warnings=(*_refused(request, limits), *answer.warnings),
+    )
+
+
+def _refused(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:
+    """Return a warning for every precision that was named and is refused in all modes asked for."""
+    reasons = {name: [limits.why_not(name, mode) for mode in request.modes] for name in request.precisions or ()}
+    return tuple(
+        PlanWarning("precision_refused", name, f"It was asked for and is no candidate: {found[0]}.")
+        for name, found in reasons.items()
+        if all(found)
+    )
 
 
 def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
@@ -132,7 +146,9 @@ def suggest_with(
     ranked = _ranked(evaluator, order, request, best, (outcome.evaluated, baseline))
     tied = tied_plans(ranked)
     chosen, choice = chosen_of(ranked, tied, request.choose, order.device)
-    plans = (*ranked[: request.top], *([chosen] if chosen.position > request.top else []))
+    plans = tuple(ranked[: request.top])
+    if chosen not in plans:  # it takes the place of the last one that was asked for
+        plans = (*plans[: max(request.top - 1, 1)], chosen)
     front = None if outcome.pareto is None else in_all_precisions(order, evaluator, outcome.pareto)
     return Suggestion(
         provenance,

@@ -148,11 +148,12 @@ class Spread:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Shares of the variance by scope of the entries, the largest first; empty without a variance."""
+        """Shares of the variance by scope of the entries, to four decimals, the largest first; none of next to none."""
         if not self.variance_s2:
             return {}
         ordered = sorted(self.by_scope_s2.items(), key=lambda item: -item[1])
-        return {scope: variance / self.variance_s2 for scope, variance in ordered if variance}
+        shares = {scope: round(variance / self.variance_s2, 4) for scope, variance in ordered}
+        return {scope: share for scope, share in shares.items() if share}
 
 
 class Gradient:

@@ -172,11 +172,16 @@ def _small_dataset(sources: Sources, mini_batch: float) -> Iterator[PlanWarning]
 
 
 def _extrapolated(terms: tuple[Term, ...], *, is_wider: bool) -> Iterator[PlanWarning]:
+    """Yield one warning for all terms of the same calibrations; its subject lists them."""
     interval = "; the interval is the wider one, which holds all runs of a network at once" if is_wider else ""
+    names: dict[str, list[str]] = {}
     for term in terms:
         if term.extrapolated:
-            message = f"The {term.name} time lies outside what {term.calibration} was fitted on{interval}."
-            yield PlanWarning("extrapolated", term.name, message)
+            names.setdefault(term.calibration, []).append(term.name)
+    for calibration, found in names.items():
+        words = "time lies" if len(found) == 1 else "times lie"
+        message = f"The {' and '.join(found)} {words} outside what {calibration} was fitted on{interval}."
+        yield PlanWarning("extrapolated", ", ".join(found), message)
 
 
 def _origins(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:

@@ -257,6 +257,9 @@ def test_8_bits_are_no_candidates_by_the_data_sheet_unless_that_is_allowed(run: 
         assert f"no gemm in {precision} was measured on h100-sxm5-80gb: measure with `planner calibrate" in reason
     named = json.loads(run("suggest", *GPT2, "--precision", "bf16,fp8", "--json")[1])
     assert precisions_of(named) == {"bf16"}
+    (refused,) = (one for one in named["warnings"] if one["code"] == "precision_refused")
+    assert refused["subject"] == "fp8"
+    assert "no gemm in fp8 was measured on h100-sxm5-80gb" in refused["message"]
     allowed = json.loads(run("suggest", *GPT2, "--allow-specified", "--json")[1])
     assert precisions_of(allowed) == {"fp32", "tf32", "fp16", "bf16", "fp8", "int8"}
     assert allowed["request"]["allow_specified"] == {"value": True, "source": "option"}

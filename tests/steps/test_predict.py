@@ -375,7 +375,7 @@ def test_calls_outside_the_fit_are_flagged(make_problem: Make, calibration: Cali
     problem = make_problem(calibrations=(replace(calibration, entries=narrow),))
     prediction = Evaluator(problem).describe(one())[0]
     assert {term.name for term in prediction.terms if term.extrapolated} == {"forward", "backward"}
-    assert [w.subject for w in prediction.warnings if w.code == "extrapolated"] == ["forward", "backward"]
+    assert [w.subject for w in prediction.warnings if w.code == "extrapolated"] == ["forward, backward"]
 
 
 @pytest.mark.parametrize("exponent", [1.0, 2.0, 8.0])
