@@ -8,6 +8,7 @@ from typing import Any
 from planner.cli import output
 from planner.cli.parsing import NOTHING
 from planner.cli.values import from_options
+from planner.domain.citation import Citation
 from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
@@ -39,7 +40,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     predictions = [(subject, one) for at, (subject, one) in enumerate(answers.predictions, 1) if position in (None, at)]
     if not predictions:
         raise _no_position(position, len(answers.predictions))
-    output.write_views(_prediction(subject, one, part) for subject, one in predictions)
+    output.write_views(_prediction(one, answers.citations, part) for one in predictions)
 
 
 def _suggestions(
@@ -74,7 +75,8 @@ def _no_position(position: int | None, known: int | list[int]) -> ParameterError
     return ParameterError("--position", f"one of the answer's ({there})", position)
 
 
-def _prediction(subject: Subject, one: Prediction, part: str | None) -> Iterable[Block]:
+def _prediction(answer: tuple[Subject, Prediction], citations: Sequence[Citation], part: str | None) -> Iterable[Block]:
+    subject, one = answer
     if part == "answer":
         return prediction_answer(one, subject, more=MORE)
     if part == "warnings":
@@ -83,5 +85,5 @@ def _prediction(subject: Subject, one: Prediction, part: str | None) -> Iterable
         raise ParameterError("--part", f"one that a prediction has (answer, {', '.join(OF_ONE_PLAN)}, warnings)", part)
     if part is None:
         short = [block for block in prediction_answer(one, subject) if not (isinstance(block, Line) and block.aside)]
-        return [*parts.warnings(one.warnings), *short, *prediction_rest([(subject, one)], {}, ())]
-    return part_of_plan(Plan(1, one, ""), subject, (), part)
+        return [*parts.warnings(one.warnings), *short, *prediction_rest([answer], {}, citations)]
+    return part_of_plan(Plan(1, one, ""), subject, citations, part)

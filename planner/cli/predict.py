@@ -103,15 +103,17 @@ def predictions(case: Case, wanted: list[Configuration]) -> list[Prediction]:
 
 def _write(answers: Sequence[tuple[Case, Sequence[Prediction]]], values: Values, arguments: Mapping[str, Any]) -> None:
     each = [(case.subject, one) for case, found in answers for one in found]
+    known = [calibration for case, _ in answers for calibration in case.problem.calibrations]
+    citations = cited([one for _, one in each], known)
     if "json" in arguments:
-        output.write_document(prediction_document(*each[0]) if len(each) == 1 else predictions_document(each))
+        alone = len(each) == 1
+        document = prediction_document(*each[0], citations) if alone else predictions_document(each, citations)
+        output.write_document(document)
         return
     short = predictions_answer(each) if len(each) > 1 else prediction_answer(each[0][1], each[0][0])
     if "verbose" not in arguments:
         output.write_view(short)
         return
-    known = [calibration for case, _ in answers for calibration in case.problem.calibrations]
-    citations = cited([one for _, one in each], known)
     warnings = parts.warnings((), [(number, one.warnings) for number, (_, one) in enumerate(each, 1)])
     request = ordered(merge(answers[0][0].sources, values))
     shown = [block for block in short if not (isinstance(block, Line) and block.aside)]

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planner.domain.citation import Citation
 from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import InputFileError, UsageError
+from planner.formats.citations import citations_of
 from planner.formats.documents import parse_text, read_text
 from planner.formats.kinds import Kind
 from planner.formats.prediction import PREDICTION, PREDICTIONS, prediction_of, predictions_of
@@ -22,10 +24,14 @@ __all__ = ["Answers", "parse_answers", "read_answers"]
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a document holds, suggestions or predictions, each with what it is about, in the order of the document."""
+    """What a document holds, suggestions or predictions, each with what it is about, in the order of the document.
+
+    ``citations`` are those of predictions; a suggestion has its own.
+    """
 
     suggestions: tuple[tuple[Subject, Suggestion], ...] = ()
     predictions: tuple[tuple[Subject, Prediction], ...] = ()
+    citations: tuple[Citation, ...] = ()
 
 
 Make = Callable[[Mapping[str, Any]], Answers]
@@ -34,8 +40,8 @@ _KINDS: Mapping[str, tuple[Kind[Any], Make]] = {
     for kind, make in (
         (SUGGESTION, lambda keys: Answers((suggestion_of(keys),))),
         (SUGGESTIONS, lambda keys: Answers(tuple(map(suggestion_of, keys["suggestions"])))),
-        (PREDICTION, lambda keys: Answers((), (prediction_of(keys),))),
-        (PREDICTIONS, lambda keys: Answers((), tuple(predictions_of(keys)))),
+        (PREDICTION, lambda keys: Answers((), (prediction_of(keys),), citations_of(keys["citations"]))),
+        (PREDICTIONS, lambda keys: Answers((), tuple(predictions_of(keys)), citations_of(keys["citations"]))),
     )
 }
 

@@ -10,12 +10,14 @@ prediction 1, predictions 1 : first versions; those without ``kernel_shares`` ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from planner.domain.citation import Citation
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
+from planner.formats.citations import CITATIONS, citation_keys
 from planner.formats.configuration import (
     CONFIGURATION_TABLE,
     SUBJECT_FIELDS,
@@ -63,6 +65,7 @@ PREDICTION = Kind(
             _CONFIGURATION,
             *FIGURES,
             SOURCES,
+            CITATIONS,
             Field("warnings", ListOf(warning_table()), "what a reader should know", ()),
         ),
         dict[str, Any],
@@ -78,6 +81,7 @@ PREDICTIONS = Kind(
             Field("subject", _OWN, "what is predicted, by name, as far as all predictions share it"),
             Field("predictions", ListOf(_ONE), "in the order of the options"),
             SOURCES,
+            CITATIONS,
             Field(
                 "warnings",
                 ListOf(warning_table(predictions="positions, from 1, of those that it is of; absent: of all")),
@@ -91,8 +95,8 @@ PREDICTIONS = Kind(
 )
 
 
-def prediction_document(subject: Subject, prediction: Prediction) -> dict[str, Any]:
-    """Return the document of one prediction."""
+def prediction_document(subject: Subject, prediction: Prediction, citations: Sequence[Citation] = ()) -> dict[str, Any]:
+    """Return the document of one prediction, with the citations of the calibrations that it rests on."""
     shared = Shared([prediction])
     keys = _prediction_keys(subject, prediction, shared)
     warnings = tuple(warning_keys(prediction.warnings, {}))
@@ -101,12 +105,15 @@ def prediction_document(subject: Subject, prediction: Prediction) -> dict[str, A
             "subject": subject_keys(subject, shared.memory_bytes),
             **keys,
             "sources": shared.sources(),
+            "citations": citation_keys(citations),
             "warnings": warnings,
         }
     )
 
 
-def predictions_document(predictions: Iterable[tuple[Subject, Prediction]]) -> dict[str, Any]:
+def predictions_document(
+    predictions: Iterable[tuple[Subject, Prediction]], citations: Sequence[Citation] = ()
+) -> dict[str, Any]:
     """Return the document of predictions and what each is about, in their order; at least one."""
     each = list(predictions)
     shared = Shared(one for _, one in each)
@@ -121,6 +128,7 @@ def predictions_document(predictions: Iterable[tuple[Subject, Prediction]]) -> d
             "subject": _none_else(alike),
             "predictions": rows,
             "sources": shared.sources(),
+            "citations": citation_keys(citations),
             "warnings": tuple(
                 warning_keys((), {"predictions": {at: one.warnings for at, (_, one) in enumerate(each, 1)}})
             ),

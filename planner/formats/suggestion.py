@@ -11,15 +11,15 @@ suggestion 1, suggestions 1 : first versions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-from planner.domain.citation import Citation
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Loosening, Plan, Suggestion
 from planner.formats.asked import REQUEST_TABLE, request_keys, request_of
+from planner.formats.citations import CITATIONS, citation_keys, citations_of
 from planner.formats.configuration import (
     CONFIGURATION_TABLE,
     SUBJECT_TABLE,
@@ -79,16 +79,6 @@ _OF_FRONT = Table(
     "a plan of the front: one of plans, by its position there, or configuration and prediction",
     title="plan_of_front",
 )
-_CITATION = Table(
-    (
-        Field("names", ListOf(Text(), least=1), "names of calibrations"),
-        Field("origin", Text(), "measured, published, ..."),
-        Field("source", Text(), "where it comes from", ""),
-        Field("date", Text(), "ISO date of that", ""),
-    ),
-    dict[str, Any],
-    title="citation",
-)
 _SUGGESTION = Table(
     (
         Field("subject", SUBJECT_TABLE, "what the plans share"),
@@ -117,7 +107,7 @@ _SUGGESTION = Table(
             "what a reader should know, each once",
             (),
         ),
-        Field("citations", ListOf(_CITATION), "of the calibrations that the plans rest on", ()),
+        CITATIONS,
     ),
     dict[str, Any],
 )
@@ -154,7 +144,7 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
         "subject": subject_keys(subject, shared.memory_bytes),
         "request": request_keys(one.request),
         **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen")},
-        "citations": _citation_keys(one.citations),
+        "citations": citation_keys(one.citations),
         "baseline": one.baseline and configuration_keys(one.baseline, framework),
         "plans": plans,
         "pareto": front if front or (asked is not None and asked.value) else None,
@@ -163,14 +153,6 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
         "sources": shared.sources(),
         "warnings": tuple(warning_keys(one.warnings, _warnings(one))),
     }
-
-
-def _citation_keys(citations: Sequence[Citation]) -> tuple[dict[str, Any], ...]:
-    """Return the keys of citations, those of one source together."""
-    names: dict[Citation, list[str]] = {}
-    for one in citations:
-        names.setdefault(replace(one, name=""), []).append(one.name)
-    return tuple({**asdict(one), "names": of_one} for one, of_one in names.items())
 
 
 def _warnings(suggestion: Suggestion) -> Mapping[str, Mapping[int, Sequence[PlanWarning]]]:
@@ -217,11 +199,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         nearest=tuple(_plan_of(plan, keys, "plans", OUTSIDE) for plan in keys["nearest"]),
         loosen=tuple(Loosening(**one) for one in keys["loosen"]),
         warnings=_of_suggestion(keys["warnings"]),
-        citations=tuple(
-            Citation(name, one["origin"], one["source"], one["date"])
-            for one in keys["citations"]
-            for name in one["names"]
-        ),
+        citations=citations_of(keys["citations"]),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
     )
     network = suggestion.request.get("network")

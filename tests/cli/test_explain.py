@@ -93,6 +93,8 @@ def test_a_prediction_has_the_parts_of_a_plan(run: Run) -> None:
     code, out, _ = run("explain", "two.json", "--position", "2", "--part", "terms")
     assert (code, lines(out)[0]) == (0, "term takes adds share origin calibration")
     assert lines(run("explain", "two.json")[1]).count("Terms") == 2
+    sources = run("explain", "two.json", "--position", "2", "--part", "sources")[1]
+    assert lines(sources)[0].startswith("v100-sxm2-16gb published, DeepBench")
     code, out, err = run("explain", "two.json", "--part", "request")
     assert (code, out) == (2, "")
     assert err.startswith("planner: --part must be one that a prediction has (answer, plan, terms, sources, warnings)")

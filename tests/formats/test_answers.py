@@ -31,7 +31,8 @@ def written(answers: Answers, kind: str) -> str:
     if kind.startswith("suggestion"):
         several, one = suggestions_document(answers.suggestions), suggestion_document(*answers.suggestions[0])
     else:
-        several, one = predictions_document(answers.predictions), prediction_document(*answers.predictions[0])
+        several = predictions_document(answers.predictions, answers.citations)
+        one = prediction_document(*answers.predictions[0], answers.citations)
     return dump_json(several if kind.endswith("s") else one)
 
 
