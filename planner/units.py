@@ -91,8 +91,7 @@ def format_seconds(value: float) -> str:
 def format_duration(value: float, digits: int = 2, like: float | None = None) -> str:
     """Return a time for people in the unit they would use: ``4 d 0 h``, ``5.4 h``, ``27 min``, ``18 s``, ``40 ms``.
 
-    Minutes from two of them on. ``digits``: significant digits; whole numbers are never cut. ``like``: a time that
-    chooses the unit instead [s].
+    Minutes from two of them on. ``digits``: significant digits. ``like``: a time that chooses the unit instead [s].
     """
     size = abs(value if like is None else like)
     if not value:
@@ -116,16 +115,16 @@ _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 def format_number(value: float, digits: int = 2) -> str:
-    """Return a number to significant digits, without an exponent; whole digits are never cut: ``1.6``, ``1,634``.
+    """Return a number to significant digits, without an exponent: ``1.6``, ``1,600``.
 
-    >>> format_number(0.0123), format_number(3.98), format_number(1634.2), format_number(12345)
-    ('0.012', '4.0', '1,634', '12,345')
+    >>> format_number(0.0123), format_number(3.98), format_number(1634.2), format_number(12345, 4)
+    ('0.012', '4.0', '1,600', '12,340')
     """
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     rounded = float(f"{value:.{digits - 1}e}")
     places = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
-    return f"{rounded if places else round(value):,.{places}f}"
+    return f"{rounded:,.{places}f}"
 
 
 def format_bytes(value: float) -> str:

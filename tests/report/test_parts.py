@@ -42,7 +42,7 @@ def test_a_warning_of_some_rows_of_a_table_names_them() -> None:
     ("ends", "text"),
     [
         ((168.0, 120.0, 234.0), "2.8 min (2.0 to 3.9 min)"),
-        ((51.0, 16.0, 161.0), "51 s (16 to 161 s)"),
+        ((51.0, 16.0, 161.0), "51 s (16 to 160 s)"),
         ((147600.0, 126000.0, 176400.0), "1 d 17 h (1 d 11 h to 2 d 1 h)"),
         ((7200.0, 7190.0, 7210.0), "2.000 h (1.997 to 2.003 h)"),
         ((0.0405, 0.039, 0.042), "40.5 ms (39.0 to 42.0 ms)"),
@@ -58,7 +58,7 @@ def test_what_does_not_apply_is_a_dash() -> None:
 
 
 def test_a_unit_stands_once() -> None:
-    assert figure(Quantity(4763.0, 1281.0, 17708.0), "samples/s") == "4,763 samples/s (1,281 to 17,708)"
+    assert figure(Quantity(4763.0, 1281.0, 17708.0), "samples/s") == "4,800 samples/s (1,300 to 18,000)"
     assert figure(Quantity(1.25), "USD") == "1.250 USD"
 
 
