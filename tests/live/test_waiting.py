@@ -20,8 +20,7 @@ counts = {}
 for i in range(400_000):
     counts[i % 997] = counts.get(i % 991, 0) + i * i % 7
 """
-"""Imports and plain Python, as an answer has them: 0.17 s where `suggest` takes 1 s, 0.28 s where other work on the same
-processor slows both."""
+"""Imports and plain Python, as an answer has them: what slows the one slows the other."""
 
 
 def median_s(command: tuple[str, ...], folder: Path) -> float:
