@@ -167,7 +167,7 @@ class Program:
 
 _MOST_KEPT = 8
 _KEPT: dict[tuple[int, bool, bool], Program] = {}
-"""Programs of the networks asked for last, by identity: networks are not hashable, and holding one keeps its identity."""
+"""Of the networks asked for last, by identity: networks are not hashable, and holding one keeps its identity."""
 
 
 def program(network: Network, *, input_gradient: bool = False, merged: bool = True) -> Program:
