@@ -41,9 +41,9 @@ from planner.steps.source import is_used
 from planner.steps.sources import Sources
 from planner.units import format_bytes
 from planner.workload.calls import distinct_calls
-from planner.workload.graph import sites
 from planner.workload.lowering import lower
 from planner.workload.memory import largest_sub_batch, memory_bytes
+from planner.workload.totals import totals
 
 __all__ = [
     "Asked",
@@ -188,7 +188,7 @@ def _step_needs(asked: Asked) -> dict[str, StepNeed]:
     """Return what steps of the networks ask of a CPU; of a GPU it is tried out."""
     return {
         network.name: StepNeed(
-            float(sum(site.training_flop for site in sites(network))),
+            float(totals(network).training_flop),
             largest_sub_batch(network, "fp32", "none", "cpu", CPU_BYTES),
         )
         for network in (asked.networks if asked.device == "cpu" else ())
@@ -303,7 +303,7 @@ def check_served(
             for part, source in own.split(calls, np.ones(1, dtype=np.int64)):
                 is_left = source is None and SERVED_BY.get(part.kind, part.kind) != "bias"
                 if precision in needed:
-                    left, whole = left + is_left * part.layer.size, whole + part.layer.size
+                    left, whole = left + is_left * int(part.count.sum()), whole + int(part.count.sum())
                 if is_left and not sources.is_calibrated(part.kind, part.direction, precision):
                     missing.setdefault(precision, {})[part.kind, part.direction] = None
     _check_none("a calibration must hold every kernel of the networks", missing, asked)
