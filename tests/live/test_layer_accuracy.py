@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from planner.catalog import find_network
-from planner.cli.measure import Asked, measured
+from planner.cli.progress import bar
+from planner.cli.streams import note
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
@@ -30,6 +31,9 @@ from planner.probes.bench import CpuBench, if_quiet, least_disturbed, one_thread
 from planner.probes.calibrate import Measurement
 from planner.probes.modules import build_module, gradient_time
 from planner.probes.timing import give_back_memory
+from planner.sessions.asked import Asked
+from planner.sessions.measure import measured
+from planner.sessions.session import Session
 from planner.steps.predict import Evaluator
 
 NETWORKS = (
@@ -61,7 +65,7 @@ def calibrated(way: str, networks: tuple[Network, ...], partial_file: Path) -> t
     """Measure as the command does, with the networks' own layers first where there are any, and fit."""
     give_back_memory()  # of the run before, which as a command has a process of its own
     start, budget_s = time.perf_counter(), BUDGETS_S[way]
-    made = measured(Asked(budget_s, networks), partial_file)
+    made = measured(Asked(budget_s, networks), partial_file, Session(note, bar))
     found = made, fit_calibration(made.samples, "here", made.accelerator, made.node, steps=made.steps)
     took_s, most = time.perf_counter() - start, peak_bytes()
     say(f"{way}: {took_s:.1f} s of {budget_s:.0f} s, at most {most / 1e9:.2f} GB, {made.samples.size} rows")
