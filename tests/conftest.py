@@ -45,7 +45,7 @@ def session(instruments: dict[str, Any]) -> Callable[[], Session]:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], session: Callable[[], Session]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function: arguments -> (exit code, standard output, standard error)."""
+    """Return a function: arguments, what runs a command -> (exit code, standard output, standard error)."""
 
     def command(name: str, given: Mapping[str, Any]) -> None:
         if name == "calibrate":
@@ -53,9 +53,9 @@ def run(capsys: pytest.CaptureFixture[str], session: Callable[[], Session]) -> C
         else:
             run_command(name, given)
 
-    def call(*arguments: str) -> tuple[int, str, str]:
+    def call(*arguments: str, by: Callable[[str, Mapping[str, Any]], None] = command) -> tuple[int, str, str]:
         capsys.readouterr()
-        code = main(list(arguments), command)
+        code = main(list(arguments), by)
         return (code, *capsys.readouterr())
 
     return call
