@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "NOTHING",
     "CoverageError",
     "InputFileError",
     "MissingPackageError",
@@ -131,6 +132,14 @@ class CoverageError(PlannerError):
     exit_code = 5
 
 
+class _Nothing:
+    """What was received where something had to be given; unlike text it is not quoted."""
+
+    def __str__(self) -> str:
+        return "nothing"
+
+
+NOTHING = _Nothing()
 LONGEST_SHOWN = 200
 """Characters of a text that a sentence repeats."""
 MOST_DIGITS = 40
