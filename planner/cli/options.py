@@ -1,7 +1,8 @@
 """Every option of every command, declared once: type, unit, default, help.
 
-The parser, the help, the reading of ``planner.toml`` and the tests are derived from this table. X
-the domain records as text, because ``planner --help`` must not load NumPy; a test compares them.
+The parser, the help, the reading of ``planner.toml`` and the tests are derived from this table; the options of
+a plan's axes from :mod:`planner.domain.axes`. Other choices repeat names of the domain records as text, because
+``planner --help`` must not load NumPy; a test compares them.
 """
 
 from __future__ import annotations

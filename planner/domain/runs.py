@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from planner.domain.arrays import check_count
 from planner.domain.axes import AXES, with_axes
 from planner.domain.configuration import DEGREES, LARGEST_MINI_BATCH, OPTIMIZERS, STRATEGIES
-from planner.errors import ParameterError, nearest_name
+from planner.errors import ParameterError, Refusal, nearest_name
 
 __all__ = ["CHOICES", "METRICS", "NOTHING", "RECOMPUTE", "STATUSES", "RefusedRow", "Run", "Runs"]
 
@@ -236,11 +236,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A row that is no run, where it stands, and why in one sentence."""
+    """A row that is no run, where it stands, and why."""
 
     line: int
     id: str
-    reason: str
+    reason: Refusal
 
 
 @dataclass(frozen=True, slots=True)
