@@ -120,14 +120,11 @@ def scoring(*, rows: int) -> Work:
     """Score so many rows of a validation, with twelve terms."""
     score, row = _first(("planner.scoring.score", "score")), _first(("planner.domain.validation", "ScoredRow"))
     random = np.random.default_rng(6)
+    rest = (0.9, 1.3, 1.0, "ok", "ok", False, None)  # by place: the last, why it was refused, has changed its name
     made = [
-        row(
-            id="r", line=2, metric="iteration_s", predicted=predicted, low=0.9, high=1.3, measured=1.0,
-            status_predicted="ok", status_measured="ok", in_sample=False, refused_reason=None,
-            network=f"n{at % 50}", cluster="one", source=f"s{at}", group=f"g{at // 4}",
-        )
+        row("r", 2, "iteration_s", predicted, *rest, f"n{at % 50}", "one", source=f"s{at}", group=f"g{at // 4}")
         for at, predicted in enumerate(random.uniform(0.5, 2.0, rows).tolist())
-    ]  # fmt: skip
+    ]
     shares = random.dirichlet(np.ones(12), rows)
     return lambda: score(made, [f"t{at}" for at in range(12)], shares)
 
