@@ -81,5 +81,8 @@ FIGURES = (
         arguments={"layers": 53, "sub_batches": 256, "times": 20},
     ),
     Figure("scoring", "score 10 000 rows of a validation", work="scoring", most=ROOM, arguments={"rows": 10_000}),
-    Figure("runs", "read a table of 10 000 runs", work="runs_file", most=ROOM, arguments={"rows": 10_000, "folder": "."}),
+    Figure(
+        "runs", "read a table of 10 000 runs", work="runs_file", most=ROOM,
+        arguments={"rows": 10_000, "folder": "."},
+    ),
 )  # fmt: skip
