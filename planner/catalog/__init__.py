@@ -22,7 +22,7 @@ from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.transfer import Transfers, relation
 from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
-from planner.formats.calibration import read_calibration
+from planner.formats.calibration import CALIBRATION, read_calibration
 from planner.formats.cluster import read_accelerator, read_cluster
 from planner.formats.dataset import read_dataset
 from planner.formats.documents import STANDARD_INPUT, place_of
@@ -196,6 +196,7 @@ def _typed_dataset(text: str) -> Dataset:
     return Dataset(text, samples, size, "as given")
 
 
+@cache
 def find_accelerator(name: str) -> Accelerator:
     """Return the bundled accelerator of a name."""
     return read_accelerator(_bundled("accelerators", "accelerator", name))
@@ -250,13 +251,19 @@ def _bundled_calibrations() -> dict[str, Path]:
     return {path.stem: path for path in sorted(CALIBRATIONS.glob("*.json"))}
 
 
+@cache
+def _bundled_calibration(path: Path) -> Calibration:
+    """Return the calibration of a bundled file, which nobody writes while the program runs."""
+    return CALIBRATION.build(peek(path), str(path))
+
+
 def find_calibration(text: str) -> Calibration:
     """Return the calibration of a bundled name, of one of the user's own (newest first), or of a JSON file."""
     if _is_path(text, ".json"):
         return _calibration_file(text)
     bundled = _bundled_calibrations()
     if text in bundled:
-        return read_calibration(bundled[text])
+        return _bundled_calibration(bundled[text])
     own = {own_name(path): path for path in reversed(own_files())}
     if text in own:
         return read_calibration(own[text])
@@ -270,7 +277,7 @@ def _calibration_file(path: Path | str) -> Calibration:
     calibration = read_calibration(path)
     bundled = _bundled_calibrations().get(calibration.name)
     if bundled is not None:
-        check_own(calibration, read_calibration(bundled), "calibration", str(path))
+        check_own(calibration, _bundled_calibration(bundled), "calibration", str(path))
     return calibration
 
 
@@ -291,7 +298,7 @@ def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
     is_gpu = cluster.node.accelerator.kind == "gpu"
     pooled = {"accelerator": ANY_ACCELERATOR, "cluster": None}
     of_any = [path for path, keys in peeks.items() if is_gpu and {name: keys.get(name) for name in pooled} == pooled]
-    return tuple(read_calibration(path) for path in (*of_cluster, *of_device, *of_any))
+    return tuple(_bundled_calibration(path) for path in (*of_cluster, *of_device, *of_any))
 
 
 def _is_sheet(keys: Mapping[str, Any]) -> bool:
@@ -316,7 +323,7 @@ def sibling_calibrations(
         if any(missing(*key) for key in _kernel_keys(keys)):
             device = find_accelerator(other)
             if relation(device, accelerator) in near:
-                found.append((device, read_calibration(path)))
+                found.append((device, _bundled_calibration(path)))
     return tuple(found)
 
 
@@ -326,6 +333,7 @@ def _kernel_keys(keys: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield entry.get("kind", ""), entry.get("direction", ""), entry.get("precision", "")
 
 
+@cache
 def transfer_scores() -> Transfers:
     """Return how well kernel times of one GPU told those of another."""
     return read_transfer(BUNDLED / "transfer.json")
