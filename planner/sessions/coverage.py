@@ -73,7 +73,7 @@ def check_served(
             for part, source in own.split(calls, np.ones(1, dtype=np.int64)):
                 is_left = source is None and SERVED_BY.get(part.kind, part.kind) != "bias"
                 if precision in needed:
-                    left, whole = left + is_left * part.layer.size, whole + part.layer.size
+                    left, whole = left + is_left * int(part.count.sum()), whole + int(part.count.sum())
                 if is_left and not sources.is_calibrated(part.kind, part.direction, precision):
                     missing.setdefault(precision, {})[part.kind, part.direction] = None
     _check_none("a calibration must hold every kernel of the networks", missing, asked, say)

@@ -54,7 +54,7 @@ def left_out(calls: Sequence[LayerCall], networks: Sequence[Network], extent: Ex
 def never_timed(network: Network, extent: Extent, precision: str = "fp32") -> int:
     """Return how many calls of a network no budget is enough for in a precision."""
     calls = (call for of in layer_calls(network, optimizer=network.optimizer).values() for call in of)
-    return sum(unmeasurable(call, extent, precision) is not None for call in calls if call.kind != "bias")
+    return sum(call.count for call in calls if call.kind != "bias" and unmeasurable(call, extent, precision))
 
 
 def enough_s(budget_s: float) -> float:

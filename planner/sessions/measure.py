@@ -25,8 +25,8 @@ from planner.sessions.coverage import check_started
 from planner.sessions.left_out import enough_s, left_out
 from planner.sessions.session import Say, Session
 from planner.workload.calls import distinct_calls
-from planner.workload.graph import sites
 from planner.workload.memory import largest_sub_batch
+from planner.workload.totals import totals
 
 __all__ = ["check_writable", "measured"]
 
@@ -114,7 +114,7 @@ def _step_needs(asked: Asked) -> dict[str, StepNeed]:
     """Return what steps of the networks ask of a CPU; of a GPU it is tried out."""
     return {
         network.name: StepNeed(
-            float(sum(site.training_flop for site in sites(network))),
+            float(totals(network).training_flop),
             largest_sub_batch(network, "fp32", "none", "cpu", CPU_BYTES),
         )
         for network in (asked.networks if asked.device == "cpu" else ())
