@@ -47,8 +47,8 @@ LARGEST_COVARIANCE = 64
 
 _ANY = Number(least=-math.inf)
 _POSITIVE_OR_ZERO = Number()
-_COEFFICIENT = Table(
-    (Field("feature", Name(), "name of the feature"), Field("value", _ANY, "coefficient, in SI units")), dict[str, Any]
+_COEFFICIENT: Table[dict[str, Any]] = Table(
+    (Field("feature", Name(), "name of the feature"), Field("value", _ANY, "coefficient, in SI units")), dict
 )
 
 
