@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "NOTHING",
     "CoverageError",
     "InputFileError",
     "MissingPackageError",
@@ -190,6 +191,14 @@ class CoverageError(PlannerError):
     code = "not_covered"
 
 
+class _Nothing:
+    """What was received where something had to be given; unlike text it is not quoted."""
+
+    def __str__(self) -> str:
+        return "nothing"
+
+
+NOTHING = _Nothing()
 LONGEST_SHOWN = 200
 """Characters of a text that a sentence repeats."""
 MOST_DIGITS = 40
