@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,13 +16,14 @@ from typing import Any
 
 from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name, peek
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
+from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
 from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.transfer import Transfers, relation
 from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
-from planner.formats.calibration import read_calibration
+from planner.formats.calibration import build_calibration, read_calibration
 from planner.formats.cluster import read_accelerator, read_cluster
 from planner.formats.dataset import read_dataset
 from planner.formats.documents import STANDARD_INPUT, place_of
@@ -291,7 +292,7 @@ def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
     is_gpu = cluster.node.accelerator.kind == "gpu"
     pooled = {"accelerator": ANY_ACCELERATOR, "cluster": None}
     of_any = [path for path, keys in peeks.items() if is_gpu and {name: keys.get(name) for name in pooled} == pooled]
-    return tuple(read_calibration(path) for path in (*of_cluster, *of_device, *of_any))
+    return tuple(build_calibration(peeks[path], path) for path in (*of_cluster, *of_device, *of_any))
 
 
 def _is_sheet(keys: Mapping[str, Any]) -> bool:
@@ -299,12 +300,17 @@ def _is_sheet(keys: Mapping[str, Any]) -> bool:
 
 
 def sibling_calibrations(
-    accelerator: Accelerator, missing: Callable[[str, str, str], bool], near: Collection[str] = ("chip",)
+    accelerator: Accelerator,
+    missing: Callable[[str, str, str], bool],
+    near: Collection[str] = ("chip",),
+    *,
+    alone: bool = False,
 ) -> tuple[tuple[Accelerator, Calibration], ...]:
     """Return the bundled calibrations, with their devices, of other devices of the same chip, by name.
 
     Only those that hold a kernel (kind, direction, precision) that is ``missing``, measured or published. ``near``:
-    other relations of devices (:data:`planner.domain.transfer.RELATIONS`) that are wanted.
+    other relations of devices (:data:`planner.domain.transfer.RELATIONS`) that are wanted. ``alone``: whether they come
+    with fits of those kernels alone.
     """
     known = set(names("accelerators"))
     found = []
@@ -313,17 +319,17 @@ def sibling_calibrations(
         other = keys.get("accelerator")
         if other == accelerator.name or other not in known or keys.get("origin") in ("specified", "reconstructed"):
             continue
-        if any(missing(*key) for key in _kernel_keys(keys)):
+        if any(_is_kernel(entry, missing) for entry in keys.get("entries", ())):
             device = find_accelerator(other)
             if relation(device, accelerator) in near:
-                found.append((device, read_calibration(path)))
+                wanted = [x for x in keys["entries"] if x.get("term") != LOOKED_UP and _is_kernel(x, missing)]
+                found.append((device, build_calibration({**keys, "entries": wanted} if alone else keys, path)))
     return tuple(found)
 
 
-def _kernel_keys(keys: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for entry in keys.get("entries", ()):
-        if entry.get("scope") == "kernels":
-            yield entry.get("kind", ""), entry.get("direction", ""), entry.get("precision", "")
+def _is_kernel(entry: Mapping[str, Any], missing: Callable[[str, str, str], bool]) -> bool:
+    key = (entry.get(name, "") for name in ("kind", "direction", "precision"))
+    return entry.get("scope") == "kernels" and missing(*key)
 
 
 def transfer_scores() -> Transfers:

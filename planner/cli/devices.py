@@ -34,7 +34,11 @@ def from_others(cluster: Cluster, calibrations: Sequence[Calibration]) -> tuple[
     """
     device = cluster.node.accelerator
     misses = what_misses(calibrations, cluster)
-    others = catalog.sibling_calibrations(device, lambda *kernel: kernel[0] in PRODUCT_KINDS and misses(*kernel), NEAR)
+
+    def is_wanted(kind: str, direction: str, precision: str) -> bool:
+        return kind in PRODUCT_KINDS and misses(kind, direction, precision)
+
+    others = catalog.sibling_calibrations(device, is_wanted, NEAR, alone=True)
     scaled = nearest_kernels(device, others, catalog.transfer_scores(), misses)
     found = (*scaled, *from_precisions(cluster, (*calibrations, *scaled)))
     return tuple(replace(one, entries=tuple(replace(x, origin="specified") for x in one.entries)) for one in found)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from planner.errors import UsageError, nearest_name, shown
-from planner.formats.values import UNITS, FieldError, Name, Type, at, refuse
+from planner.formats.values import UNITS, FieldError, Name, Number, Type, at, refuse
 
 __all__ = ["REQUIRED", "Field", "ListOf", "MapOf", "Nullable", "OneOf", "Table", "unknown_key"]
 
@@ -100,6 +100,8 @@ class ListOf:
             refuse(place, self.words, value)
         if not self.least <= len(value) <= (self.most or len(value)):
             raise FieldError(place, f"value must be {self.words}, got a list of {len(value):,}")
+        if isinstance(self.item, Number) and (numbers := self.item.plain(value)) is not None:
+            return numbers
         return tuple(self.item.read(item, at(place, i)) for i, item in enumerate(value))
 
     def write(self, value: Any) -> list[Any]:

@@ -38,8 +38,11 @@ def check_nesting(text: str, path: str, syntax: str) -> None:
     most = DEEPEST[syntax]
     if text.count("[") + text.count("{") + text.count(".") < most:
         return
-    signs = _BESIDE[syntax].sub("", _SKIPPED[syntax].sub("", text))
-    codes = np.frombuffer(signs.encode(), np.uint8)
+    if syntax == "json" and "\\" not in text:  # then every second part between quotes is a string
+        codes = np.frombuffer("".join(text.split('"')[::2]).encode("ascii", "replace"), np.uint8)
+    else:
+        signs = _BESIDE[syntax].sub("", _SKIPPED[syntax].sub("", text))
+        codes = np.frombuffer(signs.encode(), np.uint8)
     steps = np.zeros(codes.size, np.int8)
     steps[(codes == ord("[")) | (codes == ord("{"))] = 1
     steps[(codes == ord("]")) | (codes == ord("}"))] = -1

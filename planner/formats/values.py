@@ -237,6 +237,14 @@ class Number:
         lower = f" {bound} {self.least:g}" if math.isfinite(self.least) else ""
         return f"a number{' of ' + self.unit if self.unit else ''}{lower}, at most {self.scale.most:g}"
 
+    def plain(self, values: list[Any]) -> tuple[float, ...] | None:
+        """Return numbers without a unit all at once; None: not all of them fit, or one by one tells which does not."""
+        if self.unit or self.above or not values or not set(map(type, values)) <= {int, float}:
+            return None
+        low, high = min(values), max(values)  # where one is not a number, neither is the sum
+        fits = self.least <= low and -PLAIN.most <= low and high <= PLAIN.most and math.isfinite(sum(values))
+        return tuple(map(float, values)) if fits else None
+
     def read(self, value: Any, place: str) -> float:
         """Return the number in SI."""
         if isinstance(value, bool) or not isinstance(value, int | float):
