@@ -146,7 +146,7 @@ def answers_of(problem: Problem, runs: Sequence[Run], like: Evaluator | None = N
 
     See :class:`planner.steps.predict.Evaluator` for ``like``.
     """
-    found, seen = _planned(problem, runs), _Seen(problem)
+    found = _planned(problem, runs)
     answers = {at: refused(runs[at], reason, problem.cluster) for at, reason in found.refused.items()}
     for evaluator, some in _slices(problem, found.plans, like):
         reasons = _refusals(evaluator, some)
@@ -154,7 +154,7 @@ def answers_of(problem: Problem, runs: Sequence[Run], like: Evaluator | None = N
             answers |= {at: refused(runs[at], reason, problem.cluster) for at in found.plans[one]}
         for one, prediction in _described(evaluator, [one for one in some if one not in reasons]):
             shares = _shares(prediction)
-            answers |= {at: _answer(runs[at], prediction, problem, seen, shares) for at in found.plans[one]}
+            answers |= {at: _answer(runs[at], prediction, problem, shares) for at in found.plans[one]}
     return [answers[at] for at in range(len(runs))]
 
 
@@ -214,33 +214,14 @@ def _shares(prediction: Prediction) -> dict[str, Mapping[str, float]]:
     return {thread: frozen_map(shares) for thread, shares in found.items()}
 
 
-class _Seen:
-    """What the calibrations of a problem have seen, once for every set of them that serves a prediction."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.by_name = {one.name: one for one in problem.calibrations}
-        self.labels: dict[str, frozenset[str]] = {}
-
-    def has(self, run: Run, prediction: Prediction) -> bool:
-        """Return whether a calibration that serves the prediction has seen the run, or what it is one of."""
-        network, cluster = self.problem.network.name, self.problem.cluster.name
-        names = {run.source, run.group, run.network, network, network.partition(":")[0], run.cluster, cluster} - {""}
-        texts = {term.calibration for term in prediction.terms}
-        return any(not names.isdisjoint(self._labels(text)) for text in texts if text)
-
-    def _labels(self, text: str) -> frozenset[str]:
-        """Return what the calibrations of a term have seen; one that was reconstructed has seen its cluster."""
-        if text not in self.labels:
-            serving = [self.by_name[name] for name in text.split(", ") if name in self.by_name]
-            clusters = {one.cluster for one in serving if one.origin == "reconstructed" and one.cluster}
-            self.labels[text] = frozenset(clusters.union(*(one.seen for one in serving)))
-        return self.labels[text]
+def _has_seen(run: Run, prediction: Prediction, problem: Problem) -> bool:
+    """Return whether what serves the prediction has seen the run, or what it is one of."""
+    network, cluster = problem.network.name, problem.cluster.name
+    names = {run.source, run.group, run.network, network, network.partition(":")[0], run.cluster, cluster} - {""}
+    return any(not names.isdisjoint(one.seen) for term in prediction.terms for one in term.provenance)
 
 
-def _answer(
-    run: Run, prediction: Prediction, problem: Problem, seen: _Seen, shares: Mapping[str, Mapping[str, float]]
-) -> Answer:
+def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[str, Mapping[str, float]]) -> Answer:
     value = _metric(run.metric, prediction)
     if value is None or not math.isfinite(value.value):
         shown = "none" if value is None else f"{value.value:g}"
@@ -254,7 +235,7 @@ def _answer(
         problem.cluster,
         figures=(value.value, low, high),
         status="out_of_memory" if memory["total"] > memory["capacity"] else "ok",
-        in_sample=seen.has(run, prediction),
+        in_sample=_has_seen(run, prediction, problem),
         bottleneck=prediction.bottleneck,
     )
     row = replace(row, kind=prediction.kind, deviation=value.deviation)
