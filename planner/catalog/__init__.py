@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name, peek
+from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name
+from planner.catalog.peeks import is_about, kernel_entries, peek
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
@@ -197,6 +198,7 @@ def _typed_dataset(text: str) -> Dataset:
     return Dataset(text, samples, size, "as given")
 
 
+@cache
 def find_accelerator(name: str) -> Accelerator:
     """Return the bundled accelerator of a name."""
     return read_accelerator(_bundled("accelerators", "accelerator", name))
@@ -281,9 +283,10 @@ def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
     A specification that is bundled as a calibration, to be asked for by name, is none of them: it knows no more than
     the data sheet does.
     """
-    peeks = {path: peek(path) for _, path in sorted(_bundled_calibrations().items())}
-    of_cluster = [path for path, keys in peeks.items() if keys.get("cluster") == cluster.name]
     device = cluster.node.accelerator.name
+    paths = (path for _, path in sorted(_bundled_calibrations().items()))
+    peeks = {path: peek(path) for path in paths if is_about(path, (device, ANY_ACCELERATOR), (cluster.name,))}
+    of_cluster = [path for path, keys in peeks.items() if keys.get("cluster") == cluster.name]
     of_device = [
         path
         for path, keys in peeks.items()
@@ -303,33 +306,26 @@ def sibling_calibrations(
     accelerator: Accelerator,
     missing: Callable[[str, str, str], bool],
     near: Collection[str] = ("chip",),
-    *,
-    alone: bool = False,
+    precisions: Collection[str] = (),
 ) -> tuple[tuple[Accelerator, Calibration], ...]:
     """Return the bundled calibrations, with their devices, of other devices of the same chip, by name.
 
     Only those that hold a kernel (kind, direction, precision) that is ``missing``, measured or published. ``near``:
-    other relations of devices (:data:`planner.domain.transfer.RELATIONS`) that are wanted. ``alone``: whether they come
-    with fits of those kernels alone.
+    other relations of devices (:data:`planner.domain.transfer.RELATIONS`) that are wanted. ``precisions``: of fits that
+    are wanted alone; empty: calibrations are whole.
     """
-    known = set(names("accelerators"))
+    others = {name: find_accelerator(name) for name in names("accelerators") if name != accelerator.name}
+    others = {name: device for name, device in others.items() if relation(device, accelerator) in near}
     found = []
     for path in _bundled_calibrations().values():
-        keys = peek(path)
-        other = keys.get("accelerator")
-        if other == accelerator.name or other not in known or keys.get("origin") in ("specified", "reconstructed"):
+        keys = peek(path) if is_about(path, others, precisions=precisions) else {}
+        if keys.get("accelerator") not in others or keys.get("origin") in ("specified", "reconstructed"):
             continue
-        if any(_is_kernel(entry, missing) for entry in keys.get("entries", ())):
-            device = find_accelerator(other)
-            if relation(device, accelerator) in near:
-                wanted = [x for x in keys["entries"] if x.get("term") != LOOKED_UP and _is_kernel(x, missing)]
-                found.append((device, build_calibration({**keys, "entries": wanted} if alone else keys, path)))
+        if wanted := kernel_entries(keys, missing):
+            fits = [entry for entry in wanted if entry.get("term") != LOOKED_UP]
+            one = build_calibration({**keys, "entries": fits} if precisions else keys, path)
+            found.append((others[one.accelerator], one))
     return tuple(found)
-
-
-def _is_kernel(entry: Mapping[str, Any], missing: Callable[[str, str, str], bool]) -> bool:
-    key = (entry.get(name, "") for name in ("kind", "direction", "precision"))
-    return entry.get("scope") == "kernels" and missing(*key)
 
 
 def transfer_scores() -> Transfers:
