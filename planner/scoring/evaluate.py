@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from planner.domain.arrays import frozen_map
+from planner.domain.axes import AXES
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import Prediction, Quantity
@@ -171,8 +173,8 @@ def _configuration(run: Run, problem: Problem) -> Configuration:
     if problem.dataset is None and run.metric == "epoch_s":
         raise ParameterError("dataset", f"given for an epoch, as {run.network} has none of its own", "")
     placed = run.on(problem.cluster.node.gpus)
-    gpus, sub_batch, steps = placed.gpus_per_node or 1, placed.sub_batch or 1, placed.accumulation_steps or 1
-    return Configuration(placed.nodes, gpus, sub_batch, steps, run.precision, run.mode)
+    values: dict[str, Any] = {axis.name: getattr(placed, axis.name) or 1 for axis in AXES}
+    return Configuration(**values)
 
 
 def _refusals(evaluator: Evaluator, wanted: list[Configuration]) -> dict[Configuration, Refusal]:
