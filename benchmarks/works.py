@@ -88,7 +88,7 @@ def _product(axes: Mapping[str, Sequence[int]], precisions: Sequence[str]) -> An
     grid = np.meshgrid(*spans, np.arange(len(precisions)), indexing="ij")
     nodes, gpus, sub_batch, steps, precision = (one.ravel() for one in grid)
     of = _first(("planner.domain.configuration", "Configurations"))
-    return of(nodes, gpus, sub_batch, steps, precision, np.zeros_like(nodes), tuple(precisions))
+    return of(nodes, gpus, sub_batch, steps, precision, np.zeros_like(nodes), precisions=tuple(precisions))
 
 
 def shapes(*, network: str, times: int) -> Work:
