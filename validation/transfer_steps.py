@@ -19,8 +19,8 @@ from planner.domain.request import Problem
 from planner.domain.transfer import relation
 from planner.errors import CoverageError
 from planner.scoring.refit import Asked
+from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
-from planner.steps.sources import Sources
 
 __all__ = ["DerivedSteps", "StepScore", "derived_steps", "step_scores"]
 

@@ -10,8 +10,8 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.kernels import PRODUCT_KINDS
 from planner.domain.provenance import NEAREST
-from planner.steps.hardware import nearest_kernels, on_other_device, siblings_kernels, what_misses
-from planner.steps.precisions import derived_precisions
+from planner.sources.devices import nearest_kernels, on_other_device, siblings_kernels, what_misses
+from planner.sources.precisions import derived_precisions
 
 __all__ = ["from_others", "from_precisions", "from_siblings", "with_device"]
 

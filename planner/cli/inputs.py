@@ -27,9 +27,9 @@ from planner.domain.scenario import NO_SCENARIO, Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
-from planner.steps.sibling_calls import is_sibling
-from planner.steps.sources import LOCAL, Sources
-from planner.steps.usable import why_not_precision
+from planner.sources.same_die import is_sibling
+from planner.sources.sources import LOCAL, Sources
+from planner.sources.usable import why_not_precision
 
 __all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "with_base"]
 

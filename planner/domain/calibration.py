@@ -9,7 +9,7 @@ Scopes and their keys:
 kernels      kind, direction, precision, library; belongs to an accelerator. Kind ``pointwise`` serves every
              kind whose work is traffic and that has no entry of its own; precision ``any`` serves all.
 overheads    kind = framework (or ``generic``), for one precision or all, one mode or both; coefficients of
-             :class:`planner.steps.overheads.Overheads`; accelerator ``any``: pooled over GPUs
+             :class:`planner.sources.overheads.Overheads`; accelerator ``any``: pooled over GPUs
 collectives  kind = operation (``all_reduce``); belongs to a cluster
 storage      kinds ``load``, bringing a sub-batch from storage into host memory, ``load_cached`` from what the system
              kept of it, ``decode`` on a thread; belongs to a cluster

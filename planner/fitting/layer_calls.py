@@ -16,7 +16,7 @@ from planner.domain.calls import LOOKED_UP, work_named
 from planner.domain.kernels import SERVED_BY, TRAFFIC_KINDS
 from planner.domain.samples import Samples
 from planner.fitting.rows import POINTWISE, usable, work_of
-from planner.steps.layer_calls import Fits, error_of
+from planner.sources.layer_calls import Fits, error_of
 
 __all__ = ["fit_layer_calls", "fits_among"]
 

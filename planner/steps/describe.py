@@ -13,11 +13,11 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MemoryBytes
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.domain.provenance import Provenance
+from planner.sources.sources import Source
 from planner.steps.asynchronous import Asynchrony
 from planner.steps.gradients import gpu_gradient, step_gradient, update_gradient
 from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes, asynchrony_of, row_of
-from planner.steps.sources import Source
 from planner.steps.stages import Stage, kernel_shares, stages_of
 from planner.steps.warnings import empty_updates, own_layers, warnings_of, window_missed
 

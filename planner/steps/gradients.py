@@ -11,11 +11,11 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configuration
+from planner.sources.sources import Source
 from planner.steps.epoch import InputPart
 from planner.steps.intervals import Gradient
 from planner.steps.messages import host_gradient
 from planner.steps.price import AsyncTimes, Pricer, SyncTimes
-from planner.steps.sources import Source
 from planner.steps.stages import Stage
 
 __all__ = ["gpu_gradient", "step_gradient", "update_gradient"]

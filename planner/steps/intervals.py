@@ -13,7 +13,7 @@ A period is Σ weight·link(Φ·θ) over calls, along the path that decides it. 
 
 What was never compared with measurements has neither, and gets a stated relative standard deviation (below). So do
 kernels of known error where no framework was measured, besides their own: steps take longer than their kernels
-(:data:`planner.steps.overheads.ASSUMED_SCALE_DEVIATION`). Stated parts are fully correlated within their group: all
+(:data:`planner.sources.overheads.ASSUMED_SCALE_DEVIATION`). Stated parts are fully correlated within their group: all
 kernels of specifications share the assumed efficiencies, all that was reconstructed shares one table, each other scope
 is a group.
 
@@ -40,7 +40,7 @@ from planner.domain.calibration import END_TO_END, OUTSIDE, Calibration, Conform
 from planner.domain.calls import LOOKED_UP
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import Quantity, Term
-from planner.steps.overheads import DEVIATION
+from planner.sources.overheads import DEVIATION
 
 __all__ = [
     "MORE_ABOVE",

@@ -3,15 +3,15 @@
 Precedence by term: the calibrations of the problem in their order, then the specification (peak rates and link values
 with stated efficiencies); a kernel call that a calibration measured as it is goes before all fits. So a kernel comes
 from the exact call, else from its times at other sub-batches (:mod:`planner.costs.measured_calls`), else from those of
-a sibling device by the ratio of the two (:mod:`planner.steps.sibling_calls`), else from a fit to kernels of the device,
-else from a sibling's fit, scaled (:mod:`planner.steps.hardware`; calibrations that hold only what the device's own
-lack), else from a fit of either in another precision of the same units (:mod:`planner.steps.precisions`), else from the
-specification, and the answer names which. Beside a calibration that the user named, the specification serves only
+a sibling device by the ratio of the two (:mod:`planner.sources.same_die`), else from a fit to kernels of the device,
+else from a sibling's fit, scaled (:mod:`planner.sources.devices`; calibrations that hold only what the device's own
+lack), else from a fit of either in another precision of the same units (:mod:`planner.sources.precisions`), else from
+the specification, and the answer names which. Beside a calibration that the user named, the specification serves only
 kernels whose work is bytes: products, convolutions and attention must be calibrated. Inside a calibration an entry of
 the very kind, precision and direction goes before one that serves several. Kernels and framework overheads belong to an
 accelerator; collectives, storage and host terms to a cluster. What nothing serves is refused with the command that
-mends it (:mod:`planner.steps.refusals`), never guessed. An entry whose held-out error is above 100 % is passed over, of
-whatever calibration: the next source serves, and a warning names both.
+mends it (:mod:`planner.sources.refusals`), never guessed. An entry whose held-out error is above 100 % is passed over,
+of whatever calibration: the next source serves, and a warning names both.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from planner.domain.kernels import FORWARD, SERVED_BY, TRAFFIC_KINDS, KernelCall
 from planner.domain.provenance import SAME_DIE
 from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError
-from planner.steps.cells import Cell, cells_of
-from planner.steps.hardware import as_scaled
-from planner.steps.layer_calls import LayerCalls
-from planner.steps.links import as_elsewhere, with_links, with_value
-from planner.steps.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
-from planner.steps.refusals import LOCAL, missing_kernel, missing_link
-from planner.steps.sibling_calls import is_sibling
-from planner.steps.source import Source, source_of, without_unused
+from planner.sources.cells import Cell, cells_of
+from planner.sources.devices import as_scaled
+from planner.sources.layer_calls import LayerCalls
+from planner.sources.links import as_elsewhere, with_links, with_value
+from planner.sources.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
+from planner.sources.refusals import LOCAL, missing_kernel, missing_link
+from planner.sources.same_die import is_sibling
+from planner.sources.source import Source, source_of, without_unused
 from planner.workload.products import narrow_calls, narrow_layers, rest_precision
 
 __all__ = ["LOCAL", "Source", "Sources"]

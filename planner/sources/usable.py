@@ -13,7 +13,7 @@ import numpy as np
 from planner.domain.kernels import KernelCalls
 from planner.domain.precision import PRECISIONS
 from planner.errors import CoverageError, Refusal
-from planner.steps.refusals import (
+from planner.sources.refusals import (
     KERNEL_MISSING,
     absent_precision,
     missing_kernel,
@@ -21,7 +21,7 @@ from planner.steps.refusals import (
     unmeasured_precision,
     unpriced_precision,
 )
-from planner.steps.sources import Sources
+from planner.sources.sources import Sources
 from planner.workload.lowering import lower
 from planner.workload.products import narrow_calls
 

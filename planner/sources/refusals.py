@@ -10,7 +10,7 @@ from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.precision import PRECISIONS, Precision
 from planner.domain.request import Problem
 from planner.errors import CoverageError, Refusal
-from planner.steps.source import is_used, miss_in_words
+from planner.sources.source import is_used, miss_in_words
 
 __all__ = [
     "KERNEL_MISSING",

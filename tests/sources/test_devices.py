@@ -14,8 +14,14 @@ from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Link, Node
 from planner.domain.provenance import FIT, SCALED
 from planner.domain.transfer import OwnPoints, Transfers, TransferScore, relation, score_for
-from planner.steps.hardware import nearest_kernels, on_other_device, scaled_calibration, siblings_kernels, what_misses
-from planner.steps.source import source_of
+from planner.sources.devices import (
+    nearest_kernels,
+    on_other_device,
+    scaled_calibration,
+    siblings_kernels,
+    what_misses,
+)
+from planner.sources.source import source_of
 
 OLD = Accelerator("old", "gpu", 16e9, 1e12, {"fp32": 10e12, "fp16": 80e12}, 80, "", "Maker", "First", "A1")
 TWIN = replace(OLD, name="twin", memory_bytes_per_s=0.8e12)

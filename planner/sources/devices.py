@@ -24,7 +24,7 @@ from planner.domain.kernels import PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS
 from planner.domain.provenance import SCALED
 from planner.domain.transfer import RELATIONS, Transfers, relation, score_for
 from planner.errors import ParameterError
-from planner.steps.source import is_used
+from planner.sources.source import is_used
 
 __all__ = ["Missing", "as_scaled", "nearest_kernels", "on_other_device", "scaled_calibration", "siblings_kernels",
            "what_misses"]  # fmt: skip

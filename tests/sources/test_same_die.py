@@ -13,8 +13,7 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
-from planner.steps.predict import Evaluator
-from planner.steps.sibling_calls import (
+from planner.sources.same_die import (
     LEAST_COMMON,
     Common,
     Ratio,
@@ -24,6 +23,7 @@ from planner.steps.sibling_calls import (
     ratio_of,
     scaled_table,
 )
+from planner.steps.predict import Evaluator
 from planner.workload.calls import layer_calls
 
 MINE = Accelerator("titan-xp", "gpu", 12e9, 5e11, {"fp32": 1e13}, vendor="NVIDIA", architecture="Pascal", chip="GP102")

@@ -22,7 +22,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.provenance import DERIVED
 from planner.domain.transfer import UNITS, Transfers, precision_score
 from planner.errors import ParameterError
-from planner.steps.hardware import Missing
+from planner.sources.devices import Missing
 
 __all__ = ["derived_precisions"]
 

@@ -1,7 +1,7 @@
 """Which calls of a network a calibration has measured as they are: those are looked up, the others are not.
 
 What the device was not timed at, but another of the same chip, is looked up there and scaled by a ratio, or tells the
-course of a call over sub-batches (:mod:`planner.steps.sibling_calls`).
+course of a call over sub-batches (:mod:`planner.sources.same_die`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from planner.domain.calls import LOOKED_UP, LayerCall, kind_of_kernel
 from planner.domain.kernels import SERVED_BY, KernelCalls
 from planner.domain.network import Network
 from planner.domain.precision import precision_named
-from planner.steps.sibling_calls import common_times, course_of, ratio_of, scaled_table
-from planner.steps.source import Source, source_of
+from planner.sources.same_die import common_times, course_of, ratio_of, scaled_table
+from planner.sources.source import Source, source_of
 from planner.workload.calls import layer_calls
 
 __all__ = ["Fits", "LayerCalls", "error_of"]

@@ -1,0 +1,1 @@
+"""Who serves a call: ordered providers, and one sentence when none does."""
