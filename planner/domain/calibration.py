@@ -142,6 +142,11 @@ class Entry:
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
 
     @property
+    def miss(self) -> float | None:
+        """Relative error on rows left out, else on its own; None: it was never compared with any."""
+        return self.error if self.held_out_error is None else self.held_out_error
+
+    @property
     def key(self) -> tuple[str, str, str, str, str]:
         """Scope, kind, direction, precision, library."""
         return (self.scope, self.kind, self.direction, self.precision, self.library)

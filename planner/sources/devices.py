@@ -11,9 +11,11 @@ stays there. The held-out error of a scaled entry is that of devices predicted f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
-from math import log
+from functools import partial
 
 from planner.costs.scaling import scaled_entry
 from planner.costs.specified import issued
@@ -24,12 +26,17 @@ from planner.domain.kernels import PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS
 from planner.domain.provenance import SCALED
 from planner.domain.transfer import RELATIONS, Transfers, relation, score_for
 from planner.errors import ParameterError
-from planner.sources.source import is_used
+from planner.sources.source import is_used, unsure
 
-__all__ = ["Missing", "as_scaled", "nearest_kernels", "on_other_device", "scaled_calibration", "siblings_kernels",
-           "what_misses"]  # fmt: skip
+__all__ = [
+    "Missing", "Offer", "as_scaled", "nearest_fits", "on_other_device", "same_die_fits", "scaled_calibration",
+    "what_misses",
+]  # fmt: skip
 
 POINTWISE = "pointwise"
+Pair = tuple[Accelerator, Accelerator]
+"""The device that was measured, and the one that is served."""
+Offer = tuple[Accelerator, Calibration]
 Missing = Callable[[str, str, str], bool]
 """Kind, direction and precision of a kernel -> whether nothing serves it."""
 
@@ -42,41 +49,35 @@ def as_scaled(calibration: Calibration, kind: str) -> Calibration:
 
 
 def scaled_calibration(
-    calibration: Calibration,
-    source: Accelerator,
-    target: Accelerator,
-    known: Transfers,
-    wanted: Missing = lambda *_: True,
+    calibration: Calibration, source: Accelerator, target: Accelerator, known: Transfers
 ) -> Calibration:
-    """Return the kernels of a calibration as they would be on another device; those that cannot be are left out.
+    """Return the kernels of a calibration of ``source`` as they would be on ``target``; those that cannot be are left.
 
-    Parameters
-    ----------
-    calibration : Calibration
-        Of ``source``.
-    source, target : Accelerator
-    known : Transfers
-    wanted : Missing, optional
-        Which kernels are asked for.
+    Their held-out errors are those of transfers between devices as near; a specified one stays as unsure as it is.
     """
-    near, (before, after) = relation(source, target), (issued(source), issued(target))
-    entries = []
+    return _made(calibration, _scaled(calibration, (source, target), known), (source, target), known)
+
+
+def _scaled(
+    calibration: Calibration, of: Pair, known: Transfers, wanted: Callable[[Entry], bool] = lambda _: True
+) -> tuple[Entry, ...]:
+    near, (before, after) = relation(*of), map(issued, of)
+    found = []
     for entry in calibration.entries:
-        if entry.scope != "kernels" or entry.origin == "reconstructed" or not wanted(*entry.key[1:4]):
-            continue
-        try:
-            entries.append(_with_score(scaled_entry(entry, before, after, calibration.entries), known, near))
-        except ParameterError:  # a precision that one of them lacks, or times of calls that are not told
-            continue
+        if entry.scope == "kernels" and entry.origin != "reconstructed" and wanted(entry):
+            with suppress(ParameterError):  # a precision that one of them lacks, or times of calls that are not told
+                scaled = scaled_entry(entry, before, after, calibration.entries)
+                score = score_for(known.scores, near, entry.kind, entry.precision)
+                is_sheet = entry.origin == "specified" or score is None
+                found.append(scaled if is_sheet else unsure(scaled, score.mean, "gpu"))
+    return tuple(found)
+
+
+def _made(calibration: Calibration, entries: tuple[Entry, ...], of: Pair, known: Transfers) -> Calibration:
     return replace(
-        as_scaled(calibration, SCALED),
-        accelerator=target.name,
-        entries=tuple(entries),
-        cluster=None,
-        node=None,
-        warnings=(_in_words(entries, source, target, known), *calibration.warnings),
-        conformal={},
-    )
+        as_scaled(calibration, SCALED), accelerator=of[1].name, entries=entries, cluster=None, node=None,
+        warnings=(_in_words(entries, *of, known), *calibration.warnings), conformal={},
+    )  # fmt: skip
 
 
 def _in_words(entries: Iterable[Entry], source: Accelerator, target: Accelerator, known: Transfers) -> str:
@@ -104,15 +105,6 @@ def _instead(transfer: float, few: float | None, points: int) -> str:
     return f" ({few:.0%} from {points} of its own alone: {better})"
 
 
-def _with_score(entry: Entry, known: Transfers, near: str) -> Entry:
-    """Return a scaled entry with the error of transfers; a specified one stays as unsure as specifications are."""
-    score = score_for(known.scores, near, entry.kind, entry.precision)
-    if entry.origin == "specified" or score is None:
-        return entry
-    own = (entry.error if entry.held_out_error is None else entry.held_out_error) or 0.0
-    return replace(entry, held_out_error=max(score.mean, own), held_out_by="gpu", worst_error=None)
-
-
 def what_misses(calibrations: Iterable[Calibration], cluster: Cluster) -> Missing:
     """Return what tells which kernels no calibration of the cluster's device serves."""
     served = {
@@ -132,63 +124,59 @@ def what_misses(calibrations: Iterable[Calibration], cluster: Cluster) -> Missin
     return is_missing
 
 
-def siblings_kernels(
-    target: Accelerator,
-    siblings: Iterable[tuple[Accelerator, Calibration]],
-    known: Transfers,
-    missing: Missing,
+def same_die_fits(
+    target: Accelerator, offers: Iterable[Offer], known: Transfers, missing: Missing
 ) -> tuple[Calibration, ...]:
-    """Return what siblings know of kernels that the device's own calibrations miss, the least unsure of each first.
+    """Return what devices of the same die know of kernels that the device's own calibrations miss.
 
-    Of several siblings that of the smallest error serves a kernel; it is the scored one of the transfer, unless the
-    sibling's own fit is worse.
+    The least unsure serves a kernel: errors are the scored ones of the transfer, unless a fit's own is worse.
     """
-    scaled = [scaled_calibration(one, device, target, known, missing) for device, one in siblings]
-    best: dict[tuple[str, str, str], tuple[float, int]] = {}
-    for at, one in enumerate(scaled):
-        for entry in one.entries:
-            rank = (_rank(entry), at)
-            best[entry.key[1:4]] = min(rank, best.get(entry.key[1:4], rank))
-    chosen = (
-        replace(one, entries=tuple(entry for entry in one.entries if best[entry.key[1:4]][1] == at))
-        for at, one in enumerate(scaled)
-    )
-    return tuple(one for one in chosen if one.entries)
+    return _best(
+        target, offers, known,
+        lambda _, entry: missing(*entry.key[1:4]),
+        lambda _, entry: (math.inf if entry.held_out_error is None else entry.held_out_error,),
+    )  # fmt: skip
 
 
-def _rank(entry: Entry) -> float:
-    return float("inf") if entry.held_out_error is None else entry.held_out_error
-
-
-def nearest_kernels(
-    target: Accelerator, others: Iterable[tuple[Accelerator, Calibration]], known: Transfers, missing: Missing
+def nearest_fits(
+    target: Accelerator, offers: Iterable[Offer], known: Transfers, missing: Missing
 ) -> tuple[Calibration, ...]:
     """Return fits of convolutions, and of products of matrix units, that nothing serves, of the nearest device each.
 
     Nearest: by relation, then by the data sheets (:func:`_apart`).
     """
-    best: dict[tuple[str, str, str], tuple[int, float, int]] = {}
-    found = tuple(others)
-    for at, (device, one) in enumerate(found):
-        for entry in one.entries:
-            kernel = entry.key[1:4]
-            if _can_specify(entry, device, target) and missing(*kernel):
-                far = (RELATIONS.index(relation(device, target)), _apart(device, target, entry.precision), at)
-                best[kernel] = min(far, best.get(kernel, far))
-    chosen = []
-    for at, (device, one) in enumerate(found):
-        mine = tuple(
-            entry
-            for entry in one.entries
-            if _can_specify(entry, device, target) and best.get(entry.key[1:4], (0, 0.0, -1))[-1] == at
-        )
-        if mine:
-            chosen.append(scaled_calibration(replace(one, entries=mine), device, target, known))
-    return tuple(one for one in chosen if one.entries)
+    return _best(
+        target, offers, known,
+        lambda device, entry: _can_specify(entry, device, target) and missing(*entry.key[1:4]),
+        lambda device, entry: (RELATIONS.index(relation(device, target)), _apart(device, target, entry.precision)),
+    )  # fmt: skip
+
+
+def _best(
+    target: Accelerator,
+    offers: Iterable[Offer],
+    known: Transfers,
+    wanted: Callable[[Accelerator, Entry], bool],
+    rank: Callable[[Accelerator, Entry], tuple[float, ...]],
+) -> tuple[Calibration, ...]:
+    """Return wanted kernels of other devices, scaled; that of the least rank serves a kernel, of these the first."""
+    every = tuple(offers)
+    scaled = [_scaled(one, (device, target), known, partial(wanted, device)) for device, one in every]
+    best: dict[tuple[str, str, str], tuple[tuple[float, ...], int]] = {}
+    for at, ((device, _), entries) in enumerate(zip(every, scaled, strict=True)):
+        for entry in entries:
+            place = (rank(device, entry), at)
+            best[entry.key[1:4]] = min(place, best.get(entry.key[1:4], place))
+    chosen = [tuple(one for one in entries if best[one.key[1:4]][1] == at) for at, entries in enumerate(scaled)]
+    return tuple(
+        _made(one, entries, (device, target), known)
+        for (device, one), entries in zip(every, chosen, strict=True)
+        if entries
+    )
 
 
 def _can_specify(entry: Entry, device: Accelerator, target: Accelerator) -> bool:
-    is_fit = entry.scope == "kernels" and entry.term != LOOKED_UP and entry.origin not in ("specified", "reconstructed")
+    is_fit = entry.term != LOOKED_UP and entry.origin != "specified"
     both = entry.precision in device.peak_flop_per_s.keys() & target.peak_flop_per_s.keys()
     of_units = all(one.has_matrix_units(entry.precision) for one in (device, target))
     is_wanted = entry.kind == "convolution" or (entry.kind == "gemm" and of_units)
@@ -197,8 +185,8 @@ def _can_specify(entry: Entry, device: Accelerator, target: Accelerator) -> bool
 
 def _apart(one: Accelerator, other: Accelerator, precision: str) -> float:
     """Return how far two devices are apart: logarithms of their peak rates and memory bandwidths."""
-    of_flop = log(one.peak_flop_per_s[precision] / other.peak_flop_per_s[precision])
-    return abs(of_flop) + abs(log(one.memory_bytes_per_s / other.memory_bytes_per_s))
+    of_flop = math.log(one.peak_flop_per_s[precision] / other.peak_flop_per_s[precision])
+    return abs(of_flop) + abs(math.log(one.memory_bytes_per_s / other.memory_bytes_per_s))
 
 
 def on_other_device(
@@ -206,21 +194,25 @@ def on_other_device(
     target: Accelerator,
     calibrations: Iterable[Calibration],
     known: Transfers,
+    own: Iterable[Calibration] = (),
 ) -> tuple[Cluster, tuple[Calibration, ...]]:
     """Return a cluster with another device, and its calibrations with kernels of the present one scaled to it.
 
-    Links, storage and what the framework adds stay those of the cluster and of the present device: its hosts are the
-    same. The price is not: it is that of another device, and not known.
+    What the present device was not measured in comes from ``own`` calibrations of the other; not its overheads, which
+    make up for its own kernels. Links, storage and what the framework adds stay those of the cluster and of the present
+    device: its hosts are the same. The price is not: it is that of another device, and not known.
     """
-    source = cluster.node.accelerator
-    changed: list[Calibration] = []
+    source, changed = cluster.node.accelerator, []
     for one in calibrations:
         if one.accelerator != source.name:
             changed.append(one)
             continue
-        scaled = scaled_calibration(one, source, target, known)
         rest = tuple(entry for entry in one.entries if entry.scope != "kernels")
         kept = replace(one, accelerator=target.name, entries=rest, node=None, conformal={})
-        changed += [*([scaled] if scaled.entries else []), *([kept] if rest else [])]
-    node = replace(cluster.node, accelerator=target)
-    return replace(cluster, node=node, usd_per_gpu_hour=None), tuple(changed)
+        changed += [scaled_calibration(one, source, target, known), kept]
+    there = replace(cluster, node=replace(cluster.node, accelerator=target), usd_per_gpu_hour=None)
+    missing = what_misses(changed, there)
+    for one in (one for one in own if one.accelerator == target.name):
+        kernels = tuple(x for x in one.entries if x.scope == "kernels" and missing(*x.key[1:4]))
+        changed.append(replace(one, entries=kernels, conformal={}))
+    return there, tuple(one for one in changed if one.entries)

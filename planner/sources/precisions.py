@@ -23,6 +23,7 @@ from planner.domain.provenance import DERIVED
 from planner.domain.transfer import UNITS, Transfers, precision_score
 from planner.errors import ParameterError
 from planner.sources.devices import Missing
+from planner.sources.source import unsure
 
 __all__ = ["derived_precisions"]
 
@@ -53,9 +54,12 @@ def derived_precisions(
     found: dict[tuple[str, str, str], tuple[Calibration, list[Entry]]] = {}
     for (_, _, precision), (rate, calibration, entry) in best.items():
         with suppress(ParameterError):  # a term that cannot be told in another precision
-            derived = _with_score(in_precision(entry, device, precision, rate), device, known)
+            derived = in_precision(entry, device, precision, rate)
+            units = UNITS[not device.has_matrix_units(precision)]
+            score = precision_score(known.precisions, units, entry.kind, precision)
             place = (calibration.name, precision, entry.precision)
-            found.setdefault(place, (calibration, []))[1].append(derived)
+            made = derived if score is None else unsure(derived, score.mean, "precision")
+            found.setdefault(place, (calibration, []))[1].append(made)
     return tuple(_calibration(one, entries, source) for (_, _, source), (one, entries) in found.items())
 
 
@@ -68,15 +72,6 @@ def _within_reach(entry: Entry, device: Accelerator) -> Iterator[tuple[str, floa
         rate = rate_ratio(device, entry.precision, name)
         if name != entry.precision and not PRECISIONS[name].measured_only and rate is not None:
             yield name, rate
-
-
-def _with_score(entry: Entry, device: Accelerator, known: Transfers) -> Entry:
-    units = UNITS[not device.has_matrix_units(entry.precision)]
-    score = precision_score(known.precisions, units, entry.kind, entry.precision)
-    if score is None:
-        return entry
-    own = (entry.error if entry.held_out_error is None else entry.held_out_error) or 0.0
-    return replace(entry, held_out_error=max(score.mean, own), held_out_by="precision", worst_error=None)
 
 
 def _calibration(calibration: Calibration, entries: list[Entry], source: str) -> Calibration:
