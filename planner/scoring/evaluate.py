@@ -6,14 +6,17 @@ Runs of one problem are predicted together, each distinct configuration once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from planner.domain.arrays import frozen_map
+from planner.domain.axes import AXES
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
+from planner.domain.network import family_of
 from planner.domain.prediction import Prediction, Quantity
 from planner.domain.request import Problem
 from planner.domain.runs import RefusedRow, Run
@@ -29,6 +32,11 @@ SLICE = 1024
 ONLY = {"tensor_parallel": 1, "pipeline_parallel": 1, "virtual_stages": 1, "recompute": "none", "sharding": 0}
 """Fields of a run -> the value that predictions cover so far."""
 
+MEANS: Mapping[str, Callable[[Prediction], float]] = {
+    "mini_batch_mean": lambda prediction: prediction.mini_batch.mean,
+    "staleness_mean": lambda prediction: prediction.staleness.mean,
+}
+"""Metrics that are means of random variables, not times or rates."""
 NO_SHARES: Mapping[str, float] = frozen_map({})
 
 
@@ -171,8 +179,8 @@ def _configuration(run: Run, problem: Problem) -> Configuration:
     if problem.dataset is None and run.metric == "epoch_s":
         raise ParameterError("dataset", f"given for an epoch, as {run.network} has none of its own", "")
     placed = run.on(problem.cluster.node.gpus)
-    gpus, sub_batch, steps = placed.gpus_per_node or 1, placed.sub_batch or 1, placed.accumulation_steps or 1
-    return Configuration(placed.nodes, gpus, sub_batch, steps, run.precision, run.mode)
+    values: dict[str, Any] = {axis.name: getattr(placed, axis.name) or 1 for axis in AXES}
+    return Configuration(**values)
 
 
 def _refusals(evaluator: Evaluator, wanted: list[Configuration]) -> dict[Configuration, Refusal]:
@@ -217,7 +225,7 @@ def _shares(prediction: Prediction) -> dict[str, Mapping[str, float]]:
 def _has_seen(run: Run, prediction: Prediction, problem: Problem) -> bool:
     """Return whether what serves the prediction has seen the run, or what it is one of."""
     network, cluster = problem.network.name, problem.cluster.name
-    names = {run.source, run.group, run.network, network, network.partition(":")[0], run.cluster, cluster} - {""}
+    names = {run.source, run.group, run.network, network, family_of(network), run.cluster, cluster} - {""}
     return any(not names.isdisjoint(one.seen) for term in prediction.terms for one in term.provenance)
 
 
@@ -244,17 +252,15 @@ def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[
 
 def _metric(metric: str, prediction: Prediction) -> Quantity | None:
     """Return what is predicted of a metric; means of random variables come without an interval."""
-    if metric == "mini_batch_mean":
-        return Quantity(prediction.mini_batch.mean)
-    if metric == "staleness_mean":
-        return Quantity(prediction.staleness.mean)
+    if metric in MEANS:
+        return Quantity(MEANS[metric](prediction))
     found: Quantity | None = getattr(prediction, metric)
     return found
 
 
 def _thread(run: Run) -> str:
     """Return the thread whose period the metric of a run is, or is proportional to; empty: of none."""
-    if run.metric.endswith("_mean"):
+    if run.metric in MEANS:
         return ""
     if run.mode == "sync":
         return "step"

@@ -100,7 +100,7 @@ def described(pricer: Pricer, chosen: Configurations, window: Window | None) -> 
 
 def _synchronous(case: _Case, times: SyncTimes) -> Described:
     pricer, one = case.pricer, case.one
-    mini_batch = one.gpus * one.sub_batch * one.accumulation_steps
+    mini_batch = one.samples_per_update
     gradient = step_gradient(pricer, one, times, case.stages)
     spread = gradient.spread()
     doubt = spread.shares if spread else {}
