@@ -1,9 +1,10 @@
 """Kernels of a device that was not measured, from calibrations of another: scaled by specification, with scores.
 
 Three uses. A *sibling*, a device of the same chip, serves the kernels that no calibration of the device itself does.
-Convolutions that none serves, and products of matrix units, are specified by the nearest device that was measured:
-they reach the share of the peak rates that they reach there, where one assumed share would not tell them apart; for
-products of lanes that share misses by less (docs/transfer.md). A scenario puts another device into the cluster: then
+What none serves is specified by the nearest device that was measured, where multiplying at the peak rate is not what
+bounds it: convolutions, of which libraries choose algorithms that multiply less (Winograd, FFT) or more (padded tiles),
+and products of matrix units, which multiply faster than they are fed. Products on CUDA cores are bound by these, and
+what moves bytes by the memory: the stated share of a peak serves, alike on all devices. A scenario puts another device into the cluster: then
 all kernels come from the present one. In each case only kernels are taken over; what is a reconstruction of one cluster
 stays there. The held-out error of a scaled entry is that of devices predicted from others as near
 (:mod:`planner.domain.transfer`), or its own where that is larger.

@@ -33,23 +33,15 @@ def derived_precisions(
 ) -> tuple[Calibration, ...]:
     """Return what calibrations of a device say of its other precisions: one for each precision and what it is from.
 
-    Of several precisions, or calibrations, that of the nearest rate serves a kernel, of these the first.
-
-    Parameters
-    ----------
-    device : Accelerator
-    calibrations : iterable of Calibration
-        Those of other devices are passed over.
-    known : Transfers
-    missing : Missing
-        Which kernels nothing serves.
+    Of several precisions, or calibrations, that of the nearest rate serves a kernel that is missing, of these the
+    first. Calibrations of other devices are passed over.
     """
     best: dict[tuple[str, str, str], tuple[float, Calibration, Entry]] = {}
     for calibration in (one for one in calibrations if one.accelerator == device.name):
         for entry in calibration.entries:
             for precision, rate in _within_reach(entry, device):
-                key, far = (entry.kind, entry.direction, precision), abs(log(rate))
-                if missing(*key) and (key not in best or far < abs(log(best[key][0]))):
+                key = (entry.kind, entry.direction, precision)
+                if missing(*key) and (key not in best or abs(log(rate)) < abs(log(best[key][0]))):
                     best[key] = (rate, calibration, entry)
     found: dict[tuple[str, str, str], tuple[Calibration, list[Entry]]] = {}
     for (_, _, precision), (rate, calibration, entry) in best.items():
@@ -57,9 +49,8 @@ def derived_precisions(
             derived = in_precision(entry, device, precision, rate)
             units = UNITS[not device.has_matrix_units(precision)]
             score = precision_score(known.precisions, units, entry.kind, precision)
-            place = (calibration.name, precision, entry.precision)
             made = derived if score is None else unsure(derived, score.mean, "precision")
-            found.setdefault(place, (calibration, []))[1].append(made)
+            found.setdefault((calibration.name, precision, entry.precision), (calibration, []))[1].append(made)
     return tuple(_calibration(one, entries, source) for (_, _, source), (one, entries) in found.items())
 
 
