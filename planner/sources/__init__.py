@@ -1,6 +1,6 @@
 """Who serves a call, a message, a copy: asked in order, each with a record of where its coefficients come from.
 
-A kernel is served by the first of these that does (:class:`planner.sources.sources.Sources`, ``find_kernel``, ``split``):
+A kernel is served by the first of these that does (``find_kernel`` and ``split`` of :mod:`planner.sources.sources`):
 
 ===================  ========================================================================================
 exact call           the very call as the device was timed at it; at other sub-batches its scaling curve

@@ -4,10 +4,10 @@ Three uses. A *sibling*, a device of the same chip, serves the kernels that no c
 What none serves is specified by the nearest device that was measured, where multiplying at the peak rate is not what
 bounds it: convolutions, of which libraries choose algorithms that multiply less (Winograd, FFT) or more (padded tiles),
 and products of matrix units, which multiply faster than they are fed. Products on CUDA cores are bound by these, and
-what moves bytes by the memory: the stated share of a peak serves, alike on all devices. A scenario puts another device into the cluster: then
-all kernels come from the present one. In each case only kernels are taken over; what is a reconstruction of one cluster
-stays there. The held-out error of a scaled entry is that of devices predicted from others as near
-(:mod:`planner.domain.transfer`), or its own where that is larger.
+what moves bytes by the memory: the stated share of a peak serves, alike on all devices. A scenario puts another device
+into the cluster: then all kernels come from the present one. In each case only kernels are taken over; what is a
+reconstruction of one cluster stays there. The held-out error of a scaled entry is that of devices predicted from others
+as near (:mod:`planner.domain.transfer`), or its own where that is larger.
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ def _scaled(
             with suppress(ParameterError):  # a precision that one of them lacks, or times of calls that are not told
                 scaled = scaled_entry(entry, before, after, calibration.entries)
                 score = score_for(known.scores, near, entry.kind, entry.precision)
-                is_sheet = entry.origin == "specified" or score is None
-                found.append(scaled if is_sheet else unsure(scaled, score.mean, "gpu"))
+                if score is not None and entry.origin != "specified":
+                    scaled = unsure(scaled, score.mean, "gpu")
+                found.append(scaled)
     return tuple(found)
 
 
