@@ -30,8 +30,8 @@ from planner.errors import ParameterError
 from planner.sources.source import is_used, unsure
 
 __all__ = [
-    "Missing", "Offer", "as_scaled", "nearest_fits", "on_other_device", "same_die_fits", "scaled_calibration",
-    "what_misses",
+    "Missing", "Offer", "as_scaled", "is_taken_over", "nearest_fits", "on_other_device", "same_die_fits",
+    "scaled_calibration", "what_misses",
 ]  # fmt: skip
 
 POINTWISE = "pointwise"
@@ -180,9 +180,13 @@ def _best(
 def _can_specify(entry: Entry, device: Accelerator, target: Accelerator) -> bool:
     is_fit = entry.term != LOOKED_UP and entry.origin != "specified"
     both = entry.precision in device.peak_flop_per_s.keys() & target.peak_flop_per_s.keys()
-    of_units = all(one.has_matrix_units(entry.precision) for one in (device, target))
-    is_wanted = entry.kind == "convolution" or (entry.kind == "gemm" and of_units)
-    return device.kind == target.kind and is_fit and both and is_wanted
+    of_both = all(is_taken_over(entry.kind, entry.precision, one) for one in (device, target))
+    return device.kind == target.kind and is_fit and both and of_both
+
+
+def is_taken_over(kind: str, precision: str, device: Accelerator) -> bool:
+    """Tell whether a kind of kernel is bound by other than the rate of the units: see the head of the module."""
+    return kind == "convolution" or (kind == "gemm" and device.has_matrix_units(precision))
 
 
 def _apart(one: Accelerator, other: Accelerator, precision: str) -> float:
