@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from planner.domain.arrays import check_count
-from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, STRATEGIES
+from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS
+from planner.domain.framework import STRATEGIES
 from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError, nearest_name
 
@@ -22,7 +23,7 @@ INPUTS = ("synthetic", "storage")
 MOST_SHARDED = 3
 CHOICES = {
     "metric": METRICS, "precision": tuple(PRECISIONS), "mode": MODES, "recompute": RECOMPUTE, "status": STATUSES,
-    "strategy": STRATEGIES, "input": INPUTS, "optimizer": ("", *OPTIMIZERS),
+    "strategy": tuple(STRATEGIES), "input": INPUTS, "optimizer": ("", *OPTIMIZERS),
 }  # fmt: skip
 """Fields of a run whose values are words -> those words."""
 _DEGREES = ("nodes", "tensor_parallel", "pipeline_parallel", "virtual_stages")

@@ -27,7 +27,7 @@ def launch(one: Configuration, subject: Subject) -> Iterator[Line]:
     what = f"sub-batch {one.sub_batch}{accumulate}, {one.precision}"
     if one.mode == "async":
         yield _line(f"Start: mpirun -np {one.nodes} --map-by node PROGRAM", f"{one.gpus_per_node} threads, {what}")
-    elif subject.settings.framework.partition("@")[0] not in TORCHRUN:
+    elif subject.settings.framework.name not in TORCHRUN:
         yield _line(f"Start: mpirun -np {one.gpus} --map-by ppr:{one.gpus_per_node}:node PROGRAM", what)
     elif one.nodes == 1:
         yield _line(f"Start: torchrun --standalone --nproc-per-node {one.gpus_per_node} train.py", what)

@@ -28,7 +28,7 @@ from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls, MemoryBytes
-from planner.domain.precision import gradient_bytes, precision_named
+from planner.domain.precision import precision_named
 from planner.steps.cells import cell_factors
 from planner.steps.sources import Source, Sources
 from planner.steps.synchronous import ready_s
@@ -171,7 +171,7 @@ class Compute:
             sub_batch,
             convolution=self.convolution,
             optimizer=settings.optimizer,
-            input_gradient=settings.input_gradient,
+            input_gradient=settings.framework.input_gradient,
         )
         found: dict[str, list[tuple[KernelCalls, Source]]] = {stage: [] for stage in STAGES}
         for calls in lowered:
@@ -203,7 +203,7 @@ class Compute:
     def _accumulation(self) -> KernelCalls:
         """Sums of a new gradient and the one that is there: two are read, one is written."""
         elements = self.slots.elements[None, :]
-        moved = 3 * gradient_bytes(self.precision.name, self.sources.problem.settings.framework) * elements
+        moved = 3 * self.sources.problem.settings.framework.gradient_bytes(self.precision.name) * elements
         work = {"elements": elements, "traffic": np.zeros_like(elements), "fixed_bytes": moved}
         return KernelCalls("add", BACKWARD_DATA, self.slots.layer, np.ones_like(self.slots.layer), work)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planner.cli.options import COMMANDS, OPTIMIZERS, OPTIONS, PRECISIONS
-from planner.domain import configuration, precision
+from planner.domain import configuration, framework, precision
 from planner.formats.settings import OPTION_KEYS
 
 Run = Callable[..., Any]
@@ -80,7 +80,7 @@ def test_choices_are_those_of_the_records() -> None:
     assert tuple(precision.PRECISIONS) == PRECISIONS
     assert tuple(configuration.OPTIMIZERS) == OPTIMIZERS
     assert OPTIONS["mode"].metavar.split("|") == list(configuration.MODES)
-    assert OPTIONS["strategy"].metavar.split("|") == list(configuration.STRATEGIES)
+    assert OPTIONS["strategy"].metavar.split("|") == list(framework.STRATEGIES)
 
 
 def test_settings_files_have_options_alone() -> None:
