@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from planner.cli.left_out import enough_s
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import NOTHING, budget, choice
 from planner.cli.streams import note
+from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.gap import Gap
@@ -140,11 +141,15 @@ def _clusters() -> Shelf:
     )
 
 
+def _stored(entry: Entry) -> Collection[str]:
+    return [one.name for one in stored_points(entry.settings)] if entry.term == GAUSSIAN_PROCESS else ()
+
+
 def _calibrations() -> Shelf:
     formulas = {**{name: term.doc for name, term in TERMS.items()}, "overheads": FORMULA}
 
     def view(_name: str, calibration: Any) -> Iterable[Block]:
-        yield from calibration_view(calibration, formulas, _cells)
+        yield from calibration_view(calibration, formulas, _cells, _stored)
         gaps = gaps_of(calibration, _measured_for(calibration), _can_be_measured(calibration))
         yield from gaps_view(gaps, _measuring(gaps, calibration))
 

@@ -17,7 +17,20 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, text
+from planner.costs.features import (
+    BYTE,
+    INTER_NODE,
+    INTRA_NODE,
+    MESSAGE,
+    Column,
+    FeatureMap,
+    Settings,
+    Work,
+    column,
+    number,
+    stacked,
+    text,
+)
 from planner.costs.measured_collectives import COLLECTIVE_CASES
 from planner.domain.arrays import FloatArray, frozen_map
 from planner.domain.calibration import Entry
@@ -26,6 +39,8 @@ from planner.errors import CoverageError, ParameterError, UnknownNameError
 
 __all__ = [
     "ALGORITHMS",
+    "BYTES_BETWEEN",
+    "BYTES_INSIDE",
     "COLLECTIVE_TERMS",
     "all_reduce_s",
     "double_binary_tree",
@@ -35,7 +50,14 @@ __all__ = [
     "ring_all_reduce",
 ]
 
-COLUMNS = ("messages_inside", "bytes_inside", "messages_between", "bytes_between")
+BYTES_INSIDE = Column("bytes_inside", BYTE, INTRA_NODE)
+BYTES_BETWEEN = Column("bytes_between", BYTE, INTER_NODE)
+COLUMNS = (
+    Column("messages_inside", MESSAGE, INTRA_NODE),
+    BYTES_INSIDE,
+    Column("messages_between", MESSAGE, INTER_NODE),
+    BYTES_BETWEEN,
+)
 
 
 def _group_columns(groups: Groups) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -175,7 +197,7 @@ def all_reduce_s(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> Floa
     alone = (groups.ranks == 1)[:, None]
     if entry.term == "collective.alpha_beta":
         _check_links(entry.settings, groups)
-        theta = np.array([entry.coefficients[name] for name in COLUMNS])
+        theta = np.array([entry.coefficients[one.name] for one in COLUMNS])
         names = text(entry.settings, "algorithms", "ring").split()
         options = [_counted(name, entry.settings, buffer_bytes, groups) @ theta for name in names]
         times = np.stack(options).min(axis=0)
@@ -184,7 +206,7 @@ def all_reduce_s(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> Floa
         if entry.term not in terms:
             raise UnknownNameError("collective term", entry.term, terms)
         term = terms[entry.term]
-        theta = np.array([entry.coefficients[name] for name in term.columns(entry.settings)])
+        theta = np.array([entry.coefficients[name] for name in term.names(entry.settings)])
         times = term.features(_case_work(buffer_bytes, groups), entry.settings) @ theta
     return np.where(alone, 0.0, times)
 
@@ -221,7 +243,7 @@ COLLECTIVE_TERMS = (
     ),
     FeatureMap(
         "collective.logarithmic",
-        lambda _settings: ("log2_ranks", "byte_log2_ranks"),
+        lambda _settings: (Column("log2_ranks", MESSAGE, INTER_NODE), Column("byte_log2_ranks", BYTE, INTER_NODE)),
         _logarithmic,
         doc="(a + b·V)·log2 p: tree-like all-reduce of host buffers",
     ),

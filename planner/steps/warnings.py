@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.costs.features import CALLS
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
@@ -344,9 +345,8 @@ def _proportional(overheads: Overheads, used: tuple[Source, ...]) -> Iterator[Pl
 
 def _is_proportional(source: Source) -> bool:
     """Tell whether twice the work always takes twice the time."""
-    return source.entry.term in ("flop.rate", "traffic.bytes", "work.linear") and not source.entry.coefficients.get(
-        "calls"
-    )
+    of = source.entry
+    return of.term in ("flop.rate", "traffic.bytes", "work.linear") and not of.coefficients.get(CALLS.name)
 
 
 def _measured_runs(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:

@@ -38,6 +38,7 @@ def entry(names: str, theta: dict[str, float] = THETA) -> Entry:
         ("rabenseifner", 2, 4, [4, 600, 2, 100]),
         ("rabenseifner", 3, 1, [0, 0, 4, 1200]),
         ("double_binary_tree", 4, 2, [2, 800, 4, 400]),
+        ("double_binary_tree", 6, 2, [2, 800, 4, 400]),
         ("hierarchical", 4, 2, [2, 400, 6, 300]),
     ],
 )
@@ -75,6 +76,15 @@ def test_what_must_leave_a_node_passes_its_nics(name: str, v: float, n: int, r: 
 def test_longer_messages_never_take_less_time(name: str, sizes: FloatArray, n: int, r: int) -> None:
     times = all_reduce_s(entry(name), np.sort(sizes), groups(n, r))
     assert (np.diff(times) >= 0).all()
+
+
+@given(n=st.integers(1, 1000))
+def test_a_message_goes_up_and_down_the_levels_of_a_tree_over_the_nodes(n: int) -> None:
+    """The last of n nodes, numbered by level, has its parent at half its number."""
+    levels, node = 0, n
+    while node > 1:
+        levels, node = levels + 1, node // 2
+    assert ALGORITHMS["double_binary_tree"](np.array([0.0]), groups(n, 1))[0, 0, 2] == 2 * levels
 
 
 @pytest.mark.parametrize("name", ["recursive_doubling", "rabenseifner"])

@@ -17,7 +17,7 @@ def design(seed: int, rows: int = 40) -> FloatArray:
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @given(seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_known_coefficients_come_back(estimator: str, seed: int) -> None:
     features = design(seed)
     np.testing.assert_allclose(solve(features, features @ THETA, estimator), THETA, rtol=1e-6, atol=1e-14)
@@ -62,7 +62,7 @@ def test_weight_zero_is_no_row_and_weight_two_is_a_row_twice(estimator: str) -> 
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_units_do_not_matter(of_feature: float, of_time: float) -> None:
     features, times = noisy()
     scaled = solve(features * [1, of_feature], times * of_time)
@@ -113,7 +113,7 @@ def test_rows_without_weight_and_no_rows_leave_the_prior() -> None:
 
 
 @given(st.floats(5, 1e6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_an_outlier_pulls_no_harder_the_further_it_lies(far: float) -> None:
     """Stationarity: JᵀW·ψ(r) + φ/d² = 0 with Huber's ψ, so a far row adds weight x HUBER whatever its size."""
     matrix, target, weights, deviations = linear()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
@@ -58,7 +58,6 @@ def test_kept_example_comes_back_as_it_was(assets: Path, tmp_path: Path) -> None
     same(again, Samples(samples.text, {**samples.number, "bytes": again.number["bytes"]}, samples.circumstances))
 
 
-@settings(deadline=None)
 @given(
     counts=st.tuples(st.integers(1, 2**40), st.integers(0, 2**42), st.integers(0, 2**40)),
     precision=st.sampled_from(["fp32", "fp16", "any"]),

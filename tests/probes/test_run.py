@@ -133,6 +133,17 @@ def test_a_machine_that_was_quiet_for_a_short_while_alone_was_disturbed_before(
     assert float(samples.circumstances["reference_s"]) == pytest.approx(REFERENCE_S)
 
 
+@pytest.mark.parametrize(("slow_s", "times"), [(0.0, 1.0), (6.0, 1.0), (8.3, 1.15), (1e9, 1.15)])
+def test_a_quarter_of_the_reference_timings_is_the_quiet_part(
+    slow_s: float, times: float, fake_bench: MakeBench
+) -> None:
+    """Of 10.5 s; fewer that were faster by less than a disturbance is were luck."""
+    bench = fake_bench(slow=(0.0, slow_s), factor=1.15)
+    samples = measure_points(bench, POINTS, 10.5, CIRCUMSTANCES)
+    assert float(samples.circumstances["reference_s"]) == pytest.approx(times * REFERENCE_S, rel=1e-4)
+    assert not any(samples.text["notes"])
+
+
 @pytest.mark.parametrize(("seconds", "share"), [(0.0, 1.0), (5.0, 0.5), (20.0, 0.0)])
 def test_a_run_disturbed_throughout_is_measured_again_as_far_as_time_allows(
     seconds: float, share: float, fake_bench: MakeBench

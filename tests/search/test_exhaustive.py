@@ -12,7 +12,7 @@ from planner.domain.request import SpaceRequest
 from planner.search import exhaustive, space
 from planner.search.exhaustive import Outcome, search
 
-UNHURRIED = settings(deadline=None, max_examples=50)  # a shared machine may pause an example
+FIFTY = settings(max_examples=50)
 SUBSETS = st.sets(st.integers(1, 6), min_size=1).map(tuple)
 REQUESTS = st.builds(
     SpaceRequest,
@@ -41,7 +41,7 @@ def usable(request: SpaceRequest) -> SpaceRequest:
     return replace(request, precisions=tuple(p for p in request.precisions or () if p != "int8"))
 
 
-@UNHURRIED
+@FIFTY
 @given(REQUESTS)
 def test_best_plans_are_those_of_brute_force_in_the_same_order(machine: Any, request: SpaceRequest) -> None:
     outcome = searched(machine, request)
@@ -50,7 +50,7 @@ def test_best_plans_are_those_of_brute_force_in_the_same_order(machine: Any, req
     assert outcome.evaluated == len(expected)
 
 
-@UNHURRIED
+@FIFTY
 @given(REQUESTS)
 def test_front_is_that_of_brute_force(machine: Any, request: SpaceRequest) -> None:
     lawful = machine.brute_force(usable(request), machine.limits())
@@ -67,7 +67,7 @@ def test_front_is_that_of_brute_force(machine: Any, request: SpaceRequest) -> No
     assert ([] if front is None else [front.configurations.one(i) for i in range(front.size)]) == expected
 
 
-@UNHURRIED
+@FIFTY
 @given(REQUESTS)
 def test_refused_and_evaluated_add_up_to_the_candidates(machine: Any, request: SpaceRequest) -> None:
     outcome = searched(machine, request)
@@ -76,7 +76,7 @@ def test_refused_and_evaluated_add_up_to_the_candidates(machine: Any, request: S
     assert all(count > 0 for count in outcome.refused.values())
 
 
-@UNHURRIED
+@FIFTY
 @given(REQUESTS, st.integers(1, 40))
 def test_chunks_change_nothing(machine: Any, request: SpaceRequest, chunk: int) -> None:
     whole = searched(machine, request)
@@ -106,7 +106,7 @@ RELAXATIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("constraint", RELAXATIONS)
-@UNHURRIED
+@FIFTY
 @given(request=REQUESTS)
 def test_relaxing_a_constraint_never_worsens_the_best_epoch(
     machine: Any, constraint: str, request: SpaceRequest
@@ -119,7 +119,7 @@ def test_relaxing_a_constraint_never_worsens_the_best_epoch(
     assert relaxed.predictions.epoch_s[0] <= strict.predictions.epoch_s[0] * (1 + 1e-9)
 
 
-@UNHURRIED
+@FIFTY
 @given(REQUESTS)
 def test_more_memory_never_worsens_the_best_epoch(machine: Any, request: SpaceRequest) -> None:
     strict = searched(machine, request).best
@@ -131,7 +131,7 @@ def test_more_memory_never_worsens_the_best_epoch(machine: Any, request: SpaceRe
     assert relaxed.predictions.epoch_s[0] <= strict.predictions.epoch_s[0] * (1 + 1e-9)
 
 
-@UNHURRIED
+@FIFTY
 @given(REQUESTS)
 def test_faster_links_never_hurt(machine: Any, faster_links: Any, request: SpaceRequest) -> None:
     # a shorter update means smaller asynchronous mini-batches: with no lower edge, what was lawful stays lawful
@@ -143,7 +143,7 @@ def test_faster_links_never_hurt(machine: Any, faster_links: Any, request: Space
     assert fast.predictions.epoch_s[0] <= slow.predictions.epoch_s[0] * (1 + 1e-9)
 
 
-@UNHURRIED
+@FIFTY
 @given(REQUESTS, st.randoms())
 def test_order_of_values_does_not_matter(machine: Any, request: SpaceRequest, random: Any) -> None:
     def shuffled(values: Any) -> Any:
@@ -154,7 +154,7 @@ def test_order_of_values_does_not_matter(machine: Any, request: SpaceRequest, ra
     assert records(searched(machine, other)) == records(searched(machine, request))
 
 
-@UNHURRIED
+@FIFTY
 @given(st.integers(20, 60), st.sampled_from([("sync",), ("async",), MODES]), SUBSETS, SUBSETS)
 def test_nearest_are_the_closest_of_what_fits_in_memory(
     machine: Any, target: int, modes: tuple[str, ...], nodes: tuple[int, ...], sub_batch: tuple[int, ...]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.domain.configuration import MODES, Configurations
@@ -102,7 +102,6 @@ def test_order_and_repetition_of_values_do_not_matter(nodes: Any, precisions: An
     assert flat(shuffled) == flat(plain)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.floats(0, 1), st.sampled_from([None, (1,), (2, 4)]), st.integers(1, 50))
 def test_count_is_the_number_of_candidates_whatever_the_chunk(
     target: int, tolerance: float, accumulation: tuple[int, ...] | None, chunk: int

@@ -78,7 +78,6 @@ def convolutions(draw: st.DrawFn) -> Network:
     return network_of(shape, ("convolution", attributes), ("convolution", {"channels": 2, "kernel": 1}))
 
 
-@settings(deadline=None)
 @given(convolutions(), st.integers(1, 4), st.booleans())
 def test_products_count_every_multiplication(network: Network, samples: int, per_image: bool) -> None:  # noqa: FBT001 - drawn
     calls = by_key(lower(network, np.array([samples]), convolution="im2col", per_image=per_image))
@@ -305,7 +304,7 @@ def test_shapes_of_columns(convolution: str, *, per_image: bool) -> None:
     assert counted == ({"gemm", "im2col", "col2im"} if per_image and convolution == "im2col" else set())
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=4))
 def test_one_sub_batch_at_a_time_is_the_same(sub_batches: list[int]) -> None:
     network = residual()

@@ -246,7 +246,7 @@ def test_im2col_adds_its_largest_buffer() -> None:
     assert im2col - direct == 4 * 3 * (224 * 224 * 9 * 64)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.sampled_from(["alexnet", "resnet50", "sprint-15"]),
     st.sampled_from(["fp32", "fp16"]),
