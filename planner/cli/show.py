@@ -13,7 +13,6 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.left_out import enough_s
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import NOTHING, budget, choice
 from planner.cli.streams import note
@@ -48,6 +47,7 @@ from planner.report.show import (
     networks_view,
 )
 from planner.scoring.gaps import CanMeasure, gaps_of
+from planner.sessions.left_out import enough_s
 from planner.steps.cells import CELLS, Cell, unpacked
 from planner.steps.overheads import FORMULA
 from planner.workload.totals import layer_work, totals

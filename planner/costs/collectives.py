@@ -35,7 +35,7 @@ from planner.costs.measured_collectives import COLLECTIVE_CASES
 from planner.domain.arrays import FloatArray, frozen_map
 from planner.domain.calibration import Entry
 from planner.domain.messages import Groups
-from planner.errors import CoverageError, ParameterError, UnknownNameError
+from planner.errors import CoverageError, ParameterError, Refusal, UnknownNameError
 
 __all__ = [
     "ALGORITHMS",
@@ -173,9 +173,9 @@ def _check_links(settings: Settings, groups: Groups) -> None:
     needs = {"intra_node": bool(np.any(groups.ranks_per_node > 1)), "inter_node": bool(np.any(groups.nodes > 1))}
     for link in text(settings, "unknown_links", "").split():
         if needs[link]:
-            raise CoverageError(
-                f"link {link} must be known, got a plan that sends over it; describe links.{link} in the cluster"
-            )
+            name, remedy = f"link {link}", f"; describe links.{link} in the cluster"
+            got = "a plan that sends over it"
+            raise CoverageError(Refusal("link_missing", f"{name} must be known", name, got, remedy))
 
 
 def all_reduce_s(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:

@@ -29,7 +29,7 @@ from planner.costs.features import (
     vector,
 )
 from planner.domain.arrays import FloatArray
-from planner.errors import CoverageError
+from planner.errors import CoverageError, Refusal
 
 __all__ = ["COLLECTIVE_CASES", "breaks_key", "case_features", "case_list"]
 
@@ -80,10 +80,9 @@ def nearest_case(nodes: int, ranks_per_node: int, cases: list[tuple[int, int]]) 
     same = [case for case in cases if (case[0] > 1) == (nodes > 1) and case[0] * case[1] > 1]
     if not same:
         where = "across nodes" if nodes > 1 else "inside one node"
-        raise CoverageError(
-            f"collectives must be measured {where}, got only (nodes, ranks per node) {cases}; "
-            "describe the links of the cluster, or leave out the calibration that holds them"
-        )
+        rule, got = f"collectives must be measured {where}", f"only (nodes, ranks per node) {cases}"
+        remedy = "; describe the links of the cluster, or leave out the calibration that holds them"
+        raise CoverageError(Refusal("collective_unmeasured", rule, "collectives", got, remedy))
     ranks = nodes * ranks_per_node
     return min(same, key=lambda case: (abs(np.log2(case[0] * case[1] / ranks)), abs(case[1] - ranks_per_node), case))
 

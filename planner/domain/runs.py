@@ -9,7 +9,7 @@ from planner.domain.arrays import check_count
 from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS
 from planner.domain.framework import STRATEGIES
 from planner.domain.precision import PRECISIONS
-from planner.errors import ParameterError, nearest_name
+from planner.errors import ParameterError, Refusal, nearest_name
 
 __all__ = ["CHOICES", "METRICS", "NOTHING", "RECOMPUTE", "STATUSES", "RefusedRow", "Run", "Runs"]
 
@@ -233,11 +233,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A row that is no run, where it stands, and why in one sentence."""
+    """A row that is no run, where it stands, and why."""
 
     line: int
     id: str
-    reason: str
+    reason: Refusal
 
 
 @dataclass(frozen=True, slots=True)

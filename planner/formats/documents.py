@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from planner.errors import InputFileError, OutputError, shown
+from planner.errors import InputFileError, OutputError, Refusal, shown
 from planner.formats.nesting import check_nesting
 
 __all__ = [
@@ -124,7 +124,8 @@ def opened(path: Path | str, most: int) -> Iterator[BinaryIO]:
             _check_regular(os.fstat(descriptor), path, most)
             yield file
     except OSError as error:
-        raise InputFileError(str(path), f"file must be readable, got {error.strerror or error}") from None
+        why = Refusal("unreadable", "file must be readable", got=str(error.strerror or error))
+        raise InputFileError(str(path), why) from None
 
 
 def _check_regular(found: os.stat_result, path: Path | str, most: int) -> None:

@@ -216,7 +216,7 @@ class Table(Generic[R]):
         try:
             return self.make(**values)
         except UsageError as error:
-            raise FieldError(place, str(error)) from None
+            raise FieldError(place, error.refusal) from None
 
     def write(self, record: Any) -> dict[str, Any]:
         """Return the table of a record, or of a mapping with its fields; keys at their default are left out."""

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol
 from unicodedata import category
 
 from planner.domain.arrays import LARGEST_COUNT
-from planner.errors import shown
+from planner.errors import Refusal, shown
 
 __all__ = [
     "ANY_WHOLE",
@@ -63,7 +63,7 @@ PLAIN = Unit(1e300)
 class FieldError(Exception):
     """A value that its key does not allow; the reader of the file adds the path."""
 
-    def __init__(self, place: str, problem: str) -> None:
+    def __init__(self, place: str, problem: str | Refusal) -> None:
         super().__init__(f"{place}: {problem}")
         self.place, self.problem = place, problem
 
@@ -94,7 +94,7 @@ def at(place: str, key: str | int) -> str:
 
 def refuse(place: str, rule: str, value: Any) -> NoReturn:
     """Raise the FieldError of a value that breaks its rule."""
-    raise FieldError(place, f"value must be {rule}, got {received(value)}")
+    raise FieldError(place, Refusal("value", f"value must be {rule}", place, received(value)))
 
 
 def received(value: Any) -> str:

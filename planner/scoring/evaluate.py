@@ -18,7 +18,7 @@ from planner.domain.prediction import Prediction, Quantity
 from planner.domain.request import Problem
 from planner.domain.runs import RefusedRow, Run
 from planner.domain.validation import ScoredRow, Validation
-from planner.errors import ParameterError, PlannerError
+from planner.errors import ParameterError, PlannerError, Refusal
 from planner.scoring.score import score
 from planner.steps.predict import Evaluator
 
@@ -44,14 +44,14 @@ def unread(row: RefusedRow) -> Answer:
     """Return the answer to a row that is no run."""
     nothing = ScoredRow(
         id=row.id, line=row.line, metric="", predicted=None, low=None, high=None, measured=None, status_predicted=None,
-        status_measured=None, in_sample=False, refused_reason=row.reason,
+        status_measured=None, in_sample=False, refused=row.reason,
     )  # fmt: skip
     return Answer(nothing)
 
 
-def refused(run: Run, reason: str, cluster: Cluster | None = None) -> Answer:
+def refused(run: Run, reason: Refusal, cluster: Cluster | None = None) -> Answer:
     """Return the answer to a run that is not predicted; without ``cluster`` that is named as it was written."""
-    return Answer(_row(run, cluster, refused_reason=reason))
+    return Answer(_row(run, cluster, refused=reason))
 
 
 def _row(
@@ -61,7 +61,7 @@ def _row(
     figures: tuple[float | None, float | None, float | None] = (None, None, None),
     status: str | None = None,
     in_sample: bool = False,
-    refused_reason: str | None = None,
+    refused: Refusal | None = None,
     bottleneck: str | None = None,
 ) -> ScoredRow:
     """Return the row of a run; ``figures`` are predicted, low and high."""
@@ -78,7 +78,7 @@ def _row(
         status_predicted=status,
         status_measured=None if wanted else run.status,
         in_sample=in_sample,
-        refused_reason=refused_reason,
+        refused=refused,
         network=run.network,
         cluster=cluster.name if cluster else run.cluster,
         gpu=cluster.node.accelerator.name if cluster else "",
@@ -96,12 +96,12 @@ class Sorted:
     ----------
     plans : mapping of Configuration to list of int
         Positions of the runs of each plan that can be priced.
-    refused : mapping of int to str
+    refused : mapping of int to Refusal
         Position -> why the run is not predicted.
     """
 
     plans: Mapping[Configuration, list[int]]
-    refused: Mapping[int, str]
+    refused: Mapping[int, Refusal]
 
 
 def sort_runs(problem: Problem, runs: Sequence[Run]) -> Sorted:
@@ -119,13 +119,13 @@ def sort_runs(problem: Problem, runs: Sequence[Run]) -> Sorted:
 
 def _planned(problem: Problem, runs: Sequence[Run]) -> Sorted:
     """Return runs by plan, whether it can be priced or not; refused are those without one."""
-    refusals: dict[int, str] = {}
+    refusals: dict[int, Refusal] = {}
     plans: dict[Configuration, list[int]] = {}
     for at, run in enumerate(runs):
         try:
             plans.setdefault(_configuration(run, problem), []).append(at)
         except ParameterError as error:
-            refusals[at] = str(error)
+            refusals[at] = error.refusal
     return Sorted(plans, refusals)
 
 
@@ -175,29 +175,30 @@ def _configuration(run: Run, problem: Problem) -> Configuration:
     return Configuration(placed.nodes, gpus, sub_batch, steps, run.precision, run.mode)
 
 
-def _refusals(evaluator: Evaluator, wanted: list[Configuration]) -> dict[Configuration, str]:
+def _refusals(evaluator: Evaluator, wanted: list[Configuration]) -> dict[Configuration, Refusal]:
     """Return the configurations that cannot be priced, with the reasons: those depend on precision, mode and place."""
     if not wanted or not _reason(evaluator, wanted):
         return {}
-    reasons: dict[tuple[str, str, int, int], str] = {}
+    reasons: dict[tuple[str, str, int, int], Refusal | None] = {}
     for one in wanted:
         key = _case(one)
         if key not in reasons:
             reasons[key] = _reason(evaluator, [one])
-    return {one: reasons[_case(one)] for one in wanted if reasons[_case(one)]}
+    found = ((one, reasons[_case(one)]) for one in wanted)
+    return {one: reason for one, reason in found if reason is not None}
 
 
 def _case(one: Configuration) -> tuple[str, str, int, int]:
     return (one.precision, one.mode, one.nodes, one.gpus_per_node)
 
 
-def _reason(evaluator: Evaluator, wanted: list[Configuration]) -> str:
-    """Return why configurations cannot be priced together; empty where they can."""
+def _reason(evaluator: Evaluator, wanted: list[Configuration]) -> Refusal | None:
+    """Return why configurations cannot be priced together; None where they can."""
     try:
         evaluator.evaluate(Configurations.of(wanted))
     except PlannerError as error:
-        return str(error)
-    return ""
+        return error.refusal
+    return None
 
 
 def _described(evaluator: Evaluator, wanted: list[Configuration]) -> Iterator[tuple[Configuration, Prediction]]:
@@ -243,7 +244,8 @@ def _answer(
     value = _metric(run.metric, prediction)
     if value is None or not math.isfinite(value.value):
         shown = "none" if value is None else f"{value.value:g}"
-        return refused(run, f"the predicted {run.metric} must be a finite number, got {shown}", problem.cluster)
+        why = Refusal("not_finite", f"the predicted {run.metric} must be a finite number", run.metric, shown)
+        return refused(run, why, problem.cluster)
     ends = [end if end is not None and math.isfinite(end) else None for end in (value.low, value.high)]
     low, high = ends if None not in ends else (None, None)
     memory = prediction.memory_bytes

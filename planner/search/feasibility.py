@@ -10,20 +10,20 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.dataset import Dataset
 from planner.domain.request import SpaceRequest
-from planner.errors import ParameterError
+from planner.errors import ParameterError, Refusal
 from planner.search.space import Limits, accepted_mini_batches
 
 __all__ = ["ABOVE", "BELOW", "KEPT", "MEMORY", "REASONS", "SUB_BATCH", "Rules", "check_target"]
 
 REASONS = (
-    "",
-    "accumulation in an asynchronous plan",
-    "mini-batch below the window",
-    "mini-batch above the window",
-    "sub-batch larger than fits in memory",
-    "sub-batch above the window",
+    None,
+    Refusal("accumulation", "accumulation in an asynchronous plan", "accumulation"),
+    Refusal("below_window", "mini-batch below the window", "mini-batch"),
+    Refusal("above_window", "mini-batch above the window", "mini-batch"),
+    Refusal("memory", "sub-batch larger than fits in memory", "sub-batch"),
+    Refusal("above_window", "sub-batch above the window", "sub-batch"),
 )
-"""Why a candidate is refused; a code is a position here, and 0 keeps it.
+"""Why a candidate is refused, by its position in an array of reasons; None keeps it.
 
 A sub-batch above the window is refused in asynchronous plans whatever their mean: an update holds whole sub-batches, so
 that every one that is not empty exceeds the window."""

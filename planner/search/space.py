@@ -20,7 +20,7 @@ from planner.domain.arrays import LARGEST_COUNT, IntArray, check_count, check_no
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import SpaceRequest
-from planner.errors import ParameterError, UsageError
+from planner.errors import ParameterError, Refusal, UsageError
 
 __all__ = ["CHUNK", "LARGEST_SPACE", "Block", "Limits", "Space", "accepted_mini_batches", "space_of"]
 
@@ -44,9 +44,9 @@ class Limits:
         That it has.
     largest_sub_batch : mapping of (precision, mode) to int
         The largest that fits the memory of one device; 0: not even one sample.
-    refused_precisions : mapping of precision to str
+    refused_precisions : mapping of precision to Refusal
         Those without a usable sub-model, with the reason.
-    refused_modes : mapping of mode to str
+    refused_modes : mapping of mode to Refusal
         Those that cannot be priced, with the reason.
     sub_batch_factor : int
         Of the scenario; multiplies the largest sub-batch of fp32 plans.
@@ -58,9 +58,9 @@ class Limits:
     nodes: int
     gpus_per_node: int
     largest_sub_batch: Mapping[tuple[str, str], int]
-    refused_precisions: Mapping[str, str]
+    refused_precisions: Mapping[str, Refusal]
     sub_batch_factor: int = 1
-    refused_modes: Mapping[str, str] = field(default_factory=dict)
+    refused_modes: Mapping[str, Refusal] = field(default_factory=dict)
     memory_bytes: float | None = None
 
     def __post_init__(self) -> None:
@@ -75,12 +75,12 @@ class Limits:
         """Return the largest sub-batch of a precision and mode, the scenario included."""
         return self.largest_sub_batch[precision, mode] * self.factor(precision)
 
-    def why_not(self, precision: str, mode: str) -> str:
-        """Return why a precision and mode cannot be priced, with the one that is in the way; empty: it can."""
-        if reason := self.refused_modes.get(mode, ""):
-            return f"mode {mode}: {reason}"
-        reason = self.refused_precisions.get(precision, "")
-        return f"precision {precision}: {reason}" if reason else ""
+    def why_not(self, precision: str, mode: str) -> Refusal | None:
+        """Return why a precision and mode cannot be priced, with the one that is in the way; None: it can."""
+        if reason := self.refused_modes.get(mode):
+            return Refusal("mode", f"mode {mode}: {reason}", mode)
+        reason = self.refused_precisions.get(precision)
+        return Refusal("precision", f"precision {precision}: {reason}", precision) if reason else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Block:
     window: tuple[int, int]
     precision: str
     mode: str
-    refused: str = ""
+    refused: Refusal | None = None
 
     @property
     def bases(self) -> int:
@@ -147,11 +147,11 @@ class Space:
         """How many there are, those of refused precisions included."""
         return sum(self.counts)
 
-    def refused(self) -> dict[str, int]:
+    def refused(self) -> dict[Refusal, int]:
         """Return the candidates of refused blocks, counted by reason."""
-        total: dict[str, int] = {}
+        total: dict[Refusal, int] = {}
         for block, count in zip(self.blocks, self.counts, strict=True):
-            if block.refused:
+            if block.refused is not None:
                 total[block.refused] = total.get(block.refused, 0) + count
         return total
 

@@ -10,8 +10,8 @@ from planner.domain.configuration import MODES
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
-from planner.domain.suggestion import Plan, SearchReport, Suggestion
-from planner.errors import ParameterError
+from planner.domain.suggestion import Plan, Refused, SearchReport, Suggestion
+from planner.errors import ParameterError, Refusal
 from planner.search.choice import (
     AMONG,
     Distinct,
@@ -95,10 +95,10 @@ def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
         {
             name: reason
             for name, reason in candidate_precisions(found, allow_specified=allow_specified).items()
-            if reason
+            if reason is not None
         },
         problem.scenario.sub_batch_factor,
-        {mode: reason for mode in MODES if (reason := found.why_not_mode(mode))},
+        {mode: Refusal("mode", reason, mode) for mode in MODES if (reason := found.why_not_mode(mode))},
         cluster.node.accelerator.memory_bytes,
     )
 
@@ -135,7 +135,7 @@ def suggest_with(
         certified=True,
         candidates=outcome.candidates,
         evaluated=outcome.evaluated,
-        refused=outcome.refused,
+        refused=tuple(Refused(why.code, str(why), count) for why, count in outcome.refused.items()),
     )
     if outcome.best is None:
         nearest = _nearest(evaluator, order, request, outcome.nearest)

@@ -166,9 +166,10 @@ def terms_of(case: Case, timed: Timed) -> tuple[list[Term], list[Source]]:
 def _term(name: str, thread: str, row: tuple[float, float, Mapping[int, Source], bool], share: float) -> Term:
     seconds, exposed, sources, extrapolated = row
     origins = {source.origin for source in sources.values()}
-    names = dict.fromkeys(source.calibration for source in sources.values() if source.calibration)
+    provenance = tuple(dict.fromkeys(source.provenance for source in sources.values()))
+    names = ", ".join(dict.fromkeys(one.name for one in provenance if one.name))
     origin = "+".join(one for one in ORIGINS if one in origins) or "none"
-    return Term(name, thread, seconds, exposed, share, origin, ", ".join(names), extrapolated)
+    return Term(name, thread, seconds, exposed, share, origin, names, extrapolated, provenance)
 
 
 def gradient_of(case: Case, timed: Timed) -> Gradient:
@@ -185,10 +186,13 @@ def gradient_of(case: Case, timed: Timed) -> Gradient:
         seconds, slope = float(timed.seconds[task.name][0]), slopes[task.name]
         if not slope or not seconds or task.share_of:
             continue
+        weight = np.full(1, slope * task.count.of(passes)[0])
+        if task.name in case.stages:
+            compute, (segments, less) = case.pricer.compute, hidden.get(task.name, (0, 0.0))
+            by_segment = np.repeat(weight, compute.slots.layer.size + 1)
+            by_segment[:segments] -= less
+            weight = compute.program.gathered(by_segment)
         for part in _served(case, task, seconds).parts():
-            weight = np.full(part.seconds.shape[0], slope * task.count.of(passes)[0])
-            segments, less = hidden.get(task.name, (0, 0.0))
-            weight[:segments] -= less
             if np.any(taken := weight @ part.seconds):
                 found.add_vector(part.entry, weight @ part.slopes, taken)
     return found

@@ -25,7 +25,7 @@ def row(network: str = "a", measured: float | None = 1.0, **changes: Any) -> Sco
     stated = math.exp(NORMAL_90 * 0.1)
     plain = ScoredRow(
         id="", line=1, metric="iteration_s", predicted=1.0, low=1 / stated, high=stated, measured=measured,
-        status_predicted="ok", status_measured="ok", in_sample=False, refused_reason=None, network=network, gpu="g",
+        status_predicted="ok", status_measured="ok", in_sample=False, refused=None, network=network, gpu="g",
         kind="several_nodes", deviation=0.1,
     )  # fmt: skip
     return replace(plain, **changes)

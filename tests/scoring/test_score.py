@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from planner.domain.validation import ErrorSummary, MemoryCalls, RankingSummary, ScoredRow
+from planner.errors import Refusal
 from planner.scoring.score import score
 
 ROW = ScoredRow(
@@ -20,14 +21,19 @@ ROW = ScoredRow(
     status_predicted="ok",
     status_measured="ok",
     in_sample=False,
-    refused_reason=None,
+    refused=None,
     network="alexnet",
     cluster="one",
     source="s",
     group="g",
 )
 REFUSED = replace(
-    ROW, predicted=None, low=None, high=None, status_predicted=None, refused_reason="network must be a known name"
+    ROW,
+    predicted=None,
+    low=None,
+    high=None,
+    status_predicted=None,
+    refused=Refusal("unknown_name", "network must be a known name"),
 )
 
 

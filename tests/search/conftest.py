@@ -14,6 +14,7 @@ from planner.domain.configuration import MODES, Configuration, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, Prediction, Predictions, Quantity, Staleness
 from planner.domain.request import SpaceRequest
+from planner.errors import Refusal
 from planner.search.evaluator import Priced
 from planner.search.ranking import Order
 from planner.search.space import Limits
@@ -44,7 +45,8 @@ class SyntheticMachine:
     def limits(self, nodes: int = 6, gpus: int = 3, factor: int = 1) -> Limits:
         """Return what the machine allows."""
         largest = {name: int((self.capacity / GIB - 2) / size) for name, size in self.size.items()}
-        absent = dict.fromkeys((name for name in PRECISIONS if name not in self.size), "no such units")
+        lacking = Refusal("precision_absent", "no such units")
+        absent = dict.fromkeys((name for name in PRECISIONS if name not in self.size), lacking)
         largest |= dict.fromkeys(absent, 1)
         by_mode = {(name, mode): most for name, most in largest.items() for mode in MODES}
         return Limits("synthetic", nodes, gpus, by_mode, absent, factor)

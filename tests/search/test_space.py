@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
-from planner.errors import ParameterError, UnknownNameError, UsageError
+from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
 from planner.search import space as module
 from planner.search.evaluator import joined_configurations
 from planner.search.feasibility import Rules
@@ -23,7 +23,9 @@ def by_mode(**largest: int) -> dict[tuple[str, str], int]:
     return {(name, mode): most for name, most in largest.items() for mode in MODES}
 
 
-LIMITS = Limits("small", 5, 4, by_mode(fp32=7, fp16=9, int8=9), {"int8": "not measured"})
+LIMITS = Limits(
+    "small", 5, 4, by_mode(fp32=7, fp16=9, int8=9), {"int8": Refusal("precision_unmeasured", "not measured")}
+)
 
 
 def candidates_of(request: SpaceRequest, limits: Limits = LIMITS) -> Configurations:
@@ -122,15 +124,18 @@ def test_count_is_the_number_of_candidates_whatever_the_chunk(
 def test_refused_precisions_are_counted_and_not_enumerated() -> None:
     request = SpaceRequest(16, tolerance_async=1, modes=("async",), precisions=("fp32", "int8"))
     whole = space_of(request, LIMITS)
-    assert whole.refused() == {"precision int8: not measured": 5 * 9}
+    assert {str(why): n for why, n in whole.refused().items()} == {"precision int8: not measured": 5 * 9}
     assert whole.precisions == ("fp32",)
     assert whole.candidates == 5 * 7 + 5 * 9
 
 
 def test_refused_modes_are_counted_and_not_enumerated() -> None:
-    limits = replace(LIMITS, refused_modes={"async": "no host terms"})
+    limits = replace(LIMITS, refused_modes={"async": Refusal("mode", "no host terms")})
     whole = space_of(SpaceRequest(16, modes=MODES, accumulation=(1,), precisions=("fp32", "int8")), limits)
-    assert whole.refused() == {"mode async: no host terms": 5 * (7 + 9), "precision int8: not measured": 5 * 9}
+    assert {(why.code, str(why)): n for why, n in whole.refused().items()} == {
+        ("mode", "mode async: no host terms"): 5 * (7 + 9),
+        ("precision", "precision int8: not measured"): 5 * 9,
+    }
     assert {mode for *_, mode in rows_of(joined_configurations(list(whole.chunks())))} == {"sync"}
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from planner.domain.prediction import MiniBatch, Prediction
 from planner.domain.request import Sourced, SpaceRequest
-from planner.domain.suggestion import Loosening, Suggestion
+from planner.domain.suggestion import Loosening, Refused, Suggestion
 from planner.errors import ParameterError
 from planner.search.loosen import tolerance_that_suffices
 from planner.search.suggest import suggest_with
@@ -57,7 +57,7 @@ def test_same_request_gives_the_same_answer(machine: Any) -> None:
 
 def test_refused_precisions_stand_in_the_answer_with_their_reason(machine: Any) -> None:
     refused = answered(machine, SpaceRequest(60, modes=("async",))).search.refused
-    assert refused["precision int8: no such units"] == 6
+    assert Refused("precision", "precision int8: no such units", 6) in refused
 
 
 def test_missing_data_set_is_a_warning(machine: Any) -> None:
@@ -218,9 +218,7 @@ def test_memory_that_would_do_is_told_when_nothing_fits(machine: Any) -> None:
     limits = replace(machine.limits(), largest_sub_batch=dict.fromkeys(machine.limits().largest_sub_batch, 0))
     answer = answered(machine, SpaceRequest(36, nodes=(2,), precisions=("fp32",), sub_batch=(3,)), limits)
     assert answer.status == "none_feasible"
-    assert answer.search.refused == {
-        "sub-batch larger than fits in memory": 1,
-    }
+    assert answer.search.refused == (Refused("memory", "sub-batch larger than fits in memory", 1),)
     assert [(one.option, one.value) for one in answer.loosen] == [("memory", "5GiB")]  # 2 and one a sample
 
 

@@ -238,7 +238,7 @@ def test_an_assumed_call_is_not_charged_twice(make_problem: Make, calibration: C
         without = make_problem(
             calibrations=(*calibrations, Calibration("zero", "toy", (zero,))), settings=Settings(input="synthetic")
         )
-        calls = sum(int(group.count.sum()) for group in lower(problem.network, np.array([8])))
+        calls = sum(int(group.count.sum()) for group in lower(problem.network, np.array([8]), merged=False))
         times = [float(Evaluator(which).evaluate(alone).iteration_s[0]) for which in (problem, without)]
         assert times[0] - times[1] == pytest.approx(expected * calls, rel=1e-9, abs=1e-12)
 

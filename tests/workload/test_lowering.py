@@ -261,7 +261,7 @@ def test_resnet50_sums_a_gradient_at_every_block() -> None:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_update_by_optimizer(optimizer: str) -> None:
     network = build("resnet18", {})
-    calls = by_key(lower(network, np.array([1, 2]), optimizer=optimizer))
+    calls = by_key(lower(network, np.array([1, 2]), optimizer=optimizer, merged=False))
     if optimizer == "none":
         assert ("update", UPDATE) not in calls
         return
@@ -280,7 +280,7 @@ def test_update_bytes_read_and_write_every_state_once() -> None:
 @pytest.mark.parametrize("name", ["alexnet", "resnet50", "googlenet"])
 def test_three_directions_have_equal_flop(name: str, convolution: str) -> None:
     network, samples = build(name, {}), np.array([1, 3])
-    calls = by_key(lower(network, samples, convolution=convolution))
+    calls = by_key(lower(network, samples, convolution=convolution, merged=False))
     work = layer_work(network)
     for direction in (FORWARD, BACKWARD_WEIGHT, BACKWARD_DATA):
         call = calls["gemm", direction]

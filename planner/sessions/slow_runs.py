@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from planner import catalog
-from planner.cli.streams import note
 from planner.domain.calibration import Calibration
 from planner.domain.samples import MAY_DIFFER
 from planner.probes.bench import DISTURBED
 from planner.probes.calibrate import Measurement
+from planner.sessions.session import Say
 from planner.units import format_seconds
 
 __all__ = ["LARGEST_STEAL", "slower_than_before", "stolen", "with_doubts"]
@@ -20,7 +19,7 @@ LARGEST_STEAL = 0.05
 REFERENCE, STEAL = "reference_s", "steal_during_s"
 
 
-def with_doubts(made: Measurement, wall_s: float) -> Measurement:
+def with_doubts(made: Measurement, wall_s: float, earlier: Iterable[Calibration], say: Say) -> Measurement:
     """Return a measurement that warns of a run that was slow throughout, and say so.
 
     Parameters
@@ -28,15 +27,18 @@ def with_doubts(made: Measurement, wall_s: float) -> Measurement:
     made : Measurement
     wall_s : float
         That the run took [s].
+    earlier : iterable of Calibration
+        Of this machine.
+    say : callable
     """
     circumstances, device = made.samples.circumstances, made.accelerator.name
     found = {
-        "warning_slower": slower_than_before(circumstances, device, catalog.own_calibrations()),
+        "warning_slower": slower_than_before(circumstances, device, earlier),
         "warning_steal": stolen(circumstances, wall_s),
     }
     said = {key: sentence for key, sentence in found.items() if sentence}
     for sentence in said.values():
-        note(sentence)
+        say(sentence)
     return replace(made, samples=replace(made.samples, circumstances={**circumstances, **said}))
 
 

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from planner import catalog
-from planner.cli.parsing import NOTHING
-from planner.cli.progress import bar
-from planner.cli.streams import note
-from planner.cli.values import Values
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.request import Problem
 from planner.domain.samples import MAY_DIFFER, Samples
-from planner.errors import CoverageError, InputFileError, ParameterError, UnknownNameError
+from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, UnknownNameError
 from planner.fitting.cells import CellRun, refined
 from planner.formats.configuration import subject_of
 from planner.formats.suggestion import SUGGESTION
 from planner.probes.bench import DISTURBED
 from planner.probes.calibrate import Measurement
-from planner.probes.gpu import describe_gpu
+from planner.probes.gpu import Gpu
 from planner.probes.lost_device import told_when_lost
 from planner.probes.machine import describe_cpu
-from planner.probes.plan_runs import PlanRun, Wanted, enough_s, timed_runs
+from planner.probes.plan_runs import PlanRun, Wanted, enough_s
 from planner.probes.timing import keep_freed_memory
 from planner.probes.torch_package import check_torch, import_torch
+from planner.sessions.session import Say, Session
 from planner.steps.source import is_of_answer
 from planner.units import format_seconds
 
@@ -63,6 +59,8 @@ class Asking:
         What the suggestion was made with of the accelerator, as one.
     device : str
         The accelerator, as PyTorch names it.
+    circumstances : mapping of str to str
+        Of a run on it now, as far as the base says them of itself.
     """
 
     problem: Problem
@@ -71,10 +69,19 @@ class Asking:
     memory_bytes: Mapping[Key, float]
     base: Calibration
     device: str
+    circumstances: Mapping[str, str]
 
 
-def asking_of(values: Values) -> Asking:
+def asking_of(path: str, given: Sequence[str], session: Session) -> Asking:
     """Return what the suggestion of ``--plan`` leaves to be measured on this machine.
+
+    Parameters
+    ----------
+    path : str
+        Of the suggestion.
+    given : sequence of str
+        Names and files of calibrations, before those that are known.
+    session : Session
 
     Raises
     ------
@@ -86,17 +93,17 @@ def asking_of(values: Values) -> Asking:
         Its accelerator is not in this machine, a plan divides layers between devices, or the calibration was made
         under other circumstances.
     """
-    path = values["plan"].value
     suggestion = SUGGESTION.read(path)
     plans = [plan["configuration"] for plan in suggestion["plans"]]
     if not plans:
         raise ParameterError("--plan", "a suggestion with plans", path, "loosen its request first")
     request, subject = {key: one["value"] for key, one in suggestion["request"].items()}, suggestion["subject"]
-    calibrations = _calibrations(request.get("calibration", ()), values)
+    calibrations = _calibrations(request.get("calibration", ()), given)
     cluster = _cluster(request.get("cluster", subject["cluster"]), calibrations)
-    device = _device(cluster)
+    gpu = _gpu(cluster, session)
     base = _joined(calibrations, cluster.node.accelerator)
-    _check_circumstances(base, device)
+    circumstances = _circumstances(base.environment, gpu)
+    _check_circumstances(base, circumstances)
     expected_s = {_key(plan["configuration"]): _passes_s(plan) for plan in reversed(suggestion["plans"])}
     held = {_key(plan["configuration"]): plan["prediction"]["memory_bytes"]["total"] for plan in suggestion["plans"]}
     cells = tuple(dict.fromkeys(map(_key, plans)))
@@ -106,7 +113,7 @@ def asking_of(values: Values) -> Asking:
     settings = replace(subject_of(subject, plans).settings, input="synthetic")
     network = catalog.find_network(request.get("network", subject["network"]))
     problem = Problem(network, None, cluster, (base,), settings=settings)
-    return Asking(problem, cells, expected_s, held, base, device)
+    return Asking(problem, cells, expected_s, held, base, gpu.device if gpu else "cpu", circumstances)
 
 
 def _key(configuration: Mapping[str, Any]) -> Key:
@@ -120,31 +127,25 @@ def _passes_s(plan: Mapping[str, Any]) -> float:
     return float(passes) / int(plan["configuration"]["accumulation_steps"])
 
 
-def _calibrations(names: Sequence[str], values: Values) -> tuple[Calibration, ...]:
+def _calibrations(names: Sequence[str], given: Sequence[str]) -> tuple[Calibration, ...]:
     """Return the calibrations of a suggestion: those that are given, by their names, else those that are known.
 
     What was scaled or derived for it is in no file, and may be so again.
     """
-    given = {
-        text: one for name in _given(values) for one in (catalog.find_calibration(name),) for text in (name, one.name)
-    }
+    by_name = {text: one for name in given for one in (catalog.find_calibration(name),) for text in (name, one.name)}
     found = []
     for name in names:
         if is_of_answer(name):
             continue
-        known = given.get(name) or given.get(Path(name).stem)
+        known = by_name.get(name) or by_name.get(Path(name).stem)
         try:
             found.append(known or catalog.find_calibration(name))
         except (UnknownNameError, InputFileError):
             if Path(name).exists():
                 raise
             rule = f"given with the file of calibration {name!r}, which the suggestion was made with"
-            raise ParameterError("--calibration", rule, ", ".join(_given(values)) or NOTHING) from None
+            raise ParameterError("--calibration", rule, ", ".join(given) or NOTHING) from None
     return tuple(found)
-
-
-def _given(values: Values) -> tuple[str, ...]:
-    return values["calibration"].value if "calibration" in values else ()
 
 
 def _cluster(name: str, calibrations: Sequence[Calibration]) -> Cluster:
@@ -157,18 +158,16 @@ def _cluster(name: str, calibrations: Sequence[Calibration]) -> Cluster:
     return Cluster(LOCAL, 1, node)
 
 
-def _device(cluster: Cluster) -> str:
-    """Return the device of this machine that is the cluster's accelerator, as PyTorch names it."""
+def _gpu(cluster: Cluster, session: Session) -> Gpu | None:
+    """Return the GPU of this machine that is the cluster's accelerator, or None where that is its CPU."""
     wanted = cluster.node.accelerator
     check_torch()
     if wanted.kind == "cpu" and describe_cpu()[0].name == wanted.name:
-        return "cpu"
-    if wanted.kind == "gpu" and import_torch().cuda.is_available():
-        count = import_torch().cuda.device_count()
-        gpus = (describe_gpu(f"cuda:{index}", catalog.known_accelerator) for index in range(count))
-        found = next((gpu.device for gpu in gpus if gpu.accelerator.name == wanted.name), "")
-        if found:
-            return found
+        return None
+    gpus = session.present_gpus(catalog.known_accelerator) if wanted.kind == "gpu" else ()
+    found = next((gpu for gpu in gpus if gpu.accelerator.name == wanted.name), None)
+    if found:
+        return found
     raise CoverageError(
         f"--plan must be of an accelerator of this machine, got {wanted.name} of cluster {cluster.name!r}; run it on a "
         "node of that cluster"
@@ -190,9 +189,8 @@ def _joined(calibrations: Sequence[Calibration], device: Accelerator) -> Calibra
     return replace(own[0], entries=tuple(entries.values()))
 
 
-def _check_circumstances(base: Calibration, device: str) -> None:
+def _check_circumstances(base: Calibration, now: Mapping[str, str]) -> None:
     """Refuse a calibration of other circumstances than those of a run on this machine now."""
-    now = _circumstances(base.environment, device)
     for key in sorted(now.keys() & base.environment.keys() - MAY_DIFFER):
         if now[key] != base.environment[key]:
             raise CoverageError(
@@ -201,17 +199,19 @@ def _check_circumstances(base: Calibration, device: str) -> None:
             )
 
 
-def _circumstances(of_base: Mapping[str, str], device: str) -> dict[str, str]:
+def _circumstances(of_base: Mapping[str, str], gpu: Gpu | None) -> dict[str, str]:
     """Return what is true of a run on a device now, as far as the base says it of itself."""
     found = {**describe_cpu()[2], "framework": f"pytorch {import_torch().__version__}"}
-    if device != "cpu":
-        found |= describe_gpu(device, catalog.known_accelerator).circumstances
+    if gpu:
+        found |= gpu.circumstances
     if of_base.get("allocator") == KEPT:
         found["allocator"] = KEPT if keep_freed_memory() else "as it is"
     return found
 
 
-def refined_here(asking: Asking, name: str, budget_s: float, began_s: float) -> tuple[Calibration, Measurement]:
+def refined_here(
+    asking: Asking, name: str, session: Session, *, budget_s: float, began_s: float
+) -> tuple[Calibration, Measurement]:
     """Return the base calibration with the cells that short runs give, and these runs.
 
     Parameters
@@ -219,10 +219,11 @@ def refined_here(asking: Asking, name: str, budget_s: float, began_s: float) -> 
     asking : Asking
     name : str
         Of the calibration.
+    session : Session
     budget_s : float
         Time for all [s].
     began_s : float
-        When the command began, on :func:`time.perf_counter`.
+        When the command began, on the session's clock.
 
     Raises
     ------
@@ -232,26 +233,26 @@ def refined_here(asking: Asking, name: str, budget_s: float, began_s: float) -> 
         The device computes nothing any more.
     """
     network, base, device = asking.problem.network, asking.base, asking.device
-    used_s = time.perf_counter() - began_s
+    used_s = session.clock_s() - began_s
     seconds = max(MEASURING_SHARE * (budget_s - used_s), 0.0)
     wanted = [Wanted(*cell[1:], asking.expected_s[cell], asking.memory_bytes[cell]) for cell in asking.cells]
     made: tuple[PlanRun, ...] = (PlanRun(),) * len(wanted)
     if seconds:
         sentence = f"running {network.name} {len(wanted)} times for at most {format_seconds(seconds)}"
         quiet_s = _number(base.environment.get("reference_s", "")) if device == "cpu" else 0.0
-        with bar("running", seconds, sentence) as show, told_when_lost(device, None):
-            made = timed_runs(network, wanted, seconds, device=device, quiet_s=quiet_s, progress=show)
+        with session.bar("running", seconds, sentence) as show, told_when_lost(device, None):
+            made = session.run_plans(network, wanted, seconds, device=device, quiet_s=quiet_s, progress=show)
     enough = ROUND_S * math.ceil((used_s + 1 + max(enough_s(wanted, made), seconds) / MEASURING_SHARE) / ROUND_S)
-    runs = _runs(asking, made, f"--budget {enough}s")
+    runs = _runs(asking, made, f"--budget {enough}s", session.say)
     accelerator = asking.problem.cluster.node.accelerator
     circumstances = {key: value for key, value in base.environment.items() if key not in MAY_DIFFER}
-    samples = Samples.from_rows([], {**circumstances, **_circumstances(base.environment, device)})
+    samples = Samples.from_rows([], {**circumstances, **asking.circumstances})
     steps = tuple(run.step for run in runs)
     calibration = replace(refined(base, asking.problem, runs), name=name)
     return calibration, Measurement(samples, steps, accelerator, asking.problem.cluster.node)
 
 
-def _runs(asking: Asking, made: Sequence[PlanRun], enough: str) -> list[CellRun]:
+def _runs(asking: Asking, made: Sequence[PlanRun], enough: str, say: Say) -> list[CellRun]:
     """Return the runs that were made in quiet; say of which cells there are none, and why.
 
     ``enough``: the budget that suffices for all of them, as an option.
@@ -271,12 +272,12 @@ def _runs(asking: Asking, made: Sequence[PlanRun], enough: str) -> list[CellRun]
         remedies = [f"{enough} suffices"] * bool(missing) + [WHEN_QUIET] * bool(slow)
         raise CoverageError(f"{rule}; {'; '.join(remedies) or 'make a suggestion of other plans'}")
     if missing:
-        note(f"no run was made in time of {', '.join(missing)}; {enough} suffices for every plan")
+        say(f"no run was made in time of {', '.join(missing)}; {enough} suffices for every plan")
     if failed:
-        note(f"no run could be made of {'; '.join(failed)}")
+        say(f"no run could be made of {'; '.join(failed)}")
     if slow:
         rule = f"runs of {network} on a machine more than {DISTURBED} times slower than in quiet are left out"
-        note(f"{rule}, got {'; '.join(slow)}; {WHEN_QUIET}")
+        say(f"{rule}, got {'; '.join(slow)}; {WHEN_QUIET}")
     return runs
 
 

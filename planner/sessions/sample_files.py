@@ -11,9 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from planner import catalog
-from planner.cli.kept_samples import NODE, node_of, steps_of
-from planner.cli.sample_folder import sample_paths
-from planner.cli.streams import note
 from planner.domain.arrays import BoolArray, IntArray
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
@@ -26,6 +23,9 @@ from planner.fitting.repeats import contradictions, merged_steps, repeated, runs
 from planner.fitting.rows import take, usable
 from planner.fitting.screening import OffCourse, off_course, unit_doubt
 from planner.formats.sample_files import SampleFiles, read_sample_files
+from planner.sessions.kept_samples import NODE, node_of, steps_of
+from planner.sessions.sample_folder import sample_paths
+from planner.sessions.session import Say
 
 __all__ = ["StepRows", "fitted_with_steps", "samples_of"]
 
@@ -71,17 +71,18 @@ class StepRows(NamedTuple):
     files: SampleFiles
 
 
-def samples_of(folder: Path, name: str) -> tuple[Samples, Node, StepRows]:
+def samples_of(folder: Path, name: str, say: Say) -> tuple[Samples, Node, StepRows]:
     """Return the samples of a folder's files, the node that they are of, and training steps.
 
-    Notes, and circumstance ``rejected``, say what takes no part in a fit. The node is the one that the files name, else
-    one of their bundled device.
+    Sentences to ``say``, and circumstance ``rejected``, name what takes no part in a fit. The node is the one that the
+    files name, else one of their bundled device.
 
     Parameters
     ----------
     folder : Path
     name : str
         Of the calibration that they are for.
+    say : callable
 
     Raises
     ------
@@ -93,7 +94,7 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Node, StepRows]:
     """
     paths = sample_paths(folder)
     read = read_sample_files(paths)
-    steps, files = _steps(read), _without_steps(read)
+    steps, files = _steps(read, say), _without_steps(read)
     if not files.places:
         raise InputFileError(str(paths[0]), _no_kernels(len(read.places)))
     node = _node(files)
@@ -102,15 +103,15 @@ def samples_of(folder: Path, name: str) -> tuple[Samples, Node, StepRows]:
         rule = f"the name of the samples' device, {accelerator.name}, or that of no device"
         raise ParameterError("--name", rule, name, f"these are no samples of {name}")
     sifted = _sifted(files, accelerator)
-    _tell(sifted)
+    _tell(sifted, say)
     again = repeated(sifted.files.samples)
     if again:
-        note(f"{again} of {sifted.files.samples.size} rows time a call again; the median of each call is fitted")
+        say(f"{again} of {sifted.files.samples.size} rows time a call again; the median of each call is fitted")
     circumstances = {key: value for key, value in files.samples.circumstances.items() if key != NODE}
     return replace(sifted.files.samples, circumstances=circumstances | _recorded(sifted)), node, steps
 
 
-def fitted_with_steps(calibration: Calibration, rows: StepRows) -> Calibration:
+def fitted_with_steps(calibration: Calibration, rows: StepRows, say: Say) -> Calibration:
     """Return the calibration of kernels with the overheads that steps show which go with them; tell the others.
 
     Raises
@@ -129,12 +130,12 @@ def fitted_with_steps(calibration: Calibration, rows: StepRows) -> Calibration:
     before = {REJECTED: calibration.environment.get(REJECTED, "")}
     sifted = _Sifted(replace(rows.files, samples=replace(rows.files.samples, circumstances=before))).without(reasons)
     sifted = sifted.without(_disputed_rows(sifted.files, np.zeros_like(_runs(sifted.files))))
-    _tell(sifted)
+    _tell(sifted, say)
     kept = sifted.files.samples
     again = repeated(kept)
     if again:
-        note(f"{again} of {kept.size} training steps are timed again; the median of each is fitted")
-    made = with_overheads(calibration, merged_steps(steps_of(kept).values()))
+        say(f"{again} of {kept.size} training steps are timed again; the median of each is fitted")
+    made = with_overheads(calibration, merged_steps(steps_of(kept, say).values()))
     return replace(made, environment={**made.environment, **_recorded(sifted)})
 
 
@@ -158,9 +159,9 @@ def _steps_apart(files: SampleFiles, found: Sequence[OffCourse], rows: int) -> I
     return InputFileError(path, f"{rule}, {got}: {remedy}", lines)
 
 
-def _steps(files: SampleFiles) -> StepRows:
+def _steps(files: SampleFiles, say: Say) -> StepRows:
     """Return the training steps among rows."""
-    found = steps_of(files.samples)
+    found = steps_of(files.samples, say)
     return StepRows(tuple(found.values()), _kept(files, np.isin(np.arange(files.samples.size), list(found))))
 
 
@@ -184,9 +185,9 @@ def _sifted(files: SampleFiles, accelerator: Accelerator) -> _Sifted:
     return sifted.without(_disputed_rows(sifted.files, np.zeros_like(_runs(sifted.files))))
 
 
-def _tell(sifted: _Sifted) -> None:
+def _tell(sifted: _Sifted, say: Say) -> None:
     for sentence in _told(sifted, MOST_TOLD):
-        note(f"rejected: {sentence}")
+        say(f"rejected: {sentence}")
 
 
 def _told(sifted: _Sifted, most: int) -> Iterator[str]:

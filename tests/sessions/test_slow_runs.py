@@ -6,13 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner import catalog
-from planner.cli.slow_runs import slower_than_before, stolen, with_doubts
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
-from planner.formats.calibration import write_calibration
 from planner.probes.calibrate import Measurement
+from planner.sessions.slow_runs import slower_than_before, stolen, with_doubts
 
 CPU = Accelerator("cpu-made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
 NOW = {"framework": "pytorch 2", "threads": "1", "design": "3", "load_average": "0.1", "reference_s": "0.003"}
@@ -59,17 +57,16 @@ def test_stolen_time_is_said_above_a_twentieth(steal_s: str | None, share: str) 
     assert share in sentence
 
 
-def test_doubts_become_circumstances_and_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    folder = catalog.own_calibrations_folder()
-    folder.mkdir(parents=True)
-    (folder / "20260102T000000-before.json").write_text(write_calibration(earlier("0.001")))
+def test_doubts_become_circumstances_and_are_said() -> None:
+    notes: list[str] = []
     samples = Samples.from_rows([], {**NOW, "steal_during_s": "9"})
-    made = with_doubts(Measurement(samples, (), CPU, Node(1, CPU)), 30.0)
+    made = with_doubts(Measurement(samples, (), CPU, Node(1, CPU)), 30.0, [earlier("0.001")], notes.append)
     found = made.samples.circumstances
     assert "3 times the 1 ms of calibration 'before'" in found["warning_slower"]
     assert "worth 30% of this run" in found["warning_steal"]
-    assert capsys.readouterr().err == f"planner: {found['warning_slower']}\nplanner: {found['warning_steal']}\n"
+    assert notes == [found["warning_slower"], found["warning_steal"]]
     assert np.array_equal(made.samples.time_s, samples.time_s)
     quiet = Samples.from_rows([], {**NOW, "reference_s": "0.001", "steal_during_s": "0"})
-    assert dict(with_doubts(replace(made, samples=quiet), 30.0).samples.circumstances) == dict(quiet.circumstances)
-    assert capsys.readouterr().err == ""
+    again = with_doubts(replace(made, samples=quiet), 30.0, [earlier("0.001")], notes.append)
+    assert dict(again.samples.circumstances) == dict(quiet.circumstances)
+    assert len(notes) == 2

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from planner.cli import calibrate, measure
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.next_points import NextPoints
 from planner.formats.calibration import read_calibration
@@ -24,10 +23,11 @@ from planner.probes.run import STRETCH_S
 from planner.probes.timing import Timing
 
 Run = Callable[..., tuple[int, str, str]]
+Instruments = dict[str, Any]
 POINT = Measured("a point", 1e-3, 0.0, 5, 1e-3, 1.0)
 
 
-def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, instruments: Instruments) -> None:
     def interrupted(_place: object, _budget_s: float, *, resume: Path, **given: Any) -> Measurement:
         assert given["input_folder"] == Path()
         assert given["own"] == Own()
@@ -37,7 +37,7 @@ def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monk
         start_file(resume, {}, [POINT])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measure, "measure_device", interrupted)
+    instruments["measure"] = interrupted
     code, out, err = run("calibrate", "--out", "fit.json")
     assert (code, out) == (130, "")
     assert "what was measured so far is kept in fit.json.partial; the same command goes on from there" in err
@@ -47,14 +47,14 @@ def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, monk
 
 @pytest.mark.parametrize("is_started", [True, False])
 def test_an_interrupt_before_the_first_point_says_that_nothing_is_kept(
-    run: Run, monkeypatch: pytest.MonkeyPatch, *, is_started: bool
+    run: Run, instruments: Instruments, *, is_started: bool
 ) -> None:
     def interrupted(_place: object, _budget_s: float, *, resume: Path, **_named: object) -> Measurement:
         if is_started:
             start_file(resume, {}, [])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measure, "measure_device", interrupted)
+    instruments["measure"] = interrupted
     code, out, err = run("calibrate", "--out", "fit.json")
     assert (code, out) == (130, "")
     assert err.endswith("planner: nothing was measured yet, so nothing is kept\nplanner: interrupted\n")
@@ -62,13 +62,11 @@ def test_an_interrupt_before_the_first_point_says_that_nothing_is_kept(
     assert list(Path().iterdir()) == []
 
 
-def test_an_interrupt_while_pytorch_is_loaded_says_that_nothing_is_kept(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_while_pytorch_is_loaded_says_that_nothing_is_kept(run: Run, instruments: Instruments) -> None:
     def interrupted(_say: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(calibrate, "default_device", interrupted)
+    instruments["default_device"] = interrupted
     said = "planner: nothing was measured yet, so nothing is kept\nplanner: interrupted\n"
     assert run("calibrate", "--out", "fit.json") == (130, "", said)
 
@@ -111,7 +109,7 @@ class SlowBench:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch, instruments: Instruments) -> Clock:
     """Return the clock of everything that measures: loading, choosing and fitting take 2 s each, a step 0.2 s."""
     made = Clock()
 
@@ -123,13 +121,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return slow
 
     monkeypatch.setattr(time, "perf_counter", lambda: made.now)
+    instruments["clock_s"] = lambda: made.now
     monkeypatch.setattr(places, "CpuBench", lambda: SlowBench(made))
-    monkeypatch.setattr(measure, "expected_fit_s", slowly(2.0, "loading", lambda *_given: 3.0))
-    monkeypatch.setattr(measure, "NextPoints", slowly(2.0, "choosing", NextPoints))
+    instruments["expected_fit_s"] = slowly(2.0, "loading", lambda *_given: 3.0)
+    instruments["next_points"] = slowly(2.0, "choosing", NextPoints)
     monkeypatch.setattr(probes_calibrate, "measure_input", slowly(0.9, "input", lambda *_given, **_named: None))
     monkeypatch.setattr(steps, "build_module", lambda *_given: torch.nn.Linear(1, 1))
     monkeypatch.setattr(steps, "gradient_time", slowly(0.2, "steps", lambda *_given, **_named: Timing(1e-2, 0.0, 7)))
-    monkeypatch.setattr(calibrate, "fit_calibration", slowly(2.0, "fit", fit_calibration))
+    instruments["fit"] = slowly(2.0, "fit", fit_calibration)
     return made
 
 

@@ -5,16 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from planner.catalog import find_accelerator, find_network
-from planner.cli import calibrate, measure
-from planner.cli.measure import needed_kernels
 from planner.costs.measured_calls import BEYOND, MEASURED_S
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
@@ -25,21 +21,24 @@ from planner.domain.samples import BUDGET, MAY_DIFFER, NETWORKS, Samples
 from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
 from planner.formats.calibration import read_calibration
-from planner.probes import gpu
 from planner.probes.calibrate import Measurement, Own
 from planner.probes.design import designed_points
-from planner.probes.gpu import default_device
 from planner.probes.gpu_points import gpu_points
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
 from planner.probes.places import CpuPlace, Place
 from planner.probes.points import Point
 from planner.probes.run import Wanted
+from planner.sessions import coverage, measure
+from planner.sessions.asked import Asked
+from planner.sessions.needed import needed_kernels
+from planner.sessions.session import Session
 from planner.steps.layer_calls import LayerCalls
 from planner.workload.calls import distinct_calls
 from planner.workload.lowering import lower
 from planner.workload.shards import tensor_shard
 
 Run = Callable[..., tuple[int, str, str]]
+Instruments = dict[str, Any]
 CPU = Accelerator("cpu-made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
 ROWS: list[Mapping[str, Any]] = [
     {"kind": "copy", "direction": "forward", "precision": "fp32", "device": CPU.name, "elements": n, "traffic": 2 * n,
@@ -47,14 +46,13 @@ ROWS: list[Mapping[str, Any]] = [
     for n in (2**at for at in range(8, 24))
 ]  # fmt: skip
 COPIES = Samples.from_rows(ROWS, {})
-kernels_of_the_zoo = measure.needed_kernels
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(instruments: Instruments) -> None:
     """Let copies be all that is needed, and no fit be timed."""
-    monkeypatch.setattr(measure, "needed_kernels", lambda: (("copy", "forward"),))
-    monkeypatch.setattr(measure, "expected_fit_s", lambda *_given: 1.0)
+    instruments["needed_kernels"] = lambda: (("copy", "forward"),)
+    instruments["expected_fit_s"] = lambda *_given: 1.0
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     [("0.04", "is reached; steps are expected to miss by 4.0%"), ("0.06", "is not reached: a larger --budget goes on")],
 )
 def test_whether_the_target_error_is_reached_is_said(
-    expected: str, words: str, run: Run, monkeypatch: pytest.MonkeyPatch
+    expected: str, words: str, run: Run, instruments: Instruments
 ) -> None:
     aims: list[float | None] = []
 
@@ -72,7 +70,7 @@ def test_whether_the_target_error_is_reached_is_said(
         circumstances = {**samples.circumstances, "expected_error": expected}
         return Measurement(replace(samples, circumstances=circumstances), (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "measure_device", measured)
+    instruments["measure"] = measured
     code, _, err = run("calibrate", "--target-error", "5%", "--out", "fit.json")
     assert (code, aims) == (0, [0.05])
     assert f"planner: target error 5.0% {words}" in err
@@ -80,7 +78,7 @@ def test_whether_the_target_error_is_reached_is_said(
 
 
 def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, instruments: Instruments
 ) -> None:
     found: list[Wanted] = []
 
@@ -88,7 +86,7 @@ def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last
         found.append(wanted)
         return Measurement(COPIES, (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "measure_device", measured)
+    instruments["measure"] = measured
     assert run("calibrate", "--out", "fit.json")[0] == 0
     (wanted,) = found
     layers = {point.call.layer.kind for point in wanted.later if point.call}
@@ -96,7 +94,7 @@ def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last
     assert wanted.target_error is None
     points = designed_points()
     chooser = wanted.chooser((*points, *wanted.later))
-    needed = {kind for kind, _ in kernels_of_the_zoo()} - {"bias"}
+    needed = {kind for kind, _ in needed_kernels()} - {"bias"}
     first = set(chooser.start())
     started = [(point.kind, point.direction) for point in points if point.name in first]
     assert needed - {"activation", "gelu"} <= {kind for kind, _ in started}
@@ -104,7 +102,7 @@ def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last
         assert started.count(("attention", direction)) == 6
 
 
-def test_shards_of_transformers_are_timed_for_predictions_of_them(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_of_transformers_are_timed_for_predictions_of_them(run: Run, instruments: Instruments) -> None:
     """Of each degree; without being asked for, a shard's products are not there, its normalisations are."""
     name = "gpt:heads=4,hidden=32,layers=1,sequence=8,vocabulary=50"
     shard = tensor_shard(find_network(name), 2)
@@ -118,7 +116,7 @@ def test_shards_of_transformers_are_timed_for_predictions_of_them(run: Run, monk
         ]  # fmt: skip
         return Measurement(COPIES.joined(Samples.from_rows(rows, {})), (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "measure_device", measured)
+    instruments["measure"] = measured
     for degrees, is_held in (((), False), (("--tensor-parallel", "1,2"), True)):
         out = f"own{len(degrees)}.json"
         code, _, err = run("calibrate", "--network", name, "--network", "mlp", *degrees, "--out", out)
@@ -147,7 +145,9 @@ class Card(CpuPlace):
         return Extent(GPU_SUB_BATCHES, self.precisions, 1 << 30, 1 << 31)
 
 
-def test_on_a_gpu_too_the_layers_of_bundled_networks_come_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_on_a_gpu_too_the_layers_of_bundled_networks_come_last(
+    instruments: Instruments, session: Callable[[], Session], tmp_path: Path
+) -> None:
     """In all its precisions, at its sub-batches; the design holds none of them, and both may be chosen from."""
     found: list[tuple[Place, Wanted]] = []
 
@@ -155,10 +155,10 @@ def test_on_a_gpu_too_the_layers_of_bundled_networks_come_last(monkeypatch: pyte
         found.append((place, wanted))
         return Measurement(COPIES, (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "place_of", lambda *_given: Card())
-    monkeypatch.setattr(measure, "measure_device", measured)
-    measure.measured(measure.Asked(60.0, device="cuda"), tmp_path / "partial.jsonl")
-    measure.measured(measure.Asked(60.0, (find_network("mlp"),), device="cuda"), tmp_path / "partial.jsonl")
+    instruments["place_of"] = lambda *_given: Card()
+    instruments["measure"] = measured
+    measure.measured(Asked(60.0, device="cuda"), tmp_path / "partial.jsonl", session())
+    measure.measured(Asked(60.0, (find_network("mlp"),), device="cuda"), tmp_path / "partial.jsonl", session())
     (place, wanted), (_, of_one) = found
     assert of_one.later == ()
     assert {point.precision for point in wanted.later} == {"fp32", "fp16"}
@@ -171,7 +171,7 @@ def test_on_a_gpu_too_the_layers_of_bundled_networks_come_last(monkeypatch: pyte
 
 
 def test_further_precisions_lengthen_the_fit_by_the_points_that_they_have(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    instruments: Instruments, session: Callable[[], Session], tmp_path: Path
 ) -> None:
     """Not as much as if each had all that fp32 has, and as much less as fewer points are fitted."""
     found: list[tuple[float, Wanted]] = []
@@ -180,10 +180,10 @@ def test_further_precisions_lengthen_the_fit_by_the_points_that_they_have(
         found.append((budget_s, wanted))
         return Measurement(COPIES, (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "place_of", lambda *_given: Card())
-    monkeypatch.setattr(measure, "expected_fit_s", lambda _accelerator, times: 100 * times)
-    monkeypatch.setattr(measure, "measure_device", measured)
-    measure.measured(measure.Asked(1000.0, device="cuda"), tmp_path / "partial.jsonl")
+    instruments["place_of"] = lambda *_given: Card()
+    instruments["expected_fit_s"] = lambda _accelerator, times: 100 * times
+    instruments["measure"] = measured
+    measure.measured(Asked(1000.0, device="cuda"), tmp_path / "partial.jsonl", session())
     kept_s = 100 * len(gpu_points(("fp32", "fp16"))) / len(gpu_points(("fp32",)))
     assert 120 < kept_s < 160
     ((budget_s, wanted),) = found
@@ -196,7 +196,7 @@ def test_further_precisions_lengthen_the_fit_by_the_points_that_they_have(
 
 @pytest.mark.parametrize("names", [("mlp",), ()])
 def test_precisions_that_are_asked_for_come_on_top_of_fp32(
-    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    names: tuple[str, ...], instruments: Instruments, session: Callable[[], Session], tmp_path: Path
 ) -> None:
     """What is measured first has products of all of them."""
     found: list[tuple[Place, Own, Wanted]] = []
@@ -205,9 +205,9 @@ def test_precisions_that_are_asked_for_come_on_top_of_fp32(
         found.append((place, own, wanted))
         return Measurement(COPIES, (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "measure_device", measured)
-    asked = measure.Asked(60.0, tuple(map(find_network, names)), ("bf16", "int8"))
-    measure.measured(asked, tmp_path / "partial.jsonl")
+    instruments["measure"] = measured
+    asked = Asked(60.0, tuple(map(find_network, names)), ("bf16", "int8"))
+    measure.measured(asked, tmp_path / "partial.jsonl", session())
     ((place, own, wanted),) = found
     points = (*own.points, *place.points(), *wanted.later)
     by_name, chooser = {point.name: point for point in points}, wanted.chooser(points)
@@ -226,12 +226,12 @@ def test_precisions_that_are_asked_for_come_on_top_of_fp32(
     ("names", "said"), [((), None), (("mlp",), "mlp"), (("mlp:hidden=256", "vgg16"), "mlp:hidden=256; vgg16")]
 )
 def test_measurements_name_the_networks_that_they_were_made_for(
-    names: tuple[str, ...], said: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    names: tuple[str, ...], said: str | None, instruments: Instruments, session: Callable[[], Session], tmp_path: Path
 ) -> None:
     made = Measurement(replace(COPIES, circumstances={"threads": "1"}), (), CPU, Node(1, CPU))
-    monkeypatch.setattr(measure, "measure_device", lambda *_given, **_named: made)
+    instruments["measure"] = lambda *_given, **_named: made
     networks = tuple(find_network(name) for name in names)
-    found = measure.measured(measure.Asked(60.0, networks), tmp_path / "partial.jsonl").samples
+    found = measure.measured(Asked(60.0, networks), tmp_path / "partial.jsonl", session()).samples
     assert found.circumstances == {"threads": "1"} | ({NETWORKS: said, BUDGET: "60"} if said else {})
     assert {BUDGET, NETWORKS} <= MAY_DIFFER
 
@@ -250,7 +250,7 @@ def test_measurements_name_the_networks_that_they_were_made_for(
     ],
 )
 def test_device_and_precisions_are_those_asked_for_else_a_gpu_if_there_is_one(
-    arguments: tuple[str, ...], gpus: int, asked: tuple[str, tuple[str, ...]], run: Run, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], gpus: int, asked: tuple[str, tuple[str, ...]], run: Run, instruments: Instruments
 ) -> None:
     """A place with all that needs a GPU made up stands in for that of a GPU, which is not here; looked for once."""
     found: list[tuple[str, tuple[str, ...]]] = []
@@ -258,7 +258,7 @@ def test_device_and_precisions_are_those_asked_for_else_a_gpu_if_there_is_one(
 
     def counted(say: Callable[[str], object]) -> str:
         looked.append(say)
-        return default_device(say)
+        return "cuda" if gpus else "cpu"
 
     def place_of(device: str, precisions: tuple[str, ...], known: Callable[[str], Accelerator | None]) -> Place:
         assert known("t4") == find_accelerator("t4")
@@ -270,13 +270,10 @@ def test_device_and_precisions_are_those_asked_for_else_a_gpu_if_there_is_one(
         assert isinstance(place, CpuPlace)
         return Measurement(COPIES, (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "check_gpu", lambda _device: 0)
-    monkeypatch.setattr(calibrate, "default_device", counted)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: SimpleNamespace(uuid=""))
-    monkeypatch.setattr(gpu, "why_no_kernel", lambda _torch, _device: "")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-    monkeypatch.setattr(measure, "place_of", place_of)
-    monkeypatch.setattr(measure, "measure_device", measured)
+    instruments["check_gpu"] = lambda _device: 0
+    instruments["default_device"] = counted
+    instruments["place_of"] = place_of
+    instruments["measure"] = measured
     code, _, err = run("calibrate", *arguments, "--out", "fit.json")
     assert (code, found, len(looked)) == (0, [asked], int("--device" not in arguments))
     assert err.startswith(f"planner: measuring {'this CPU' if asked[0] == 'cpu' else 'this card'} for ")
@@ -294,18 +291,16 @@ def test_products_of_8_bits_need_serve_no_step() -> None:
     ]  # fmt: skip
     calibration = fit_calibration(Samples.from_rows(rows, {}), "here", CPU, Node(1, CPU))
     for precisions in ((), ("fp32",), ("int8",)):
-        measure.check_served(calibration, Node(1, CPU), measure.Asked(60.0, (network,), precisions))
+        coverage.check_served(calibration, Node(1, CPU), Asked(60.0, (network,), precisions), print)
     with pytest.raises(CoverageError, match=r"too few timings of gemm \(forward, backward weight\) in bf16; what was"):
-        measure.check_served(calibration, Node(1, CPU), measure.Asked(60.0, (network,), ("int8", "bf16")))
+        coverage.check_served(calibration, Node(1, CPU), Asked(60.0, (network,), ("int8", "bf16")), print)
     halves = replace(calibration, entries=tuple(replace(one, precision="bf16") for one in calibration.entries))
     with pytest.raises(CoverageError, match=r"too few timings of gemm \(forward, backward weight\); what was"):
-        measure.check_served(halves, Node(1, CPU), measure.Asked(60.0, (network,), ("bf16",)))
+        coverage.check_served(halves, Node(1, CPU), Asked(60.0, (network,), ("bf16",)), print)
 
 
 @pytest.mark.parametrize("are_timed", [True, False])
-def test_no_budget_is_named_for_what_is_timed_in_fp32_alone(
-    capsys: pytest.CaptureFixture[str], *, are_timed: bool
-) -> None:
+def test_no_budget_is_named_for_what_is_timed_in_fp32_alone(*, are_timed: bool) -> None:
     """Products of 392 MiB: with 16 bits on a CPU they are left to fits in these at any budget."""
     layers = (Layer("fc", "linear", (INPUT,), {"features": 4096, "bias": False}),)
     network = Network("one-linear", (25088,), layers, optimizer="none")
@@ -316,37 +311,35 @@ def test_no_budget_is_named_for_what_is_timed_in_fp32_alone(
         for call in distinct_calls([network])
     ]  # fmt: skip
     entries = (product, replace(product, precision="bf16"), *(tables if are_timed else tables[1:]))
-    calibration, asked = Calibration("made-up", CPU.name, entries), measure.Asked(60.0, (network,), ("bf16",))
-    measure.check_served(calibration, Node(1, CPU), asked, ("fp32", "bf16"))
-    said = "planner: 3 of the 4 calls of the networks are left to fits; with --budget 120s more of them are timed"
-    assert capsys.readouterr().err.splitlines() == ([] if are_timed else [said])
+    calibration, asked = Calibration("made-up", CPU.name, entries), Asked(60.0, (network,), ("bf16",))
+    notes: list[str] = []
+    coverage.check_served(calibration, Node(1, CPU), asked, notes.append, ("fp32", "bf16"))
+    said = "3 of the 4 calls of the networks are left to fits; with --budget 120s more of them are timed"
+    assert notes == ([] if are_timed else [said])
 
 
 @pytest.mark.parametrize("of_networks", [True, False])
-def test_what_is_missing_in_precisions_that_nobody_asked_for_is_said(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, of_networks: bool
-) -> None:
+def test_what_is_missing_in_precisions_that_nobody_asked_for_is_said(*, of_networks: bool) -> None:
     """A GPU is measured in all that it has; of 8 bits products alone, which serve no step."""
-    monkeypatch.setattr(measure, "needed_kernels", lambda: (("gemm", FORWARD),))
     layers = (Layer("fc", "linear", (INPUT,), {"features": 64, "bias": False}),)
     network = Network("one-linear", (64,), layers, optimizer="none")
     product = Entry("kernels", "gemm", "", "fp32", "", "work.linear", {}, {"calls": 1e-6, "mac": 1e-12, "bytes": 1e-12})
     calibration = Calibration("made-up", CPU.name, (product, replace(product, precision="fp16")))
     precisions = ("fp32", "tf32", "fp16", "int8")
+    notes: list[str] = []
     if of_networks:
-        measure.check_served(calibration, Node(1, CPU), measure.Asked(60.0, (network,)), precisions)
+        coverage.check_served(calibration, Node(1, CPU), Asked(60.0, (network,)), notes.append, precisions)
     else:
-        measure.check_complete(calibration, measure.Asked(60.0), precisions)
-    said = [line for line in capsys.readouterr().err.splitlines() if "too few" in line]
-    assert [line.partition(" (")[0] for line in said] == ["planner: tf32 has too few timings of gemm"]
+        coverage.check_complete(calibration, [("gemm", FORWARD)], Asked(60.0), notes.append, precisions)
+    said = [note for note in notes if "too few" in note]
+    assert [line.partition(" (")[0] for line in said] == ["tf32 has too few timings of gemm"]
     assert "; --budget 120s takes more" in said[0]
 
 
-def test_every_kernel_that_is_missing_is_said_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "needed_kernels", needed_kernels)
+def test_every_kernel_that_is_missing_is_said_by_kind() -> None:
     empty = Calibration("none", CPU.name, ())
     with pytest.raises(CoverageError) as caught:
-        measure.check_complete(empty, measure.Asked(15.0))
+        coverage.check_complete(empty, needed_kernels(), Asked(15.0), print)
     sentence = str(caught.value)
     assert "too few timings of convolution, gemm (all three directions); activation, add, average pool, " in sentence
     assert "; bias, embedding (forward, backward weight); copy (backward data); update; what was" in sentence

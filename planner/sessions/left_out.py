@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from planner.cli.options import OPTIONS
-from planner.cli.parsing import budget
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import DIRECTIONS, UPDATE
 from planner.domain.network import Network
 from planner.probes.layer_points import Extent, unmeasurable
 from planner.workload.calls import layer_calls
 
-__all__ = ["Kernel", "enough_s", "grouped", "left_out", "never_timed"]
+__all__ = ["DEFAULT_BUDGET_S", "Kernel", "enough_s", "grouped", "left_out", "never_timed"]
 
+DEFAULT_BUDGET_S = 60.0
+"""Of the time that ``planner calibrate`` takes [s]."""
 Kernel = tuple[str, str]
 """Kind and direction."""
 THREE_WAYS = frozenset(DIRECTIONS) - {UPDATE}
@@ -54,13 +54,12 @@ def left_out(calls: Sequence[LayerCall], networks: Sequence[Network], extent: Ex
 def never_timed(network: Network, extent: Extent, precision: str = "fp32") -> int:
     """Return how many calls of a network no budget is enough for in a precision."""
     calls = (call for of in layer_calls(network, optimizer=network.optimizer).values() for call in of)
-    return sum(unmeasurable(call, extent, precision) is not None for call in calls if call.kind != "bias")
+    return sum(call.count for call in calls if call.kind != "bias" and unmeasurable(call, extent, precision))
 
 
 def enough_s(budget_s: float) -> float:
     """Return the budget to try after one that was too short [s]: the default, or twice what was not below that."""
-    default_s = budget("--budget", OPTIONS["budget"].default)
-    return default_s if budget_s < default_s else 2 * budget_s
+    return DEFAULT_BUDGET_S if budget_s < DEFAULT_BUDGET_S else 2 * budget_s
 
 
 def _layer(call: LayerCall, networks: Sequence[Network]) -> str:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli.exclusive import held_alone
 from planner.errors import OutputError
+from planner.sessions.exclusive import held_alone
 
 Run = Callable[..., tuple[int, str, str]]
 HOLD = """
 import sys
 from pathlib import Path
-from planner.cli.exclusive import held_alone
+from planner.sessions.exclusive import held_alone
 with held_alone("the calibration", Path("fit.json")):
     print("held", flush=True)
     sys.stdin.read()

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from planner.cli import measure
-from planner.cli.kept_samples import samples_path
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
@@ -21,9 +19,11 @@ from planner.networks.zoo import build
 from planner.probes.calibrate import Measurement
 from planner.probes.layer_points import layer_points
 from planner.probes.steps import probe_networks
+from planner.sessions.kept_samples import samples_path
 from planner.workload.calls import distinct_calls
 
 Run = Callable[..., tuple[int, str, str]]
+Instruments = dict[str, Any]
 CPU = Accelerator("cpu-made-up", "cpu", 8 * 2.0**30, 1.3e10, {"fp32": 1.23e11}, source="made up")
 NODE = Node(1, CPU, 8 * 2.0**30, 4)
 MLP = build("mlp", {})
@@ -51,7 +51,7 @@ def rows(factor: float) -> list[Mapping[str, Any]]:
 
 
 @pytest.fixture
-def calibrated(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calibration]:
+def calibrated(run: Run, instruments: Instruments) -> Callable[..., Calibration]:
     """Return a function: name of the output, factor of all times, a step's time, circumstances -> what is written."""
 
     def call(name: str, factor: float = 1.0, step_s: float = 0.1, **circumstances: str) -> Calibration:
@@ -60,11 +60,10 @@ def calibrated(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calib
             steps = tuple(TimedStep(net, 4, factor * step_s, 1e-3) for net in (MLP, probe_networks()[3]))
             return Measurement(samples, steps, CPU, NODE)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(measure, "measure_device", measured)
-            patch.setattr(measure, "needed_kernels", lambda: (("copy", "forward"),))
-            patch.setattr(measure, "expected_fit_s", lambda *_given: 0.1)
-            code, _, err = run("calibrate", "--out", name)
+        instruments["measure"] = measured
+        instruments["needed_kernels"] = lambda: (("copy", "forward"),)
+        instruments["expected_fit_s"] = lambda *_given: 0.1
+        code, _, err = run("calibrate", "--out", name)
         assert code == 0
         made = read_calibration(name)
         assert all(f"planner: {warning}\n" in err for warning in made.warnings if "(kernel_scale)" in warning)

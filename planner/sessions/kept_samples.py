@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from planner import catalog
-from planner.cli.streams import note
 from planner.domain.cluster import Node
 from planner.domain.network import Network
 from planner.domain.samples import Samples
@@ -23,6 +22,7 @@ from planner.formats.calibration import parse_node, text_of_node
 from planner.formats.samples import write_samples
 from planner.probes.calibrate import Measurement
 from planner.probes.steps import probe_networks
+from planner.sessions.session import Say
 
 __all__ = ["NODE", "node_of", "samples_path", "samples_text", "steps_of"]
 
@@ -61,14 +61,14 @@ def node_of(samples: Samples, path: str) -> Node | None:
     return parse_node(text, path) if text else None
 
 
-def steps_of(samples: Samples) -> dict[int, TimedStep]:
-    """Return the training steps among rows, by their position; a note names networks that are not known here."""
+def steps_of(samples: Samples, say: Say) -> dict[int, TimedStep]:
+    """Return the training steps among rows, by their position; ``say`` is told of networks that are not known."""
     at = np.flatnonzero(samples.text["kind"] == STEP)
     columns = (
         at, samples.text["call"][at], samples.number["sub_batch"][at], samples.time_s[at],
         samples.number["spread_s"][at], samples.text["precision"][at],
     )  # fmt: skip
-    networks = {name: _network(name) for name in dict.fromkeys(columns[1].tolist())}
+    networks = {name: _network(name, say) for name in dict.fromkeys(columns[1].tolist())}
     found = {}
     for row, name, sub_batch, time_s, spread_s, precision in zip(*(column.tolist() for column in columns), strict=True):
         network = networks[name]
@@ -78,12 +78,12 @@ def steps_of(samples: Samples) -> dict[int, TimedStep]:
     return found
 
 
-def _network(name: str) -> Network | None:
+def _network(name: str, say: Say) -> Network | None:
     known = {network.name: network for network in probe_networks("gpu")}
     if name in known:
         return known[name]
     try:
         return catalog.find_network(name)
     except PlannerError as error:
-        note(f"rows of kind step of network {name!r} are left out: {error}")
+        say(f"rows of kind step of network {name!r} are left out: {error}")
         return None

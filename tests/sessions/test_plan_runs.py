@@ -1,24 +1,20 @@
 """``planner calibrate --plan``: from a suggestion to a refined calibration that the next suggestion uses."""
 
+import itertools
 import json
 import math
 import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from planner.catalog import find_accelerator
-from planner.cli import plan_runs
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.network import Network
-from planner.domain.request import Sourced
 from planner.domain.training import TimedStep
 from planner.formats.answers import parse_answers
 from planner.formats.calibration import read_calibration, write_calibration
@@ -27,9 +23,12 @@ from planner.probes.gpu import Gpu
 from planner.probes.lost_device import DeviceLostError
 from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanRun, Wanted
+from planner.sessions.plan_runs import asking_of
+from planner.sessions.session import Session
 from planner.steps.cells import CELLS, cell_factors, cells_of, unpacked
 
 Run = Callable[..., tuple[int, str, str]]
+Instruments = dict[str, Any]
 CPU = describe_cpu()[0]
 TARGET = 8
 
@@ -59,7 +58,7 @@ def asked(run: Run) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def times(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+def times(instruments: Instruments) -> dict[int, float]:
     """Let runs take so long by sub-batch [s]; those of others are not made."""
     found: dict[int, float] = {}
 
@@ -73,7 +72,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
             for cell in cells
         )
 
-    monkeypatch.setattr(plan_runs, "timed_runs", timed_runs)
+    instruments["run_plans"] = timed_runs
     return found
 
 
@@ -156,7 +155,7 @@ def test_the_budget_that_is_named_lets_every_plan_be_run(
 
 
 def test_runs_of_a_busy_machine_and_one_that_failed_are_left_out_and_said(
-    run: Run, asked: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    run: Run, asked: Callable[..., Path], instruments: Instruments
 ) -> None:
     asked(base())
     quiet = [1, 2]
@@ -165,7 +164,7 @@ def test_runs_of_a_busy_machine_and_one_that_failed_are_left_out_and_said(
         made = {n: PlanRun(TimedStep(network, n, 0.1), 1.0 if n in quiet else 1.3) for n in (1, 2, 4)}
         return tuple(made.get(cell.sub_batch) or PlanRun(failed="no algorithm of such sizes") for cell in cells)
 
-    monkeypatch.setattr(plan_runs, "timed_runs", timed_runs)
+    instruments["run_plans"] = timed_runs
     arguments = ("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     code, _, err = run(*arguments)
     assert code == 0
@@ -187,23 +186,23 @@ def test_runs_of_a_busy_machine_and_one_that_failed_are_left_out_and_said(
 
 
 def test_a_budget_that_leaves_no_time_is_refused_at_once(
-    run: Run, asked: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    run: Run, asked: Callable[..., Path], instruments: Instruments
 ) -> None:
     asked(base())
-    monkeypatch.setattr(plan_runs, "time", SimpleNamespace(perf_counter=lambda: time.perf_counter() + 2))
+    instruments["clock_s"] = itertools.count(step=2).__next__
     arguments = ("--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     code, _, err = run("calibrate", *arguments, "--budget", "1s")
     assert code == 5
     assert re.fullmatch(r"planner: a run of mlp must be made in time.*, got none; --budget \d+s suffices\n", err)
 
 
-def test_a_lost_device_is_a_sentence(run: Run, asked: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_device_is_a_sentence(run: Run, asked: Callable[..., Path], instruments: Instruments) -> None:
     asked(base())
 
     def timed_runs(*_: Any, **__: Any) -> tuple[PlanRun, ...]:
         raise DeviceLostError("an illegal memory access", "making mlp")
 
-    monkeypatch.setattr(plan_runs, "timed_runs", timed_runs)
+    instruments["run_plans"] = timed_runs
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert code == 2
     said = "a device that goes on computing, got 'cpu, which failed in making mlp: an illegal memory access'; try"
@@ -211,12 +210,10 @@ def test_a_lost_device_is_a_sentence(run: Run, asked: Callable[..., Path], monke
 
 
 def test_where_every_run_fails_the_reason_is_in_the_refusal(
-    run: Run, asked: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    run: Run, asked: Callable[..., Path], instruments: Instruments
 ) -> None:
     asked(base())
-    monkeypatch.setattr(
-        plan_runs, "timed_runs", lambda _net, cells, *_, **__: (PlanRun(failed="no kernel"),) * len(cells)
-    )
+    instruments["run_plans"] = lambda _net, cells, *_, **__: (PlanRun(failed="no kernel"),) * len(cells)
     code, out, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert (code, out) == (5, "")
     assert "got none (sub-batch" in err
@@ -245,25 +242,22 @@ def test_a_calibration_of_other_circumstances_is_refused(
 
 @pytest.mark.parametrize("cudnn", ["91002", "90501"])
 def test_the_gpu_that_a_suggestion_is_of_runs_it_with_the_library_that_it_was_calibrated_with(
-    run: Run, asked: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, cudnn: str
+    run: Run, asked: Callable[..., Path], instruments: Instruments, cudnn: str
 ) -> None:
     """It is the second one of this machine."""
     names, ran = ("t4", "v100-sxm2-16gb"), list[str]()
 
-    def describe(device: str, known: Callable[[str], Accelerator | None]) -> Gpu:
-        card = known(names[int(device.removeprefix("cuda:"))])
+    def gpu(at: int, card: Accelerator | None) -> Gpu:
         assert card is not None
         node, facts = Node(2, card), {"cudnn": "91002"}
-        return Gpu(device, "GPU-1", ("fp32",), 0, is_known=True, accelerator=card, node=node, circumstances=facts)
+        return Gpu(f"cuda:{at}", "GPU-1", ("fp32",), 0, is_known=True, accelerator=card, node=node, circumstances=facts)
 
     def timed_runs(_network: Network, cells: Sequence[Wanted], *_given: object, device: str, **_named: object) -> Any:
         ran.append(device)
         return tuple(PlanRun(TimedStep(_network, cell.sub_batch, 1e-3)) for cell in cells)
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(plan_runs, "describe_gpu", describe)
-    monkeypatch.setattr(plan_runs, "timed_runs", timed_runs)
+    instruments["present_gpus"] = lambda known: tuple(gpu(at, known(name)) for at, name in enumerate(names))
+    instruments["run_plans"] = timed_runs
     asked(base(find_accelerator(names[1]), cudnn=cudnn))
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     if cudnn == "91002":
@@ -353,15 +347,13 @@ def as_version_1(document: Any) -> Any:
     return {key: document[key] for key in ("format", "status", "search")} | own
 
 
-def test_a_suggestion_of_version_1_asks_for_the_same_runs(asked: Callable[..., Path]) -> None:
+def test_a_suggestion_of_version_1_asks_for_the_same_runs(
+    asked: Callable[..., Path], session: Callable[[], Session]
+) -> None:
     path = asked(base())
-    values: dict[str, Sourced[Any]] = {
-        "plan": Sourced(str(path), "option"),
-        "calibration": Sourced(("mine.json",), "option"),
-    }
-    now = plan_runs.asking_of(values)
+    now = asking_of(str(path), ["mine.json"], session())
     path.write_text(json.dumps(as_version_1(json.loads(path.read_text()))))
-    before = plan_runs.asking_of(values)
+    before = asking_of(str(path), ["mine.json"], session())
     assert (before.cells, before.expected_s) == (now.cells, now.expected_s)
     assert (before.memory_bytes, before.problem.settings) == (now.memory_bytes, now.problem.settings)
 
