@@ -38,7 +38,7 @@ def configurations() -> Configurations:
         axes.append(rest % size)
         rest = rest // size
     steps, precision, sub_batch, gpus, nodes = axes
-    return Configurations(nodes + 1, gpus + 1, sub_batch + 1, steps + 1, precision, mode, PRECISIONS)
+    return Configurations(nodes + 1, gpus + 1, sub_batch + 1, steps + 1, precision, mode, precisions=PRECISIONS)
 
 
 def problem() -> Problem:

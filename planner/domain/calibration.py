@@ -21,11 +21,12 @@ host         kinds ``update_gradient``, ``sum_gradient``, ``update_weights`` of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.domain.arrays import frozen_map
-from planner.domain.cluster import Node
+from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import MODES
+from planner.domain.provenance import FIT, Provenance
 from planner.errors import ParameterError
 
 __all__ = [
@@ -202,6 +203,10 @@ class Calibration:
     conformal : mapping of one of PREDICTION_KINDS to ConformalScore
         Scores in standard deviations that predictions state of themselves: ends of their intervals. Those of what
         extrapolates are at least those of what does not.
+    made_from : Provenance or None
+        Of what it was made from for an answer; None: a file holds it.
+    provenance : Provenance
+        Of its entries. What was seen goes along with what was made from it; a reconstruction has seen its cluster.
     """
 
     name: str
@@ -217,6 +222,8 @@ class Calibration:
     warnings: tuple[str, ...] = ()
     conformal: Mapping[str, ConformalScore] = field(default_factory=dict)
     input_warnings: tuple[str, ...] = ()
+    made_from: Provenance | None = None
+    provenance: Provenance = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.origin not in ORIGINS:
@@ -227,7 +234,19 @@ class Calibration:
             raise ParameterError("entries", "unique in scope, kind, direction, precision, library and mode", twice)
         for name in ("environment", "conformal"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
+        before = self.made_from or Provenance(FIT, calibration=self.name)
+        cluster = {self.cluster} if self.origin == "reconstructed" and self.cluster else set()
+        seen = before.seen.union(self.seen, cluster)
+        object.__setattr__(self, "provenance", replace(before, name=self.name, seen=seen))
         self._check_scores()
+
+    def computes(self, cluster: Cluster) -> bool:
+        """Tell whether its kernels and overheads are of a cluster's device.
+
+        What was reconstructed from the results of one cluster holds whatever took time there: it serves no other.
+        """
+        is_elsewhere = self.origin == "reconstructed" and self.cluster != cluster.name
+        return self.accelerator == cluster.node.accelerator.name and not is_elsewhere
 
     def _check_scores(self) -> None:
         for kind, one in self.conformal.items():

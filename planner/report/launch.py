@@ -24,7 +24,7 @@ def launch(one: Configuration, subject: Subject) -> Iterator[Line]:
     What the program itself must be told stands behind it as a comment, where a line holds it.
     """
     accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
-    what = f"sub-batch {one.sub_batch}{accumulate}, {one.precision}"
+    what = ", ".join((f"sub-batch {one.sub_batch}{accumulate}", one.precision, *one.besides))
     if one.mode == "async":
         yield _line(f"Start: mpirun -np {one.nodes} --map-by node PROGRAM", f"{one.gpus_per_node} threads, {what}")
     elif subject.settings.framework.name not in TORCHRUN:

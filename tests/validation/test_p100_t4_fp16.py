@@ -31,7 +31,7 @@ def samples_per_s(accelerator: str, sub_batch: list[int]) -> FloatArray:
     problem = Problem(catalog.find_network("resnet50"), None, cluster, calibrations, settings=settings)
     count = len(sub_batch)
     one, precision = np.ones(2 * count, dtype=np.int64), np.repeat([0, 1], count)
-    plans = Configurations(one, one, np.tile(sub_batch, 2), one, precision, 0 * one, ("fp32", "fp16"))
+    plans = Configurations(one, one, np.tile(sub_batch, 2), one, precision, 0 * one, precisions=("fp32", "fp16"))
     return Evaluator(problem).evaluate(plans).samples_per_s.reshape(2, count)
 
 
