@@ -292,7 +292,7 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
     defaults: Mapping[str, Sourced[Any]] = {
         "optimizer": Sourced(network.optimizer, "network"),
         "strategy": Sourced(base.strategy, DEFAULT),
-        "framework": Sourced(base.framework, DEFAULT),
+        "framework": Sourced(base.framework.name, DEFAULT),
         "input": Sourced(base.input, DEFAULT),
     }
     chosen = {key: values.get(key, default) for key, default in defaults.items()}
@@ -304,7 +304,7 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
     framework = catalog.find_framework(chosen["framework"].value)
     chosen["framework"] = replace(chosen["framework"], value=framework.label)
     shared = {key: one.value for key, one in chosen.items()}
-    return replace(base, **shared, input_gradient=framework.input_gradient), chosen
+    return replace(base, **(shared | {"framework": framework})), chosen
 
 
 def _why_input_is_not_modelled(machine: Machine, network: Network, dataset: Dataset | None) -> str:

@@ -263,7 +263,7 @@ class EndToEnd:
             return ()
         found = [properties_of(problem, precision) for precision in precisions]
         values = self.coefficients(found[0])
-        kind = problem.settings.framework
+        kind = problem.settings.framework.label
         entries = [self.overheads(one, precision, kind) for one, precision in zip(found, precisions, strict=True)]
         return calibrations_of(problem, entries, (values["intra_node"], values["inter_node"]))
 

@@ -207,7 +207,7 @@ class Sources:
                 if entry.scope == "overheads"
                 and not (pooled and entry.precision == precision and not self._speeds_up(precision))
             )
-            framework, exponent = self.problem.settings.framework, exponent_name(self.problem.network)
+            framework, exponent = self.problem.settings.framework.label, exponent_name(self.problem.network)
             found = find_overheads(
                 entries, framework, precision, on_specified=self.is_specified(precision), exponent=exponent, mode=mode
             )
@@ -222,7 +222,7 @@ class Sources:
     def cells(self, precision: str) -> Mapping[tuple[int, int], Cell]:
         """Return what measured runs of the network say by tensor-parallel degree and sub-batch."""
         problem = self.problem
-        return cells_of(self.for_accelerator, problem.network.name, problem.settings.framework, precision)
+        return cells_of(self.for_accelerator, problem.network.name, problem.settings.framework.label, precision)
 
     @property
     def pooled(self) -> tuple[Calibration, ...]:
