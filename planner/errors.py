@@ -17,12 +17,14 @@ The sentence form is "<what> must be <rule>, got <value>", then where, then the 
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "NOTHING",
     "CoverageError",
     "InputFileError",
     "MissingPackageError",
@@ -30,6 +32,7 @@ __all__ = [
     "OutputError",
     "ParameterError",
     "PlannerError",
+    "Refusal",
     "UnknownNameError",
     "UsageError",
     "VersionError",
@@ -41,16 +44,57 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why something is refused, in fields for programs; its sentence is made of them.
+
+    Attributes
+    ----------
+    code : str
+        What sort of refusal this is.
+    rule : str
+        "<subject> must be <rule>", or a whole clause.
+    subject : str
+        What is refused: an option, a field, a precision, a kernel; empty where it has no name.
+    got : str or None
+        What was received, as the sentence repeats it; None: the rule says it all.
+    rest : str
+        Where, and the remedy, with the punctuation before them.
+    """
+
+    code: str
+    rule: str
+    subject: str = ""
+    got: str | None = None
+    rest: str = ""
+
+    def __str__(self) -> str:
+        got = "" if self.got is None else f", got {self.got}"
+        return f"{self.rule}{got}{self.rest}"
+
+
 class PlannerError(Exception):
-    """Root of the failures that a user can mend; everything else is a bug."""
+    """Root of the failures that a user can mend; everything else is a bug.
+
+    Parameters
+    ----------
+    why : Refusal or str
+        A sentence becomes a refusal of the error's own ``code``.
+    """
 
     exit_code = 1
+    code = "failed"
+
+    def __init__(self, why: Refusal | str) -> None:
+        super().__init__(str(why))
+        self.refusal = why if isinstance(why, Refusal) else Refusal(self.code, why)
 
 
 class UsageError(PlannerError):
     """The command line asks for something that is not there."""
 
     exit_code = 2
+    code = "usage"
 
 
 class ParameterError(UsageError):
@@ -68,13 +112,18 @@ class ParameterError(UsageError):
         What to do instead, a whole clause.
     """
 
+    code = "parameter"
+
     def __init__(self, what: str, rule: str, value: Any, remedy: str = "") -> None:
-        super().__init__(f"{what} must be {rule}, got {shown(value)}" + (f"; {remedy}" if remedy else ""))
+        rest = f"; {remedy}" if remedy else ""
+        super().__init__(Refusal(self.code, f"{what} must be {rule}", what, shown(value), rest))
         self.what, self.rule, self.value, self.remedy = what, rule, value, remedy
 
 
 class UnknownNameError(UsageError):
     """No bundled or user thing of that name; the nearest known names are offered."""
+
+    code = "unknown_name"
 
     def __init__(self, what: str, name: str, known: Iterable[str], remedy: str = "") -> None:
         names = sorted(known)
@@ -82,16 +131,20 @@ class UnknownNameError(UsageError):
         guess = f"; did you mean {' or '.join(map(repr, near))}?" if near else "." if names or remedy else ""
         listing = f" Known: {', '.join(names)}." if names and not remedy else ""
         more = f"{listing}{' ' + remedy if remedy else ''}"
-        super().__init__(f"{what} must be a known name, got {shown(name)}{guess}{more}")
+        super().__init__(Refusal(self.code, f"{what} must be a known name", what, shown(name), f"{guess}{more}"))
         self.what, self.name, self.nearest = what, name, next(iter(near), None)
 
 
 class OutputError(UsageError):
     """An output exists already or cannot be written."""
 
+    code = "output"
+
 
 class MissingPackageError(UsageError):
     """An optional package or device is not installed; the sentence says how to get it."""
+
+    code = "missing_package"
 
 
 class InputFileError(PlannerError):
@@ -101,36 +154,51 @@ class InputFileError(PlannerError):
     ----------
     path : str
         The file, as the user named it.
-    problem : str
+    problem : str or Refusal
         The sentence.
     where : str, optional
         Place inside the file, such as ``links.intra_node.bandwidth_GBps`` or ``line 7``.
     """
 
     exit_code = 3
+    code = "input_file"
 
-    def __init__(self, path: str, problem: str, where: str = "") -> None:
+    def __init__(self, path: str, problem: str | Refusal, where: str = "") -> None:
+        found = problem if isinstance(problem, Refusal) else Refusal(self.code, problem)
         place = shortened(printable(where)) + ": " if where else ""
-        super().__init__(f"{printable(path)}: {place}{problem}")
-        self.path, self.problem, self.where = path, problem, where
+        rule = f"{printable(path)}: {place}{found.rule}"
+        super().__init__(replace(found, code=self.code, rule=rule, subject=where or path))
+        self.path, self.problem, self.where = path, str(problem), where
 
 
 class VersionError(InputFileError):
     """A file was written by a newer program than this one."""
+
+    code = "newer_version"
 
 
 class NothingFitsError(PlannerError):
     """No plan satisfies the request; the sentence says what to loosen."""
 
     exit_code = 4
+    code = "nothing_fits"
 
 
 class CoverageError(PlannerError):
     """The calibration does not cover the request; the sentence names the command that mends it."""
 
     exit_code = 5
+    code = "not_covered"
 
 
+class _Nothing:
+    """What was received where something had to be given; unlike text it is not quoted."""
+
+    def __str__(self) -> str:
+        return "nothing"
+
+
+NOTHING = _Nothing()
 LONGEST_SHOWN = 200
 """Characters of a text that a sentence repeats."""
 MOST_DIGITS = 40

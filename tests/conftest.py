@@ -1,15 +1,18 @@
-"""What all tests share."""
+"""What all tests share: the program in this process, with its whole output and exit code."""
 
-import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
-# Threads of small matrices wait for each other more than they work, most of all beside a second worker. Libraries read
-# this when they are loaded, in commands that tests start, too.
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
+from planner.cli import calibrate
+from planner.cli.main import main, run_command
+from planner.cli.progress import bar
+from planner.cli.streams import note
+from planner.sessions.session import Session
 
 # Scripts of the checkout, such as validation, are importable; the installed package goes before the checkout's.
 sys.path.append(str(Path(__file__).parent.parent))
@@ -17,3 +20,42 @@ sys.path.append(str(Path(__file__).parent.parent))
 # How long an example takes says nothing on a machine with other work.
 settings.register_profile("planner", deadline=None)
 settings.load_profile("planner")
+
+
+@pytest.fixture
+def clean_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a test an empty working directory and user data folder, and a plain output."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def instruments() -> dict[str, Any]:
+    """Return what sessions measure with instead of this machine's; a machine that has a GPU would measure it."""
+    return {"default_device": lambda _say: "cpu"}
+
+
+@pytest.fixture
+def session(instruments: dict[str, Any]) -> Callable[[], Session]:
+    """Return what makes a session with the instruments, which tells standard error."""
+    return lambda: Session(note, bar, **instruments)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], session: Callable[[], Session]) -> Callable[..., tuple[int, str, str]]:
+    """Return a function: arguments, what runs a command -> (exit code, standard output, standard error)."""
+
+    def command(name: str, given: Mapping[str, Any]) -> None:
+        if name == "calibrate":
+            calibrate.run(given, session())
+        else:
+            run_command(name, given)
+
+    def call(*arguments: str, by: Callable[[str, Mapping[str, Any]], None] = command) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(list(arguments), by)
+        return (code, *capsys.readouterr())
+
+    return call

@@ -14,7 +14,7 @@ ROOT = Path(planner.__file__).parent
 
 BASE = {"errors", "units"}
 DOMAIN = BASE | {"domain"}
-ALLOWED: Mapping[str, set[str]] = {
+ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "units": {"errors"},
     "domain": BASE,
@@ -30,6 +30,7 @@ ALLOWED: Mapping[str, set[str]] = {
     "report": DOMAIN,
     "catalog": DOMAIN | {"networks", "formats"},
 }
+ALLOWED |= {"sessions": set(ALLOWED) - {"report"}}
 """Room -> rooms that it may import besides itself; ``cli`` may import everything."""
 
 HOMES: Mapping[str, tuple[str, ...]] = {

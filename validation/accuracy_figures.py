@@ -6,7 +6,6 @@ Only rows that no calibration behind them has seen count. Errors are those of :c
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -29,8 +28,6 @@ WORST = 10
 TERMS = 3
 """Terms of a row that are shown: those that take most."""
 NETWORK = "network"
-REMEDY = re.compile(r"; |\.(?: |$)")
-"""Where a reason goes on after the value that was refused."""
 Belongs = Callable[[ScoredRow], bool]
 TARGETS: Mapping[str, Belongs] = {
     "TensorFlow 2017 on P100": lambda row: row.source == "tensorflow-2017" and row.gpu.startswith("p100"),
@@ -93,7 +90,7 @@ def _with_counts(found: Mapping[str, dict[str, Any]], rows: Sequence[ScoredRow])
         name: {
             "rows": len(some),
             "predicted": sum(row.predicted is not None for row in some),
-            "refused": sum(row.refused_reason is not None for row in some),
+            "refused": sum(row.refused is not None for row in some),
             "in_sample": sum(row.in_sample for row in some),
             **found.get(name, of_none),
         }
@@ -145,9 +142,8 @@ def _refusals(rows: Sequence[ScoredRow]) -> list[dict[str, Any]]:
     """Return how many rows broke each rule, with their sources and the values that did so most often."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for row in rows:
-        if row.refused_reason:
-            rule, _, rest = row.refused_reason.partition(", got ")
-            found[rule].append((row.source, REMEDY.split(rest)[0].strip("'")))
+        if row.refused is not None:
+            found[row.refused.rule].append((row.source, (row.refused.got or "").strip("'")))
     return [
         {
             "because": rule,

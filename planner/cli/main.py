@@ -11,7 +11,7 @@ import errno
 import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, cast
 
@@ -23,9 +23,11 @@ from planner.cli.streams import note, open_streams, silence
 from planner.cli.termination import terminated_as_interrupted
 from planner.errors import ParameterError, PlannerError, UnknownNameError, UsageError
 
-__all__ = ["app", "main"]
+__all__ = ["main"]
 
 INTERRUPTED = 130
+Runner = Callable[[str, Mapping[str, Any]], None]
+"""Takes the name of a command and its options."""
 
 app = typer.Typer(
     name="planner",
@@ -82,11 +84,13 @@ def _once(option: Option, value: Any) -> Any:
 def _callback(command: Command) -> Callable[..., None]:
     """Return the function that typer calls: its signature is the command's options."""
 
-    def call(**values: Any) -> None:
+    def call(context: typer.Context, **values: Any) -> None:
         given = {name: _once(OPTIONS[name], value) for name, value in values.items() if value not in (None, False, [])}
-        import_module(f"planner.cli.{command.name}").run(given)
+        context.obj(command.name, given)
 
-    parameters = [_parameter(OPTIONS[name], command.name) for name in command.options]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter("context", kind, annotation=typer.Context)]
+    parameters += [_parameter(OPTIONS[name], command.name) for name in command.options]
     call.__dict__["__signature__"] = inspect.Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
@@ -116,10 +120,15 @@ def _usage(error: Exception, arguments: Sequence[str]) -> PlannerError:
 _UNKNOWN_COMMAND = re.compile("No such command '(.*?)'")
 
 
-def _invoke(arguments: Sequence[str]) -> None:
+def run_command(name: str, given: Mapping[str, Any]) -> None:
+    """Run a command."""
+    import_module(f"planner.cli.{name}").run(given)
+
+
+def _invoke(arguments: Sequence[str], run: Runner) -> None:
     """Parse and run."""
     command = typer.main.get_command(app)
-    with command.make_context("planner", list(arguments)) as context:
+    with command.make_context("planner", list(arguments), obj=run) as context:
         command.invoke(context)
 
 
@@ -148,16 +157,16 @@ USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """The parser's base of usage errors: of click, or of the click inside typer."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, run: Runner = run_command) -> int:
     """Run the program on ``arguments`` (default: those of the process) and return the exit code."""
     open_streams()
-    return _flushed(_code(sys.argv[1:] if arguments is None else arguments))
+    return _flushed(_code(sys.argv[1:] if arguments is None else arguments, run))
 
 
-def _code(arguments: Sequence[str]) -> int:
+def _code(arguments: Sequence[str], run: Runner) -> int:
     try:
         with terminated_as_interrupted():
-            _invoke(arguments or ["--help"])
+            _invoke(arguments or ["--help"], run)
     except typer.Exit as ending:
         return int(ending.exit_code)
     except PlannerError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from planner.errors import ParameterError, nearest_name
+from planner.errors import NOTHING, ParameterError, nearest_name
 from planner.units import parse_fraction, parse_quantity
 
 __all__ = [
@@ -40,16 +40,6 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 _RANGE = "whole numbers as a list a,b or a range lo:hi[:step], each at least 1"
 _FRAMEWORK = re.compile(r"[A-Za-z][\w.+-]*(@[\w.+-]+)?", re.ASCII)
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
-
-
-class _Nothing:
-    """What was received where something had to be given; unlike text it is not quoted."""
-
-    def __str__(self) -> str:
-        return "nothing"
-
-
-NOTHING = _Nothing()
 
 
 def text(what: str, value: str) -> str:

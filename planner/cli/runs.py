@@ -62,7 +62,7 @@ def table_of(runs: Runs, folder: Path, values: Values) -> Table:
             cluster = machine.cluster
             found.asked.append((files.problem(key, machine), some))
         except PlannerError as error:
-            found.answers.extend(refused(one, str(error), cluster) for one in some)
+            found.answers.extend(refused(one, error.refusal, cluster) for one in some)
     return found
 
 

@@ -7,20 +7,20 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.left_out import enough_s
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import NOTHING, budget, choice
 from planner.cli.streams import note
+from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.gap import Gap
-from planner.domain.network import Network
+from planner.domain.network import Network, family_of
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import BUDGET, NETWORKS
 from planner.errors import ParameterError, PlannerError
@@ -47,6 +47,7 @@ from planner.report.show import (
     networks_view,
 )
 from planner.scoring.gaps import CanMeasure, gaps_of
+from planner.sessions.left_out import enough_s
 from planner.steps.cells import CELLS, Cell, unpacked
 from planner.steps.overheads import FORMULA
 from planner.workload.totals import layer_work, totals
@@ -117,7 +118,7 @@ def _own() -> tuple[Calibration, ...]:
 
 def _networks() -> Shelf:
     def view(name: str, network: Any) -> Iterable[Block]:
-        family = name.partition(":")[0]
+        family = family_of(name)
         arguments = arguments_of(family) if family in zoo_names() else {}
         return network_view(network, layer_work(network), totals(network), arguments)
 
@@ -140,11 +141,15 @@ def _clusters() -> Shelf:
     )
 
 
+def _stored(entry: Entry) -> Collection[str]:
+    return [one.name for one in stored_points(entry.settings)] if entry.term == GAUSSIAN_PROCESS else ()
+
+
 def _calibrations() -> Shelf:
     formulas = {**{name: term.doc for name, term in TERMS.items()}, "overheads": FORMULA}
 
     def view(_name: str, calibration: Any) -> Iterable[Block]:
-        yield from calibration_view(calibration, formulas, _cells)
+        yield from calibration_view(calibration, formulas, _cells, _stored)
         gaps = gaps_of(calibration, _measured_for(calibration), _can_be_measured(calibration))
         yield from gaps_view(gaps, _measuring(gaps, calibration))
 

@@ -10,7 +10,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, text
+from planner.costs.features import (
+    BYTE,
+    CALLS,
+    CUDA_CORES,
+    FLOP,
+    Column,
+    FeatureMap,
+    Settings,
+    Work,
+    column,
+    counting,
+    number,
+    stacked,
+    text,
+)
 from planner.costs.roofline import physical_floor
 from planner.costs.work import attended_pairs, flop, moved_bytes
 from planner.domain.arrays import FloatArray
@@ -22,9 +36,13 @@ BLOCK = 128.0
 """Queries and keys of a block: 64 or 128 in FlashAttention-2."""
 
 
-def _columns(settings: Settings) -> tuple[str, ...]:
-    waves = ("wave_flop",) if number(settings, "multiprocessors", 0) else ()
-    return ("calls", "flop", "block_flop", "pairs", "bytes", *waves)
+PAIRS = Column("pairs", FLOP, CUDA_CORES)
+"""An exponential each, which no matrix unit computes."""
+
+
+def _columns(settings: Settings) -> tuple[Column, ...]:
+    waves = counting(FLOP, "wave_flop") if number(settings, "multiprocessors", 0) else ()
+    return (CALLS, *counting(FLOP, "flop", "block_flop"), PAIRS, Column("bytes", BYTE), *waves)
 
 
 def _features(work: Work, settings: Settings) -> FloatArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.costs.features import Work
+from planner.costs.features import Column, Work
 from planner.costs.work import product
 from planner.domain.arrays import FloatArray
 
@@ -14,9 +14,9 @@ BATCHED_APART = "batched_apart"
 """Setting of terms of products: not 0 where batches of several products have coefficients of their own."""
 
 
-def with_batched(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return names of columns, and those of the same columns of batches."""
-    return (*names, *(f"batched_{name}" for name in names))
+def with_batched(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Return columns, and the same columns of batches."""
+    return (*columns, *(one._replace(name=f"batched_{one.name}") for one in columns))
 
 
 def apart(features: FloatArray, work: Work) -> FloatArray:

@@ -14,7 +14,24 @@ from __future__ import annotations
 import numpy as np
 
 from planner.costs.batches import BATCHED_APART, apart, with_batched
-from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, text
+from planner.costs.features import (
+    BYTE,
+    CALL,
+    CALLS,
+    CUDA_CORES,
+    ELEMENT,
+    FLOP,
+    Column,
+    FeatureMap,
+    Settings,
+    Work,
+    classes,
+    column,
+    counting,
+    number,
+    stacked,
+    text,
+)
 from planner.costs.work import attended_pairs, flop, moved_bytes, operand_bytes, output_size, product
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS
@@ -38,19 +55,38 @@ WIDTH_BLOCK = 6
 """Output columns that a convolution kernel keeps in registers at once."""
 
 CONVOLUTION_COLUMNS = (
-    "calls", "flop_3x3", "flop_1x1", "flop_1x1_strided", "flop_few_channels", "flop_other", "x_bytes", "y_bytes",
-    "w_bytes", "im2col_bytes", "blocked_flop", "blocked_width_flop", "y_bytes_few_channels",
-)  # fmt: skip
-DEPTHWISE_COLUMNS = ("depthwise_calls", "depthwise_flop", "depthwise_x_bytes", "depthwise_y_bytes")
-BY_KERNEL_COLUMNS = ("depthwise_calls", "depthwise_flop_3x3", "depthwise_flop_larger", "depthwise_x_bytes")
+    CALLS,
+    *classes("3x3", "1x1", "1x1_strided", "few_channels", "other"),
+    *counting(BYTE, "x_bytes", "y_bytes", "w_bytes", "im2col_bytes"),
+    *counting(FLOP, "blocked_flop", "blocked_width_flop"),
+    Column("y_bytes_few_channels", BYTE),
+)
+DEPTHWISE_CALLS = Column("depthwise_calls", CALL)
+DEPTHWISE_COLUMNS = (
+    DEPTHWISE_CALLS,
+    Column("depthwise_flop", FLOP),
+    *counting(BYTE, "depthwise_x_bytes", "depthwise_y_bytes"),
+)
+BY_KERNEL_COLUMNS = (
+    DEPTHWISE_CALLS,
+    *counting(FLOP, "depthwise_flop_3x3", "depthwise_flop_larger"),
+    Column("depthwise_x_bytes", BYTE),
+)
 """FLOP of kernels of one size are a multiple of the bytes of y, which therefore have no coefficient beside them."""
 PRODUCT_COLUMNS = (
-    "calls", "flop", "blocked_flop", "a_bytes", "b_bytes", "c_bytes", "a_bytes_vector", "c_bytes_vector",
-    "a_bytes_far", "c_bytes_far", "a_bytes_far_vector", "c_bytes_far_vector",
-    "c_bytes_aliased",
-)  # fmt: skip
+    CALLS,
+    *counting(FLOP, "flop", "blocked_flop"),
+    *counting(BYTE, "a_bytes", "b_bytes", "c_bytes", "a_bytes_vector", "c_bytes_vector"),
+    *counting(BYTE, "a_bytes_far", "c_bytes_far", "a_bytes_far_vector", "c_bytes_far_vector", "c_bytes_aliased"),
+)
 
-ATTENTION_FEATURES = ("calls", "flop", "pairs", "bytes", "blocks")
+ATTENTION_FEATURES = (
+    CALLS,
+    Column("flop", FLOP),
+    Column("pairs", FLOP, CUDA_CORES),
+    Column("bytes", BYTE),
+    Column("blocks", FLOP),  # of queries: how long one takes follows the rate of the processor
+)
 KEY_BLOCK = 512
 QUERY_BLOCKS = ((768, 256), (192, 64), (1, 32))
 """From so many queries on, queries of a block, which goes over the keys in blocks of KEY_BLOCK: as in PyTorch 2,
@@ -67,7 +103,7 @@ def _blocks(count: FloatArray, block: float) -> FloatArray:
     return np.ceil(count / block) * block
 
 
-def _convolution_columns(settings: Settings) -> tuple[str, ...]:
+def _convolution_columns(settings: Settings) -> tuple[Column, ...]:
     apart = number(settings, DEPTHWISE_APART, 0)
     own = BY_KERNEL_COLUMNS if apart >= KERNELS_APART else DEPTHWISE_COLUMNS
     return (*CONVOLUTION_COLUMNS, *own) if apart else CONVOLUTION_COLUMNS
@@ -130,7 +166,7 @@ def _convolution_features(work: Work, settings: Settings) -> FloatArray:
     )
 
 
-def _product_columns(settings: Settings) -> tuple[str, ...]:
+def _product_columns(settings: Settings) -> tuple[Column, ...]:
     return with_batched(PRODUCT_COLUMNS) if number(settings, BATCHED_APART, 0) else PRODUCT_COLUMNS
 
 
@@ -214,7 +250,7 @@ CPU_TERMS = (
     ),
     FeatureMap(
         "cpu.traffic",
-        lambda _settings: ("calls", "elements", "other_elements"),
+        lambda _settings: (CALLS, *counting(ELEMENT, "elements", "other_elements")),
         _traffic,
         doc="launch, elements, further elements read or written (of pooling: those written), bytes of operands "
         "beyond the cache",

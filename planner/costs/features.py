@@ -1,13 +1,15 @@
 """What a feature map is, and the small tools that maps share.
 
 Time of a term = link(Φ(work; settings) · θ). A map owns Φ and its column names; θ lives in a calibration. Fitting
-stacks the same Φ over measurements that prediction multiplies by θ.
+stacks the same Φ over measurements that prediction multiplies by θ. What a column counts, and on which link or unit,
+stands in its record: scaling to other devices and links, ranges and classes read it there, never in its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,11 +17,61 @@ from planner.domain.arrays import FloatArray, IntArray, frozen_map
 from planner.domain.calibration import SettingValue
 from planner.errors import ParameterError
 
-__all__ = ["FeatureMap", "Settings", "Work", "column", "number", "stacked", "text", "vector"]
+__all__ = [
+    "BYTE", "CALL", "CALLS", "CUDA_CORES", "ELEMENT", "FLOP", "HOST", "INTER_NODE", "INTRA_NODE", "MESSAGE",
+    "MULTIPROCESSOR", "NUMBER", "POINT", "SECOND", "WORK", "Column", "FeatureMap", "Settings", "Work", "classes",
+    "column", "counting", "number", "stacked", "text", "vector",
+]  # fmt: skip
 
 Work = Mapping[str, FloatArray | IntArray | float]
 """Work columns by name, each broadcasting with the others; kernels also carry ``itemsize`` [byte/element]."""
 Settings = Mapping[str, SettingValue]
+
+CALL, FLOP, BYTE, ELEMENT, MESSAGE, SECOND = "call", "flop", "byte", "element", "message", "second"
+WORK = "work"
+"""FLOP of products, convolutions and attention; else elements."""
+NUMBER = "number"
+"""Counts nothing that a rate of a device applies to."""
+POINT = "point"
+"""Weight of a stored point."""
+INTRA_NODE, INTER_NODE, HOST = "intra_node", "inter_node", "host"
+"""Links of :class:`planner.domain.cluster.Cluster`."""
+CUDA_CORES, MULTIPROCESSOR = "cuda_cores", "multiprocessor"
+"""Units that FLOP are computed on: those of fp32 whatever the precision; one multiprocessor alone."""
+
+
+class Column(NamedTuple):
+    """A column of a feature map: a coefficient is seconds per unit of ``quantity``.
+
+    Attributes
+    ----------
+    name : str
+        Key of its coefficient in calibration files.
+    quantity : str
+        CALL, FLOP, BYTE, ELEMENT, MESSAGE, SECOND, WORK, NUMBER or POINT.
+    link : str
+        The link that carries it, or the unit that computes it; empty: memory, or all units of the precision.
+    call_class : str
+        Of FLOP of one class of calls: a call has FLOP in one of such columns. Empty: of all calls.
+    """
+
+    name: str
+    quantity: str
+    link: str = ""
+    call_class: str = ""
+
+
+CALLS = Column("calls", CALL)
+
+
+def counting(quantity: str, *names: str) -> tuple[Column, ...]:
+    """Return columns of one quantity."""
+    return tuple(Column(name, quantity) for name in names)
+
+
+def classes(*names: str) -> tuple[Column, ...]:
+    """Return columns of the FLOP of calls by class."""
+    return tuple(Column(f"flop_{name}", FLOP, call_class=name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +81,7 @@ class FeatureMap:
     Attributes
     ----------
     name : str
-    columns : settings -> names of the p features
+    columns : settings -> the p columns
     features : work, settings -> ndarray of shape (..., p)
     link : {"identity", "log"}
         ``log``: Φ·θ is the logarithm of the time in seconds.
@@ -42,7 +94,7 @@ class FeatureMap:
     """
 
     name: str
-    columns: Callable[[Settings], tuple[str, ...]]
+    columns: Callable[[Settings], tuple[Column, ...]]
     features: Callable[[Work, Settings], FloatArray]
     link: str = "identity"
     doc: str = ""
@@ -53,6 +105,10 @@ class FeatureMap:
         if self.link not in ("identity", "log"):
             raise ParameterError("link", "identity or log", self.link)
         object.__setattr__(self, "stated", frozen_map(self.stated))
+
+    def names(self, settings: Settings) -> tuple[str, ...]:
+        """Return the names of the p columns."""
+        return tuple(one.name for one in self.columns(settings))
 
 
 def column(work: Work, name: str) -> FloatArray:

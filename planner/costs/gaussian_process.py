@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings, Work, column, number, text, vector
+from planner.costs.features import NUMBER, POINT, Column, FeatureMap, Settings, Work, column, number, text, vector
 from planner.costs.roofline import physical_floor
 from planner.costs.work import flop, is_product, moved_bytes, output_size, product
 from planner.domain.arrays import BoolArray, FloatArray
@@ -35,6 +35,7 @@ __all__ = [
     "gaussian_process",
     "is_corrected",
     "log_prior",
+    "stored_points",
 ]
 
 GAUSSIAN_PROCESS = "gaussian.process"
@@ -130,6 +131,12 @@ def _log_prior(work: Work, settings: Settings, log_mean: FloatArray) -> FloatArr
     return np.log(np.maximum(number(settings, "launch_s", 0.0) + compute + memory, SHORTEST_S))
 
 
+def stored_points(settings: Settings) -> tuple[Column, ...]:
+    """Return the columns of the weights of stored points."""
+    count = vector(settings, "points").size // max(vector(settings, "lengths").size, 1)
+    return tuple(Column(f"point_{place + 1}", POINT) for place in range(count))
+
+
 def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
     """Return the feature map, whose means are linear terms by name."""
 
@@ -139,10 +146,13 @@ def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
             raise UnknownNameError("mean of a Gaussian process", name, means)
         return means[name]
 
-    def columns(settings: Settings) -> tuple[str, ...]:
-        count = vector(settings, "points").size // max(vector(settings, "lengths").size, 1)
-        points = (f"point_{place + 1}" for place in range(count))
-        return (LOG_PRIOR, LEVEL, *points, *mean_of(settings).columns(settings))
+    def columns(settings: Settings) -> tuple[Column, ...]:
+        return (
+            Column(LOG_PRIOR, NUMBER),
+            Column(LEVEL, NUMBER),
+            *stored_points(settings),
+            *mean_of(settings).columns(settings),
+        )
 
     def features(work: Work, settings: Settings) -> FloatArray:
         mean, share, lengths = mean_of(settings), number(settings, "share", 1.0), vector(settings, "lengths")

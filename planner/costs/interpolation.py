@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings, Work, vector
+from planner.costs.features import NUMBER, POINT, Column, FeatureMap, Settings, Work, vector
 from planner.costs.roofline import physical_floor
 from planner.costs.work import product
 from planner.domain.arrays import FloatArray
 from planner.errors import ParameterError
 
-__all__ = ["BEYOND", "GEMM_INTERPOLATION", "grid_name"]
+__all__ = ["BEYOND", "GEMM_INTERPOLATION", "grid_name", "grid_points"]
 
 BEYOND = "log_flop_beyond"
 AXES = ("m", "n", "k")
@@ -50,9 +51,14 @@ def grid_name(m: float, n: float, k: float) -> str:
     return f"{m:.15g}x{n:.15g}x{k:.15g}"
 
 
-def _grid_columns(settings: Settings) -> tuple[str, ...]:
-    axes = (vector(settings, axis).tolist() for axis in AXES)
-    return (*(grid_name(*point) for point in itertools.product(*axes)), BEYOND)
+def grid_points(settings: Settings) -> Iterator[tuple[float, float, float]]:
+    """Yield m, n, k of the points of a grid, in the order of their columns."""
+    yield from itertools.product(*(vector(settings, axis).tolist() for axis in AXES))
+
+
+def _grid_columns(settings: Settings) -> tuple[Column, ...]:
+    points = (Column(grid_name(*point), POINT) for point in grid_points(settings))
+    return (*points, Column(BEYOND, NUMBER))
 
 
 def _grid_features(work: Work, settings: Settings) -> FloatArray:

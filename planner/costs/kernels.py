@@ -10,7 +10,24 @@ import numpy as np
 
 from planner.costs.attention import ATTENTION
 from planner.costs.batches import BATCHED_APART, apart, with_batched
-from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, text, vector
+from planner.costs.features import (
+    BYTE,
+    CALLS,
+    FLOP,
+    MULTIPROCESSOR,
+    WORK,
+    Column,
+    FeatureMap,
+    Settings,
+    Work,
+    classes,
+    column,
+    counting,
+    number,
+    stacked,
+    text,
+    vector,
+)
 from planner.costs.gaussian_process import gaussian_process
 from planner.costs.interpolation import GEMM_INTERPOLATION
 from planner.costs.roofline import ROOFLINE, physical_floor
@@ -40,15 +57,18 @@ def _tile_pairs(settings: Settings) -> list[tuple[int, int]]:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _gemm_columns(settings: Settings) -> tuple[str, ...]:
+def _gemm_columns(settings: Settings) -> tuple[Column, ...]:
     pairs = _tile_pairs(settings)
     waves = pairs if number(settings, "multiprocessors", 0) else []
-    names = (
-        "calls", "flop", "a_bytes", "b_bytes", "c_bytes", "k",
-        *(f"padded_flop_{m}x{n}" for m, n in pairs[:1]),
-        *(f"wave_flop_{m}x{n}" for m, n in waves),
-    )  # fmt: skip
-    return with_batched(names) if number(settings, BATCHED_APART, 0) else names
+    columns = (
+        CALLS,
+        Column("flop", FLOP),
+        *counting(BYTE, "a_bytes", "b_bytes", "c_bytes"),
+        Column("k", FLOP, MULTIPROCESSOR),  # steps of one tile's inner loop
+        *counting(FLOP, *(f"padded_flop_{m}x{n}" for m, n in pairs[:1])),
+        *counting(FLOP, *(f"wave_flop_{m}x{n}" for m, n in waves)),
+    )
+    return with_batched(columns) if number(settings, BATCHED_APART, 0) else columns
 
 
 def _gemm_tiles(work: Work, settings: Settings) -> FloatArray:
@@ -69,15 +89,17 @@ def _tile_features(work: Work, settings: Settings) -> FloatArray:
 
 
 CONVOLUTION_COLUMNS = (
-    "calls", "flop_3x3", "flop_1x1", "flop_1x1_strided", "flop_other", "x_bytes", "w_bytes", "y_bytes",
-    "im2col_bytes", "padded_flop", "y_bytes_few_channels",
-)  # fmt: skip
-OBLONG_OR_STRIDED = "flop_oblong_or_strided"
+    CALLS,
+    *classes("3x3", "1x1", "1x1_strided", "other"),
+    *counting(BYTE, "x_bytes", "w_bytes", "y_bytes", "im2col_bytes"),
+    Column("padded_flop", FLOP),
+    Column("y_bytes_few_channels", BYTE),
+)
 FEW_CHANNELS = 4
 
 
-def _convolution_columns(settings: Settings) -> tuple[str, ...]:
-    further = (OBLONG_OR_STRIDED,) if number(settings, OBLONG_APART, 0) else ()
+def _convolution_columns(settings: Settings) -> tuple[Column, ...]:
+    further = classes("oblong_or_strided") if number(settings, OBLONG_APART, 0) else ()
     return (*CONVOLUTION_COLUMNS, *further)
 
 
@@ -120,12 +142,17 @@ def _channel_tiles(work: Work, settings: Settings) -> FloatArray:
 LINEAR_TERMS = (
     FeatureMap(
         "work.linear",
-        lambda _settings: ("calls", "work"),
+        lambda _settings: (CALLS, Column("work", WORK)),
         _work_linear,
         doc="beta + alpha·W, W = FLOP of products and convolutions, else elements (Oyama et al., SPRINT slides, 2016)",
         floor=physical_floor,
     ),
-    FeatureMap("flop.rate", lambda _settings: ("flop",), _flop_rate, doc="FLOP times one coefficient [s/FLOP]"),
+    FeatureMap(
+        "flop.rate",
+        lambda _settings: (Column("flop", FLOP),),
+        _flop_rate,
+        doc="FLOP times one coefficient [s/FLOP]",
+    ),
     *TRAFFIC_TERMS,
     FeatureMap(
         "gemm.tiles",
@@ -145,7 +172,7 @@ LINEAR_TERMS = (
     ),
     FeatureMap(
         "convolution.channels",
-        lambda _settings: ("calls", "channel_flop", "w_bytes", "x_bytes", "y_bytes"),
+        lambda _settings: (CALLS, Column("channel_flop", FLOP), *counting(BYTE, "w_bytes", "x_bytes", "y_bytes")),
         _channel_tiles,
         doc="launch, FLOP with channels in and out rounded up to whole tiles, bytes of w, x and y: tensor cores take "
         "channels by eights, and kernels for them larger tiles (NVIDIA, Convolutional Layers User's Guide)",

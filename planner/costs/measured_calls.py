@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings, Work, column, stacked, vector
+from planner.costs.features import NUMBER, SECOND, Column, FeatureMap, Settings, Work, column, stacked, vector
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calls import LOOKED_UP
 
@@ -141,7 +141,7 @@ def whereabouts(work: Work, settings: Settings) -> IntArray:
 
 MEASURED_CALLS = FeatureMap(
     LOOKED_UP,
-    lambda _settings: (MEASURED_S, BEYOND),
+    lambda _settings: (Column(MEASURED_S, SECOND), Column(BEYOND, NUMBER)),
     _features,
     doc="measured times of the very calls; at other sub-batches times of the fit to kernels like them by the ratio of "
     "measured to fitted ones, drawn towards a line by the fit's error, and without a fit the line; doublings of the "

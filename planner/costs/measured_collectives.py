@@ -14,9 +14,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings, Work, column, text, vector
+from planner.costs.features import (
+    BYTE,
+    INTER_NODE,
+    INTRA_NODE,
+    MESSAGE,
+    NUMBER,
+    Column,
+    FeatureMap,
+    Settings,
+    Work,
+    column,
+    text,
+    vector,
+)
 from planner.domain.arrays import FloatArray
-from planner.errors import CoverageError
+from planner.errors import CoverageError, Refusal
 
 __all__ = ["COLLECTIVE_CASES", "breaks_key", "case_features", "case_list"]
 
@@ -34,13 +47,16 @@ def breaks_key(case: tuple[int, int]) -> str:
     return f"breaks_{case[0]}x{case[1]}"
 
 
-def _names(case: tuple[int, int], settings: Settings) -> list[str]:
+def _columns(case: tuple[int, int], settings: Settings) -> list[Column]:
+    """Return the columns of one case; a step scales as bytes do: it is where a library moves them in another way."""
     if text(settings, "form", "sqrt") == "sqrt":
-        parts = ["calls", "sqrt_bytes", "bytes"]
+        parts = ["sqrt_bytes", "bytes"]
     else:
         breaks = vector(settings, breaks_key(case)).tolist()
-        parts = ["calls", *(f"bytes_{i}" for i in range(len(breaks) + 1)), *(f"step_{i}" for i in range(len(breaks)))]
-    return [f"{case[0]}x{case[1]}_{part}" for part in parts]
+        parts = [*(f"bytes_{i}" for i in range(len(breaks) + 1)), *(f"step_{i}" for i in range(len(breaks)))]
+    of_case, link = f"{case[0]}x{case[1]}", INTRA_NODE if case[0] == 1 else INTER_NODE
+    bytes_ = (Column(f"{of_case}_{part}", BYTE, link) for part in parts)
+    return [Column(f"{of_case}_calls", MESSAGE, link), *bytes_]
 
 
 def case_features(bytes_: FloatArray, case: tuple[int, int], settings: Settings) -> FloatArray:
@@ -64,10 +80,9 @@ def nearest_case(nodes: int, ranks_per_node: int, cases: list[tuple[int, int]]) 
     same = [case for case in cases if (case[0] > 1) == (nodes > 1) and case[0] * case[1] > 1]
     if not same:
         where = "across nodes" if nodes > 1 else "inside one node"
-        raise CoverageError(
-            f"collectives must be measured {where}, got only (nodes, ranks per node) {cases}; "
-            "describe the links of the cluster, or leave out the calibration that holds them"
-        )
+        rule, got = f"collectives must be measured {where}", f"only (nodes, ranks per node) {cases}"
+        remedy = "; describe the links of the cluster, or leave out the calibration that holds them"
+        raise CoverageError(Refusal("collective_unmeasured", rule, "collectives", got, remedy))
     ranks = nodes * ranks_per_node
     return min(same, key=lambda case: (abs(np.log2(case[0] * case[1] / ranks)), abs(case[1] - ranks_per_node), case))
 
@@ -77,7 +92,7 @@ def _features(work: Work, settings: Settings) -> FloatArray:
     arrays = (column(work, name) for name in ("bytes", "nodes", "ranks_per_node"))
     v, n, r = np.broadcast_arrays(*arrays)
     cases = case_list(settings)
-    widths = [len(_names(case, settings)) for case in cases]
+    widths = [len(_columns(case, settings)) for case in cases]
     result = np.zeros((*v.shape, sum(widths) + 1))
     for nodes, ranks in sorted(set(zip(n.ravel().astype(int).tolist(), r.ravel().astype(int).tolist(), strict=True))):
         if nodes * ranks == 1:
@@ -96,7 +111,10 @@ def _features(work: Work, settings: Settings) -> FloatArray:
 
 COLLECTIVE_CASES = FeatureMap(
     "collective.cases",
-    lambda settings: (*(name for case in case_list(settings) for name in _names(case, settings)), UNMEASURED),
+    lambda settings: (
+        *(one for case in case_list(settings) for one in _columns(case, settings)),
+        Column(UNMEASURED, NUMBER),
+    ),
     _features,
     doc="for each measured (nodes, ranks per node): 1, sqrt V, V, or piecewise alpha-beta",
     stated={UNMEASURED: 0.0},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings, Work, number, stacked, text
+from planner.costs.features import CALLS, SECOND, Column, FeatureMap, Settings, Work, number, stacked, text
 from planner.costs.work import flop, has_fast_algorithm, least_bytes, moved_bytes
 from planner.domain.arrays import FloatArray
 
@@ -34,7 +34,7 @@ def _features(work: Work, settings: Settings) -> FloatArray:
 
 ROOFLINE = FeatureMap(
     name="roofline",
-    columns=lambda _settings: ("calls", "roofline_s"),
+    columns=lambda _settings: (CALLS, Column("roofline_s", SECOND)),
     features=_features,
     doc="launch + max(FLOP / (efficiency · peak), bytes / (efficiency · bandwidth)); no tile or wave effects",
     floor=physical_floor,

@@ -1,15 +1,14 @@
 """An entry of one device as it would be on another, by what data sheets say of the two.
 
-What a coefficient is multiplied by follows from the feature that it belongs to:
+What a coefficient is multiplied by follows from what its column counts:
 
 - FLOP, whole tiles and waves of them: ratio of the peak rates of the precision; waves are counted with the other
   device's number of multiprocessors;
-- bytes: ratio of the memory bandwidths;
-- steps of one tile's inner loop (``k``): ratio of the rates of one multiprocessor, which is that of the clocks where
-  multiprocessors are alike;
-- exponentials (``pairs``): ratio of the fp32 rates, as no matrix unit computes them;
-- a call: nothing, a launch is the host's;
-- any other feature: FLOP of products, convolutions and attention, else bytes.
+- bytes, elements: ratio of the memory bandwidths;
+- FLOP of one multiprocessor (steps of one tile's inner loop, ``k``): ratio of the rates of one, which is that of the
+  clocks where multiprocessors are alike;
+- FLOP of CUDA cores (exponentials, ``pairs``): ratio of the fp32 rates, as no matrix unit computes them;
+- a call: nothing, a launch is the host's.
 
 Tiles of channels are those of matrix units (tensor cores). A device that has none for a precision multiplies halves on
 the lanes of fp32; two at a time add in fp16, but training adds in fp32 (Micikevicius et al., Mixed Precision Training,
@@ -28,19 +27,18 @@ loop are multiplied by the ratio of the peak rates, and tensors have the bytes o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.costs.features import text, vector
+from planner.costs.features import BYTE, CUDA_CORES, ELEMENT, FLOP, MULTIPROCESSOR, WORK, Column, text, vector
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS
-from planner.costs.interpolation import GEMM_INTERPOLATION
+from planner.costs.interpolation import GEMM_INTERPOLATION, grid_name, grid_points
 from planner.costs.terms import term_named
 from planner.costs.work import flop, moved_bytes
 from planner.domain.calibration import Entry, SettingValue
-from planner.domain.calls import LOOKED_UP
+from planner.domain.calls import LOOKED_UP, work_named
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import TRAFFIC_KINDS, WORK_COLUMNS
 from planner.domain.precision import PRECISIONS
@@ -52,8 +50,6 @@ ANY, WIDEST = "any", "fp32"
 CHANNELS = "convolution.channels"
 OF_PROCESS = ("mean", "mean_coefficients", "around", "share", "processors", "launch_s", "points", "lengths", "nugget")
 """Settings of a Gaussian process that its linear term does not read."""
-_APART = re.compile(r"^(batched|depthwise)_")
-_AMOUNT = re.compile(r"(\w+)=(?:(\d+)\+)?(\d+)(n?)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +156,9 @@ def in_precision(entry: Entry, device: Accelerator, precision: str, rate: float)
     if found.term == LOOKED_UP or not (is_alike or term_named(found.term).link == "identity"):
         raise ParameterError(f"term to derive {precision} from", "a linear one", found.term)
     said = f"derived from {entry.precision}: FLOP x {rate:.3g}, tensors x {sizes:.3g}"
+    in_bytes = {one.name for one in term_named(found.term).columns(found.settings) if one.quantity == BYTE}
     ranges = {
-        name: (low * sizes, high * sizes) if "bytes" in name else (low, high)
+        name: (low * sizes, high * sizes) if name in in_bytes else (low, high)
         for name, (low, high) in found.ranges.items()
     }
     found = replace(found, precision=precision, ranges=ranges, notes="; ".join(filter(None, (said, entry.notes))))
@@ -169,7 +166,8 @@ def in_precision(entry: Entry, device: Accelerator, precision: str, rate: float)
 
 
 def _multiplied(entry: Entry, of: Ratios) -> Entry:
-    factors = {name: _factor(entry, name, of) for name in entry.coefficients}
+    columns = term_named(entry.term).columns(entry.settings)
+    factors = {one.name: _factor(one, of, moves_bytes=entry.kind in (*TRAFFIC_KINDS, "pointwise")) for one in columns}
     scale = np.array(list(factors.values()))
     covariance = None if entry.covariance is None else np.asarray(entry.covariance) * np.outer(scale, scale)
     return replace(
@@ -186,7 +184,7 @@ def without_process(entry: Entry) -> Entry:
         return entry
     mean = term_named(text(entry.settings, "mean", ""))
     settings = {name: value for name, value in entry.settings.items() if name not in OF_PROCESS}
-    names, values = mean.columns(settings), vector(entry.settings, "mean_coefficients").tolist()
+    names, values = mean.names(settings), vector(entry.settings, "mean_coefficients").tolist()
     ranges = {name: ends for name, ends in entry.ranges.items() if name in names or name in WORK_COLUMNS[entry.kind]}
     return replace(
         entry,
@@ -230,16 +228,14 @@ def _settings(entry: Entry, target: Accelerator) -> dict[str, SettingValue]:
     return {name: stated.get(name, value) for name, value in entry.settings.items()}
 
 
-def _factor(entry: Entry, feature: str, of: Ratios) -> float:
-    name = _APART.sub("", feature)
-    if name == "calls" or feature in term_named(entry.term).stated:
-        return 1.0
-    if name == "k":
-        return of.processor
-    if name == "pairs":
-        return of.wide
-    is_bytes = "bytes" in name or ("flop" not in name and entry.kind in (*TRAFFIC_KINDS, "pointwise"))
-    return of.bytes if is_bytes else of.flop
+def _factor(column: Column, of: Ratios, *, moves_bytes: bool) -> float:
+    """Return what a column's coefficient is multiplied by, of a kind of kernels whose work is bytes, or is FLOP."""
+    quantity = column.quantity
+    if quantity == WORK:
+        quantity = ELEMENT if moves_bytes else FLOP
+    if quantity == FLOP:
+        return {MULTIPROCESSOR: of.processor, CUDA_CORES: of.wide}.get(column.link, of.flop)
+    return of.bytes if quantity in (BYTE, ELEMENT) else 1.0
 
 
 def _roofline_ratio(entry: Entry, work: Mapping[str, float], source: Accelerator, target: Accelerator) -> float:
@@ -254,19 +250,15 @@ def _roofline_ratio(entry: Entry, work: Mapping[str, float], source: Accelerator
 
 
 def _stored(entry: Entry, source: Accelerator, target: Accelerator) -> Entry:
-    """Return an entry whose coefficients are logarithms of times of products, named by their sizes."""
+    """Return an entry whose coefficients are logarithms of times of products, of a grid."""
     if entry.term != GEMM_INTERPOLATION.name:
         raise ParameterError(
             "term to scale to another device", f"{GEMM_INTERPOLATION.name} or a linear one", entry.term
         )
-    shifted = {}
-    for name, value in entry.coefficients.items():
-        if name in GEMM_INTERPOLATION.stated:
-            shifted[name] = value
-            continue
-        m, n, k = (float(size) for size in name.split("x"))
+    shifted = dict(entry.coefficients)
+    for m, n, k in grid_points(entry.settings):
         work = {"m": m, "n": n, "k": k, "batch": 1.0}
-        shifted[name] = value + float(np.log(_roofline_ratio(entry, work, source, target)))
+        shifted[grid_name(m, n, k)] += float(np.log(_roofline_ratio(entry, work, source, target)))
     return replace(entry, coefficients=shifted)
 
 
@@ -285,12 +277,7 @@ def _calls(entry: Entry, source: Accelerator, target: Accelerator) -> dict[str, 
 
 def _work_at(name: str, columns: tuple[str, ...], samples: float) -> dict[str, float]:
     """Return the work columns that the name of a :class:`planner.domain.calls.LayerCall` states, at a sub-batch."""
-    work = {}
-    for part in name.split()[: len(columns)]:
-        found = _AMOUNT.match(part)
-        if found is not None:
-            column, base, amount, of_samples = found.groups()
-            work[column] = float(base or 0) + float(amount) * (samples if of_samples else 1.0)
-    if tuple(work) != columns:
-        raise ParameterError(f"call {name!r}", "named by its work " + ", ".join(columns), ", ".join(work))
-    return work
+    amounts = work_named(name)
+    if not set(columns) <= amounts.keys():
+        raise ParameterError(f"call {name!r}", "named by its work " + ", ".join(columns), ", ".join(amounts))
+    return {column: base + slope * samples for column in columns for base, slope in (amounts[column],)}

@@ -57,7 +57,7 @@ def evaluate(entry: Entry, work: Work) -> FloatArray:
         The entry's coefficients are not those of its term, or a work column is missing.
     """
     term = term_named(entry.term)
-    names = term.columns(entry.settings)
+    names = term.names(entry.settings)
     if set(names) != set(entry.coefficients):
         raise ParameterError(f"coefficients of {entry.term}", ", ".join(names), ", ".join(entry.coefficients))
     linear = term.features(work, entry.settings) @ np.array([entry.coefficients[name] for name in names])
@@ -97,7 +97,7 @@ def doublings_outside(entry: Entry, work: Work) -> tuple[FloatArray, FloatArray]
 
 def _seen(entry: Entry, work: Work, features: FloatArray) -> Iterator[tuple[FloatArray, float, float]]:
     """Yield the values of what has a range, broadcasting to (...), with the least and the most of it."""
-    names = term_named(entry.term).columns(entry.settings)
+    names = term_named(entry.term).names(entry.settings)
     for name, ends in entry.ranges.items():
         if name in names:
             yield features[..., names.index(name)], *ends

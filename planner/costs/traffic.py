@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked, vector
+from planner.costs.features import (
+    BYTE,
+    CALLS,
+    Column,
+    FeatureMap,
+    Settings,
+    Work,
+    column,
+    counting,
+    number,
+    stacked,
+    vector,
+)
 from planner.costs.roofline import physical_floor
 from planner.costs.work import moved_bytes
 from planner.domain.arrays import FloatArray
@@ -30,10 +42,11 @@ def _read_write(work: Work, _settings: Settings) -> FloatArray:
     return stacked([1.0, moved - written, written])
 
 
-def _row_columns(settings: Settings) -> tuple[str, ...]:
+def _row_columns(settings: Settings) -> tuple[Column, ...]:
     steps, reread = (vector(settings, name, default).tolist() for name, default in ((STEPS, ROW_LENGTHS), (REREAD, ())))
     names = (*(f"bytes_beyond_{length:g}" for length in steps), *(f"bytes_reread_{length:g}" for length in reread))
-    return ("calls", "bytes", *names, *(("bytes_padded",) if number(settings, PADDED, 0) else ()))
+    padded = ("bytes_padded",) if number(settings, PADDED, 0) else ()
+    return (CALLS, *counting(BYTE, "bytes", *names, *padded))
 
 
 def _rows(work: Work, settings: Settings) -> FloatArray:
@@ -52,14 +65,14 @@ def _rows(work: Work, settings: Settings) -> FloatArray:
 TRAFFIC_TERMS = (
     FeatureMap(
         "traffic.bytes",
-        lambda _settings: ("calls", "bytes"),
+        lambda _settings: (CALLS, Column("bytes", BYTE)),
         _bytes,
         doc="launch + bytes / bandwidth, bytes = itemsize · traffic + fixed_bytes",
         floor=physical_floor,
     ),
     FeatureMap(
         "traffic.read_write",
-        lambda _settings: ("calls", "read_bytes", "written_bytes"),
+        lambda _settings: (CALLS, *counting(BYTE, "read_bytes", "written_bytes")),
         _read_write,
         doc="launch + bytes read / bandwidth + bytes written / bandwidth, each its own",
         floor=physical_floor,

@@ -10,7 +10,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings, Work, column, number, stacked
+from planner.costs.features import (
+    BYTE,
+    CALL,
+    CALLS,
+    ELEMENT,
+    HOST,
+    Column,
+    FeatureMap,
+    Settings,
+    Work,
+    column,
+    number,
+    stacked,
+)
 from planner.domain.arrays import FloatArray
 
 __all__ = ["READING_TERMS", "TRANSFER_TERMS", "loading_s", "miss_fraction"]
@@ -45,14 +58,12 @@ def loading_s(reading_s: FloatArray, decoding_s: FloatArray, threads: FloatArray
     return np.maximum(reading_s, (reading_s + decoding_s) / threads)
 
 
-def _linear_in(name: str) -> FeatureMap:
+def _linear_in(scope: str, per: Column, calls: Column = CALLS) -> FeatureMap:
     def features(work: Work, _settings: Settings) -> FloatArray:
-        return stacked([1.0, column(work, name)])
+        return stacked([1.0, column(work, per.name)])
 
-    prefix = {"parameters": "host", "samples": "storage", "bytes": "host"}[name]
-    return FeatureMap(
-        f"{prefix}.{name}", lambda _settings: ("calls", name), features, doc=f"constant + coefficient · {name}"
-    )
+    doc = f"constant + coefficient · {per.name}"
+    return FeatureMap(f"{scope}.{per.name}", lambda _settings: (calls, per), features, doc=doc)
 
 
 def _buffers(work: Work, _settings: Settings) -> FloatArray:
@@ -69,30 +80,30 @@ def _sums(*names: str) -> Callable[[Work, Settings], FloatArray]:
 
 
 TRANSFER_TERMS = (
-    _linear_in("parameters"),
-    _linear_in("samples"),
-    _linear_in("bytes"),
+    _linear_in("host", Column("parameters", ELEMENT)),
+    _linear_in("storage", Column("samples", CALL)),
+    _linear_in("host", Column("bytes", BYTE, HOST), Column("calls", CALL, HOST)),
     FeatureMap(
         "host.buffers",
-        lambda _settings: ("calls", "buffer_parameters"),
+        lambda _settings: (CALLS, Column("buffer_parameters", ELEMENT)),
         _buffers,
         doc="constant + coefficient · parameters · gradient buffers summed",
     ),
     FeatureMap(
         "storage.bytes",
-        lambda _settings: ("bytes",),
+        lambda _settings: (Column("bytes", BYTE),),
         _storage_bytes,
         doc="bytes of one node's read / bandwidth; times the nodes that read where the setting shared is 1",
     ),
     FeatureMap(
         "storage.reads",
-        lambda _settings: ("samples", "bytes"),
+        lambda _settings: (Column("samples", CALL), Column("bytes", BYTE)),
         _sums("images", "bytes"),
         doc="latency of a read · samples + bytes / bandwidth, one read at a time on a node of its own storage",
     ),
     FeatureMap(
         "storage.decode",
-        lambda _settings: ("samples", "bytes", "elements"),
+        lambda _settings: (Column("samples", CALL), Column("bytes", BYTE), Column("elements", ELEMENT)),
         _sums("images", "bytes", "elements"),
         doc="one thread: coefficient · samples + coefficient · encoded bytes + coefficient · elements made",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from planner.domain.arrays import frozen_map
 from planner.domain.kernels import COSTLY_ACTIVATIONS, LINEAR_BIAS
 from planner.domain.network import Layer
 
-__all__ = ["LOOKED_UP", "LayerCall", "kind_of_kernel"]
+__all__ = ["LOOKED_UP", "LayerCall", "kind_of_kernel", "work_named"]
 
 LOOKED_UP = "calls.measured"
 """Term of entries that look calls up by name."""
@@ -91,3 +92,15 @@ def _amount(base: int, slope: int) -> str:
     if not slope:
         return str(base)
     return f"{base}+{slope}n" if base else f"{slope}n"
+
+
+_AMOUNT = re.compile(r"(\w+)=(?:(\d+)\+)?(\d+)(n?)")
+
+
+def work_named(name: str) -> dict[str, tuple[int, int]]:
+    """Return the amounts a + b·n that the name of a :class:`LayerCall` states, as (a, b), its work first."""
+    amounts: dict[str, tuple[int, int]] = {}
+    for part in filter(None, map(_AMOUNT.fullmatch, name.split())):
+        column, base, amount, of_samples = part.groups()
+        amounts.setdefault(column, (int(base or 0), int(amount)) if of_samples else (int(base or 0) + int(amount), 0))
+    return amounts

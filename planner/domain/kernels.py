@@ -92,9 +92,9 @@ class KernelCalls:
     direction : one of DIRECTIONS
         The only backward pass of a kind without weights is ``backward_data``, but the weight gradient repeats im2col.
     layer : ndarray of int, shape (k,)
-        Position of the layer that makes the call, in ``Network.layers``.
+        Position of the first layer that makes the call, in ``Network.layers``; equal layers make it too.
     count : ndarray of int, shape (k,)
-        How often the same call is made; (s, k) where that depends on the sub-batch (one image at a time).
+        How often all of them make it; (s, k) where that depends on the sub-batch (one image at a time).
     work : mapping of column to ndarray of int, each broadcasting to (s, k)
         For s sub-batches; a column that does not depend on the sub-batch may have shape (k,) or (1, k).
     looked_up : mapping of column to ndarray

@@ -20,7 +20,7 @@ from planner.domain.arrays import IntArray
 from planner.domain.network import INPUT, Layer, Network
 from planner.errors import ParameterError
 
-__all__ = ["Shape", "input_shapes", "layer_parameters", "layer_shapes"]
+__all__ = ["Shape", "input_shapes", "layer_parameters", "layer_shapes", "parameters_of"]
 
 Shape = tuple[int, ...]
 
@@ -60,8 +60,13 @@ def layer_parameters(network: Network) -> IntArray:
     embedding m a row of every table; every other kind 0.
     """
     shapes = layer_shapes(network)
-    counts = [_PARAMETERS.get(layer.kind, _none)(layer, input_shapes(layer, shapes)[0]) for layer in network.layers]
+    counts = [parameters_of(layer, shapes[layer.inputs[0]]) for layer in network.layers]
     return np.array(counts, dtype=np.int64)
+
+
+def parameters_of(layer: Layer, shape: Shape) -> int:
+    """Return the trained parameters of a layer that reads a shape; see :func:`layer_parameters`."""
+    return _PARAMETERS.get(layer.kind, _none)(layer, shape)
 
 
 def input_shapes(layer: Layer, shapes: Mapping[str, Shape]) -> tuple[Shape, ...]:

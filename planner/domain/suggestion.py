@@ -11,7 +11,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Sourced
 
-__all__ = ["CHOICES", "Loosening", "Plan", "SearchReport", "Suggestion"]
+__all__ = ["CHOICES", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion"]
 
 CHOICES = ("fewest-gpus", "fastest")
 """Which of the tied plans is taken."""
@@ -48,6 +48,15 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """How many candidates were refused for one reason: its code for programs, its sentence for people."""
+
+    code: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class SearchReport:
     """How the space was searched; ``certified``: no better plan exists in it.
 
@@ -59,10 +68,7 @@ class SearchReport:
     certified: bool
     candidates: int
     evaluated: int
-    refused: Mapping[str, int]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "refused", frozen_map(self.refused))
+    refused: tuple[Refused, ...]
 
 
 @dataclass(frozen=True, slots=True)

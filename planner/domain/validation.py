@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from planner.domain.arrays import frozen_map
 from planner.domain.calibration import ConformalScore
+from planner.errors import Refusal
 
 __all__ = [
     "AXES",
@@ -159,7 +160,8 @@ class ScoredRow:
         ``ok`` or ``out_of_memory``; None where nothing was measured.
     in_sample : bool
         A calibration that predicts the row has seen it.
-    refused_reason : str or None
+    refused : Refusal or None
+        Why nothing is predicted.
     network, cluster, gpu, source : str
     group : str
         Rows of one group are plans for the same work; empty: ranked against none.
@@ -181,7 +183,7 @@ class ScoredRow:
     status_predicted: str | None
     status_measured: str | None
     in_sample: bool
-    refused_reason: str | None
+    refused: Refusal | None
     network: str = ""
     cluster: str = ""
     gpu: str = ""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from planner.costs.features import FeatureMap, Settings
+from planner.costs.features import POINT, Column, FeatureMap, Settings
 from planner.costs.terms import evaluate, features_of, term_named
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Entry
@@ -30,12 +30,8 @@ __all__ = ["coefficients_of", "fit_entry", "linear_times_left_out", "with_errors
 
 Key = tuple[str, str, str, str, str]
 
-INTERPOLATION = ".interpolation"
-"""Terms whose stored points cannot be left out one by one: the rest is then no grid."""
 UNTOLD = {"convolution": ("groups",)}
 """Work columns of a kind that its features do not tell apart: grouped convolutions have kernels of their own."""
-CLASS = "flop_"
-"""Columns named so hold the FLOP of one class of calls each; a call has FLOP in one of them."""
 
 
 def fit_entry(
@@ -76,51 +72,52 @@ def fit_entry(
     if chosen.link == "log":
         estimator = "least-squares"
     features = chosen.features(work_of(samples, key[1]), settings)
-    names = chosen.columns(settings)
+    columns = chosen.columns(settings)
+    names = [one.name for one in columns]
     entry = Entry(*key, term, settings, dict.fromkeys(names, 0.0), origin=origin, source=source, estimator=estimator)
     rows = np.ones(samples.size, dtype=np.bool_)
-    fitted, free = _coefficients(chosen, names, features, samples.time_s, estimator)
+    fitted, free = _coefficients(chosen, columns, features, samples.time_s, estimator)
     entry = replace(
         entry,
         coefficients=dict(zip(names, fitted.tolist(), strict=True)),
         fixed=tuple(name for name, kept in zip(names, free, strict=True) if not kept),
-        ranges=_ranges(names, features, chosen) | _ranges_of_work(samples, key[1]),
+        ranges=_ranges(columns, features) | _ranges_of_work(samples, key[1]),
         samples=samples.size,
     )
-    _, _, target = _free_columns(chosen, names, features, samples.time_s)
+    _, _, target = _free_columns(chosen, columns, features, samples.time_s)
     error = float(np.mean(np.abs(_predict(entry, samples, rows) / samples.time_s - 1)))
     entry = _with_doubt(replace(entry, error=error), features[:, free], target, free)
-    return entry if chosen.name.endswith(INTERPOLATION) else _held_out(entry, features, samples)
+    # Points of a grid cannot be left out one by one: the rest is then no grid.
+    return entry if any(one.quantity == POINT for one in columns) else _held_out(entry, features, samples)
 
 
 def _free_columns(
-    term: FeatureMap, names: tuple[str, ...], features: FloatArray, times: FloatArray
+    term: FeatureMap, columns: Sequence[Column], features: FloatArray, times: FloatArray
 ) -> tuple[FloatArray, BoolArray, FloatArray]:
     """Return the coefficients that the formula states (else 0), which are open to a fit, and what is left to fit."""
-    stated = np.array([term.stated.get(name, 0.0) for name in names])
-    open_ = np.array([name not in term.stated for name in names])
+    stated = np.array([term.stated.get(one.name, 0.0) for one in columns])
+    open_ = np.array([one.name not in term.stated for one in columns])
     return stated, open_, (np.log(times) if term.link == "log" else times) - features @ stated
 
 
 def _coefficients(
-    term: FeatureMap, names: tuple[str, ...], features: FloatArray, times: FloatArray, estimator: str
+    term: FeatureMap, columns: Sequence[Column], features: FloatArray, times: FloatArray, estimator: str
 ) -> tuple[FloatArray, BoolArray]:
     """Return coefficients, shape (p,), and which were free."""
-    coefficients, free, target = _free_columns(term, names, features, times)
+    coefficients, free, target = _free_columns(term, columns, features, times)
     free[free] = identifiable(features[:, free], target, estimator)
     if free.any():
         coefficients[free] = solve(features[:, free], target, estimator)
-    classes = np.array([name.startswith(CLASS) for name in names])
+    classes = np.array([one.call_class != "" for one in columns])
     has_rows = features.any(axis=0)
     coefficients[classes & ~has_rows] = coefficients[classes & has_rows].max(initial=0.0)
     return coefficients, free
 
 
-def _ranges(names: tuple[str, ...], features: FloatArray, term: FeatureMap) -> dict[str, tuple[float, float]]:
+def _ranges(columns: Sequence[Column], features: FloatArray) -> dict[str, tuple[float, float]]:
     """Return least and greatest value of every feature; the weights of stored points have none."""
-    if term.name.endswith(INTERPOLATION):
-        names, features = names[-1:], features[:, -1:]
-    return {name: (float(values.min()), float(values.max())) for name, values in zip(names, features.T, strict=True)}
+    ranged = ((one, values) for one, values in zip(columns, features.T, strict=True) if one.quantity != POINT)
+    return {one.name: (float(values.min()), float(values.max())) for one, values in ranged}
 
 
 def _ranges_of_work(samples: Samples, kind: str) -> dict[str, tuple[float, float]]:
@@ -163,29 +160,34 @@ def linear_times_left_out(entry: Entry, samples: Samples) -> FloatArray:
 
 
 def coefficients_of(
-    term: FeatureMap, names: tuple[str, ...], features: FloatArray, times: FloatArray, estimator: str = "relative-nnls"
+    term: FeatureMap,
+    columns: Sequence[Column],
+    features: FloatArray,
+    times: FloatArray,
+    estimator: str = "relative-nnls",
 ) -> FloatArray:
     """Return the coefficients of a linear term, shape (p,), as :func:`fit_entry` finds them.
 
     Parameters
     ----------
     term : FeatureMap
-    names : its p columns
+    columns : its p columns
     features : ndarray of shape (n, p)
     times : ndarray of shape (n,) [s]
     estimator : {"relative-nnls", "least-squares"}
     """
-    return _coefficients(term, names, features, times, estimator)[0]
+    return _coefficients(term, columns, features, times, estimator)[0]
 
 
 def _refit(
     entry: Entry, features: FloatArray, samples: Samples
 ) -> Callable[[BoolArray], Callable[[BoolArray], FloatArray]]:
-    term, names = term_named(entry.term), tuple(entry.coefficients)
+    term = term_named(entry.term)
+    columns = term.columns(entry.settings)
 
     def refit(rows: BoolArray) -> Callable[[BoolArray], FloatArray]:
-        theta, _ = _coefficients(term, names, features[rows], samples.time_s[rows], entry.estimator)
-        other = replace(entry, coefficients=dict(zip(names, theta.tolist(), strict=True)))
+        theta, _ = _coefficients(term, columns, features[rows], samples.time_s[rows], entry.estimator)
+        other = replace(entry, coefficients=dict(zip(entry.coefficients, theta.tolist(), strict=True)))
         return lambda out: _predict(other, samples, out)
 
     return refit

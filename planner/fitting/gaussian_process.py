@@ -154,9 +154,9 @@ def _fitter(entry: Entry, samples: Samples) -> Callable[[BoolArray], Entry]:
             nugget,
         )
         settings["points"] = tuple(points.ravel().tolist())
-        names = term_named(GAUSSIAN_PROCESS).columns(settings)
+        names = term_named(GAUSSIAN_PROCESS).names(settings)
         values = (1.0, level, *weights.tolist(), *(0.0 for _ in of_mean))
-        fixed = (names[0], *of_mean)
+        fixed = (names[0], *(one.name for one in of_mean))
         return replace(entry, settings=settings, coefficients=dict(zip(names, values, strict=True)), fixed=fixed)
 
     return fit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from planner.costs.terms import evaluate
 from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
-from planner.domain.calls import LOOKED_UP
+from planner.domain.calls import LOOKED_UP, work_named
 from planner.domain.kernels import SERVED_BY, TRAFFIC_KINDS
 from planner.domain.samples import Samples
 from planner.fitting.rows import POINTWISE, usable, work_of
@@ -64,7 +63,7 @@ def fit_layer_calls(
         table = tables.setdefault((key[0], key[1], key[2], key[3]), {})
         table.setdefault(call, {}).setdefault(sub_batch, []).append(_Timed(*timed))
     whole = {
-        key: {call: of for call, of in table.items() if len(of) > 1 or not _DEPENDS.search(call)}
+        key: {call: of for call, of in table.items() if len(of) > 1 or not any(b for _, b in work_named(call).values())}
         for key, table in sorted(tables.items())
     }
     return tuple(
@@ -102,10 +101,6 @@ def _fitted(rows: Samples, fits: Sequence[Entry]) -> tuple[FloatArray, dict[tupl
             work = {**work_of(rows.select(own), kind), **transposition(kind, direction)}
             fitted_s[own], errors[key] = evaluate(fit, work), error
     return fitted_s, errors
-
-
-_DEPENDS = re.compile(r"[=+]\d+n\b")
-"""What the name of a call holds whose work depends on the sub-batch; see :class:`planner.domain.calls.LayerCall`."""
 
 
 def _entry(

@@ -16,29 +16,35 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from planner.domain.axes import AXES
 from planner.domain.runs import NOTHING, RefusedRow, Run, Runs
-from planner.errors import InputFileError, ParameterError, VersionError, nearest_name
+from planner.errors import InputFileError, ParameterError, Refusal, VersionError, nearest_name
 from planner.formats.documents import opened, place_of
-from planner.formats.tables import lines_of, rows_of, write_table
+from planner.formats.tables import Rows, lines_of, rows_of, write_table
 from planner.formats.values import LONGEST_NAME, hidden
 
 __all__ = ["COLUMNS", "VERSION", "NoRunError", "read_runs", "run_of", "write_runs"]
 
 VERSION = 1
-OPTIONAL = ("input", "strategy", "framework_version", "dataset", "placement")
+OPTIONAL = {axis.name: str(axis.default) for axis in AXES if not axis.always_said}
+OPTIONAL |= dict.fromkeys(("input", "strategy", "framework_version", "dataset", "placement"), "")
+"""Columns that are written where a run says something else there than this."""
+_BEFORE = {"sub_batch": ("mini_batch",)}
 COLUMNS = (
-    "id", "source", "network", "cluster", "nodes", "gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps",
-    "precision", "mode", "data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_stages", "recompute",
-    "sharding", "optimizer", "framework", "metric", "value", "status", "group", "notes", *OPTIONAL,
+    "id", "source", "network", "cluster",
+    *(name for axis in AXES if axis.always_said for name in (*_BEFORE.get(axis.name, ()), axis.name)),
+    "data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_stages", "recompute", "sharding", "optimizer",
+    "framework", "metric", "value", "status", "group", "notes", *OPTIONAL,
 )  # fmt: skip
 REQUIRED = ("id", "network", "cluster", "metric")
 WHOLE = (
-    "nodes", "gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps", "data_parallel", "tensor_parallel",
+    *(axis.name for axis in AXES if not axis.words), "mini_batch", "data_parallel", "tensor_parallel",
     "pipeline_parallel", "virtual_stages", "sharding",
 )  # fmt: skip
 LARGEST_FILE = 2**29
@@ -107,7 +113,7 @@ def read_runs(path: Path | str, *, wanted: bool = False) -> Runs:
     return runs
 
 
-def _header(lines: Iterator[tuple[int, str]], path: str) -> tuple[list[str], Iterator[tuple[int, list[str] | str]]]:
+def _header(lines: Iterator[tuple[int, str]], path: str) -> tuple[list[str], Rows]:
     number, first = next(lines, (1, ""))
     if first.startswith(GZIP):
         raise InputFileError(path, "file must be text, got one compressed with gzip; decompress it first")
@@ -122,8 +128,9 @@ def _header(lines: Iterator[tuple[int, str]], path: str) -> tuple[list[str], Ite
         rows = rows_of(lines)
     else:
         rows = rows_of(chain([(number, first)], lines))
-    number, header = next(rows, (number, "header must name the columns, got an empty file"))
-    if isinstance(header, str):
+    empty = Refusal("row", "header must name the columns", got="an empty file")
+    number, header = next(rows, (number, empty))
+    if isinstance(header, Refusal):
         raise InputFileError(path, header, f"line {number}")
     while header and not header[-1]:
         header.pop()
@@ -169,9 +176,9 @@ class _Reading:
         self.lines: dict[str, int] = {}
         self.groups: dict[str, Run] = {}
 
-    def of(self, rows: Iterator[tuple[int, list[str] | str]]) -> Runs:
+    def of(self, rows: Rows) -> Runs:
         for line, cells in rows:
-            if isinstance(cells, str):
+            if isinstance(cells, Refusal):
                 self._refuse(line, "", cells)
             elif any(cells):
                 if len(self.runs) == MOST_RUNS:
@@ -180,27 +187,28 @@ class _Reading:
                 try:
                     self._add(self._run(line, cells))
                 except ParameterError as error:
-                    self._refuse(line, self._name(cells), str(error))
+                    self._refuse(line, self._name(cells), error.refusal)
             if not self.runs and len(self.refused) >= MOST_REFUSED:
                 break
         return Runs(tuple(self.runs), tuple(self.refused), self.omitted)
 
-    def _stop(self, line: int, cells: list[str], rows: Iterator[tuple[int, list[str] | str]]) -> None:
+    def _stop(self, line: int, cells: list[str], rows: Rows) -> None:
         """Refuse a row that is one too many, in words and whatever is listed already, and count those after it."""
-        rest = sum(isinstance(cells, str) or any(cells) for _, cells in rows)
-        more = f"{rest:,} row{'s' * (rest != 1)} after it, all omitted; split the file"
-        reason = f"file must be of at most {MOST_RUNS:,} runs, got this row and {more}"
+        rest = sum(isinstance(cells, Refusal) or any(cells) for _, cells in rows)
+        more = f"this row and {rest:,} row{'s' * (rest != 1)} after it, all omitted"
+        reason = Refusal("row", f"file must be of at most {MOST_RUNS:,} runs", "file", more, "; split the file")
         self.refused.append(RefusedRow(line, self._name(cells), reason))
         self.omitted += rest
 
     def _name(self, cells: list[str]) -> str:
         return cells[self.id_at] if len(cells) > self.id_at else ""
 
-    def _refuse(self, line: int, name: str, reason: str) -> None:
+    def _refuse(self, line: int, name: str, reason: Refusal) -> None:
         if len(self.refused) == MOST_LISTED:
             self.omitted += 1
         else:
-            self.refused.append(RefusedRow(line, _short(name), _short(reason)))
+            bounded = replace(reason, got=reason.got and _short(reason.got), rest=_short(reason.rest))
+            self.refused.append(RefusedRow(line, _short(name), bounded))
 
     def _run(self, line: int, cells: list[str]) -> Run:
         if any(cells[len(self.header) :]):
@@ -297,7 +305,11 @@ def write_runs(rows: Iterable[Run]) -> str:
     """Return the text of a file of runs: every column in order, optional ones only where a run has them."""
     runs = list(rows)
     columns = {column: [_text(getattr(run, column)) for run in runs] for column in COLUMNS}
-    kept = {column: cells for column, cells in columns.items() if column not in OPTIONAL or any(cells)}
+    kept = {
+        column: cells
+        for column, cells in columns.items()
+        if column not in OPTIONAL or any(cell != OPTIONAL[column] for cell in cells)
+    }
     return f"# planner/runs {VERSION}\n{write_table(kept)}"
 
 

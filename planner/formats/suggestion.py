@@ -32,7 +32,7 @@ from planner.formats.fields import Field, ListOf, Table
 from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
 from planner.formats.kinds import Kind
 from planner.formats.old_answers import suggestion_2, suggestions_2
-from planner.formats.search import LOOSENING_TABLE, SEARCH_TABLE, search_keys, search_of
+from planner.formats.search import LOOSENING_TABLE, SEARCH_TABLE, search_of
 from planner.formats.values import FieldError, Number, Text, Whole
 from planner.formats.warnings import warning_keys, warning_table, warnings_of
 
@@ -148,7 +148,7 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
         "baseline": one.baseline and configuration_keys(one.baseline, framework),
         "plans": plans,
         "pareto": front if front or (asked is not None and asked.value) else None,
-        "search": search_keys(one.search),
+        "search": one.search,
         "nearest": nearest,
         "sources": shared.sources(),
         "warnings": tuple(warning_keys(one.warnings, _warnings(one))),

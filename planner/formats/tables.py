@@ -15,9 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.errors import InputFileError, shown
+from planner.errors import InputFileError, Refusal, shown
 
-__all__ = ["TextTable", "check_control_characters", "lines_of", "parse_table", "rows_of", "to_numbers", "write_table"]
+__all__ = [
+    "Rows",
+    "TextTable",
+    "check_control_characters",
+    "lines_of",
+    "parse_table",
+    "rows_of",
+    "to_numbers",
+    "write_table",
+]
 
 LONGEST_LINE = 2**16
 """Characters; a table of longer lines is something else."""
@@ -140,8 +149,12 @@ def lines_of(file: TextIO) -> Iterator[tuple[int, str]]:
             rest = file.readline(LONGEST_LINE + 1)
 
 
-def rows_of(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str] | str]]:
-    """Yield the line on which each row of a CSV starts, with its cells, or with the reason why it has none.
+Rows = Iterator[tuple[int, list[str] | Refusal]]
+"""The line on which a row starts, and its cells, or why it has none."""
+
+
+def rows_of(lines: Iterator[tuple[int, str]]) -> Rows:
+    """Yield the line on which each row of a CSV starts, with its cells, or with why it has none.
 
     Unlike :func:`parse_table`, this holds one row at a time, and a broken row costs no other. Lines come from a file
     opened with ``errors="surrogateescape"``.
@@ -152,7 +165,7 @@ def rows_of(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str] |
         if not line:
             return
         problem = _problem(line)
-        if problem:
+        if problem is not None:
             yield number, problem
             continue
         cells = _cells(line)
@@ -161,20 +174,24 @@ def rows_of(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str] |
         yield number, QUOTES if cells is None else cells
 
 
-QUOTES = "quotes must enclose a whole cell, got one that does not; write a quote inside a quoted cell twice"
+QUOTES = Refusal(
+    "row", "quotes must enclose a whole cell", "", "one that does not", "; write a quote inside a quoted cell twice"
+)
 
 
-def _problem(line: str) -> str:
-    """Return why a line is none of a table; empty where it may be one."""
+def _problem(line: str) -> Refusal | None:
+    """Return why a line is none of a table; None where it may be one."""
     if len(line) > LONGEST_LINE:
-        return f"line must be of at most {LONGEST_LINE:,} characters, got more"
+        return Refusal("row", f"line must be of at most {LONGEST_LINE:,} characters", got="more")
     wrong = None if line.isascii() else WRONG_BYTE.search(line)
     if wrong:
         byte = ord(wrong[0]) - 0xDC00
-        return f"text must be UTF-8, got byte 0x{byte:02x} as character {wrong.start() + 1}; save the file as UTF-8"
+        got = f"byte 0x{byte:02x} as character {wrong.start() + 1}"
+        return Refusal("row", "text must be UTF-8", got=got, rest="; save the file as UTF-8")
     if "\0" in line:
-        return f"text must be free of null characters, got one as character {line.index(chr(0)) + 1}; remove it"
-    return ""
+        got = f"one as character {line.index(chr(0)) + 1}"
+        return Refusal("row", "text must be free of null characters", got=got, rest="; remove it")
+    return None
 
 
 def _cells(text: str) -> list[str] | None:

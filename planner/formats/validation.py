@@ -93,6 +93,7 @@ _ROW = Table(
         Field("status_predicted", _STATUS, "whether memory suffices; null where refused"),
         Field("in_sample", Flag(), "whether a calibration that predicts the row has seen it"),
         Field("refused_reason", Nullable(Text()), "why it is not predicted"),
+        Field("refused_code", Nullable(Text()), "the same for programs; absent where it is predicted", None),
     ),
     dict[str, Any],
     title="row",
@@ -137,4 +138,6 @@ def validation_document(validation: Validation, omitted: int = 0) -> dict[str, A
 
 
 def _keys(row: ScoredRow) -> Mapping[str, Any]:
-    return {one.name: getattr(row, one.name) for one in _ROW.fields} | {"metric": row.metric or None}
+    refused = {"refused_reason": row.refused and str(row.refused), "refused_code": row.refused and row.refused.code}
+    rest = {one.name: getattr(row, one.name) for one in _ROW.fields if one.name not in refused}
+    return {**rest, **refused, "metric": row.metric or None}

@@ -18,7 +18,7 @@ from planner.probes.machine import describe_cpu
 from planner.probes.precisions import gpu_precisions
 from planner.probes.torch_package import import_torch
 
-__all__ = ["Gpu", "check_gpu", "default_device", "describe_gpu", "why_no_kernel"]
+__all__ = ["Gpu", "check_gpu", "default_device", "describe_gpu", "present_gpus", "why_no_kernel"]
 
 FP32_LANES: Mapping[tuple[int, int], int] = {
     (3, 0): 192, (5, 0): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (8, 0): 64, (8, 6): 128,
@@ -89,6 +89,12 @@ def default_device(say: Callable[[str], object]) -> str:
     if reason:
         say(f"the CPU is measured, as PyTorch sees a GPU but computes nothing on it: {reason}")
     return "cpu" if reason else "cuda"
+
+
+def present_gpus(known: Known) -> tuple[Gpu, ...]:
+    """Return the GPUs of this machine that PyTorch sees, by number."""
+    cuda = import_torch().cuda
+    return tuple(describe_gpu(f"cuda:{at}", known) for at in range(cuda.device_count() if cuda.is_available() else 0))
 
 
 def why_no_kernel(torch: Any, device: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from planner.domain.calibration import Entry
@@ -10,12 +10,10 @@ from planner.domain.calls import LOOKED_UP
 from planner.report.blocks import Block, Line, Row, Table, given, heading
 from planner.report.parts import sources_once
 
-__all__ = ["CellFigures", "Cells", "entry_view", "is_assumed", "share"]
+__all__ = ["CellFigures", "Cells", "Stored", "entry_view", "is_assumed", "share"]
 
 AT_BOUND = "held at 0"
 """What stands for the standard error of a coefficient that its bound holds."""
-STORED_POINT = "point_"
-"""Coefficients so named weigh stored calls: hundreds that say nothing one by one."""
 
 
 class CellFigures(Protocol):
@@ -40,13 +38,19 @@ class CellFigures(Protocol):
 
 Cells = Callable[[Entry], Mapping[str, Sequence[CellFigures]]]
 """Entry -> by network the runs that it holds instead of coefficients; none of any other entry."""
+Stored = Callable[[Entry], Collection[str]]
+"""Entry -> names of the coefficients that weigh stored calls."""
 
 
-def entry_view(entry: Entry, formula: str, cells: Mapping[str, Sequence[CellFigures]]) -> Iterator[Block]:
-    """Yield one entry of a calibration: its term, how good it is, where it is from, and its coefficients or runs."""
+def entry_view(
+    entry: Entry, formula: str, cells: Mapping[str, Sequence[CellFigures]], stored: Collection[str]
+) -> Iterator[Block]:
+    """Yield one entry of a calibration: its term, how good it is, where it is from, and its coefficients or runs.
+
+    Coefficients in ``stored`` weigh stored calls: hundreds that say nothing one by one, and are only counted.
+    """
     yield heading(" ".join(filter(None, (*entry.key, entry.mode))).replace("_", " "))
     yield Line("training runs" if cells else f"{entry.term}: {formula}" if formula else entry.term)
-    stored = {name for name in entry.coefficients if name.startswith(STORED_POINT)}
     settings = {key: value for key, value in entry.settings.items() if value != "" and key not in cells}
     rows = [
         ("estimator", entry.estimator),

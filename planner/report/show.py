@@ -12,7 +12,7 @@ from planner.domain.kernels import WorkTotals
 from planner.domain.network import Network
 from planner.domain.samples import COMMAND
 from planner.report.blocks import Block, Line, Pairs, Table, given, heading, title
-from planner.report.entries import Cells, entry_view, is_assumed, share
+from planner.report.entries import Cells, Stored, entry_view, is_assumed, share
 from planner.report.parts import sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
@@ -237,7 +237,10 @@ def _errors(calibration: Calibration) -> str:
 
 
 def calibration_view(
-    calibration: Calibration, formulas: Mapping[str, str], cells: Cells = lambda _: {}
+    calibration: Calibration,
+    formulas: Mapping[str, str],
+    cells: Cells = lambda _: {},
+    stored: Stored = lambda _: (),
 ) -> Iterator[Block]:
     """Yield where a calibration comes from, then every entry; ``formulas`` maps a term to its formula in words."""
     yield title(calibration.name)
@@ -250,7 +253,7 @@ def calibration_view(
         ("date", calibration.date),
         ("environment", _environment(calibration)),
         ("seen in fits", _some(calibration.seen)),
-        *(("warning", one) for one in (*calibration.warnings, *calibration.input_warnings)),
+        *(("warning", one) for one in calibration.all_warnings),
     ]
     yield given(rows)
     if COMMAND in calibration.environment:
@@ -264,7 +267,9 @@ def calibration_view(
         "for the bound of the fit, and has no error."
     )
     for entry in calibration.entries:
-        yield from entry_view(entry, formulas.get(entry.term, "") if entry.coefficients else "", cells(entry))
+        yield from entry_view(
+            entry, formulas.get(entry.term, "") if entry.coefficients else "", cells(entry), stored(entry)
+        )
 
 
 def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:
@@ -306,7 +311,7 @@ def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
     rows = [
         ("accelerator", calibration.accelerator),
         ("environment", _environment(calibration)),
-        *(("warning", one) for one in (*calibration.warnings, *calibration.input_warnings)),
+        *(("warning", one) for one in calibration.all_warnings),
     ]
     yield given(rows)
     columns = ("entry", "preci-\nsion", "term", "rows", "held-out\nerror", "worst")

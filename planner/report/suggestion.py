@@ -82,9 +82,9 @@ def _plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -
 def _refusals(search: SearchReport) -> Iterator[Block]:
     """Yield how a space was searched, and how many plans were refused for which reason."""
     certified = "no better prediction in the space" if search.certified else "a better one may exist"
-    refused = [(f"{count:,}", reason.replace("_", " ")) for reason, count in search.refused.items()]
+    refused = [(f"{one.count:,}", one.reason.replace("_", " ")) for one in search.refused]
     counted = f"{search.candidates:,} candidates: {search.evaluated:,} ranked"
-    counted += f", {sum(search.refused.values()):,} refused" if refused else ""
+    counted += f", {sum(one.count for one in search.refused):,} refused" if refused else ""
     yield Pairs([("method", f"{search.method}: {certified}"), ("plans", counted)])
     if refused:
         yield Table(("refused", "because"), refused, right=("refused",))

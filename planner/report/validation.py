@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -36,7 +35,7 @@ def validation_view(validation: Validation, files: Sequence[str], omitted: int =
 
 def _counts(validation: Validation, omitted: int) -> Iterator[tuple[str, str]]:
     rows = validation.rows
-    unread = sum(row.refused_reason is not None for row in rows) + omitted
+    unread = sum(row.refused is not None for row in rows) + omitted
     predicted = sum(row.predicted is not None for row in rows)
     seen = sum(row.in_sample for row in rows)
     yield "rows", f"{len(rows) + omitted:,}: {predicted:,} predicted, {unread:,} refused"
@@ -97,9 +96,9 @@ def _refusals(rows: Sequence[ScoredRow]) -> Iterator[Block]:
     rules: dict[str, Counter[str]] = {}
     first: dict[str, int] = {}
     for row in rows:
-        if row.refused_reason:
-            rule, value = _parts(row.refused_reason)
-            rules.setdefault(rule, Counter())[value] += 1
+        if row.refused is not None:
+            rule = row.refused.rule
+            rules.setdefault(rule, Counter())[row.refused.got or ""] += 1
             first.setdefault(rule, row.line)
     if not rules:
         return
@@ -113,15 +112,6 @@ def _refusals(rows: Sequence[ScoredRow]) -> Iterator[Block]:
     if len(ordered) > REASONS:
         rest = sum(values.total() for _, values in ordered[REASONS:])
         yield Line(f"and {rest:,} more for {len(ordered) - REASONS:,} other reasons", indent=2)
-
-
-def _parts(reason: str) -> tuple[str, str]:
-    """Return the rule of a reason, and what was received without the remedy."""
-    rule, _, rest = reason.partition(", got ")
-    return rule, _REMEDY.split(rest)[0]
-
-
-_REMEDY = re.compile(r"; |\.(?: |$)")
 
 
 def _got(values: Counter[str], total: int) -> str:

@@ -6,19 +6,22 @@ Runs of one problem are predicted together, each distinct configuration once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from planner.domain.arrays import frozen_map
+from planner.domain.axes import AXES
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
+from planner.domain.network import family_of
 from planner.domain.prediction import Prediction, Quantity
 from planner.domain.request import Problem
 from planner.domain.runs import RefusedRow, Run
 from planner.domain.validation import ScoredRow, Validation
-from planner.errors import ParameterError, PlannerError
+from planner.errors import ParameterError, PlannerError, Refusal
 from planner.scoring.score import score
 from planner.steps.predict import Evaluator
 
@@ -29,6 +32,11 @@ SLICE = 1024
 ONLY = {"tensor_parallel": 1, "pipeline_parallel": 1, "virtual_stages": 1, "recompute": "none", "sharding": 0}
 """Fields of a run -> the value that predictions cover so far."""
 
+MEANS: Mapping[str, Callable[[Prediction], float]] = {
+    "mini_batch_mean": lambda prediction: prediction.mini_batch.mean,
+    "staleness_mean": lambda prediction: prediction.staleness.mean,
+}
+"""Metrics that are means of random variables, not times or rates."""
 NO_SHARES: Mapping[str, float] = frozen_map({})
 
 
@@ -44,14 +52,14 @@ def unread(row: RefusedRow) -> Answer:
     """Return the answer to a row that is no run."""
     nothing = ScoredRow(
         id=row.id, line=row.line, metric="", predicted=None, low=None, high=None, measured=None, status_predicted=None,
-        status_measured=None, in_sample=False, refused_reason=row.reason,
+        status_measured=None, in_sample=False, refused=row.reason,
     )  # fmt: skip
     return Answer(nothing)
 
 
-def refused(run: Run, reason: str, cluster: Cluster | None = None) -> Answer:
+def refused(run: Run, reason: Refusal, cluster: Cluster | None = None) -> Answer:
     """Return the answer to a run that is not predicted; without ``cluster`` that is named as it was written."""
-    return Answer(_row(run, cluster, refused_reason=reason))
+    return Answer(_row(run, cluster, refused=reason))
 
 
 def _row(
@@ -61,7 +69,7 @@ def _row(
     figures: tuple[float | None, float | None, float | None] = (None, None, None),
     status: str | None = None,
     in_sample: bool = False,
-    refused_reason: str | None = None,
+    refused: Refusal | None = None,
     bottleneck: str | None = None,
 ) -> ScoredRow:
     """Return the row of a run; ``figures`` are predicted, low and high."""
@@ -78,7 +86,7 @@ def _row(
         status_predicted=status,
         status_measured=None if wanted else run.status,
         in_sample=in_sample,
-        refused_reason=refused_reason,
+        refused=refused,
         network=run.network,
         cluster=cluster.name if cluster else run.cluster,
         gpu=cluster.node.accelerator.name if cluster else "",
@@ -96,12 +104,12 @@ class Sorted:
     ----------
     plans : mapping of Configuration to list of int
         Positions of the runs of each plan that can be priced.
-    refused : mapping of int to str
+    refused : mapping of int to Refusal
         Position -> why the run is not predicted.
     """
 
     plans: Mapping[Configuration, list[int]]
-    refused: Mapping[int, str]
+    refused: Mapping[int, Refusal]
 
 
 def sort_runs(problem: Problem, runs: Sequence[Run]) -> Sorted:
@@ -119,13 +127,13 @@ def sort_runs(problem: Problem, runs: Sequence[Run]) -> Sorted:
 
 def _planned(problem: Problem, runs: Sequence[Run]) -> Sorted:
     """Return runs by plan, whether it can be priced or not; refused are those without one."""
-    refusals: dict[int, str] = {}
+    refusals: dict[int, Refusal] = {}
     plans: dict[Configuration, list[int]] = {}
     for at, run in enumerate(runs):
         try:
             plans.setdefault(_configuration(run, problem), []).append(at)
         except ParameterError as error:
-            refusals[at] = str(error)
+            refusals[at] = error.refusal
     return Sorted(plans, refusals)
 
 
@@ -146,7 +154,7 @@ def answers_of(problem: Problem, runs: Sequence[Run], like: Evaluator | None = N
 
     See :class:`planner.steps.predict.Evaluator` for ``like``.
     """
-    found, seen = _planned(problem, runs), _Seen(problem)
+    found = _planned(problem, runs)
     answers = {at: refused(runs[at], reason, problem.cluster) for at, reason in found.refused.items()}
     for evaluator, some in _slices(problem, found.plans, like):
         reasons = _refusals(evaluator, some)
@@ -154,7 +162,7 @@ def answers_of(problem: Problem, runs: Sequence[Run], like: Evaluator | None = N
             answers |= {at: refused(runs[at], reason, problem.cluster) for at in found.plans[one]}
         for one, prediction in _described(evaluator, [one for one in some if one not in reasons]):
             shares = _shares(prediction)
-            answers |= {at: _answer(runs[at], prediction, problem, seen, shares) for at in found.plans[one]}
+            answers |= {at: _answer(runs[at], prediction, problem, shares) for at in found.plans[one]}
     return [answers[at] for at in range(len(runs))]
 
 
@@ -171,33 +179,34 @@ def _configuration(run: Run, problem: Problem) -> Configuration:
     if problem.dataset is None and run.metric == "epoch_s":
         raise ParameterError("dataset", f"given for an epoch, as {run.network} has none of its own", "")
     placed = run.on(problem.cluster.node.gpus)
-    gpus, sub_batch, steps = placed.gpus_per_node or 1, placed.sub_batch or 1, placed.accumulation_steps or 1
-    return Configuration(placed.nodes, gpus, sub_batch, steps, run.precision, run.mode)
+    values: dict[str, Any] = {axis.name: getattr(placed, axis.name) or 1 for axis in AXES}
+    return Configuration(**values)
 
 
-def _refusals(evaluator: Evaluator, wanted: list[Configuration]) -> dict[Configuration, str]:
+def _refusals(evaluator: Evaluator, wanted: list[Configuration]) -> dict[Configuration, Refusal]:
     """Return the configurations that cannot be priced, with the reasons: those depend on precision, mode and place."""
     if not wanted or not _reason(evaluator, wanted):
         return {}
-    reasons: dict[tuple[str, str, int, int], str] = {}
+    reasons: dict[tuple[str, str, int, int], Refusal | None] = {}
     for one in wanted:
         key = _case(one)
         if key not in reasons:
             reasons[key] = _reason(evaluator, [one])
-    return {one: reasons[_case(one)] for one in wanted if reasons[_case(one)]}
+    found = ((one, reasons[_case(one)]) for one in wanted)
+    return {one: reason for one, reason in found if reason is not None}
 
 
 def _case(one: Configuration) -> tuple[str, str, int, int]:
     return (one.precision, one.mode, one.nodes, one.gpus_per_node)
 
 
-def _reason(evaluator: Evaluator, wanted: list[Configuration]) -> str:
-    """Return why configurations cannot be priced together; empty where they can."""
+def _reason(evaluator: Evaluator, wanted: list[Configuration]) -> Refusal | None:
+    """Return why configurations cannot be priced together; None where they can."""
     try:
         evaluator.evaluate(Configurations.of(wanted))
     except PlannerError as error:
-        return str(error)
-    return ""
+        return error.refusal
+    return None
 
 
 def _described(evaluator: Evaluator, wanted: list[Configuration]) -> Iterator[tuple[Configuration, Prediction]]:
@@ -213,37 +222,19 @@ def _shares(prediction: Prediction) -> dict[str, Mapping[str, float]]:
     return {thread: frozen_map(shares) for thread, shares in found.items()}
 
 
-class _Seen:
-    """What the calibrations of a problem have seen, once for every set of them that serves a prediction."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.by_name = {one.name: one for one in problem.calibrations}
-        self.labels: dict[str, frozenset[str]] = {}
-
-    def has(self, run: Run, prediction: Prediction) -> bool:
-        """Return whether a calibration that serves the prediction has seen the run, or what it is one of."""
-        network, cluster = self.problem.network.name, self.problem.cluster.name
-        names = {run.source, run.group, run.network, network, network.partition(":")[0], run.cluster, cluster} - {""}
-        texts = {term.calibration for term in prediction.terms}
-        return any(not names.isdisjoint(self._labels(text)) for text in texts if text)
-
-    def _labels(self, text: str) -> frozenset[str]:
-        """Return what the calibrations of a term have seen; one that was reconstructed has seen its cluster."""
-        if text not in self.labels:
-            serving = [self.by_name[name] for name in text.split(", ") if name in self.by_name]
-            clusters = {one.cluster for one in serving if one.origin == "reconstructed" and one.cluster}
-            self.labels[text] = frozenset(clusters.union(*(one.seen for one in serving)))
-        return self.labels[text]
+def _has_seen(run: Run, prediction: Prediction, problem: Problem) -> bool:
+    """Return whether what serves the prediction has seen the run, or what it is one of."""
+    network, cluster = problem.network.name, problem.cluster.name
+    names = {run.source, run.group, run.network, network, family_of(network), run.cluster, cluster} - {""}
+    return any(not names.isdisjoint(one.seen) for term in prediction.terms for one in term.provenance)
 
 
-def _answer(
-    run: Run, prediction: Prediction, problem: Problem, seen: _Seen, shares: Mapping[str, Mapping[str, float]]
-) -> Answer:
+def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[str, Mapping[str, float]]) -> Answer:
     value = _metric(run.metric, prediction)
     if value is None or not math.isfinite(value.value):
         shown = "none" if value is None else f"{value.value:g}"
-        return refused(run, f"the predicted {run.metric} must be a finite number, got {shown}", problem.cluster)
+        why = Refusal("not_finite", f"the predicted {run.metric} must be a finite number", run.metric, shown)
+        return refused(run, why, problem.cluster)
     ends = [end if end is not None and math.isfinite(end) else None for end in (value.low, value.high)]
     low, high = ends if None not in ends else (None, None)
     memory = prediction.memory_bytes
@@ -252,7 +243,7 @@ def _answer(
         problem.cluster,
         figures=(value.value, low, high),
         status="out_of_memory" if memory["total"] > memory["capacity"] else "ok",
-        in_sample=seen.has(run, prediction),
+        in_sample=_has_seen(run, prediction, problem),
         bottleneck=prediction.bottleneck,
     )
     row = replace(row, kind=prediction.kind, deviation=value.deviation)
@@ -261,17 +252,15 @@ def _answer(
 
 def _metric(metric: str, prediction: Prediction) -> Quantity | None:
     """Return what is predicted of a metric; means of random variables come without an interval."""
-    if metric == "mini_batch_mean":
-        return Quantity(prediction.mini_batch.mean)
-    if metric == "staleness_mean":
-        return Quantity(prediction.staleness.mean)
+    if metric in MEANS:
+        return Quantity(MEANS[metric](prediction))
     found: Quantity | None = getattr(prediction, metric)
     return found
 
 
 def _thread(run: Run) -> str:
     """Return the thread whose period the metric of a run is, or is proportional to; empty: of none."""
-    if run.metric.endswith("_mean"):
+    if run.metric in MEANS:
         return ""
     if run.mode == "sync":
         return "step"

@@ -148,7 +148,7 @@ def _timed(
 def _farthest(entry: Entry, work: Work) -> str:
     """Return which feature of calls lies farthest outside the fit, and the end of the range that was seen."""
     features = features_of(entry, work)
-    names = term_named(entry.term).columns(entry.settings)
+    names = term_named(entry.term).names(entry.settings)
     values = {name: np.asarray(work[name], dtype=np.float64) for name in entry.ranges if name in work}
     values |= {name: features[..., at] for at, name in enumerate(names) if name in entry.ranges}
     far: list[tuple[float, str]] = []

@@ -10,7 +10,8 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
-from planner.search.evaluator import Evaluator, Priced, joined_configurations
+from planner.errors import Refusal
+from planner.search.evaluator import Evaluator, Priced
 from planner.search.feasibility import ABOVE, BELOW, KEPT, REASONS, SUB_BATCH, Rules
 from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
@@ -36,7 +37,7 @@ class Outcome:
         Of the plans on the fewest devices the first ones, in order: as many as may be equal but for their precision.
     candidates, evaluated : int
         In all; priced and satisfying the request.
-    refused : mapping of reason to int
+    refused : mapping of Refusal to int
         The others: ``evaluated`` and these add up to ``candidates``.
     """
 
@@ -46,7 +47,7 @@ class Outcome:
     smallest: Priced | None
     candidates: int
     evaluated: int
-    refused: Mapping[str, int]
+    refused: Mapping[Refusal, int]
 
 
 def search(
@@ -75,13 +76,13 @@ def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
     size = 0
     for part in parts:
         if size and size + part.size > CHUNK:
-            yield joined_configurations(held)
+            yield Configurations.joined(held)
             held, size = [], 0
         if part.size:
             held.append(part)
             size += part.size
     if held:
-        yield joined_configurations(held)
+        yield Configurations.joined(held)
 
 
 @dataclass(slots=True)
@@ -138,7 +139,7 @@ class _Run:
     def outcome(self, space: Space) -> Outcome:
         """Return what was found in the whole of a space."""
         refused = space.refused()
-        refused |= {REASONS[i]: int(n) for i, n in enumerate(self.counts) if i != KEPT and n}
+        refused |= {why: int(n) for why, n in zip(REASONS, self.counts, strict=True) if why is not None and n}
         evaluated = int(self.counts[KEPT])
         nearest = self._nearest() if self.best is None else None
         return Outcome(self.best, self.pareto, nearest, self.smallest, space.candidates, evaluated, refused)
@@ -166,7 +167,7 @@ class _Run:
             return
         found = configurations.take(here & (distance == least))
         same = [known[1]] if least == known[0] and known[1] is not None else []
-        self.nearest[key] = (least, joined_configurations([*same, found]))
+        self.nearest[key] = (least, Configurations.joined([*same, found]))
 
     def _nearest(self) -> Priced | None:
         """Return the best of the equally near ones, by mode and side."""

@@ -10,8 +10,8 @@ from planner.domain.configuration import MODES
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
-from planner.domain.suggestion import Plan, SearchReport, Suggestion
-from planner.errors import ParameterError
+from planner.domain.suggestion import Plan, Refused, SearchReport, Suggestion
+from planner.errors import ParameterError, Refusal
 from planner.search.choice import (
     AMONG,
     Distinct,
@@ -55,7 +55,7 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
     check_target(request, problem.dataset)
     order = order_of(problem, request)
     limits = limits_of(problem, allow_specified=request.allow_specified)
-    asked = [precision_named(name).name for name in request.precisions or PRECISIONS]
+    asked = [precision_named(name).name for name in request["precision"] or PRECISIONS]
     if all(limits.why_not(name, mode) for name in asked for mode in request.modes):
         found = sources.Sources(problem)
         for mode in request.modes:
@@ -72,7 +72,7 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
 
 def _refused(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:
     """Return a warning for every precision that was named and is refused in all modes asked for."""
-    reasons = {name: [limits.why_not(name, mode) for mode in request.modes] for name in request.precisions or ()}
+    reasons = {name: [limits.why_not(name, mode) for mode in request.modes] for name in request["precision"] or ()}
     return tuple(
         PlanWarning("precision_refused", name, f"It was asked for and is no candidate: {found[0]}.")
         for name, found in reasons.items()
@@ -95,10 +95,10 @@ def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
         {
             name: reason
             for name, reason in candidate_precisions(found, allow_specified=allow_specified).items()
-            if reason
+            if reason is not None
         },
         problem.scenario.sub_batch_factor,
-        {mode: reason for mode in MODES if (reason := found.why_not_mode(mode))},
+        {mode: Refusal("mode", reason, mode) for mode in MODES if (reason := found.why_not_mode(mode))},
         cluster.node.accelerator.memory_bytes,
     )
 
@@ -127,7 +127,7 @@ def suggest_with(
     """Return the answer to a request, with any evaluator."""
     if request.parallelism != ("data",):
         raise ParameterError("parallelism", "data, until other kinds are supported", ",".join(request.parallelism))
-    names = len(request.precisions or PRECISIONS)  # as many equal plans may stand side by side
+    names = len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
     keep = (max(request.top, AMONG) + 1) * names  # the last reported one is compared with the next
     outcome = search(request, limits, evaluator, order, keep=keep, pareto=request.pareto)
     report = SearchReport(
@@ -135,7 +135,7 @@ def suggest_with(
         certified=True,
         candidates=outcome.candidates,
         evaluated=outcome.evaluated,
-        refused=outcome.refused,
+        refused=tuple(Refused(why.code, str(why), count) for why, count in outcome.refused.items()),
     )
     if outcome.best is None:
         nearest = _nearest(evaluator, order, request, outcome.nearest)

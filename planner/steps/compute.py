@@ -2,7 +2,8 @@
 
 Backward runs in reverse order of the layers. A slot is a layer with parameters; its segment holds its own backward
 time and that of the parameterless layers behind it, so that a slot's gradient is ready when its segment is done. What
-stands before the first slot is the head: computed last, with no gradient of its own.
+stands before the first slot is the head: computed last, with no gradient of its own. Of equal segments one is timed
+(:mod:`planner.workload.program`).
 
 Of several sub-batches before an update, each but the first adds its gradients to those that are there: its backward
 pass holds one more kernel a layer with parameters, ``accumulating`` (read, read, write).
@@ -37,6 +38,7 @@ from planner.steps.usable import check_precision
 from planner.workload.gradients import GradientSlots, gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
+from planner.workload.program import Program, program
 
 __all__ = ["STAGES", "Compute", "ComputeTable", "call_work", "composed_s", "counted", "term_of"]
 
@@ -86,8 +88,8 @@ class KernelTimes:
 
     Attributes
     ----------
-    matrix_s, traffic_s : ndarray of float, shape (s, J + 1)
-        Kernels of MATRIX_KINDS and all others, by segment.
+    matrix_s, traffic_s : ndarray of float, shape (s, D)
+        Kernels of MATRIX_KINDS and all others, by distinct segment.
     calls, measured_calls : int
         In all, and without those whose kernels are specified.
     """
@@ -155,7 +157,9 @@ class Compute:
         self.network = sources.problem.network
         self.convolution: str = like.convolution if like else sources.convolution_lowering(precision)
         self.itemsize = self.precision.activation_bytes
-        self.slots: GradientSlots = like.slots if like else gradient_slots(self.network)
+        settings = sources.problem.settings
+        self.program: Program = program(self.network, input_gradient=settings.input_gradient)
+        self.slots: GradientSlots = gradient_slots(self.network)
         self.kept: dict[bytes, Alone] = like.kept if like else {}
         self.table = self._priced(np.zeros(0, dtype=np.int64))
         self.index = Index(self.table.sub_batch)
@@ -202,10 +206,11 @@ class Compute:
     @cached_property
     def _accumulation(self) -> KernelCalls:
         """Sums of a new gradient and the one that is there: two are read, one is written."""
-        elements = self.slots.elements[None, :]
-        moved = 3 * gradient_bytes(self.precision.name, self.sources.problem.settings.framework) * elements
-        work = {"elements": elements, "traffic": np.zeros_like(elements), "fixed_bytes": moved}
-        return KernelCalls("add", BACKWARD_DATA, self.slots.layer, np.ones_like(self.slots.layer), work)
+        trained = [(site.position, count, site.parameters) for site, count in self.program.counted() if site.parameters]
+        layer, count, elements = np.array(trained, dtype=np.int64).reshape(-1, 3).T
+        moved = 3 * gradient_bytes(self.precision.name, self.sources.problem.settings.framework) * elements[None, :]
+        work = {"elements": elements[None, :], "traffic": np.zeros_like(moved), "fixed_bytes": moved}
+        return KernelCalls("add", BACKWARD_DATA, layer, count, work)
 
     def ensure(self, sub_batch: IntArray) -> bool:
         """Add the cases of distinct sub-batches that are missing; tell whether there were any."""
@@ -234,11 +239,6 @@ class Compute:
         factor = self.sources.problem.scenario.sub_batch_factor if self.precision.name == "fp32" else 1
         return replace(found, activations=found.activations / factor, workspace=found.workspace / factor)
 
-    @cached_property
-    def segment(self) -> IntArray:
-        """Segment of each layer, shape (L,): position of its slot plus 1; 0 is the head."""
-        return np.searchsorted(self.slots.layer, np.arange(len(self.network.layers)), side="right")
-
     def host_s(self, stage: str, calls: int, measured_calls: int) -> float:
         """Return the framework's host time [s] of a stage; a specified kernel's launch stands for an assumed one."""
         overheads = self.overheads
@@ -266,13 +266,14 @@ class Compute:
             * cell_factors(self.sources.cells(self.precision.name), stage, sub_batch)[:, None]
             for stage in STAGES
         }
-        ready = np.stack([ready_s(staged[stage]) for stage in ("backward", "accumulating")], axis=1)
+        passes = (staged[stage][:, self.program.segment] for stage in ("backward", "accumulating"))
+        ready = np.stack([ready_s(one) for one in passes], axis=1)
         return ComputeTable(
             sub_batch,
-            staged["forward"].sum(axis=1),
+            self.program.total(staged["forward"]),
             # The sum in the order of the suffix sums: nothing is exposed by rounding.
             ready[:, :, 0],
-            staged["update"].sum(axis=1),
+            self.program.total(staged["update"]),
             self.host_to_device_s(sub_batch),
             np.ascontiguousarray(ready[:, :, 1:]),
             alone.sync_bytes,
@@ -289,26 +290,25 @@ class Compute:
     def _kernel_times(self, sub_batch: IntArray) -> dict[str, KernelTimes]:
         """Return kernel times by stage; what stages share is timed once."""
         served = self.served(sub_batch) if sub_batch.size else {stage: [] for stage in STAGES}
-        shape = (2, sub_batch.size, self.slots.layer.size + 1)
+        shape = (2, sub_batch.size, self.program.repeats.size)
         gpu_s = {stage: np.zeros(shape) for stage in STAGES}
         shared = {id(calls) for calls, _ in served["backward"]}
         for stage in STAGES:
             for calls, source in served[stage]:
                 if stage == "accumulating" and id(calls) in shared:
                     continue
-                owner = np.zeros((calls.layer.size, shape[2]))
-                owner[np.arange(calls.layer.size), self.segment[calls.layer]] = 1.0
                 part = 0 if calls.kind in MATRIX_KINDS else 1
-                gpu_s[stage][part] += call_times_s(source.entry, calls, self.itemsize) @ owner
+                times = np.broadcast_to(call_times_s(source.entry, calls, self.itemsize), (shape[1], calls.layer.size))
+                gpu_s[stage][part] += self.program.by_segment(times, calls.layer)
         gpu_s["accumulating"] += gpu_s["backward"]
         return {stage: KernelTimes(gpu_s[stage][0], gpu_s[stage][1], *counted(served[stage])) for stage in STAGES}
 
     def _composed(self, stage: str, kernels: KernelTimes) -> FloatArray:
-        """Return the stage by segment [s], shape (s, J + 1)."""
+        """Return the stage by distinct segment [s], shape (s, D)."""
         overheads = self.overheads
         gpu_s = overheads.kernel_scale * (overheads.matrix_scale * kernels.matrix_s + kernels.traffic_s)
-        total = gpu_s.sum(axis=1)
+        total = self.program.total(gpu_s)
         whole = composed_s(total, self.host_s(stage, kernels.calls, kernels.measured_calls), overheads.exponent)
         factor = np.divide(whole, total, out=np.zeros_like(total), where=total > 0)
-        spread = np.where(total > 0, 0.0, whole / gpu_s.shape[1])
+        spread = np.where(total > 0, 0.0, whole / self.program.segment.size)
         return self.sources.multiplied(term_of(stage), gpu_s * factor[:, None] + spread[:, None], self.precision.name)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configuration
 from planner.steps.epoch import InputPart
 from planner.steps.intervals import Gradient
@@ -52,7 +52,7 @@ def step_gradient(
             weight[: first_slot + 1] -= 1.0
         if one.gpus > 1:
             weight += count * pricer.compute.overheads.replica_wait
-        _add_stage(gradient, stages[name], weight)
+        _add_stage(gradient, stages[name], pricer.compute.program.gathered(weight))
     if is_exposed:
         slopes, seconds = pricer.messages.gradient(one.nodes, one.gpus_per_node, sent)
         factor = _multiplier(pricer, "all_reduce", one.nodes)
@@ -89,7 +89,7 @@ def gpu_gradient(
     _add_load(gradient, parts, float(load.alone_s[0]))
     _add_host_to_device(gradient, pricer, one.sub_batch, 1)
     for name in ("forward", "backward"):
-        _add_stage(gradient, stages[name], np.ones(pricer.compute.slots.layer.size + 1))
+        _add_stage(gradient, stages[name], pricer.compute.program.repeats)
     _add_host(gradient, pricer, "update_gradient", 1.0)
     return gradient
 
@@ -119,8 +119,8 @@ def _multiplier(pricer: Pricer, term: str, nodes: int = 1) -> float:
     return float(pricer.sources.problem.scenario.factor(term, pricer.compute.precision.name, nodes))
 
 
-def _add_stage(gradient: Gradient, stage: Stage, by_segment: FloatArray) -> None:
-    """Add a stage, weighted by segment."""
+def _add_stage(gradient: Gradient, stage: Stage, by_segment: FloatArray | IntArray) -> None:
+    """Add a stage, weighted by distinct segment."""
     for part in stage.parts:
         seconds = by_segment @ part.seconds
         if np.any(seconds):

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from planner.costs.collectives import BYTES_BETWEEN, BYTES_INSIDE
+from planner.costs.features import BYTE, Column
+from planner.costs.terms import term_named
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Link
 from planner.errors import ParameterError
-from planner.steps.source import Source
+from planner.steps.source import Source, source_of
 
 __all__ = ["MULTIPLES", "as_elsewhere", "slower", "with_links", "with_value"]
 
@@ -24,27 +27,29 @@ def with_value(link: Link, field: str, value: float) -> Link:
 def with_links(entry: Entry, before: Cluster, after: Cluster) -> Entry:
     """Return a measured entry as it would be with other links.
 
-    The coefficients per byte of a link scale with 1 / bandwidth, those per message with latency. Which link a feature
-    belongs to is in its name: ``inside`` and ``1xR_`` inside a node, ``between``, ``NxR_`` and logarithms between
-    nodes; a host copy is of the host link. Other entries stay. How far a scaled entry is off is not known.
+    The coefficients per byte of a link scale with 1 / bandwidth, those per message or call with latency. Other entries
+    than collectives and host copies stay. How far a scaled entry is off is not known.
     """
     if after == before or not (entry.scope == "collectives" or (entry.scope, entry.kind) == ("host", "copy")):
         return entry
-    factors = {name: _link_factor(entry, name, before, after) for name in entry.coefficients}
+    columns = term_named(entry.term).columns(entry.settings)
+    factors = {one.name: _link_factor(one, before, after) for one in columns}
     settings = dict(entry.settings)
     if isinstance(ratio := settings.get("beta_ratio"), float):
-        settings["beta_ratio"] = ratio * factors["bytes_between"] / factors["bytes_inside"]
+        settings["beta_ratio"] = ratio * factors[BYTES_BETWEEN.name] / factors[BYTES_INSIDE.name]
     scaled = {name: value * factors[name] for name, value in entry.coefficients.items()}
     return replace(entry, coefficients=scaled, settings=settings, covariance=None, error=None, held_out_error=None)
 
 
-def _link_factor(entry: Entry, feature: str, before: Cluster, after: Cluster) -> float:
+def _link_factor(column: Column, before: Cluster, after: Cluster) -> float:
     """Return what a coefficient is multiplied by; ParameterError where that cannot be told."""
-    link = _link_of(entry, feature)
+    link = column.link
+    if not link:
+        return 1.0
     old, new = getattr(before, link), getattr(after, link)
     if old == new:
         return 1.0
-    if "byte" in feature or "step" in feature:
+    if column.quantity == BYTE:
         return float(old.stream_bytes_per_s / new.stream_bytes_per_s)
     if old.latency_s == new.latency_s:
         return 1.0
@@ -59,9 +64,9 @@ def _link_factor(entry: Entry, feature: str, before: Cluster, after: Cluster) ->
 def slower(all_reduce: Entry, inside: float, between: float) -> Entry:
     """Return the specified all-reduce over links inside and between nodes that take so many times longer a byte."""
     found = dict(all_reduce.coefficients)
-    found["bytes_inside"] *= inside
-    found["bytes_between"] *= between
-    ratio = float(found["bytes_between"] / found["bytes_inside"]) if found["bytes_inside"] else 0.0
+    found[BYTES_INSIDE.name] *= inside
+    found[BYTES_BETWEEN.name] *= between
+    ratio = float(found[BYTES_BETWEEN.name] / found[BYTES_INSIDE.name]) if found[BYTES_INSIDE.name] else 0.0
     return replace(all_reduce, coefficients=found, settings={**all_reduce.settings, "beta_ratio": ratio})
 
 
@@ -70,17 +75,10 @@ def as_elsewhere(all_reduce: Entry, pooled: Iterable[Calibration]) -> Source:
     for one in pooled:
         for entry in one.entries:
             if (entry.scope, entry.library) == ("collectives", MULTIPLES):
-                inside, between = entry.coefficients["bytes_inside"], entry.coefficients["bytes_between"]
+                inside, between = (entry.coefficients[one.name] for one in (BYTES_INSIDE, BYTES_BETWEEN))
                 said = (
                     f"as in runs elsewhere, a byte takes {inside:.3g} times as long inside nodes, {between:.3g} between"
                 )
-                return Source(
-                    replace(slower(all_reduce, inside, between), notes=f"{all_reduce.notes}; {said}"), one.name
-                )
-    return Source(all_reduce)
-
-
-def _link_of(entry: Entry, feature: str) -> str:
-    if entry.scope == "host":
-        return "host"
-    return "intra_node" if feature.endswith("_inside") or feature.startswith("1x") else "inter_node"
+                changed = replace(slower(all_reduce, inside, between), notes=f"{all_reduce.notes}; {said}")
+                return source_of(changed, one)
+    return source_of(all_reduce)

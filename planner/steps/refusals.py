@@ -1,4 +1,4 @@
-"""What nothing serves, in a sentence with the command that mends it."""
+"""What nothing serves, as a refusal with the command that mends it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.precision import PRECISIONS, Precision
 from planner.domain.request import Problem
-from planner.errors import CoverageError
+from planner.errors import CoverageError, Refusal
 from planner.steps.source import is_used, miss_in_words
 
 __all__ = [
+    "KERNEL_MISSING",
     "LOCAL",
     "absent_precision",
     "measuring",
@@ -25,9 +26,10 @@ __all__ = [
 
 LOCAL = "local"
 """Name of the cluster that a calibration alone implies."""
+KERNEL_MISSING = "kernel_missing"
 
 
-def missing_kernel(problem: Problem, served: Sequence[Calibration], kernel: tuple[str, str, str]) -> str:
+def missing_kernel(problem: Problem, served: Sequence[Calibration], kernel: tuple[str, str, str]) -> Refusal:
     """Return that a kernel (kind, direction, precision) is in none of the calibrations that serve the accelerator."""
     accelerator = problem.cluster.node.accelerator
     kind, direction, precision = kernel
@@ -47,9 +49,13 @@ def missing_kernel(problem: Problem, served: Sequence[Calibration], kernel: tupl
     )
     is_specified = specified_entry(accelerator, *kernel) is not None
     instead = f", or, to use specifications, {_without_calibration(problem.cluster)}" if is_specified else ""
-    return (
-        f"kernel {kind} {direction} in {precision} must be covered by a calibration of {accelerator.name}, "
-        f"got {looked_at} without it{also}; {measuring(accelerator)}{instead}"
+    name = f"kernel {kind} {direction} in {precision}"
+    return Refusal(
+        KERNEL_MISSING,
+        f"{name} must be covered by a calibration of {accelerator.name}",
+        name,
+        f"{looked_at} without it{also}",
+        f"; {measuring(accelerator)}{instead}",
     )
 
 
@@ -57,33 +63,32 @@ MEASURED_ON_CPUS = ("fp32", "bf16", "int8")
 """Precisions that `planner calibrate` times kernels of a CPU in."""
 
 
-def absent_precision(precision: str, accelerator: Accelerator) -> str:
+def absent_precision(precision: str, accelerator: Accelerator) -> Refusal:
     """Return why an accelerator has no rate in a precision: of a CPU only those that were measured are known."""
-    if accelerator.kind == "cpu":
-        return f"{accelerator.name} was not measured in {precision}"
-    return f"{accelerator.name} does not have {precision}"
+    is_cpu = accelerator.kind == "cpu"
+    rule = f"{accelerator.name} {'was not measured in' if is_cpu else 'does not have'} {precision}"
+    return Refusal("precision_absent", rule, precision)
 
 
-def unmeasured_precision(precision: str, kind: str, accelerator: Accelerator) -> str:
+def unmeasured_precision(precision: str, kind: str, accelerator: Accelerator) -> Refusal:
     """Return that products in 8 bits were not measured, and what measures them or takes them from the data sheet."""
     # PyTorch has no int8 convolutions: only what others timed holds them.
     measures = "--samples DIR" if kind == "convolution" else f"--device {_device(accelerator)} --precision {precision}"
-    return (
-        f"no {kind} in {precision} was measured on {accelerator.name}: measure with `planner calibrate {measures}`, or "
-        "take the data sheet's word with --allow-specified"
-    )
+    rule = f"no {kind} in {precision} was measured on {accelerator.name}"
+    remedy = f": measure with `planner calibrate {measures}`, or take the data sheet's word with --allow-specified"
+    return Refusal("precision_unmeasured", rule, precision, rest=remedy)
 
 
 def _device(accelerator: Accelerator) -> str:
     return "cpu" if accelerator.kind == "cpu" else "cuda"
 
 
-def no_narrow_layer(precision: str, network: str) -> str:
+def no_narrow_layer(precision: str, network: str) -> Refusal:
     """Return that a network has nothing that runs in 8 bits."""
-    return f"no layer of {network} runs in {precision}"
+    return Refusal("precision_unused", f"no layer of {network} runs in {precision}", precision)
 
 
-def unpriced_precision(precision: str, reason: str, usable: Sequence[str], cluster: Cluster) -> CoverageError:
+def unpriced_precision(precision: str, reason: Refusal, usable: Sequence[str], cluster: Cluster) -> CoverageError:
     """Return the error that steps in a precision cannot be priced, with those that can be.
 
     Where a named calibration prices none, those that specifications do.
@@ -95,8 +100,8 @@ def unpriced_precision(precision: str, reason: str, usable: Sequence[str], clust
         instead += f" and, to use specifications, {_without_calibration(cluster)}"
     if accelerator.kind == "cpu" and precision in MEASURED_ON_CPUS:
         instead += f", or measure it there with `planner calibrate --device cpu --network NAME --precision {precision}`"
-    rule = f"one that can be priced ({', '.join(usable) or 'none here'})"
-    return CoverageError(f"precision must be {rule}, got {precision!r}: {reason}; {instead}")
+    rule = f"precision must be one that can be priced ({', '.join(usable) or 'none here'})"
+    return CoverageError(Refusal(reason.code, rule, "precision", f"{precision!r}: {reason}", f"; {instead}"))
 
 
 def _is_specified(precision: Precision, accelerator: Accelerator) -> bool:
@@ -135,7 +140,5 @@ def _without_calibration(cluster: Cluster) -> str:
 
 def missing_link(cluster: Cluster, name: str, why: str) -> CoverageError:
     """Return the error that a link is not described."""
-    return CoverageError(
-        f"links.{name} of cluster {cluster.name} must be described ({why}), got nothing; "
-        f"give a cluster file with [links.{name}] by --cluster"
-    )
+    link, remedy = f"links.{name} of cluster {cluster.name}", f"; give a cluster file with [links.{name}] by --cluster"
+    return CoverageError(Refusal("link_missing", f"{link} must be described ({why})", link, "nothing", remedy))

@@ -13,7 +13,7 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import MATRIX_KINDS, KernelCalls
 from planner.domain.prediction import LOOKUPS
-from planner.steps.compute import STAGES, Compute, call_work, composed_s, counted, term_of
+from planner.steps.compute import STAGES, call_work, composed_s, counted, term_of
 from planner.steps.intervals import derivatives, stated_deviation, unsure
 from planner.steps.price import Pricer
 from planner.steps.sources import Source
@@ -26,14 +26,14 @@ EXTRAPOLATED_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one entry takes of a stage, by segment of the backward pass.
+    """What one entry takes of a stage, by distinct segment of the backward pass.
 
     Attributes
     ----------
     entry : Entry
-    slopes : ndarray of float, shape (J + 1, p)
+    slopes : ndarray of float, shape (D, p)
         Derivatives of the stage's time by the entry's coefficients; p = 0 where the entry's deviation is stated.
-    seconds : ndarray of float, shape (J + 1,) or (J + 1, q)
+    seconds : ndarray of float, shape (D,) or (D, q)
         That the entry's deviation counts for: more than it takes where calls lie beyond what was timed. A framework's
         overheads have q = 3: products, other kernels and host time are unsure for reasons of their own.
     """
@@ -141,7 +141,7 @@ def _by_lookup(group: _Timed) -> FloatArray:
     found: IntArray | int
     if group.source.origin == "specified":
         found = places.index("specification")
-    elif group.source.scaled_from:
+    elif group.source.provenance.device:
         found = places.index("sibling")
     elif group.calls.looked_up:
         here = whereabouts(group.work, group.source.entry.settings)
@@ -161,15 +161,16 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
     cases, host_s = of
     compute, overheads = pricer.compute, pricer.compute.overheads
     factor = float(pricer.sources.problem.scenario.factor(term_of(name), compute.precision.name))
-    gpu_s, known_s, matrix_s = np.zeros((3, cases, compute.slots.layer.size + 1))
+    program = compute.program
+    gpu_s, known_s, matrix_s = np.zeros((3, cases, program.repeats.size))
     for group in timed:
-        seconds = overheads.scale_of(group.calls.kind) * _by_segment(compute, group.calls, group.times_s)
+        seconds = overheads.scale_of(group.calls.kind) * program.by_segment(group.times_s, group.calls.layer)
         gpu_s += seconds
         if group.calls.kind in MATRIX_KINDS:
             matrix_s += seconds
         if stated_deviation(group.source.entry) is None:
             known_s += seconds
-    total = gpu_s.sum(axis=1)
+    total = program.total(gpu_s)
     whole = composed_s(total, host_s, overheads.exponent)
     scaled = np.divide(total, whole, out=np.zeros_like(total), where=whole > 0)
     share = scaled ** (overheads.exponent - 1)
@@ -178,16 +179,17 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
         entry = group.source.entry
         slope = factor * overheads.scale_of(group.calls.kind) * share
         rows = _rows(entry, group)
-        by_segment = _by_segment(compute, group.calls, np.broadcast_to(rows, (*group.times_s.shape, rows.shape[-1])))
-        seconds = _by_segment(compute, group.calls, group.times_s * unsure(entry, group.work))
+        slopes_of = np.broadcast_to(rows, (*group.times_s.shape, rows.shape[-1]))
+        by_segment = program.by_segment(slopes_of, group.calls.layer)
+        seconds = program.by_segment(group.times_s * unsure(entry, group.work), group.calls.layer)
         _, slopes, before = found.get(id(entry), (entry, 0.0, 0.0))
         found[id(entry)] = (entry, slopes + by_segment * slope[:, None, None], before + seconds * slope[:, None])
     if host_s > 0 or overheads.scales:
         entry = overheads.source.entry
-        spread = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, gpu_s.shape[1])
+        spread = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, program.segment.size)
         on_gpu = np.zeros((cases, 2))
         if overheads.matched != "assumed":
-            products = share * matrix_s.sum(axis=1)
+            products = share * program.total(matrix_s)
             on_gpu = np.stack([products, share * total - products], axis=1)
         covered = np.column_stack([on_gpu, np.maximum(whole - share * total, 0.0)])
         seconds = factor * spread.T[:, :, None] * covered[:, None, :]
@@ -206,14 +208,4 @@ def _rows(entry: Entry, group: _Timed) -> FloatArray:
     if stated_deviation(entry) is not None:
         return np.zeros((group.calls.layer.size, 0))
     found: FloatArray = derivatives(entry, group.work) * group.calls.count[..., None]
-    return found
-
-
-def _by_segment(compute: Compute, calls: KernelCalls, values: FloatArray) -> FloatArray:
-    """Return sums over the calls of each segment, shape (s, J + 1, ...), of values of shape (s, k, ...)."""
-    segment = compute.segment[calls.layer]
-    order = np.argsort(segment, kind="stable")
-    present, starts = np.unique(segment[order], return_index=True)
-    found = np.zeros((values.shape[0], compute.slots.layer.size + 1, *values.shape[2:]))
-    found[:, present] = np.add.reduceat(values[:, order], starts, axis=1)
     return found

@@ -12,8 +12,9 @@ import numpy as np
 
 from planner.domain.kernels import KernelCalls
 from planner.domain.precision import PRECISIONS
-from planner.errors import CoverageError
+from planner.errors import CoverageError, Refusal
 from planner.steps.refusals import (
+    KERNEL_MISSING,
     absent_precision,
     missing_kernel,
     no_narrow_layer,
@@ -33,8 +34,8 @@ def _calls(sources: Sources, precision: str) -> Iterator[KernelCalls]:
     yield from lower(problem.network, one, convolution=convolution, optimizer=problem.settings.optimizer)
 
 
-def why_not_precision(sources: Sources, precision: str) -> str:
-    """Return why a precision cannot be priced; empty when every kernel of the network is served."""
+def why_not_precision(sources: Sources, precision: str) -> Refusal | None:
+    """Return why a precision cannot be priced; None when every kernel of the network is served."""
     if precision not in sources.accelerator.peak_flop_per_s:
         return absent_precision(precision, sources.accelerator)
     for calls in _calls(sources, precision):
@@ -42,11 +43,11 @@ def why_not_precision(sources: Sources, precision: str) -> str:
             is_looked_up = sources.layer_calls(name).covers(calls, chosen)
             if not is_looked_up and sources.find_kernel(calls.kind, calls.direction, name) is None:
                 return missing_kernel(sources.problem, sources.for_accelerator, (calls.kind, calls.direction, name))
-    return ""
+    return None
 
 
-def why_not_candidate(sources: Sources, precision: str, *, allow_specified: bool = False) -> str:
-    """Return why a precision is no candidate of a search; empty when it is.
+def why_not_candidate(sources: Sources, precision: str, *, allow_specified: bool = False) -> Refusal | None:
+    """Return why a precision is no candidate of a search; None when it is.
 
     Each product that runs in 8 bits must have been measured on the device, or on one of the same chip, unless
     ``allow_specified``.
@@ -63,7 +64,7 @@ def why_not_candidate(sources: Sources, precision: str, *, allow_specified: bool
         is_looked_up = sources.layer_calls(precision).covers(calls, chosen)
         if not is_looked_up and not _is_measured(sources, calls.kind, calls.direction, precision):
             return unmeasured_precision(precision, calls.kind, sources.accelerator)
-    return ""
+    return None
 
 
 def _is_measured(sources: Sources, kind: str, direction: str, precision: str) -> bool:
@@ -71,8 +72,8 @@ def _is_measured(sources: Sources, kind: str, direction: str, precision: str) ->
     return source is not None and source.origin in ("measured", "published")
 
 
-def candidate_precisions(sources: Sources, *, allow_specified: bool = False) -> dict[str, str]:
-    """Return each training precision with the reason why it is no candidate; empty where it is one."""
+def candidate_precisions(sources: Sources, *, allow_specified: bool = False) -> dict[str, Refusal | None]:
+    """Return each training precision with the reason why it is no candidate; None where it is one."""
     return {name: why_not_candidate(sources, name, allow_specified=allow_specified) for name in PRECISIONS}
 
 
@@ -90,8 +91,8 @@ def check_candidate(sources: Sources, precision: str, *, allow_specified: bool =
         raise _refusal(sources, precision, reason)
 
 
-def _refusal(sources: Sources, precision: str, reason: str) -> CoverageError:
-    if reason.startswith("kernel"):
+def _refusal(sources: Sources, precision: str, reason: Refusal) -> CoverageError:
+    if reason.code == KERNEL_MISSING:
         return CoverageError(reason)
     # In 8 bits only what was measured is offered instead.
     usable = [name for name in PRECISIONS if not why_not_candidate(sources, name)]

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-import numpy as np
-
+from planner.domain.arrays import IntArray
 from planner.domain.calls import LayerCall
-from planner.domain.kernels import ATTENTION_COLUMNS, UPDATE, KernelCalls
+from planner.domain.kernels import ATTENTION_COLUMNS, UPDATE, WORK_COLUMNS
 from planner.domain.network import Network
 from planner.workload.autocast import wide_tensors
-from planner.workload.graph import Site, sites
-from planner.workload.lowering import lower
+from planner.workload.lowering import ledger_of
+from planner.workload.program import Site, program
 
 __all__ = ["distinct_calls", "layer_calls"]
 
@@ -22,36 +21,22 @@ __all__ = ["distinct_calls", "layer_calls"]
 def layer_calls(
     network: Network, *, convolution: str = "direct", optimizer: str = "sgd-momentum"
 ) -> Mapping[tuple[str, str], tuple[LayerCall, ...]]:
-    """Return the calls of every kind and direction, in the order of :func:`planner.workload.lowering.lower`.
-
-    Work is a + b·n: two lowerings tell a and b.
-    """
-    places = sites(network)
-    lowered = lower(network, np.array([1, 2]), convolution=convolution, optimizer=optimizer)
-    return {(calls.kind, calls.direction): _calls(calls, places, optimizer) for calls in lowered}
+    """Return the calls of every kind and direction, in the order of :func:`planner.workload.lowering.lower`."""
+    of = program(network)
+    places = [of.sites[at] for at in of.site.tolist()]
+    return {row[:2]: _calls(row, places, optimizer) for row in ledger_of(of, convolution, optimizer=optimizer).rows()}
 
 
-def _calls(calls: KernelCalls, places: Sequence[Site], optimizer: str) -> tuple[LayerCall, ...]:
-    size = calls.layer.size
-    columns = {name: np.broadcast_to(values, (2, size)).tolist() for name, values in calls.work.items()}
-    counts = np.broadcast_to(calls.count, (2, size))[0].tolist()
-    is_update = calls.direction == UPDATE
+def _calls(row: tuple[str, str, IntArray, IntArray], places: Sequence[Site], optimizer: str) -> tuple[LayerCall, ...]:
+    kind, direction, layer, amounts = row
+    is_update = direction == UPDATE
     found = []
-    for at, position in enumerate(calls.layer.tolist()):
+    for position, (count, *work) in zip(layer.tolist(), amounts.tolist(), strict=True):
         site = places[position]
-        work = {name: (2 * one[at] - two[at], two[at] - one[at]) for name, (one, two) in columns.items()}
+        named = dict(zip(WORK_COLUMNS[kind], map(tuple, work), strict=True))
         tensors = _tensors(site) if is_update else 0
-        made = LayerCall(
-            calls.kind,
-            calls.direction,
-            work,
-            site.layer,
-            site.inputs,
-            optimizer if is_update else "",
-            tensors,
-            counts[at],
-        )
-        found.append(made)
+        used = optimizer if is_update else ""
+        found.append(LayerCall(kind, direction, named, site.layer, site.inputs, used, tensors, sum(count)))
     return tuple(found)
 
 
@@ -77,18 +62,30 @@ def distinct_calls(networks: Sequence[Network]) -> tuple[LayerCall, ...]:
     for network in networks:
         made = [call for calls in layer_calls(network, optimizer=network.optimizer).values() for call in calls]
         total = sum(_guessed_s(call) * call.count for call in made)
-        tensors = {place: wide_tensors(network, on_gpu=place == "gpu") for place in ("cpu", "gpu")}
+        tensors = _wide_by_layer(network)
         for call in made:
             key = (call.kind, call.direction, call.name)
             found.setdefault(key, call)
-            for place, of_layers in tensors.items():
-                wide.setdefault(key, {}).setdefault(place, Counter())[of_layers[call.layer.name]] += call.count
+            for place, by_layer in tensors[call.layer.name].items():
+                wide.setdefault(key, {}).setdefault(place, Counter()).update(by_layer)
             weights[key] = weights.get(key, 0.0) + _guessed_s(call) * call.count / total
     order = sorted((key for key in found if key[0] != "bias"), key=lambda key: -weights[key])
     return tuple(
         replace(found[key], wide={place: many.most_common(1)[0][0] for place, many in wide[key].items()})
         for key in order
     )
+
+
+def _wide_by_layer(network: Network) -> Mapping[str, Mapping[str, Counter[tuple[bool, ...]]]]:
+    """Return how many layers read and write what in fp32, by the first layer that is like them and by place."""
+    of = program(network)
+    found: dict[str, dict[str, Counter[tuple[bool, ...]]]] = {}
+    for place in ("cpu", "gpu"):
+        tensors = wide_tensors(network, on_gpu=place == "gpu")
+        for layer, at in zip(network.layers, of.site.tolist(), strict=True):
+            counts = found.setdefault(of.sites[at].layer.name, {}).setdefault(place, Counter())
+            counts[tensors[layer.name]] += 1
+    return found
 
 
 GUESSED_FLOP_PER_S, GUESSED_BYTES_PER_S = 5e10, 5e9

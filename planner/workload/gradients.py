@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.network import Network
-from planner.domain.shapes import layer_parameters
+from planner.workload.program import program
 
 __all__ = ["BUCKET_BYTES", "FIRST_BUCKET_BYTES", "GradientSlots", "gradient_buckets", "gradient_slots"]
 
@@ -35,9 +35,9 @@ class GradientSlots:
 
 def gradient_slots(network: Network) -> GradientSlots:
     """Return the gradient slots of a network; ParameterError where a layer cannot read what it is given."""
-    parameters = layer_parameters(network)
-    layer = np.flatnonzero(parameters).astype(np.int64)
-    return GradientSlots(layer, parameters[layer])
+    of = program(network)
+    parameters = np.array([site.parameters for site in of.sites], dtype=np.int64)
+    return GradientSlots(of.slot, parameters[of.site[of.slot]])
 
 
 def gradient_buckets(gradient_bytes: FloatArray, first_bytes: float, bucket_bytes: float) -> IntArray:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from planner.domain.arrays import IntArray
 from planner.domain.kernels import DIRECTIONS, KINDS, WORK_COLUMNS, KernelCalls
+from planner.workload.program import Program
 
 __all__ = ["Amount", "Ledger", "fixed", "per_sample", "traffic"]
 
@@ -29,29 +32,37 @@ def traffic(elements: int, moved: int, fixed_bytes: int = 0) -> tuple[Amount, Am
 
 
 class Ledger:
-    """Collects calls; ``calls`` gives one record a kind and direction, in the order of KINDS and DIRECTIONS."""
+    """Collects the calls of a program's layers; kinds and directions in the order of KINDS and DIRECTIONS."""
 
-    def __init__(self) -> None:
+    def __init__(self, of: Program) -> None:
+        self._program = of
         self._rows: dict[tuple[str, str], list[tuple[int, list[Amount]]]] = {}
 
     def add(self, kind: str, direction: str, position: int, *work: Amount, count: Amount = (1, 0)) -> None:
-        """Note ``count`` calls that the layer at ``position`` makes, work in the order of the kind's columns."""
+        """Note ``count`` calls of one layer like that at ``position``, work in the order of the kind's columns."""
         self._rows.setdefault((kind, direction), []).append((position, [count, *work]))
+
+    def rows(self) -> Iterator[tuple[str, str, IntArray, IntArray]]:
+        """Yield kind, direction, positions of layers, shape (k,), and amounts, (a, b) each, shape (k, 1 + columns, 2).
+
+        The first amount is the count of all layers that are like the one at a position.
+        """
+        for kind, direction in ((kind, direction) for kind in KINDS for direction in DIRECTIONS):
+            if rows := self._rows.get((kind, direction)):
+                layer = np.array([position for position, _ in rows], dtype=np.int64)
+                amounts = np.array([amounts for _, amounts in rows], dtype=np.int64)
+                amounts[:, 0] *= self._program.layers[self._program.site[layer], None]
+                yield kind, direction, layer, amounts
 
     def calls(self, sub_batch: IntArray) -> tuple[KernelCalls, ...]:
         """Return the calls for sub-batches of shape (s,)."""
-        order = ((kind, direction) for kind in KINDS for direction in DIRECTIONS)
-        return tuple(
-            self._record(kind, direction, sub_batch) for kind, direction in order if (kind, direction) in self._rows
-        )
+        return tuple(_record(*row, sub_batch) for row in self.rows())
 
-    def _record(self, kind: str, direction: str, sub_batch: IntArray) -> KernelCalls:
-        rows = self._rows[kind, direction]
-        amounts = np.array([amounts for _, amounts in rows], dtype=np.int64)  # (k, 1 + columns, 2)
-        values = []
-        for column in range(amounts.shape[1]):
-            base, slope = amounts[:, column, 0], amounts[:, column, 1]
-            values.append(base + slope * sub_batch[:, None] if slope.any() else base[None, :])
-        count = values[0][0] if values[0].shape[0] == 1 and not amounts[:, 0, 1].any() else values[0]
-        layer = np.array([position for position, _ in rows], dtype=np.int64)
-        return KernelCalls(kind, direction, layer, count, dict(zip(WORK_COLUMNS[kind], values[1:], strict=True)))
+
+def _record(kind: str, direction: str, layer: IntArray, amounts: IntArray, sub_batch: IntArray) -> KernelCalls:
+    values = []
+    for column in range(amounts.shape[1]):
+        base, slope = amounts[:, column, 0], amounts[:, column, 1]
+        values.append(base + slope * sub_batch[:, None] if slope.any() else base[None, :])
+    count = values[0] if amounts[:, 0, 1].any() else values[0][0]
+    return KernelCalls(kind, direction, layer, count, dict(zip(WORK_COLUMNS[kind], values[1:], strict=True)))

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from planner.domain.arrays import IntArray
@@ -38,11 +39,11 @@ from planner.domain.configuration import OPTIMIZERS
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE, KernelCalls
 from planner.domain.network import Network
 from planner.errors import ParameterError, UnknownNameError
-from planner.workload.graph import Site, sites
 from planner.workload.ledger import Ledger, fixed, per_sample, traffic
+from planner.workload.program import Program, Site, program
 from planner.workload.sequences import lower_attention, lower_embedding, lower_first_position, lower_tied_gradient
 
-__all__ = ["CONVOLUTIONS", "UPDATE_BYTES", "lower", "needs_columns"]
+__all__ = ["CONVOLUTIONS", "UPDATE_BYTES", "ledger_of", "lower", "needs_columns"]
 
 IMAGE_AXES = 3
 """Channels, height, width: a loss over an image sums over the channels of each pixel, any other over the last axis."""
@@ -79,8 +80,9 @@ def lower(
     per_image: bool = False,
     optimizer: str = "sgd-momentum",
     input_gradient: bool = False,
+    merged: bool = True,
 ) -> tuple[KernelCalls, ...]:
-    """Return the kernel calls of one step: forward, backward, update.
+    """Return the kernel calls of one step, those of equal layers once: forward, backward, update.
 
     Nothing is passed back to the network's input, unless ``input_gradient`` asks for it: the first trained layer has no
     backward-data, nor has anything before it. With im2col, the columns are made again for the weight gradient, as Caffe
@@ -97,33 +99,45 @@ def lower(
         ``none``: no update calls.
     input_gradient : bool
         Whether the framework computes the gradient of the input too.
+    merged : bool
+        Whether equal layers stand once; else every layer makes its own calls.
 
     Returns
     -------
     tuple of KernelCalls
-        One a kind and direction, in the order of KINDS and DIRECTIONS. A column that does not depend on the
-        sub-batch has shape (1, k), the others (s, k); ``count`` has shape (k,), or (s, k) where it depends on it.
+        One a kind and direction, in the order of KINDS and DIRECTIONS; ``count`` is of all equal layers. A column that
+        does not depend on the sub-batch has shape (1, k), the others (s, k); ``count`` has shape (k,), or (s, k) where
+        it depends on it.
 
     Raises
     ------
     ParameterError, UnknownNameError
         An argument breaks its rule, or a layer cannot read what it is given.
     """
+    if sub_batch.ndim != 1 or not (sub_batch >= 1).all():
+        raise ParameterError("sub_batch", "a vector of whole numbers, at least 1", sub_batch)
+    of = program(network, input_gradient=input_gradient, merged=merged)
+    return ledger_of(of, convolution, per_image=per_image, optimizer=optimizer).calls(sub_batch)
+
+
+@lru_cache(maxsize=32)
+def ledger_of(
+    of: Program, convolution: str = "direct", *, per_image: bool = False, optimizer: str = "sgd-momentum"
+) -> Ledger:
+    """Return the calls of a program whatever the sub-batch; see :func:`lower`."""
     if convolution not in CONVOLUTIONS:
         raise UnknownNameError("convolution", convolution, CONVOLUTIONS)
     if optimizer not in OPTIMIZERS:
         raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
-    if sub_batch.ndim != 1 or not (sub_batch >= 1).all():
-        raise ParameterError("sub_batch", "a vector of whole numbers, at least 1", sub_batch)
     options = _Options(convolution == "im2col", per_image, optimizer)
-    ledger = Ledger()
-    for site in sites(network, input_gradient=input_gradient):
+    ledger = Ledger(of)
+    for site in of.sites:
         _LOWERINGS[site.layer.kind](ledger, site, options)
         _meeting_gradients(ledger, site)
         if site.parameters and optimizer != "none":
             count = site.parameters
             ledger.add("update", UPDATE, site.position, fixed(count), fixed(0), fixed(UPDATE_BYTES[optimizer] * count))
-    return ledger.calls(sub_batch)
+    return ledger
 
 
 def needs_columns(site: Site) -> bool:

@@ -33,22 +33,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from math import prod
 
 import numpy as np
 
-from planner.domain.arrays import IntArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import MODES, OPTIMIZERS
 from planner.domain.kernels import MemoryBytes
-from planner.domain.network import INPUT, Network
+from planner.domain.network import Network
 from planner.domain.precision import Precision, gradient_bytes, precision_named
 from planner.errors import ParameterError, UnknownNameError
-from planner.workload.graph import Site, sites
 from planner.workload.lowering import CONVOLUTIONS, needs_columns
 from planner.workload.products import narrow_layers
+from planner.workload.program import Program, Site, program
 from planner.workload.sequences import TOKEN_BYTES
 
-__all__ = ["ASSUMED_CONTEXT_BYTES", "largest_sub_batch", "memory_bytes"]
+__all__ = ["ASSUMED_CONTEXT_BYTES", "kept_by_segment", "kept_bytes", "largest_sub_batch", "memory_bytes"]
 
 ASSUMED_CONTEXT_BYTES = {"gpu": 500 * 2.0**20, "cpu": 0.0}
 """Assumed, not measured: what a CUDA context with cuBLAS and cuDNN loaded takes of a GPU before the first tensor."""
@@ -62,10 +63,6 @@ LOG_SUM_BYTES = 4
 """Of a head and position: what fused attention keeps of its weights, the logarithm of the sum of exponentials."""
 LOSS_BYTES = 4
 """Of an element of the softmax that a loss keeps, at least."""
-
-_KEEPS_INPUT = frozenset({"convolution", "linear", "batch_norm", "layer_norm", "attention", "lrn", "pool"})
-_VIEWS = frozenset({"flatten", "first_position"})
-"""Kinds whose output is another name for a tensor that is there."""
 
 
 def memory_bytes(
@@ -118,17 +115,17 @@ def memory_bytes(
         raise UnknownNameError("convolution", convolution, CONVOLUTIONS)
     if mode not in MODES:
         raise UnknownNameError("mode", mode, MODES)
-    sizes, found = precision_named(precision), sites(network)
+    sizes, of = precision_named(precision), program(network)
     samples = np.asarray(sub_batch, dtype=np.float64)
-    parameters = np.full_like(samples, sum(site.parameters for site in found))
+    parameters = np.full_like(samples, of.parameters)
     updating = OPTIMIZERS[optimizer] + sizes.master_bytes if mode == "sync" else 0
-    columns = _column_elements(found) if convolution == "im2col" else 0
+    columns = _column_elements(of) if convolution == "im2col" else 0
     return MemoryBytes(
-        weights=np.full_like(samples, _weight_bytes(found, sizes)),
+        weights=np.full_like(samples, _weight_bytes(of, sizes)),
         gradients=parameters * gradient_bytes(precision, framework),
         optimizer=parameters * updating,
-        activations=samples * _kept_bytes(network, found, sizes),
-        workspace=samples * ((_peak_gradient_elements(found) + columns) * sizes.activation_bytes),
+        activations=samples * kept_bytes(of, sizes.activation_bytes),
+        workspace=samples * ((_peak_gradient_elements(of) + columns) * sizes.activation_bytes),
         framework=np.full_like(samples, ASSUMED_CONTEXT_BYTES[device_kind]),
     )
 
@@ -153,39 +150,33 @@ def largest_sub_batch(
     return max(0, math.floor((capacity_bytes - empty) / (one - empty)))
 
 
-def _weight_bytes(found: tuple[Site, ...], sizes: Precision) -> int:
+def _weight_bytes(of: Program, sizes: Precision) -> int:
     """Return the bytes of all weights; with 8 bits the layers that do not run in them hold 16-bit weights."""
     narrow = narrow_layers(sizes.name)
     return sum(
-        site.parameters * (sizes.activation_bytes if narrow and site.layer.kind not in narrow else sizes.weight_bytes)
-        for site in found
+        count
+        * site.parameters
+        * (sizes.activation_bytes if narrow and site.layer.kind not in narrow else sizes.weight_bytes)
+        for site, count in of.counted()
     )
 
 
-def _kept_bytes(network: Network, found: tuple[Site, ...], sizes: Precision) -> int:
-    """Return the bytes per sample of activations, masks and indices kept for the backward pass."""
-    tensor = {INPUT: INPUT}  # layer -> the layer whose output it is: a view has no tensor of its own
-    elements = {INPUT: prod(network.input_shape)}
-    kept = {INPUT}
-    besides = 0
-    for site in found:
-        name = site.layer.name
-        tensor[name] = tensor[site.layer.inputs[0]] if site.layer.kind in _VIEWS else name
-        elements[name] = site.output_elements
-        if site.has_gradient:
-            kept.update(tensor[keeper] for keeper in _kept_tensors(site))
-            besides += _kept_besides(site, sizes.activation_bytes)
-    return sizes.activation_bytes * sum(elements[name] for name in kept) + besides
+def kept_bytes(of: Program, itemsize: int) -> int:
+    """Return the bytes per sample of activations, masks and indices kept for the backward pass, the input's too."""
+    kept = sum(_kept(site, itemsize) * count for site, count in of.counted())
+    return itemsize * prod(of.network.input_shape) + kept
 
 
-def _kept_tensors(site: Site) -> tuple[str, ...]:
-    """Return the layers whose outputs a layer keeps."""
-    kind = site.layer.kind
-    if kind == "activation" and site.layer.attributes["function"] != "gelu":
-        return (site.layer.name,)
-    if _is_fused(site):
-        return (*site.layer.inputs, site.layer.name)
-    return site.layer.inputs if kind in _KEEPS_INPUT or kind == "activation" else ()
+def kept_by_segment(of: Program, itemsize: int) -> FloatArray:
+    """Return what :func:`kept_bytes` counts for each distinct segment, shape (D,); the input's are in none."""
+    each = np.array([float(_kept(site, itemsize) * count) for site, count in of.counted()])
+    return each @ of.share
+
+
+def _kept(site: Site, itemsize: int) -> int:
+    """Return the bytes per sample kept of a layer's output, and by the layer besides."""
+    besides = _kept_besides(site, itemsize) if site.has_gradient else 0
+    return itemsize * site.output_elements * site.is_kept + besides
 
 
 def _kept_besides(site: Site, itemsize: int) -> int:
@@ -233,7 +224,8 @@ def _attention_weights(site: Site) -> int:
     return site.layer.integer("heads") * site.output[0] ** 2
 
 
-def _peak_gradient_elements(found: tuple[Site, ...]) -> int:
+@lru_cache(maxsize=32)
+def _peak_gradient_elements(of: Program) -> int:
     """Return the most elements per sample of activation gradients that exist at one time.
 
     Backward runs in reverse order. A layer's step needs the gradient of its output and makes those of its inputs,
@@ -241,18 +233,21 @@ def _peak_gradient_elements(found: tuple[Site, ...]) -> int:
     attention the gradients of its weights before and behind the softmax are there together; inside of fused attention,
     those of queries, keys and values before they are joined.
     """
-    sizes = {site.layer.name: site.output_elements for site in found}
+    sizes = [site.output_elements for site in of.sites]
+    inside = [_inside(site) for site in of.sites]
+    at = dict(zip((layer.name for layer in of.network.layers), of.site.tolist(), strict=True))
     live: dict[str, int] = {}
     peak = 0
-    for site in reversed(found):
+    for layer in reversed(of.network.layers):
+        site = of.sites[at[layer.name]]
         if not site.has_gradient:
             continue
-        live.setdefault(site.layer.name, site.output_elements)
-        for source, flows in zip(site.layer.inputs, site.input_gradients, strict=True):
+        live.setdefault(layer.name, sizes[at[layer.name]])
+        for source, flows in zip(layer.inputs, site.input_gradients, strict=True):
             if flows:
-                live[source] = sizes[source]
-        peak = max(peak, sum(live.values()) + _inside(site))
-        del live[site.layer.name]
+                live[source] = sizes[at[source]]
+        peak = max(peak, sum(live.values()) + inside[at[layer.name]])
+        del live[layer.name]
     return peak
 
 
@@ -263,11 +258,11 @@ def _inside(site: Site) -> int:
     return site.input_elements if _is_fused(site) else 2 * _attention_weights(site)
 
 
-def _column_elements(found: tuple[Site, ...]) -> int:
+def _column_elements(of: Program) -> int:
     """Return the elements per sample of the largest im2col buffer."""
     columns = (
         prod(site.output[1:]) * prod(site.layer.pair("kernel")) * site.inputs[0][0]
-        for site in found
+        for site in of.sites
         if site.layer.kind == "convolution" and needs_columns(site)
     )
     return max(columns, default=0)

@@ -23,8 +23,8 @@ joined without copies. Fused attention never writes the scores (FlashAttention, 
 from __future__ import annotations
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
-from planner.workload.graph import Site
 from planner.workload.ledger import Ledger, fixed, per_sample, traffic
+from planner.workload.program import Site
 
 __all__ = ["TOKEN_BYTES", "lower_attention", "lower_embedding", "lower_first_position", "lower_tied_gradient"]
 

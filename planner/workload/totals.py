@@ -9,8 +9,8 @@ import numpy as np
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Network
 from planner.domain.shapes import Shape
-from planner.workload.graph import sites
 from planner.workload.lowering import lower
+from planner.workload.program import program
 
 __all__ = ["LayerWork", "layer_work", "totals"]
 
@@ -32,9 +32,11 @@ class LayerWork:
 
 def layer_work(network: Network) -> tuple[LayerWork, ...]:
     """Return one record a layer, in order; ParameterError where a layer cannot read what it is given."""
+    of = program(network)
+    sites = ((layer, of.sites[at]) for layer, at in zip(network.layers, of.site.tolist(), strict=True))
     return tuple(
-        LayerWork(site.layer.name, site.layer.kind, site.output, site.parameters, site.forward_mac, site.training_flop)
-        for site in sites(network)
+        LayerWork(layer.name, layer.kind, site.output, site.parameters, site.forward_mac, site.training_flop)
+        for layer, site in sites
     )
 
 
@@ -44,11 +46,11 @@ def totals(network: Network, *, convolution: str = "direct") -> WorkTotals:
     FLOP are those of convolutions, fully connected layers and attention, two a multiply-add: forward and the gradients
     of both operands, wherever one is passed on (so 6·MAC less the backward-data of the first layer).
     """
-    found = sites(network)
+    of = program(network)
     calls = lower(network, np.ones(1, dtype=np.int64), convolution=convolution)
     return WorkTotals(
-        parameters=sum(site.parameters for site in found),
-        forward_mac=sum(site.forward_mac for site in found),
-        training_flop=sum(site.training_flop for site in found),
+        parameters=of.parameters,
+        forward_mac=sum(site.forward_mac * count for site, count in of.counted()),
+        training_flop=sum(site.training_flop * count for site, count in of.counted()),
         kernel_calls=sum(int(call.count.sum()) for call in calls),
     )

@@ -17,7 +17,6 @@ import pytest
 
 import planner
 from planner import catalog
-from planner.cli import calibrate, measure
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
@@ -29,8 +28,10 @@ from planner.probes.places import Place
 from planner.probes.points import Point
 from planner.probes.resume import Measured, holds_measured, start_file
 from planner.probes.run import PASSING, Wanted
+from planner.sessions.needed import needed_kernels
 
 Run = Callable[..., tuple[int, str, str]]
+Instruments = dict[str, Any]
 LAUNCH_S, S_PER_BYTE = 2e-6, 1e-10
 FIT_S = 2.0
 POINT = Measured("a point", 1e-3, 0.0, 5, 1e-3, 1.0)
@@ -72,7 +73,7 @@ def missing() -> dict[str, int]:
 
 
 @pytest.fixture
-def measuring(monkeypatch: pytest.MonkeyPatch, missing: dict[str, int]) -> list[float]:
+def measuring(instruments: Instruments, missing: dict[str, int]) -> list[float]:
     """Replace the measuring loop; return the list of its budgets, without what is kept to fit a whole design."""
     budgets: list[float] = []
 
@@ -99,9 +100,9 @@ def measuring(monkeypatch: pytest.MonkeyPatch, missing: dict[str, int]) -> list[
         layers = points_as_samples(own.points[: len(own.points) - missing.get("points", 0)])
         return Measurement(made_samples(CPU.name).joined(layers), (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "measure_device", measured)
-    monkeypatch.setattr(measure, "needed_kernels", lambda: (("copy", "forward"),))
-    monkeypatch.setattr(measure, "expected_fit_s", lambda *_given: FIT_S)
+    instruments["measure"] = measured
+    instruments["needed_kernels"] = lambda: (("copy", "forward"),)
+    instruments["expected_fit_s"] = lambda *_given: FIT_S
     return budgets
 
 
@@ -182,9 +183,9 @@ def test_a_bundled_calibration_can_be_made_again(run: Run, folder: str) -> None:
 
 @pytest.mark.parametrize(("budget", "enough"), [("59s", "60s"), ("60s", "120s")])
 def test_too_few_kernels_are_exit_5_and_kept_for_resuming(
-    budget: str, enough: str, run: Run, measuring: list[float], monkeypatch: pytest.MonkeyPatch
+    budget: str, enough: str, run: Run, measuring: list[float], instruments: Instruments
 ) -> None:
-    monkeypatch.setattr(measure, "needed_kernels", lambda: (("convolution", "backward_data"), ("copy", "forward")))
+    instruments["needed_kernels"] = lambda: (("convolution", "backward_data"), ("copy", "forward"))
     code, out, err = run("calibrate", "--budget", budget)
     assert (code, out, len(measuring)) == (5, "", 1)
     assert "too few timings of convolution (backward data); what was measured is kept" in err
@@ -195,7 +196,7 @@ def test_too_few_kernels_are_exit_5_and_kept_for_resuming(
 
 
 def test_kernels_of_the_bundled_networks_are_needed() -> None:
-    needed = measure.needed_kernels()
+    needed = needed_kernels()
     assert {kind for kind, _ in needed[:6]} == {"convolution", "gemm"}
     assert {("update", "update"), ("batch_norm", "backward_data"), ("lrn", "forward")} <= set(needed)
 
@@ -243,7 +244,7 @@ def test_a_network_larger_than_the_memory_is_refused(run: Run, measuring: list[f
 
 
 @pytest.mark.usefixtures("measuring")
-def test_a_disturbed_machine_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_machine_is_said(run: Run, instruments: Instruments) -> None:
     sentence = "12% of the convolutions and products were measured while the machine was disturbed"
 
     def disturbed(_place: object, _budget_s: float, **_named: object) -> Measurement:
@@ -251,7 +252,7 @@ def test_a_disturbed_machine_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) 
         circumstances = {**samples.circumstances, "warning_disturbed": sentence}
         return Measurement(replace(samples, circumstances=circumstances), (), CPU, Node(1, CPU))
 
-    monkeypatch.setattr(measure, "measure_device", disturbed)
+    instruments["measure"] = disturbed
     code, out, err = run("calibrate", "--out", "fit.json")
     assert code == 0
     assert f"planner: {sentence}\n" in err
@@ -276,27 +277,27 @@ def test_the_default_budget_leaves_time_to_fit_within_a_minute(run: Run, measuri
 
 
 def test_a_fit_takes_no_more_of_a_budget_than_a_part(
-    run: Run, measuring: list[float], monkeypatch: pytest.MonkeyPatch
+    run: Run, measuring: list[float], instruments: Instruments
 ) -> None:
-    monkeypatch.setattr(measure, "expected_fit_s", lambda *_given: 1e3)
+    instruments["expected_fit_s"] = lambda *_given: 1e3
     assert run("calibrate", "--out", "fit.json", "--budget", "20s")[0] == 0
     assert 0.5 * 20 <= measuring[0] <= 0.6 * 20
 
 
 def test_an_interrupt_while_fitting_keeps_the_measurements(
-    run: Run, measuring: list[float], monkeypatch: pytest.MonkeyPatch
+    run: Run, measuring: list[float], instruments: Instruments
 ) -> None:
     partial = Path("fit.json.partial")
 
     def interrupted(*_arguments: object, **_named: object) -> Calibration:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(calibrate, "fit_calibration", interrupted)
-        code, _, err = run("calibrate", "--out", "fit.json")
+    instruments["fit"] = interrupted
+    code, _, err = run("calibrate", "--out", "fit.json")
     assert code == 130
     assert "kept in fit.json.partial" in err
     assert holds_measured(partial)
+    del instruments["fit"]
     assert run("calibrate", "--out", "fit.json")[0] == 0
     assert not partial.exists()
     assert len(measuring) == 2

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from planner.cli.measure import _state
 from planner.cli.progress import bar
 from planner.probes.run import Progress
+from planner.sessions.measure import _state
 
 
 def test_without_a_terminal_a_line_comes_every_five_seconds(

@@ -8,24 +8,22 @@ from typing import Any
 
 import pytest
 
-from planner.cli import calibrate
 from planner.cli.main import main
 from planner.cli.termination import terminated_as_interrupted
 
 Run = Callable[..., tuple[int, str, str]]
 
 
-def test_termination_leaves_whole_files_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def terminated(_arguments: Mapping[str, Any]) -> None:
+def test_termination_leaves_whole_files_alone(run: Run) -> None:
+    def terminated(_name: str, _given: Mapping[str, Any]) -> None:
         try:
             Path("half").write_text("")
             signal.raise_signal(signal.SIGTERM)
         finally:
             Path("half").unlink()
 
-    monkeypatch.setattr(calibrate, "run", terminated)
     before = signal.getsignal(signal.SIGTERM)
-    assert run("calibrate") == (130, "", "planner: interrupted\n")
+    assert run("calibrate", by=terminated) == (130, "", "planner: interrupted\n")
     assert list(Path().iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) == before
 

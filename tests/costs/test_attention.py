@@ -18,7 +18,7 @@ GPU = Accelerator("gpu", "gpu", 16e9, 900e9, {"fp32": 15e12, "fp16": 120e12}, 80
 
 def features(work: dict[str, int], **settings: float | str) -> dict[str, float]:
     term = TERMS["attention.blocks"]
-    return dict(zip(term.columns(settings), term.features(work, settings).tolist(), strict=True))
+    return dict(zip(term.names(settings), term.features(work, settings).tolist(), strict=True))
 
 
 def test_flop_and_bytes_by_hand() -> None:
@@ -78,6 +78,6 @@ def test_no_time_is_below_the_peaks_of_the_direction() -> None:
     term = TERMS["attention.blocks"]
     settings: dict[str, float | str | tuple[float, ...]]
     settings = {"direction": BACKWARD_DATA, "peak_flop_per_s": 1e12, "peak_bytes_per_s": 1e15}
-    nothing = dict.fromkeys(term.columns(settings), 0.0)
+    nothing = dict.fromkeys(term.names(settings), 0.0)
     entry = Entry("kernels", "attention", BACKWARD_DATA, "fp16", "", "attention.blocks", settings, nothing)
     assert evaluate(entry, WORK) == flop(WORK, BACKWARD_DATA) / 1e12

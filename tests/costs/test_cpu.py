@@ -15,7 +15,7 @@ CONVOLUTION = {
 
 def features(term: str, work: dict[str, float]) -> dict[str, float]:
     """Return the features of one call by name."""
-    return dict(zip(TERMS[term].columns({}), TERMS[term].features(work, {}).tolist(), strict=True))
+    return dict(zip(TERMS[term].names({}), TERMS[term].features(work, {}).tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_update_writes_nothing_else() -> None:
 )
 def test_features_broadcast_and_are_not_negative(name: str, work: dict[str, float]) -> None:
     found = TERMS[name].features({key: np.full((2, 3), value) for key, value in work.items()}, {})
-    assert found.shape == (2, 3, len(TERMS[name].columns({})))
+    assert found.shape == (2, 3, len(TERMS[name].names({})))
     assert (found >= 0).all()
 
 
@@ -121,7 +121,7 @@ def test_depthwise_kernels_larger_than_3x3_have_a_rate_of_their_own_where_asked_
     sizes = (2, 32, 10, 10, 32, kernel, kernel, 1, 1, kernel // 2, kernel // 2)
     work = dict(zip(names, sizes, strict=True)) | {"groups": 32, "itemsize": 4.0}
     term, apart = TERMS["cpu.convolution"], {"depthwise_apart": 2.0}
-    found = dict(zip(term.columns(apart), term.features(work, apart).tolist(), strict=True))
+    found = dict(zip(term.names(apart), term.features(work, apart).tolist(), strict=True))
     flop = 2 * 2 * 32 * 10 * 10 * kernel**2
     expected = {"depthwise_calls": 1.0, own: flop, "depthwise_x_bytes": 4 * 2 * 32 * 100}
     assert {name: value for name, value in found.items() if value} == expected
@@ -131,7 +131,7 @@ def test_depthwise_convolutions_have_columns_of_their_own_where_asked_for() -> N
     names = ("images", "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride_h", "stride_w", "pad_h", "pad_w")
     shape = dict(zip(names, (2, 32, 10, 10, 32, 3, 3, 1, 1, 1, 1), strict=True)) | {"itemsize": 4.0}
     term, apart = TERMS["cpu.convolution"], {"depthwise_apart": 1.0}
-    columns = term.columns(apart)
+    columns = term.names(apart)
     plain, depthwise = (
         dict(zip(columns, term.features({**shape, "groups": groups}, apart).tolist(), strict=True))
         for groups in (1, 32)
@@ -141,4 +141,4 @@ def test_depthwise_convolutions_have_columns_of_their_own_where_asked_for() -> N
     assert all(value == 0 for name, value in depthwise.items() if name not in own)
     flop = 2 * 2 * 32 * 10 * 10 * 9
     assert [depthwise[name] for name in own] == [1.0, flop, 4 * 2 * 32 * 100, 4 * 2 * 32 * 100]
-    assert tuple(term.columns({})) == columns[: -len(own)]
+    assert tuple(term.names({})) == columns[: -len(own)]

@@ -175,4 +175,4 @@ def test_ranges_of_the_linear_term_tell_extrapolation() -> None:
 def test_a_mean_must_be_a_linear_term() -> None:
     settings: Settings = {**settings_of(POINT), "mean": "gemm.interpolation"}
     with pytest.raises(UnknownNameError, match="interpolation"):
-        TERM.columns(settings)
+        TERM.names(settings)

@@ -56,7 +56,7 @@ def test_every_column_of_products_has_its_own_factor() -> None:
         "peak_flop_per_s": 80e12,
         "peak_bytes_per_s": 1e12,
     }
-    names = TERMS["gemm.tiles"].columns(settings)
+    names = TERMS["gemm.tiles"].names(settings)
     one = entry("gemm.tiles", dict.fromkeys(names, 1.0), precision="fp16", settings=settings)
     scaled = scaled_entry(one, HERE, THERE)
     assert scaled.coefficients == pytest.approx(
@@ -72,7 +72,7 @@ def test_every_column_of_products_has_its_own_factor() -> None:
 
 def test_waves_are_those_of_the_other_device() -> None:
     """60 tiles are one wave of 80 processors, and two of 40; so a time of waves alone doubles but for the rate."""
-    names = TERMS["gemm.tiles"].columns({"tiles": (128.0, 64.0), "multiprocessors": 80.0})
+    names = TERMS["gemm.tiles"].names({"tiles": (128.0, 64.0), "multiprocessors": 80.0})
     coefficients = dict.fromkeys(names, 0.0) | {"wave_flop_128x64": 1e-13}
     one = entry("gemm.tiles", coefficients, settings={"tiles": (128.0, 64.0), "multiprocessors": 80.0})
     work = {"m": 128 * 60, "n": 64, "k": 1024, "batch": 1, "itemsize": 4}
@@ -133,7 +133,7 @@ def tiled(device: Accelerator, **keys: Any) -> Entry:
 def test_without_matrix_units_channels_are_not_padded() -> None:
     """Three channels are computed as 32 in tiles, so a time of FLOP alone is 32 / 3 times that of lanes."""
     work = CONVOLUTION | {"in_c": 3, "itemsize": 2}
-    full = dict.fromkeys(TERMS["convolution.channels"].columns({}), 0.0) | {"channel_flop": 1e-12}
+    full = dict.fromkeys(TERMS["convolution.channels"].names({}), 0.0) | {"channel_flop": 1e-12}
     one = replace(tiled(HERE), coefficients=full)
     times = [float(evaluate(scaled_entry(one, HERE, there), work)) for there in (THERE, LANES)]
     assert times[1] / times[0] == pytest.approx((320 / 40) / (32 / 3))
@@ -147,7 +147,7 @@ def test_lanes_take_as_long_as_in_fp32() -> None:
     stored = replace(flop, settings={"peak_flop_per_s": 10e12}, notes="as measured", library="one")
     others = (replace(flop, direction="forward"), replace(flop, kind="gemm"), replace(flop, precision="tf32"))
     one = replace(
-        tiled(HERE), coefficients=dict.fromkeys(TERMS["convolution.channels"].columns({}), 1e-12), library="two"
+        tiled(HERE), coefficients=dict.fromkeys(TERMS["convolution.channels"].names({}), 1e-12), library="two"
     )
     found = scaled_entry(one, HERE, LANES, (*others, stored))
     assert found.coefficients == {"calls": 1e-6, "work": pytest.approx(0.5e-13)}
@@ -170,7 +170,7 @@ def test_covariance_follows_the_coefficients() -> None:
 def test_stored_times_scale_by_the_roofline_of_their_own_call() -> None:
     """A large product by its FLOP (1/2), a product with a vector by its bytes (4/5)."""
     settings = {"m": (1.0, 4096.0), "n": (4096.0,), "k": (4096.0,)}
-    names = TERMS["gemm.interpolation"].columns(settings)
+    names = TERMS["gemm.interpolation"].names(settings)
     one = entry("gemm.interpolation", dict.fromkeys(names, -7.0) | {BEYOND: 1.0}, settings=settings)
     scaled = scaled_entry(one, HERE, THERE)
     assert scaled.coefficients[BEYOND] == 1.0
@@ -233,7 +233,7 @@ def test_precisions_of_the_same_units_differ_by_their_peaks_and_halves_on_lanes_
 def test_in_another_precision_flop_take_the_ratio_and_bytes_those_of_the_same_shapes() -> None:
     """Of m = n = k = 1024: 2 us, 2^31 FLOP, and 3·2^20 elements of 2, then 4 bytes."""
     settings: dict[str, SettingValue] = {"peak_flop_per_s": 80e12, "peak_bytes_per_s": 1e12}
-    names = TERMS["gemm.tiles"].columns(settings)
+    names = TERMS["gemm.tiles"].names(settings)
     known = dict.fromkeys(names, 0.0) | {
         "calls": 2e-6, "flop": 2e-14, "a_bytes": 1e-12, "b_bytes": 1e-12, "c_bytes": 1e-12,
     }  # fmt: skip

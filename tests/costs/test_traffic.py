@@ -11,7 +11,7 @@ ROWS = TERMS["traffic.rows"]
 
 
 def bytes_by_name(work: Work, settings: Settings) -> dict[str, float]:
-    return dict(zip(ROWS.columns(settings), ROWS.features(work, settings).tolist(), strict=True))
+    return dict(zip(ROWS.names(settings), ROWS.features(work, settings).tolist(), strict=True))
 
 
 def rows_of(length: int, count: int = 64) -> dict[str, float]:

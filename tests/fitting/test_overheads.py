@@ -37,7 +37,7 @@ def network(features: int, depth: int) -> Network:
 def step(one: Network, sub_batch: int, scale: float, host_s: float) -> TimedStep:
     """Return a step that takes scale x kernels + host x calls."""
     total = 0.0
-    for calls in lower(one, np.array([sub_batch]), optimizer="none"):
+    for calls in lower(one, np.array([sub_batch]), optimizer="none", merged=False):
         entry = RATE if calls.kind == "gemm" else TRAFFIC
         each = np.broadcast_to(evaluate(entry, {**calls.work, "itemsize": 4.0}), (1, calls.layer.size))
         total += float((scale * each * calls.count).sum()) + host_s * float(calls.count.sum())

@@ -44,7 +44,7 @@ FLOP = Entry("kernels", "gemm", "", "fp32", "", "flop.rate", {}, {"flop": 1.0})
 def of_passes(entries: Sequence[Entry], network: Network, sub_batch: int) -> FloatArray:
     """Return kernel time [s] and calls, the rows, of forward and backward, the columns."""
     found = np.zeros((2, 2))
-    for calls in lower(network, np.array([sub_batch]), optimizer="none"):
+    for calls in lower(network, np.array([sub_batch]), optimizer="none", merged=False):
         entry = entries[calls.kind != "gemm"]
         each = np.broadcast_to(evaluate(entry, {**calls.work, "itemsize": 4.0}), (1, calls.layer.size))
         counts = np.broadcast_to(calls.count, (1, calls.layer.size))

@@ -14,7 +14,7 @@ from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
 from planner.domain.request import Sourced, Subject
-from planner.domain.suggestion import Loosening, Plan, SearchReport, Suggestion
+from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
 
 ASSETS = Path(__file__).parents[1] / "data" / "formats"
 MEMORY = ("weights", "gradients", "optimizer", "activations", "workspace", "framework", "total", "capacity")
@@ -127,7 +127,7 @@ def suggestion() -> Callable[..., Suggestion]:
             "found" if found else "none_feasible",
             (plan,) if found else (),
             (plan,) if pareto else (),
-            SearchReport("exhaustive", True, 10, 4, {"sub-batch larger than fits in memory": 6}),  # noqa: FBT003 - as the record has it
+            SearchReport("exhaustive", True, 10, 4, (Refused("memory", "sub-batch larger than fits in memory", 6),)),  # noqa: FBT003 - as the record has it
             () if found else (plan,),
             () if found else (Loosening("--tolerance", "30%", "then 3 plans fit"),),
             (

@@ -10,7 +10,7 @@ import pytest
 from planner.domain.citation import Citation
 from planner.domain.prediction import PlanWarning
 from planner.domain.request import Sourced, Subject
-from planner.domain.suggestion import Plan, Suggestion
+from planner.domain.suggestion import Plan, Refused, Suggestion
 from planner.formats.asked import request_keys
 from planner.formats.suggestion import suggestion_document, suggestions_document
 from planner.search.feasibility import REASONS
@@ -41,17 +41,15 @@ def test_long_even_ranges_are_first_last_and_step(values: tuple[int, ...], expec
 
 
 def test_every_reason_of_the_search_has_a_code(suggestion: Callable[..., Suggestion], subject: Subject) -> None:
-    told = [reason for reason in REASONS if reason]
-    told += ["precision tf32: k80 does not have tf32", "mode async: nothing between hosts"]
+    told = [Refused(why.code, str(why), 1) for why in REASONS if why]
+    told += [Refused("precision", "precision tf32: k80 does not have tf32", 1), Refused("mode", "nothing", 1)]
     one = suggestion()
-    one = replace(one, search=replace(one.search, refused=dict.fromkeys(told, 1)))
+    one = replace(one, search=replace(one.search, refused=tuple(told)))
     rows = suggestion_document(subject, one)["search"]["refused"]
-    assert [row["reason"] for row in rows] == told
+    assert [Refused(**row) for row in rows] == told
     codes = {row["reason"]: row["code"] for row in rows}
-    assert "other" not in codes.values()
     assert codes["mini-batch below the window"] == "below_window"
     assert codes["mini-batch above the window"] == "above_window"
-    assert (codes[told[-2]], codes[told[-1]]) == ("precision", "mode")
 
 
 def test_a_plan_decides_what_a_scheduler_needs_and_the_rest_stands_once(

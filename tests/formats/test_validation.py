@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from planner.domain.validation import ScoredRow
+from planner.errors import Refusal
 from planner.formats.documents import dump_json
 from planner.formats.validation import VALIDATION, validation_document
 from planner.scoring.score import score
 
 SEEN = ScoredRow(
     id="c", line=4, metric="epoch_s", predicted=2.0, low=None, high=None, measured=2.0, status_predicted="ok",
-    status_measured="ok", in_sample=True, refused_reason=None, network="vgg16", cluster="two", source="s",
+    status_measured="ok", in_sample=True, refused=None, network="vgg16", cluster="two", source="s",
 )  # fmt: skip
 LOW = replace(
     SEEN, id="a", line=2, metric="samples_per_s", predicted=90.0, low=80.0, high=95.0, measured=100.0, in_sample=False,
@@ -23,7 +24,7 @@ LOW = replace(
 HIGH = replace(LOW, id="b", line=3, predicted=60.0, low=None, high=None, measured=50.0, source="s")
 UNREAD = ScoredRow(
     id="", line=5, metric="", predicted=None, low=None, high=None, measured=None, status_predicted=None,
-    status_measured=None, in_sample=False, refused_reason="row must be whole, got half",
+    status_measured=None, in_sample=False, refused=Refusal("row", "row must be whole", got="half"),
 )  # fmt: skip
 ROWS = (LOW, HIGH, SEEN, UNREAD)
 ERRORS = {"n", "mape", "median_ape", "p90_ape", "bias", "coverage_90"}
@@ -55,6 +56,7 @@ def test_errors_are_signed_fractions_and_rows_stand_in_order() -> None:
     assert [row["line"] for row in document["rows"]] == [2, 3, 4, 5]
     assert document["rows"][3]["metric"] is None
     assert document["rows"][3]["refused_reason"] == "row must be whole, got half"
+    assert [row.get("refused_code") for row in document["rows"]] == [None, None, None, "row"]
 
 
 def test_text_reads_as_the_same_document() -> None:

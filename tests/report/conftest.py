@@ -10,7 +10,7 @@ from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
 from planner.domain.request import Sourced, Subject
-from planner.domain.suggestion import Loosening, Plan, SearchReport, Suggestion
+from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
 from planner.report.blocks import Block
 from planner.report.printing import print_blocks
 
@@ -58,7 +58,9 @@ REQUEST: dict[str, Sourced[object]] = {
     "sub_batch": Sourced(tuple(range(1, 12)), "default request"),
     "scenario": Sourced("", "default"),
 }
-SEARCH = SearchReport("exhaustive", certified=True, candidates=462, evaluated=440, refused={"out_of_memory": 22})
+SEARCH = SearchReport(
+    "exhaustive", certified=True, candidates=462, evaluated=440, refused=(Refused("memory", "out_of_memory", 22),)
+)
 
 
 @pytest.fixture

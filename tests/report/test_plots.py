@@ -18,7 +18,7 @@ from planner.scoring.ranking import RATE_METRICS, TIME_METRICS
 
 ROW = ScoredRow(
     id="a", line=2, metric="iteration_s", predicted=1.1, low=None, high=None, measured=1.0, status_predicted="ok",
-    status_measured="ok", in_sample=False, refused_reason=None, network="resnet50", cluster="c", gpu="g", source="s",
+    status_measured="ok", in_sample=False, refused=None, network="resnet50", cluster="c", gpu="g", source="s",
 )  # fmt: skip
 SVG = "{http://www.w3.org/2000/svg}"
 

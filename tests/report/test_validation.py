@@ -8,18 +8,19 @@ from dataclasses import replace
 import pytest
 
 from planner.domain.validation import ScoredRow, TermScale
+from planner.errors import Refusal, UnknownNameError
 from planner.report.blocks import Block
 from planner.report.validation import validation_view
 from planner.scoring.score import score
 
 ROW = ScoredRow(
     id="a", line=2, metric="iteration_s", predicted=1.1, low=1.0, high=1.2, measured=1.0, status_predicted="ok",
-    status_measured="ok", in_sample=False, refused_reason=None, network="resnet18:classes=10,input=32,stem=cifar",
+    status_measured="ok", in_sample=False, refused=None, network="resnet18:classes=10,input=32,stem=cifar",
     cluster="a-cluster-with-a-long-name", gpu="k80", source="a source", group="g",
 )  # fmt: skip
 REFUSED = replace(
     ROW, predicted=None, low=None, high=None, status_predicted=None,
-    refused_reason="network must be a known name, got 'bert'; did you mean 'b'?",
+    refused=UnknownNameError("network", "bert", ["b"]).refusal,
 )  # fmt: skip
 
 Render = Callable[[Iterable[Block]], str]
@@ -38,8 +39,8 @@ def test_lines_fit_and_name_every_group(printed: Render) -> None:
 
 
 def test_refused_rows_are_counted_by_rule_with_their_values(printed: Render) -> None:
-    other = replace(REFUSED, refused_reason="network must be a known name, got 'gpt'. Known: a, b.", line=9)
-    rows = [other, REFUSED, REFUSED, replace(REFUSED, refused_reason="value must be given"), ROW]
+    other = replace(REFUSED, refused=UnknownNameError("network", "gpt", "ab").refusal, line=9)
+    rows = [other, REFUSED, REFUSED, replace(REFUSED, refused=Refusal("parameter", "value must be given")), ROW]
     text = " ".join(printed(validation_view(score(rows), ["runs.csv"], omitted=5)).split())
     assert "10: 1 predicted, 9 refused" in text
     assert "3 9 network must be a known name, got 'bert' (2), 'gpt' (1)" in text
@@ -48,7 +49,7 @@ def test_refused_rows_are_counted_by_rule_with_their_values(printed: Render) -> 
 
 
 def test_many_reasons_are_cut_off_with_their_count(printed: Render) -> None:
-    rows = [replace(REFUSED, refused_reason=f"rule {at} must hold, got {at}") for at in range(13)]
+    rows = [replace(REFUSED, refused=Refusal("parameter", f"rule {at} must hold", got=str(at))) for at in range(13)]
     text = printed(validation_view(score(rows), ["runs.csv"]))
     assert "and 3 more for 3 other reasons" in text
     assert "held out" in text  # with no row

@@ -11,15 +11,20 @@ from typing import Any
 import pytest
 
 from planner import catalog
-from planner.domain.calibration import Calibration
+from planner.costs.measured_calls import BEYOND, MEASURED_S
+from planner.costs.specified import specified_entry
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.calls import LOOKED_UP
+from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem
 from planner.domain.runs import RefusedRow, Run
-from planner.errors import PlannerError
+from planner.errors import PlannerError, Refusal
 from planner.scoring import evaluate
 from planner.scoring.evaluate import Answer, answers_of, refused, sort_runs, unread, validation_of
 from planner.steps.predict import Evaluator
+from planner.workload.calls import layer_calls
 
 
 def problem_of(cluster: str = "dgx1-v100", network: str = "resnet50", **settings: Any) -> Problem:
@@ -31,6 +36,9 @@ def problem_of(cluster: str = "dgx1-v100", network: str = "resnet50", **settings
 
 PROBLEM = problem_of()
 SPRINT = problem_of("tsubame-kfc", "sprint-15", input="storage")
+
+
+WHY, BAD = Refusal("parameter", "why"), Refusal("row", "bad cell")
 
 
 def run_of(**values: Any) -> Run:
@@ -125,9 +133,9 @@ def test_a_refused_row_says_why_and_costs_no_other(values: dict[str, Any], reaso
     assert pytest.approx(before.row.predicted) == answers_of(PROBLEM, [run_of()])[0].row.predicted
     assert after.row.predicted is not None
     assert (wrong.row.predicted, wrong.row.status_predicted, wrong.row.in_sample) == (None, None, False)
-    assert wrong.row.refused_reason is not None
+    assert wrong.row.refused is not None
     with pytest.raises(PlannerError, match=f"^{reason}"):
-        raise PlannerError(wrong.row.refused_reason)
+        raise PlannerError(wrong.row.refused)
 
 
 def test_an_epoch_and_samples_from_storage_need_a_data_set() -> None:
@@ -136,8 +144,8 @@ def test_an_epoch_and_samples_from_storage_need_a_data_set() -> None:
         bare,
         [run_of(metric="epoch_s", input="synthetic"), run_of(input="storage"), run_of(metric="samples_per_s")],
     )
-    assert "dataset must be given for an epoch" in str(epoch.row.refused_reason)
-    assert "dataset must be given where input is storage" in str(stored.row.refused_reason)
+    assert "dataset must be given for an epoch" in str(epoch.row.refused)
+    assert "dataset must be given where input is storage" in str(stored.row.refused)
     assert rate.row.predicted is not None
 
 
@@ -158,13 +166,47 @@ def test_what_a_serving_calibration_has_seen_is_in_sample(label: str) -> None:
     assert not answers_of(beside, [run_of()])[0].row.in_sample
 
 
+def looked_up_on(gpu: str, network: str, **fields: Any) -> Calibration:
+    """Return a calibration of a GPU that timed the forward products of a network as they are, at 1 and 64 samples."""
+    calls = layer_calls(catalog.find_network(network), optimizer="sgd")["gemm", "forward"]
+    timed = {call.name: (1.0, 1e-4, 64.0, 2e-4) for call in calls}
+    table = Entry(
+        "kernels", "gemm", "forward", "fp32", "own layers", LOOKED_UP, timed, {MEASURED_S: 1.0, BEYOND: 0.0},
+        held_out_error=0.02,
+    )  # fmt: skip
+    return Calibration("theirs", gpu, (table,), node=Node(1, catalog.find_accelerator(gpu)), **fields)
+
+
+@pytest.mark.parametrize(("gpu", "serves"), [("gtx-1080ti", True), ("m40", False)])
+def test_a_run_that_the_calibration_of_a_same_die_gpu_has_seen_is_in_sample(gpu: str, *, serves: bool) -> None:
+    node = Node(1, catalog.find_accelerator("titan-xp"))
+    where, network = Cluster("one", 1, node), catalog.find_network("mlp")
+    ways = ("forward", "backward_data", "backward_weight")
+    sheet = [specified_entry(node.accelerator, "gemm", way, "fp32") for way in ways]
+    own = Calibration("own", "titan-xp", tuple(replace(fit, held_out_error=1.0) for fit in sheet if fit))
+    settings = Settings(optimizer="sgd", input="synthetic")
+    for seen, is_seen in (((), False), (("mlp",), True)):
+        theirs = looked_up_on(gpu, "mlp", seen=seen)
+        problem = Problem(network, None, where, (own, theirs), settings=settings)
+        run = run_of(network="mlp", cluster="one", gpus_per_node=1)
+        (one,) = Evaluator(problem).describe(Configurations.of([Configuration(1, 1, 32)]))
+        assert (one.kernel_shares["sibling"] > 0.1) == serves
+        assert answers_of(problem, [run])[0].row.in_sample == (is_seen and serves)
+
+
+def test_a_run_that_a_calibration_of_any_name_has_seen_is_in_sample() -> None:
+    first, *others = PROBLEM.calibrations
+    listed = replace(PROBLEM, calibrations=(replace(first, name="first, second", seen=("resnet50",)), *others))
+    assert answers_of(listed, [run_of()])[0].row.in_sample
+
+
 def test_all_answers_add_up() -> None:
     runs = [run_of(id=f"{n}", gpus_per_node=n, metric="samples_per_s", value=300.0 * n) for n in (1, 2, 4, 8)]
-    every = [*answers_of(PROBLEM, runs), refused(run_of(), "why"), unread(RefusedRow(3, "x", "bad cell"))]
+    every = [*answers_of(PROBLEM, runs), refused(run_of(), WHY), unread(RefusedRow(3, "x", BAD))]
     found = validation_of(every)
     assert (found.summary.n, found.ranking.groups, len(found.rows)) == (4, 1, 6)
     assert found.ranking.spearman == 1.0
-    assert [row.refused_reason for row in found.rows[4:]] == ["why", "bad cell"]
+    assert [row.refused for row in found.rows[4:]] == [WHY, BAD]
     assert found.memory.true_ok == 4
 
 
@@ -181,14 +223,14 @@ def test_answers_do_not_depend_on_how_many_plans_are_priced_at_once(monkeypatch:
     whole, plans = answers_of(PROBLEM, runs), sort_runs(PROBLEM, runs)
     monkeypatch.setattr(evaluate, "SLICE", 7)
     parts = answers_of(PROBLEM, runs)
-    assert [one.row.refused_reason for one in parts] == [one.row.refused_reason for one in whole]
-    assert any(one.row.refused_reason for one in whole)
+    assert [one.row.refused for one in parts] == [one.row.refused for one in whole]
+    assert any(one.row.refused for one in whole)
     for name in ("predicted", "low", "high"):
         found, expected = ([getattr(one.row, name) for one in some if one.row.predicted] for some in (parts, whole))
         assert found == pytest.approx(expected, rel=1e-12)
     assert sort_runs(PROBLEM, runs) == plans
     assert {at for some in plans.plans.values() for at in some} | set(plans.refused) == set(range(60))
-    assert all(whole[at].row.refused_reason == reason for at, reason in plans.refused.items())
+    assert all(whole[at].row.refused == reason for at, reason in plans.refused.items())
 
 
 @pytest.mark.parametrize("what", [answers_of, sort_runs])
@@ -223,6 +265,6 @@ def test_rows_of_a_plan_share_one_map() -> None:
     runs = [run_of(id=f"{at}", sub_batch=8 + at % 3) for at in range(30)]
     answers = answers_of(PROBLEM, runs)
     assert len(shares(answers)) == 3
-    assert len(shares([refused(run_of(), "why"), unread(RefusedRow(3, "x", "bad cell"))])) == 1
+    assert len(shares([refused(run_of(), WHY), unread(RefusedRow(3, "x", BAD))])) == 1
     with pytest.raises(TypeError):
         answers[0].shares["forward"] = 0.5  # type: ignore[index] # what must not be possible

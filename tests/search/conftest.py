@@ -14,6 +14,7 @@ from planner.domain.configuration import MODES, Configuration, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, Prediction, Predictions, Quantity, Staleness
 from planner.domain.request import SpaceRequest
+from planner.errors import Refusal
 from planner.search.evaluator import Priced
 from planner.search.ranking import Order
 from planner.search.space import Limits
@@ -44,7 +45,8 @@ class SyntheticMachine:
     def limits(self, nodes: int = 6, gpus: int = 3, factor: int = 1) -> Limits:
         """Return what the machine allows."""
         largest = {name: int((self.capacity / GIB - 2) / size) for name, size in self.size.items()}
-        absent = dict.fromkeys((name for name in PRECISIONS if name not in self.size), "no such units")
+        lacking = Refusal("precision_absent", "no such units")
+        absent = dict.fromkeys((name for name in PRECISIONS if name not in self.size), lacking)
         largest |= dict.fromkeys(absent, 1)
         by_mode = {(name, mode): most for name, most in largest.items() for mode in MODES}
         return Limits("synthetic", nodes, gpus, by_mode, absent, factor)
@@ -129,12 +131,12 @@ class SyntheticMachine:
         return (p["epoch_s"], c.gpus, p["staleness_mean"], away, p["memory_bytes"], *place, precision)
 
     def _all(self, request: SpaceRequest, limits: Limits) -> Iterable[Configuration]:
-        nodes = set(request.nodes or range(1, limits.nodes + 1))
-        gpus = set(request.gpus_per_node or (limits.gpus_per_node,))
-        for mode, precision in itertools.product(request.modes, set(request.precisions or SIZE)):
-            sub_batches = set(request.sub_batch or range(1, limits.largest_sub_batch[precision, mode] + 1))
+        nodes = set(request["nodes"] or range(1, limits.nodes + 1))
+        gpus = set(request["gpus_per_node"] or (limits.gpus_per_node,))
+        for mode, precision in itertools.product(request.modes, set(request["precision"] or SIZE)):
+            sub_batches = set(request["sub_batch"] or range(1, limits.largest_sub_batch[precision, mode] + 1))
             high = 1 if mode == "async" else int(request.window(mode)[1])
-            accumulation = set(request.accumulation or range(1, high + 1))
+            accumulation = set(request["accumulation_steps"] or range(1, high + 1))
             for n, g, b, a in itertools.product(nodes, gpus, sub_batches, accumulation):
                 if mode == "sync" or a == 1:
                     yield Configuration(n, g, b, a, precision, mode)

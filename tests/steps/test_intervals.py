@@ -268,7 +268,7 @@ def seconds_by_kind(problem: Problem, sub_batch: int) -> dict[str, float]:
     """Return the times of a step's kernels by the kind of the entry that serves them [s], in plain loops."""
     entries = {entry.kind: entry for entry in problem.calibrations[0].entries}
     found = dict.fromkeys(("convolution", "gemm", "pointwise"), 0.0)
-    for calls in lower(problem.network, np.array([sub_batch])):
+    for calls in lower(problem.network, np.array([sub_batch]), merged=False):
         kind = calls.kind if calls.kind in found else "pointwise"
         times = np.atleast_2d(evaluate(entries[kind], {**calls.work, "itemsize": 4}))
         found[kind] += float((times * calls.count).sum())

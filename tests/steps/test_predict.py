@@ -36,7 +36,7 @@ def by_layer(problem: Problem, sub_batch: int, itemsize: int) -> tuple[float, li
     """Return forward, backward by layer and update times [s] in plain loops."""
     entries = {entry.kind: entry for entry in problem.calibrations[0].entries}
     forward, update, backward = 0.0, 0.0, [0.0] * len(problem.network.layers)
-    for calls in lower(problem.network, np.array([sub_batch])):
+    for calls in lower(problem.network, np.array([sub_batch]), merged=False):
         entry = entries.get(calls.kind, entries["pointwise"])
         times = np.atleast_2d(evaluate(entry, {**calls.work, "itemsize": itemsize}))
         each = np.broadcast_to(times[0], calls.layer.shape)
@@ -387,7 +387,7 @@ def test_framework_overheads_compose(make_problem: Make, calibration: Calibratio
     found = Evaluator(problem).describe(one(nodes=1, gpus_per_node=1, sub_batch=5))[0]
     forward, backward, update = by_layer(problem, 5, 4)
     calls = dict.fromkeys(gpu := {"forward": forward, "backward": sum(backward), "update": update}, 0)
-    for group in lower(problem.network, np.array([5])):
+    for group in lower(problem.network, np.array([5]), merged=False):
         calls[group.direction if group.direction in gpu else "backward"] += int(group.count.sum())
     layers = {"forward": 8, "backward": 8, "update": 3}
     for term in found.terms:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from planner.domain.validation import ScoredRow
+from planner.errors import ParameterError
 from planner.formats.documents import dump_json
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer
@@ -30,11 +31,12 @@ DOCS = ROOT / "docs"
 
 
 def row(name: str, predicted: float | None, measured: float, **changed: Any) -> ScoredRow:
-    reason = None if predicted is not None else "tensor_parallel must be 1, the only value supported yet, got 2; wait"
+    rule = "1, the only value supported yet"
+    reason = None if predicted is not None else ParameterError("tensor_parallel", rule, 2, "wait").refusal
     fields: dict[str, Any] = {
         "id": name, "line": 2, "metric": "iteration_s", "predicted": predicted, "measured": measured,
         "low": predicted and 0.8 * predicted, "high": predicted and 1.2 * predicted, "status_measured": "ok",
-        "status_predicted": "ok" if predicted else None, "in_sample": False, "refused_reason": reason,
+        "status_predicted": "ok" if predicted else None, "in_sample": False, "refused": reason,
         "network": "resnet50", "cluster": "c", "gpu": "t4", "source": "pollux-t4", "group": "g",
         "bottleneck": "forward",
     }  # fmt: skip

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from planner.domain.calls import work_named
 from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
 from planner.workload.autocast import wide_tensors
@@ -29,6 +30,14 @@ def test_distinct_calls_hold_every_call_once_but_biases(name: str) -> None:
     keys = [(call.kind, call.direction, call.name) for call in distinct_calls([network, network])]
     assert len(keys) == len(set(keys)) < len(every)
     assert set(keys) == {(call.kind, call.direction, call.name) for call in every if call.kind != "bias"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_of_a_call_gives_back_its_work(name: str) -> None:
+    for calls in layer_calls(build(name, {}), optimizer="adam").values():
+        for call in calls:
+            assert {column: work_named(call.name)[column] for column in call.work} == dict(call.work)
+            assert any(slope for _, slope in work_named(call.name).values()) == call.depends_on_sub_batch
 
 
 def test_equal_layers_of_two_networks_are_one_call() -> None:

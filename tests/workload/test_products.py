@@ -31,7 +31,7 @@ def narrow(network: Network, precision: str, **options: Any) -> set[tuple[str, s
     """Return (kind, direction, layer) of what runs in the precision itself."""
     return {
         (calls.kind, calls.direction, network.layers[at].name)
-        for calls in lower(network, ONE, **options)
+        for calls in lower(network, ONE, merged=False, **options)
         for at in calls.layer[narrow_calls(calls, network, precision)].tolist()
     }
 

@@ -19,7 +19,7 @@ def rows_of(network: Network, layer: str, samples: int = SAMPLES) -> dict[tuple[
     position = [one.name for one in network.layers].index(layer)
     return {
         (call.kind, call.direction): rows
-        for call in lower(network, np.array([samples]))
+        for call in lower(network, np.array([samples]), merged=False)
         if (rows := [row for at, row in rows_by_layer(call) if at == position])
     }
 

@@ -24,7 +24,7 @@ def calls_of(network: Network, layer: str) -> set[tuple[str, str, tuple[int, ...
     return {
         (calls.kind, calls.direction, tuple(int(np.broadcast_to(v, (1, calls.layer.size))[0][at])
                                             for v in calls.work.values()))
-        for calls in lower(network, np.array([N]))
+        for calls in lower(network, np.array([N]), merged=False)
         for at in np.flatnonzero(calls.layer == position).tolist()
         if calls.direction != "update"
     }  # fmt: skip

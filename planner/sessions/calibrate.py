@@ -1,0 +1,113 @@
+"""From what is asked to a calibration: of sample files, of this machine, or refined by runs of a suggestion's plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from planner import catalog
+from planner.domain.calibration import Calibration
+from planner.domain.samples import COMMAND, Samples
+from planner.errors import CoverageError
+from planner.fitting.calibration import Provenance, fit_calibration
+from planner.fitting.overheads import overheads_doubt
+from planner.probes.calibrate import WARNING_DISTURBED, Measurement, disturbed
+from planner.probes.resume import holds_measured, remove_if_empty
+from planner.sessions.asked import Asked
+from planner.sessions.coverage import check_complete, check_served
+from planner.sessions.kept_samples import samples_text
+from planner.sessions.measure import measured
+from planner.sessions.plan_runs import Asking, refined_here
+from planner.sessions.sample_files import fitted_with_steps, samples_of
+from planner.sessions.session import Say, Session
+from planner.sessions.slow_runs import with_doubts
+
+__all__ = ["fitted_from_files", "fitted_here", "kept_when_interrupted", "refined_for_plans"]
+
+
+def fitted_from_files(folder: Path, name: str, say: Say) -> Calibration:
+    """Return the calibration that the sample files of a folder give; they must be of one device.
+
+    Say what they say, or their rows' notes, of a disturbed machine.
+    """
+    samples, node, steps = samples_of(folder, name, say)
+    samples = replace(samples, circumstances={**disturbed(samples), **samples.circumstances})
+    calibration = fitted_with_steps(fit_calibration(samples, name, node.accelerator, node), steps, say)
+    _tell_disturbed(samples, say)
+    return calibration
+
+
+def _tell_disturbed(samples: Samples, say: Say) -> None:
+    if WARNING_DISTURBED in samples.circumstances:
+        say(samples.circumstances[WARNING_DISTURBED])
+
+
+@contextmanager
+def kept_when_interrupted(partial: Path, say: Say) -> Iterator[None]:
+    """Say at an interrupt what of the measuring is kept in ``partial``; without anything measured it goes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = f"what was measured so far is kept in {partial}; the same command goes on from there"
+        say(kept if holds_measured(partial) else "nothing was measured yet, so nothing is kept")
+        remove_if_empty(partial)
+        raise
+
+
+def fitted_here(
+    asked: Asked, name: str, partial: Path, session: Session, *, date: str, began_s: float
+) -> tuple[Calibration, str]:
+    """Return the calibration that measuring this machine gives, and the text of a samples file of what was measured.
+
+    Parameters
+    ----------
+    asked : Asked
+    name, date : str
+        Of the calibration.
+    partial : Path
+        What was measured before, and is kept meanwhile.
+    session : Session
+    began_s : float
+        When the command began, on the session's clock.
+
+    Raises
+    ------
+    CoverageError
+        It would serve no network; the budget that suffices is named.
+    """
+    before_s = session.clock_s() - began_s
+    made = measured(asked, partial, session, before_s)
+    made = with_doubts(made, session.clock_s() - began_s - before_s, catalog.own_calibrations(), session.say)
+    provenance = Provenance(source=f"this machine: {made.accelerator.name}", date=date)
+    _tell_disturbed(made.samples, session.say)
+    calibration = _fitted(made, name, provenance, asked, session)
+    for doubt in filter(None, (overheads_doubt(one) for one in calibration.entries if one.scope == "overheads")):
+        session.say(doubt)
+    return calibration, samples_text(made, provenance.source, date)
+
+
+def _fitted(made: Measurement, name: str, provenance: Provenance, asked: Asked, session: Session) -> Calibration:
+    try:
+        calibration = session.fit(made.samples, name, made.accelerator, made.node, provenance, steps=made.steps)
+    except CoverageError:
+        calibration = Calibration(name, made.accelerator.name, ())
+    if asked.networks:
+        check_served(calibration, made.node, asked, session.say, made.precisions)
+    else:
+        check_complete(calibration, session.needed_kernels(), asked, session.say, made.precisions)
+    return calibration
+
+
+def refined_for_plans(
+    asking: Asking, name: str, session: Session, *, date: str, budget_s: float, began_s: float
+) -> tuple[Calibration, str]:
+    """Return the calibration that short runs of a suggestion's plans refine, and the text of a file of these runs.
+
+    Parameters and errors are those of :func:`planner.sessions.plan_runs.refined_here`.
+    """
+    calibration, made = refined_here(asking, name, session, budget_s=budget_s, began_s=began_s)
+    source = f"training runs on {made.accelerator.name}"
+    environment = {key: value for key, value in calibration.environment.items() if key != COMMAND}  # of the base alone
+    return replace(calibration, date=date, environment=environment), samples_text(made, source, date)

@@ -1,0 +1,179 @@
+"""Measuring this machine for ``planner calibrate``: what for, for how long, and what is said meanwhile."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from planner import catalog
+from planner.domain.network import Network
+from planner.domain.samples import BUDGET, NETWORKS, Samples
+from planner.errors import CoverageError, OutputError
+from planner.networks.zoo import build, zoo_names
+from planner.probes.calibrate import Measurement, Own
+from planner.probes.layer_points import layer_points
+from planner.probes.places import Place
+from planner.probes.resume import holds_measured
+from planner.probes.run import EXPECTED_ERROR, Progress, Wanted, used_before
+from planner.probes.steps import CPU_BYTES, StepNeed
+from planner.probes.torch_package import check_torch
+from planner.sessions.asked import Asked, needed_bytes, trained
+from planner.sessions.coverage import check_started
+from planner.sessions.left_out import enough_s, left_out
+from planner.sessions.session import Say, Session
+from planner.workload.calls import distinct_calls
+from planner.workload.memory import largest_sub_batch
+from planner.workload.totals import totals
+
+__all__ = ["check_writable", "measured"]
+
+LARGEST_FIT_SHARE = 0.4
+"""Of the budget that is kept for fitting, however long it is expected to take."""
+LEAST_FIT = 0.3
+"""Of the time that fitting a whole design takes, for a few rows, with what is checked and written after it."""
+MOST_LOADING = 0.4
+"""Of the budget: where loading alone takes more, choosing points and fitting them would take the rest."""
+LEAST_S = 0.1
+"""What is measured for at least [s]."""
+
+
+def check_writable(what: str, path: Path) -> None:
+    """Refuse a path whose folder, or the nearest one above that exists, cannot be written; nothing is left there."""
+    folder = next((above for above in path.absolute().parents if above.exists()), path.parent)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OutputError(f"{what} must be in a folder that can be written, got {folder}: {error.strerror}") from error
+
+
+def measured(asked: Asked, partial: Path, session: Session, used_s: float = 0.0) -> Measurement:
+    """Return the measurements of a device, going on from ``partial`` where it has some.
+
+    ``used_s``: of the budget, before [s]. What fitting is expected to take is kept of it too.
+    """
+    check_torch()
+    check_writable("what is measured", partial)
+    began = session.clock_s()
+    place = session.place_of(asked.device, asked.precisions, catalog.known_accelerator)
+    calls, extent = distinct_calls(asked.all_networks), place.extent()
+    _check_loaded(asked, used_s + session.clock_s() - began, partial)
+    for sentence in left_out(calls, asked.all_networks, extent):
+        session.say(sentence)
+    wanted = _wanted(asked, place, session)
+    end_s = began + asked.budget_s - used_s
+    left_s = max(end_s - place.began_s, LEAST_S)
+    shown = "this CPU" if asked.device == "cpu" else f"this {place.accelerator.name}"
+    own = layer_points(calls, extent)
+    names = {point.name for point in (*own, *place.points(), *wanted.later)}
+    used_before_s = used_before(partial, place.circumstances, names)
+    sentence = f"measuring {shown} for {max(left_s - used_before_s, 0.0):.0f} s{' more' if used_before_s else ''}"
+    with session.bar(f"measuring {shown}", left_s, sentence) as show:
+        found = session.measure(
+            place,
+            left_s,
+            own=Own(asked.networks, own, _step_needs(asked)),
+            wanted=wanted,
+            input_folder=Path(),
+            resume=partial,
+            progress=lambda now: show(now.elapsed_s, _state(now)),
+            say=session.say,
+        )
+    check_started(found, asked, session.say)
+    _tell_error(found.samples, asked, session.say)
+    return _of_networks(found, asked)
+
+
+def _kept_s(asked: Asked, place: Place, session: Session) -> Callable[[int], float]:
+    """Return what is kept of the budget to fit so many points [s]: a part in any case, the rest in proportion."""
+
+    @cache
+    def whole_s() -> float:
+        return session.expected_fit_s(place.accelerator, _times_fp32(place))
+
+    def kept_s(points: int) -> float:
+        share = LEAST_FIT + (1 - LEAST_FIT) * min(points / len(place.points()), 1.0)
+        return min(share * whole_s(), LARGEST_FIT_SHARE * asked.budget_s)
+
+    return kept_s
+
+
+def _check_loaded(asked: Asked, used_s: float, partial: Path) -> None:
+    """Refuse a budget that is as good as spent before anything is measured, unless an earlier run measured it."""
+    if used_s > MOST_LOADING * asked.budget_s and not holds_measured(partial):
+        raise CoverageError(
+            f"--budget must leave time to measure, got {asked.budget_s:.0f} s, of which loading PyTorch took "
+            f"{used_s:.0f} s; use --budget {enough_s(asked.budget_s):.0f}s, or wait until the machine is less busy"
+        )
+
+
+def _step_needs(asked: Asked) -> dict[str, StepNeed]:
+    """Return what steps of the networks ask of a CPU; of a GPU it is tried out."""
+    return {
+        network.name: StepNeed(
+            float(totals(network).training_flop),
+            largest_sub_batch(network, "fp32", "none", "cpu", CPU_BYTES),
+        )
+        for network in (asked.networks if asked.device == "cpu" else ())
+    }
+
+
+def _times_fp32(place: Place) -> float:
+    """Return how many points the generic design has for each one in fp32."""
+    points = place.points()
+    return len(points) / sum(point.precision == "fp32" for point in points)
+
+
+def _of_networks(found: Measurement, asked: Asked) -> Measurement:
+    """Return measurements that name the networks that they were made for, and the budget."""
+    if not asked.networks:
+        return found
+    names = "; ".join(network.name for network in asked.networks)
+    named = {NETWORKS: names, BUDGET: f"{asked.budget_s:.0f}"}
+    return replace(found, samples=replace(found.samples, circumstances={**found.samples.circumstances, **named}))
+
+
+def _wanted(asked: Asked, place: Place, session: Session) -> Wanted:
+    """Return what the measuring is for: the networks, or, from the generic design, all bundled ones that fit.
+
+    The layers of these are timed as they are where time is left.
+    """
+    device = place.accelerator
+    networks = asked.all_networks or tuple(
+        one for one in _bundled() if needed_bytes(one, device) <= device.memory_bytes
+    )
+    later = () if asked.networks else layer_points(distinct_calls(networks), place.extent())
+    precisions = trained(place.precisions)
+    products = tuple(one for one in place.precisions if one not in precisions)
+    return Wanted(
+        lambda points: session.next_points(points, networks, device, precisions, products),
+        later,
+        asked.target_error,
+        _kept_s(asked, place, session),
+    )
+
+
+def _bundled() -> Iterator[Network]:
+    """Yield the bundled networks, and one with fused attention, which none of them asks for by itself."""
+    yield from (build(name, {}) for name in zoo_names())
+    yield build("gpt", {"attention": "fused"})
+
+
+def _tell_error(samples: Samples, asked: Asked, say: Say) -> None:
+    """Say whether the error that is aimed at is reached, as far as is known."""
+    if asked.target_error is None:
+        return
+    expected = float(samples.circumstances.get(EXPECTED_ERROR, "inf"))
+    is_reached = expected <= asked.target_error
+    said = "is reached" if is_reached else "is not reached: a larger --budget goes on"
+    say(f"target error {asked.target_error:.1%} {said}; steps are expected to miss by {expected:.1%} on average")
+
+
+def _state(now: Progress) -> str:
+    disturbed = f", {now.disturbed} disturbed" if now.disturbed else ""
+    error = f", expected error {now.expected_error:.1%}" if now.expected_error is not None else ""
+    left_s = max(now.budget_s - now.elapsed_s, 0.0)
+    return f"{now.doing}: {now.done}/{now.total} points{disturbed}{error}, {left_s:.0f} s left"

@@ -1,0 +1,286 @@
+"""``planner calibrate --plan``: measure what decides between the best plans of a suggestion, and refine with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from planner import catalog
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.configuration import Settings
+from planner.domain.request import Problem
+from planner.domain.samples import MAY_DIFFER, Samples
+from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, UnknownNameError
+from planner.fitting.cells import CellRun, refined
+from planner.formats.suggestion import SUGGESTION
+from planner.probes.bench import DISTURBED
+from planner.probes.calibrate import Measurement
+from planner.probes.gpu import Gpu
+from planner.probes.lost_device import told_when_lost
+from planner.probes.machine import describe_cpu
+from planner.probes.plan_runs import PlanRun, Wanted, enough_s
+from planner.probes.timing import keep_freed_memory
+from planner.probes.torch_package import check_torch, import_torch
+from planner.sessions.session import Say, Session
+from planner.units import format_seconds
+
+__all__ = ["Asking", "asking_of", "refined_here"]
+
+KEPT = "freed memory kept"
+LOCAL = "local"
+MEASURING_SHARE = 0.9
+"""Of the time that is left, for the runs; what follows takes next to none."""
+ROUND_S = 5
+"""A budget that is named is a multiple [s]."""
+WHEN_QUIET = "run it again when the machine is quiet"
+Key = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What a suggestion leaves to be measured.
+
+    Attributes
+    ----------
+    problem : Problem
+        The network, priced by the base calibration.
+    cells : tuple of (tensor-parallel degree, sub-batch, precision)
+        Of its plans, the best first, each once.
+    expected_s : mapping of a cell to float
+        What a pass forward and backward is expected to take [s].
+    memory_bytes : mapping of a cell to float
+        What it is expected to hold [bytes].
+    base : Calibration
+        What the suggestion was made with of the accelerator, as one.
+    device : str
+        The accelerator, as PyTorch names it.
+    circumstances : mapping of str to str
+        Of a run on it now, as far as the base says them of itself.
+    """
+
+    problem: Problem
+    cells: tuple[Key, ...]
+    expected_s: Mapping[Key, float]
+    memory_bytes: Mapping[Key, float]
+    base: Calibration
+    device: str
+    circumstances: Mapping[str, str]
+
+
+def asking_of(path: str, given: Sequence[str], session: Session) -> Asking:
+    """Return what the suggestion of ``--plan`` leaves to be measured on this machine.
+
+    Parameters
+    ----------
+    path : str
+        Of the suggestion.
+    given : sequence of str
+        Names and files of calibrations, before those that are known.
+    session : Session
+
+    Raises
+    ------
+    InputFileError
+        The file is no suggestion.
+    ParameterError
+        It has no plans, or a calibration that it was made with is not found.
+    CoverageError
+        Its accelerator is not in this machine, a plan divides layers between devices, or the calibration was made
+        under other circumstances.
+    """
+    suggestion = SUGGESTION.read(path)
+    plans = [plan["configuration"] for plan in suggestion["plans"]]
+    if not plans:
+        raise ParameterError("--plan", "a suggestion with plans", path, "loosen its request first")
+    request, subject = {key: one["value"] for key, one in suggestion["request"].items()}, suggestion["subject"]
+    calibrations = _calibrations(request.get("calibration", ()), given)
+    cluster = _cluster(request.get("cluster", subject["cluster"]), calibrations)
+    gpu = _gpu(cluster, session)
+    base = _joined(calibrations, cluster.node.accelerator)
+    circumstances = _circumstances(base.environment, gpu)
+    _check_circumstances(base, circumstances)
+    expected_s = {_key(plan["configuration"]): _passes_s(plan) for plan in reversed(suggestion["plans"])}
+    held = {_key(plan["configuration"]): plan["prediction"]["memory_bytes"]["total"] for plan in suggestion["plans"]}
+    cells = tuple(dict.fromkeys(map(_key, plans)))
+    divided = next((tensor for tensor, _, _ in cells if tensor > 1), 1)
+    if divided > 1:
+        raise CoverageError(f"--plan must be of plans that one device can run, got tensor-parallel degree {divided}")
+    settings = Settings(**{key: subject[key] for key in ("optimizer", "strategy", "framework")}, input="synthetic")
+    network = catalog.find_network(request.get("network", subject["network"]))
+    problem = Problem(network, None, cluster, (base,), settings=settings)
+    return Asking(problem, cells, expected_s, held, base, gpu.device if gpu else "cpu", circumstances)
+
+
+def _key(configuration: Mapping[str, Any]) -> Key:
+    """Return the cell of a plan."""
+    return configuration["tensor_parallel"], configuration["sub_batch"], configuration["precision"]
+
+
+def _passes_s(plan: Mapping[str, Any]) -> float:
+    """Return what a plan's passes forward and backward of one sub-batch are expected to take [s]."""
+    passes = sum(term["seconds"] for term in plan["prediction"]["terms"] if term["name"] in ("forward", "backward"))
+    return float(passes) / int(plan["configuration"]["accumulation_steps"])
+
+
+def _calibrations(names: Sequence[str], given: Sequence[str]) -> tuple[Calibration, ...]:
+    """Return the calibrations of a suggestion: those that are given, by their names, else those that are known."""
+    by_name = {text: one for name in given for one in (catalog.find_calibration(name),) for text in (name, one.name)}
+    found = []
+    for name in names:
+        known = by_name.get(name) or by_name.get(Path(name).stem)
+        try:
+            found.append(known or catalog.find_calibration(name))
+        except (UnknownNameError, InputFileError):
+            if Path(name).exists():
+                raise
+            rule = f"given with the file of calibration {name!r}, which the suggestion was made with"
+            raise ParameterError("--calibration", rule, ", ".join(given) or NOTHING) from None
+    return tuple(found)
+
+
+def _cluster(name: str, calibrations: Sequence[Calibration]) -> Cluster:
+    """Return the cluster of a suggestion; ``local`` is the node of the first calibration that records one."""
+    if name != LOCAL:
+        return catalog.find_cluster(name)
+    node = next((one.node for one in calibrations if one.node is not None), None)
+    if node is None:
+        raise ParameterError("--plan", "made with a calibration that records its node", LOCAL)
+    return Cluster(LOCAL, 1, node)
+
+
+def _gpu(cluster: Cluster, session: Session) -> Gpu | None:
+    """Return the GPU of this machine that is the cluster's accelerator, or None where that is its CPU."""
+    wanted = cluster.node.accelerator
+    check_torch()
+    if wanted.kind == "cpu" and describe_cpu()[0].name == wanted.name:
+        return None
+    gpus = session.present_gpus(catalog.known_accelerator) if wanted.kind == "gpu" else ()
+    found = next((gpu for gpu in gpus if gpu.accelerator.name == wanted.name), None)
+    if found:
+        return found
+    raise CoverageError(
+        f"--plan must be of an accelerator of this machine, got {wanted.name} of cluster {cluster.name!r}; run it on a "
+        "node of that cluster"
+    )
+
+
+def _joined(calibrations: Sequence[Calibration], device: Accelerator) -> Calibration:
+    """Return the calibrations of a device as one; of several entries of a key the first one stays."""
+    own = [one for one in calibrations if one.accelerator == device.name]
+    if not own:
+        names = ", ".join(one.name for one in calibrations) or "nothing"
+        raise CoverageError(
+            f"--plan must be made with a calibration of {device.name}, got {names}; measure with planner calibrate"
+        )
+    entries: dict[tuple[str, ...], Entry] = {}
+    for one in own:
+        for entry in one.entries:
+            entries.setdefault((*entry.key, entry.mode), entry)
+    return replace(own[0], entries=tuple(entries.values()))
+
+
+def _check_circumstances(base: Calibration, now: Mapping[str, str]) -> None:
+    """Refuse a calibration of other circumstances than those of a run on this machine now."""
+    for key in sorted(now.keys() & base.environment.keys() - MAY_DIFFER):
+        if now[key] != base.environment[key]:
+            raise CoverageError(
+                f"circumstance {key} must be {base.environment[key]!r}, as in calibration {base.name}, got "
+                f"{now[key]!r}; calibrate again under the circumstances of now"
+            )
+
+
+def _circumstances(of_base: Mapping[str, str], gpu: Gpu | None) -> dict[str, str]:
+    """Return what is true of a run on a device now, as far as the base says it of itself."""
+    found = {**describe_cpu()[2], "framework": f"pytorch {import_torch().__version__}"}
+    if gpu:
+        found |= gpu.circumstances
+    if of_base.get("allocator") == KEPT:
+        found["allocator"] = KEPT if keep_freed_memory() else "as it is"
+    return found
+
+
+def refined_here(
+    asking: Asking, name: str, session: Session, *, budget_s: float, began_s: float
+) -> tuple[Calibration, Measurement]:
+    """Return the base calibration with the cells that short runs give, and these runs.
+
+    Parameters
+    ----------
+    asking : Asking
+    name : str
+        Of the calibration.
+    session : Session
+    budget_s : float
+        Time for all [s].
+    began_s : float
+        When the command began, on the session's clock.
+
+    Raises
+    ------
+    CoverageError
+        No run was made, for time, memory or a machine that was never quiet.
+    ParameterError
+        The device computes nothing any more.
+    """
+    network, base, device = asking.problem.network, asking.base, asking.device
+    used_s = session.clock_s() - began_s
+    seconds = max(MEASURING_SHARE * (budget_s - used_s), 0.0)
+    wanted = [Wanted(*cell[1:], asking.expected_s[cell], asking.memory_bytes[cell]) for cell in asking.cells]
+    made: tuple[PlanRun, ...] = (PlanRun(),) * len(wanted)
+    if seconds:
+        sentence = f"running {network.name} {len(wanted)} times for at most {format_seconds(seconds)}"
+        quiet_s = _number(base.environment.get("reference_s", "")) if device == "cpu" else 0.0
+        with session.bar("running", seconds, sentence) as show, told_when_lost(device, None):
+            made = session.run_plans(network, wanted, seconds, device=device, quiet_s=quiet_s, progress=show)
+    enough = ROUND_S * math.ceil((used_s + 1 + max(enough_s(wanted, made), seconds) / MEASURING_SHARE) / ROUND_S)
+    runs = _runs(asking, made, f"--budget {enough}s", session.say)
+    accelerator = asking.problem.cluster.node.accelerator
+    circumstances = {key: value for key, value in base.environment.items() if key not in MAY_DIFFER}
+    samples = Samples.from_rows([], {**circumstances, **asking.circumstances})
+    steps = tuple(run.step for run in runs)
+    calibration = replace(refined(base, asking.problem, runs), name=name)
+    return calibration, Measurement(samples, steps, accelerator, asking.problem.cluster.node)
+
+
+def _runs(asking: Asking, made: Sequence[PlanRun], enough: str, say: Say) -> list[CellRun]:
+    """Return the runs that were made in quiet; say of which cells there are none, and why.
+
+    ``enough``: the budget that suffices for all of them, as an option.
+    """
+    network, cells = asking.problem.network.name, tuple(zip(_names(asking), made, strict=True))
+    runs = [
+        CellRun(cell[0], cell[2], one.step)
+        for cell, one in zip(asking.cells, made, strict=True)
+        if one.step and not one.is_disturbed
+    ]
+    missing = [name for name, one in cells if not one.step and not one.failed]
+    failed = [f"{name}: {one.failed}" for name, one in cells if one.failed]
+    slow = [f"{name}: {one.slower:.3g} times slower than in quiet" for name, one in cells if one.is_disturbed]
+    if not runs:
+        said = f" ({'; '.join((*failed, *slow))})" if failed or slow else ""
+        rule = f"a run of {network} must be made in time, in memory and on a quiet machine, got none{said}"
+        remedies = [f"{enough} suffices"] * bool(missing) + [WHEN_QUIET] * bool(slow)
+        raise CoverageError(f"{rule}; {'; '.join(remedies) or 'make a suggestion of other plans'}")
+    if missing:
+        say(f"no run was made in time of {', '.join(missing)}; {enough} suffices for every plan")
+    if failed:
+        say(f"no run could be made of {'; '.join(failed)}")
+    if slow:
+        rule = f"runs of {network} on a machine more than {DISTURBED} times slower than in quiet are left out"
+        say(f"{rule}, got {'; '.join(slow)}; {WHEN_QUIET}")
+    return runs
+
+
+def _names(asking: Asking) -> list[str]:
+    return [f"sub-batch {sub_batch} in {precision}" for _, sub_batch, precision in asking.cells]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text.partition(";")[0])
+    except ValueError:
+        return 0.0

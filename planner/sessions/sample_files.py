@@ -1,0 +1,376 @@
+"""The sample files of a folder for ``planner calibrate --samples``: what is wrong with them, by file and line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from planner import catalog
+from planner.domain.arrays import BoolArray, IntArray
+from planner.domain.calibration import Calibration
+from planner.domain.cluster import Accelerator, Node
+from planner.domain.samples import DISTURBED_NOTE, Samples
+from planner.domain.training import STEP, TimedStep
+from planner.errors import InputFileError, ParameterError, UnknownNameError
+from planner.fitting.calibration import with_overheads
+from planner.fitting.overheads import times_over_kernels
+from planner.fitting.repeats import contradictions, merged_steps, repeated, runs_apart, undisputed
+from planner.fitting.rows import take, usable
+from planner.fitting.screening import OffCourse, off_course, unit_doubt
+from planner.formats.sample_files import SampleFiles, read_sample_files
+from planner.sessions.kept_samples import NODE, node_of, steps_of
+from planner.sessions.sample_folder import sample_paths
+from planner.sessions.session import Say
+
+__all__ = ["StepRows", "fitted_with_steps", "samples_of"]
+
+REJECTED = "rejected"
+"""Circumstance: how many rows took no part in the fit, where the first ones stand, and why."""
+DISPUTED = "another row of its call differs by more than the spread, and is undisturbed or faster"
+MOST_TOLD = 5
+"""Reasons for rejected rows that are listed."""
+MOST_RECORDED = 3
+"""Of these, those that a calibration holds."""
+LOG_FAR_OFF = math.log(30.0)
+"""Between steps as they are, 0.5 to 5 times the sum of their kernels and 10 us a call, and those off by a unit."""
+
+
+class _Sifted(NamedTuple):
+    """Rows that take part in a fit, and those that do not, in lots of one reason each.
+
+    Attributes
+    ----------
+    files : SampleFiles
+    rejected : tuple of (SampleFiles, str)
+        The rows of a lot, and the reason.
+    """
+
+    files: SampleFiles
+    rejected: tuple[tuple[SampleFiles, str], ...] = ()
+
+    def without(self, reasons: Mapping[int, str]) -> _Sifted:
+        """Return this with rows left out by their position, each for its reason."""
+        rows_of: dict[str, list[int]] = {}
+        for row in sorted(reasons):
+            rows_of.setdefault(reasons[row], []).append(row)
+        size = self.files.samples.size
+        lots = [(_kept(self.files, np.isin(np.arange(size), rows)), reason) for reason, rows in rows_of.items()]
+        rest = _kept(self.files, ~np.isin(np.arange(size), list(reasons)))
+        return _Sifted(rest, (*self.rejected, *lots))
+
+
+class StepRows(NamedTuple):
+    """Training steps, and the rows that hold them."""
+
+    steps: tuple[TimedStep, ...]
+    files: SampleFiles
+
+
+def samples_of(folder: Path, name: str, say: Say) -> tuple[Samples, Node, StepRows]:
+    """Return the samples of a folder's files, the node that they are of, and training steps.
+
+    Sentences to ``say``, and circumstance ``rejected``, name what takes no part in a fit. The node is the one that the
+    files name, else one of their bundled device.
+
+    Parameters
+    ----------
+    folder : Path
+    name : str
+        Of the calibration that they are for.
+    say : callable
+
+    Raises
+    ------
+    ParameterError
+        No such folder, none of its files is a CSV, or the name is that of another device.
+    InputFileError
+        A file is wrong, of another device than those before it, in another unit, if only in some rows, or has rows that
+        contradict others.
+    """
+    paths = sample_paths(folder)
+    read = read_sample_files(paths)
+    steps, files = _steps(read, say), _without_steps(read)
+    if not files.places:
+        raise InputFileError(str(paths[0]), _no_kernels(len(read.places)))
+    node = _node(files)
+    accelerator = node.accelerator
+    if name != accelerator.name and name in catalog.names("accelerators"):
+        rule = f"the name of the samples' device, {accelerator.name}, or that of no device"
+        raise ParameterError("--name", rule, name, f"these are no samples of {name}")
+    sifted = _sifted(files, accelerator)
+    _tell(sifted, say)
+    again = repeated(sifted.files.samples)
+    if again:
+        say(f"{again} of {sifted.files.samples.size} rows time a call again; the median of each call is fitted")
+    circumstances = {key: value for key, value in files.samples.circumstances.items() if key != NODE}
+    return replace(sifted.files.samples, circumstances=circumstances | _recorded(sifted)), node, steps
+
+
+def fitted_with_steps(calibration: Calibration, rows: StepRows, say: Say) -> Calibration:
+    """Return the calibration of kernels with the overheads that steps show which go with them; tell the others.
+
+    Raises
+    ------
+    InputFileError
+        More than half of the steps of a file take 30 times as long as their kernels, or a thirtieth.
+    """
+    factors = times_over_kernels(calibration.entries, rows.steps)
+    off = [OffCourse(int(row), float(factors[row])) for row in np.flatnonzero(np.abs(np.log(factors)) >= LOG_FAR_OFF)]
+    runs = _runs(rows.files)
+    for run in np.unique(runs).tolist():
+        found = [one for one in off if runs[one.row] == run]
+        if 2 * len(found) > np.sum(runs == run):
+            raise _steps_apart(rows.files, found, int(np.sum(runs == run)))
+    reasons = {one.row: f"time_s is {rows.steps[one.row].time_s:g} s, {_off(one)} as its kernels" for one in off}
+    before = {REJECTED: calibration.environment.get(REJECTED, "")}
+    sifted = _Sifted(replace(rows.files, samples=replace(rows.files.samples, circumstances=before))).without(reasons)
+    sifted = sifted.without(_disputed_rows(sifted.files, np.zeros_like(_runs(sifted.files))))
+    _tell(sifted, say)
+    kept = sifted.files.samples
+    again = repeated(kept)
+    if again:
+        say(f"{again} of {kept.size} training steps are timed again; the median of each is fitted")
+    made = with_overheads(calibration, merged_steps(steps_of(kept, say).values()))
+    return replace(made, environment={**made.environment, **_recorded(sifted)})
+
+
+def _steps_apart(files: SampleFiles, found: Sequence[OffCourse], rows: int) -> InputFileError:
+    """Return the refusal of a file most of whose steps are far off their kernels."""
+    path, median = files.places[found[0].row][0], float(np.median([one.factor for one in found]))
+    middle = OffCourse(found[0].row, median)
+    got = f"got {len(found)} of {rows} rows of kind step that are {_off(middle)} as their kernels (median)"
+    if middle.unit is None:
+        rule, remedy = "time_s must go with the kernels of the step", "leave these rows out, or measure them again"
+    else:
+        unit, per_second = middle.unit
+        rule = "time_s must be in seconds"
+        remedy = (
+            f"looks like {unit}; divide these rows alone by {per_second:,.0f}"
+            if median > 1
+            else f"looks like seconds divided by {per_second:,.0f} once too often; multiply these rows alone by "
+            f"{per_second:,.0f}"
+        )
+    lines = files.where(one.row for one in found).removeprefix(f"{path}: ")
+    return InputFileError(path, f"{rule}, {got}: {remedy}", lines)
+
+
+def _steps(files: SampleFiles, say: Say) -> StepRows:
+    """Return the training steps among rows."""
+    found = steps_of(files.samples, say)
+    return StepRows(tuple(found.values()), _kept(files, np.isin(np.arange(files.samples.size), list(found))))
+
+
+def _no_kernels(steps: int) -> str:
+    """Return what files without rows of calls lack: whole training steps alone are what --plan leaves."""
+    if not steps:
+        return "rows must follow the header, got none in this folder"
+    got = f"{steps} {'rows' if steps > 1 else 'row'} of kind {STEP} alone, whole training steps, in this folder"
+    remedy = "put a samples file of the same device's kernels beside it, as planner calibrate without --plan leaves"
+    return f"rows of kernels must follow the header, got {got}; {remedy}"
+
+
+def _sifted(files: SampleFiles, accelerator: Accelerator) -> _Sifted:
+    """Return the rows that a fit can use, and those it cannot; refuse files that are wrong as a whole."""
+    sifted = _Sifted(files).without(dict(usable(files.samples)[1]))
+    _check_repeats(sifted.files)
+    sifted = sifted.without(_disputed_rows(sifted.files, _runs(sifted.files)))
+    _check_units(sifted.files, accelerator)
+    sifted = sifted.without(_off_course_rows(sifted.files, accelerator))
+    _check_runs(sifted.files)
+    return sifted.without(_disputed_rows(sifted.files, np.zeros_like(_runs(sifted.files))))
+
+
+def _tell(sifted: _Sifted, say: Say) -> None:
+    for sentence in _told(sifted, MOST_TOLD):
+        say(f"rejected: {sentence}")
+
+
+def _told(sifted: _Sifted, most: int) -> Iterator[str]:
+    """Yield a sentence on each of the first lots of rejected rows, then how many rows are in others."""
+    for lot, reason in sifted.rejected[:most]:
+        yield f"{lot.where(range(lot.samples.size))}: {reason}"
+    more = sum(lot.samples.size for lot, _ in sifted.rejected[most:])
+    if more:
+        yield f"{more} more rows, for other reasons"
+
+
+def _recorded(sifted: _Sifted) -> dict[str, str]:
+    """Return the circumstance of the rejected rows, behind what the files say of theirs; nothing without any."""
+    if not sifted.rejected:
+        return {}
+    named = sifted._replace(rejected=tuple((_by_name(lot), reason) for lot, reason in sifted.rejected))
+    rows = sum(lot.samples.size for lot, _ in sifted.rejected)
+    said = f"{rows} of {sifted.files.samples.size + rows} rows: {'; '.join(_told(named, MOST_RECORDED))}"
+    before = sifted.files.samples.circumstances.get(REJECTED, "")
+    return {REJECTED: f"{before}; {said}" if before else said}
+
+
+def _by_name(files: SampleFiles) -> SampleFiles:
+    """Return rows whose files are named without the folder: a calibration is read elsewhere."""
+    return SampleFiles(files.samples, tuple((Path(path).name, line) for path, line in files.places))
+
+
+def _without_steps(files: SampleFiles) -> SampleFiles:
+    """Return the rows of calls, those of whole training steps left out."""
+    return _kept(files, files.samples.text["kind"] != STEP)
+
+
+def _kept(files: SampleFiles, kept: BoolArray) -> SampleFiles:
+    """Return the rows where ``kept``, shape (k,), is true."""
+    places = tuple(place for place, is_kept in zip(files.places, kept.tolist(), strict=True) if is_kept)
+    return SampleFiles(files.samples.select(kept), places)
+
+
+def _node(files: SampleFiles) -> Node:
+    """Return the node that the files name, where it is of their device, else one of their bundled device."""
+    device = _device_name(files)
+    node = node_of(files.samples, files.places[0][0])
+    if node is not None and node.accelerator.name == device:
+        return node
+    accelerator = _device(files, device)
+    return Node(1, accelerator)
+
+
+def _device_name(files: SampleFiles) -> str:
+    """Return the one device of all rows."""
+    devices = files.samples.text["device"]
+    first = str(devices[0])
+    other = np.flatnonzero(devices != first)
+    if not first or (other.size and not devices[other[0]]):
+        row = int(other[0]) if first else 0
+        raise _error(
+            files, row, "device must be given in every row, got nothing; 'planner show accelerators' lists them"
+        )
+    if other.size:
+        row = int(other[0])
+        rule = f"device must be {first!r}, as in {files.where([0])}, got {str(devices[row])!r}"
+        raise _error(files, row, f"{rule}; fit samples of each device apart")
+    return first
+
+
+def _device(files: SampleFiles, first: str) -> Accelerator:
+    try:
+        return catalog.find_accelerator(first)
+    except UnknownNameError as error:
+        guess = f"did you mean {error.nearest!r}?" if error.nearest else "'planner show accelerators' lists them"
+        raise _error(files, 0, f"device must be a known accelerator, got {first!r}; {guess}") from None
+
+
+def _error(files: SampleFiles, row: int, problem: str) -> InputFileError:
+    path, line = files.places[row]
+    return InputFileError(path, problem, f"line {line}")
+
+
+def _check_units(files: SampleFiles, accelerator: Accelerator) -> None:
+    """Refuse a file whose times, those of a kind in it, or those of some rows are evidently not seconds."""
+    runs = _runs(files)
+    for run in np.unique(runs).tolist():
+        own = _kept(files, runs == run)
+        _refuse_other_units(own, off_course(own.samples, accelerator))
+        doubt = unit_doubt(own.samples, accelerator)
+        if doubt:
+            path = own.places[0][0]
+            lines = own.where(doubt.rows).removeprefix(f"{path}: ") if doubt.rows else ""
+            raise InputFileError(path, doubt.sentence, lines)
+
+
+def _refuse_other_units(files: SampleFiles, found: Sequence[OffCourse]) -> None:
+    for one in found:
+        if one.unit is not None:
+            raise _error(files, one.row, _other_unit(files, one, *one.unit, found))
+
+
+def _off_course_rows(files: SampleFiles, accelerator: Accelerator) -> dict[int, str]:
+    """Return the rows whose times are far off those of their like, with the reason; refuse those off by a unit."""
+    found, times = off_course(files.samples, accelerator), files.samples.time_s
+    _refuse_other_units(files, found)
+    return {one.row: f"time_s is {times[one.row]:g} s, {_off(one)} as its like" for one in found}
+
+
+def _off(one: OffCourse) -> str:
+    return f"{one.factor:,.0f} times as long" if one.factor > 1 else f"{1 / one.factor:,.0f} times as short"
+
+
+def _other_unit(files: SampleFiles, one: OffCourse, unit: str, per_second: float, found: Sequence[OffCourse]) -> str:
+    """Return what is wrong with a time that is off by a unit, and with all those off to the same side by no other."""
+    alike = [
+        other.row
+        for other in found
+        if (other.factor > 1) == (one.factor > 1) and other.unit in (None, (unit, per_second))
+    ]
+    kind, time_s = files.samples.text["kind"][one.row], files.samples.time_s[one.row]
+    more = f" (and so {files.where(alike)})" if alike[1:] else ""
+    guess, remedy = (
+        (unit, "divide") if one.factor > 1 else (f"seconds divided by {per_second:,.0f} once too often", "multiply")
+    )
+    these = f"these {len(alike)} rows" if alike[1:] else "this row"
+    return (
+        f"time_s must be in seconds, got {time_s:g}, {_off(one)} as rows of kind {kind} of like size{more}: looks like "
+        f"{guess}; {remedy} {these} alone by {per_second:,.0f}"
+    )
+
+
+def _runs(files: SampleFiles) -> IntArray:
+    """Return the number of each row's file, shape (k,)."""
+    return np.unique([path for path, _ in files.places], return_inverse=True)[1].astype(np.int64)
+
+
+def _disturbed(files: SampleFiles) -> BoolArray:
+    """Tell which rows were measured while the machine was disturbed, shape (k,)."""
+    disturbed: BoolArray = files.samples.text["notes"] == DISTURBED_NOTE
+    return disturbed
+
+
+def _check_repeats(files: SampleFiles) -> None:
+    """Refuse undisturbed rows of one file and one call whose times differ by more than their spread."""
+    runs, disturbed, times = _runs(files), _disturbed(files), files.samples.time_s
+    for run in np.unique(runs).tolist():
+        own = np.flatnonzero((runs == run) & ~disturbed)
+        found = contradictions(take(files.samples, own))
+        if found:
+            fast, slow = (int(own[at]) for at in found[0])
+            more = f" (and {len(found) - 1} more such calls)" if found[1:] else ""
+            rule = f"time_s of one call must agree within its spread, got {times[slow]:g} s, but {times[fast]:g} s in "
+            remedy = "leave out the wrong row, or tell them apart in library or source"
+            raise _error(files, slow, f"{rule}{files.where([fast])}{more}; {remedy}")
+
+
+def _check_runs(files: SampleFiles) -> None:
+    """Refuse files whose times of the same calls contradict each other grossly: more than runs of one machine do."""
+    times, disturbed = files.samples.time_s, _disturbed(files)
+    apart = runs_apart(files.samples, _runs(files), disturbed)
+    if apart is not None:
+        rule = f"times of one call must be alike in all files, got {times[apart.slow]:g} s, but {times[apart.fast]:g} s"
+        noisy = [row for row in (apart.slow, apart.fast) if disturbed[row]]
+        raise _error(
+            files,
+            apart.slow,
+            f"{rule} in {files.where([apart.fast])} (of {apart.common} calls in both {apart.far} are 3 times or more "
+            f"apart, and one file takes {apart.ratio:.2f} times as long in the median); "
+            f"{_noise(files, noisy) if noisy else 'fit such files apart'}",
+        )
+
+
+def _noise(files: SampleFiles, noisy: Sequence[int]) -> str:
+    """Return that rows were measured on a disturbed machine, as others of their files were, and what to do."""
+    paths, disturbed = np.array([path for path, _ in files.places]), _disturbed(files)
+    shares = {path: float(np.mean(disturbed[paths == path])) for path in paths[list(noisy)].tolist()}
+    worst = max(shares, key=lambda path: shares[path])
+    said = (
+        f"{files.where(noisy)} {'were' if noisy[1:] else 'was'} {DISTURBED_NOTE}, as {shares[worst]:.0%} of the rows "
+    )
+    return f"{said}of {worst} were: leave that file out, or calibrate again on a quiet machine"
+
+
+def _disputed_rows(files: SampleFiles, runs: IntArray) -> dict[int, str]:
+    """Return the rows that disagree with the best one of their call in the same run, with the reason."""
+    found, disturbed = [], _disturbed(files)
+    for run in np.unique(runs).tolist():
+        own = np.flatnonzero(runs == run)
+        found += own[~undisputed(take(files.samples, own), disturbed[own])].tolist()
+    return dict.fromkeys(found, DISPUTED)

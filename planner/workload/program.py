@@ -1,0 +1,246 @@
+"""A network as a program: equal layers stand once, and so do equal segments of the backward pass.
+
+Layers are equal by structure, whatever their names: kind, attributes, shapes that they read, inputs that a gradient is
+passed on to, how often their output is read, and whether it is kept. What one makes and takes is worked out once, and
+counted as often as the network has the like: 96 equal blocks cost what one costs.
+
+A slot is a layer with parameters. Its segment is the layer and those without parameters behind it; what stands before
+the first slot is the head, segment 0. Segments of equal layers are equal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.network import INPUT, Layer, Network
+from planner.domain.shapes import Shape, input_shapes, layer_shapes, parameters_of
+
+__all__ = ["Program", "Site", "program"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A layer at its place in a network; what equal layers share.
+
+    Attributes
+    ----------
+    position : int
+        Of the first such layer in ``Network.layers``.
+    layer : Layer
+        The first.
+    inputs : tuple of Shape
+        Per sample, in the order of ``layer.inputs``.
+    output : Shape
+    parameters : int
+    input_gradients : tuple of bool
+        Whether a gradient has to be passed on to each input: something trained stands before it.
+    reads : int
+        How often the output is read.
+    is_kept : bool
+        Whether the output is kept for the backward pass, by the layer or by one that reads it.
+    """
+
+    position: int
+    layer: Layer
+    inputs: tuple[Shape, ...]
+    output: Shape
+    parameters: int
+    input_gradients: tuple[bool, ...]
+    reads: int
+    is_kept: bool
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the output has a gradient: the layer, or one before it, is trained."""
+        return self.parameters > 0 or any(self.input_gradients)
+
+    @property
+    def input_elements(self) -> int:
+        """Elements of all inputs, per sample."""
+        return sum(prod(shape) for shape in self.inputs)
+
+    @property
+    def output_elements(self) -> int:
+        """Elements of the output, per sample."""
+        return prod(self.output)
+
+    @property
+    def forward_mac(self) -> int:
+        """Multiply-adds of products forward, per sample; 0 for every kind but those below.
+
+        Convolution: output elements times channels in a group times kernel area; linear: output elements times features
+        in; attention over s positions of h features: 2·s²·h, whether or not a mask hides half of them, and whether or
+        not a fused kernel leaves those out.
+        """
+        if self.layer.kind == "convolution":
+            height, width = self.layer.pair("kernel")
+            return self.output_elements * (self.inputs[0][0] // self.layer.integer("groups")) * height * width
+        if self.layer.kind == "attention":
+            return 2 * self.output_elements * self.output[0]
+        return self.output_elements * self.inputs[0][-1] if self.layer.kind == "linear" else 0
+
+    @property
+    def training_flop(self) -> int:
+        """FLOP of products forward and backward, per sample, two a multiply-add.
+
+        Backward takes each operand's gradient, of as many FLOP as forward: of weights always, of inputs where one has
+        to be passed on. Scores that a fused kernel makes again are not counted.
+        """
+        operands = any(self.input_gradients) * (2 if self.layer.kind == "attention" else 1)
+        weights = self.layer.kind != "attention"
+        return 2 * self.forward_mac * (1 + operands + weights)
+
+
+class Program:
+    """A network whose equal layers stand once: S sites, D distinct segments.
+
+    Attributes
+    ----------
+    network : Network
+    sites : tuple of Site
+        Each with the first layer that is like it.
+    site : ndarray of int, shape (L,)
+        Of every layer.
+    layers : ndarray of int, shape (S,)
+        How many layers are like a site's.
+    slot : ndarray of int, shape (J,)
+        Position of every layer with parameters.
+    segment : ndarray of int, shape (J + 1,)
+        Which of the distinct ones every segment is.
+    repeats : ndarray of int, shape (D,)
+        How many segments are alike.
+    share : ndarray of float, shape (S, D)
+        Of what all layers like a site take, the part of those in one segment.
+    """
+
+    def __init__(self, network: Network, *, input_gradient: bool = False, merged: bool = True) -> None:
+        self.network = network
+        self.sites, self.site = _sites(network, input_gradient=input_gradient, merged=merged)
+        self.layers = np.bincount(self.site)
+        parameters = np.array([site.parameters for site in self.sites])
+        self.slot = np.flatnonzero(parameters[self.site])
+        segments = [part.tobytes() for part in np.split(self.site, self.slot)]
+        distinct = {segment: at for at, segment in enumerate(dict.fromkeys(segments))}
+        self.segment = np.array([distinct[segment] for segment in segments])
+        self.repeats = np.bincount(self.segment)
+        held = [np.bincount(np.frombuffer(key, dtype=self.site.dtype), minlength=len(self.sites)) for key in distinct]
+        self.share: FloatArray = np.stack(held, axis=1) / self.layers[:, None]
+
+    def by_segment(self, totals: FloatArray, layer: IntArray) -> FloatArray:
+        """Return what one segment takes of each distinct kind, shape (s, D, ...).
+
+        ``totals``: of calls that layers like those at ``layer``, shape (k,), make, shape (s, k, ...).
+        """
+        share = self.share[self.site[layer]]
+        segment, call = np.nonzero(share.T)
+        present, starts = np.unique(segment, return_index=True)
+        parts = totals[:, call] * share[call, segment].reshape(-1, *[1] * (totals.ndim - 2))
+        found = np.zeros((totals.shape[0], self.repeats.size, *totals.shape[2:]))
+        found[:, present] = np.add.reduceat(parts, starts, axis=1)
+        return found
+
+    def total(self, by_segment: FloatArray) -> FloatArray:
+        """Return the sum over all segments of what each distinct one takes, shape (s, D) -> (s,)."""
+        found: FloatArray = (by_segment * self.repeats).sum(axis=1)
+        return found
+
+    def gathered(self, weight: FloatArray) -> FloatArray:
+        """Return the weights of distinct segments, shape (D,), where every segment has one, shape (J + 1,)."""
+        return np.bincount(self.segment, weight, minlength=self.repeats.size).astype(np.float64)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Trained parameters of the network."""
+        return sum(site.parameters * count for site, count in self.counted())
+
+    def counted(self) -> list[tuple[Site, int]]:
+        """Return every site with the number of layers that are like it."""
+        return list(zip(self.sites, self.layers.tolist(), strict=True))
+
+
+_MOST_KEPT = 8
+_KEPT: dict[tuple[int, bool, bool], Program] = {}
+"""Of the networks asked for last, by identity: networks are not hashable, and holding one keeps its identity."""
+
+
+def program(network: Network, *, input_gradient: bool = False, merged: bool = True) -> Program:
+    """Return the program of a network; ParameterError where a layer cannot read what it is given.
+
+    Parameters
+    ----------
+    network : Network
+    input_gradient : bool
+        Whether a gradient is passed on to the network's input, though nothing is trained there.
+    merged : bool
+        Whether equal layers are one; else every layer is a site of its own.
+    """
+    key = id(network), input_gradient, merged
+    if key not in _KEPT:
+        made = Program(network, input_gradient=input_gradient, merged=merged)
+        while len(_KEPT) >= _MOST_KEPT:
+            del _KEPT[next(iter(_KEPT))]
+        _KEPT[key] = made
+    return _KEPT[key]
+
+
+def _sites(network: Network, *, input_gradient: bool, merged: bool) -> tuple[tuple[Site, ...], IntArray]:
+    """Return the distinct layers, and which of them each layer is."""
+    shapes = layer_shapes(network)
+    reads = Counter(source for layer in network.layers for source in layer.inputs)
+    has_gradient = {INPUT: input_gradient}
+    places: dict[tuple[object, ...], int] = {}
+    distinct: dict[tuple[object, ...], tuple[int, bool]] = {}  # structure -> parameters, whether it has a gradient
+    structures = []
+    for layer in network.layers:
+        inputs = input_shapes(layer, shapes)
+        flows = tuple(has_gradient[source] for source in layer.inputs)
+        structure = (layer.kind, *layer.attributes.values(), inputs, flows, reads[layer.name])
+        if structure not in distinct:
+            parameters = parameters_of(layer, inputs[0])
+            distinct[structure] = parameters, parameters > 0 or any(flows)
+        has_gradient[layer.name] = distinct[structure][1]
+        structures.append((structure, inputs, flows))
+    kept = _kept_tensors(network, has_gradient)
+    found: list[Site] = []
+    site = []
+    for position, (layer, (structure, inputs, flows)) in enumerate(zip(network.layers, structures, strict=True)):
+        key = (structure, layer.name in kept, 0 if merged else position)
+        if key not in places:
+            places[key] = len(found)
+            parameters = distinct[structure][0]
+            output, is_read = shapes[layer.name], reads[layer.name]
+            found.append(Site(position, layer, inputs, output, parameters, flows, is_read, layer.name in kept))
+        site.append(places[key])
+    return tuple(found), np.array(site)
+
+
+_KEEPS_INPUT = frozenset({"convolution", "linear", "batch_norm", "layer_norm", "attention", "lrn", "pool"})
+_VIEWS = frozenset({"flatten", "first_position"})
+"""Kinds whose output is another name for a tensor that is there."""
+
+
+def _kept_tensors(network: Network, has_gradient: Mapping[str, bool]) -> set[str]:
+    """Return the layers whose outputs are kept for the backward pass; a view is kept as what it is a view of."""
+    tensor = {INPUT: INPUT}
+    kept: set[str] = set()
+    for layer in network.layers:
+        tensor[layer.name] = tensor[layer.inputs[0]] if layer.kind in _VIEWS else layer.name
+        if has_gradient[layer.name]:
+            kept.update(tensor[name] for name in _kept_by(layer))
+    return kept
+
+
+def _kept_by(layer: Layer) -> tuple[str, ...]:
+    """Return the layers whose outputs a layer keeps."""
+    if layer.kind == "activation" and layer.attributes["function"] != "gelu":
+        return (layer.name,)
+    if layer.kind == "attention" and layer.attributes["fused"]:
+        return (*layer.inputs, layer.name)
+    return layer.inputs if layer.kind in _KEEPS_INPUT or layer.kind == "activation" else ()

@@ -1,0 +1,383 @@
+"""``planner calibrate --plan``: from a suggestion to a refined calibration that the next suggestion uses."""
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.catalog import find_accelerator
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Accelerator, Node
+from planner.domain.network import Network
+from planner.domain.training import TimedStep
+from planner.formats.answers import parse_answers
+from planner.formats.calibration import read_calibration, write_calibration
+from planner.formats.samples import read_samples
+from planner.probes.gpu import Gpu
+from planner.probes.lost_device import DeviceLostError
+from planner.probes.machine import describe_cpu
+from planner.probes.plan_runs import PlanRun, Wanted
+from planner.sessions.plan_runs import asking_of
+from planner.sessions.session import Session
+from planner.steps.cells import CELLS, cell_factors, cells_of, unpacked
+
+Run = Callable[..., tuple[int, str, str]]
+Instruments = dict[str, Any]
+CPU = describe_cpu()[0]
+TARGET = 8
+
+
+def base(accelerator: Accelerator = CPU, **environment: str) -> Calibration:
+    """Return a calibration of this machine whose kernels have simple rates."""
+    entries = (
+        Entry("kernels", "gemm", "", "fp32", "", "flop.rate", {}, {"flop": 1e-11}),
+        Entry("kernels", "pointwise", "", "any", "", "traffic.bytes", {}, {"calls": 1e-6, "bytes": 1e-10}),
+    )
+    return Calibration("mine", accelerator.name, entries, node=Node(1, accelerator), environment=environment)
+
+
+@pytest.fixture
+def asked(run: Run) -> Callable[..., Path]:
+    """Return a function: calibration, words of suggest -> the file of the suggestion."""
+
+    def call(calibration: Calibration, *words: str) -> Path:
+        Path("mine.json").write_text(write_calibration(calibration))
+        arguments = ("--network", "mlp", "--target-batch", str(TARGET), "--calibration", "mine.json", *words)
+        code, out, _ = run("suggest", *arguments, "--json")
+        assert code in (0, 4)
+        Path("plan.json").write_text(out)
+        return Path("plan.json")
+
+    return call
+
+
+@pytest.fixture
+def times(instruments: Instruments) -> dict[int, float]:
+    """Let runs take so long by sub-batch [s]; those of others are not made."""
+    found: dict[int, float] = {}
+
+    def timed_runs(
+        network: Network, cells: Sequence[Wanted], seconds: float, *, device: str, **_named: Any
+    ) -> tuple[PlanRun, ...]:
+        assert device == "cpu"
+        assert 0 < seconds < 60
+        return tuple(
+            PlanRun(TimedStep(network, cell.sub_batch, found[cell.sub_batch])) if cell.sub_batch in found else PlanRun()
+            for cell in cells
+        )
+
+    instruments["run_plans"] = timed_runs
+    return found
+
+
+def passes_s(run: Run, *calibrations: str) -> dict[int, float]:
+    """Return the predicted forward and backward passes of one sub-batch, by its samples."""
+    given = [word for name in calibrations for word in ("--calibration", name)]
+    code, out, _ = run("predict", "--network", "mlp", "--sub-batch", "1,2,4,8,16", *given, "--json")
+    assert code == 0
+    return {
+        one["configuration"]["sub_batch"]: sum(
+            float(term["seconds"]) for term in one["terms"] if term["name"] in ("forward", "backward")
+        )
+        for one in json.loads(out)["predictions"]
+    }
+
+
+def test_the_next_suggestion_uses_the_runs_and_says_so(
+    run: Run, asked: Callable[..., Path], times: dict[int, float]
+) -> None:
+    before = {p["configuration"]["sub_batch"]: p["position"] for p in json.loads(asked(base()).read_text())["plans"]}
+    assert set(before) == {1, 2, 4, 8}
+    plain = passes_s(run, "mine.json")
+    best = min(before, key=lambda n: before[n])
+    times.update({n: (20.0 if n == best else 1.0) * plain[n] for n in before})
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("planner: running mlp 4 times for at most 5")
+    (entry,) = (entry for entry in read_calibration("better.json").entries if entry.library == CELLS)
+    factors = {cell.sub_batch: cell.factor for cell in unpacked(entry, "mlp")}
+    assert factors == pytest.approx({n: math.exp(math.log(times[n] / plain[n]) / 1.2) for n in before})
+    steps = read_samples("better.samples.csv")
+    assert (sorted(steps.number["sub_batch"].tolist()), set(steps.text["kind"].tolist())) == ([1, 2, 4, 8], {"step"})
+    sub_batches = np.array(list(plain))
+    used = cell_factors(cells_of((read_calibration("better.json"),), "mlp", "pytorch", "fp32"), "forward", sub_batches)
+    assert (used > 1).all()  # that of a sub-batch which was not run, too
+    for given in (("better.json", "mine.json"), ("mine.json", "better.json")):
+        assert list(passes_s(run, *given).values()) == pytest.approx([*(list(plain.values()) * used)])
+    words = ("--network", "mlp", "--target-batch", str(TARGET), "--calibration", "better.json", "--json")
+    ((_, suggestion),) = parse_answers(run("suggest", *words)[1], "stdout").suggestions
+    assert suggestion.plans[0].prediction.configuration.sub_batch != best
+    for plan in suggestion.plans:
+        (word,) = (one.message for one in plan.prediction.warnings if one.code == "measured_run")
+        assert "4 measured runs of sub-batches 1, 2, 4 and 8 were used, of calibration better" in word
+
+
+def test_runs_that_could_not_be_made_are_said(run: Run, asked: Callable[..., Path], times: dict[int, float]) -> None:
+    asked(base())
+    arguments = ("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    code, out, err = run(*arguments)
+    assert (code, out) == (5, "")
+    assert re.search(
+        r"a run of mlp must be made in time, in memory and on a quiet machine, got none; --budget \d+s suffices\n", err
+    )
+    assert not Path("better.json").exists()
+    asked(base(command="planner calibrate --samples once", made="by hand"))
+    times[4] = 0.1
+    code, _, err = run(*arguments)
+    assert code == 0
+    assert "no run was made in time of sub-batch 8 in fp32" in err
+    assert "sub-batch 4" not in err
+    assert dict(read_calibration("better.json").environment) == {"made": "by hand"}  # the command made the base alone
+    assert int(re.findall(r"; --budget (\d+)s suffices for every plan\n", err)[0]) > 60  # the default, which did not
+
+
+def test_the_budget_that_is_named_lets_every_plan_be_run(
+    run: Run, asked: Callable[..., Path], times: dict[int, float]
+) -> None:
+    """Steps that take a minute each where they are expected to: two of each are the least."""
+    document = json.loads(asked(base()).read_text())
+    for plan in document["plans"]:
+        for term in plan["prediction"]["terms"]:
+            passes = term["name"] in ("forward", "backward")
+            term["seconds"] = 30.0 * plan["configuration"]["accumulation_steps"] if passes else 0.0
+    Path("plan.json").write_text(json.dumps(document))
+    times[4] = 120.0
+    err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")[2]
+    (named,) = re.findall(r"--budget (\d+)s suffices", err)
+    assert 0.9 * int(named) == pytest.approx(2 * 4 * 120.0, rel=0.25)
+    assert 0.9 * int(named) > 2 * 4 * 120.0
+
+
+def test_runs_of_a_busy_machine_and_one_that_failed_are_left_out_and_said(
+    run: Run, asked: Callable[..., Path], instruments: Instruments
+) -> None:
+    asked(base())
+    quiet = [1, 2]
+
+    def timed_runs(network: Network, cells: Sequence[Wanted], *_rest: Any, **_named: Any) -> tuple[PlanRun, ...]:
+        made = {n: PlanRun(TimedStep(network, n, 0.1), 1.0 if n in quiet else 1.3) for n in (1, 2, 4)}
+        return tuple(made.get(cell.sub_batch) or PlanRun(failed="no algorithm of such sizes") for cell in cells)
+
+    instruments["run_plans"] = timed_runs
+    arguments = ("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    code, _, err = run(*arguments)
+    assert code == 0
+    assert "no run could be made of sub-batch 8 in fp32: no algorithm of such sizes\n" in err
+    slow, remedy = "sub-batch 4 in fp32: 1.3 times slower than in quiet", "run it again when the machine is quiet\n"
+    assert (
+        f"runs of mlp on a machine more than 1.2 times slower than in quiet are left out, got {slow}; {remedy}" in err
+    )
+    better = read_calibration("better.json")
+    assert better.warnings == ()
+    (entry,) = (entry for entry in better.entries if entry.library == CELLS)
+    assert [cell.sub_batch for cell in unpacked(entry, "mlp")] == [1, 2]
+    assert sorted(read_samples("better.samples.csv").number["sub_batch"].tolist()) == [1, 2]
+    quiet.clear()
+    code, _, err = run(*arguments, "--force")
+    assert code == 5
+    assert "in time, in memory and on a quiet machine, got none (sub-batch 8 in fp32: no algo" in err
+    assert err.endswith(f"; {remedy}")
+
+
+def test_a_budget_that_leaves_no_time_is_refused_at_once(
+    run: Run, asked: Callable[..., Path], instruments: Instruments
+) -> None:
+    asked(base())
+    instruments["clock_s"] = itertools.count(step=2).__next__
+    arguments = ("--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    code, _, err = run("calibrate", *arguments, "--budget", "1s")
+    assert code == 5
+    assert re.fullmatch(r"planner: a run of mlp must be made in time.*, got none; --budget \d+s suffices\n", err)
+
+
+def test_a_lost_device_is_a_sentence(run: Run, asked: Callable[..., Path], instruments: Instruments) -> None:
+    asked(base())
+
+    def timed_runs(*_: Any, **__: Any) -> tuple[PlanRun, ...]:
+        raise DeviceLostError("an illegal memory access", "making mlp")
+
+    instruments["run_plans"] = timed_runs
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert code == 2
+    said = "a device that goes on computing, got 'cpu, which failed in making mlp: an illegal memory access'; try"
+    assert said in err
+
+
+def test_where_every_run_fails_the_reason_is_in_the_refusal(
+    run: Run, asked: Callable[..., Path], instruments: Instruments
+) -> None:
+    asked(base())
+    instruments["run_plans"] = lambda _net, cells, *_, **__: (PlanRun(failed="no kernel"),) * len(cells)
+    code, out, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert (code, out) == (5, "")
+    assert "got none (sub-batch" in err
+    assert "in fp32: no kernel" in err
+    assert not Path("better.json").exists()
+
+
+def test_a_suggestion_of_another_accelerator_is_refused(run: Run) -> None:
+    arguments = ("--network", "mlp", "--target-batch", "64", "--cluster", "dgx1-v100", "--json")
+    Path("plan.json").write_text(run("suggest", *arguments)[1])
+    code, out, err = run("calibrate", "--plan", "plan.json", "--out", "better.json")
+    assert (code, out) == (5, "")
+    assert err.startswith("planner: --plan must be of an accelerator of this machine, got v100-")
+    assert err.endswith("run it on a node of that cluster\n")
+
+
+def test_a_calibration_of_other_circumstances_is_refused(
+    run: Run, asked: Callable[..., Path], times: dict[int, float]
+) -> None:
+    asked(base(framework="pytorch 0.1"))
+    times[8] = 0.1
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert code == 5
+    assert "circumstance framework must be 'pytorch 0.1', as in calibration mine, got 'pytorch " in err
+
+
+@pytest.mark.parametrize("cudnn", ["91002", "90501"])
+def test_the_gpu_that_a_suggestion_is_of_runs_it_with_the_library_that_it_was_calibrated_with(
+    run: Run, asked: Callable[..., Path], instruments: Instruments, cudnn: str
+) -> None:
+    """It is the second one of this machine."""
+    names, ran = ("t4", "v100-sxm2-16gb"), list[str]()
+
+    def gpu(at: int, card: Accelerator | None) -> Gpu:
+        assert card is not None
+        node, facts = Node(2, card), {"cudnn": "91002"}
+        return Gpu(f"cuda:{at}", "GPU-1", ("fp32",), 0, is_known=True, accelerator=card, node=node, circumstances=facts)
+
+    def timed_runs(_network: Network, cells: Sequence[Wanted], *_given: object, device: str, **_named: object) -> Any:
+        ran.append(device)
+        return tuple(PlanRun(TimedStep(_network, cell.sub_batch, 1e-3)) for cell in cells)
+
+    instruments["present_gpus"] = lambda known: tuple(gpu(at, known(name)) for at, name in enumerate(names))
+    instruments["run_plans"] = timed_runs
+    asked(base(find_accelerator(names[1]), cudnn=cudnn))
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    if cudnn == "91002":
+        assert (code, ran) == (0, ["cuda:1"])
+    else:
+        assert (code, ran) == (5, [])
+        assert "circumstance cudnn must be '90501', as in calibration mine, got '91002'" in err
+
+
+def test_what_cannot_be_is_said(run: Run, asked: Callable[..., Path]) -> None:
+    asked(base())
+    for arguments, code, words in (
+        (("--plan", "none.json"), 3, "none.json: file must be readable"),
+        (
+            ("--plan", "mine.json"),
+            3,
+            "mine.json: format: value must be 'planner/suggestion', got 'planner/cal",
+        ),
+        (("--plan", "plan.json", "--network", "mlp"), 2, "--network must be left out beside --plan, which says what"),
+        (
+            ("--plan", "plan.json", "--samples", "x"),
+            2,
+            "--plan must be left out beside --samples, which measures",
+        ),
+        (("--calibration", "mine.json"), 2, "--calibration must be given beside --plan alone, got 'mine.json'"),
+    ):
+        found, out, err = run("calibrate", *arguments, "--out", "better.json")
+        assert (found, out) == (code, "")
+        assert words in err
+
+
+def test_what_was_scaled_or_derived_for_a_suggestion_of_version_1_is_in_no_file(
+    run: Run, asked: Callable[..., Path], times: dict[int, float]
+) -> None:
+    path = asked(base())
+    suggestion = as_version_1(json.loads(path.read_text()))
+    names = suggestion["request"]["calibration"]["value"]
+    names += ["scaled from t4", "mine scaled from t4", "bf16 derived from fp16 of mine"]
+    path.write_text(json.dumps(suggestion))
+    times |= dict.fromkeys(range(1, TARGET + 1), 1e-3)
+    arguments = ("--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert run("calibrate", *arguments)[0] == 0
+
+
+def test_a_suggestion_without_plans_is_refused(run: Run, asked: Callable[..., Path]) -> None:
+    asked(base(), "--sub-batch", "3", "--accumulation", "1")
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert code == 2
+    assert "--plan must be a suggestion with plans, got 'plan.json'; loosen its request first" in err
+
+
+def as_version_1(document: Any) -> Any:
+    """Return a suggestion as version 1 had it: every plan says all, and its configuration twice."""
+    shared = ("network", "cluster", "framework", "optimizer", "strategy", "input", "parallelism", "virtual_stages")
+    rest = {key: document["subject"][key] for key in (*shared, "recompute", "sharding")}
+    rest |= {"scenario": None, "gradient_bytes_per_element": 4, "tensor_parallel": 1, "pipeline_parallel": 1}
+    plans = []
+    for plan in document["plans"]:
+        told, configuration = plan["prediction"], rest | plan["configuration"]
+        size, bare = configuration["mini_batch"], {"low": None, "high": None, "interval_basis": "none"}
+        kinds = ("weights", "gradients", "optimizer", "activations", "workspace", "framework")
+        memory = {**dict.fromkeys(kinds, 0), "capacity": document["subject"]["memory_bytes"], **told["memory_bytes"]}
+        prediction = {
+            "configuration": configuration,
+            **{key: bare | {"value": told[key]["value"]} for key in ("iteration_s", "samples_per_s")},
+            **dict.fromkeys(("update_s", "epoch_s", "first_epoch_s", "epoch_usd")),
+            "mini_batch": {"mean": size, "std": 0, "p05": size, "p95": size, "probability_in_window": 1.0},
+            "staleness": {"mean": 0, "std": 0, "pmf": {"0": 1.0}},
+            "memory_bytes": memory,
+            "terms": [
+                {
+                    "name": term["name"], "thread": "step", "seconds": term["seconds"], "exposed_seconds": 0.0,
+                    "share": 0.0, "extrapolated": False, "calibration": "",
+                    "origin": document["sources"][term.get("source", 0)]["origin"],
+                }
+                for term in told["terms"]
+            ],
+            "bottleneck": told["bottleneck"],
+            "warnings": [],
+        }  # fmt: skip
+        plans.append(
+            {"position": plan["position"], "why": "", "configuration": configuration, "prediction": prediction}
+        )
+    request = {key: {"value": None, "source": "default"} | one for key, one in document["request"].items()}
+    empty: dict[str, list[Any]] = {"nearest": [], "loosen": [], "warnings": []}
+    own = {"version": 1, "request": request, "plans": plans, "pareto": None} | empty
+    return {key: document[key] for key in ("format", "status", "search")} | own
+
+
+def test_a_suggestion_of_version_1_asks_for_the_same_runs(
+    asked: Callable[..., Path], session: Callable[[], Session]
+) -> None:
+    path = asked(base())
+    now = asking_of(str(path), ["mine.json"], session())
+    path.write_text(json.dumps(as_version_1(json.loads(path.read_text()))))
+    before = asking_of(str(path), ["mine.json"], session())
+    assert (before.cells, before.expected_s) == (now.cells, now.expected_s)
+    assert (before.memory_bytes, before.problem.settings) == (now.memory_bytes, now.problem.settings)
+
+
+def test_a_calibration_that_was_moved_is_named_by_its_new_file(
+    run: Run, asked: Callable[..., Path], times: dict[int, float]
+) -> None:
+    asked(base())
+    times |= dict.fromkeys(range(1, TARGET + 1), 1e-3)
+    arguments = ("calibrate", "--plan", "plan.json", "--out", "better.json")
+    assert run(*arguments[:3], "--out", "first.json")[0] == 0  # the request names its file
+    Path("moved").mkdir()
+    Path("mine.json").rename("moved/mine.json")
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert "of calibration 'mine.json', which the suggestion was made with, got nothing\n" in err
+    assert run(*arguments, "--calibration", "moved/mine.json")[0] == 0
+
+
+def test_plans_that_divide_layers_are_refused(asked: Callable[..., Path], run: Run) -> None:
+    path = asked(base())
+    document = json.loads(path.read_text())
+    document["plans"][0]["configuration"]["tensor_parallel"] = 2
+    path.write_text(json.dumps(document))
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert code == 5
+    assert "--plan must be of plans that one device can run, got tensor-parallel degree 2" in err
