@@ -132,7 +132,7 @@ def suggestion() -> Callable[..., Suggestion]:
             (plan,) if pareto else (),
             SearchReport("exhaustive", True, 10, 4, (Refused("memory", "sub-batch larger than fits in memory", 6),)),  # noqa: FBT003 - as the record has it
             () if found else (plan,),
-            () if found else (Loosening("--tolerance", "30%", "then 3 plans fit"),),
+            () if found else (Loosening((("--tolerance", "30%"),), "then 3 plans fit"),),
             (
                 PlanWarning("extrapolated", "all_reduce", "beyond what was measured"),
                 PlanWarning("overheads_generic", "pytorch", "overheads are those of no framework"),
