@@ -8,16 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from planner.formats.documents import parse_text, read_text
-
-__all__ = ["is_about", "kernel_entries", "peek"]
+__all__ = ["is_about", "kernel_entries"]
 
 _SUBJECT = re.compile(rb'"(accelerator|cluster|precision)"\s*:\s*"([^"]*)"')
-
-
-def peek(path: Path) -> Mapping[str, Any]:
-    """Return the keys of a calibration unchecked: enough to see whether it is worth building."""
-    return _parsed(path, path.stat().st_mtime_ns) if path.is_file() else parse_text(read_text(path), str(path), "json")
 
 
 def kernel_entries(keys: Mapping[str, Any], missing: Callable[[str, str, str], bool]) -> list[dict[str, Any]]:
@@ -39,9 +32,3 @@ def is_about(
 @cache
 def _named(path: Path) -> frozenset[tuple[str, str]]:
     return frozenset((key.decode(), name.decode()) for key, name in set(_SUBJECT.findall(path.read_bytes())))
-
-
-@cache
-def _parsed(path: Path, _written_ns: int) -> Mapping[str, Any]:
-    """Return the keys of a file as it was written at a time: asked for more than once in an answer."""
-    return parse_text(read_text(path), str(path), "json")
