@@ -14,15 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.catalog.arguments import arguments, typed_dataset
-from planner.catalog.own_folder import (
-    own_calibration_file,
-    own_calibrations_folder,
-    own_files,
-    own_name,
-    peek,
-    read_bundled,
-)
-from planner.catalog.peeks import is_about, kernel_entries
+from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name
+from planner.catalog.peeks import is_about, kernel_entries, peek, read_bundled
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
@@ -31,7 +24,7 @@ from planner.domain.framework import Framework, name_and_version
 from planner.domain.network import Network, family_of
 from planner.domain.transfer import Transfers, relation
 from planner.errors import InputFileError, UnknownNameError, UsageError
-from planner.formats.calibration import CALIBRATION, read_calibration
+from planner.formats.calibration import build_calibration, read_calibration
 from planner.formats.cluster import read_accelerator, read_cluster
 from planner.formats.dataset import read_dataset
 from planner.formats.documents import STANDARD_INPUT, place_of
@@ -299,7 +292,7 @@ def sibling_calibrations(
             continue
         if wanted := kernel_entries(keys, missing):
             fits = [entry for entry in wanted if entry.get("term") != LOOKED_UP]
-            one = CALIBRATION.build({**keys, "entries": fits}, str(path)) if precisions else read_bundled(path)
+            one = build_calibration({**keys, "entries": fits}, path) if precisions else read_bundled(path)
             found.append((others[one.accelerator], one))
     return tuple(found)
 

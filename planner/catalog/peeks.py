@@ -1,4 +1,4 @@
-"""What the file of a calibration tells before it is built."""
+"""What the file of a calibration tells before it is built, and bundled ones built once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_about", "kernel_entries"]
+from planner.domain.calibration import Calibration
+from planner.formats.calibration import build_calibration
+from planner.formats.documents import parse_text, read_text
+
+__all__ = ["is_about", "kernel_entries", "peek", "read_bundled"]
 
 _SUBJECT = re.compile(rb'"(accelerator|cluster|precision)"\s*:\s*"([^"]*)"')
+
+
+def peek(path: Path) -> Mapping[str, Any]:
+    """Return the keys of a calibration unchecked: enough to see whether it is worth building."""
+    return _parsed(path, path.stat().st_mtime_ns) if path.is_file() else parse_text(read_text(path), str(path), "json")
 
 
 def kernel_entries(keys: Mapping[str, Any], missing: Callable[[str, str, str], bool]) -> list[dict[str, Any]]:
@@ -32,3 +41,15 @@ def is_about(
 @cache
 def _named(path: Path) -> frozenset[tuple[str, str]]:
     return frozenset((key.decode(), name.decode()) for key, name in set(_SUBJECT.findall(path.read_bytes())))
+
+
+@cache
+def _parsed(path: Path, _written_ns: int) -> Mapping[str, Any]:
+    """Return the keys of a file as it was written at a time: asked for more than once in an answer."""
+    return parse_text(read_text(path), str(path), "json")
+
+
+@cache
+def read_bundled(path: Path) -> Calibration:
+    """Return the calibration of a bundled file, which nobody writes while the program runs."""
+    return build_calibration(peek(path), path)
