@@ -101,10 +101,8 @@ def _in_words(entries: Iterable[Entry], source: Accelerator, target: Accelerator
 
 def _instead(transfer: float, few: float | None, points: int) -> str:
     """Return what a fit to so many kernels of the device alone misses by, and whether that is less, in brackets."""
-    if few is None:
-        return ""
-    better = "better" if round(few, 2) < round(transfer, 2) else "no better"
-    return f" ({few:.0%} from {points} of its own alone: {better})"
+    better = "better" if few is not None and round(few, 2) < round(transfer, 2) else "no better"
+    return "" if few is None else f" ({few:.0%} from {points} of its own alone: {better})"
 
 
 def what_misses(calibrations: Iterable[Calibration], cluster: Cluster) -> Missing:
