@@ -6,6 +6,7 @@ predicted by may come from another source; what is left out (a network, a GPU, a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ def answer_all(folder: Path = FOLDER, say: Say = lambda _text: None) -> Views:
     asked = [Asked(problem, runs) for table in tables for problem, runs in table.asked]
     found = {BUNDLED: _in_order(tables, bundled)}
     for axis in AXES:
-        answers = held_out_answers(asked, axis, _progress(axis, say))
+        answers = held_out_answers(asked, axis, _progress(axis, say), os.cpu_count() or 1)
         found[axis] = _in_order(tables, answers)
     kernels = [list(_kernels(one, some)) for one, some in zip(asked, bundled, strict=True)]
     of_rest = [[""] * len(table.answers) for table in tables]

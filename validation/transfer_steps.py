@@ -20,7 +20,6 @@ from planner.domain.transfer import relation
 from planner.errors import CoverageError
 from planner.scoring.refit import Asked
 from planner.steps.predict import Evaluator
-from planner.steps.source import is_derived
 from planner.steps.sources import Sources
 
 __all__ = ["DerivedSteps", "StepScore", "derived_steps", "step_scores"]
@@ -71,9 +70,9 @@ def derived_steps(asked: Iterable[Asked]) -> Iterator[DerivedSteps]:
             alone, precision = observed.alone, observed.precision
             gemm = Sources(observed.problem).find_kernel("gemm", FORWARD, precision)
             is_other = any(layer.kind == "convolution" for layer in one.problem.network.layers)
-            if alone is None or gemm is None or is_other or not is_derived(gemm.calibration):
+            if alone is None or gemm is None or is_other or not gemm.provenance.precision:
                 continue
-            kept = tuple(c for c in observed.problem.calibrations if not is_derived(c.name))
+            kept = tuple(c for c in observed.problem.calibrations if not c.provenance.precision)
             errors = (
                 Evaluator(problem).evaluate(alone.configurations).iteration_s / alone.measured_s - 1
                 for problem in (observed.problem, replace(observed.problem, calibrations=kept))

@@ -25,8 +25,8 @@ from planner.catalog.own_folder import (
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
-from planner.domain.framework import Framework
-from planner.domain.network import Network
+from planner.domain.framework import Framework, name_and_version
+from planner.domain.network import Network, family_of
 from planner.domain.transfer import Transfers, relation
 from planner.errors import InputFileError, UnknownNameError, UsageError
 from planner.formats.calibration import read_calibration
@@ -147,9 +147,9 @@ def _network_file(path: str) -> Network:
             find_dataset(network.dataset)
     except UsageError as error:
         raise InputFileError(place_of(path), str(error), "dataset") from None
-    family, _, rest = network.name.partition(":")
+    family = family_of(network.name)
     if family in names("networks"):
-        check_own(network, _built(family, rest), "network", path)
+        check_own(network, _built(family, network.name[len(family) + 1 :]), "network", path)
     return network
 
 
@@ -207,9 +207,9 @@ def find_framework(text: str) -> Framework:
     InputFileError
         The file is wrong.
     """
-    if _is_path(text.partition("@")[0], ".toml"):
+    name, version = name_and_version(text)
+    if _is_path(name, ".toml"):
         return read_framework(text)
-    name, _, version = text.partition("@")
     known = _frameworks()
     if name.lower() not in known:
         raise UnknownNameError("framework", name, names("frameworks"))

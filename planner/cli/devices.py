@@ -9,6 +9,7 @@ from planner import catalog
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.kernels import PRODUCT_KINDS
+from planner.domain.provenance import NEAREST
 from planner.steps.hardware import nearest_kernels, on_other_device, siblings_kernels, what_misses
 from planner.steps.precisions import derived_precisions
 
@@ -37,7 +38,12 @@ def from_others(cluster: Cluster, calibrations: Sequence[Calibration]) -> tuple[
     others = catalog.sibling_calibrations(device, lambda *kernel: kernel[0] in PRODUCT_KINDS and misses(*kernel), NEAR)
     scaled = nearest_kernels(device, others, catalog.transfer_scores(), misses)
     found = (*scaled, *from_precisions(cluster, (*calibrations, *scaled)))
-    return tuple(replace(one, entries=tuple(replace(x, origin="specified") for x in one.entries)) for one in found)
+    return tuple(_specifying(one) for one in found)
+
+
+def _specifying(calibration: Calibration) -> Calibration:
+    entries = tuple(replace(entry, origin="specified") for entry in calibration.entries)
+    return replace(calibration, entries=entries, made_from=replace(calibration.provenance, kind=NEAREST))
 
 
 def from_precisions(cluster: Cluster, calibrations: Iterable[Calibration]) -> tuple[Calibration, ...]:

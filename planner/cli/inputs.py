@@ -7,7 +7,7 @@ calibration that is named, or this machine's own, gives the cluster ``local``: t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,19 +16,20 @@ from planner.cli.devices import from_others, from_precisions, from_siblings, wit
 from planner.cli.parsing import NOTHING
 from planner.cli.streams import note
 from planner.cli.values import DEFAULT, DEFAULT_REQUEST, Values, from_settings, merge, said
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Settings
 from planner.domain.dataset import Dataset
 from planner.domain.network import Network
+from planner.domain.provenance import DERIVED, NEAREST
 from planner.domain.request import Problem, Sourced, Subject
 from planner.domain.scenario import NO_SCENARIO, Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
 from planner.steps.sibling_calls import is_sibling
-from planner.steps.source import is_derived, is_nearest
 from planner.steps.sources import LOCAL, Sources
+from planner.steps.usable import why_not_precision
 
 __all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "with_base"]
 
@@ -37,12 +38,13 @@ OWN = "own calibration"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the networks run on, resolved once for all of them."""
+    """What the networks run on, resolved once for all of them; ``files`` are the calibrations that have names."""
 
     cluster: Cluster
     calibrations: tuple[Calibration, ...]
     explicit: bool
     sources: Values
+    files: tuple[Calibration, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +128,33 @@ def machine_of(values: Values) -> Machine:
     )
     if named:
         chosen = tuple(one if one in named else _without_products(one) for one in chosen)
+    found = tuple(one for one in (*own, *bundled) if one not in named and _serves(one, cluster))
+    names = dict.fromkeys((*_list(values, "calibration"), *(one.name for one in found)))
     sources: Values = {
         "cluster": Sourced(values["cluster"].value if "cluster" in values else cluster.name, source),
-        "calibration": Sourced(_to_give_back(_list(values, "calibration"), named, (*own, *bundled)), where),
+        "calibration": Sourced(tuple(names), where),
     }
-    return Machine(cluster, chosen, bool(named), sources)
+    return Machine(cluster, chosen, bool(named), sources, (*named, *found))
 
 
-def _to_give_back(given: Iterable[str], named: Sequence[Calibration], found: Iterable[Calibration]) -> tuple[str, ...]:
-    """Return what ``--calibration`` takes: names as given, then those of calibrations that were found besides.
+def _serves(calibration: Calibration, cluster: Cluster) -> bool:
+    of_cluster = calibration.cluster == cluster.name
+    return of_cluster or calibration.accelerator == ANY_ACCELERATOR or calibration.computes(cluster)
 
-    What was scaled or derived from these for an answer has no file, and comes about again.
+
+def _to_give_back(values: Values, machine: Machine, network: Network, settings: Settings) -> tuple[str, ...]:
+    """Return the names that ``--calibration`` takes.
+
+    What was scaled or derived for an answer has none, and named calibrations must cover products themselves: where they
+    would not, none are told, as the answer comes about without.
     """
-    return tuple(dict.fromkeys((*given, *(one.name for one in found if one not in named))))
+    names: tuple[str, ...] = machine.sources["calibration"].value
+    alone = Sources(
+        Problem(network, None, machine.cluster, machine.files, explicit_calibration=True, settings=settings)
+    )
+    wanted = values["precision"].value if "precision" in values else ("fp32",)
+    covers = machine.explicit or not any(why_not_precision(alone, one) for one in wanted)
+    return names if covers else ()
 
 
 def _check_device(named: tuple[Calibration, ...], cluster: Cluster) -> None:
@@ -147,7 +163,7 @@ def _check_device(named: tuple[Calibration, ...], cluster: Cluster) -> None:
     Those of a device of the same chip serve calls that they timed.
     """
     device = cluster.node.accelerator.name
-    foreign = [one for one in named if one.accelerator != device]
+    foreign = [one for one in named if one.accelerator not in (device, ANY_ACCELERATOR) and one.cluster != cluster.name]
     got = _listed(foreign)
     if foreign and len(foreign) < len(named):
         strange = [one for one in foreign if not is_sibling(one, cluster.node.accelerator)]
@@ -232,7 +248,7 @@ def _scenarios(values: Values, cluster: Cluster) -> tuple[Scenario, ...]:
 
 
 def _case(values: Values, machine: Machine, name: str, scenario: Scenario) -> Case:
-    network, machine = catalog.find_network(name), _under(scenario, machine)
+    network, present, machine = catalog.find_network(name), machine, _under(scenario, machine)
     dataset, dataset_source = _dataset(values, network)
     settings, sources = _settings(values, machine, network, dataset)
     problem = Problem(
@@ -241,6 +257,7 @@ def _case(values: Values, machine: Machine, name: str, scenario: Scenario) -> Ca
     own: Values = {
         "network": Sourced(name, values["network"].source),
         "dataset": Sourced(values["dataset"].value if "dataset" in values else network.dataset, dataset_source),
+        "calibration": replace(machine.sources["calibration"], value=_to_give_back(values, present, network, settings)),
         "scenario": Sourced(scenario.text or None, values["scenario"].source if "scenario" in values else DEFAULT),
     }
     return Case(problem, merge(own, machine.sources, sources, values))
@@ -250,7 +267,7 @@ def _under(scenario: Scenario, machine: Machine) -> Machine:
     """Return what the networks run on under a scenario, which may put another device into the nodes."""
     if scenario.accelerator is None:
         return machine
-    known = tuple(one for one in machine.calibrations if not (is_derived(one.name) or is_nearest(one)))
+    known = tuple(one for one in machine.calibrations if one.provenance.kind not in (DERIVED, NEAREST))
     cluster, found = with_device(machine.cluster, known, scenario.accelerator)
     if machine.explicit:
         given = {(one.name, one.accelerator) for one in machine.calibrations}

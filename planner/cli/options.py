@@ -1,20 +1,22 @@
 """Every option of every command, declared once: type, unit, default, help.
 
-The parser, the help, the reading of ``planner.toml`` and the tests are derived from this table. Choices repeat names of
-the domain records as text, because ``planner --help`` must not load NumPy; a test compares them.
+The parser, the help, the reading of ``planner.toml`` and the tests are derived from this table; the options of
+a plan's axes from :mod:`planner.domain.axes`. Other choices repeat names of the domain records as text, because
+``planner --help`` must not load NumPy; a test compares them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from planner.cli import parsing
 from planner.cli.parsing import Parser
+from planner.domain.axes import AXES
+from planner.domain.precision import PRECISIONS
 
 __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 OPTIMIZERS = ("none", "sgd", "sgd-momentum", "nesterov", "adagrad", "rmsprop", "adam", "adam-8bit")
 RANGE = "A,B|LO:HI[:STEP]"
 PARTS = ("answer", "plan", "terms", "sources", "request", "refusals", "warnings")
@@ -80,6 +82,36 @@ class Command:
     options: tuple[str, ...]
 
 
+_BESIDE = {
+    "sub_batch": (
+        Option("mini_batch", "N", "Samples behind one update; gives the sub-batch (synchronous only).", parsing.count),
+    ),
+}
+"""Option of an axis -> options that stand for it."""
+_OF_CALIBRATE = {"precision": (f"Precisions to measure: {', '.join(PRECISIONS)}.", "all that a GPU has, fp32 on a CPU")}
+"""Option of an axis that calibrate has too -> its help and default there."""
+
+
+def _options_of_axes() -> Iterator[Option]:
+    """Yield the options of the axes of a plan, the mode first."""
+    for axis in sorted(AXES, key=lambda axis: axis.name != "mode"):
+        tried = axis.default_in_suggest or str(axis.default)
+        predicted = axis.default_in_predict or str(axis.default or tried)
+        helps, defaults = {}, {} if predicted == tried else {"predict": predicted}
+        if axis.option in _OF_CALIBRATE:
+            helps["calibrate"], defaults["calibrate"] = _OF_CALIBRATE[axis.option]
+        yield Option(
+            axis.option,
+            RANGE if not axis.words else "|".join(axis.words) if len(axis.words) < 4 else "A,B",
+            axis.help,
+            parsing.choices(*axis.words) if axis.words else parsing.counts,
+            tried,
+            helps,
+            defaults,
+        )
+        yield from _BESIDE.get(axis.option, ())
+
+
 _ALL = (
     Option(
         "network",
@@ -102,24 +134,7 @@ _ALL = (
         "framework", "NAME[@VERSION]|FILE", "Training framework; 'generic' is any.", parsing.framework, "pytorch",
         default_in={"validate": "that of each row"},
     ),
-    Option("mode", "sync|async", "Updates: synchronous or asynchronous.", parsing.choices("sync", "async"), "sync"),
-    Option("nodes", RANGE, "Nodes.", parsing.counts, "1 to the cluster's", default_in={"predict": "1"}),
-    Option("gpus_per_node", RANGE, "GPUs of each node.", parsing.counts, "all"),
-    Option(
-        "sub_batch", RANGE, "Samples a GPU takes through one pass.", parsing.counts,
-        "1 to the largest that fits", default_in={"predict": "required unless --mini-batch is given"},
-    ),
-    Option("mini_batch", "N", "Samples behind one update; gives the sub-batch (synchronous only).", parsing.count),
-    Option(
-        "accumulation", RANGE, "Sub-batches a GPU sums up before one update.", parsing.counts,
-        "every value that can reach the target (1 when asynchronous)", default_in={"predict": "1"},
-    ),
-    Option(
-        "precision", "A,B", f"Precisions of training: {', '.join(PRECISIONS)}.", parsing.choices(*PRECISIONS),
-        "every one with a usable sub-model",
-        help_in={"calibrate": f"Precisions to measure: {', '.join(PRECISIONS)}."},
-        default_in={"predict": "fp32", "calibrate": "all that a GPU has, fp32 on a CPU"},
-    ),
+    *_options_of_axes(),
     Option("tensor", "N", "Tensor-parallel degree (only 1 yet).", parsing.only(parsing.count, 1), "1"),
     Option(
         "tensor_parallel", RANGE,
@@ -224,8 +239,8 @@ OPTIONS = {option.name: option for option in _ALL}
 
 _PROBLEM = ("network", "dataset", "cluster", "calibration", "framework", "mode")
 _PLAN = (
-    "nodes", "gpus_per_node", "sub_batch", "accumulation", "precision", "tensor", "pipeline", "virtual_stages",
-    "recompute", "sharding", "optimizer", "strategy", "input", "scenario", "task",
+    *(axis.option for axis in AXES if axis.name != "mode"), "tensor", "pipeline", "virtual_stages", "recompute",
+    "sharding", "optimizer", "strategy", "input", "scenario", "task",
 )  # fmt: skip
 
 COMMANDS = (

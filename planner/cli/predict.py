@@ -9,9 +9,11 @@ from typing import Any
 
 from planner.cli import output
 from planner.cli.inputs import Case
+from planner.cli.options import OPTIONS
 from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, OPTION, Values, merge, settings_named
+from planner.domain.axes import AXES
 from planner.domain.citation import cited
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
@@ -29,8 +31,6 @@ __all__ = ["completed", "configurations", "predictions", "run"]
 
 MOST = 10_000
 """Configurations predicted in full at once; more are a search."""
-FIELDS = ("nodes", "gpus_per_node", "sub_batch", "accumulation_steps", "precision")
-AXES = ("nodes", "gpus_per_node", "sub_batch", "accumulation", "precision")
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -49,14 +49,9 @@ def run(arguments: Mapping[str, Any]) -> None:
 
 def completed(values: Values, cluster: Cluster) -> Values:
     """Return the values with the defaults of one configuration; ``mini_batch`` replaces a weaker ``sub_batch``."""
-    defaults: Values = {
-        "mode": Sourced(("sync",), DEFAULT),
-        "nodes": Sourced((1,), DEFAULT),
-        "gpus_per_node": Sourced((cluster.node.gpus,), "cluster"),
-        "accumulation": Sourced((1,), DEFAULT),
-        "precision": Sourced(("fp32",), DEFAULT),
-    }
-    chosen = dict(merge(values, defaults))
+    defaults = {axis.option: Sourced((axis.default,), DEFAULT) for axis in AXES if axis.default is not None}
+    every_gpu = {"gpus_per_node": Sourced((cluster.node.gpus,), "cluster")}
+    chosen = dict(merge(values, defaults, every_gpu))
     if len(chosen["mode"].value) != 1:
         raise ParameterError("--mode", "sync or async, one of them", ",".join(chosen["mode"].value))
     if "mini_batch" not in chosen:
@@ -74,26 +69,28 @@ def completed(values: Values, cluster: Cluster) -> Values:
 
 def configurations(values: Values) -> list[Configuration]:
     """Return the product of all lists, the last axis fastest; with ``mini_batch`` the sub-batch follows from it."""
-    axes = [values[name].value if name in values else (None,) for name in AXES]
-    size = math.prod(len(axis) for axis in axes)
+    tried = [values[axis.option].value if axis.option in values else (None,) for axis in AXES]
+    size = math.prod(len(one) for one in tried)
     if size > MOST:
         raise ParameterError("the lists and ranges", f"at most {MOST} configurations together", size)
-    return [_configuration(values, dict(zip(AXES, point, strict=True))) for point in itertools.product(*axes)]
+    return [_configuration(values, point) for point in itertools.product(*tried)]
 
 
-def _configuration(values: Values, point: Mapping[str, Any]) -> Configuration:
-    if point["sub_batch"] is None:
-        passes = point["nodes"] * point["gpus_per_node"] * point["accumulation"]
-        mini_batch = values["mini_batch"].value
+def _configuration(values: Values, point: tuple[Any, ...]) -> Configuration:
+    chosen = {axis.name: value for axis, value in zip(AXES, point, strict=True)}
+    for axis in AXES:
+        if chosen["mode"] == "async" and axis.only_sync and chosen[axis.name] != axis.default:
+            flag, rule = OPTIONS[axis.option].flag, f"{axis.default} in an asynchronous plan"
+            raise ParameterError(flag, rule, chosen[axis.name])
+    if chosen["sub_batch"] is None:
+        one = Configuration(**chosen | {"sub_batch": 1})
+        passes, mini_batch = one.samples_per_update, values["mini_batch"].value
         if mini_batch % passes:
             rule = f"a multiple of GPUs x accumulation, here {passes}"
             near = max(mini_batch // passes, 1) * passes
             raise ParameterError("--mini-batch", rule, mini_batch, f"the nearest are {near} and {near + passes}")
-        point = {**point, "sub_batch": mini_batch // passes}
-    mode = values["mode"].value[0]
-    if mode == "async" and point["accumulation"] != 1:
-        raise ParameterError("--accumulation", "1 in an asynchronous plan", point["accumulation"])
-    return Configuration(mode=mode, **{field: point[name] for field, name in zip(FIELDS, AXES, strict=True)})
+        chosen["sub_batch"] = mini_batch // passes
+    return Configuration(**chosen)
 
 
 def predictions(case: Case, wanted: list[Configuration]) -> list[Prediction]:

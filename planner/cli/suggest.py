@@ -10,6 +10,8 @@ from planner.cli.inputs import Case
 from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, DEFAULT_REQUEST, OPTION, Values, merge, settings_named
+from planner.domain.axes import AXES, Axis
+from planner.domain.cluster import Cluster
 from planner.domain.request import Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import NothingFitsError, ParameterError, UsageError
@@ -72,17 +74,14 @@ def space_request(values: Values) -> SpaceRequest:
     The tolerance of the default request is that of asynchronous plans, whose mini-batch is random: synchronous ones can
     hit the target exactly. Any other source means both.
     """
-    fields = {
-        "nodes": "nodes", "gpus_per_node": "gpus_per_node", "sub_batch": "sub_batch", "accumulation": "accumulation",
-        "precision": "precisions", "mode": "modes", "objective": "objective", "top": "top", "pareto": "pareto",
-        "parallelism": "parallelism", "choose": "choose", "allow_specified": "allow_specified",
-    }  # fmt: skip
-    chosen = {field: values[name].value for name, field in fields.items() if name in values}
+    names = {axis.option: axis.name for axis in AXES}
+    names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose", "allow_specified")}
+    chosen = {name: values[key].value for key, name in names.items() if key in values}
     if "tolerance" in values:
         given = values["tolerance"]
         both = ("tolerance_sync", "tolerance_async")
         chosen |= dict.fromkeys(both[given.source == DEFAULT_REQUEST :], given.value)
-    return SpaceRequest(values["target_batch"].value, **chosen)
+    return SpaceRequest(values["target_batch"].value).changed(**chosen)
 
 
 def answer(case: Case, values: Values) -> Suggestion:
@@ -93,16 +92,9 @@ def answer(case: Case, values: Values) -> Suggestion:
 
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:
     """Return every value of the request with its source; None, and why in words, where it depends on the plan."""
-    cluster = case.problem.cluster
-    defaults: Values = {
+    defaults: Values = {axis.option: _tried(axis, case.problem.cluster, request) for axis in AXES} | {
         "target_batch": Sourced(request.target_batch, OPTION),
-        "mode": Sourced(request.modes, DEFAULT),
         "tolerance": _tolerance(request, case.sources.get("tolerance")),
-        "nodes": Sourced(tuple(range(1, cluster.nodes + 1)), "cluster"),
-        "gpus_per_node": Sourced((cluster.node.gpus,), "cluster"),
-        "sub_batch": Sourced(None, f"{DEFAULT}: 1 to the largest that fits"),
-        "accumulation": _accumulation(request.modes),
-        "precision": Sourced(None, f"{DEFAULT}: every one with a usable sub-model"),
         "objective": Sourced(request.objective, DEFAULT),
         "top": Sourced(request.top, DEFAULT),
         "pareto": Sourced(request.pareto, DEFAULT),
@@ -113,10 +105,17 @@ def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object
     return ordered(merge(given, defaults))
 
 
-def _accumulation(modes: tuple[str, ...]) -> Sourced[object]:
-    if modes == ("async",):
-        return Sourced((1,), DEFAULT)
-    return Sourced(None, f"{DEFAULT}: what reaches the target" + (", 1 when asynchronous" if "async" in modes else ""))
+def _tried(axis: Axis, cluster: Cluster, request: SpaceRequest) -> Sourced[object]:
+    """Return what is tried of an axis of which nothing is said."""
+    if axis.of_cluster:
+        most = cluster.nodes if axis.name == "nodes" else cluster.node.gpus
+        return Sourced(tuple(range(1 if axis.of_cluster == "any" else most, most + 1)), "cluster")
+    if not axis.default_in_suggest or (axis.only_sync and request.modes == ("async",)):
+        return Sourced((axis.default,), DEFAULT)
+    if axis.name != "accumulation_steps":
+        return Sourced(None, f"{DEFAULT}: {axis.default_in_suggest}")
+    of_async = ", 1 when asynchronous" if "async" in request.modes else ""
+    return Sourced(None, f"{DEFAULT}: what reaches the target{of_async}")
 
 
 def _tolerance(request: SpaceRequest, given: Sourced[Any] | None) -> Sourced[object]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copyreg
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,15 @@ LARGEST_COUNT = 10**9
 
 
 def frozen_map(values: Mapping[_K, _V]) -> Mapping[_K, _V]:
-    """Return a read-only copy."""
+    """Return a read-only copy, which can be pickled."""
     return MappingProxyType(dict(values))
+
+
+def _pickled_map(values: MappingProxyType[Any, Any]) -> tuple[Any, ...]:
+    return frozen_map, (dict(values),)
+
+
+copyreg.pickle(MappingProxyType, _pickled_map)
 
 
 def check_count(what: str, value: object, least: int = 1, most: int = LARGEST_COUNT) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from planner.domain.calibration import Calibration
 from planner.domain.prediction import Prediction
-from planner.domain.transfer import SCALED
 
 __all__ = ["Citation", "cited"]
 
@@ -24,13 +23,8 @@ class Citation:
 
 def cited(predictions: Iterable[Prediction], calibrations: Iterable[Calibration]) -> tuple[Citation, ...]:
     """Return the citation of every calibration that terms of predictions name, each once."""
-    by_name = {calibration.name: calibration for calibration in calibrations}
+    by_name = {one.provenance.calibration: one for one in calibrations}
     terms = (term for one in predictions for term in one.terms)
-    names = dict.fromkeys(name for term in terms for name in term.calibration.split(", ") if name)
-    return tuple(_citation(name, by_name.get(name) or by_name.get(name.partition(f" {SCALED}")[0])) for name in names)
-
-
-def _citation(name: str, calibration: Calibration | None) -> Citation:
-    if calibration is None:
-        return Citation(name, "", "", "")
-    return Citation(name, calibration.origin, calibration.source, calibration.date)
+    behind = dict.fromkeys((each.name, each.calibration) for term in terms for each in term.provenance if each.name)
+    known = ((name, by_name[file]) for name, file in behind)
+    return tuple(Citation(name, one.origin, one.source, one.date) for name, one in known)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from planner.domain.arrays import BoolArray, IntArray, check_count
-from planner.domain.precision import precision_named
-from planner.errors import ParameterError
+from planner.domain.axes import AXES, MODES, Axes, Axis
+from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
+    "DEGREES",
     "LARGEST_MINI_BATCH",
     "MODES",
     "OPTIMIZERS",
@@ -22,7 +25,8 @@ __all__ = [
 
 LARGEST_MINI_BATCH = 10**15
 """No more samples pass between two updates; far more than any data set holds, and exact in a float."""
-MODES = ("sync", "async")
+DEGREES = tuple(axis.name for axis in AXES if axis.is_degree)
+"""Of parallelism, all but the data-parallel one."""
 STRATEGIES = ("wait-free", "no-overlap", "bucketed")
 OPTIMIZERS = {
     "none": 0, "sgd": 0, "sgd-momentum": 4, "nesterov": 4, "adagrad": 4, "rmsprop": 4, "adam": 8, "adam-8bit": 2,
@@ -64,24 +68,17 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
-    """One configuration; degrees of parallelism other than data are 1 for now."""
-
-    nodes: int
-    gpus_per_node: int
-    sub_batch: int
-    accumulation_steps: int = 1
-    precision: str = "fp32"
-    mode: str = "sync"
+class Configuration(Axes[int, str]):
+    """One configuration: a value of each axis."""
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "gpus_per_node", "sub_batch", "accumulation_steps"):
-            check_count(name, getattr(self, name))
-        precision_named(self.precision)
-        if self.mode not in MODES:
-            raise ParameterError("mode", "sync or async", self.mode)
-        if self.mode == "async" and self.accumulation_steps != 1:
-            raise ParameterError("accumulation_steps", "1 in an asynchronous plan", self.accumulation_steps)
+        for axis in AXES:
+            _check(axis, getattr(self, axis.name))
+            if self.mode == "async" and axis.only_sync and getattr(self, axis.name) != axis.default:
+                rule = f"{axis.default} in an asynchronous plan"
+                raise ParameterError(axis.name, rule, getattr(self, axis.name))
+        if self.gpus % self.replica_gpus:
+            raise ParameterError("the number of GPUs", f"a multiple of {' x '.join(DEGREES)}", self.gpus)
         if self.samples_per_update > LARGEST_MINI_BATCH:
             rule = f"at most {LARGEST_MINI_BATCH:,} samples (GPUs x sub-batch x accumulation)"
             raise ParameterError("the mini-batch", rule, self.samples_per_update)
@@ -92,25 +89,42 @@ class Configuration:
         return self.nodes * self.gpus_per_node
 
     @property
+    def replica_gpus(self) -> int:
+        """Accelerators that hold one copy of the network: the product of all degrees but the data-parallel one."""
+        return math.prod(getattr(self, name) for name in DEGREES)
+
+    @property
+    def data_parallel(self) -> int:
+        """Copies of the network."""
+        return self.gpus // self.replica_gpus
+
+    @property
     def samples_per_update(self) -> int:
-        """GPUs x sub-batch x accumulation steps; the mini-batch where the configuration is synchronous."""
-        return self.gpus * self.sub_batch * self.accumulation_steps
+        """Data-parallel degree x sub-batch x accumulation steps; the mini-batch of a synchronous configuration."""
+        return self.data_parallel * self.sub_batch * self.accumulation_steps
+
+    @property
+    def besides(self) -> list[str]:
+        """In words, the values of axes that go without saying where they are the default."""
+        values = [(axis, getattr(self, axis.name)) for axis in AXES if not axis.always_said]
+        return [f"{axis.title} {value}" for axis, value in values if value != axis.default]
+
+
+def _check(axis: Axis, value: int | str) -> None:
+    if not axis.words:
+        check_count(axis.name, value, axis.least)
+    elif value not in axis.words:
+        raise UnknownNameError(axis.name, str(value), axis.words)
 
 
 @dataclass(frozen=True, slots=True)
-class Configurations:
-    """n configurations, each field an integer ndarray of shape (n,).
+class Configurations(Axes[IntArray, IntArray]):
+    """n configurations, each axis an integer ndarray of shape (n,).
 
-    ``precision`` and ``mode`` are positions in ``precisions`` and in MODES.
+    ``precision`` holds positions in ``precisions``, another axis of words those in its words.
     """
 
-    nodes: IntArray
-    gpus_per_node: IntArray
-    sub_batch: IntArray
-    accumulation_steps: IntArray
-    precision: IntArray
-    mode: IntArray
-    precisions: tuple[str, ...]
+    precisions: tuple[str, ...] = field(kw_only=True)
 
     @property
     def size(self) -> int:
@@ -123,50 +137,59 @@ class Configurations:
         return self.nodes * self.gpus_per_node
 
     @property
+    def data_parallel(self) -> IntArray:
+        """Copies of the network, shape (n,), rounded down: GPUs over the product of all other degrees."""
+        return self.gpus // self.replica_gpus if DEGREES else self.gpus
+
+    @property
+    def replica_gpus(self) -> IntArray | int:
+        """Accelerators that hold one copy of the network, shape (n,): the product of all other degrees."""
+        degrees: list[IntArray] = [getattr(self, name) for name in DEGREES]
+        return math.prod(degrees)
+
+    @property
     def is_async(self) -> BoolArray:
         """Whether each is asynchronous, shape (n,)."""
         return np.equal(self.mode, MODES.index("async"))
 
     @property
     def synchronous_mini_batch(self) -> IntArray:
-        """GPUs x sub-batch x accumulation steps, shape (n,); the mini-batch of synchronous configurations.
+        """Data-parallel degree x sub-batch x accumulation steps, shape (n,); the mini-batch where synchronous.
 
         Products above LARGEST_MINI_BATCH are LARGEST_MINI_BATCH + 1, as 64 bits might not hold them.
         """
-        exact = self.gpus * self.sub_batch * self.accumulation_steps
-        about = self.gpus.astype(np.float64) * self.sub_batch * self.accumulation_steps
-        return np.where(about > LARGEST_MINI_BATCH, LARGEST_MINI_BATCH + 1, exact)
+        degree = self.data_parallel
+        about = degree.astype(np.float64) * self.sub_batch * self.accumulation_steps
+        return np.where(
+            about > LARGEST_MINI_BATCH, LARGEST_MINI_BATCH + 1, degree * self.sub_batch * self.accumulation_steps
+        )
+
+    def words_of(self, axis: Axis) -> tuple[str, ...]:
+        """Return the words of an axis in the order of their codes."""
+        return self.precisions if axis.name == "precision" else axis.words
 
     def take(self, chosen: IntArray | BoolArray | slice) -> Configurations:
         """Return those at positions, where a mask is true, or of a slice."""
-        arrays = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "precisions"}
-        return Configurations(**arrays, precisions=self.precisions)
+        return Configurations(**{a.name: getattr(self, a.name)[chosen] for a in AXES}, precisions=self.precisions)
 
     def one(self, position: int) -> Configuration:
         """Return the configuration at a position as a record."""
-        return Configuration(
-            int(self.nodes[position]),
-            int(self.gpus_per_node[position]),
-            int(self.sub_batch[position]),
-            int(self.accumulation_steps[position]),
-            self.precisions[int(self.precision[position])],
-            MODES[int(self.mode[position])],
-        )
+        values: dict[str, Any] = {axis.name: int(getattr(self, axis.name)[position]) for axis in AXES}
+        return Configuration(**values | {a.name: self.words_of(a)[values[a.name]] for a in AXES if a.words})
 
     @staticmethod
     def of(configurations: list[Configuration]) -> Configurations:
         """Return records as arrays, in their order."""
         precisions = tuple(dict.fromkeys(c.precision for c in configurations))
+        columns = {}
+        for axis in AXES:
+            words = precisions if axis.name == "precision" else axis.words
+            values = [getattr(c, axis.name) for c in configurations]
+            columns[axis.name] = np.array([words.index(v) for v in values] if words else values, dtype=np.int64)
+        return Configurations(**columns, precisions=precisions)
 
-        def column(values: list[int]) -> IntArray:
-            return np.array(values, dtype=np.int64)
-
-        return Configurations(
-            column([c.nodes for c in configurations]),
-            column([c.gpus_per_node for c in configurations]),
-            column([c.sub_batch for c in configurations]),
-            column([c.accumulation_steps for c in configurations]),
-            column([precisions.index(c.precision) for c in configurations]),
-            column([MODES.index(c.mode) for c in configurations]),
-            precisions,
-        )
+    @staticmethod
+    def joined(parts: list[Configurations]) -> Configurations:
+        """Return the configurations of parts with equal ``precisions``, one after another."""
+        columns = {a.name: np.concatenate([getattr(part, a.name) for part in parts]) for a in AXES}
+        return Configurations(**columns, precisions=parts[0].precisions)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from planner.domain.arrays import FloatArray, frozen_map
 from planner.domain.configuration import Configuration
+from planner.domain.provenance import Provenance
 
 __all__ = [
     "LOOKUPS",
@@ -74,7 +75,8 @@ class Term:
     """One part of a step.
 
     ``seconds`` is what it takes, ``exposed_seconds`` what it adds to its thread's period after overlap, ``share``
-    the exposed part of that period; ``origin`` and ``calibration`` say where its coefficients come from.
+    the exposed part of that period; ``origin`` and ``calibration`` say where its coefficients come from, for a reader;
+    ``provenance`` holds the same as records, and nothing in a prediction that was read from a document.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Term:
     origin: str
     calibration: str
     extrapolated: bool
+    provenance: tuple[Provenance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
+from planner.domain.axes import AXES
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Settings
@@ -99,11 +101,9 @@ class SpaceRequest:
         Wanted mini-batch [samples].
     tolerance_sync, tolerance_async : float
         Half-width of the window relative to the target, by mode.
-    nodes, gpus_per_node, sub_batch, accumulation : tuple of int or None
-        Values to try; None: every value that the cluster, the memory and the window allow.
-    precisions : tuple of str or None
-        None: every training precision with a usable sub-model.
-    modes : tuple of str
+    asked : mapping of axis to tuple
+        Values to try; of an axis that is absent every one that the cluster, the memory and the window allow (every
+        training precision with a usable sub-model; otherwise its default).
     top : int
         Plans to report.
     choose : one of planner.domain.suggestion.CHOICES
@@ -115,18 +115,28 @@ class SpaceRequest:
     target_batch: int
     tolerance_sync: float = 0.0
     tolerance_async: float = 0.25
-    nodes: tuple[int, ...] | None = None
-    gpus_per_node: tuple[int, ...] | None = None
-    sub_batch: tuple[int, ...] | None = None
-    accumulation: tuple[int, ...] | None = None
-    precisions: tuple[str, ...] | None = None
-    modes: tuple[str, ...] = ("sync",)
+    asked: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     objective: str = "epoch-time"
     top: int = 5
     pareto: bool = False
     parallelism: tuple[str, ...] = ("data",)
     choose: str = "fewest-gpus"
     allow_specified: bool = False
+
+    def __getitem__(self, axis: str) -> tuple[Any, ...] | None:
+        """Return the values to try of an axis; None: all that are lawful."""
+        return self.asked.get(axis)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Modes to try."""
+        return self.asked.get("mode", ("sync",))
+
+    def changed(self, **values: Any) -> SpaceRequest:
+        """Return the request with other values of axes, by name, None for all that are lawful, and of fields."""
+        axes = {axis.name: values.pop(axis.name) for axis in AXES if axis.name in values}
+        asked = {name: one for name, one in {**self.asked, **axes}.items() if one is not None}
+        return replace(self, asked=asked, **values)
 
     def tolerance(self, mode: str) -> float:
         """Return the half-width of the window relative to the target for a mode."""

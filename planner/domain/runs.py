@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from planner.domain.arrays import check_count
-from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, STRATEGIES
-from planner.domain.precision import PRECISIONS
+from planner.domain.axes import AXES, with_axes
+from planner.domain.configuration import DEGREES, LARGEST_MINI_BATCH, OPTIMIZERS, STRATEGIES
 from planner.errors import ParameterError, Refusal, nearest_name
 
 __all__ = ["CHOICES", "METRICS", "NOTHING", "RECOMPUTE", "STATUSES", "RefusedRow", "Run", "Runs"]
@@ -21,12 +21,17 @@ RECOMPUTE = ("none", "selective", "full")
 INPUTS = ("synthetic", "storage")
 MOST_SHARDED = 3
 CHOICES = {
-    "metric": METRICS, "precision": tuple(PRECISIONS), "mode": MODES, "recompute": RECOMPUTE, "status": STATUSES,
-    "strategy": STRATEGIES, "input": INPUTS, "optimizer": ("", *OPTIMIZERS),
+    "metric": METRICS, **{axis.name: axis.words for axis in AXES if axis.words}, "recompute": RECOMPUTE,
+    "status": STATUSES, "strategy": STRATEGIES, "input": INPUTS, "optimizer": ("", *OPTIMIZERS),
 }  # fmt: skip
 """Fields of a run whose values are words -> those words."""
-_DEGREES = ("nodes", "tensor_parallel", "pipeline_parallel", "virtual_stages")
+_MODEL = ("tensor_parallel", "pipeline_parallel", *DEGREES)
+"""Degrees whose product is the GPUs that hold one copy of the network."""
+_ONLY_SYNC = {axis.name: axis.default for axis in AXES if axis.only_sync} | dict.fromkeys(_MODEL, 1)
 _MAY_BE_OPEN = ("gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps", "data_parallel")
+_COUNTS = {axis.name: axis.least for axis in AXES if not axis.words}
+_COUNTS |= dict.fromkeys((*_MODEL, *_MAY_BE_OPEN, "virtual_stages"), 1)
+"""Fields of whole numbers -> the least."""
 
 
 class _Nothing:
@@ -40,6 +45,7 @@ NOTHING = _Nothing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+@with_axes
 class Run:
     """One training run: its plan and what was measured of it.
 
@@ -148,11 +154,9 @@ class Run:
                 raise ParameterError(what, f"one of {listing}", word, f"did you mean {near!r}?" if near else "")
 
     def _check_numbers(self) -> None:
-        for what in _DEGREES:
-            check_count(what, getattr(self, what))
-        for what in _MAY_BE_OPEN:
-            if getattr(self, what) is not None:
-                check_count(what, getattr(self, what))
+        for what, least in _COUNTS.items():
+            if what not in _MAY_BE_OPEN or getattr(self, what) is not None:
+                check_count(what, getattr(self, what), least)
         check_count("sharding", self.sharding, least=0, most=MOST_SHARDED)
         if self.value is not None and not (math.isfinite(self.value) and self.value > 0):
             raise ParameterError("value", "a finite number above 0", self.value)
@@ -177,9 +181,9 @@ class Run:
             if self.metric in ASYNCHRONOUS_METRICS:
                 raise ParameterError("metric", "one of a synchronous run where mode is sync", self.metric)
             return
-        for what in ("accumulation_steps", "tensor_parallel", "pipeline_parallel"):
-            if getattr(self, what) not in (None, 1):
-                raise ParameterError(what, "1 where mode is async", getattr(self, what))
+        for what, alone in _ONLY_SYNC.items():
+            if getattr(self, what) not in (None, alone):
+                raise ParameterError(what, f"{alone} where mode is async", getattr(self, what))
 
     def _derive(self) -> None:
         self._derive_data_parallel()
@@ -199,16 +203,16 @@ class Run:
         self._check_mini_batch()
 
     def _derive_data_parallel(self) -> None:
-        model = self.tensor_parallel * self.pipeline_parallel
+        model = self._product(*_MODEL)
         if self.data_parallel is None and self.gpus is not None:
             if self.gpus % model:
-                rule = f"a multiple of tensor_parallel x pipeline_parallel = {model}"
+                rule = f"a multiple of {' x '.join(_MODEL)} = {model}"
                 raise ParameterError("the number of GPUs", rule, self.gpus)
             self._set("data_parallel", self.gpus // model)
         elif self.data_parallel is None and None not in (self.mini_batch, self.sub_batch, self.accumulation_steps):
             self._set("data_parallel", self._quotient("sub_batch", "accumulation_steps"))
         elif self.data_parallel is not None and self.gpus not in (None, self.data_parallel * model):
-            rule = f"data_parallel x tensor_parallel x pipeline_parallel = {self.data_parallel * model}"
+            rule = f"{' x '.join(('data_parallel', *_MODEL))} = {self.data_parallel * model}"
             raise ParameterError("the number of GPUs", rule, self.gpus)
 
     def _product(self, *names: str) -> int:

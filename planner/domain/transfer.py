@@ -10,12 +10,10 @@ from planner.domain.kernels import TRAFFIC_KINDS
 from planner.errors import ParameterError
 
 __all__ = [
-    "RELATIONS", "SCALED", "UNITS", "OwnPoints", "PrecisionScore", "TransferScore", "Transfers", "precision_score",
+    "RELATIONS", "UNITS", "OwnPoints", "PrecisionScore", "TransferScore", "Transfers", "precision_score",
     "relation", "score_for",
 ]  # fmt: skip
 
-SCALED = "scaled from "
-"""In names of calibrations that were scaled from another device, in front of the name of that device."""
 UNITS = ("matrix", "lanes")
 """What multiplies in a precision: matrix units (tensor cores), or the lanes of fp32."""
 RELATIONS = ("chip", "architecture", "vendor", "other")

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planner.domain.configuration import MODES
-from planner.domain.precision import PRECISIONS
+from planner.domain.axes import AXES, MODES, Axis
 from planner.domain.request import DEFAULT, Sourced
 from planner.domain.suggestion import CHOICES
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
@@ -30,21 +29,21 @@ _RANGE = Table(
 )
 _COUNTS = Nullable(OneOf((ListOf(Whole(), least=1), _RANGE), "counts"))
 _NAMES = ListOf(Text(), least=1)
+
+
+def _tried(axis: Axis) -> Type:
+    """Return the type of the values of an axis to try."""
+    words = ListOf(Text(axis.words), least=1)
+    return _COUNTS if not axis.words else Nullable(words) if axis.default_in_suggest else words
+
+
 _TYPES: Mapping[str, tuple[Type, str]] = {
     "network": (Text(), "network to train"),
     "dataset": (Nullable(Text()), "data set of an epoch; absent: none"),
     "cluster": (Text(), "cluster to train on"),
     "calibration": (ListOf(Text()), "calibrations, first come first served"),
     "framework": (OneOf((Text(), ListOf(Text(), least=1)), "framework"), "training framework, or several to try"),
-    "mode": (ListOf(Text(MODES), least=1), "kinds of updates to try"),
-    "nodes": (_COUNTS, "numbers of nodes to try"),
-    "gpus_per_node": (_COUNTS, "numbers of GPUs of each node to try"),
-    "sub_batch": (_COUNTS, "sub-batches to try; absent: every one that fits"),
-    "accumulation": (_COUNTS, "accumulation steps to try; absent: every number that can reach the target"),
-    "precision": (
-        Nullable(ListOf(Text(tuple(PRECISIONS)), least=1)),
-        "precisions to try; absent: every one with a usable sub-model",
-    ),
+    **{axis.option: (_tried(axis), axis.asked) for axis in sorted(AXES, key=lambda axis: axis.name != "mode")},
     "tensor": (Whole(), "tensor-parallel degree"),
     "pipeline": (Whole(), "pipeline-parallel degree"),
     "virtual_stages": (Whole(), "virtual stages of a pipeline rank"),

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from planner.domain.configuration import LARGEST_MINI_BATCH, MODES
-from planner.domain.precision import PRECISIONS
+from planner.domain.axes import AXES
+from planner.domain.configuration import LARGEST_MINI_BATCH
 from planner.domain.prediction import Quantity
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
-from planner.formats.configuration import LARGEST_PRODUCT
+from planner.formats.configuration import DIVIDES, LARGEST_PRODUCT, axis_type, plan_keys
 from planner.formats.fields import Field, ListOf, Nullable, OneOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.search import LOOSENING_TABLE
@@ -41,8 +41,7 @@ _BRIEF = Table(
         Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
         Field("framework", Text(), "training framework"),
         Field("status", Text(("found", "none_feasible")), "whether any plan fits; if none, loosen says what to change"),
-        Field("nodes", Whole(), "computers", None),
-        Field("gpus_per_node", Whole(), "devices of each", None),
+        *(Field(axis.name, axis_type(axis), axis.doc, None) for axis in AXES),
         Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all", None),
         Field(
             "ranks",
@@ -51,13 +50,8 @@ _BRIEF = Table(
             None,
         ),
         Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network", None),
-        Field("tensor_parallel", Whole(), "devices that share each layer", None),
-        Field("pipeline_parallel", Whole(), "stages of layers", None),
-        Field("sub_batch", Whole(), "samples of one pass of a copy", None),
-        Field("accumulation_steps", Whole(), "passes summed up before an update", None),
+        *(Field(name, Whole(), doc, None) for name, doc in DIVIDES.items()),
         Field("mini_batch", _SAMPLES, "samples behind an update; their mean when asynchronous", None),
-        Field("precision", Text(tuple(PRECISIONS)), "precision of training", None),
-        Field("mode", Text(MODES), "synchronous or asynchronous updates", None),
         Field("iteration_s", _TIME, "one update; asynchronous: one period of a device's thread", None),
         Field("epoch_s", _TIME, "a later epoch; value null without a data set", None),
         Field("samples_per_s", _MAYBE, "samples a second", None),
@@ -116,14 +110,9 @@ def _keys(subject: Subject, suggestion: Suggestion, epochs: int | None) -> dict[
 
 def _configuration(plan: Plan) -> dict[str, Any]:
     c = plan.prediction.configuration
-    own = {
-        key: getattr(c, key)
-        for key in ("nodes", "gpus_per_node", "gpus", "sub_batch", "accumulation_steps", "precision", "mode")
-    }
     ranks = c.nodes if c.mode == "async" else c.gpus
-    degrees = {"ranks": ranks, "data_parallel": c.gpus, "tensor_parallel": 1, "pipeline_parallel": 1}
     mini_batch = plan.prediction.mini_batch.mean if c.mode == "async" else c.samples_per_update
-    return own | degrees | {"mini_batch": mini_batch}
+    return plan_keys(c) | {"ranks": ranks, "mini_batch": mini_batch}
 
 
 def _figures(plan: Plan, epochs: int | None) -> dict[str, Any]:

@@ -6,26 +6,44 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, STRATEGIES, Configuration, Settings
-from planner.domain.precision import PRECISIONS, gradient_bytes
+from planner.domain.axes import AXES, Axis
+from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS, STRATEGIES, Configuration, Settings
+from planner.domain.precision import gradient_bytes
 from planner.domain.request import Subject
 from planner.errors import ParameterError
 from planner.formats.fields import Field, Table
-from planner.formats.values import Number, Text, Whole
+from planner.formats.values import Number, Text, Type, Whole
 
 __all__ = [
     "CONFIGURATION_TABLE",
+    "DIVIDES",
     "LARGEST_PRODUCT",
     "SUBJECT_FIELDS",
     "SUBJECT_TABLE",
+    "axis_type",
     "configuration_keys",
     "configuration_of",
+    "plan_keys",
     "subject_keys",
     "subject_of",
 ]
 
 LARGEST_PRODUCT = 10**18
-DEGREES = ("tensor_parallel", "pipeline_parallel")
+DIVIDES = {"tensor_parallel": "devices that share each layer", "pipeline_parallel": "stages of layers"}
+"""Degrees that no plan has yet -> what they mean."""
+
+
+def axis_type(axis: Axis) -> Type:
+    """Return the type of an axis in documents."""
+    return Text(axis.words) if axis.words else Whole(least=axis.least)
+
+
+def _field(axis: Axis) -> Field:
+    if axis.always_said:
+        return Field(axis.name, axis_type(axis), axis.doc)
+    return Field(axis.name, axis_type(axis), f"{axis.doc}; absent: {axis.default}", axis.default)
+
+
 SUBJECT_FIELDS = (
     Field("network", Text(), "network that is trained"),
     Field("cluster", Text(), "cluster that it is trained on"),
@@ -45,17 +63,11 @@ SUBJECT_FIELDS = (
 SUBJECT_TABLE = Table(SUBJECT_FIELDS, dict[str, Any], "what all configurations of an answer share", title="subject")
 CONFIGURATION_TABLE = Table(
     (
-        Field("nodes", Whole(), "computers"),
-        Field("gpus_per_node", Whole(), "devices of each"),
+        *(_field(axis) for axis in AXES),
         Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all"),
-        Field("precision", Text(tuple(PRECISIONS)), "precision of training"),
         Field("gradient_bytes_per_element", Whole(most=8), "bytes of a gradient element as it is sent; absent: 4", 4),
-        Field("mode", Text(MODES), "synchronous or asynchronous updates"),
         Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network"),
-        Field("tensor_parallel", Whole(), "devices that share each layer; absent: 1", 1),
-        Field("pipeline_parallel", Whole(), "stages of layers; absent: 1", 1),
-        Field("sub_batch", Whole(), "samples of one pass"),
-        Field("accumulation_steps", Whole(), "passes summed up before an update"),
+        *(Field(name, Whole(), f"{doc}; absent: 1", 1) for name, doc in DIVIDES.items()),
         Field(
             "mini_batch",
             Whole(most=LARGEST_MINI_BATCH),
@@ -84,25 +96,25 @@ def subject_of(keys: Mapping[str, Any]) -> Subject:
     return Subject(keys["network"], keys["cluster"], scenario, settings, price, keys["device"])
 
 
+def plan_keys(configuration: Configuration) -> dict[str, Any]:
+    """Return the keys of axes and of degrees."""
+    names = (*(axis.name for axis in AXES), "gpus", "data_parallel")
+    return {name: getattr(configuration, name) for name in names} | dict.fromkeys(DIVIDES, 1)
+
+
 def configuration_keys(configuration: Configuration, framework: str) -> dict[str, Any]:
     """Return the keys of a configuration; ``framework`` says what its gradients are sent as."""
     c = configuration
     return {
-        **{key: getattr(c, key) for key in ("nodes", "gpus_per_node", "gpus", "precision", "mode")},
+        **plan_keys(c),
         "gradient_bytes_per_element": gradient_bytes(c.precision, framework),
-        "data_parallel": c.gpus,
-        "tensor_parallel": 1,
-        "pipeline_parallel": 1,
-        "sub_batch": c.sub_batch,
-        "accumulation_steps": c.accumulation_steps,
         "mini_batch": None if c.mode == "async" else c.samples_per_update,
     }
 
 
 def configuration_of(keys: Mapping[str, Any]) -> Configuration:
     """Return the configuration of a document, or raise ParameterError where it divides the network."""
-    for degree in DEGREES:
+    for degree in DIVIDES:
         if keys[degree] != 1:
             raise ParameterError(degree, "1, the only degree supported yet", keys[degree])
-    fields = ("nodes", "gpus_per_node", "sub_batch", "accumulation_steps", "precision", "mode")
-    return Configuration(**{key: keys[key] for key in fields})
+    return Configuration(**{axis.name: keys[axis.name] for axis in AXES})

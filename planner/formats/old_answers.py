@@ -19,6 +19,8 @@ from planner.formats.warnings import warning_keys
 
 __all__ = ["prediction_2", "predictions_2", "suggestion_2", "suggestions_2"]
 
+_MADE_FOR_ANSWERS = ("scaled from ", " derived from ")
+"""In names of calibrations that version 1 lists beside those that a file holds."""
 _MAYBE = Nullable(Number())
 _PROBABILITY = Number()
 _PRODUCT = Whole(most=10**18)
@@ -218,9 +220,16 @@ def _suggestion(keys: Keys) -> Keys:
         "sources": sources,
         "warnings": _warnings(keys["warnings"], warnings),
         **{key: keys[key] for key in ("status", "search", "loosen")},
-        "request": {name: _told(value) for name, value in keys["request"].items()},
+        "request": {name: _told(_given_back(name, value)) for name, value in keys["request"].items()},
         **lists,
     }
+
+
+def _given_back(name: str, value: Keys) -> Keys:
+    """Return a value of a request; of calibrations without those made for the answer, which no file holds."""
+    if name != "calibration" or not value["value"]:
+        return value
+    return value | {"value": [one for one in value["value"] if not any(words in one for words in _MADE_FOR_ANSWERS)]}
 
 
 def _plan(plan: Keys, sources: list[Keys]) -> Keys:

@@ -22,6 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from planner.domain.axes import AXES
 from planner.domain.runs import NOTHING, RefusedRow, Run, Runs
 from planner.errors import InputFileError, ParameterError, Refusal, VersionError, nearest_name
 from planner.formats.documents import opened, place_of
@@ -31,15 +32,19 @@ from planner.formats.values import LONGEST_NAME, hidden
 __all__ = ["COLUMNS", "VERSION", "NoRunError", "read_runs", "run_of", "write_runs"]
 
 VERSION = 1
-OPTIONAL = ("input", "strategy", "framework_version", "dataset", "placement")
+OPTIONAL = {axis.name: str(axis.default) for axis in AXES if not axis.always_said}
+OPTIONAL |= dict.fromkeys(("input", "strategy", "framework_version", "dataset", "placement"), "")
+"""Columns that are written where a run says something else there than this."""
+_BEFORE = {"sub_batch": ("mini_batch",)}
 COLUMNS = (
-    "id", "source", "network", "cluster", "nodes", "gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps",
-    "precision", "mode", "data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_stages", "recompute",
-    "sharding", "optimizer", "framework", "metric", "value", "status", "group", "notes", *OPTIONAL,
+    "id", "source", "network", "cluster",
+    *(name for axis in AXES if axis.always_said for name in (*_BEFORE.get(axis.name, ()), axis.name)),
+    "data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_stages", "recompute", "sharding", "optimizer",
+    "framework", "metric", "value", "status", "group", "notes", *OPTIONAL,
 )  # fmt: skip
 REQUIRED = ("id", "network", "cluster", "metric")
 WHOLE = (
-    "nodes", "gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps", "data_parallel", "tensor_parallel",
+    *(axis.name for axis in AXES if not axis.words), "mini_batch", "data_parallel", "tensor_parallel",
     "pipeline_parallel", "virtual_stages", "sharding",
 )  # fmt: skip
 LARGEST_FILE = 2**29
@@ -300,7 +305,11 @@ def write_runs(rows: Iterable[Run]) -> str:
     """Return the text of a file of runs: every column in order, optional ones only where a run has them."""
     runs = list(rows)
     columns = {column: [_text(getattr(run, column)) for run in runs] for column in COLUMNS}
-    kept = {column: cells for column, cells in columns.items() if column not in OPTIONAL or any(cells)}
+    kept = {
+        column: cells
+        for column, cells in columns.items()
+        if column not in OPTIONAL or any(cell != OPTIONAL[column] for cell in cells)
+    }
     return f"# planner/runs {VERSION}\n{write_table(kept)}"
 
 

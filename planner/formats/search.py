@@ -11,7 +11,7 @@ from planner.formats.values import Flag, Text, Whole
 
 __all__ = ["LOOSENING_TABLE", "SEARCH_TABLE", "search_of"]
 
-_CODES = ("precision", "mode", "accumulation", "below_window", "above_window", "memory", "other")
+_CODES = ("precision", "mode", "accumulation", "below_window", "above_window", "memory", "degrees", "other")
 _REFUSED = Table(
     (
         Field("code", Text(_CODES), "for programs"),

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from planner.domain.axes import AXES
 from planner.formats.fields import Field, ListOf, OneOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import ANY_WHOLE, Flag, Number, Text, Whole
@@ -20,10 +21,9 @@ from planner.formats.values import ANY_WHOLE, Flag, Number, Text, Whole
 __all__ = ["OPTION_KEYS", "REQUEST", "SETTINGS", "read_request", "read_settings"]
 
 OPTION_KEYS = (
-    "network", "dataset", "cluster", "calibration", "framework", "mode", "nodes", "gpus_per_node", "sub_batch",
-    "accumulation", "precision", "tensor", "pipeline", "virtual_stages", "recompute", "sharding", "optimizer",
-    "strategy", "input", "scenario", "task", "tolerance", "parallelism", "objective", "top", "seed",
-    "allow_specified",
+    "network", "dataset", "cluster", "calibration", "framework", *(axis.option for axis in AXES), "tensor", "pipeline",
+    "virtual_stages", "recompute", "sharding", "optimizer", "strategy", "input", "scenario", "task", "tolerance",
+    "parallelism", "objective", "top", "seed", "allow_specified",
 )  # fmt: skip
 SWITCHES = ("allow_specified",)
 """Keys that are true or false."""

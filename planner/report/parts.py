@@ -110,6 +110,7 @@ def configuration_words(configuration: Configuration, device: str = "GPU", preci
         *([f"accumulation {accumulation}"] if accumulation > 1 else []),
         " or ".join(precisions or (configuration.precision,)),
         mode_words(configuration.mode),
+        *configuration.besides,
     ]
     return ", ".join(parts)
 

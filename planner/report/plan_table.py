@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from planner.domain.axes import AXES, Axis
 from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan
@@ -26,7 +27,7 @@ DROPPED = (
     "{device}-\nhours",
 )
 """Columns that go where a line holds no more, the first one first; what tells plans apart stays."""
-LEFT = ("network", "scenario", "preci-\nsion", "mode", "")
+LEFT = ("network", "scenario", *(axis.heading for axis in AXES if axis.words), "")
 """Columns of words."""
 
 
@@ -78,17 +79,13 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
     subjects = [one.subject for one in entries]
     configurations = [one.configuration for one in shown]
     device = subjects[0].device
-    accumulates = any(one.accumulation_steps > 1 for one in configurations)
     stale = any(one.staleness.mean for one in shown)
     return {
         "#": [str(one.number) for one in entries],
         "network": _where_they_differ([one.network for one in subjects]),
         "scenario": _where_they_differ([one.scenario or "none" for one in subjects]),
         f"nodes\nx {device}s": [f"{one.nodes} x {one.gpus_per_node}" for one in configurations],
-        "sub-\nbatch": [str(one.sub_batch) for one in configurations],
-        "accu-\nmulate": [str(one.accumulation_steps) if accumulates else "" for one in configurations],
-        "preci-\nsion": [" / ".join(one.precisions or (one.prediction.configuration.precision,)) for one in entries],
-        "mode": _where_they_differ([one.mode for one in configurations]),
+        **{axis.heading: _cells(axis, entries) for axis in AXES if axis.heading},
         "mini-\nbatch": _mini_batches(shown),
         "stale-\nness": [format_number(one.staleness.mean) if stale else "" for one in shown],
         **_speeds(shown),
@@ -101,6 +98,16 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
         "memory\nGiB": [format_number(one.memory_bytes["total"] / 2**30, 3) for one in shown],
         "": ["".join(mark for mark, holds in MARKS.items() if holds(one)) for one in shown],
     }
+
+
+def _cells(axis: Axis, entries: Sequence[Entry]) -> list[str]:
+    """Return the cells of an axis, empty where all plans have its default, or one mode."""
+    if axis.name == "precision":
+        return [" / ".join(one.precisions or (one.prediction.configuration.precision,)) for one in entries]
+    cells = [str(getattr(one.prediction.configuration, axis.name)) for one in entries]
+    if axis.name == "mode":
+        return _where_they_differ(cells)
+    return [""] * len(cells) if set(cells) == {str(axis.default)} else cells
 
 
 def _where_they_differ(cells: list[str]) -> list[str]:

@@ -6,14 +6,17 @@ Runs of one problem are predicted together, each distinct configuration once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from planner.domain.arrays import frozen_map
+from planner.domain.axes import AXES
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
+from planner.domain.network import family_of
 from planner.domain.prediction import Prediction, Quantity
 from planner.domain.request import Problem
 from planner.domain.runs import RefusedRow, Run
@@ -29,6 +32,11 @@ SLICE = 1024
 ONLY = {"tensor_parallel": 1, "pipeline_parallel": 1, "virtual_stages": 1, "recompute": "none", "sharding": 0}
 """Fields of a run -> the value that predictions cover so far."""
 
+MEANS: Mapping[str, Callable[[Prediction], float]] = {
+    "mini_batch_mean": lambda prediction: prediction.mini_batch.mean,
+    "staleness_mean": lambda prediction: prediction.staleness.mean,
+}
+"""Metrics that are means of random variables, not times or rates."""
 NO_SHARES: Mapping[str, float] = frozen_map({})
 
 
@@ -146,7 +154,7 @@ def answers_of(problem: Problem, runs: Sequence[Run], like: Evaluator | None = N
 
     See :class:`planner.steps.predict.Evaluator` for ``like``.
     """
-    found, seen = _planned(problem, runs), _Seen(problem)
+    found = _planned(problem, runs)
     answers = {at: refused(runs[at], reason, problem.cluster) for at, reason in found.refused.items()}
     for evaluator, some in _slices(problem, found.plans, like):
         reasons = _refusals(evaluator, some)
@@ -154,7 +162,7 @@ def answers_of(problem: Problem, runs: Sequence[Run], like: Evaluator | None = N
             answers |= {at: refused(runs[at], reason, problem.cluster) for at in found.plans[one]}
         for one, prediction in _described(evaluator, [one for one in some if one not in reasons]):
             shares = _shares(prediction)
-            answers |= {at: _answer(runs[at], prediction, problem, seen, shares) for at in found.plans[one]}
+            answers |= {at: _answer(runs[at], prediction, problem, shares) for at in found.plans[one]}
     return [answers[at] for at in range(len(runs))]
 
 
@@ -171,8 +179,8 @@ def _configuration(run: Run, problem: Problem) -> Configuration:
     if problem.dataset is None and run.metric == "epoch_s":
         raise ParameterError("dataset", f"given for an epoch, as {run.network} has none of its own", "")
     placed = run.on(problem.cluster.node.gpus)
-    gpus, sub_batch, steps = placed.gpus_per_node or 1, placed.sub_batch or 1, placed.accumulation_steps or 1
-    return Configuration(placed.nodes, gpus, sub_batch, steps, run.precision, run.mode)
+    values: dict[str, Any] = {axis.name: getattr(placed, axis.name) or 1 for axis in AXES}
+    return Configuration(**values)
 
 
 def _refusals(evaluator: Evaluator, wanted: list[Configuration]) -> dict[Configuration, Refusal]:
@@ -214,33 +222,14 @@ def _shares(prediction: Prediction) -> dict[str, Mapping[str, float]]:
     return {thread: frozen_map(shares) for thread, shares in found.items()}
 
 
-class _Seen:
-    """What the calibrations of a problem have seen, once for every set of them that serves a prediction."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.by_name = {one.name: one for one in problem.calibrations}
-        self.labels: dict[str, frozenset[str]] = {}
-
-    def has(self, run: Run, prediction: Prediction) -> bool:
-        """Return whether a calibration that serves the prediction has seen the run, or what it is one of."""
-        network, cluster = self.problem.network.name, self.problem.cluster.name
-        names = {run.source, run.group, run.network, network, network.partition(":")[0], run.cluster, cluster} - {""}
-        texts = {term.calibration for term in prediction.terms}
-        return any(not names.isdisjoint(self._labels(text)) for text in texts if text)
-
-    def _labels(self, text: str) -> frozenset[str]:
-        """Return what the calibrations of a term have seen; one that was reconstructed has seen its cluster."""
-        if text not in self.labels:
-            serving = [self.by_name[name] for name in text.split(", ") if name in self.by_name]
-            clusters = {one.cluster for one in serving if one.origin == "reconstructed" and one.cluster}
-            self.labels[text] = frozenset(clusters.union(*(one.seen for one in serving)))
-        return self.labels[text]
+def _has_seen(run: Run, prediction: Prediction, problem: Problem) -> bool:
+    """Return whether what serves the prediction has seen the run, or what it is one of."""
+    network, cluster = problem.network.name, problem.cluster.name
+    names = {run.source, run.group, run.network, network, family_of(network), run.cluster, cluster} - {""}
+    return any(not names.isdisjoint(one.seen) for term in prediction.terms for one in term.provenance)
 
 
-def _answer(
-    run: Run, prediction: Prediction, problem: Problem, seen: _Seen, shares: Mapping[str, Mapping[str, float]]
-) -> Answer:
+def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[str, Mapping[str, float]]) -> Answer:
     value = _metric(run.metric, prediction)
     if value is None or not math.isfinite(value.value):
         shown = "none" if value is None else f"{value.value:g}"
@@ -254,7 +243,7 @@ def _answer(
         problem.cluster,
         figures=(value.value, low, high),
         status="out_of_memory" if memory["total"] > memory["capacity"] else "ok",
-        in_sample=seen.has(run, prediction),
+        in_sample=_has_seen(run, prediction, problem),
         bottleneck=prediction.bottleneck,
     )
     row = replace(row, kind=prediction.kind, deviation=value.deviation)
@@ -263,17 +252,15 @@ def _answer(
 
 def _metric(metric: str, prediction: Prediction) -> Quantity | None:
     """Return what is predicted of a metric; means of random variables come without an interval."""
-    if metric == "mini_batch_mean":
-        return Quantity(prediction.mini_batch.mean)
-    if metric == "staleness_mean":
-        return Quantity(prediction.staleness.mean)
+    if metric in MEANS:
+        return Quantity(MEANS[metric](prediction))
     found: Quantity | None = getattr(prediction, metric)
     return found
 
 
 def _thread(run: Run) -> str:
     """Return the thread whose period the metric of a run is, or is proportional to; empty: of none."""
-    if run.metric.endswith("_mean"):
+    if run.metric in MEANS:
         return ""
     if run.mode == "sync":
         return "step"

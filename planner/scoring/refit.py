@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from planner.domain.configuration import Configuration, Configurations
+from planner.domain.network import family_of
 from planner.domain.request import Problem
 from planner.domain.runs import Run
 from planner.errors import ParameterError
 from planner.fitting.end_to_end import EndToEnd, fit_end_to_end
 from planner.fitting.observed import Observed, is_fitted, without_end_to_end
 from planner.scoring.evaluate import Answer, answers_of, sort_runs
-from planner.scoring.hold_out import HOLD_OUTS, splits
+from planner.scoring.hold_out import HOLD_OUTS, Split, splits
 from planner.scoring.intervals import rescaled
 
 __all__ = ["Asked", "fit_runs", "group_of", "held_out_answers"]
@@ -75,7 +78,7 @@ def group_of(asked: Asked, axis: str) -> str:
     """Return what these runs are left out with; variants of a network (``resnet50:input=32``) are one group."""
     run, cluster = asked.runs[0], asked.problem.cluster
     values = {
-        "network": run.network.partition(":")[0],
+        "network": family_of(run.network),
         "gpu": cluster.node.accelerator.name,
         "cluster": cluster.name,
         "source": run.source,
@@ -90,7 +93,10 @@ def fit_runs(asked: Sequence[Asked]) -> EndToEnd:
 
 
 def held_out_answers(
-    asked: Sequence[Asked], axis: str, progress: Progress = lambda _name, _number, _of: None
+    asked: Sequence[Asked],
+    axis: str,
+    progress: Progress = lambda _name, _number, _of: None,
+    processes: int = 1,
 ) -> list[list[Answer]]:
     """Return the answers to the runs of each problem, predicted by a fit to the runs of all other groups.
 
@@ -101,17 +107,48 @@ def held_out_answers(
     asked : sequence of Asked
     axis : one of HOLD_OUTS
     progress : callable, optional
+    processes : int
+        How many groups are left out at a time, where processes can be forked.
     """
     if axis not in HOLD_OUTS:
         raise ParameterError("hold-out", "one of " + ", ".join(HOLD_OUTS), axis)
     found: dict[int, list[Answer]] = {}
     folds = list(splits([group_of(one, axis) for one in asked]))
+    answers = _by_fold(asked, folds, processes)
     for number, fold in enumerate(folds):
         progress(fold.name, number, len(folds))
-        fitted = fit_runs([one for one, fits in zip(asked, fold.fit.tolist(), strict=True) if fits])
-        for at in np.flatnonzero(fold.test).tolist():
-            found[at] = _answers(asked[at], fitted)
+        found |= next(answers)
     return rescaled([found[at] for at in range(len(asked))], [group_of(one, axis) for one in asked])
+
+
+def _by_fold(asked: Sequence[Asked], folds: Sequence[Split], processes: int) -> Iterator[dict[int, list[Answer]]]:
+    """Yield the answers to what each fold leaves out, by place in ``asked``."""
+    if processes == 1 or "fork" not in multiprocessing.get_all_start_methods():
+        yield from (_of_fold(asked, fold) for fold in folds)
+        return
+    for one in asked:
+        _ = one.observed  # before processes part: each would price the same kernels
+    # What is forked has the runs already; only answers travel.
+    with multiprocessing.get_context("fork").Pool(processes, _share, (asked, folds)) as pool:
+        yield from pool.imap(_of_shared, range(len(folds)))
+
+
+_shared: list[tuple[Sequence[Asked], Sequence[Split]]] = []
+
+
+def _share(asked: Sequence[Asked], folds: Sequence[Split]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one ends it
+    _shared[:] = [(asked, folds)]
+
+
+def _of_shared(number: int) -> dict[int, list[Answer]]:
+    asked, folds = _shared[0]
+    return _of_fold(asked, folds[number])
+
+
+def _of_fold(asked: Sequence[Asked], fold: Split) -> dict[int, list[Answer]]:
+    fitted = fit_runs([one for one, fits in zip(asked, fold.fit.tolist(), strict=True) if fits])
+    return {at: _answers(asked[at], fitted) for at in np.flatnonzero(fold.test).tolist()}
 
 
 def _answers(asked: Asked, fitted: EndToEnd) -> list[Answer]:

@@ -12,7 +12,7 @@ from planner.domain.arrays import BoolArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.prediction import Prediction, Predictions
 
-__all__ = ["Evaluator", "Priced", "joined_configurations"]
+__all__ = ["Evaluator", "Priced"]
 
 
 class Evaluator(Protocol):
@@ -58,11 +58,4 @@ class Priced:
             f.name: np.concatenate([getattr(self.predictions, f.name), getattr(other.predictions, f.name)])
             for f in fields(Predictions)
         }
-        return Priced(joined_configurations([self.configurations, other.configurations]), Predictions(**columns))
-
-
-def joined_configurations(parts: list[Configurations]) -> Configurations:
-    """Return the configurations of parts with equal ``precisions``, one after another."""
-    names = [f.name for f in fields(Configurations) if f.name != "precisions"]
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return Configurations(**columns, precisions=parts[0].precisions)
+        return Priced(Configurations.joined([self.configurations, other.configurations]), Predictions(**columns))

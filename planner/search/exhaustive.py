@@ -11,7 +11,7 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
 from planner.errors import Refusal
-from planner.search.evaluator import Evaluator, Priced, joined_configurations
+from planner.search.evaluator import Evaluator, Priced
 from planner.search.feasibility import ABOVE, BELOW, KEPT, REASONS, SUB_BATCH, Rules
 from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
@@ -76,13 +76,13 @@ def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
     size = 0
     for part in parts:
         if size and size + part.size > CHUNK:
-            yield joined_configurations(held)
+            yield Configurations.joined(held)
             held, size = [], 0
         if part.size:
             held.append(part)
             size += part.size
     if held:
-        yield joined_configurations(held)
+        yield Configurations.joined(held)
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class _Run:
             return
         found = configurations.take(here & (distance == least))
         same = [known[1]] if least == known[0] and known[1] is not None else []
-        self.nearest[key] = (least, joined_configurations([*same, found]))
+        self.nearest[key] = (least, Configurations.joined([*same, found]))
 
     def _nearest(self) -> Priced | None:
         """Return the best of the equally near ones, by mode and side."""

@@ -21,7 +21,8 @@ def label(configuration: Configuration, device: str = "GPU") -> str:
     c = configuration
     accumulation = f" x {c.accumulation_steps} accumulated" if c.accumulation_steps > 1 else ""
     nodes, gpus = (f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((c.nodes, "node"), (c.gpus_per_node, device)))
-    return f"{nodes} x {gpus}, sub-batch {c.sub_batch}{accumulation}, {c.precision}, {_MODES[c.mode]}"
+    words = [f"{nodes} x {gpus}, sub-batch {c.sub_batch}{accumulation}", c.precision, _MODES[c.mode], *c.besides]
+    return ", ".join(words)
 
 
 def whys(order: Order, best: Priced, evaluated: int, reported: int) -> list[str]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.configuration import MODES, Configurations
+from planner.domain.axes import AXES
+from planner.domain.configuration import DEGREES, MODES, Configurations
 from planner.domain.dataset import Dataset
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal
@@ -22,13 +23,14 @@ REASONS = (
     Refusal("above_window", "mini-batch above the window", "mini-batch"),
     Refusal("memory", "sub-batch larger than fits in memory", "sub-batch"),
     Refusal("above_window", "sub-batch above the window", "sub-batch"),
+    Refusal("degrees", "GPUs not a multiple of the degrees of parallelism", "the number of GPUs"),
 )
 """Why a candidate is refused, by its position in an array of reasons; None keeps it.
 
 A sub-batch above the window is refused in asynchronous plans whatever their mean: an update holds whole sub-batches, so
 that every one that is not empty exceeds the window."""
 
-KEPT, _ACCUMULATION, BELOW, ABOVE, MEMORY, SUB_BATCH = range(len(REASONS))
+KEPT, _ACCUMULATION, BELOW, ABOVE, MEMORY, SUB_BATCH, _DEGREES = range(len(REASONS))
 
 
 def check_target(request: SpaceRequest, dataset: Dataset | None) -> None:
@@ -70,8 +72,11 @@ class Rules:
         """Return the reason of each that needs no price, as positions in REASONS, shape (n,)."""
         is_async = configurations.is_async
         window = np.where(is_async, KEPT, self._window(configurations, configurations.synchronous_mini_batch))
-        accumulated = is_async & (configurations.accumulation_steps > 1)
+        only_sync = [axis for axis in AXES if axis.only_sync]
+        accumulated = is_async & np.any([getattr(configurations, a.name) != a.default for a in only_sync], axis=0)
         too_large = is_async & (configurations.sub_batch > self.high[configurations.mode])
+        if DEGREES:
+            window = np.where(configurations.gpus % configurations.replica_gpus, _DEGREES, window)
         reasons = np.where(accumulated, _ACCUMULATION, np.where(too_large, SUB_BATCH, window))
         return np.where((reasons == KEPT) & ~self.fits(configurations), MEMORY, reasons)
 

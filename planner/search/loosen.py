@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.axes import AXES, Axis
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.errors import UsageError
@@ -53,20 +54,9 @@ class Loosener:
 
         Each alone; nodes and GPUs per node together where neither alone helps.
         """
-        request, most = self.request, self.limits.gpus_per_node
-        gpus, all_gpus = request.gpus_per_node or (most,), tuple(range(1, most + 1))
-        counts = [
-            self._values("--nodes", request.nodes, replace(request, nodes=None), _nodes),
-            self._values("--gpus-per-node", gpus, replace(request, gpus_per_node=all_gpus), _gpus_per_node),
-        ]
-        tried = (
-            self._tolerance(outcome),
-            *(counts if any(counts) else [self._fewer_gpus(gpus)]),
-            self._values("--sub-batch", request.sub_batch, replace(request, sub_batch=None), _sub_batch),
-            self._values("--accumulation", request.accumulation, replace(request, accumulation=None), _accumulation),
-            self._precision(),
-            self._memory(),
-        )
+        alone = {axis.name: self._values(axis) for axis in AXES if axis.is_loosened}
+        together = None if alone["nodes"] or alone["gpus_per_node"] else self._fewer_gpus()
+        tried = (self._tolerance(outcome), together, *alone.values(), self._memory())
         found = sorted((one for one in tried if one is not None), key=lambda one: one.change)
         return tuple(one.loosening for one in found)
 
@@ -83,25 +73,32 @@ class Loosener:
         nearest = in_all_precisions(self.order, self.evaluator, near.take(np.array([first]))).priced
         return _Way(change, self._sentence("--tolerance", value, f"{100 * asked:.6g}%", nearest))
 
-    def _values(
-        self, option: str, asked: tuple[int, ...] | None, relaxed: SpaceRequest, column: Callable[[Priced], IntArray]
-    ) -> _Way | None:
-        """Try all values of an option; of those that help, report the nearest to what was asked."""
+    def _values(self, axis: Axis) -> _Way | None:
+        """Try all values of an axis; of those that help, report the nearest to what was asked."""
+        asked, every = self.request[axis.name], None
+        if axis.of_cluster == "all":
+            most: int = getattr(self.limits, axis.name)
+            asked, every = asked or (most,), tuple(range(1, most + 1))
         if asked is None:
             return None
-        found = self._first(relaxed, self.limits, lambda priced: _change(column(priced), asked))
+
+        def change(priced: Priced) -> FloatArray:
+            return _change(getattr(priced.configurations, axis.name), asked)
+
+        found = self._first(self.request.changed(**{axis.name: every}), self.limits, None if axis.words else change)
         if found is None:
             return None
-        sentence = self._sentence(option, str(int(column(found)[0])), _listed(asked), found)
-        return _Way(float(_change(column(found), asked)[0]), sentence)
+        value = str(getattr(found.configurations.one(0), axis.name))
+        sentence = self._sentence("--" + axis.option.replace("_", "-"), value, _listed(asked), found)
+        return _Way(math.inf if axis.words else float(change(found)[0]), sentence)
 
-    def _fewer_gpus(self, gpus: tuple[int, ...]) -> _Way | None:
+    def _fewer_gpus(self) -> _Way | None:
         """Try fewer nodes of fewer GPUs; of those that help, report the most GPUs, on the fewest nodes."""
-        nodes = self.request.nodes
+        nodes, gpus = self.request["nodes"], self.request["gpus_per_node"] or (self.limits.gpus_per_node,)
         if nodes is None:
             return None
-        fewer = replace(
-            self.request, nodes=tuple(range(1, max(nodes) + 1)), gpus_per_node=tuple(range(1, max(gpus) + 1))
+        fewer = self.request.changed(
+            nodes=tuple(range(1, max(nodes) + 1)), gpus_per_node=tuple(range(1, max(gpus) + 1))
         )
         found = self._first(
             fewer, self.limits, lambda p: p.configurations.nodes - p.configurations.gpus * (self.limits.nodes + 1.0)
@@ -110,21 +107,12 @@ class Loosener:
             return None
         plan = found.configurations.one(0)
         now = f"{_listed(nodes)} x {_listed(gpus)}"
-        change = _change(_nodes(found), nodes) + _change(_gpus_per_node(found), gpus)
+        change = _change(found.configurations.nodes, nodes) + _change(found.configurations.gpus_per_node, gpus)
         sentence = self._sentence("--nodes --gpus-per-node", f"{plan.nodes} {plan.gpus_per_node}", now, found)
         return _Way(float(change[0]), sentence)
 
-    def _precision(self) -> _Way | None:
-        if self.request.precisions is None:
-            return None
-        found = self._first(replace(self.request, precisions=None), self.limits, None)
-        if found is None:
-            return None
-        name = found.configurations.one(0).precision
-        return _Way(math.inf, self._sentence("--precision", name, ",".join(self.request.precisions), found))
-
     def _memory(self) -> _Way | None:
-        asked = max(self.request.sub_batch or (1,))
+        asked = max(self.request["sub_batch"] or (1,))
         largest = {key: max(asked, MORE_MEMORY * max(fits, 1)) for key, fits in self.limits.largest_sub_batch.items()}
         found = self._first(
             self.request, replace(self.limits, largest_sub_batch=largest), lambda p: p.predictions.memory_bytes
@@ -165,24 +153,9 @@ def _change(values: IntArray, asked: tuple[int, ...]) -> FloatArray:
     return least
 
 
-def _listed(values: tuple[int, ...]) -> str:
-    return ",".join(map(str, values)) if len(values) <= 4 else f"{min(values)} to {max(values)}"
-
-
-def _nodes(plan: Priced) -> IntArray:
-    return plan.configurations.nodes
-
-
-def _gpus_per_node(plan: Priced) -> IntArray:
-    return plan.configurations.gpus_per_node
-
-
-def _sub_batch(plan: Priced) -> IntArray:
-    return plan.configurations.sub_batch
-
-
-def _accumulation(plan: Priced) -> IntArray:
-    return plan.configurations.accumulation_steps
+def _listed(values: tuple[Any, ...]) -> str:
+    is_short = len(values) <= 4 or isinstance(values[0], str)
+    return ",".join(map(str, values)) if is_short else f"{min(values)} to {max(values)}"
 
 
 def tolerance_that_suffices(off: float) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import ParameterError, UsageError
@@ -71,15 +72,15 @@ class Order:
 
     def keys(self, priced: Priced) -> list[FloatArray | IntArray]:
         """Return the columns that are compared, (n,) each, the first one first; the precision is the last."""
-        return [*self.keys_but_precision(priced), priced.configurations.precision]
+        last = (getattr(priced.configurations, axis.name) for axis in AXES if not axis.tells_apart)
+        return [*self.keys_but_precision(priced), *last]
 
     def keys_but_precision(self, priced: Priced) -> list[FloatArray | IntArray]:
         """Return all that is compared before the precision: plans that are alike in it are equal."""
         c, p = priced.configurations, priced.predictions
         columns: list[FloatArray | IntArray] = [] if self.leading is None else [rounded(self.leading(priced))]
         columns += [self.values(priced), c.gpus, rounded(p.staleness_mean), self.distances(priced)]
-        columns += [rounded(p.memory_bytes), c.nodes, c.gpus_per_node, c.sub_batch, c.accumulation_steps]
-        return [*columns, c.mode]
+        return [*columns, rounded(p.memory_bytes), *(getattr(c, axis.name) for axis in AXES if axis.tells_apart)]
 
     def best(self, priced: Priced, keep: int) -> Priced:
         """Return the first ``keep`` in order."""

@@ -1,10 +1,10 @@
 """All lawful candidates of a request as arrays, counted, in chunks that bound the memory.
 
-N: nodes; g: GPUs per node; n: sub-batch; a: accumulation steps; [lo, hi]: accepted mini-batches.
+d: data-parallel degree; n: sub-batch; a: accumulation steps; [lo, hi]: accepted mini-batches.
 
-The space is a list of blocks, one a precision and mode; a block is a product N x g x n of *bases*, each with its
-accumulation steps. Unless they are asked for, those of a synchronous base are solved from N·g·n·a in [lo, hi]:
-a = ⌈lo / Ngn⌉ ... ⌊hi / Ngn⌋. A base without such a value keeps its last one below and its first one above the
+The space is a list of blocks, one a precision and mode; a block is a product, over all other axes, of *bases*, each
+with its accumulation steps. Unless they are asked for, those of a synchronous base are solved from d·n·a in [lo, hi]:
+a = ⌈lo / dn⌉ ... ⌊hi / dn⌋. A base without such a value keeps its last one below and its first one above the
 window: they are refused, and tell which plans come nearest.
 """
 
@@ -13,14 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from planner.domain.arrays import LARGEST_COUNT, IntArray, check_count, check_not_negative, frozen_map
-from planner.domain.configuration import MODES, Configurations
-from planner.domain.precision import PRECISIONS, precision_named
+from planner.domain.axes import AXES, MODES, Axis
+from planner.domain.configuration import DEGREES, Configurations
+from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
-from planner.errors import ParameterError, Refusal, UsageError
+from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
 
 __all__ = ["CHUNK", "LARGEST_SPACE", "Block", "Limits", "Space", "accepted_mini_batches", "space_of"]
 
@@ -30,6 +32,7 @@ CHUNK = 2**17
 LARGEST_SPACE = 10**8
 """Candidates that are enumerated at most; more would take minutes, and are refused instead."""
 
+_SOLVED = "accumulation_steps"
 _SLACK = 1e-12  # relative; a product such as 100 x 1.1 must not lose its own edge to rounding
 
 
@@ -85,15 +88,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Candidates of one precision and mode: a product of values, each an ascending integer ndarray.
+    """Candidates of one precision and mode: a product of values of the other axes, each an ascending integer ndarray.
 
-    ``accumulation`` None: solved for ``window`` [whole samples]. ``refused``: why none of them can be priced.
+    Accumulation that is not among them is solved for ``window`` [whole samples]. ``refused``: why none of them can be
+    priced.
     """
 
-    nodes: IntArray
-    gpus_per_node: IntArray
-    sub_batch: IntArray
-    accumulation: IntArray | None
+    values: Mapping[str, IntArray]
     window: tuple[int, int]
     precision: str
     mode: str
@@ -101,37 +102,40 @@ class Block:
 
     @property
     def bases(self) -> int:
-        """Number of (nodes, GPUs per node, sub-batch)."""
-        return self.nodes.size * self.gpus_per_node.size * self.sub_batch.size
+        """Number of candidates but for their accumulation."""
+        return math.prod(self._shape)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(values.size for name, values in self.values.items() if name != _SOLVED)
 
     def count(self) -> int:
         """Return the number of candidates, without making them."""
-        if self.accumulation is not None:
-            return self.bases * self.accumulation.size
+        if _SOLVED in self.values:
+            return self.bases * self.values[_SOLVED].size
         return sum(int(steps.sum()) for _, _, steps in self._solved_bases())
 
-    def candidates(self) -> Iterator[tuple[IntArray, IntArray, IntArray, IntArray]]:
-        """Yield nodes, GPUs per node, sub-batch and accumulation steps, each (k,) with k at most CHUNK."""
+    def candidates(self) -> Iterator[dict[str, IntArray]]:
+        """Yield the columns of candidates but for precision and mode, each (k,) with k at most CHUNK."""
         for base, first, steps in self._solved_bases():
             ends = np.cumsum(steps)
             for start in range(0, int(ends[-1]), CHUNK):
                 flat = np.arange(start, min(start + CHUNK, int(ends[-1])))
                 owner = np.searchsorted(ends, flat, side="right")
                 step = flat - (ends - steps)[owner]
-                accumulation = first[owner] + step if self.accumulation is None else self.accumulation[step]
-                nodes, gpus, sub_batch = (column[owner] for column in base)
-                yield nodes, gpus, sub_batch, accumulation
+                accumulation = self.values[_SOLVED][step] if _SOLVED in self.values else first[owner] + step
+                yield {name: column[owner] for name, column in base.items()} | {_SOLVED: accumulation}
 
-    def _solved_bases(self) -> Iterator[tuple[tuple[IntArray, IntArray, IntArray], IntArray, IntArray]]:
+    def _solved_bases(self) -> Iterator[tuple[dict[str, IntArray], IntArray, IntArray]]:
         """Yield bases, the first accumulation of each and how many it has, each array (b,) with b at most CHUNK."""
-        shape = (self.nodes.size, self.gpus_per_node.size, self.sub_batch.size)
+        names = [name for name in self.values if name != _SOLVED]
         for start in range(0, self.bases, CHUNK):
-            i, j, k = np.unravel_index(np.arange(start, min(start + CHUNK, self.bases)), shape)
-            base = (self.nodes[i], self.gpus_per_node[j], self.sub_batch[k])
-            if self.accumulation is None:
-                yield base, *_accumulations(base[0] * base[1] * base[2], self.window)
+            at = np.unravel_index(np.arange(start, min(start + CHUNK, self.bases)), self._shape)
+            base = {name: self.values[name][i] for name, i in zip(names, at, strict=True)}
+            if _SOLVED in self.values:
+                yield base, np.ones(at[0].size, dtype=np.int64), np.full(at[0].size, self.values[_SOLVED].size)
             else:
-                yield base, np.ones(i.size, dtype=np.int64), np.full(i.size, self.accumulation.size)
+                yield base, *_accumulations(_samples_of_a_pass(base), self.window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +165,10 @@ class Space:
             if block.refused:
                 continue
             precision, mode = self.precisions.index(block.precision), MODES.index(block.mode)
-            for nodes, gpus, sub_batch, accumulation in block.candidates():
-                yield Configurations(
-                    nodes,
-                    gpus,
-                    sub_batch,
-                    accumulation,
-                    np.full(nodes.size, precision),
-                    np.full(nodes.size, mode),
-                    self.precisions,
-                )
+            for columns in block.candidates():
+                size = columns[_SOLVED].size
+                kinds = {"precision": np.full(size, precision), "mode": np.full(size, mode)}
+                yield Configurations(**columns, **kinds, precisions=self.precisions)
 
 
 def accepted_mini_batches(request: SpaceRequest, mode: str) -> tuple[float, float]:
@@ -192,8 +190,7 @@ def space_of(request: SpaceRequest, limits: Limits) -> Space:
         More than LARGEST_SPACE candidates.
     """
     _check(request, limits)
-    asked = PRECISIONS if request.precisions is None else [precision_named(name).name for name in request.precisions]
-    precisions = [name for name in PRECISIONS if name in asked]
+    precisions = [name for name in PRECISIONS if name in (request["precision"] or PRECISIONS)]
     modes = [mode for mode in MODES if mode in request.modes]
     blocks = tuple(_block(request, limits, precision, mode) for mode in modes for precision in precisions)
     _check_size(sum(block.bases for block in blocks))  # each has a candidate: counting too many would take long
@@ -214,45 +211,46 @@ def _check(request: SpaceRequest, limits: Limits) -> None:
     check_count("the target batch", request.target_batch)
     check_count("top", request.top)
     for mode in request.modes:
-        if mode not in MODES:
-            raise ParameterError("mode", "one of " + ", ".join(MODES), mode)
         check_not_negative(f"the {mode} tolerance", request.tolerance(mode), "relative half-width")
-    for what, given in (("precision", request.precisions), ("mode", request.modes)):
-        if given is not None and not given:
-            raise ParameterError(what, "at least one value", ())
-    of_cluster = f"from 1 to the {{}} of cluster {limits.cluster}"
-    _check_values("nodes", request.nodes, limits.nodes, of_cluster)
-    _check_values("GPUs per node", request.gpus_per_node, limits.gpus_per_node, of_cluster)
-    _check_values("sub-batch", request.sub_batch, LARGEST_COUNT, "from 1 to {}")
-    _check_values("accumulation", request.accumulation, LARGEST_COUNT, "from 1 to {}")
+    for axis in AXES:
+        if (asked := request[axis.name]) is not None:
+            _check_values(axis, asked, limits)
 
 
-def _check_values(what: str, asked: tuple[int, ...] | None, most: int, rule: str) -> None:
-    if asked is None:
-        return
+def _check_values(axis: Axis, asked: tuple[Any, ...], limits: Limits) -> None:
     if not asked:
-        raise ParameterError(what, "at least one value", ())
-    for value in (min(asked), max(asked)):
-        if not 1 <= value <= most:
-            raise ParameterError(what, rule.format(most), value)
+        raise ParameterError(axis.title, "at least one value", ())
+    for word in asked if axis.words else ():
+        if word not in axis.words:
+            raise UnknownNameError(axis.title, word, axis.words)
+    most = getattr(limits, axis.name) if axis.of_cluster else LARGEST_COUNT
+    of = f"the {most} of cluster {limits.cluster}" if axis.of_cluster else most
+    for value in () if axis.words else (min(asked), max(asked)):
+        if not axis.least <= value <= most:
+            raise ParameterError(axis.title, f"from {axis.least} to {of}", value)
 
 
 def _block(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> Block:
     low, high = accepted_mini_batches(request, mode)
     window = (math.ceil(low), math.floor(high))
-    accumulation = None if request.accumulation is None else _ascending(request.accumulation)
-    if mode == "async" and accumulation is None:
-        accumulation = _ascending((1,))
-    return Block(
-        np.arange(1, limits.nodes + 1) if request.nodes is None else _ascending(request.nodes),
-        _ascending(request.gpus_per_node or (limits.gpus_per_node,)),
-        _sub_batches(request, limits, (precision, mode), window[1]),
-        accumulation,
-        window,
-        precision,
-        mode,
-        limits.why_not(precision, mode),
-    )
+    solved = _SOLVED if mode == "sync" and request[_SOLVED] is None else ""
+    of_block = {"sub_batch": _sub_batches(request, limits, (precision, mode), window[1])}
+    values = {
+        axis.name: of_block[axis.name] if axis.name in of_block else _values(axis, request, limits)
+        for axis in AXES
+        if axis.name not in ("precision", "mode", solved)
+    }
+    return Block(values, window, precision, mode, limits.why_not(precision, mode))
+
+
+def _values(axis: Axis, request: SpaceRequest, limits: Limits) -> IntArray:
+    """Return the values of an axis to try, as numbers or codes."""
+    asked = request[axis.name]
+    if asked is None and axis.of_cluster:
+        most: int = getattr(limits, axis.name)
+        return np.arange(1 if axis.of_cluster == "any" else most, most + 1)
+    tried = (axis.default,) if asked is None else asked
+    return _ascending(tuple(axis.words.index(word) for word in tried) if axis.words else tried)
 
 
 def _sub_batches(request: SpaceRequest, limits: Limits, kind: tuple[str, str], most: int) -> IntArray:
@@ -263,22 +261,29 @@ def _sub_batches(request: SpaceRequest, limits: Limits, kind: tuple[str, str], m
     Where not even one sample fits, one stands for all, to be refused for its memory.
     """
     factor = limits.factor(kind[0])
-    if request.sub_batch is None:
+    if request["sub_batch"] is None:
         largest = limits.fits(*kind)
         return np.arange(1, max(1, min(largest, most) if kind[1] == "sync" else largest) + 1)
-    asked = _ascending(request.sub_batch)
+    asked = _ascending(request["sub_batch"])
     if factor == 1 or asked.size == 1:
         return asked
     step = int(asked[-1] - asked[-2])
     return np.union1d(asked, np.arange(asked[-1], factor * asked[-1] + 1, step))
 
 
-def _ascending(values: tuple[int, ...]) -> IntArray:
+def _ascending(values: tuple[Any, ...]) -> IntArray:
     return np.unique(np.array(values, dtype=np.int64))
 
 
+def _samples_of_a_pass(base: Mapping[str, IntArray]) -> IntArray:
+    """Return data-parallel degree x sub-batch, at least 1, shape (b,)."""
+    copies = base["nodes"] * base["gpus_per_node"] // math.prod(base[name] for name in DEGREES)
+    samples: IntArray = np.maximum(copies * base["sub_batch"], 1)
+    return samples
+
+
 def _accumulations(samples: IntArray, window: tuple[int, int]) -> tuple[IntArray, IntArray]:
-    """Return the first of the consecutive accumulation steps of each base, and how many, from N·g·n, shape (b,)."""
+    """Return the first of the consecutive accumulation steps of each base, and how many, from d·n, shape (b,)."""
     low, high = window
     first = np.maximum(-(-low // samples), 1)
     last = high // samples

@@ -55,7 +55,7 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
     check_target(request, problem.dataset)
     order = order_of(problem, request)
     limits = limits_of(problem, allow_specified=request.allow_specified)
-    asked = [precision_named(name).name for name in request.precisions or PRECISIONS]
+    asked = [precision_named(name).name for name in request["precision"] or PRECISIONS]
     if all(limits.why_not(name, mode) for name in asked for mode in request.modes):
         found = sources.Sources(problem)
         for mode in request.modes:
@@ -72,7 +72,7 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
 
 def _refused(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:
     """Return a warning for every precision that was named and is refused in all modes asked for."""
-    reasons = {name: [limits.why_not(name, mode) for mode in request.modes] for name in request.precisions or ()}
+    reasons = {name: [limits.why_not(name, mode) for mode in request.modes] for name in request["precision"] or ()}
     return tuple(
         PlanWarning("precision_refused", name, f"It was asked for and is no candidate: {found[0]}.")
         for name, found in reasons.items()
@@ -127,7 +127,7 @@ def suggest_with(
     """Return the answer to a request, with any evaluator."""
     if request.parallelism != ("data",):
         raise ParameterError("parallelism", "data, until other kinds are supported", ",".join(request.parallelism))
-    names = len(request.precisions or PRECISIONS)  # as many equal plans may stand side by side
+    names = len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
     keep = (max(request.top, AMONG) + 1) * names  # the last reported one is compared with the next
     outcome = search(request, limits, evaluator, order, keep=keep, pareto=request.pareto)
     report = SearchReport(

@@ -26,7 +26,6 @@ from planner.probes.plan_runs import PlanRun, Wanted, enough_s
 from planner.probes.timing import keep_freed_memory
 from planner.probes.torch_package import check_torch, import_torch
 from planner.sessions.session import Say, Session
-from planner.steps.source import is_of_answer
 from planner.units import format_seconds
 
 __all__ = ["Asking", "asking_of", "refined_here"]
@@ -128,15 +127,10 @@ def _passes_s(plan: Mapping[str, Any]) -> float:
 
 
 def _calibrations(names: Sequence[str], given: Sequence[str]) -> tuple[Calibration, ...]:
-    """Return the calibrations of a suggestion: those that are given, by their names, else those that are known.
-
-    What was scaled or derived for it is in no file, and may be so again.
-    """
+    """Return the calibrations of a suggestion: those that are given, by their names, else those that are known."""
     by_name = {text: one for name in given for one in (catalog.find_calibration(name),) for text in (name, one.name)}
     found = []
     for name in names:
-        if is_of_answer(name):
-            continue
         known = by_name.get(name) or by_name.get(Path(name).stem)
         try:
             found.append(known or catalog.find_calibration(name))

@@ -12,6 +12,7 @@ from planner.domain.calibration import ORIGINS, Calibration
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MemoryBytes
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
+from planner.domain.provenance import Provenance
 from planner.steps.asynchronous import Asynchrony
 from planner.steps.gradients import gpu_gradient, step_gradient, update_gradient
 from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
@@ -45,7 +46,12 @@ class Origin:
     @property
     def calibrations(self) -> str:
         """Names of the calibrations."""
-        return ", ".join(dict.fromkeys(source.calibration for source in self.sources if source.calibration))
+        return ", ".join(dict.fromkeys(one.name for one in self.provenance if one.name))
+
+    @property
+    def provenance(self) -> tuple[Provenance, ...]:
+        """Where what serves it comes from, each once."""
+        return tuple(dict.fromkeys(source.provenance for source in self.sources))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ def described(pricer: Pricer, chosen: Configurations, window: Window | None) -> 
 
 def _synchronous(case: _Case, times: SyncTimes) -> Described:
     pricer, one = case.pricer, case.one
-    mini_batch = one.gpus * one.sub_batch * one.accumulation_steps
+    mini_batch = one.samples_per_update
     gradient = step_gradient(pricer, one, times, case.stages)
     spread = gradient.spread()
     doubt = spread.shares if spread else {}
@@ -229,9 +235,8 @@ def _threads(rows_of: dict[str, list[Row]]) -> tuple[tuple[Term, ...], list[Sour
         period = sum(exposed for _, _, exposed, _ in rows)
         for name, seconds, exposed, origin in rows:
             share = exposed / period if period > 0 else 0.0
-            terms.append(
-                Term(name, thread, seconds, exposed, share, origin.text, origin.calibrations, origin.extrapolated)
-            )
+            served = (origin.text, origin.calibrations, origin.extrapolated, origin.provenance)
+            terms.append(Term(name, thread, seconds, exposed, share, *served))
             used.extend(origin.sources)
     return tuple(terms), used
 

@@ -21,16 +21,24 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.kernels import PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS
+from planner.domain.provenance import SCALED
 from planner.domain.transfer import RELATIONS, Transfers, relation, score_for
 from planner.errors import ParameterError
-from planner.steps.source import is_used, scaled_name
+from planner.steps.source import is_used
 
-__all__ = ["Missing", "nearest_kernels", "on_other_device", "scaled_calibration", "siblings_kernels",
+__all__ = ["Missing", "as_scaled", "nearest_kernels", "on_other_device", "scaled_calibration", "siblings_kernels",
            "what_misses"]  # fmt: skip
 
 POINTWISE = "pointwise"
 Missing = Callable[[str, str, str], bool]
 """Kind, direction and precision of a kernel -> whether nothing serves it."""
+
+
+def as_scaled(calibration: Calibration, kind: str) -> Calibration:
+    """Return a calibration as what is made of it for another device, its entries as they are."""
+    file, device = calibration.name, calibration.accelerator
+    name = f"scaled from {device}" if file == device else f"{file} scaled from {device}"
+    return replace(calibration, name=name, made_from=replace(calibration.provenance, kind=kind, device=device))
 
 
 def scaled_calibration(
@@ -61,8 +69,7 @@ def scaled_calibration(
         except ParameterError:  # a precision that one of them lacks, or times of calls that are not told
             continue
     return replace(
-        calibration,
-        name=scaled_name(calibration.name, source.name),
+        as_scaled(calibration, SCALED),
         accelerator=target.name,
         entries=tuple(entries),
         cluster=None,
@@ -108,11 +115,10 @@ def _with_score(entry: Entry, known: Transfers, near: str) -> Entry:
 
 def what_misses(calibrations: Iterable[Calibration], cluster: Cluster) -> Missing:
     """Return what tells which kernels no calibration of the cluster's device serves."""
-    device = cluster.node.accelerator.name
     served = {
         entry.key[1:4]
         for one in calibrations
-        if one.accelerator == device and (one.origin != "reconstructed" or one.cluster == cluster.name)
+        if one.computes(cluster)
         for entry in one.entries
         if entry.scope == "kernels" and entry.term != LOOKED_UP and is_used(entry)
     }

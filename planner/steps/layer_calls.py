@@ -24,7 +24,7 @@ from planner.domain.kernels import SERVED_BY, KernelCalls
 from planner.domain.network import Network
 from planner.domain.precision import precision_named
 from planner.steps.sibling_calls import common_times, course_of, ratio_of, scaled_table
-from planner.steps.source import Source
+from planner.steps.source import Source, source_of
 from planner.workload.calls import layer_calls
 
 __all__ = ["Fits", "LayerCalls", "error_of"]
@@ -101,7 +101,7 @@ class LayerCalls:
         Those are left out that nothing compares with the device, and those that the fit serves in place of.
         """
         if key not in self._scaled:
-            own = [source.entry for source in self._sources.get(key, ()) if not source.scaled_from]
+            own = [source.entry for source in self._sources.get(key, ()) if not source.provenance.device]
             self._scaled[key] = []
             for source in self._siblings.get(key, ()):
                 fitted_s, error = self._fitted_as(key, source.entry)
@@ -210,7 +210,7 @@ def _tables(calibrations: Iterable[Calibration], precision: str) -> dict[tuple[s
     for calibration in calibrations:
         for entry in calibration.entries:
             if entry.term == LOOKED_UP and entry.precision in (precision, "any"):
-                found.setdefault((entry.kind, entry.direction), []).append(Source(entry, calibration.name))
+                found.setdefault((entry.kind, entry.direction), []).append(source_of(entry, calibration))
     return found
 
 

@@ -11,7 +11,7 @@ from planner.costs.terms import term_named
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Link
 from planner.errors import ParameterError
-from planner.steps.source import Source
+from planner.steps.source import Source, source_of
 
 __all__ = ["MULTIPLES", "as_elsewhere", "slower", "with_links", "with_value"]
 
@@ -79,7 +79,6 @@ def as_elsewhere(all_reduce: Entry, pooled: Iterable[Calibration]) -> Source:
                 said = (
                     f"as in runs elsewhere, a byte takes {inside:.3g} times as long inside nodes, {between:.3g} between"
                 )
-                return Source(
-                    replace(slower(all_reduce, inside, between), notes=f"{all_reduce.notes}; {said}"), one.name
-                )
-    return Source(all_reduce)
+                changed = replace(slower(all_reduce, inside, between), notes=f"{all_reduce.notes}; {said}")
+                return source_of(changed, one)
+    return source_of(all_reduce)

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from planner.domain.calibration import Entry
+from planner.domain.framework import name_and_version
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.network import Network
-from planner.steps.source import Source
+from planner.steps.source import Source, source_of
 
 __all__ = [
     "ASSUMED_HOST_S_PER_CALL",
@@ -133,7 +134,7 @@ def family_name(coefficient: str, exponent: str) -> str:
 
 
 def find_overheads(
-    entries: Iterable[tuple[Entry, str, bool]],
+    sources: Iterable[tuple[Source, bool]],
     framework: str,
     precision: str,
     *,
@@ -145,7 +146,7 @@ def find_overheads(
 
     Parameters
     ----------
-    entries : (entry, name of its calibration, whether it was pooled over accelerators), in the order of precedence
+    sources : (Source, whether it was pooled over accelerators), in the order of precedence
     framework : str
         Name, or ``name@version``.
     precision : str
@@ -156,17 +157,18 @@ def find_overheads(
     mode : one of MODES
         Entries of it go before those of any mode, these before those of the other.
     """
-    name = framework.partition("@")[0]
+    name, _ = name_and_version(framework)
     library = ON_SPECIFIED if on_specified else ""
     best: tuple[tuple[int, ...], Source] | None = None
-    for place, (entry, calibration, pooled) in enumerate(entries):
+    for place, (source, pooled) in enumerate(sources):
+        entry = source.entry
         matched = _match(entry.kind, framework, name)
         if matched is None or entry.precision not in ("", precision) or entry.library not in ("", library):
             continue
         at = (mode, "", entry.mode).index(entry.mode)
         rank = (int(pooled), matched, at, int(entry.library != library), int(entry.precision != precision), place)
         if best is None or rank < best[0]:
-            best = (rank, Source(entry, calibration))
+            best = (rank, source)
     if best is None:
         return None
     return _overheads(best[1], MATCHES[best[0][1]], exponent, EXPONENTS[exponent], pooled=bool(best[0][0]))
@@ -178,7 +180,7 @@ def _match(kind: str, framework: str, name: str) -> int | None:
         return 0
     if kind == name:
         return 1
-    if kind.startswith(f"{name}@"):
+    if name_and_version(kind)[0] == name:
         return 2
     return 3 if kind == "generic" else None
 
@@ -191,7 +193,7 @@ def assumed_overheads(device_kind: str, exponent: str = "exponent") -> Overheads
         source="stated assumption: no framework was measured on this accelerator",
     )  # fmt: skip
     doubt = replace(entry, settings={DEVIATION: ASSUMED_SCALE_DEVIATION[device_kind]}, coefficients={}, fixed=())
-    return _overheads(Source(entry), "assumed", exponent, EXPONENTS[exponent], scale_doubt=doubt)
+    return _overheads(source_of(entry), "assumed", exponent, EXPONENTS[exponent], scale_doubt=doubt)
 
 
 def _overheads(

@@ -19,10 +19,10 @@ from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.precision import PRECISIONS
+from planner.domain.provenance import DERIVED
 from planner.domain.transfer import UNITS, Transfers, precision_score
 from planner.errors import ParameterError
 from planner.steps.hardware import Missing
-from planner.steps.source import derived_name
 
 __all__ = ["derived_precisions"]
 
@@ -89,9 +89,12 @@ def _calibration(calibration: Calibration, entries: list[Entry], source: str) ->
         f"{source}, which the same units compute, by the ratio of the peak rates and the bytes of an element{missed}; "
         f"`planner calibrate --device cuda --precision {precision}` measures them."
     )
+    made = calibration.provenance
+    of = "" if made.device and made.device == made.calibration else "of "  # else it begins with what was done to it
     return replace(
         calibration,
-        name=derived_name(calibration.name, precision, source),
+        name=f"{precision} derived from {source} {of}{calibration.name}",
+        made_from=replace(made, kind=DERIVED, precision=source),
         entries=tuple(entries),
         cluster=None,
         warnings=(told, *calibration.warnings),

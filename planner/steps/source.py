@@ -6,54 +6,12 @@ from dataclasses import dataclass, replace
 
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
-from planner.domain.transfer import SCALED
+from planner.domain.provenance import ASSUMED, DATASHEET, EXACT, FIT, Provenance
 
-__all__ = [
-    "Source",
-    "derived_name",
-    "is_derived",
-    "is_nearest",
-    "is_of_answer",
-    "is_used",
-    "miss_in_words",
-    "scaled_name",
-    "without_unused",
-]
+__all__ = ["Source", "is_used", "miss_in_words", "source_of", "without_unused"]
 
 LARGEST_MISS = 1.0
 """Held-out error up to which an entry is used: above it, any other source says more."""
-
-DERIVED = " derived from "
-"""In names of calibrations that were derived from one in another precision, behind the precision."""
-
-
-def scaled_name(calibration: str, device: str) -> str:
-    """Return the name of a calibration that was scaled from ``device``, whose bundled one has that very name."""
-    return SCALED + device if calibration == device else f"{calibration} {SCALED}{device}"
-
-
-def derived_name(calibration: str, precision: str, source: str) -> str:
-    """Return the name of what a calibration says of a precision by what it holds in another.
-
-    >>> derived_name("t4", "bf16", "fp16"), derived_name(scaled_name("t4", "t4"), "bf16", "fp16")
-    ('bf16 derived from fp16 of t4', 'bf16 derived from fp16 scaled from t4')
-    """
-    return f"{precision}{DERIVED}{source} {'' if calibration.startswith(SCALED) else 'of '}{calibration}"
-
-
-def is_derived(calibration: str) -> bool:
-    """Tell by its name whether a calibration was derived from one in another precision."""
-    return DERIVED in calibration
-
-
-def is_nearest(calibration: Calibration) -> bool:
-    """Tell whether a calibration specifies a device by another one that was measured: scaled, and no measurement."""
-    return SCALED in calibration.name and all(entry.origin == "specified" for entry in calibration.entries)
-
-
-def is_of_answer(calibration: str) -> bool:
-    """Tell by its name whether a calibration was scaled or derived for an answer: no file holds it."""
-    return SCALED in calibration or is_derived(calibration)
 
 
 def is_used(entry: Entry) -> bool:
@@ -78,10 +36,10 @@ def miss_in_words(entry: Entry, calibration: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An entry and the name of the calibration that holds it; empty: taken from a specification or assumed."""
+    """An entry and where it comes from."""
 
     entry: Entry
-    calibration: str = ""
+    provenance: Provenance
 
     @property
     def origin(self) -> str:
@@ -89,7 +47,14 @@ class Source:
         return self.entry.origin
 
     @property
-    def scaled_from(self) -> str:
-        """Name of the device that the entry was scaled from; empty: of none."""
-        _, found, device = self.calibration.rpartition(SCALED)
-        return device if found else ""
+    def calibration(self) -> str:
+        """Name of the calibration that holds it, as answers name it; empty: a data sheet or an assumption."""
+        return self.provenance.name
+
+
+def source_of(entry: Entry, calibration: Calibration | None = None) -> Source:
+    """Return an entry with its provenance; without a calibration it is a data sheet's, or an assumption."""
+    made = Provenance(FIT) if calibration is None else calibration.provenance
+    stated = {"specified": DATASHEET, "assumed": ASSUMED}.get(entry.origin, FIT)
+    own = EXACT if entry.term == LOOKED_UP else stated
+    return Source(entry, replace(made, kind=own) if made.kind == FIT else made)

@@ -35,15 +35,17 @@ from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Cluster, Link
 from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
 from planner.domain.kernels import FORWARD, SERVED_BY, TRAFFIC_KINDS, KernelCalls
+from planner.domain.provenance import SAME_DIE
 from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError
 from planner.steps.cells import Cell, cells_of
+from planner.steps.hardware import as_scaled
 from planner.steps.layer_calls import LayerCalls
 from planner.steps.links import as_elsewhere, with_links, with_value
 from planner.steps.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
 from planner.steps.refusals import LOCAL, missing_kernel, missing_link
 from planner.steps.sibling_calls import is_sibling
-from planner.steps.source import Source, scaled_name, without_unused
+from planner.steps.source import Source, source_of, without_unused
 from planner.workload.products import narrow_calls, narrow_layers, rest_precision
 
 __all__ = ["LOCAL", "Source", "Sources"]
@@ -87,25 +89,13 @@ class Sources:
 
     @cached_property
     def for_accelerator(self) -> tuple[Calibration, ...]:
-        """Calibrations of the cluster's accelerator, in order.
-
-        What was reconstructed from the results of one cluster holds whatever took time there: it serves no other.
-        """
-        return tuple(
-            c
-            for c in self.calibrations
-            if c.accelerator == self.accelerator.name
-            and (c.origin != "reconstructed" or c.cluster == self.problem.cluster.name)
-        )
+        """Calibrations of the cluster's accelerator, in order."""
+        return tuple(c for c in self.calibrations if c.computes(self.problem.cluster))
 
     @cached_property
     def of_siblings(self) -> tuple[Calibration, ...]:
         """Calibrations of other devices of the same chip, in order, named as what they serve is scaled."""
-        return tuple(
-            replace(c, name=scaled_name(c.name, c.accelerator))
-            for c in self.calibrations
-            if is_sibling(c, self.accelerator)
-        )
+        return tuple(as_scaled(c, SAME_DIE) for c in self.calibrations if is_sibling(c, self.accelerator))
 
     @cached_property
     def for_cluster(self) -> tuple[Calibration, ...]:
@@ -135,7 +125,7 @@ class Sources:
             entries = {e.key[1:4]: e for e in fitted}
             for wanted in ((k, d, p) for k in kinds for p in (precision, "any") for d in (direction, "")):
                 if wanted in entries:
-                    return Source(entries[wanted], calibration.name)
+                    return source_of(entries[wanted], calibration)
         return None
 
     def is_calibrated(self, kind: str, direction: str, precision: str) -> bool:
@@ -148,7 +138,7 @@ class Sources:
         if self.problem.explicit_calibration and kind not in TRAFFIC_KINDS:
             return None
         entry = specified_entry(self.accelerator, kind, direction, precision)
-        return None if entry is None else Source(entry)
+        return None if entry is None else source_of(entry)
 
     def layer_calls(self, precision: str) -> LayerCalls:
         """Return the calls of the network that were measured as they are, which go before all fits."""
@@ -210,7 +200,7 @@ class Sources:
         key = (precision, mode)
         if key not in self._overheads:
             entries = (
-                (entry, calibration.name, pooled)
+                (source_of(entry, calibration), pooled)
                 for pooled, calibrations in ((False, self.for_accelerator), (True, self.pooled))
                 for calibration in calibrations
                 for entry in calibration.entries
@@ -257,7 +247,7 @@ class Sources:
         Libraries are wanted in their order; without any, every library serves.
         """
         found = [
-            Source(entry, calibration.name)
+            source_of(entry, calibration)
             for calibration in self.for_cluster
             for entry in calibration.entries
             if (entry.scope, entry.kind) == (scope, kind) and (not libraries or entry.library in libraries)
@@ -281,7 +271,7 @@ class Sources:
     @cached_property
     def host_all_reduce(self) -> Source:
         """What serves the all-reduce between the update threads of the nodes: never a library of devices."""
-        return self.cluster_entry("collectives", "all_reduce", (HOST_LIBRARY,)) or Source(
+        return self.cluster_entry("collectives", "all_reduce", (HOST_LIBRARY,)) or source_of(
             specified_host_collective(self.cluster)
         )
 
@@ -298,7 +288,7 @@ class Sources:
             raise missing_link(
                 self.problem.cluster, "host", "samples are copied to the device; --input synthetic leaves them out"
             )
-        return Source(specified)
+        return source_of(specified)
 
     @property
     def has_storage(self) -> bool:
@@ -321,7 +311,7 @@ class Sources:
                 f"storage of cluster {self.cluster.name} must be described to price input from it, got nothing; "
                 "give a cluster file with [storage] by --cluster, or ask for --input synthetic"
             )
-        return None if self.problem.dataset is None else Source(specified)
+        return None if self.problem.dataset is None else source_of(specified)
 
     def why_not_mode(self, mode: str) -> str:
         """Return why no plan of a mode can be priced, though those of the other can; empty: nothing is in the way."""
@@ -355,7 +345,7 @@ class Sources:
         specified = specified_host(self.cluster, kind, self.problem.settings.optimizer)
         if specified is None:
             raise missing_link(self.problem.cluster, "host", "gradients and weights are copied between host and device")
-        return Source(specified)
+        return source_of(specified)
 
     def multiplied(self, term: str, seconds: FloatArray, precision: str = "", nodes: IntArray | int = 1) -> FloatArray:
         """Return the seconds of a term under the scenario; ``nodes`` broadcasts with them."""

@@ -141,7 +141,7 @@ def _by_lookup(group: _Timed) -> FloatArray:
     found: IntArray | int
     if group.source.origin == "specified":
         found = places.index("specification")
-    elif group.source.scaled_from:
+    elif group.source.provenance.device:
         found = places.index("sibling")
     elif group.calls.looked_up:
         here = whereabouts(group.work, group.source.entry.settings)

@@ -14,6 +14,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
+from planner.domain.provenance import DATASHEET
 from planner.domain.samples import MAY_DIFFER
 from planner.domain.shapes import layer_shapes
 from planner.steps.cells import told
@@ -186,21 +187,18 @@ def _extrapolated(terms: tuple[Term, ...], *, is_wider: bool) -> Iterator[PlanWa
 
 
 def _origins(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
-    assumed = (s.entry for s in used if s.origin == "specified" and not s.scaled_from)
-    kernels = sorted({_kernel_words(entry) for entry in assumed if entry.scope == "kernels"})
+    sheet = [s.entry for s in used if s.provenance.kind == DATASHEET]
+    kernels = sorted({_kernel_words(entry) for entry in sheet if entry.scope == "kernels"})
     if kernels:
         message = (
             f"Times of {', '.join(kernels)} kernels come from the peak rates of {sources.accelerator.name} and assumed "
             f"efficiencies, which miss by 30 to 50 %; {measuring(sources.accelerator)}."
         )
         yield PlanWarning("specified", sources.accelerator.name, message)
-    others = {
-        s.entry.kind: s for s in used if s.entry.scope not in ("kernels", "overheads") and s.origin == "specified"
-    }
+    others = {one.kind: one for one in sheet if one.scope not in ("kernels", "overheads")}
     if others:
-        message = f"Times of {', '.join(sorted(others))} come from specifications; " + "; ".join(
-            sorted({s.entry.notes for s in others.values()})
-        )
+        notes = "; ".join(sorted({one.notes for one in others.values()}))
+        message = f"Times of {', '.join(sorted(others))} come from specifications; {notes}"
         yield PlanWarning("specified", sources.cluster.name, message + ".")
     for kind in sorted({s.entry.kind for s in used if s.entry.scope != "overheads" and s.origin == "assumed"}):
         yield PlanWarning("assumed", kind, f"Times of {kind} rest on a stated assumption, not on a measurement.")
@@ -291,15 +289,9 @@ def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWa
             )
             yield PlanWarning("reconstructed", calibration.name, message)
         of_input = calibration.input_warnings if sources.storage is not None else ()
-        for sentence in (*calibration.warnings, *of_input):
-            if _precision_of(sentence) in {"", *precisions}:
-                yield PlanWarning("calibration", calibration.name, sentence)
-
-
-def _precision_of(sentence: str) -> str:
-    """Return the precision that a sentence is about, which it begins with; empty where it is about all."""
-    first = sentence.partition(" ")[0].lower()
-    return first if first in PRECISIONS else ""
+        narrow = (one for name, some in calibration.precision_warnings.items() if name in precisions for one in some)
+        for sentence in (*calibration.warnings, *narrow, *of_input):
+            yield PlanWarning("calibration", calibration.name, sentence)
 
 
 def _mixed(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:

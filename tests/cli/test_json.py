@@ -136,6 +136,42 @@ def test_calibrations_of_a_request_are_those_that_have_names(scenario: str, run:
     assert all(catalog.find_calibration(name).name == name for name in request["calibration"]["value"])
 
 
+ONE_GPU = """format = "planner/cluster"
+version = 1
+name = "mine"
+nodes = 1
+node = {{gpus = 1, gpu = "{gpu}"}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "network", "names"),
+    [
+        ("titan-xp", "resnet18", ["titan-xp", "titan-xp-steps", "any-steps"]),
+        ("a100-sxm4-40gb", "mlp", ["a100-sxm4-40gb", "a100-sxm4-40gb-steps", "any-steps"]),
+        # convolutions of the nearest GPU, products of one of the same die, and reconstructions of another cluster
+        ("a100-sxm4-40gb", "resnet18", []),
+        ("p40", "mlp", []),
+        ("k80", "mlp", []),
+    ],
+)
+def test_calibrations_of_a_request_are_accepted_together_and_alone(
+    run: Run, gpu: str, network: str, names: list[str]
+) -> None:
+    Path("mine.toml").write_text(ONE_GPU.format(gpu=gpu))
+    asked = ("--network", network, "--cluster", "mine.toml", "--target-batch", "8", "--precision", "fp32")
+    code, out, _ = run("suggest", *asked, "--json")
+    found = json.loads(out)["request"]["calibration"]["value"]
+    assert (code, found) == (0, names)
+    words = [word for name in found for word in ("--calibration", name)]
+    again, out, err = run("suggest", *asked, *words, "--json")
+    assert again == 0, err
+    assert json.loads(out)["request"]["calibration"]["value"] == names
+    # Of a name that holds no products the command may miss those, but it knows it as one of this GPU.
+    for name in found:
+        assert "--calibration" not in run("suggest", *asked, "--calibration", name)[2].partition("leave out")[0]
+
+
 def test_a_calibration_that_is_a_file_and_its_own_node_are_given_back(run: Run) -> None:
     base = catalog.find_calibration("v100-sxm2-16gb")
     node = Node(1, catalog.find_accelerator("v100-sxm2-16gb"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planner.cli.options import COMMANDS, OPTIMIZERS, OPTIONS, PRECISIONS
-from planner.domain import configuration, precision
+from planner.cli.options import COMMANDS, OPTIMIZERS, OPTIONS
+from planner.domain import configuration
 from planner.formats.settings import OPTION_KEYS
 
 Run = Callable[..., Any]
@@ -77,9 +77,7 @@ def test_every_option_is_walked() -> None:
 
 
 def test_choices_are_those_of_the_records() -> None:
-    assert tuple(precision.PRECISIONS) == PRECISIONS
     assert tuple(configuration.OPTIMIZERS) == OPTIMIZERS
-    assert OPTIONS["mode"].metavar.split("|") == list(configuration.MODES)
     assert OPTIONS["strategy"].metavar.split("|") == list(configuration.STRATEGIES)
 
 

@@ -109,7 +109,7 @@ def test_a_mini_batch_larger_than_any_data_set_is_refused() -> None:
 def test_products_of_counts_do_not_wrap_around() -> None:
     nodes, gpus, sub_batch, steps = np.array([[64, 8, 10**9, 10**9], [10**6, 4096, 10**9, 10**9], [1, 1, 3, 5]]).T
     kinds = np.zeros(3, dtype=np.int64)
-    arrays = Configurations(nodes, gpus, sub_batch, steps, kinds, kinds, ("fp32",))
+    arrays = Configurations(nodes, gpus, sub_batch, steps, kinds, kinds, precisions=("fp32",))
     assert arrays.synchronous_mini_batch.tolist() == [LARGEST_MINI_BATCH + 1, LARGEST_MINI_BATCH + 1, 15]
 
 

@@ -37,7 +37,7 @@ PROBLEM = Problem(NETWORK, None, Cluster("local", 1, Node(1, CPU)), (BASE,), set
 def passes_s(calibration: Calibration, sub_batch: int) -> float:
     """Return the predicted time of forward and backward passes."""
     one, zero = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    asked = Configurations(one, one, np.array([sub_batch]), one, zero, zero, ("fp32",))
+    asked = Configurations(one, one, np.array([sub_batch]), one, zero, zero, precisions=("fp32",))
     (found,) = Evaluator(replace(PROBLEM, calibrations=(calibration,))).describe(asked)
     return sum(term.seconds for term in found.terms if term.name in ("forward", "backward"))
 

@@ -28,6 +28,7 @@ from planner.fitting.observed import (
 )
 from planner.steps.overheads import find_overheads
 from planner.steps.predict import Evaluator
+from planner.steps.source import source_of
 
 COMPUTE = ("kernel_scale", "matrix_scale", "host_s_per_call")
 BASE = {one.name: one.base for one in COEFFICIENTS}
@@ -340,7 +341,7 @@ def test_fitted_calibrations_serve_what_they_were_fitted_to() -> None:
     overheads, links = mine
     assert {(entry.kind, entry.precision) for entry in overheads.entries} == {("mine@2", "fp32"), ("mine@2", "fp16")}
     assert links.cluster == problem.cluster.name
-    entries = [(entry, overheads.name, False) for entry in overheads.entries]
+    entries = [(source_of(entry, overheads), False) for entry in overheads.entries]
     served = find_overheads(entries, "mine@2", "fp32", on_specified=False)
     assert served is not None
     assert served.host_s_per_call == fitted.coefficients(properties_of(problem, "fp32"))["host_s_per_call"]

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from planner import catalog
-from planner.domain.calibration import Calibration
+from planner.costs.measured_calls import BEYOND, MEASURED_S
+from planner.costs.specified import specified_entry
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.calls import LOOKED_UP
+from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem
@@ -20,6 +24,7 @@ from planner.errors import PlannerError, Refusal
 from planner.scoring import evaluate
 from planner.scoring.evaluate import Answer, answers_of, refused, sort_runs, unread, validation_of
 from planner.steps.predict import Evaluator
+from planner.workload.calls import layer_calls
 
 
 def problem_of(cluster: str = "dgx1-v100", network: str = "resnet50", **settings: Any) -> Problem:
@@ -159,6 +164,40 @@ def test_what_a_serving_calibration_has_seen_is_in_sample(label: str) -> None:
     beside = replace(PROBLEM, calibrations=(*PROBLEM.calibrations, idle))
     assert answers_of(serving, [run_of()])[0].row.in_sample
     assert not answers_of(beside, [run_of()])[0].row.in_sample
+
+
+def looked_up_on(gpu: str, network: str, **fields: Any) -> Calibration:
+    """Return a calibration of a GPU that timed the forward products of a network as they are, at 1 and 64 samples."""
+    calls = layer_calls(catalog.find_network(network), optimizer="sgd")["gemm", "forward"]
+    timed = {call.name: (1.0, 1e-4, 64.0, 2e-4) for call in calls}
+    table = Entry(
+        "kernels", "gemm", "forward", "fp32", "own layers", LOOKED_UP, timed, {MEASURED_S: 1.0, BEYOND: 0.0},
+        held_out_error=0.02,
+    )  # fmt: skip
+    return Calibration("theirs", gpu, (table,), node=Node(1, catalog.find_accelerator(gpu)), **fields)
+
+
+@pytest.mark.parametrize(("gpu", "serves"), [("gtx-1080ti", True), ("m40", False)])
+def test_a_run_that_the_calibration_of_a_same_die_gpu_has_seen_is_in_sample(gpu: str, *, serves: bool) -> None:
+    node = Node(1, catalog.find_accelerator("titan-xp"))
+    where, network = Cluster("one", 1, node), catalog.find_network("mlp")
+    ways = ("forward", "backward_data", "backward_weight")
+    sheet = [specified_entry(node.accelerator, "gemm", way, "fp32") for way in ways]
+    own = Calibration("own", "titan-xp", tuple(replace(fit, held_out_error=1.0) for fit in sheet if fit))
+    settings = Settings(optimizer="sgd", input="synthetic")
+    for seen, is_seen in (((), False), (("mlp",), True)):
+        theirs = looked_up_on(gpu, "mlp", seen=seen)
+        problem = Problem(network, None, where, (own, theirs), settings=settings)
+        run = run_of(network="mlp", cluster="one", gpus_per_node=1)
+        (one,) = Evaluator(problem).describe(Configurations.of([Configuration(1, 1, 32)]))
+        assert (one.kernel_shares["sibling"] > 0.1) == serves
+        assert answers_of(problem, [run])[0].row.in_sample == (is_seen and serves)
+
+
+def test_a_run_that_a_calibration_of_any_name_has_seen_is_in_sample() -> None:
+    first, *others = PROBLEM.calibrations
+    listed = replace(PROBLEM, calibrations=(replace(first, name="first, second", seen=("resnet50",)), *others))
+    assert answers_of(listed, [run_of()])[0].row.in_sample
 
 
 def test_all_answers_add_up() -> None:

@@ -215,3 +215,8 @@ def test_groups_are_told_and_axes_checked() -> None:
         assert tuple(group_of(one, axis) for one in asked) == names
     with pytest.raises(ParameterError, match="hold-out must be one of network, gpu, cluster, source"):
         held_out_answers(asked, "colour")
+
+
+def test_processes_answer_as_one_does() -> None:
+    asked = [asked_of("alexnet", "first", "a", 3.0), asked_of("vgg16", "first", "a", 2.0)]
+    assert held_out_answers(asked, "network", processes=2) == held_out_answers(asked, "network")

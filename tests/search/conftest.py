@@ -131,12 +131,12 @@ class SyntheticMachine:
         return (p["epoch_s"], c.gpus, p["staleness_mean"], away, p["memory_bytes"], *place, precision)
 
     def _all(self, request: SpaceRequest, limits: Limits) -> Iterable[Configuration]:
-        nodes = set(request.nodes or range(1, limits.nodes + 1))
-        gpus = set(request.gpus_per_node or (limits.gpus_per_node,))
-        for mode, precision in itertools.product(request.modes, set(request.precisions or SIZE)):
-            sub_batches = set(request.sub_batch or range(1, limits.largest_sub_batch[precision, mode] + 1))
+        nodes = set(request["nodes"] or range(1, limits.nodes + 1))
+        gpus = set(request["gpus_per_node"] or (limits.gpus_per_node,))
+        for mode, precision in itertools.product(request.modes, set(request["precision"] or SIZE)):
+            sub_batches = set(request["sub_batch"] or range(1, limits.largest_sub_batch[precision, mode] + 1))
             high = 1 if mode == "async" else int(request.window(mode)[1])
-            accumulation = set(request.accumulation or range(1, high + 1))
+            accumulation = set(request["accumulation_steps"] or range(1, high + 1))
             for n, g, b, a in itertools.product(nodes, gpus, sub_batches, accumulation):
                 if mode == "sync" or a == 1:
                     yield Configuration(n, g, b, a, precision, mode)

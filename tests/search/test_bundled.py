@@ -27,7 +27,7 @@ from planner.steps.predict import Evaluator
 PUBLISHED = {"": (8, 8), "fp16": (7, 22), "edr": (12, 11), "fp16+edr": (8, 15)}
 MEANS = {"": 165.1, "fp16": 170.1, "edr": 166.6, "fp16+edr": 171.5}
 WINDOW = (103.5, 172.5)
-REQUEST = SpaceRequest(138, gpus_per_node=(8,), sub_batch=tuple(range(1, 12)), modes=("async",), pareto=True)
+REQUEST = SpaceRequest(138).changed(gpus_per_node=(8,), sub_batch=tuple(range(1, 12)), mode=("async",), pareto=True)
 
 
 def problem(scenario: str = "", network: str = "sprint-15", cluster: str = "tsubame-kfc") -> Problem:
@@ -61,7 +61,7 @@ def test_plans_lie_in_the_window_and_the_best_in_its_upper_part(scenario: str) -
 def test_published_plans_that_our_figures_would_refuse(capsys: pytest.CaptureFixture[str]) -> None:
     lines = []
     for scenario, (nodes, sub_batch) in PUBLISHED.items():
-        only = replace(REQUEST, nodes=(nodes,), sub_batch=(sub_batch,), precisions=("fp32",))
+        only = REQUEST.changed(nodes=(nodes,), sub_batch=(sub_batch,), precision=("fp32",))
         found = suggest(problem(scenario), only, {})
         assert found.search.candidates == 1
         plan = (found.plans or found.nearest)[0].prediction
@@ -75,7 +75,7 @@ def test_published_plans_that_our_figures_would_refuse(capsys: pytest.CaptureFix
 
 
 def test_default_request_reaches_the_published_sub_batch_in_fp16() -> None:
-    found = answer("fp16", replace(REQUEST, nodes=(7,), top=50))
+    found = answer("fp16", REQUEST.changed(nodes=(7,), top=50))
     assert (7, 22) in {(c.nodes, c.sub_batch) for c in (plan.prediction.configuration for plan in found.plans)}
 
 
@@ -86,7 +86,7 @@ def test_plans_that_only_a_scenario_makes_room_for_are_shown_to_fit() -> None:
     bare = replace(case, scenario=NO_SCENARIO)
     largest = limits_of(bare).fits("fp32", "sync")
     assert limits_of(case).fits("fp32", "sync") == 2 * largest
-    request = SpaceRequest(16 * largest, nodes=(1,), precisions=("fp32",), sub_batch=(2 * largest,))
+    request = SpaceRequest(16 * largest).changed(nodes=(1,), precision=("fp32",), sub_batch=(2 * largest,))
     (plan,) = suggest(case, request, {}).plans
     found = plan.prediction
     assert "out_of_memory" not in {warning.code for warning in found.warnings}
@@ -128,7 +128,7 @@ def test_synchronous_resnet50_is_answered_quickly() -> None:
 
 
 def test_unreachable_target_is_answered_with_its_neighbours() -> None:
-    found = suggest(problem(), SpaceRequest(139, modes=("sync",), precisions=("fp32",)), {})
+    found = suggest(problem(), SpaceRequest(139).changed(mode=("sync",), precision=("fp32",)), {})
     assert found.status == "none_feasible"
     assert [plan.prediction.mini_batch.mean for plan in found.nearest] == [136, 144]
     told = {one.option: one.value for one in found.loosen}
@@ -140,18 +140,18 @@ def test_a_mode_that_nothing_prices_is_refused_beside_one_that_can_be() -> None:
     """A calibration that is named holds no host terms: asynchronous plans are refused, synchronous ones are found."""
     bare = problem(network="resnet18", cluster="dgx1-v100")
     named = replace(bare, explicit_calibration=True, settings=replace(bare.settings, input="synthetic"))
-    request = SpaceRequest(1024, precisions=("fp32",), modes=("sync", "async"))
+    request = SpaceRequest(1024).changed(precision=("fp32",), mode=("sync", "async"))
     found = suggest(named, request, {})
     assert {plan.prediction.configuration.mode for plan in found.plans} == {"sync"}
     (reason,) = (one.reason for one in found.search.refused if one.code == "mode")
     assert reason.startswith("mode async: host term update_gradient must be covered")
     with pytest.raises(CoverageError, match="host term update_gradient must be covered"):
-        suggest(named, replace(request, modes=("async",)), {})
+        suggest(named, request.changed(mode=("async",)), {})
 
 
 def test_precision_that_nothing_serves_is_not_covered() -> None:
     with pytest.raises(CoverageError, match="int8"):
-        suggest(problem(), replace(REQUEST, precisions=("int8",)), {})
+        suggest(problem(), REQUEST.changed(precision=("int8",)), {})
 
 
 @pytest.mark.parametrize(
@@ -163,4 +163,4 @@ def test_precision_that_nothing_serves_is_not_covered() -> None:
 )
 def test_more_than_the_cluster_has_is_refused(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ParameterError, match=sentence):
-        suggest(problem(), replace(REQUEST, **change), {})
+        suggest(problem(), REQUEST.changed(**change), {})

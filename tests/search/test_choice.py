@@ -41,7 +41,7 @@ def test_equal_plans_of_two_precisions_are_one_bf16_first(machine: Any) -> None:
     """fp16 and bf16 at one speed and size: each plan once, and as many plans as asked for."""
     names = {"fp32": 1.0, "fp16": 0.6, "bf16": 0.6}
     both = replace(machine, speed=names, size=dict.fromkeys(names, 1.0))
-    request = SpaceRequest(36, modes=("sync",), top=4)
+    request = SpaceRequest(36).changed(mode=("sync",), top=4)
     answer = answered(both, request)
     assert [plan.position for plan in answer.plans][:4] == [1, 2, 3, 4]
     of_half = [plan for plan in answer.plans if plan.prediction.configuration.precision != "fp32"]
@@ -54,11 +54,11 @@ def test_equal_plans_of_two_precisions_are_one_bf16_first(machine: Any) -> None:
 def test_equal_plans_of_a_front_and_the_nearest_ones_are_one_bf16_first(machine: Any) -> None:
     names = {"fp32": 1.0, "fp16": 0.6, "bf16": 0.6}
     both = replace(machine, speed=names, size=dict.fromkeys(names, 1.0))
-    front = answered(both, SpaceRequest(36, modes=("sync",), pareto=True)).pareto
+    front = answered(both, SpaceRequest(36).changed(mode=("sync",), pareto=True)).pareto
     assert len(front) > 1
     assert {plan.precisions for plan in front} == {("bf16", "fp16")}
     assert {plan.prediction.configuration.precision for plan in front} == {"bf16"}
-    none = answered(both, SpaceRequest(36, modes=("sync",), sub_batch=(5,), nodes=(1,)))
+    none = answered(both, SpaceRequest(36).changed(mode=("sync",), sub_batch=(5,), nodes=(1,)))
     assert none.nearest
     assert all(plan.precisions == ("bf16", "fp16") for plan in none.nearest)
     assert all(", fp16," not in one.message for one in none.loosen)
@@ -70,16 +70,16 @@ def test_two_options_that_give_way_together_are_each_told_with_its_value() -> No
 
 
 def test_without_errors_no_plan_is_tied(machine: Any) -> None:
-    answer = answered(machine, SpaceRequest(36, modes=("sync",)))
+    answer = answered(machine, SpaceRequest(36).changed(mode=("sync",)))
     assert (answer.chosen, answer.tied) == (1, (1,))
     assert answer.choice == "no other plan is tied with it"
 
 
 def test_the_tied_plan_of_fewest_gpus_is_taken_and_reported_even_behind_the_others(machine: Any) -> None:
     unsure = replace(machine, unsure=2.0)
-    request = SpaceRequest(36, modes=("sync",), top=2)
+    request = SpaceRequest(36).changed(mode=("sync",), top=2)
     answer = answered(unsure, request)
-    every = answered(unsure, replace(request, top=AMONG))
+    every = answered(unsure, request.changed(top=AMONG))
     tied = [plan for plan in every.plans if plan.position in every.tied]
     assert len(tied) > 2
     assert all(plan.first_is_better is None or plan.first_is_better < SURE for plan in tied)
@@ -99,12 +99,12 @@ def test_the_tied_plan_of_fewest_gpus_is_taken_and_reported_even_behind_the_othe
     assert [plan.position for plan in answer.plans] == [1, best.position]
     assert answer.chosen_plan is not None
     assert answer.chosen_plan.prediction == best.prediction
-    fastest = answered(unsure, replace(request, choose="fastest"))
+    fastest = answered(unsure, request.changed(choose="fastest"))
     assert (fastest.chosen, fastest.tied) == (1, answer.tied)
 
 
 def test_efficiency_is_relative_to_the_best_plan_on_the_fewest_gpus(machine: Any) -> None:
-    answer = answered(machine, SpaceRequest(36, modes=("sync",), top=AMONG))
+    answer = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=AMONG))
     assert answer.baseline is not None
     rates = {plan.prediction.configuration: plan.prediction.samples_per_s.value for plan in answer.plans}
     fewest = min(one.gpus for one in rates)
@@ -124,7 +124,7 @@ def test_positions_in_words_name_each_once(positions: set[int]) -> None:
 
 
 def test_errors_that_are_not_known_tie_nothing(machine: Any) -> None:
-    plans = answered(machine, SpaceRequest(36, modes=("sync",))).plans
+    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",))).plans
     unknown = [replace(plan, first_is_better=None) for plan in plans]
     assert tied_plans(unknown) == (unknown[0],)
 
@@ -134,7 +134,7 @@ def of_gpus(plans: Sequence[Plan], gpus: int) -> list[Plan]:
 
 
 def test_why_the_plan_is_taken_is_said(machine: Any) -> None:
-    plans = answered(machine, SpaceRequest(36, modes=("sync",), top=AMONG)).plans
+    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=AMONG)).plans
     counts = list(dict.fromkeys(plan.prediction.configuration.gpus for plan in plans))
     alike = next(group for group in (of_gpus(plans, gpus) for gpus in counts) if len(group) > 1)
     assert chosen_of(alike, alike, "fewest-gpus")[1].endswith("it has the largest sub-batch")
@@ -145,7 +145,7 @@ def test_why_the_plan_is_taken_is_said(machine: Any) -> None:
 
 def test_a_plan_that_is_tied_for_want_of_knowledge_alone_is_not_taken(machine: Any) -> None:
     """The second plan beats the third on as many GPUs and is surely worse than the first: so is the third."""
-    plans = answered(machine, SpaceRequest(36, modes=("sync",), top=AMONG)).plans
+    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=AMONG)).plans
     few = next(group for group in (of_gpus(plans, n) for n in (3, 6, 9, 12)) if len(group) > 1)
     first = next(plan for plan in plans if plan.prediction.configuration.gpus > few[0].prediction.configuration.gpus)
     assert first.position < few[0].position

@@ -14,17 +14,23 @@ from planner.search.exhaustive import Outcome, search
 
 FIFTY = settings(max_examples=50)
 SUBSETS = st.sets(st.integers(1, 6), min_size=1).map(tuple)
+
+
+def asked(target_batch: int, **given: Any) -> SpaceRequest:
+    return SpaceRequest(target_batch).changed(**given)
+
+
 REQUESTS = st.builds(
-    SpaceRequest,
+    asked,
     target_batch=st.integers(1, 60),
     tolerance_sync=st.sampled_from([0.0, 0.1, 0.25]),
     tolerance_async=st.sampled_from([0.05, 0.25, 0.5]),
     nodes=st.none() | SUBSETS,
     gpus_per_node=st.none() | st.sets(st.integers(1, 3), min_size=1).map(tuple),
     sub_batch=st.none() | st.sets(st.integers(1, 30), min_size=1).map(tuple),
-    accumulation=st.none() | st.sets(st.integers(1, 4), min_size=1).map(tuple),
-    precisions=st.sampled_from([("fp32",), ("fp16", "fp32"), ("fp32", "int8")]),
-    modes=st.sampled_from([("sync",), ("async",), MODES]),
+    accumulation_steps=st.none() | st.sets(st.integers(1, 4), min_size=1).map(tuple),
+    precision=st.sampled_from([("fp32",), ("fp16", "fp32"), ("fp32", "int8")]),
+    mode=st.sampled_from([("sync",), ("async",), MODES]),
 )
 
 
@@ -38,7 +44,7 @@ def records(outcome: Outcome) -> list[Configuration]:
 
 
 def usable(request: SpaceRequest) -> SpaceRequest:
-    return replace(request, precisions=tuple(p for p in request.precisions or () if p != "int8"))
+    return request.changed(precision=tuple(p for p in request["precision"] or () if p != "int8"))
 
 
 @FIFTY
@@ -99,9 +105,9 @@ RELAXATIONS: dict[str, dict[str, Any]] = {
     "nodes": {"nodes": None},
     "gpus_per_node": {"gpus_per_node": (1, 2, 3)},
     "sub_batch": {"sub_batch": tuple(range(1, 31))},
-    "accumulation": {"accumulation": None},
-    "precisions": {"precisions": ("fp32", "fp16", "int8")},
-    "modes": {"modes": MODES},
+    "accumulation": {"accumulation_steps": None},
+    "precisions": {"precision": ("fp32", "fp16", "int8")},
+    "modes": {"mode": MODES},
 }
 
 
@@ -113,7 +119,7 @@ def test_relaxing_a_constraint_never_worsens_the_best_epoch(
 ) -> None:
     strict = searched(machine, request).best
     assume(strict is not None)
-    relaxed = searched(machine, replace(request, **RELAXATIONS[constraint])).best
+    relaxed = searched(machine, request.changed(**RELAXATIONS[constraint])).best
     assert strict is not None
     assert relaxed is not None
     assert relaxed.predictions.epoch_s[0] <= strict.predictions.epoch_s[0] * (1 + 1e-9)
@@ -135,7 +141,7 @@ def test_more_memory_never_worsens_the_best_epoch(machine: Any, request: SpaceRe
 @given(REQUESTS)
 def test_faster_links_never_hurt(machine: Any, faster_links: Any, request: SpaceRequest) -> None:
     # a shorter update means smaller asynchronous mini-batches: with no lower edge, what was lawful stays lawful
-    request = replace(request, tolerance_async=1.0)
+    request = request.changed(tolerance_async=1.0)
     slow, fast = searched(machine, request).best, searched(faster_links, request).best
     assume(slow is not None)
     assert slow is not None
@@ -147,10 +153,9 @@ def test_faster_links_never_hurt(machine: Any, faster_links: Any, request: Space
 @given(REQUESTS, st.randoms())
 def test_order_of_values_does_not_matter(machine: Any, request: SpaceRequest, random: Any) -> None:
     def shuffled(values: Any) -> Any:
-        return None if values is None else tuple(random.sample(values, len(values)))
+        return tuple(random.sample(values, len(values)))
 
-    fields = ("nodes", "gpus_per_node", "sub_batch", "accumulation", "precisions", "modes")
-    other = replace(request, **{name: shuffled(getattr(request, name)) for name in fields})
+    other = request.changed(**{name: shuffled(values) for name, values in request.asked.items()})
     assert records(searched(machine, other)) == records(searched(machine, request))
 
 
@@ -168,12 +173,19 @@ def test_nearest_are_the_closest_of_what_fits_in_memory(
         is_below = reached(c) < target and c.sub_batch <= target * 1.001
         return (c.mode, is_below), max(abs(reached(c) - target), excess)
 
-    request = SpaceRequest(target, 0.0, 0.001, nodes, sub_batch=(*sub_batch, 25), precisions=("fp32",), modes=modes)
+    request = SpaceRequest(target).changed(
+        tolerance_sync=0.0,
+        tolerance_async=0.001,
+        nodes=nodes,
+        sub_batch=(*sub_batch, 25),
+        precision=("fp32",),
+        mode=modes,
+    )
     outcome = searched(machine, request)
     assume(outcome.best is None)
     # 6 nodes x 3 GPUs x 6 samples are five times 20 above it
     least: dict[tuple[str, bool], float] = {}
-    for c in machine.brute_force(replace(request, tolerance_sync=5.0, tolerance_async=40.0), machine.limits()):
+    for c in machine.brute_force(request.changed(tolerance_sync=5.0, tolerance_async=40.0), machine.limits()):
         key, off = place(c)
         least[key] = min(least.get(key, off), off)
     assert outcome.nearest is not None
@@ -192,19 +204,19 @@ def counted(outcome: Outcome) -> dict[str, int]:
 
 def test_reasons_of_a_small_space_by_hand(machine: Any) -> None:
     # 18 samples fit in fp32; 2 nodes x 3 GPUs
-    request = SpaceRequest(
-        36, nodes=(2,), sub_batch=(1, 2, 3, 6, 19), accumulation=(1, 2, 3), precisions=("fp32",), modes=("sync",)
+    request = SpaceRequest(36).changed(
+        nodes=(2,), sub_batch=(1, 2, 3, 6, 19), accumulation_steps=(1, 2, 3), precision=("fp32",), mode=("sync",)
     )
     outcome = searched(machine, request)
     assert [(c.sub_batch, c.accumulation_steps) for c in records(outcome)] == [(6, 1), (3, 2), (2, 3)]
     # 6 x (1, 2, 3, 6, 19) x (1, 2, 3) = 6 12 18, 12 24 _, 18 _ 54, _ 72 108, 114 228 342
     assert counted(outcome) == {"mini-batch below the window": 6, "mini-batch above the window": 6}
-    wide = searched(machine, replace(request, tolerance_sync=3.0))
+    wide = searched(machine, request.changed(tolerance_sync=3.0))
     assert counted(wide) == {"mini-batch above the window": 2, "sub-batch larger than fits in memory": 1}
 
 
 def test_accumulation_in_asynchronous_plans_is_a_reason(machine: Any) -> None:
-    request = SpaceRequest(20, accumulation=(2, 3), precisions=("fp32",), modes=("async",))
+    request = SpaceRequest(20).changed(accumulation_steps=(2, 3), precision=("fp32",), mode=("async",))
     outcome = searched(machine, request)
     assert counted(outcome) == {"accumulation in an asynchronous plan": 6 * 18 * 2}
     assert outcome.best is None
@@ -213,7 +225,15 @@ def test_accumulation_in_asynchronous_plans_is_a_reason(machine: Any) -> None:
 
 def test_a_sub_batch_above_the_window_is_refused_whatever_the_mean(machine: Any) -> None:
     """One GPU deposits 12 samples every .01 + 12·.09 = 1.09 s, and every .05 s is an update: .55 samples on average."""
-    request = SpaceRequest(1, 0.0, 0.5, (1,), (1,), sub_batch=(1, 2, 12), precisions=("fp32",), modes=("async",))
+    request = SpaceRequest(1).changed(
+        tolerance_sync=0.0,
+        tolerance_async=0.5,
+        nodes=(1,),
+        gpus_per_node=(1,),
+        sub_batch=(1, 2, 12),
+        precision=("fp32",),
+        mode=("async",),
+    )
     outcome = searched(machine, request)
     assert records(outcome) == [Configuration(1, 1, 1, mode="async")]
     assert counted(outcome) == {"sub-batch above the window": 2}
@@ -221,7 +241,15 @@ def test_a_sub_batch_above_the_window_is_refused_whatever_the_mean(machine: Any)
 
 
 def test_a_sub_batch_above_the_window_can_be_the_nearest(machine: Any) -> None:
-    request = SpaceRequest(1, 0.0, 0.5, (1,), (1,), sub_batch=(3, 12, 19), precisions=("fp32",), modes=("async",))
+    request = SpaceRequest(1).changed(
+        tolerance_sync=0.0,
+        tolerance_async=0.5,
+        nodes=(1,),
+        gpus_per_node=(1,),
+        sub_batch=(3, 12, 19),
+        precision=("fp32",),
+        mode=("async",),
+    )
     outcome = searched(machine, request)
     assert counted(outcome) == {"sub-batch above the window": 3}
     assert outcome.nearest is not None
@@ -244,6 +272,6 @@ def test_cheap_reasons_come_before_the_price(machine: Any) -> None:
         compare = describe
 
     counting = Counting()
-    request = SpaceRequest(36, precisions=("fp32",), modes=("sync",), sub_batch=tuple(range(1, 40)))
+    request = SpaceRequest(36).changed(precision=("fp32",), mode=("sync",), sub_batch=tuple(range(1, 40)))
     outcome = search(request, machine.limits(), counting, machine.order(request), keep=1)
     assert counting.asked == outcome.evaluated < outcome.candidates

@@ -120,7 +120,7 @@ def test_best_is_the_head_of_the_sorted_whole_in_any_order_of_input(
 
 
 def test_cost_is_epoch_time_by_gpus_by_price() -> None:
-    order = order_of(problem(2.5, Dataset("d", 10_000, 1.0)), SpaceRequest(64, objective="cost"))
+    order = order_of(problem(2.5, Dataset("d", 10_000, 1.0)), SpaceRequest(64).changed(objective="cost"))
     best = order.best(plans((A, {"epoch_s": 3600.0}), (B, {"epoch_s": 7000.0})), 2)
     assert best.configurations.one(0) == B  # 4 GPUs x 7000 s cost less than 8 GPUs x 3600 s
     assert order.values(best).tolist() == pytest.approx([4 * 7000 / 3600 * 2.5, 8 * 2.5])
@@ -136,17 +136,17 @@ def test_without_a_data_set_samples_per_second_decide() -> None:
 
 def test_cost_needs_a_price() -> None:
     with pytest.raises(UsageError, match="usd_per_gpu_hour"):
-        order_of(problem(None), SpaceRequest(64, objective="cost"))
+        order_of(problem(None), SpaceRequest(64).changed(objective="cost"))
 
 
 def test_time_to_accuracy_is_refused_and_said_to_be_missing() -> None:
     with pytest.raises(UsageError, match="not supported yet"):
-        order_of(problem(1.0), SpaceRequest(64, objective="time-to-accuracy"))
+        order_of(problem(1.0), SpaceRequest(64).changed(objective="time-to-accuracy"))
 
 
 def test_unknown_objective_is_refused() -> None:
     with pytest.raises(ParameterError, match=r"^objective must be one of epoch-time, cost"):
-        order_of(problem(1.0), SpaceRequest(64, objective="beauty"))
+        order_of(problem(1.0), SpaceRequest(64).changed(objective="beauty"))
 
 
 @pytest.mark.parametrize(

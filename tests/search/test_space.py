@@ -13,7 +13,6 @@ from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
 from planner.search import space as module
-from planner.search.evaluator import joined_configurations
 from planner.search.feasibility import Rules
 from planner.search.space import Limits, space_of
 
@@ -29,7 +28,7 @@ LIMITS = Limits(
 
 
 def candidates_of(request: SpaceRequest, limits: Limits = LIMITS) -> Configurations:
-    return joined_configurations(list(space_of(request, limits).chunks()))
+    return Configurations.joined(list(space_of(request, limits).chunks()))
 
 
 def rows_of(configurations: Configurations) -> set[tuple[int | str, ...]]:
@@ -42,7 +41,7 @@ def rows_of(configurations: Configurations) -> set[tuple[int | str, ...]]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_defaults_are_all_nodes_all_gpus_and_sub_batches_to_the_largest_that_fits(mode: str) -> None:
-    request = SpaceRequest(40, modes=(mode,), tolerance_sync=0.5, precisions=("fp16", "fp32"))
+    request = SpaceRequest(40).changed(mode=(mode,), tolerance_sync=0.5, precision=("fp16", "fp32"))
     c = candidates_of(request)
     assert set(c.nodes.tolist()) == {1, 2, 3, 4, 5}
     assert set(c.gpus_per_node.tolist()) == {4}
@@ -55,13 +54,12 @@ def test_defaults_are_all_nodes_all_gpus_and_sub_batches_to_the_largest_that_fit
 def test_solved_accumulation_is_exactly_what_the_window_holds(
     target: int, tolerance: float, gpus: set[int], nodes: set[int]
 ) -> None:
-    request = SpaceRequest(
-        target,
+    request = SpaceRequest(target).changed(
         tolerance_sync=tolerance,
         nodes=tuple(nodes) or None,
         gpus_per_node=tuple(gpus),
         sub_batch=(1, 2, 3, 5, 7),
-        precisions=("fp32",),
+        precision=("fp32",),
     )
     low, high = request.window("sync")
     c = candidates_of(request)
@@ -79,7 +77,7 @@ def test_solved_accumulation_is_exactly_what_the_window_holds(
 
 @given(st.integers(1, 300), st.floats(0, 0.3))
 def test_bases_that_miss_the_window_keep_their_nearest_mini_batches(target: int, tolerance: float) -> None:
-    request = SpaceRequest(target, tolerance_sync=tolerance, sub_batch=(3, 7), precisions=("fp32",))
+    request = SpaceRequest(target).changed(tolerance_sync=tolerance, sub_batch=(3, 7), precision=("fp32",))
     low, high = request.window("sync")
     c = candidates_of(request)
     missed = {(row[0], row[2]): set[int]() for row in rows_of(c)}
@@ -99,8 +97,8 @@ def test_order_and_repetition_of_values_do_not_matter(nodes: Any, precisions: An
         c = candidates_of(request)
         return [x.tolist() for x in (c.nodes, c.sub_batch, c.accumulation_steps, c.precision, c.mode)]
 
-    shuffled = SpaceRequest(30, nodes=(*nodes, 2), precisions=tuple(precisions), modes=tuple(modes))
-    plain = SpaceRequest(30, nodes=(1, 2, 3, 5), precisions=("fp32", "fp16"), modes=MODES)
+    shuffled = SpaceRequest(30).changed(nodes=(*nodes, 2), precision=tuple(precisions), mode=tuple(modes))
+    plain = SpaceRequest(30).changed(nodes=(1, 2, 3, 5), precision=("fp32", "fp16"), mode=MODES)
     assert flat(shuffled) == flat(plain)
 
 
@@ -108,8 +106,8 @@ def test_order_and_repetition_of_values_do_not_matter(nodes: Any, precisions: An
 def test_count_is_the_number_of_candidates_whatever_the_chunk(
     target: int, tolerance: float, accumulation: tuple[int, ...] | None, chunk: int
 ) -> None:
-    request = SpaceRequest(
-        target, tolerance_sync=tolerance, accumulation=accumulation, precisions=("fp32", "fp16", "int8"), modes=MODES
+    request = SpaceRequest(target).changed(
+        tolerance_sync=tolerance, accumulation_steps=accumulation, precision=("fp32", "fp16", "int8"), mode=MODES
     )
     whole = space_of(request, LIMITS)
     with pytest.MonkeyPatch.context() as patch:
@@ -117,12 +115,12 @@ def test_count_is_the_number_of_candidates_whatever_the_chunk(
         parts = list(whole.chunks())
         counted = space_of(request, LIMITS).candidates
     assert max(part.size for part in parts) <= chunk
-    assert rows_of(joined_configurations(parts)) == rows_of(candidates_of(request))
+    assert rows_of(Configurations.joined(parts)) == rows_of(candidates_of(request))
     assert counted == sum(part.size for part in parts) + sum(whole.refused().values())
 
 
 def test_refused_precisions_are_counted_and_not_enumerated() -> None:
-    request = SpaceRequest(16, tolerance_async=1, modes=("async",), precisions=("fp32", "int8"))
+    request = SpaceRequest(16).changed(tolerance_async=1, mode=("async",), precision=("fp32", "int8"))
     whole = space_of(request, LIMITS)
     assert {str(why): n for why, n in whole.refused().items()} == {"precision int8: not measured": 5 * 9}
     assert whole.precisions == ("fp32",)
@@ -131,17 +129,17 @@ def test_refused_precisions_are_counted_and_not_enumerated() -> None:
 
 def test_refused_modes_are_counted_and_not_enumerated() -> None:
     limits = replace(LIMITS, refused_modes={"async": Refusal("mode", "no host terms")})
-    whole = space_of(SpaceRequest(16, modes=MODES, accumulation=(1,), precisions=("fp32", "int8")), limits)
+    whole = space_of(SpaceRequest(16).changed(mode=MODES, accumulation_steps=(1,), precision=("fp32", "int8")), limits)
     assert {(why.code, str(why)): n for why, n in whole.refused().items()} == {
         ("mode", "mode async: no host terms"): 5 * (7 + 9),
         ("precision", "precision int8: not measured"): 5 * 9,
     }
-    assert {mode for *_, mode in rows_of(joined_configurations(list(whole.chunks())))} == {"sync"}
+    assert {mode for *_, mode in rows_of(Configurations.joined(list(whole.chunks())))} == {"sync"}
 
 
 def test_modes_have_limits_of_their_own() -> None:
     limits = replace(LIMITS, largest_sub_batch={("fp32", "sync"): 2, ("fp32", "async"): 3})
-    c = candidates_of(SpaceRequest(16, modes=MODES, tolerance_sync=0.5, precisions=("fp32",)), limits)
+    c = candidates_of(SpaceRequest(16).changed(mode=MODES, tolerance_sync=0.5, precision=("fp32",)), limits)
     assert {mode: int(c.sub_batch[c.mode == i].max()) for i, mode in enumerate(MODES)} == {"sync": 2, "async": 3}
     rules = Rules.of(SpaceRequest(16), limits, ("fp32",))
     assert rules.fits(replace(c, sub_batch=np.full(c.size, 3))).tolist() == c.is_async.tolist()
@@ -159,14 +157,16 @@ def test_modes_have_limits_of_their_own() -> None:
 )
 def test_scenario_doubles_the_largest_sub_batch_of_fp32_ranges_alone(asked: Any, fp32: Any) -> None:
     limits = Limits("small", 1, 1, by_mode(fp32=7, fp16=9), {}, sub_batch_factor=2)
-    request = SpaceRequest(1000, sub_batch=asked, precisions=("fp32", "fp16"), modes=("async",))
+    request = SpaceRequest(1000).changed(sub_batch=asked, precision=("fp32", "fp16"), mode=("async",))
     c = candidates_of(request, limits)
     assert c.sub_batch[c.precision == 0].tolist() == list(fp32)
     assert c.sub_batch[c.precision == 1].tolist() == list(asked or range(1, 10))
 
 
 def test_one_stands_for_a_network_of_which_no_sample_fits() -> None:
-    c = candidates_of(SpaceRequest(8, precisions=("fp32",), modes=("async",)), Limits("s", 2, 1, by_mode(fp32=0), {}))
+    c = candidates_of(
+        SpaceRequest(8).changed(precision=("fp32",), mode=("async",)), Limits("s", 2, 1, by_mode(fp32=0), {})
+    )
     assert c.sub_batch.tolist() == [1, 1]
 
 
@@ -177,37 +177,38 @@ def test_one_stands_for_a_network_of_which_no_sample_fits() -> None:
         ({"gpus_per_node": (1, 9)}, "GPUs per node must be from 1 to the 4 of cluster small, got 9"),
         ({"nodes": (0, 1)}, "nodes must be from 1 to the 5 of cluster small, got 0"),
         ({"sub_batch": (-3,)}, "sub-batch must be from 1 to "),
-        ({"accumulation": ()}, "accumulation must be at least one value, got ()"),
+        ({"accumulation_steps": ()}, "accumulation must be at least one value, got ()"),
         ({"nodes": ()}, "nodes must be at least one value"),
-        ({"precisions": ()}, "precision must be at least one value"),
-        ({"modes": ()}, "mode must be at least one value"),
-        ({"modes": ("later",)}, "mode must be one of sync, async, got 'later'"),
+        ({"precision": ()}, "precision must be at least one value"),
+        ({"mode": ()}, "mode must be at least one value"),
         ({"tolerance_sync": float("nan")}, "the sync tolerance must be "),
-        ({"tolerance_async": -0.1, "modes": ("async",)}, "the async tolerance must be "),
+        ({"tolerance_async": -0.1, "mode": ("async",)}, "the async tolerance must be "),
         ({"target_batch": 0}, "the target batch must be "),
         ({"top": 0}, "top must be "),
     ],
 )
 def test_values_are_refused_by_name(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ParameterError, match=re.escape(sentence)):
-        space_of(SpaceRequest(**{"target_batch": 8} | fields), LIMITS)
+        space_of(SpaceRequest(8).changed(**fields), LIMITS)
 
 
-def test_unknown_precision_is_answered_with_the_nearest() -> None:
+def test_unknown_words_are_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="mode must be a known name, got 'asink'; did you mean 'async'"):
+        space_of(SpaceRequest(8).changed(mode=("asink",)), LIMITS)
     with pytest.raises(UnknownNameError, match="fp16"):
-        space_of(SpaceRequest(8, precisions=("fp-16",)), LIMITS)
+        space_of(SpaceRequest(8).changed(precision=("fp-16",)), LIMITS)
 
 
 @pytest.mark.parametrize("fields", [{"sub_batch": tuple(range(1, 102))}, {"tolerance_sync": 0.9}])
 def test_space_beyond_reach_is_refused_before_it_is_made(fields: dict[str, Any]) -> None:
     limits = Limits("vast", 10**6 if "sub_batch" in fields else 4, 1, by_mode(fp32=10), {})
     with pytest.raises(UsageError, match="at most 100,000,000 candidates"):
-        space_of(SpaceRequest(10**8, precisions=("fp32",), **fields), limits)
+        space_of(SpaceRequest(10**8).changed(precision=("fp32",), **fields), limits)
 
 
 def test_edges_of_the_window_belong_to_it() -> None:
-    request = SpaceRequest(
-        100, tolerance_sync=0.07, nodes=(1,), gpus_per_node=(1,), sub_batch=(1,), precisions=("fp32",)
+    request = SpaceRequest(100).changed(
+        tolerance_sync=0.07, nodes=(1,), gpus_per_node=(1,), sub_batch=(1,), precision=("fp32",)
     )
     c = candidates_of(request)  # 100 x (1 - 0.07) is a little under 93 in binary, 100 x 1.07 is 107
     assert c.accumulation_steps.tolist() == np.arange(93, 108).tolist()

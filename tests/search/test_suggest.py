@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from planner.domain.axes import AXES
 from planner.domain.prediction import MiniBatch, Prediction
 from planner.domain.request import Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Refused, Suggestion
@@ -29,7 +30,7 @@ def answered(machine: Any, request: SpaceRequest, limits: Any = None, evaluator:
 
 
 def test_found_plans_are_numbered_and_as_many_as_asked(machine: Any) -> None:
-    request = SpaceRequest(25, modes=("async",), top=3, pareto=True)
+    request = SpaceRequest(25).changed(mode=("async",), top=3, pareto=True)
     answer = answered(machine, request)
     assert answer.status == "found"
     assert [plan.position for plan in answer.plans] == [1, 2, 3]
@@ -45,23 +46,23 @@ def test_found_plans_are_numbered_and_as_many_as_asked(machine: Any) -> None:
 
 
 def test_front_is_left_out_unless_asked_for(machine: Any) -> None:
-    answer = answered(machine, SpaceRequest(25, modes=("async",)))
+    answer = answered(machine, SpaceRequest(25).changed(mode=("async",)))
     assert answer.status == "found"
     assert answer.pareto == ()
 
 
 def test_same_request_gives_the_same_answer(machine: Any) -> None:
-    request = SpaceRequest(24, modes=("sync", "async"), pareto=True)
+    request = SpaceRequest(24).changed(mode=("sync", "async"), pareto=True)
     assert answered(machine, request) == answered(machine, request)
 
 
 def test_refused_precisions_stand_in_the_answer_with_their_reason(machine: Any) -> None:
-    refused = answered(machine, SpaceRequest(60, modes=("async",))).search.refused
+    refused = answered(machine, SpaceRequest(60).changed(mode=("async",))).search.refused
     assert Refused("precision", "precision int8: no such units", 6) in refused
 
 
 def test_missing_data_set_is_a_warning(machine: Any) -> None:
-    request = SpaceRequest(60, modes=("async",))
+    request = SpaceRequest(60).changed(mode=("async",))
     order = replace(machine.order(request), has_dataset=False)
     answer = suggest_with(machine, order, machine.limits(), request, {})
     assert [warning.code for warning in answer.warnings] == ["no_dataset"]
@@ -70,40 +71,46 @@ def test_missing_data_set_is_a_warning(machine: Any) -> None:
 
 def test_unsupported_parallelism_is_refused(machine: Any) -> None:
     with pytest.raises(ParameterError, match=r"^parallelism must be data"):
-        answered(machine, SpaceRequest(60, parallelism=("data", "pipeline")))
+        answered(machine, SpaceRequest(60).changed(parallelism=("data", "pipeline")))
+
+
+NAMES = {"--" + axis.option.replace("_", "-"): axis.name for axis in AXES}
 
 
 def loosened(request: SpaceRequest, one: Loosening) -> SpaceRequest:
     """Return the request with one constraint loosened as the answer says."""
     if one.option == "--tolerance":
         tolerance = parse_fraction(one.value)
-        return replace(request, tolerance_sync=tolerance, tolerance_async=tolerance)
+        return request.changed(tolerance_sync=tolerance, tolerance_async=tolerance)
     if one.option == "--precision":
-        return replace(request, precisions=(*(request.precisions or ()), one.value))
+        return request.changed(precision=(*(request["precision"] or ()), one.value))
     values: dict[str, Any] = {}
     for option, value in zip(one.option.split(), one.value.split(), strict=True):
-        field = option.removeprefix("--").replace("-", "_")
-        values[field] = (*(getattr(request, field) or ()), int(value))
-    return replace(request, **values)
+        values[NAMES[option]] = (*(request[NAMES[option]] or ()), int(value))
+    return request.changed(**values)
+
+
+def asked(target_batch: int, **given: Any) -> SpaceRequest:
+    return SpaceRequest(target_batch).changed(**given)
 
 
 NARROW = st.builds(
-    SpaceRequest,
+    asked,
     target_batch=st.integers(1, 60),
     tolerance_async=st.just(0.05),
     nodes=st.sets(st.integers(1, 4), min_size=1, max_size=2).map(tuple),
     gpus_per_node=st.just((3,)),
     sub_batch=st.none() | st.sets(st.integers(1, 30), min_size=1, max_size=2).map(tuple),
-    accumulation=st.none() | st.sets(st.integers(1, 3), min_size=1, max_size=2).map(tuple),
-    precisions=st.sampled_from([("fp32",), ("fp16",)]),
-    modes=st.sampled_from([("sync",), ("async",)]),
+    accumulation_steps=st.none() | st.sets(st.integers(1, 3), min_size=1, max_size=2).map(tuple),
+    precision=st.sampled_from([("fp32",), ("fp16",)]),
+    mode=st.sampled_from([("sync",), ("async",)]),
 )
 EVERYTHING: dict[str, dict[str, Any]] = {
     "--nodes": {"nodes": None},
     "--gpus-per-node": {"gpus_per_node": (1, 2, 3)},
     "--sub-batch": {"sub_batch": None},
-    "--accumulation": {"accumulation": None},
-    "--precision": {"precisions": None},
+    "--accumulation": {"accumulation_steps": None},
+    "--precision": {"precision": None},
 }
 
 
@@ -121,7 +128,7 @@ def test_loosening_one_constraint_as_told_makes_something_fit(machine: Any, requ
         assert answered(roomy, relaxed).status == "found", one
         assert all(value in one.message for value in one.value.split())
     for option, change in EVERYTHING.items():  # what is not told does not help
-        assert (answered(machine, replace(request, **change)).status == "found") == (option in told), option
+        assert (answered(machine, request.changed(**change)).status == "found") == (option in told), option
 
 
 def change_of(request: SpaceRequest, one: Loosening, capacity: float) -> float:
@@ -133,8 +140,8 @@ def change_of(request: SpaceRequest, one: Loosening, capacity: float) -> float:
     if one.option == "memory":
         return float(one.value.removesuffix("GiB")) * 2**30 / capacity - 1
     pairs = zip(one.option.split(), map(int, one.value.split()), strict=True)
-    asked = ((getattr(request, option.removeprefix("--").replace("-", "_")), value) for option, value in pairs)
-    changes: list[float] = [min(max(value / old, old / value) - 1 for old in known) for known, value in asked]
+    asked = ((request[NAMES[option]], value) for option, value in pairs)
+    changes: list[float] = [min(max(value / old, old / value) - 1 for old in known or ()) for known, value in asked]
     return sum(changes)
 
 
@@ -149,7 +156,9 @@ def test_the_smallest_change_stands_first_and_what_has_no_measure_last(machine: 
 
 def test_another_precision_is_told_last(machine: Any) -> None:
     """2 GiB and one a sample: 22 of 20 GiB is a tenth more; 20 samples fit in fp16."""
-    request = SpaceRequest(20, nodes=(1,), gpus_per_node=(1,), sub_batch=(20,), accumulation=(1,), precisions=("fp32",))
+    request = SpaceRequest(20).changed(
+        nodes=(1,), gpus_per_node=(1,), sub_batch=(20,), accumulation_steps=(1,), precision=("fp32",)
+    )
     limits = replace(machine.limits(), memory_bytes=machine.capacity)
     told = [(one.option, one.value) for one in answered(machine, request, limits).loosen]
     assert told == [("memory", "22GiB"), ("--precision", "fp16")]
@@ -157,26 +166,34 @@ def test_another_precision_is_told_last(machine: Any) -> None:
 
 def test_smallest_tolerance_is_told_to_four_digits_by_hand(machine: Any) -> None:
     # 3 nodes x 3 GPUs: multiples of 9; 64 lies between 63 (1.5625 % below) and 72
-    request = SpaceRequest(64, nodes=(3,), precisions=("fp32",), accumulation=(1,))
+    request = SpaceRequest(64).changed(nodes=(3,), precision=("fp32",), accumulation_steps=(1,))
     answer = answered(machine, request)
     assert [plan.prediction.mini_batch.mean for plan in answer.nearest] == [63, 72]
     assert [plan.position for plan in answer.nearest] == [1, 2]
     assert answer.loosen[0].option == "--tolerance"
     assert answer.loosen[0].value == "1.563%"
     assert "now 0%" in answer.loosen[0].message
-    assert answered(machine, replace(request, tolerance_sync=0.01562)).status == "none_feasible"
+    assert answered(machine, request.changed(tolerance_sync=0.01562)).status == "none_feasible"
     # 4 nodes make 12, which does not divide 64 either; 1 or 2 GPUs of a node never make a 9; 2 of 2 nodes do
     assert {one.option: one.value for one in answer.loosen[1:]} == {"--nodes --gpus-per-node": "2 2"}
 
 
 def test_tolerance_reaches_to_a_sub_batch_above_the_window(machine: Any) -> None:
-    request = SpaceRequest(4, 0.0, 0.5, (1,), (1,), sub_batch=(7, 12), precisions=("fp32",), modes=("async",))
+    request = SpaceRequest(4).changed(
+        tolerance_sync=0.0,
+        tolerance_async=0.5,
+        nodes=(1,),
+        gpus_per_node=(1,),
+        sub_batch=(7, 12),
+        precision=("fp32",),
+        mode=("async",),
+    )
     answer = answered(machine, request)
     assert answer.nearest[0].why.endswith("; its sub-batch alone, 7, is above the window")
     assert {one.option: one.value for one in answer.loosen}[
         "--tolerance"
     ] == "86.33%"  # a mean of .547; 7 is 75 % above
-    request = replace(request, target_batch=1, sub_batch=(3,))
+    request = request.changed(target_batch=1, sub_batch=(3,))
     assert answered(machine, request).loosen[0].value == "200%"
 
 
@@ -188,35 +205,37 @@ def test_a_plan_whose_updates_hardly_ever_hit_the_window_says_so(machine: Any) -
         return [replace(one, mini_batch=wide, warnings=missed) for one in found], deviations
 
     rare = SimpleNamespace(evaluate=machine.evaluate, compare=compared)
-    answer = answered(machine, SpaceRequest(25, modes=("async",)), evaluator=rare)
+    answer = answered(machine, SpaceRequest(25).changed(mode=("async",)), evaluator=rare)
     assert all(plan.why.endswith("; only 4 % of its updates lie inside the window") for plan in answer.plans)
     assert [warning.code for warning in answer.warnings] == ["window_missed"]
-    often = answered(machine, SpaceRequest(25, modes=("async",)))
+    often = answered(machine, SpaceRequest(25).changed(mode=("async",)))
     assert not any("inside" in plan.why for plan in often.plans)
 
 
 def test_fewer_nodes_of_fewer_gpus_are_told_where_neither_alone_helps(machine: Any) -> None:
     # 6 x 3 GPUs make 18; multiples of 3 and of 6 do not hold 4, but 2 x 2 and 4 x 1 GPUs do
-    answer = answered(machine, SpaceRequest(4, nodes=(6,), precisions=("fp32",)))
+    answer = answered(machine, SpaceRequest(4).changed(nodes=(6,), precision=("fp32",)))
     assert {one.option: one.value for one in answer.loosen} == {
         "--tolerance": "350%",
         "--nodes --gpus-per-node": "2 2",
     }
     expected = "--nodes 2 --gpus-per-node 2 (now 6 x 3) allows 2 nodes x 2 GPUs, sub-batch 1, fp32, synchronous"
     assert answer.loosen[0].message.startswith(expected)  # 6 / 2 - 1 and 3 / 2 - 1 are less than 3.5
-    alone = answered(machine, SpaceRequest(6, nodes=(6,), precisions=("fp32",)))  # 6 x 1, or 2 x 3
+    alone = answered(machine, SpaceRequest(6).changed(nodes=(6,), precision=("fp32",)))  # 6 x 1, or 2 x 3
     assert [one.option for one in alone.loosen[1:]] == ["--nodes", "--gpus-per-node"]
 
 
 def test_one_missing_node_count_is_told(machine: Any) -> None:
-    answer = answered(machine, SpaceRequest(60, nodes=(1, 3), sub_batch=(5,), accumulation=(1,), precisions=("fp32",)))
+    answer = answered(
+        machine, SpaceRequest(60).changed(nodes=(1, 3), sub_batch=(5,), accumulation_steps=(1,), precision=("fp32",))
+    )
     told = {one.option: one.value for one in answer.loosen}  # 45 is a quarter off; 4 x 15 or 15 x 4 are 60
     assert told == {"--tolerance": "25%", "--nodes": "4", "--accumulation": "4"}
 
 
 def test_memory_that_would_do_is_told_when_nothing_fits(machine: Any) -> None:
     limits = replace(machine.limits(), largest_sub_batch=dict.fromkeys(machine.limits().largest_sub_batch, 0))
-    answer = answered(machine, SpaceRequest(36, nodes=(2,), precisions=("fp32",), sub_batch=(3,)), limits)
+    answer = answered(machine, SpaceRequest(36).changed(nodes=(2,), precision=("fp32",), sub_batch=(3,)), limits)
     assert answer.status == "none_feasible"
     assert answer.search.refused == (Refused("memory", "sub-batch larger than fits in memory", 1),)
     assert [(one.option, one.value) for one in answer.loosen] == [("memory", "5GiB")]  # 2 and one a sample
@@ -226,7 +245,7 @@ def test_space_too_large_to_try_is_left_out_of_what_to_loosen(machine: Any) -> N
     limits = replace(
         machine.limits(gpus=1), nodes=10**6, largest_sub_batch=dict.fromkeys(machine.limits().largest_sub_batch, 200)
     )
-    answer = answered(machine, SpaceRequest(1001, nodes=(2,), precisions=("fp32",)), limits)
+    answer = answered(machine, SpaceRequest(1001).changed(nodes=(2,), precision=("fp32",)), limits)
     assert [plan.prediction.mini_batch.mean for plan in answer.nearest] == [1000, 1002]
     # every count of 10^6 nodes is too much; up to the two that were asked for is not
     assert [(one.option, one.value) for one in answer.loosen[1:]] == [("--nodes --gpus-per-node", "1 1")]

@@ -108,4 +108,6 @@ def every_configuration() -> Configurations:
     axes = ((1, 2, 3, 8), (1, 2, 4), (1, 5, 32), (1, 3), (0, 1), (0, 1))
     columns = [axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")]
     nodes, gpus, sub_batch, steps, precision, mode = columns
-    return Configurations(nodes, gpus, sub_batch, np.where(mode == 1, 1, steps), precision, mode, ("fp32", "fp16"))
+    return Configurations(
+        nodes, gpus, sub_batch, np.where(mode == 1, 1, steps), precision, mode, precisions=("fp32", "fp16")
+    )

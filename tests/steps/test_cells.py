@@ -28,7 +28,7 @@ def with_cells(calibration: Calibration, *entries: Entry) -> Calibration:
 
 def configurations(*sub_batches: int, precision: str = "fp32") -> Configurations:
     ones = np.ones(len(sub_batches), dtype=np.int64)
-    return Configurations(ones, ones, np.array(sub_batches), ones, 0 * ones, 0 * ones, (precision,))
+    return Configurations(ones, ones, np.array(sub_batches), ones, 0 * ones, 0 * ones, precisions=(precision,))
 
 
 def shared(one: int, other: int) -> float:

@@ -12,9 +12,10 @@ from planner.costs.scaling import scaled_entry
 from planner.domain.calibration import Calibration, ConformalScore, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Link, Node
+from planner.domain.provenance import FIT, SCALED
 from planner.domain.transfer import OwnPoints, Transfers, TransferScore, relation, score_for
 from planner.steps.hardware import nearest_kernels, on_other_device, scaled_calibration, siblings_kernels, what_misses
-from planner.steps.source import Source
+from planner.steps.source import source_of
 
 OLD = Accelerator("old", "gpu", 16e9, 1e12, {"fp32": 10e12, "fp16": 80e12}, 80, "", "Maker", "First", "A1")
 TWIN = replace(OLD, name="twin", memory_bytes_per_s=0.8e12)
@@ -79,8 +80,12 @@ def test_a_scaled_entry_is_as_unsure_as_transfers_were() -> None:
     assert found.entries[0].coefficients == scaled_entry(kernel("gemm"), OLD, NEW).coefficients == {"flop": 0.5e-13}
     assert (found.accelerator, found.name) == ("new", "scaled from old")
     assert scaled_calibration(of(OLD, kernel("gemm"), name="mine"), OLD, NEW, KNOWN).name == "mine scaled from old"
-    assert Source(found.entries[0], found.name).scaled_from == "old"
-    assert Source(kernel("gemm"), "old").scaled_from == ""
+    here = source_of(kernel("gemm"), of(OLD, kernel("gemm"), seen=("vgg16",))).provenance
+    assert (here.kind, here.name, here.calibration, here.device) == (FIT, "old", "old", "")
+    there = scaled_calibration(of(OLD, kernel("gemm"), name="mine", seen=("vgg16",)), OLD, NEW, KNOWN)
+    made = source_of(there.entries[0], there).provenance
+    assert (made.kind, made.name, made.calibration, made.device) == (SCALED, "mine scaled from old", "mine", "old")
+    assert made.seen == here.seen == {"vgg16"}
 
 
 def test_a_device_of_lanes_takes_tiles_of_matrix_units_from_fp32() -> None:

@@ -9,6 +9,7 @@ from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.prediction import LOOKUPS, Prediction
+from planner.domain.provenance import SCALED
 from planner.domain.request import Problem
 from planner.steps.predict import Evaluator
 from planner.workload.calls import layer_calls
@@ -135,7 +136,10 @@ def described_of(own: tuple[Entry, ...], scaled: tuple[Entry, ...], *, sub_batch
     """Return a prediction by entries of the device and, behind them, entries scaled from another."""
     problem = evaluator(own, scaled).problem
     first, second = problem.calibrations
-    problem = replace(problem, calibrations=(first, replace(second, name="c1 scaled from another")))
+    problem = replace(
+        problem,
+        calibrations=(first, replace(second, made_from=replace(second.provenance, kind=SCALED, device="another"))),
+    )
     (one,) = Evaluator(problem).describe(Configurations.of([Configuration(1, 1, sub_batch)]))
     return one
 

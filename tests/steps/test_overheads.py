@@ -18,6 +18,7 @@ from planner.domain.request import Problem
 from planner.errors import ParameterError
 from planner.steps.overheads import FORMULA, OF_FAMILIES, Overheads, exponent_name, find_overheads
 from planner.steps.predict import Evaluator
+from planner.steps.source import Source, source_of
 from planner.steps.sources import Sources
 from planner.workload.lowering import lower
 
@@ -39,9 +40,13 @@ def priced(problem: Problem, **plan: Any) -> dict[str, float]:
     return {term.name: term.exposed_seconds for term in found.terms} | {"iteration": found.iteration_s.value}
 
 
+def held(name: str, one: Entry) -> Source:
+    return source_of(one, Calibration(name, "toy", (one,)))
+
+
 def served(network: str, stated: dict[str, float]) -> Overheads:
     """Return what an entry that states such coefficients says of a network."""
-    entries = [(replace(entry(), coefficients=stated), "mine", False)]
+    entries = [(held("mine", replace(entry(), coefficients=stated)), False)]
     name = exponent_name(find_network(network))
     found = find_overheads(entries, "torch", "fp32", on_specified=False, exponent=name)
     assert found is not None
@@ -67,7 +72,7 @@ def problem(make_problem: Make) -> Problem:
 )
 def test_precision_place_and_kernels_decide(offered: list[tuple[str, str, bool]], wanted: int | None) -> None:
     entries = [
-        (entry(precision=precision, library=library), str(place), pooled)
+        (held(str(place), entry(precision=precision, library=library)), pooled)
         for place, (precision, library, pooled) in enumerate(offered)
     ]
     found = find_overheads(entries, "torch@2", "fp16", on_specified=False)
@@ -76,7 +81,7 @@ def test_precision_place_and_kernels_decide(offered: list[tuple[str, str, bool]]
 
 @pytest.mark.parametrize(("modes", "wanted"), [(("", "async"), 1), (("sync", ""), 1), (("sync",), 0), (("", ""), 0)])
 def test_the_very_mode_goes_before_any_and_any_before_the_other(modes: tuple[str, ...], wanted: int) -> None:
-    entries = [(replace(entry(), mode=mode), str(place), False) for place, mode in enumerate(modes)]
+    entries = [(held(str(place), replace(entry(), mode=mode)), False) for place, mode in enumerate(modes)]
     found = find_overheads(entries, "torch", "fp32", on_specified=False, mode="async")
     assert found is not None
     assert found.source.calibration == str(wanted)
@@ -103,7 +108,7 @@ def test_only_overheads_have_a_mode() -> None:
 
 
 def test_what_is_generic_on_the_accelerator_goes_before_a_pooled_framework() -> None:
-    entries = [(entry("torch"), "pooled", True), (entry("generic"), "own", False)]
+    entries = [(held("pooled", entry("torch")), True), (held("own", entry("generic")), False)]
     for offered, expected in ((entries, ("generic", False)), (entries[:1], ("exact", True))):
         found = find_overheads(offered, "torch", "fp32", on_specified=False)
         assert found is not None
@@ -111,7 +116,7 @@ def test_what_is_generic_on_the_accelerator_goes_before_a_pooled_framework() -> 
 
 
 def test_overheads_on_specified_kernels_serve_those_alone() -> None:
-    entries = [(entry(), "measured", False), (entry(library="specified"), "specified", False)]
+    entries = [(held("measured", entry()), False), (held("specified", entry(library="specified")), False)]
     for on_specified, name in ((False, "measured"), (True, "specified")):
         found = find_overheads(entries, "torch", "fp32", on_specified=on_specified)
         assert found is not None

@@ -1,0 +1,153 @@
+"""The axes of a plan: what a configuration decides, each declared once.
+
+A declaration here is all that an axis needs: records and arrays of configurations, the space that is searched, the
+order of plans, what is loosened where nothing fits, options, keys of files, columns of runs and of tables are made from
+it. Nothing here imports NumPy, because ``planner --help`` lists the options.
+"""
+
+# ruff: noqa: RUF009 - what axis() returns is a field
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, Generic, TypeVar
+
+from planner.domain.precision import PRECISIONS
+
+__all__ = ["AXES", "MODES", "Axes", "Axis", "Count", "Word", "axes_of", "axis", "with_axes"]
+
+MODES = ("sync", "async")
+
+Count = TypeVar("Count")
+Word = TypeVar("Word")
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One axis.
+
+    Attributes
+    ----------
+    name : str
+        In records, in the configurations of documents, and of the column in runs.
+    words : tuple of str
+        Its values, where they are words; empty: whole numbers.
+    least : int
+        The smallest of its whole numbers.
+    default : int, str or None
+        What a prediction and a run take that do not say; None: it follows from others.
+    is_degree : bool
+        Whether so many devices share one copy of the network: the data-parallel degree is GPUs over all such degrees.
+    only_sync : bool
+        Whether an asynchronous plan has its default.
+    of_cluster : {"", "any", "all"}
+        Whether a plan has at most those of the cluster, and which numbers a search tries that is not told.
+    is_loosened : bool
+        Whether an answer without plans tries other values than those asked for.
+    tells_apart : bool
+        Whether plans that differ in it alone are different ones, even if they take as long.
+    always_said : bool
+        Whether documents and sentences say it even where it has its default.
+    title : str
+        In a sentence.
+    option : str
+        Name of the option and of the key in requests and settings.
+    help : str
+        Of the option.
+    default_in_suggest, default_in_predict : str
+        What holds when nothing says otherwise, in words; empty: the default (of a search in a prediction without one).
+    doc, asked : str
+        What the key of a configuration means, and that of a request.
+    heading : str
+        Of its column in tables, where it has one of its own.
+    """
+
+    name: str = ""
+    words: tuple[str, ...] = ()
+    least: int = 1
+    default: int | str | None = None
+    is_degree: bool = False
+    only_sync: bool = False
+    of_cluster: str = ""
+    is_loosened: bool = True
+    tells_apart: bool = True
+    always_said: bool = False
+    title: str = ""
+    option: str = ""
+    help: str = ""
+    default_in_suggest: str = ""
+    default_in_predict: str = ""
+    doc: str = ""
+    asked: str = ""
+    heading: str = ""
+
+
+def axis(*, must_be_given: bool = False, **declared: Any) -> Any:
+    """Return the field of an axis; ``must_be_given``: a record of a configuration has no default of it."""
+    one = Axis(**declared)
+    default = MISSING if must_be_given or one.default is None else one.default
+    return field(default=default, metadata={"axis": one})
+
+
+@dataclass(frozen=True, slots=True)
+class Axes(Generic[Count, Word]):
+    """One value an axis, or one array; in the order in which plans that are equal otherwise are ranked."""
+
+    nodes: Count = axis(
+        must_be_given=True, default=1, of_cluster="any",
+        always_said=True, title="nodes", option="nodes", help="Nodes.", default_in_suggest="1 to the cluster's",
+        doc="computers", asked="numbers of nodes to try",
+    )  # fmt: skip
+    gpus_per_node: Count = axis(
+        of_cluster="all",
+        always_said=True, title="GPUs per node", option="gpus_per_node", help="GPUs of each node.",
+        default_in_suggest="all", doc="devices of each", asked="numbers of GPUs of each node to try",
+    )  # fmt: skip
+    sub_batch: Count = axis(
+        always_said=True, title="sub-batch", option="sub_batch", help="Samples a GPU takes through one pass.",
+        default_in_suggest="1 to the largest that fits",
+        default_in_predict="required unless --mini-batch is given",
+        doc="samples of one pass", asked="sub-batches to try; absent: every one that fits", heading="sub-\nbatch",
+    )  # fmt: skip
+    accumulation_steps: Count = axis(
+        default=1, only_sync=True,
+        always_said=True, title="accumulation", option="accumulation",
+        help="Sub-batches a GPU sums up before one update.",
+        default_in_suggest="every value that can reach the target (1 when asynchronous)",
+        doc="passes summed up before an update",
+        asked="accumulation steps to try; absent: every number that can reach the target", heading="accu-\nmulate",
+    )  # fmt: skip
+    precision: Word = axis(
+        words=tuple(PRECISIONS), default="fp32", tells_apart=False,
+        always_said=True, title="precision", option="precision",
+        help=f"Precisions of training: {', '.join(PRECISIONS)}.",
+        default_in_suggest="every one with a usable sub-model",
+        doc="precision of training", asked="precisions to try; absent: every one with a usable sub-model",
+        heading="preci-\nsion",
+    )  # fmt: skip
+    mode: Word = axis(
+        words=MODES, default="sync", is_loosened=False,
+        always_said=True, title="mode", option="mode", help="Updates: synchronous or asynchronous.",
+        doc="synchronous or asynchronous updates", asked="kinds of updates to try", heading="mode",
+    )  # fmt: skip
+
+
+def with_axes(record: type[Record]) -> type[Record]:
+    """Return a class with a field for every axis that it does not write out itself; for a class decorator.
+
+    Such a field has the default of its axis.
+    """
+    for one in AXES:
+        if one.name not in record.__annotations__:
+            record.__annotations__[one.name] = "str" if one.words else "int"
+            setattr(record, one.name, one.default)
+    return record
+
+
+def axes_of(record: type[Axes[Any, Any]]) -> tuple[Axis, ...]:
+    """Return the axes that a record declares."""
+    return tuple(replace(one.metadata["axis"], name=one.name) for one in fields(record) if "axis" in one.metadata)
+
+
+AXES = axes_of(Axes)

@@ -1,0 +1,46 @@
+"""Where the coefficients behind a call or a term come from: a record that travels with what is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "ASSUMED", "DATASHEET", "DERIVED", "EXACT", "FIT", "KINDS", "NEAREST", "SAME_DIE", "SCALED", "Provenance",
+]  # fmt: skip
+
+EXACT, SAME_DIE, FIT, SCALED = "exact call", "same die", "fit", "scaled"
+DERIVED, NEAREST, DATASHEET, ASSUMED = "derived precision", "nearest device", "datasheet", "assumed"
+KINDS = (EXACT, SAME_DIE, FIT, SCALED, DERIVED, NEAREST, DATASHEET, ASSUMED)
+"""What may serve a call, in the order in which it is looked for.
+
+The very call as it was timed (at other sub-batches its scaling curve), the same of a device with the same die, a fit to
+kernels of the device, another device's fit scaled by the data sheets, one in another precision of the same units, what
+the nearest measured device says of a kernel that is specified otherwise, peak rates with stated efficiencies, and a
+stated assumption."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where coefficients come from.
+
+    Attributes
+    ----------
+    kind : one of KINDS
+    name : str
+        Of the calibration as an answer names it, which says what was made of it; empty: of none.
+    calibration : str
+        Name under which ``--calibration`` finds what it was made from.
+    device : str
+        Another device that was measured in place of this one; empty: this one, or none.
+    precision : str
+        Another precision that was measured in place of this one; empty likewise.
+    seen : frozenset of str
+        Networks, applications, clusters and sources of the measurements behind it.
+    """
+
+    kind: str
+    name: str = ""
+    calibration: str = ""
+    device: str = ""
+    precision: str = ""
+    seen: frozenset[str] = frozenset()
