@@ -204,7 +204,8 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
     )
     network = suggestion.request.get("network")
     named = network.value if network is not None and isinstance(network.value, str) else ""
-    return replace(subject_of(keys["subject"]), network_option=named), suggestion
+    configurations = [plan["configuration"] for plan in (*keys["plans"], *keys["nearest"])]
+    return replace(subject_of(keys["subject"], configurations), network_option=named), suggestion
 
 
 def _of_suggestion(rows: Sequence[Mapping[str, Any]]) -> tuple[PlanWarning, ...]:

@@ -12,6 +12,7 @@ import pytest
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.configuration import Configuration, Settings
+from planner.domain.framework import Framework
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
@@ -103,7 +104,9 @@ def prediction() -> Callable[[str], Prediction]:
 
 @pytest.fixture
 def subject() -> Subject:
-    return Subject("alexnet", "example", "edr", Settings("adam", "no-overlap", "synthetic", "mxnet@1.0"), 3.6)
+    return Subject(
+        "alexnet", "example", "edr", Settings("adam", "no-overlap", "synthetic", Framework.labelled("mxnet@1.0")), 3.6
+    )
 
 
 @pytest.fixture
