@@ -144,8 +144,8 @@ class LayerCalls:
             rest[positions] = False
             part = _taken(calls, positions)
             made = [self._calls[calls.kind, calls.direction][at] for at in positions.tolist()]
-            courses = self._courses(part, made, source.entry, sub_batch)
-            yield replace(part, looked_up={"call": places, "samples": sub_batch[:, None], **courses}), source
+            courses, served_by = self._courses(part, made, source, sub_batch)
+            yield replace(part, looked_up={"call": places, "samples": sub_batch[:, None], **courses}), served_by
         for kind in self._kinds(calls) if rest.any() else ():
             chosen = rest & (self._kind_of(calls) == kind)
             if chosen.any():
@@ -153,12 +153,14 @@ class LayerCalls:
                 yield part if kind == calls.kind else replace(part, kind=kind), None
 
     def _courses(
-        self, calls: KernelCalls, made: list[LayerCall], table: Entry, sub_batch: IntArray
-    ) -> dict[str, FloatArray]:
-        """Return what fits say of calls that a table holds, in columns; nothing where none serves them.
+        self, calls: KernelCalls, made: list[LayerCall], held: Source, sub_batch: IntArray
+    ) -> tuple[dict[str, FloatArray], Source]:
+        """Return what fits say of calls that a table holds, in columns, nothing where none serves them; and the table.
 
-        At sub-batches that a sibling was timed at, as at the measured ones around, it says so instead.
+        At sub-batches that a sibling was timed at, as at the measured ones around, it says so instead, and what it has
+        seen goes along.
         """
+        table, seen = held.entry, held.provenance.seen
         along, error = np.full((2, sub_batch.size, len(made)), np.nan)
         knots = [vector(table.settings, call.name)[::2] for call in made]
         every = np.unique(np.concatenate(knots))
@@ -178,8 +180,11 @@ class LayerCalls:
                 if call.name in source.entry.settings:
                     found = course_of(sub_batch, knots[at], vector(source.entry.settings, call.name))
                     told = np.isfinite(found)
+                    seen = seen | source.provenance.seen if told.any() else seen
                     along[told, at], error[told, at] = found[told], unsure
-        return {} if np.isnan(error).all() else {COURSE: along, COURSE_ERROR: error}
+        if seen != held.provenance.seen:
+            held = replace(held, provenance=replace(held.provenance, seen=seen))
+        return {} if np.isnan(error).all() else {COURSE: along, COURSE_ERROR: error}, held
 
     def _fitted_s(self, fit: Entry, calls: list[LayerCall], samples: FloatArray | IntArray) -> FloatArray:
         """Return what a fit says that k calls of one kind take at s sub-batches [s], shape (s, k)."""

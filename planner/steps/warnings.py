@@ -11,6 +11,7 @@ from planner.costs.features import CALLS
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
+from planner.domain.framework import name_and_version
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
@@ -229,7 +230,7 @@ def _overheads(sources: Sources, overheads: Overheads) -> Iterator[PlanWarning]:
             f"{overheads.source.calibration}, pooled over other GPUs, are used."
         )
         yield PlanWarning("framework_overheads_pooled", framework, message)
-    elif overheads.matched == "framework" and "@" in framework:
+    elif overheads.matched == "framework" and name_and_version(framework)[1]:
         message = f"Overheads of {framework} are those measured with {overheads.source.entry.kind}."
         yield PlanWarning("framework_overheads_other_version", framework, message)
 
