@@ -62,9 +62,9 @@ def step_gradient(
 
 def _path(pricer: Pricer, one: Configuration) -> tuple[int, int]:
     """Return how many messages, and before which segment backward, lie on the path that decides a step."""
-    case = pricer.compute.index.positions(np.array([one.sub_batch]))[0]
+    case = pricer.compute.cases.rows(np.array([one.sub_batch]))[0]
     ready = pricer.compute.table.ready_s[case, int(one.accumulation_steps > 1)]
-    row = pricer.messages.rows(np.array([one.nodes]), np.array([one.gpus_per_node]))[0]
+    row = pricer.messages.cases.rows(np.array([one.nodes]), np.array([one.gpus_per_node]))[0]
     slot = pricer.messages.slot
     message = int(np.argmax(ready[slot] + pricer.messages.prefix_s[row]))
     return message + 1, int(slot[message])

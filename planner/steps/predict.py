@@ -109,9 +109,11 @@ class Evaluator:
         for rows in _groups(configurations):
             mode = configurations.mode[rows]
             pricer = self._pricer_of(configurations, 0 if isinstance(rows, slice) else int(rows[0]))
-            pricer.ensure_sub_batches(distinct_pairs(mode, configurations.sub_batch[rows])[1])
+            pricer.compute.cases.ensure(distinct_pairs(mode, configurations.sub_batch[rows])[1])
             if MODES[int(mode[0])] == "sync":
-                pricer.ensure_groups(*distinct_pairs(configurations.nodes[rows], configurations.gpus_per_node[rows]))
+                pricer.messages.cases.ensure(
+                    *distinct_pairs(configurations.nodes[rows], configurations.gpus_per_node[rows])
+                )
 
     def _check(self, configurations: Configurations) -> None:
         cluster = self.problem.cluster

@@ -86,34 +86,20 @@ class Pricer:
         sent_bytes = gradient_bytes(precision, sources.problem.settings.framework)
         self.messages = Messages(sources, (self.compute.slots.elements * sent_bytes).astype(np.float64))
         self.input = Input(sources)
-        self._overlap: PairTable | None = None
+        self._pairs = PairTable(self._outlasting)
 
     @cached_property
     def parameters(self) -> int:
         """Trained parameters of the network."""
         return int(self.compute.slots.elements.sum())
 
-    def ensure_sub_batches(self, sub_batch: IntArray) -> None:
-        """Table the compute cases of distinct sub-batches."""
-        if self.compute.ensure(sub_batch):
-            self._overlap = None
-
-    def ensure_groups(self, nodes: IntArray, gpus_per_node: IntArray) -> None:
-        """Table the message cases of distinct groups."""
-        if self.messages.ensure(nodes, gpus_per_node):
-            self._overlap = None
-
-    def _pairs(self) -> PairTable:
-        if self._overlap is None:
-            table, prefix = self.compute.table, self.messages.prefix_s
-            backward = table.backward_s.ravel()
-            ready = table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, self.messages.slot]
-
-            def exposed(last_pass: IntArray, message_case: IntArray) -> FloatArray:
-                return exposed_s(backward_end_s(ready, prefix, last_pass, message_case), backward[last_pass])
-
-            self._overlap = PairTable(backward.size, prefix.shape[0], exposed)
-        return self._overlap
+    def _outlasting(self, last_pass: IntArray, message_case: IntArray) -> FloatArray:
+        """Return by how much messages outlast a backward pass [s], for pairs of cases, shape (k,)."""
+        table = self.compute.table
+        backward = table.backward_s.ravel()
+        ready = table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, self.messages.slot]
+        end = backward_end_s(ready, self.messages.prefix_s, last_pass, message_case)
+        return exposed_s(end, backward[last_pass])
 
     def synchronous(self, chosen: Configurations) -> SyncTimes:
         """Price synchronous configurations whose cases are tabled.
@@ -127,8 +113,8 @@ class Pricer:
         again = steps - 1
         if again.any():
             self.compute.check_accumulation()
-        row = self.compute.index.positions(chosen.sub_batch)
-        group = self.messages.rows(chosen.nodes, chosen.gpus_per_node)
+        row = self.compute.cases.rows(chosen.sub_batch)
+        group = self.messages.cases.rows(chosen.nodes, chosen.gpus_per_node)
         no_overlap = self.sources.problem.settings.strategy == "no-overlap"
         messages = self.messages.prefix_s.shape[1]
         all_reduce = self.messages.prefix_s[group, messages - 1] if messages else np.zeros(row.size)
@@ -151,7 +137,7 @@ class Pricer:
 
     def _overlaps(self, row: IntArray, again: IntArray, group: IntArray) -> FloatArray:
         """Return the exposed communication [s] behind the last backward pass of compute cases."""
-        return self._pairs().gather(2 * row + (again > 0), group)
+        return self._pairs.gather(2 * row + (again > 0), group)
 
     def _loads(self, chosen: Configurations, samples: IntArray) -> tuple[FloatArray, FloatArray]:
         arguments = (samples, chosen.gpus_per_node, chosen.nodes)
@@ -165,7 +151,7 @@ class Pricer:
         A GPU thread's parts follow each other, but no faster than its node can read for all of its threads.
         """
         table = self.compute.table
-        row = self.compute.index.positions(chosen.sub_batch)
+        row = self.compute.cases.rows(chosen.sub_batch)
         h2d, forward, backward = table.host_to_device_s[row], table.forward_s[row], table.backward_s[row, 0]
         update_gradient = np.full(row.size, self.host_s("update_gradient", 1.0))
         rest = h2d + forward + backward + update_gradient
