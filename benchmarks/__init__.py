@@ -1,1 +1,1 @@
-"""Speed and memory against fixed workloads; run from a checkout."""
+"""How much processor time answers take, as multiples of a fixed NumPy workload: ``python -m benchmarks``."""

@@ -6,7 +6,6 @@ a name, and where no such name is known, the file that is called so. A file with
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -14,14 +13,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name, peek
+from planner.catalog.arguments import arguments, typed_dataset
+from planner.catalog.own_folder import (
+    own_calibration_file,
+    own_calibrations_folder,
+    own_files,
+    own_name,
+    peek,
+    read_bundled,
+)
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
-from planner.domain.framework import Framework
-from planner.domain.network import Network
+from planner.domain.framework import Framework, name_and_version
+from planner.domain.network import Network, family_of
 from planner.domain.transfer import Transfers, relation
-from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
+from planner.errors import InputFileError, UnknownNameError, UsageError
 from planner.formats.calibration import read_calibration
 from planner.formats.cluster import read_accelerator, read_cluster
 from planner.formats.dataset import read_dataset
@@ -128,7 +135,7 @@ def find_network(text: str) -> Network:
             f"--network must be a bundled name or a .toml file, got {text!r}; "
             "importing networks from Python modules is not supported yet"
         )
-    return build(name, _arguments(rest, f"argument of network {name}") if colon else {})
+    return build(name, arguments(rest, f"argument of network {name}") if colon else {})
 
 
 def _network_file(path: str) -> Network:
@@ -140,36 +147,24 @@ def _network_file(path: str) -> Network:
             find_dataset(network.dataset)
     except UsageError as error:
         raise InputFileError(place_of(path), str(error), "dataset") from None
-    family, _, rest = network.name.partition(":")
+    family = family_of(network.name)
     if family in names("networks"):
-        check_own(network, _built(family, rest), "network", path)
+        check_own(network, _built(family, network.name[len(family) + 1 :]), "network", path)
     return network
 
 
 def _built(family: str, rest: str) -> Network:
     """Return the bundled network of a name in a file; where its arguments are none, the one without any."""
     try:
-        return build(family, _arguments(rest, f"argument of network {family}") if rest else {})
+        return build(family, arguments(rest, f"argument of network {family}") if rest else {})
     except UsageError:
         return build(family, {})
-
-
-def _arguments(text: str, what: str) -> dict[str, str]:
-    arguments: dict[str, str] = {}
-    for part in text.split(","):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not (equals and key and value):
-            raise ParameterError(what, "key=value", part)
-        if key in arguments:
-            raise ParameterError(what, "given once", key)
-        arguments[key] = value
-    return arguments
 
 
 def find_dataset(text: str) -> Dataset:
     """Return the data set of a name, of a TOML file, or of ``samples=N,bytes_per_sample=B``."""
     if "=" in text and not _is_path(text, ".toml"):
-        return _typed_dataset(text)
+        return typed_dataset(text)
     path = _file_of(text, "datasets", "data set")
     dataset = read_dataset(path)
     if path is text and dataset.name in names("datasets"):
@@ -177,25 +172,7 @@ def find_dataset(text: str) -> Dataset:
     return dataset
 
 
-def _typed_dataset(text: str) -> Dataset:
-    arguments = _arguments(text, "--dataset")
-    rule = "samples=N,bytes_per_sample=B with numbers above 0"
-    known = ("samples", "bytes_per_sample")
-    for key in arguments:
-        if key not in known:
-            raise UnknownNameError("key of --dataset", key, known)
-    missing = [key for key in known if key not in arguments]
-    if missing:
-        raise ParameterError("--dataset", rule, text, f"{missing[0]} is missing")
-    try:
-        samples, size = int(arguments["samples"]), float(arguments["bytes_per_sample"])
-    except ValueError:
-        raise ParameterError("--dataset", rule, text) from None
-    if not 0 < size < math.inf:
-        raise ParameterError("--dataset", rule, text)
-    return Dataset(text, samples, size, "as given")
-
-
+@cache
 def find_accelerator(name: str) -> Accelerator:
     """Return the bundled accelerator of a name."""
     return read_accelerator(_bundled("accelerators", "accelerator", name))
@@ -230,9 +207,9 @@ def find_framework(text: str) -> Framework:
     InputFileError
         The file is wrong.
     """
-    if _is_path(text.partition("@")[0], ".toml"):
+    name, version = name_and_version(text)
+    if _is_path(name, ".toml"):
         return read_framework(text)
-    name, _, version = text.partition("@")
     known = _frameworks()
     if name.lower() not in known:
         raise UnknownNameError("framework", name, names("frameworks"))
@@ -256,7 +233,7 @@ def find_calibration(text: str) -> Calibration:
         return _calibration_file(text)
     bundled = _bundled_calibrations()
     if text in bundled:
-        return read_calibration(bundled[text])
+        return read_bundled(bundled[text])
     own = {own_name(path): path for path in reversed(own_files())}
     if text in own:
         return read_calibration(own[text])
@@ -270,7 +247,7 @@ def _calibration_file(path: Path | str) -> Calibration:
     calibration = read_calibration(path)
     bundled = _bundled_calibrations().get(calibration.name)
     if bundled is not None:
-        check_own(calibration, read_calibration(bundled), "calibration", str(path))
+        check_own(calibration, read_bundled(bundled), "calibration", str(path))
     return calibration
 
 
@@ -291,7 +268,7 @@ def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
     is_gpu = cluster.node.accelerator.kind == "gpu"
     pooled = {"accelerator": ANY_ACCELERATOR, "cluster": None}
     of_any = [path for path, keys in peeks.items() if is_gpu and {name: keys.get(name) for name in pooled} == pooled]
-    return tuple(read_calibration(path) for path in (*of_cluster, *of_device, *of_any))
+    return tuple(read_bundled(path) for path in (*of_cluster, *of_device, *of_any))
 
 
 def _is_sheet(keys: Mapping[str, Any]) -> bool:
@@ -316,7 +293,7 @@ def sibling_calibrations(
         if any(missing(*key) for key in _kernel_keys(keys)):
             device = find_accelerator(other)
             if relation(device, accelerator) in near:
-                found.append((device, read_calibration(path)))
+                found.append((device, read_bundled(path)))
     return tuple(found)
 
 
@@ -326,6 +303,7 @@ def _kernel_keys(keys: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield entry.get("kind", ""), entry.get("direction", ""), entry.get("precision", "")
 
 
+@cache
 def transfer_scores() -> Transfers:
     """Return how well kernel times of one GPU told those of another."""
     return read_transfer(BUNDLED / "transfer.json")

@@ -1,4 +1,4 @@
-"""The folder of this user's own calibrations, and what a file tells before it is built."""
+"""The folder of this user's own calibrations, what a file tells before it is built, and bundled ones built once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from planner.domain.calibration import Calibration
 from planner.errors import InputFileError
+from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import parse_text, read_text
 
-__all__ = ["own_calibration_file", "own_calibrations_folder", "own_files", "own_name", "peek"]
+__all__ = ["own_calibration_file", "own_calibrations_folder", "own_files", "own_name", "peek", "read_bundled"]
 
 
 def peek(path: Path) -> Mapping[str, Any]:
@@ -24,6 +26,12 @@ def peek(path: Path) -> Mapping[str, Any]:
 def _parsed(path: Path, _written_ns: int) -> Mapping[str, Any]:
     """Return the keys of a file as it was written at a time: asked for more than once in an answer."""
     return parse_text(read_text(path), str(path), "json")
+
+
+@cache
+def read_bundled(path: Path) -> Calibration:
+    """Return the calibration of a bundled file, which nobody writes while the program runs."""
+    return CALIBRATION.build(peek(path), str(path))
 
 
 def own_name(path: Path) -> str:

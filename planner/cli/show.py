@@ -20,7 +20,7 @@ from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.gap import Gap
-from planner.domain.network import Network
+from planner.domain.network import Network, family_of
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import BUDGET, NETWORKS
 from planner.errors import ParameterError, PlannerError
@@ -118,7 +118,7 @@ def _own() -> tuple[Calibration, ...]:
 
 def _networks() -> Shelf:
     def view(name: str, network: Any) -> Iterable[Block]:
-        family = name.partition(":")[0]
+        family = family_of(name)
         arguments = arguments_of(family) if family in zoo_names() else {}
         return network_view(network, layer_work(network), totals(network), arguments)
 

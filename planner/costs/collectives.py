@@ -13,7 +13,8 @@ Formulas: Thakur, Rabenseifner, Gropp (2005), IJHPCA 19(1); trees and latencies 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,16 +33,23 @@ from planner.costs.features import (
     text,
 )
 from planner.costs.measured_collectives import COLLECTIVE_CASES
-from planner.domain.arrays import FloatArray, frozen_map
+from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.messages import Groups
 from planner.errors import CoverageError, ParameterError, Refusal, UnknownNameError
 
 __all__ = [
-    "ALGORITHMS",
+    "ALL_REDUCE",
     "BYTES_BETWEEN",
     "BYTES_INSIDE",
+    "COLLECTIVES",
     "COLLECTIVE_TERMS",
+    "CPUS",
+    "GPUS",
+    "HOSTS",
+    "Collective",
+    "algorithm_named",
+    "algorithms_between",
     "all_reduce_s",
     "double_binary_tree",
     "hierarchical",
@@ -134,38 +142,72 @@ def hierarchical(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
     return stacked([2 * (r - 1), 2 * (r - 1) / r * v, 2 * (n - 1), 2 * (n - 1) / n * (v / r) * s])
 
 
-Algorithm = Callable[[FloatArray, Groups], FloatArray]
-ALGORITHMS: Mapping[str, Algorithm] = frozen_map(
-    {
-        "ring": ring_all_reduce,
-        "recursive_doubling": recursive_doubling,
-        "rabenseifner": rabenseifner,
-        "double_binary_tree": double_binary_tree,
-        "hierarchical": hierarchical,
-    }
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """An algorithm of a collective operation; a row of :data:`COLLECTIVES` is all that declares one.
+
+    Attributes
+    ----------
+    name : str
+        In the setting ``algorithms`` of calibrations.
+    operation : str
+        Kind of the entries whose time it can be, such as ``all_reduce``.
+    features : buffer_bytes (k,), g groups -> ndarray of shape (g, k, 4)
+        In the order of COLUMNS.
+    words : str
+        What people call it.
+    between : frozenset of str
+        Between what a library may choose it, where links are specified: GPUS, CPUS, HOSTS.
+    is_pipelined : bool
+        Links inside and between nodes carry data at the same time: the slower of the two sets the pace. Which one it is
+        follows from the setting ``beta_ratio``, beta between nodes over beta inside; without it both count.
+    """
+
+    name: str
+    operation: str
+    features: Callable[[FloatArray, Groups], FloatArray]
+    words: str
+    between: frozenset[str]
+    is_pipelined: bool = False
+
+
+ALL_REDUCE = "all_reduce"
+GPUS, CPUS, HOSTS = "gpu", "cpu", "host"
+"""Ranks: devices of either kind, by :attr:`planner.domain.cluster.Accelerator.kind`, or one host process a node."""
+COLLECTIVES: tuple[Collective, ...] = (
+    Collective("ring", ALL_REDUCE, ring_all_reduce, "ring", frozenset({GPUS, CPUS, HOSTS}), is_pipelined=True),
+    Collective("recursive_doubling", ALL_REDUCE, recursive_doubling, "recursive doubling", frozenset({CPUS, HOSTS})),
+    Collective("rabenseifner", ALL_REDUCE, rabenseifner, "Rabenseifner", frozenset({CPUS, HOSTS})),
+    Collective(
+        "double_binary_tree", ALL_REDUCE, double_binary_tree, "double binary tree", frozenset({GPUS}), is_pipelined=True
+    ),
+    Collective("hierarchical", ALL_REDUCE, hierarchical, "hierarchical", frozenset({CPUS})),
 )
-PIPELINED = frozenset({"ring", "double_binary_tree"})
-"""Links inside and between nodes carry data at the same time: the slower of the two sets the pace.
-
-Which one it is follows from the setting ``beta_ratio``, beta between nodes over beta inside; without it both count.
-"""
+"""GPUs: what NCCL chooses from; CPUs and hosts: what message passing libraries do (Thakur, Rabenseifner, Gropp)."""
 
 
-def algorithm_named(name: str) -> Algorithm:
-    """Return an algorithm, or raise UnknownNameError."""
-    if name not in ALGORITHMS:
-        raise UnknownNameError("all-reduce algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name]
+def algorithms_between(ranks: str, operation: str = ALL_REDUCE) -> tuple[Collective, ...]:
+    """Return the algorithms of an operation that libraries choose from, between GPUS, CPUS or HOSTS."""
+    return tuple(one for one in COLLECTIVES if one.operation == operation and ranks in one.between)
 
 
-def _counted(name: str, settings: Settings, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+def algorithm_named(name: str, operation: str = ALL_REDUCE) -> Collective:
+    """Return an algorithm of an operation, or raise UnknownNameError."""
+    known = {one.name: one for one in COLLECTIVES if one.operation == operation}
+    if name not in known:
+        raise UnknownNameError(f"{operation.replace('_', '-')} algorithm", name, known)
+    return known[name]
+
+
+def _counted(one: Collective, settings: Settings, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
     """Return the features of an algorithm, shape (g, k, 4), without the bytes that a slower link hides."""
-    features = algorithm_named(name)(buffer_bytes, groups)
+    features = one.features(buffer_bytes, groups)
     ratio = number(settings, "beta_ratio", 0)
-    if name in PIPELINED and ratio > 0:
-        between_is_slower = features[..., 3] * ratio >= features[..., 1]
-        features[..., 1] *= ~between_is_slower
-        features[..., 3] *= between_is_slower
+    if one.is_pipelined and ratio > 0:
+        inside, between = COLUMNS.index(BYTES_INSIDE), COLUMNS.index(BYTES_BETWEEN)
+        between_is_slower = features[..., between] * ratio >= features[..., inside]
+        features[..., inside] *= ~between_is_slower
+        features[..., between] *= between_is_slower
     return features
 
 
@@ -198,8 +240,8 @@ def all_reduce_s(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> Floa
     if entry.term == "collective.alpha_beta":
         _check_links(entry.settings, groups)
         theta = np.array([entry.coefficients[one.name] for one in COLUMNS])
-        names = text(entry.settings, "algorithms", "ring").split()
-        options = [_counted(name, entry.settings, buffer_bytes, groups) @ theta for name in names]
+        enabled = (algorithm_named(name, entry.kind) for name in text(entry.settings, "algorithms", "ring").split())
+        options = [_counted(one, entry.settings, buffer_bytes, groups) @ theta for one in enabled]
         times = np.stack(options).min(axis=0)
     else:
         terms = {term.name: term for term in COLLECTIVE_TERMS}
@@ -220,12 +262,12 @@ def _alpha_beta(work: Work, settings: Settings) -> FloatArray:
     """Features of rows of (bytes, nodes, ranks_per_node), each of shape (k,), under the first enabled algorithm."""
     v, n, r = np.broadcast_arrays(*(column(work, name) for name in ("bytes", "nodes", "ranks_per_node")))
     streams = np.broadcast_to(column(work, "streams_per_nic") if "streams_per_nic" in work else 1.0, v.shape)
-    name = text(settings, "algorithms", "ring").split()[0]
+    first = algorithm_named(text(settings, "algorithms", "ring").split()[0])
     flat = np.empty((v.size, len(COLUMNS)))
     for nodes, ranks, shared in set(zip(n.ravel().tolist(), r.ravel().tolist(), streams.ravel().tolist(), strict=True)):
         rows = ((n == nodes) & (r == ranks) & (streams == shared)).ravel()
         group = Groups(np.array([int(nodes)]), np.array([int(ranks)]), np.array([shared]))
-        flat[rows] = _counted(name, settings, v.ravel()[rows], group)[0]
+        flat[rows] = _counted(first, settings, v.ravel()[rows], group)[0]
     return flat.reshape(*v.shape, len(COLUMNS))
 
 

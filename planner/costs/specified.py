@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from planner.costs.collectives import HOSTS, algorithms_between
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.kernels import MATRIX_KINDS, TRAFFIC_KINDS
@@ -106,12 +107,11 @@ def _alpha_beta(link: Link | None) -> tuple[float, float]:
 def specified_collective(cluster: Cluster) -> Entry:
     """Return all-reduce from the cluster's links: alpha = latency, beta = 1/bandwidth of one stream, nothing lost.
 
-    Between GPUs the algorithms are those that NCCL chooses from: rings and double binary trees
-    over all ranks. A link that is not described is named in the setting ``unknown_links``; using it is refused.
+    The algorithms are those that libraries choose from between such devices. A link that is not described is named in
+    the setting ``unknown_links``; using it is refused.
     """
     unknown = [name for name in ("intra_node", "inter_node") if getattr(cluster, name) is None]
-    message_passing = "ring recursive_doubling rabenseifner hierarchical"
-    algorithms = message_passing if cluster.node.accelerator.kind == "cpu" else "ring double_binary_tree"
+    algorithms = " ".join(one.name for one in algorithms_between(cluster.node.accelerator.kind))
     (alpha_1, beta_1), (alpha_2, beta_2) = _alpha_beta(cluster.intra_node), _alpha_beta(cluster.inter_node)
     return Entry(
         "collectives", "all_reduce", "", "", "", "collective.alpha_beta",
@@ -138,20 +138,21 @@ def _held(link: Link | None) -> str:
 def specified_host_collective(cluster: Cluster) -> Entry:
     """Return all-reduce between host buffers, one rank a node, over the inter-node link alone.
 
-    What message passing libraries choose from: ring, recursive doubling, Rabenseifner (Thakur, Rabenseifner, Gropp
-    2005). Using a link that is not described is refused.
+    Using a link that is not described is refused.
     """
     alpha, beta = _alpha_beta(cluster.inter_node)
+    algorithms = algorithms_between(HOSTS)
+    *others, last = (one.words for one in algorithms)
     return Entry(
         "collectives", "all_reduce", "", "", "host", "collective.alpha_beta",
         {
-            "algorithms": "ring recursive_doubling rabenseifner",
+            "algorithms": " ".join(one.name for one in algorithms),
             "unknown_links": "" if cluster.inter_node else "inter_node",
         },
         {"messages_inside": 0.0, "bytes_inside": 0.0, "messages_between": alpha, "bytes_between": beta},
         origin="specified",
         source=f"links of cluster {cluster.name}",
-        notes="assumed between hosts: one rank a node, the best of ring, recursive doubling and Rabenseifner, full "
+        notes=f"assumed between hosts: one rank a node, the best of {', '.join(others)} and {last}, full "
         f"bandwidth{_held(cluster.inter_node)}, stated latency a message",
     )  # fmt: skip
 

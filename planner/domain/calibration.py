@@ -20,18 +20,20 @@ host         kinds ``update_gradient``, ``sum_gradient``, ``update_weights`` of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from planner.domain.arrays import frozen_map
 from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import MODES
+from planner.domain.precision import PRECISIONS
 from planner.domain.provenance import FIT, Provenance
 from planner.errors import ParameterError
 
 __all__ = [
     "ANY_ACCELERATOR",
     "END_TO_END",
+    "INSIDE",
     "INTERVAL_LEVEL",
     "ORIGINS",
     "OUTSIDE",
@@ -42,6 +44,7 @@ __all__ = [
     "ConformalScore",
     "Entry",
     "SettingValue",
+    "by_precision",
 ]
 
 SCOPES = ("kernels", "overheads", "collectives", "storage", "host")
@@ -51,18 +54,31 @@ END_TO_END = "end-to-end"
 """Estimator of overheads and links that were fitted to whole steps of measured runs."""
 ORIGINS = ("measured", "published", "specified", "reconstructed", "assumed")
 SettingValue = float | str | tuple[float, ...]
-OUTSIDE = "_outside"
-"""Suffix of the kind of a prediction that extrapolates."""
-PREDICTION_KINDS = tuple(
-    kind + where
-    for kind in ("one_gpu_measured", "one_gpu_specified", "one_node", "several_nodes")
-    for where in ("", OUTSIDE)
+OUTSIDE: Mapping[str, str] = frozen_map(
+    {kind: f"{kind}_outside" for kind in ("one_gpu_measured", "one_gpu_specified", "one_node", "several_nodes")}
 )
+"""Kind of a prediction -> the kind of one like it that extrapolates."""
+INSIDE: Mapping[str, str] = frozen_map({name: kind for kind, far in OUTSIDE.items() for name in (kind, far)})
+"""Kind of a prediction, whether it extrapolates or not -> the kind of one like it that does not."""
+PREDICTION_KINDS = tuple(INSIDE)
 """Kinds of predictions of synchronous steps: on one GPU, its matrix kernels measured or from the specification, on
 several GPUs of one node, and on several nodes. Each has scores of its own, as each misses by other amounts."""
 SCORE_UNITS = ("group", "maximum")
 INTERVAL_LEVEL = 0.9
 """Share that intervals are to cover."""
+
+
+def by_precision(sentences: Iterable[str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """Return the warnings about everything, and by precision those that begin with its name, as files state them."""
+    general: list[str] = []
+    found: dict[str, tuple[str, ...]] = {}
+    for sentence in sentences:
+        first = sentence.partition(" ")[0].lower()
+        if first in PRECISIONS:
+            found[first] = (*found.get(first, ()), sentence)
+        else:
+            general.append(sentence)
+    return tuple(general), found
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +213,11 @@ class Calibration:
     seen : tuple of str
         Groups (networks, applications, clusters) that took part in a fit: scored as in-sample.
     warnings : tuple of str
-        One that begins with the name of a precision is said of predictions that take kernels in it from here alone.
+        Said of every prediction that takes something from here.
     input_warnings : tuple of str
         Those about the input side: said of predictions that price it.
+    precision_warnings : mapping of precision to tuple of str
+        Said of predictions that take kernels in it from here alone.
     conformal : mapping of one of PREDICTION_KINDS to ConformalScore
         Scores in standard deviations that predictions state of themselves: ends of their intervals. Those of what
         extrapolates are at least those of what does not.
@@ -222,6 +240,7 @@ class Calibration:
     warnings: tuple[str, ...] = ()
     conformal: Mapping[str, ConformalScore] = field(default_factory=dict)
     input_warnings: tuple[str, ...] = ()
+    precision_warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     made_from: Provenance | None = None
     provenance: Provenance = field(init=False, repr=False, compare=False)
 
@@ -232,13 +251,19 @@ class Calibration:
         if len(set(keys)) != len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ParameterError("entries", "unique in scope, kind, direction, precision, library and mode", twice)
-        for name in ("environment", "conformal"):
+        for name in ("environment", "conformal", "precision_warnings"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
         before = self.made_from or Provenance(FIT, calibration=self.name)
         cluster = {self.cluster} if self.origin == "reconstructed" and self.cluster else set()
         seen = before.seen.union(self.seen, cluster)
         object.__setattr__(self, "provenance", replace(before, name=self.name, seen=seen))
         self._check_scores()
+
+    @property
+    def all_warnings(self) -> tuple[str, ...]:
+        """The warnings about everything, about precisions and about input."""
+        of_precisions = (sentence for sentences in self.precision_warnings.values() for sentence in sentences)
+        return (*self.warnings, *of_precisions, *self.input_warnings)
 
     def computes(self, cluster: Cluster) -> bool:
         """Tell whether its kernels and overheads are of a cluster's device.
@@ -254,7 +279,7 @@ class Calibration:
                 raise ParameterError("conformal", "of kinds " + ", ".join(PREDICTION_KINDS), kind)
             if one.level != INTERVAL_LEVEL:
                 raise ParameterError(f"level of {kind}", f"{INTERVAL_LEVEL}, as of all intervals", one.level)
-            inside = self.conformal.get(kind.removesuffix(OUTSIDE))
+            inside = self.conformal.get(INSIDE[kind])
             least = inside.score if inside is not None else None
             if one.score is not None and least is not None and one.score < least:
                 raise ParameterError(

@@ -7,11 +7,17 @@ from dataclasses import dataclass
 
 from planner.errors import ParameterError
 
-__all__ = ["GENERIC", "Framework"]
+__all__ = ["GENERIC", "Framework", "name_and_version"]
 
 GENERIC = "generic"
 """Name of the framework that stands for any other."""
 _NAME = re.compile(r"[a-z][a-z0-9._+-]*", re.ASCII)
+
+
+def name_and_version(framework: str) -> tuple[str, str]:
+    """Return the name and the version of ``name@version``; version empty where there is none."""
+    name, _, version = framework.partition("@")
+    return name, version
 
 
 @dataclass(frozen=True, slots=True)

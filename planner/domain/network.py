@@ -13,12 +13,17 @@ from dataclasses import dataclass, field
 from planner.domain.arrays import LARGEST_COUNT, check_count, frozen_map
 from planner.errors import ParameterError, UnknownNameError
 
-__all__ = ["INPUT", "LAYER_KINDS", "Attribute", "AttributeValue", "Layer", "Network"]
+__all__ = ["INPUT", "LAYER_KINDS", "Attribute", "AttributeValue", "Layer", "Network", "family_of"]
 
 AttributeValue = int | float | str | bool | tuple[int, int]
 
 INPUT = "input"
 """The name under which layers refer to the network's input."""
+
+
+def family_of(name: str) -> str:
+    """Return the family of a network from its name, ``family:key=value,...``."""
+    return name.partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)

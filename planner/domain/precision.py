@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.domain.framework import name_and_version
 from planner.errors import UnknownNameError
 
 __all__ = ["FP32_GRADIENTS", "PRECISIONS", "Precision", "gradient_bytes", "precision_named"]
@@ -69,5 +70,5 @@ def gradient_bytes(precision: str, framework: str) -> int:
     >>> gradient_bytes("bf16", "pytorch@2.4"), gradient_bytes("bf16", "megatron")
     (4, 2)
     """
-    family = framework.partition("@")[0].partition("-")[0]
+    family = name_and_version(framework)[0].partition("-")[0]
     return 4 if family in FP32_GRADIENTS else precision_named(precision).gradient_bytes

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from planner.domain.calibration import Calibration, Entry
+from planner.domain.calibration import Calibration, Entry, by_precision
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import NETWORKS, Samples
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.collectives import fit_collectives
-from planner.fitting.kernels import fit_kernels
+from planner.fitting.kernels import TooFew, fit_kernels
 from planner.fitting.layer_calls import fit_layer_calls
 from planner.fitting.overheads import fit_overheads, overheads_doubt
 from planner.fitting.rows import POINTWISE, Rejected
@@ -85,13 +85,14 @@ def fit_calibration(
     entries = (*own, *kernels.entries, *collectives, *loading)
     if not entries:
         wrong = (f"row {row + 1}: {reason}" for row, reason in kernels.rejected[:3])
-        reasons = [*kernels.missing, *few, *fewer, *wrong]
+        reasons = [*map(str, kernels.missing), *few, *fewer, *wrong]
         raise CoverageError(
             f"samples must hold enough usable rows of one kind, got {samples.size} rows"
             + (f" ({'; '.join(reasons)})" if reasons else "")
             + "; measure more with planner calibrate"
         )
-    few = (*_of_networks(samples, kernels.missing), *few)
+    few = (*map(str, _of_networks(samples, kernels.missing)), *few)
+    general, of_precisions = by_precision(_warnings(samples, few, kernels.rejected))
     calibration = Calibration(
         name,
         accelerator.name,
@@ -103,8 +104,9 @@ def fit_calibration(
         provenance.date,
         provenance.environment,
         tuple(sorted({str(group) for group in samples.text["group"] if group})),
-        _warnings(samples, few, kernels.rejected),
+        general,
         input_warnings=(*_stated(samples, of_input=True), *_not_fitted(fewer)),
+        precision_warnings=of_precisions,
     )
     return with_overheads(calibration, steps)
 
@@ -123,7 +125,7 @@ def with_overheads(calibration: Calibration, steps: Sequence[TimedStep]) -> Cali
     )
 
 
-def _of_networks(samples: Samples, missing: tuple[str, ...]) -> tuple[str, ...]:
+def _of_networks(samples: Samples, missing: tuple[TooFew, ...]) -> tuple[TooFew, ...]:
     """Return what is missing; where samples were made for certain networks, of the kinds of these networks' calls.
 
     The entry of bytes of any kind serves them too.
@@ -131,7 +133,7 @@ def _of_networks(samples: Samples, missing: tuple[str, ...]) -> tuple[str, ...]:
     if NETWORKS not in samples.circumstances:
         return missing
     kinds = {POINTWISE, *samples.text["kind"][samples.text["call"] != ""].tolist()}
-    return tuple(sentence for sentence in missing if sentence.partition(" ")[0] in kinds)
+    return tuple(one for one in missing if one.kind in kinds)
 
 
 def _overheads(

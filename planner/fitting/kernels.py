@@ -60,20 +60,35 @@ TILES_AND_SHAPES = ((128.0, 64.0), (128.0, 128.0, 256.0, 128.0, 64.0, 64.0))
 
 
 @dataclass(frozen=True, slots=True)
+class TooFew:
+    """Kernels with too few rows for a fit."""
+
+    kind: str
+    direction: str
+    precision: str
+    library: str
+    rows: int
+    needed: int
+
+    def __str__(self) -> str:
+        name = " ".join(filter(None, (self.kind, self.direction, self.precision, self.library)))
+        return f"{name}: {self.rows} rows, {self.needed} needed"
+
+
+@dataclass(frozen=True, slots=True)
 class FittedKernels:
     """Entries, and what the samples could not give.
 
     Attributes
     ----------
     entries : tuple of Entry
-    missing : tuple of str
-        One sentence for each (kind, direction, precision) with too few rows.
+    missing : tuple of TooFew
     rejected : tuple of Rejected
         Rows left out, with the reason.
     """
 
     entries: tuple[Entry, ...]
-    missing: tuple[str, ...] = ()
+    missing: tuple[TooFew, ...] = ()
     rejected: tuple[Rejected, ...] = field(default=())
 
 
@@ -113,7 +128,7 @@ def fit_kernels(
         if rows.size < least and _only_shows_a_rate(key[1], rows, kernels):
             continue
         if rows.size < least:
-            missing.append(f"{' '.join(part for part in key[1:] if part)}: {rows.size} rows, {least} needed")
+            missing.append(TooFew(*key[1:], rows.size, least))
             continue
         own = "; ".join(sorted({str(name) for name in rows.text["source"] if name})) or source
         best = _corrected(preferred(_candidates(key, rows, accelerator, estimator)), rows, accelerator)

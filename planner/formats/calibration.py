@@ -24,6 +24,7 @@ from planner.domain.calibration import (
     Calibration,
     ConformalScore,
     Entry,
+    by_precision,
 )
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.configuration import MODES
@@ -47,8 +48,8 @@ LARGEST_COVARIANCE = 64
 
 _ANY = Number(least=-math.inf)
 _POSITIVE_OR_ZERO = Number()
-_COEFFICIENT = Table(
-    (Field("feature", Name(), "name of the feature"), Field("value", _ANY, "coefficient, in SI units")), dict[str, Any]
+_COEFFICIENT: Table[dict[str, Any]] = Table(
+    (Field("feature", Name(), "name of the feature"), Field("value", _ANY, "coefficient, in SI units")), dict
 )
 
 
@@ -149,6 +150,19 @@ _SCORE = Table(
     ConformalScore,
     "conformal score of predictions of one kind; interval = value * exp(-+ score * standard deviation)",
 )
+
+
+def _calibration(*, warnings: tuple[str, ...], **keys: Any) -> Calibration:
+    general, of_precisions = by_precision(warnings)
+    return Calibration(**keys, warnings=general, precision_warnings=of_precisions)
+
+
+def _keys(calibration: Calibration) -> dict[str, Any]:
+    keys = {one.name: getattr(calibration, one.name) for one in fields(Calibration)}
+    of_precisions = (sentence for sentences in keys.pop("precision_warnings").values() for sentence in sentences)
+    return keys | {"warnings": (*calibration.warnings, *of_precisions)}
+
+
 CALIBRATION = Kind(
     "calibration",
     1,
@@ -169,7 +183,8 @@ CALIBRATION = Kind(
             Field("input_warnings", ListOf(Text()), "the same about input, said where input is priced", ()),
             Field("conformal", MapOf(_SCORE, choices=PREDICTION_KINDS), "conformal scores by kind of prediction", {}),
         ),
-        Calibration,
+        _calibration,
+        split=_keys,
     ),
 )
 

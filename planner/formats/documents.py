@@ -16,6 +16,7 @@ import re
 import stat
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -25,7 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from planner.errors import InputFileError, OutputError, Refusal, shown
-from planner.formats.nesting import check_nesting
+from planner.formats.nesting import check_depth, check_nesting
 
 __all__ = [
     "LARGEST",
@@ -179,7 +180,8 @@ def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:
 
     InputFileError names the line where it stops making sense, or the key that a table has twice.
     """
-    check_nesting(text, path, syntax)
+    if syntax == "toml":
+        check_nesting(text, path)
     try:
         document = tomllib.loads(text) if syntax == "toml" else json.loads(text, object_pairs_hook=partial(_once, path))
     except json.JSONDecodeError as error:
@@ -194,16 +196,16 @@ def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:
         raise InputFileError(path, "numbers must be of a believable size, got one of thousands of digits") from None
     if not isinstance(document, dict):
         raise InputFileError(path, f"document must be a table, got {type(document).__name__}")
+    check_depth(document, path)
     return document
 
 
 def _once(path: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the table of keys and values, or refuse a key that is there twice."""
-    table: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in table:
-            raise InputFileError(path, f"key must be given once, got {shown(key)} twice in a table")
-        table[key] = value
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise InputFileError(path, f"key must be given once, got {shown(twice)} twice in a table")
     return table
 
 

@@ -7,7 +7,7 @@ A :class:`Table` of :class:`Field` is the declaration; its values have the types
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -62,7 +62,7 @@ class OneOf:
 
     def read(self, value: Any, place: str) -> Any:
         """Return what the first fitting type makes of it."""
-        for kind in self.types:
+        for kind in reversed(self.types) if isinstance(value, list) else self.types:  # lists of them are declared last
             try:
                 return kind.read(value, place)
             except FieldError:
@@ -100,7 +100,7 @@ class ListOf:
             refuse(place, self.words, value)
         if not self.least <= len(value) <= (self.most or len(value)):
             raise FieldError(place, f"value must be {self.words}, got a list of {len(value):,}")
-        return tuple(self.item.read(item, at(place, i)) for i, item in enumerate(value))
+        return tuple(_each(self.item, value, range(len(value)), place))
 
     def write(self, value: Any) -> list[Any]:
         """Return the file's values."""
@@ -128,13 +128,13 @@ class MapOf:
             refuse(place, self.words, value)
         if len(value) > MOST_KEYS:
             raise FieldError(place, f"table must be of at most {MOST_KEYS:,} keys, got {len(value):,}")
-        for key in value:
+        _each(Name(empty=True), keys := list(value), keys, place)
+        for key in keys:
             if self.choices and key not in self.choices:
                 raise FieldError(at(place, key), unknown_key(key, self.choices))
-            Name(empty=True).read(key, at(place, key))
             if not re.fullmatch(self.pattern, key):
                 raise FieldError(at(place, key), f"key must match {self.pattern}, got {shown(key)}")
-        return {key: self.item.read(item, at(place, key)) for key, item in value.items()}
+        return dict(zip(keys, _each(self.item, list(value.values()), keys, place), strict=True))
 
     def write(self, value: Any) -> dict[str, Any]:
         """Return the file's values by key."""
@@ -144,6 +144,18 @@ class MapOf:
         """Return a schema of type object."""
         rule = {"enum": list(self.choices)} if self.choices else {"pattern": f"^{self.pattern}$"}
         return {"type": "object", "propertyNames": rule, "additionalProperties": self.item.schema()}
+
+
+def _each(kind: Type, values: Sequence[Any], keys: Sequence[str | int], place: str) -> Sequence[Any]:
+    """Return what a type reads of values that stand at the keys of a place: all at once where it can.
+
+    What is wrong with one of them is found by reading it on its own.
+    """
+    read_all = getattr(kind, "read_all", None)
+    found: Sequence[Any] | None = read_all(values) if read_all else None
+    return (
+        [kind.read(value, at(place, key)) for key, value in zip(keys, values, strict=True)] if found is None else found
+    )
 
 
 def unknown_key(key: str, known: tuple[str, ...]) -> str:
@@ -203,6 +215,23 @@ class Table(Generic[R]):
     split: Callable[[Any], Mapping[str, Any]] | None = None
 
     words = "a table"
+
+    def read_all(self, values: Sequence[Any]) -> Sequence[R] | None:
+        """Return the records of tables that have all the keys, and plainly right values; None: read them one by one."""
+        names = {field.name for field in self.fields}
+        if not values or any(type(value) is not dict or value.keys() != names for value in values):
+            return None
+        columns = []
+        for field in self.fields:
+            read_all = getattr(field.type, "read_all", None)
+            columns.append(read_all([value[field.name] for value in values]) if read_all else None)
+            if columns[-1] is None:
+                return None
+        targets = [field.target for field in self.fields]
+        try:
+            return [self.make(**dict(zip(targets, row, strict=True))) for row in zip(*columns, strict=True)]
+        except UsageError:
+            return None
 
     def read(self, value: Any, place: str) -> R:
         """Return the record of a table of a file."""

@@ -8,7 +8,7 @@ tables of them. Numbers with a unit are SI in records; in files the unit is the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 from unicodedata import category
@@ -63,7 +63,7 @@ class FieldError(Exception):
 
 
 class Type(Protocol):
-    """What a value of a key may be."""
+    """What a value of a key may be; one with ``read_all`` takes many values at once."""
 
     @property
     def words(self) -> str:
@@ -148,6 +148,13 @@ class Name:
     empty: bool = False
 
     words = "text"
+
+    def read_all(self, values: Sequence[Any]) -> Sequence[str] | None:
+        """Return names that are plainly right; None where each is to be read on its own."""
+        if not set(map(type, values)) <= {str} or not all(map(str.isprintable, values)):
+            return None
+        least, most = min(map(len, values), default=1), max(map(len, values), default=1)
+        return values if (least or self.empty) and most <= LONGEST_NAME else None
 
     def read(self, value: Any, place: str) -> str:
         """Return the name."""
@@ -236,6 +243,17 @@ class Number:
         bound = "above" if self.above else "of at least"
         lower = f" {bound} {self.least:g}" if math.isfinite(self.least) else ""
         return f"a number{' of ' + self.unit if self.unit else ''}{lower}, at most {self.scale.most:g}"
+
+    def read_all(self, values: Sequence[Any]) -> Sequence[float] | None:
+        """Return numbers in SI that are plainly right; None where each is to be read on its own."""
+        if not set(map(type, values)) <= {float, int}:
+            return None
+        least, most, scale = min(values, default=1.0), max(values, default=1.0), self.scale
+        is_low = least <= self.least if self.above else least < self.least
+        # The sum is finite only if all are; whole numbers that no float can hold are ruled out before.
+        if is_low or not max(-least, most) <= scale.most or not math.isfinite(sum(values)):
+            return None
+        return [float(value) * scale.times / scale.over for value in values] if self.unit else list(map(float, values))
 
     def read(self, value: Any, place: str) -> float:
         """Return the number in SI."""

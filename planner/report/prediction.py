@@ -100,7 +100,7 @@ def _intervals(prediction: Prediction) -> str:
     words = BASES.get(prediction.iteration_s.interval_basis)
     if words is None:
         return "-"
-    is_wider = prediction.iteration_s.interval_basis == "conformal" and prediction.kind.endswith(OUTSIDE)
+    is_wider = prediction.iteration_s.interval_basis == "conformal" and prediction.kind in OUTSIDE.values()
     return f"90 %, {words}" + ("; wider, as outside of what was seen" if is_wider else "")
 
 

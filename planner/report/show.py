@@ -253,7 +253,7 @@ def calibration_view(
         ("date", calibration.date),
         ("environment", _environment(calibration)),
         ("seen in fits", _some(calibration.seen)),
-        *(("warning", one) for one in (*calibration.warnings, *calibration.input_warnings)),
+        *(("warning", one) for one in calibration.all_warnings),
     ]
     yield given(rows)
     if COMMAND in calibration.environment:
@@ -311,7 +311,7 @@ def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
     rows = [
         ("accelerator", calibration.accelerator),
         ("environment", _environment(calibration)),
-        *(("warning", one) for one in (*calibration.warnings, *calibration.input_warnings)),
+        *(("warning", one) for one in calibration.all_warnings),
     ]
     yield given(rows)
     columns = ("entry", "preci-\nsion", "term", "rows", "held-out\nerror", "worst")

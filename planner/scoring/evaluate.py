@@ -6,7 +6,7 @@ Runs of one problem are predicted together, each distinct configuration once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from planner.domain.arrays import frozen_map
 from planner.domain.axes import AXES
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
+from planner.domain.network import family_of
 from planner.domain.prediction import Prediction, Quantity
 from planner.domain.request import Problem
 from planner.domain.runs import RefusedRow, Run
@@ -31,6 +32,11 @@ SLICE = 1024
 ONLY = {"tensor_parallel": 1, "pipeline_parallel": 1, "virtual_stages": 1, "recompute": "none", "sharding": 0}
 """Fields of a run -> the value that predictions cover so far."""
 
+MEANS: Mapping[str, Callable[[Prediction], float]] = {
+    "mini_batch_mean": lambda prediction: prediction.mini_batch.mean,
+    "staleness_mean": lambda prediction: prediction.staleness.mean,
+}
+"""Metrics that are means of random variables, not times or rates."""
 NO_SHARES: Mapping[str, float] = frozen_map({})
 
 
@@ -219,7 +225,7 @@ def _shares(prediction: Prediction) -> dict[str, Mapping[str, float]]:
 def _has_seen(run: Run, prediction: Prediction, problem: Problem) -> bool:
     """Return whether what serves the prediction has seen the run, or what it is one of."""
     network, cluster = problem.network.name, problem.cluster.name
-    names = {run.source, run.group, run.network, network, network.partition(":")[0], run.cluster, cluster} - {""}
+    names = {run.source, run.group, run.network, network, family_of(network), run.cluster, cluster} - {""}
     return any(not names.isdisjoint(one.seen) for term in prediction.terms for one in term.provenance)
 
 
@@ -246,17 +252,15 @@ def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[
 
 def _metric(metric: str, prediction: Prediction) -> Quantity | None:
     """Return what is predicted of a metric; means of random variables come without an interval."""
-    if metric == "mini_batch_mean":
-        return Quantity(prediction.mini_batch.mean)
-    if metric == "staleness_mean":
-        return Quantity(prediction.staleness.mean)
+    if metric in MEANS:
+        return Quantity(MEANS[metric](prediction))
     found: Quantity | None = getattr(prediction, metric)
     return found
 
 
 def _thread(run: Run) -> str:
     """Return the thread whose period the metric of a run is, or is proportional to; empty: of none."""
-    if run.metric.endswith("_mean"):
+    if run.metric in MEANS:
         return ""
     if run.mode == "sync":
         return "step"

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.calibration import OUTSIDE, ConformalScore
+from planner.domain.calibration import INSIDE, OUTSIDE, ConformalScore
+from planner.domain.network import family_of
 from planner.domain.validation import ScoredRow
 from planner.scoring.conformal import conformal_scores, log_scores, scores_of
 from planner.scoring.evaluate import Answer
@@ -36,13 +37,13 @@ class _Residuals(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[ScoredRow]) -> _Residuals:
         """Return the residuals of rows; those that a calibration has seen have none."""
-        kinds = [row.kind.removesuffix(OUTSIDE) for row in rows]
+        kinds = [INSIDE.get(row.kind, "") for row in rows]
         is_used = [row.error is not None and not row.in_sample and row.kind != "" for row in rows]
         figures = [
             (row.predicted, row.measured) if used else (None, None) for row, used in zip(rows, is_used, strict=True)
         ]
         predicted, measured = np.array(figures, dtype=np.float64).reshape(-1, 2).T
-        groups = [f"{row.network.partition(':')[0]} on {row.gpu}" for row in rows]
+        groups = [f"{family_of(row.network)} on {row.gpu}" for row in rows]
         deviations = np.array([row.deviation for row in rows], dtype=np.float64)
         return cls(kinds, log_scores(predicted, measured, deviations), groups)
 
@@ -51,8 +52,9 @@ class _Residuals(NamedTuple):
         at = np.flatnonzero(mask & np.isfinite(self.z)).tolist()
         kinds, groups, z = [self.kind[i] for i in at], [self.group[i] for i in at], self.z[at]
         found: dict[str, ConformalScore] = {}
-        for suffix, unit in (("", "group"), (OUTSIDE, "maximum")):
-            found |= {kind + suffix: one for kind, one in conformal_scores(kinds, z, groups, unit).items()}
+        for unit in ("group", "maximum"):
+            of_kinds = conformal_scores(kinds, z, groups, unit)
+            found |= {OUTSIDE[kind] if unit == "maximum" else kind: one for kind, one in of_kinds.items()}
         return dict(sorted(found.items()))
 
 

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.domain.configuration import Configuration, Configurations
+from planner.domain.network import family_of
 from planner.domain.request import Problem
 from planner.domain.runs import Run
 from planner.errors import ParameterError
@@ -77,7 +78,7 @@ def group_of(asked: Asked, axis: str) -> str:
     """Return what these runs are left out with; variants of a network (``resnet50:input=32``) are one group."""
     run, cluster = asked.runs[0], asked.problem.cluster
     values = {
-        "network": run.network.partition(":")[0],
+        "network": family_of(run.network),
         "gpu": cluster.node.accelerator.name,
         "cluster": cluster.name,
         "source": run.source,

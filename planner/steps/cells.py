@@ -22,6 +22,7 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Calibration, Entry
+from planner.domain.framework import name_and_version
 from planner.domain.kernels import FORWARD, UPDATE
 
 __all__ = [
@@ -110,7 +111,7 @@ def cells_of(
     network, framework, precision : str
         A framework of a version also takes runs of no version.
     """
-    kinds = (framework, framework.partition("@")[0])
+    kinds = (framework, name_and_version(framework)[0])
     found: dict[tuple[int, int], Cell] = {}
     for calibration in calibrations:
         for entry in calibration.entries:

@@ -254,10 +254,10 @@ def kind_of(one: Configuration, terms: Iterable[Term], *, on_specified: bool) ->
     terms = tuple(terms)
     if one.mode == "async" or any("reconstructed" in term.origin for term in terms):
         return ""
-    where = OUTSIDE if any(term.extrapolated for term in terms) else ""
+    kind = "one_gpu_specified" if on_specified else "one_gpu_measured"
     if one.gpus > 1:
-        return ("several_nodes" if one.nodes > 1 else "one_node") + where
-    return ("one_gpu_specified" if on_specified else "one_gpu_measured") + where
+        kind = "several_nodes" if one.nodes > 1 else "one_node"
+    return OUTSIDE[kind] if any(term.extrapolated for term in terms) else kind
 
 
 def score_of(kind: str, calibrations: Iterable[Calibration]) -> ConformalScore | None:

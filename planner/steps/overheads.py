@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from planner.domain.calibration import Entry
+from planner.domain.framework import name_and_version
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.network import Network
 from planner.steps.source import Source, source_of
@@ -156,7 +157,7 @@ def find_overheads(
     mode : one of MODES
         Entries of it go before those of any mode, these before those of the other.
     """
-    name = framework.partition("@")[0]
+    name, _ = name_and_version(framework)
     library = ON_SPECIFIED if on_specified else ""
     best: tuple[tuple[int, ...], Source] | None = None
     for place, (source, pooled) in enumerate(sources):
@@ -179,7 +180,7 @@ def _match(kind: str, framework: str, name: str) -> int | None:
         return 0
     if kind == name:
         return 1
-    if kind.startswith(f"{name}@"):
+    if name_and_version(kind)[0] == name:
         return 2
     return 3 if kind == "generic" else None
 

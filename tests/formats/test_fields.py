@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner.errors import ParameterError
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
-from planner.formats.values import UNITS, FieldError, Flag, Number, Text, Type, Whole
+from planner.formats.values import UNITS, FieldError, Flag, Name, Number, Text, Type, Whole
 
 Validate = Callable[[dict[str, Any], Any], str]
 LINK = Table(
@@ -115,3 +115,42 @@ def test_rule_of_a_record_becomes_an_error_at_its_table() -> None:
 def test_default_is_left_out_when_written_and_filled_in_when_read(make: Callable[[], Table[dict[str, Any]]]) -> None:
     assert make().write({"a": 1}) == {}
     assert make().read({}, "") == {"a": 1}
+
+
+NUMBERS = st.one_of(
+    st.floats(),
+    st.integers(),
+    st.booleans(),
+    st.just("1"),
+    st.none(),
+    st.sampled_from([10**400, 1e300, 1e308, 0, -0.0]),
+)
+SINGLE = (Number(), Number(above=True), Number(least=-math.inf), Number("us"), Number("GBps", above=True), Name())
+
+
+def one_by_one(kind: Type, values: list[Any]) -> Any:
+    """Return what reading each value gives, or the place of the first that is refused."""
+    found = []
+    for position, value in enumerate(values):
+        try:
+            found.append(kind.read(value, f"[{position}]"))
+        except FieldError as error:
+            return str(error)
+    return tuple(found)
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+@given(values=st.lists(st.floats() | st.integers(), max_size=5) | st.lists(NUMBERS | st.text(max_size=3), max_size=5))
+def test_many_values_at_once_are_read_as_each_on_its_own(kind: Type, values: list[Any]) -> None:
+    """Lists, tables with a key each, and lists of tables."""
+    wanted = one_by_one(kind, values)
+    rows = ListOf(Table((Field("a", kind, "a", into="b"),), dict[str, Any]))
+    try:
+        found: Any = ListOf(kind).read(values, "")
+        assert MapOf(kind).read({f"k{at}": value for at, value in enumerate(values)}, "") == {
+            f"k{at}": value for at, value in enumerate(found)
+        }
+        assert rows.read([{"a": value} for value in values], "") == tuple({"b": value} for value in found)
+    except FieldError as error:
+        found = str(error)
+    assert found == wanted

@@ -141,6 +141,12 @@ def test_deep_toml_is_refused(text: str) -> None:
         parse_text(text, "x", "toml")
 
 
+@pytest.mark.parametrize("inside", ["[" * 32 + "]" * 32, '{"b": ' * 32 + "1" + "}" * 32, "[" * 900 + "]" * 900])
+def test_deep_json_is_refused(inside: str) -> None:
+    with pytest.raises(InputFileError, match="tables must be nested less deeply, at most 32 levels"):
+        parse_text('{"a": ' + inside + "}", "x", "json")
+
+
 @pytest.mark.parametrize(
     ("syntax", "text"),
     [

@@ -45,7 +45,7 @@ def noisy(rng: np.random.Generator, networks: int, scale: float = 1.0) -> list[l
         z = offset + rng.normal(0, 0.2, size)
         deviation = rng.uniform(0.05, 0.15, size)
         measured = np.exp(scale * z * deviation)
-        kinds = rng.choice(["several_nodes", "several_nodes" + OUTSIDE], size)
+        kinds = rng.choice(["several_nodes", OUTSIDE["several_nodes"]], size)
         columns = zip(measured.tolist(), deviation.tolist(), kinds.tolist(), strict=True)
         found.append([Answer(row(f"n{at}", v, deviation=s, kind=kind)) for v, s, kind in columns])
     return found
@@ -60,7 +60,7 @@ def names(answers: Sequence[Sequence[Answer]]) -> list[str]:
 
 
 def covered(some: Sequence[Answer], *, outside: bool) -> list[bool]:
-    rows = [one.row for one in some if one.row.kind.endswith(OUTSIDE) == outside]
+    rows = [one.row for one in some if (one.row.kind in OUTSIDE.values()) == outside]
     return [(r.low or 0) <= (r.measured or 0) <= (r.high or 0) for r in rows]
 
 
@@ -114,7 +114,7 @@ def test_larger_residuals_widen_and_outside_is_never_narrower() -> None:
         for kind, one in small.items():
             assert one.score is not None
             assert large[kind].score == pytest.approx(3 * one.score)
-        inside, outside = (small["several_nodes" + where].score for where in ("", OUTSIDE))
+        inside, outside = (small[kind].score for kind in ("several_nodes", OUTSIDE["several_nodes"]))
         assert (outside or 0) >= (inside or 0) > 0
         assert Calibration("c", "any", (), conformal=small).conformal == small
 
@@ -122,12 +122,12 @@ def test_larger_residuals_widen_and_outside_is_never_narrower() -> None:
 def test_each_kind_has_its_own_rows_and_says_where_they_are_too_few() -> None:
     rows = [row(f"n{i}", math.exp(0.1 * (1 + k)), kind=kind) for k, kind in enumerate(KINDS) for i in range(10 - k)]
     found = scores([Answer(one) for one in rows])
-    assert set(found) == {kind + where for kind in KINDS for where in ("", OUTSIDE)} <= set(PREDICTION_KINDS)
+    assert set(found) == {*KINDS, *(OUTSIDE[kind] for kind in KINDS)} <= set(PREDICTION_KINDS)
     assert found["one_gpu_measured"].score == pytest.approx(1.0)
     assert (found["several_nodes"].score, found["several_nodes"].groups) == (None, 9)
     assert "at least 10" in found["several_nodes"].reason
     assert {found[kind].unit for kind in KINDS} == {"group"}
-    assert {found[kind + OUTSIDE].unit for kind in KINDS} == {"maximum"}
+    assert {found[OUTSIDE[kind]].unit for kind in KINDS} == {"maximum"}
 
 
 def test_a_network_on_another_gpu_is_another_group_and_its_arguments_are_not() -> None:

@@ -34,7 +34,7 @@ def scores_of(inside: float | None, outside: float | None) -> dict[str, Conforma
     """Return scores of every kind, those of one GPU half of the others; None: of too few groups."""
     found = {}
     for kind in PREDICTION_KINDS:
-        score, unit = (outside, "maximum") if kind.endswith(OUTSIDE) else (inside, "group")
+        score, unit = (outside, "maximum") if kind in OUTSIDE.values() else (inside, "group")
         factor = 1.0 if not kind.startswith("one_gpu") else 0.5
         found[kind] = ConformalScore(None if score is None else factor * score, unit, 0.9, 20, 100)
     return found

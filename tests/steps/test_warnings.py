@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.domain.calibration import Calibration, Entry
+from planner.domain.calibration import Calibration, Entry, by_precision
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.dataset import Dataset
@@ -105,7 +105,8 @@ def test_a_warning_about_a_precision_is_said_of_predictions_in_it(
     rates, accelerator = {"fp32": 1e12, "fp16": 2e12}, cluster.node.accelerator
     able = replace(cluster, node=replace(cluster.node, accelerator=replace(accelerator, peak_flop_per_s=rates)))
     halves = (replace(one, precision="fp16") for one in calibration.entries if one.kind in ("gemm", "convolution"))
-    both = replace(calibration, entries=(*calibration.entries, *halves), warnings=(sentence,))
+    general, narrow = by_precision([sentence])
+    both = replace(calibration, entries=(*calibration.entries, *halves), warnings=general, precision_warnings=narrow)
     asked = Configurations.of([Configuration(1, 1, 4, precision=precision)])
     found = warned(make_problem(cluster=able, calibrations=(both,)), asked)
     assert ("calibration toy-kernels" in found) == is_said

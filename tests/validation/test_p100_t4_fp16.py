@@ -38,7 +38,7 @@ def samples_per_s(accelerator: str, sub_batch: list[int]) -> FloatArray:
 def test_p100_says_how_far_its_fp16_is_from_published_ratios() -> None:
     for name in ("p100-pcie-16gb", "p100-sxm2-16gb"):
         fp32, fp16 = samples_per_s(name, [16, 32, 64])
-        ratios, warnings = fp16 / fp32, " ".join(catalog.find_calibration(name).warnings)
+        ratios, warnings = fp16 / fp32, " ".join(catalog.find_calibration(name).all_warnings)
         assert min(ratios) < min(P100_RATIOS)
         assert f"{min(ratios):.1f} to {max(ratios):.1f} times over FP32" in warnings
         assert f"imply {min(P100_RATIOS):.1f} to {max(P100_RATIOS):.1f}" in warnings
@@ -48,5 +48,5 @@ def test_t4_says_how_far_its_fp16_is_from_measured_steps() -> None:
     _, fp16 = samples_per_s("t4", list(T4_STEP_S))
     missed = [step_s * speed / n for (n, step_s), speed in zip(T4_STEP_S.items(), fp16, strict=True)]
     assert f"{min(missed):.1f} to {max(missed):.1f} times what is predicted" in " ".join(
-        catalog.find_calibration("t4").warnings
+        catalog.find_calibration("t4").all_warnings
     )

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from itertools import product
 from pathlib import Path
 
@@ -330,17 +329,6 @@ def test_bad_names() -> None:
         lower(residual(), ONE, convolution="im2coll")
     with pytest.raises(UnknownNameError, match="did you mean 'adam'"):
         lower(residual(), ONE, optimizer="adamm")
-
-
-def test_lowering_resnet50_is_quick() -> None:
-    network = build("resnet50", {})
-
-    def seconds() -> float:
-        start = time.perf_counter()
-        lower(network, np.arange(1, 257))
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(5)) < 0.05
 
 
 def test_counts_of_the_largest_sub_batch_do_not_overflow() -> None:

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from planner.domain.network import Network
+from planner.domain.network import Network, family_of
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import Argument, ZooEntry
@@ -73,7 +73,7 @@ class _Sizes:
 def _sizes(name: str, arguments: Mapping[str, str], *, causal: bool, function: str = "gelu") -> _Sizes:
     hidden, heads, head_size = int(arguments["hidden"]), int(arguments["heads"]), arguments["head_size"]
     if head_size == _HEAD_SIZE and heads > hidden:
-        what = f"argument heads of network {name.partition(':')[0]}"
+        what = f"argument heads of network {family_of(name)}"
         raise ParameterError(what, f"at most hidden = {hidden} unless head_size is given", heads)
     ffn = 4 * hidden if arguments["ffn"] == _FFN else int(arguments["ffn"])
     return _Sizes(

@@ -1,0 +1,165 @@
+"""What is timed inside a process: one work after its preparation, with the fixed workload before and behind it.
+
+    PYTHONPATH=TREE python benchmarks/works.py NAME '{"argument": value}'
+
+prints one JSON line of seconds of the processor: ``cpu_s`` of the work, ``fixed_s`` of the fixed workload, and
+``peak_bytes``, the most memory that the process has held. TREE may be an older commit: every work imports what it needs
+itself, and no more than that. Where ``planner`` moves what a work uses, the new place goes before the old one in
+``_first``.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["WORKS", "fixed_cpu_s", "timed"]
+
+Work = Callable[[], object]
+PASSES, DOUBLES = 300, 1 << 16
+CONVOLUTION_CLASSES = (
+    "calls", "flop_3x3", "flop_1x1", "flop_1x1_strided", "flop_other", "x_bytes", "w_bytes", "y_bytes", "im2col_bytes",
+    "padded_flop", "y_bytes_few_channels",
+)  # fmt: skip
+"""Coefficients of the term ``convolution.classes``."""
+RUNS = Path(__file__).parent.parent / "tests" / "data" / "formats" / "runs" / "v1" / "example.csv"
+
+
+def fixed_cpu_s() -> float:
+    """Return the time of PASSES passes of multiply, add, maximum and remainder over DOUBLES doubles [s]."""
+    a, b = np.linspace(0, 1, DOUBLES), np.linspace(1, 2, DOUBLES)
+    start = time.process_time()
+    for _ in range(PASSES):
+        a = np.maximum(a * b + 0.25, 0.5) % 1.0
+    return time.process_time() - start
+
+
+def timed(work: Work, clock: Callable[[], float] = time.process_time) -> dict[str, float]:
+    """Return ``cpu_s`` of a work by a clock, and ``fixed_s``, the mean of the fixed workload before and behind it."""
+    before = fixed_cpu_s()
+    start = clock()
+    work()
+    cpu_s = clock() - start
+    return {"cpu_s": cpu_s, "fixed_s": (before + fixed_cpu_s()) / 2}
+
+
+def peak_resident_bytes() -> float:
+    """Return the most memory that this process has held [bytes].
+
+    From /proc where there is one: the resource usage of a process there begins with that of its parent at the fork.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return float(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def plans(*, network: str, cluster: str, axes: Mapping[str, Sequence[int]], precisions: Sequence[str]) -> Work:
+    """Price the product of ``axes`` (first and last value of each), synthetic input, all tables included."""
+    catalog = import_module("planner.catalog")
+    evaluator = _first(("planner.steps.predict", "Evaluator"))
+    problem, settings = (
+        _first(("planner.domain.request", "Problem")),
+        _first(("planner.domain.configuration", "Settings")),
+    )
+    found = catalog.find_cluster(cluster)
+    task = problem(
+        catalog.find_network(network),
+        None,
+        found,
+        catalog.calibrations_for(found),
+        settings=settings(input="synthetic"),
+    )
+    every = _product(axes, precisions)
+    return lambda: evaluator(task).evaluate(every)
+
+
+def _product(axes: Mapping[str, Sequence[int]], precisions: Sequence[str]) -> Any:
+    spans = [np.arange(axes[name][0], axes[name][1] + 1) for name in ("nodes", "gpus", "sub_batch", "accumulation")]
+    grid = np.meshgrid(*spans, np.arange(len(precisions)), indexing="ij")
+    nodes, gpus, sub_batch, steps, precision = (one.ravel() for one in grid)
+    of = _first(("planner.domain.configuration", "Configurations"))
+    return of(nodes, gpus, sub_batch, steps, precision, np.zeros_like(nodes), precisions=tuple(precisions))
+
+
+def shapes(*, network: str, times: int) -> Work:
+    """Build a network of the zoo and the shapes of its layers."""
+    build, layer_shapes = _first(("planner.networks.zoo", "build")), _first(("planner.domain.shapes", "layer_shapes"))
+    return lambda: [layer_shapes(build(network, {})) for _ in range(times)]
+
+
+def lowering(*, network: str, sub_batches: int, times: int) -> Work:
+    """Lower a network at sub-batches 1 to ``sub_batches``."""
+    lower = _first(("planner.workload.lowering", "lower"))
+    built, every = _first(("planner.networks.zoo", "build"))(network, {}), np.arange(1, sub_batches + 1)
+    return lambda: [lower(built, every) for _ in range(times)]
+
+
+def convolutions(*, layers: int, sub_batches: int, times: int) -> Work:
+    """Evaluate one term for convolutions of ``layers`` sizes at sub-batches 1 to ``sub_batches``."""
+    evaluate, entry_of = _first(("planner.costs.terms", "evaluate")), _first(("planner.domain.calibration", "Entry"))
+    sizes = np.arange(1, layers + 1)
+    images = np.arange(1, sub_batches + 1)[:, None]
+    work: dict[str, Any] = {"images": images, "in_c": 2 * sizes, "out_c": 4 * sizes, "groups": 2, "itemsize": 4}
+    work |= {"in_h": 7, "in_w": 7, "k_h": 3, "k_w": 3, "stride_h": 1, "stride_w": 1, "pad_h": 1, "pad_w": 1}
+    coefficients = dict.fromkeys(CONVOLUTION_CLASSES, 1e-12)
+    entry = entry_of("kernels", "convolution", "forward", "fp32", "", "convolution.classes", {}, coefficients)
+    return lambda: [evaluate(entry, work) for _ in range(times)]
+
+
+def scoring(*, rows: int) -> Work:
+    """Score so many rows of a validation, with twelve terms."""
+    score, row = _first(("planner.scoring.score", "score")), _first(("planner.domain.validation", "ScoredRow"))
+    random = np.random.default_rng(6)
+    rest = (0.9, 1.3, 1.0, "ok", "ok", False, None)  # by place: the last, why it was refused, has changed its name
+    made = [
+        row("r", 2, "iteration_s", predicted, *rest, f"n{at % 50}", "one", source=f"s{at}", group=f"g{at // 4}")
+        for at, predicted in enumerate(random.uniform(0.5, 2.0, rows).tolist())
+    ]
+    shares = random.dirichlet(np.ones(12), rows)
+    return lambda: score(made, [f"t{at}" for at in range(12)], shares)
+
+
+def runs_file(*, rows: int, folder: str) -> Work:
+    """Read a table of so many runs, written into ``folder``."""
+    read_runs = _first(("planner.formats.runs", "read_runs"))
+    header, *some = RUNS.read_text().splitlines()[1:]
+    path = Path(folder) / "many.csv"
+    path.write_text("\n".join([header, *(f"{at}{some[at % len(some)]}" for at in range(rows))]))
+    return lambda: read_runs(path)
+
+
+def _first(*places: tuple[str, str]) -> Any:
+    """Return what stands at the first of the places (module, name) that this tree has."""
+    for module, name in places:
+        try:
+            return getattr(import_module(module), name)
+        except (ImportError, AttributeError):
+            continue
+    raise SystemExit(f"this tree has none of {', '.join('.'.join(place) for place in places)}")
+
+
+WORKS: Mapping[str, Callable[..., Work]] = {
+    one.__name__: one for one in (plans, shapes, lowering, convolutions, scoring, runs_file)
+}
+
+
+def main() -> None:
+    """Time the work that the command line names, and print."""
+    name, given = sys.argv[1:]
+    work = WORKS[name](**json.loads(given))
+    found = timed(work)
+    sys.stdout.write(json.dumps(found | {"peak_bytes": peak_resident_bytes()}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
