@@ -36,12 +36,12 @@ def host_all_reduce_s(sources: Sources, parameters: int, nodes: IntArray) -> Flo
     """Return the all-reduce [s] of the host's gradient sum, one rank a node, shape of ``nodes``; 0 for one node."""
     distinct, inverse = np.unique(nodes, return_inverse=True)
     if distinct.size == 0 or int(distinct[-1]) == 1:
-        return np.zeros(nodes.size)
+        return np.zeros(nodes.shape)
     source = sources.host_all_reduce
     groups = Groups(distinct, np.ones_like(distinct), np.ones(distinct.size))
     buffer = np.array([float(parameters * HOST_GRADIENT_BYTES)])
     times = all_reduce_s(source.entry, buffer, groups)[:, 0]
-    return sources.multiplied("all_reduce", times, nodes=distinct)[inverse]
+    return sources.multiplied("all_reduce", times, nodes=distinct)[inverse].reshape(nodes.shape)
 
 
 def all_reduce_gradient(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> tuple[FloatArray, float]:

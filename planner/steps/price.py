@@ -117,7 +117,7 @@ class Pricer:
         group = self.messages.cases.rows(chosen.nodes, chosen.gpus_per_node)
         no_overlap = self.sources.problem.settings.strategy == "no-overlap"
         messages = self.messages.prefix_s.shape[1]
-        all_reduce = self.messages.prefix_s[group, messages - 1] if messages else np.zeros(row.size)
+        all_reduce = self.messages.prefix_s[group, messages - 1] if messages else np.zeros(group.shape)
         exposed = all_reduce if no_overlap else np.where(all_reduce > 0, self._overlaps(row, again, group), 0.0)
         h2d, forward, backward = (
             table.host_to_device_s[row] * steps,
@@ -153,14 +153,14 @@ class Pricer:
         table = self.compute.table
         row = self.compute.cases.rows(chosen.sub_batch)
         h2d, forward, backward = table.host_to_device_s[row], table.forward_s[row], table.backward_s[row, 0]
-        update_gradient = np.full(row.size, self.host_s("update_gradient", 1.0))
+        update_gradient = np.full(row.shape, self.host_s("update_gradient", 1.0))
         rest = h2d + forward + backward + update_gradient
         first_gpu, gpu = (self._gpu_s(chosen, rest, first_epoch=first) for first in (True, False))
         fixed_sum, summing = self.host_s("sum_gradient", 0.0), self.host_s("sum_gradient", 1.0)
-        update_weights = np.full(row.size, self.host_s("update_weights", 1.0))
+        update_weights = np.full(row.shape, self.host_s("update_weights", 1.0))
         all_reduce = host_all_reduce_s(self.sources, self.parameters, chosen.nodes)
         fixed = fixed_sum + all_reduce + update_weights
-        per_gradient = np.full(row.size, summing - fixed_sum)
+        per_gradient = np.full(row.shape, summing - fixed_sum)
         update = update_period_s(fixed, per_gradient, chosen.gpus_per_node, gpu)
         deposited: FloatArray = np.minimum(update / gpu, 1.0) * chosen.gpus_per_node
         return AsyncTimes(

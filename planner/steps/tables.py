@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 
-__all__ = ["CaseTable", "PairTable", "distinct_pairs", "slices"]
+__all__ = ["CHUNK", "CaseTable", "PairTable", "distinct_pairs", "slices"]
 
 Columns = TypeVar("Columns", bound=Any)
 
@@ -27,10 +27,11 @@ def slices(size: int) -> Iterator[slice]:
 
 
 def distinct_pairs(first: IntArray, second: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the distinct pairs of two columns of whole numbers >= 0, shape (n,), in ascending order.
+    """Return the distinct pairs of two columns of whole numbers >= 0, whose shapes broadcast, in ascending order.
 
     Marks possible pairs where there are few of them, because sorting a million numbers takes 0.1 s.
     """
+    first, second = (column.ravel() for column in np.broadcast_arrays(first, second))
     if first.size == 0:
         return first, second
     width = int(second.max()) + 1
