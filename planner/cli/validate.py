@@ -27,8 +27,8 @@ from planner.formats.validation import validation_document
 from planner.report.validation import validation_view
 from planner.scoring.evaluate import Answer, answers_of, validation_of
 from planner.scoring.refit import Asked, group_of, held_out_answers
-from planner.steps.sources import Sources
-from planner.steps.usable import why_not_candidate, why_not_precision
+from planner.sources.sources import Sources
+from planner.sources.usable import why_not_candidate, why_not_precision
 
 __all__ = ["run"]
 
@@ -106,7 +106,7 @@ def _note_frameworks(tables: Sequence[Table]) -> None:
     for problem, runs in (each for table in tables for each in table.asked):
         overheads = Sources(problem).overheads(runs[0].precision, runs[0].mode)
         if overheads.matched in ("generic", "assumed"):
-            found[problem.settings.framework] = overheads.matched
+            found[problem.settings.framework.label] = overheads.matched
     for framework, matched in sorted(found.items()):
         note(f"framework {framework!r} was not measured: {matched} coefficients are used for its runs")
 

@@ -1,7 +1,7 @@
 """Cells of a calibration: what measured training runs take as multiples of their predictions, drawn towards 1.
 
 What is stored of a cell is what its own runs say of it; what cells of a network say together is found where they are
-used, in :mod:`planner.steps.cells`.
+used, in :mod:`planner.sources.cells`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.request import Problem
 from planner.domain.training import TimedStep
-from planner.steps.cells import CELLS, Cell, drawn, packed, unpacked
+from planner.sources.cells import CELLS, Cell, drawn, packed, unpacked
+from planner.sources.sources import Sources
 from planner.steps.compute import Compute
-from planner.steps.sources import Sources
 
 __all__ = ["CellRun", "refined"]
 
@@ -57,7 +57,7 @@ def refined(base: Calibration, problem: Problem, runs: Sequence[CellRun]) -> Cal
 
 
 def _is_cells(entry: Entry, problem: Problem, precision: str) -> bool:
-    key = ("overheads", problem.settings.framework, "", precision, CELLS)
+    key = ("overheads", problem.settings.framework.label, "", precision, CELLS)
     return entry.key == key
 
 
@@ -79,7 +79,7 @@ def _cells(base: Calibration, problem: Problem, runs: Sequence[CellRun]) -> tupl
 
 def _entry(old: Entry | None, problem: Problem, precision: str, cells: Sequence[Cell]) -> Entry:
     """Return the entry of a framework and precision with the cells of a network, new ones in place of old ones."""
-    network, framework = problem.network.name, problem.settings.framework
+    network, framework = problem.network.name, problem.settings.framework.label
     kept = {(one.tensor, one.sub_batch): one for one in (unpacked(old, network) if old else ())}
     kept |= {(one.tensor, one.sub_batch): one for one in cells}
     settings = {**(old.settings if old else {}), network: packed(kept[key] for key in sorted(kept))}

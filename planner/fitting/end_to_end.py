@@ -48,7 +48,7 @@ from planner.fitting.observed import (
     properties_of,
     without_end_to_end,
 )
-from planner.steps.overheads import EXPONENTS, OF_FAMILIES, ON_SPECIFIED, exponent_name, family_name
+from planner.sources.overheads import EXPONENTS, OF_FAMILIES, ON_SPECIFIED, exponent_name, family_name
 
 __all__ = [
     "COEFFICIENTS",
@@ -107,7 +107,7 @@ VERSION = "version"
 """Always the last property of a level."""
 _VERSION = (*_GPU, "precision", VERSION)
 _FAMILY = (*_GPU, "precision", "family")
-"""What coefficients of :data:`planner.steps.overheads.OF_FAMILIES` belong to on one GPU, where its kernels are
+"""What coefficients of :data:`planner.sources.overheads.OF_FAMILIES` belong to on one GPU, where its kernels are
 measured."""
 _CLUSTER = ("framework", "cluster")
 COEFFICIENTS = (
@@ -142,8 +142,13 @@ COEFFICIENTS = (
 )
 """The last two multiply the time of a byte over the links of the cluster."""
 OVERHEADS = tuple(one.name for one in COEFFICIENTS[:4])
-Key = tuple[str, ...]
-"""A coefficient, then the names and values of properties."""
+
+
+class Key(NamedTuple):
+    """An effect: its coefficient, and the names and values of the properties that it belongs to."""
+
+    coefficient: str
+    level: tuple[tuple[str, str], ...]
 
 
 def _keys(one: Coefficient, properties: Mapping[str, str]) -> list[tuple[Key, float]]:
@@ -156,7 +161,7 @@ def _keys(one: Coefficient, properties: Mapping[str, str]) -> list[tuple[Key, fl
 
 
 def _key(one: Coefficient, level: Sequence[str], properties: Mapping[str, str]) -> Key:
-    return (one.name, *(f"{name}={properties[name]}" for name in level))
+    return Key(one.name, tuple((name, properties[name]) for name in level))
 
 
 class EndToEnd:
@@ -208,7 +213,11 @@ class EndToEnd:
         if [*named, VERSION] != list(level):
             return {}
         start = _key(one, named, properties)
-        keys = [key for key in self.effects if key[:-1] == start and key[-1].startswith(f"{VERSION}=")]
+        keys = [
+            key
+            for key in self.effects
+            if (key.coefficient, key.level[:-1]) == start and dict(key.level).keys() == set(level)
+        ]
         return dict.fromkeys(keys, 1 / len(keys)) if keys else {}
 
     def exponent(self, properties: Mapping[str, str], name: str) -> float:
@@ -263,7 +272,7 @@ class EndToEnd:
             return ()
         found = [properties_of(problem, precision) for precision in precisions]
         values = self.coefficients(found[0])
-        kind = problem.settings.framework
+        kind = problem.settings.framework.label
         entries = [self.overheads(one, precision, kind) for one, precision in zip(found, precisions, strict=True)]
         return calibrations_of(problem, entries, (values["intra_node"], values["inter_node"]))
 

@@ -29,12 +29,12 @@ from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls, MemoryBytes
-from planner.domain.precision import gradient_bytes, precision_named
-from planner.steps.cells import cell_factors
-from planner.steps.sources import Source, Sources
+from planner.domain.precision import precision_named
+from planner.sources.cells import cell_factors
+from planner.sources.sources import Source, Sources
+from planner.sources.usable import check_precision
 from planner.steps.synchronous import ready_s
 from planner.steps.tables import CaseTable
-from planner.steps.usable import check_precision
 from planner.workload.gradients import GradientSlots, gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
@@ -74,7 +74,7 @@ def call_times_s(entry: Entry, calls: KernelCalls, itemsize: int) -> FloatArray:
 
 
 def composed_s(gpu_s: FloatArray, host_s: FloatArray | float, exponent: float) -> FloatArray:
-    """Return (GPU^p + host^p)^(1/p) [s], shape of both together; see :class:`planner.steps.overheads.Overheads`."""
+    """Return (GPU^p + host^p)^(1/p) [s], shape of both together; see :class:`planner.sources.overheads.Overheads`."""
     if exponent == 1.0:
         return gpu_s + host_s
     longer = np.maximum(gpu_s, host_s)
@@ -149,7 +149,7 @@ class Compute:
         self.convolution: str = like.convolution if like else sources.convolution_lowering(precision)
         self.itemsize = self.precision.activation_bytes
         settings = sources.problem.settings
-        self.program: Program = program(self.network, input_gradient=settings.input_gradient)
+        self.program: Program = program(self.network, input_gradient=settings.framework.input_gradient)
         self.slots: GradientSlots = gradient_slots(self.network)
         self.kept: dict[bytes, Alone] = like.kept if like else {}
         self.cases = CaseTable(self._priced)
@@ -170,7 +170,7 @@ class Compute:
             sub_batch,
             convolution=self.convolution,
             optimizer=settings.optimizer,
-            input_gradient=settings.input_gradient,
+            input_gradient=settings.framework.input_gradient,
         )
         found: dict[str, list[tuple[KernelCalls, Source]]] = {stage: [] for stage in STAGES}
         for calls in lowered:
@@ -203,7 +203,7 @@ class Compute:
         """Sums of a new gradient and the one that is there: two are read, one is written."""
         trained = [(site.position, count, site.parameters) for site, count in self.program.counted() if site.parameters]
         layer, count, elements = np.array(trained, dtype=np.int64).reshape(-1, 3).T
-        moved = 3 * gradient_bytes(self.precision.name, self.sources.problem.settings.framework) * elements[None, :]
+        moved = 3 * self.sources.problem.settings.framework.gradient_bytes(self.precision.name) * elements[None, :]
         work = {"elements": elements[None, :], "traffic": np.zeros_like(moved), "fixed_bytes": moved}
         return KernelCalls("add", BACKWARD_DATA, layer, count, work)
 

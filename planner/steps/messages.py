@@ -14,10 +14,10 @@ from planner.costs.terms import Work, extrapolates
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.messages import Groups
-from planner.steps.sources import Source, Sources
+from planner.sources.sources import Source, Sources
 from planner.steps.synchronous import communication_prefix_s
 from planner.steps.tables import CaseTable
-from planner.workload.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets
+from planner.workload.gradients import gradient_buckets
 
 __all__ = ["HOST_GRADIENT_BYTES", "Messages", "all_reduce_gradient", "groups_of", "host_all_reduce_s", "host_gradient"]
 
@@ -86,9 +86,8 @@ class Messages:
 
     def __init__(self, sources: Sources, by_slot: FloatArray) -> None:
         self._sources = sources
-        is_bucketed = sources.problem.settings.strategy == "bucketed"
-        sizes = (FIRST_BUCKET_BYTES, BUCKET_BYTES) if is_bucketed else (0.0, 0.0)
-        self.slot = gradient_buckets(by_slot, *sizes)
+        strategy = sources.problem.settings.overlap
+        self.slot = gradient_buckets(by_slot, strategy.first_bucket_bytes, strategy.bucket_bytes)
         self.buffer_bytes = np.add.reduceat(by_slot, self.slot) if self.slot.size else by_slot
         self.cases = CaseTable(
             lambda nodes, gpus: MessageTable(communication_prefix_s(self.message_s(nodes, gpus))),
