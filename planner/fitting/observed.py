@@ -259,7 +259,7 @@ def _stages(observed: Observed, **coefficients: float) -> tuple[FloatArray, Time
     """Return what one pass of every stage takes [s], shape (n, 4), where other coefficients are 0; and the steps."""
     nothing = {"kernel_scale": 0.0, "matrix_scale": 0.0, "host_s_per_call": 0.0, "replica_wait": 0.0, "exponent": 1.0}
     pricer, step = observed.priced(nothing | coefficients)
-    table, row = pricer.compute.table, pricer.compute.index.positions(observed.configurations.sub_batch)
+    table, row = pricer.compute.table, pricer.compute.cases.rows(observed.configurations.sub_batch)
     return np.column_stack([table.forward_s[row], table.backward_s[row], table.update_s[row]]), step
 
 
@@ -274,7 +274,7 @@ class JointSteps:
             np.column_stack([configurations.nodes, configurations.gpus_per_node]), axis=0, return_inverse=True
         )
         self.groups = groups_of(pricer.sources, places[:, 0], places[:, 1])
-        row = pricer.compute.index.positions(configurations.sub_batch)
+        row = pricer.compute.cases.rows(configurations.sub_batch)
         pairs = (2 * row + (configurations.accumulation_steps > 1)) * len(places) + group.ravel()
         distinct, self.pair = np.unique(pairs, return_inverse=True)
         self.last_pass, self.group = distinct // len(places), distinct % len(places)
