@@ -85,9 +85,13 @@ def plans(*, network: str, cluster: str, axes: Mapping[str, Sequence[int]], prec
 
 def _product(axes: Mapping[str, Sequence[int]], precisions: Sequence[str]) -> Any:
     spans = [np.arange(axes[name][0], axes[name][1] + 1) for name in ("nodes", "gpus", "sub_batch", "accumulation")]
+    of = _first(("planner.domain.configuration", "Configurations"))
+    if hasattr(of, "product"):
+        names = ("nodes", "gpus_per_node", "sub_batch", "accumulation_steps", "precision", "mode")
+        values = zip(names, (*spans, np.arange(len(precisions)), np.zeros(1, dtype=np.int64)), strict=True)
+        return of.product(dict(values), tuple(precisions))
     grid = np.meshgrid(*spans, np.arange(len(precisions)), indexing="ij")
     nodes, gpus, sub_batch, steps, precision = (one.ravel() for one in grid)
-    of = _first(("planner.domain.configuration", "Configurations"))
     return of(nodes, gpus, sub_batch, steps, precision, np.zeros_like(nodes), precisions=tuple(precisions))
 
 

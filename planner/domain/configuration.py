@@ -205,14 +205,13 @@ class Configurations(Axes[IntArray, IntArray]):
         return self.precisions if axis.name == "precision" else axis.words
 
     def where(self, mask: BoolArray) -> Configurations:
-        """Return those where a mask, which broadcasts, is true: as a product where they are one of a product."""
-        dense = np.broadcast_to(mask, self.shape)
-        if self.is_product and dense.any():
-            dimensions = range(dense.ndim)
-            held = [np.array(dense.any(axis=tuple(one for one in dimensions if one != at))) for at in dimensions]
-            if math.prod(int(one.sum()) for one in held) == int(dense.sum()):
+        """Return those where a mask, which broadcasts, is true: of a product as a product where they are one."""
+        if self.is_product and mask.any():
+            others = [tuple(one for one in range(mask.ndim) if one != at) for at in range(mask.ndim)]
+            held = [np.array(mask.any(axis=axes)) for axes in others]
+            if math.prod(int(one.sum()) for one in held) == int(mask.sum()):
                 return self._each(lambda column: _restricted(column, held))
-        return self.rows.take(dense.ravel())
+        return self.rows.take(np.broadcast_to(mask, self.shape).ravel())
 
     def take(self, chosen: IntArray | BoolArray | slice) -> Configurations:
         """Return those at positions, where a mask is true, or of a slice."""
@@ -247,5 +246,7 @@ def _cut(column: IntArray, at: int, part: slice) -> IntArray:
 
 
 def _restricted(column: IntArray, held: list[BoolArray]) -> IntArray:
-    """Return the part of each dimension that is held of a column that may be alike along it."""
-    return column[np.ix_(*(one if n > 1 else [True] for one, n in zip(held, column.shape, strict=True)))]
+    """Return the part of each dimension that is held, of a column that, as what is held, may be alike along it."""
+    wide = [one if one.size == n else np.ones(n, dtype=np.bool_) for one, n in zip(held, column.shape, strict=True)]
+    part: IntArray = column[np.ix_(*wide)]
+    return part

@@ -104,14 +104,14 @@ class _Run:
 
     def sift(self, chunk: Configurations) -> Configurations:
         """Count those that need no price to be refused, and return the others."""
-        why = np.broadcast_to(self.rules.why_not_before_pricing(chunk), chunk.shape).ravel()
-        kept = why == KEPT
-        self.counts += np.bincount(why[~kept], minlength=len(REASONS))
+        reasons = self.rules.why_not_before_pricing(chunk)
+        why = np.broadcast_to(reasons, chunk.shape).ravel()
+        self.counts += np.bincount(why[why != KEPT], minlength=len(REASONS))
         if self.best is None:
             rows = chunk.rows
             fits = self.rules.fits(rows)
             self._offer(rows, rows.synchronous_mini_batch.astype(np.float64), np.where(fits, why, KEPT))
-        return chunk.where(kept.reshape(chunk.shape))
+        return chunk.where(reasons == KEPT)
 
     def too_large(self, chunk: Configurations) -> Configurations:
         """Return those whose sub-batch is above the window, of those that fit in memory."""

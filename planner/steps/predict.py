@@ -157,8 +157,5 @@ def _alike(some: Configurations) -> Iterator[tuple[slice | IntArray, Configurati
     if kind.size and np.all(kind == kind.flat[0]):
         yield slice(None), some
         return
-    rows = some.rows
-    kind = rows.precision * len(MODES) + rows.mode
     for value in np.unique(kind).tolist():
-        where = np.flatnonzero(kind == value)
-        yield where, rows.take(where)
+        yield np.flatnonzero(np.broadcast_to(kind == value, some.shape)), some.where(kind == value)

@@ -21,8 +21,10 @@ from planner.domain.arrays import FloatArray, IntArray
 
 __all__ = ["backward_end_s", "communication_prefix_s", "exposed_s", "ready_s"]
 
-_BLOCK = 1 << 17
-"""Numbers of one temporary array: 1 MB, which stays in a core's cache."""
+_TILE = 1 << 15
+"""Numbers of one temporary array: 256 KiB, which stay in a core's cache."""
+_FEW, _SPARSE = 1 << 12, 4
+"""Pairs up to which, and share of all pairs of their cases below which, they are taken one by one."""
 
 
 def ready_s(backward_s: FloatArray) -> FloatArray:
@@ -45,7 +47,7 @@ def backward_end_s(ready: FloatArray, prefix: FloatArray, compute_case: IntArray
     prefix : ndarray of float, shape (m, J)
         Of every message case, by :func:`communication_prefix_s`.
     compute_case, message_case : ndarray of int, shape (k,)
-        The pairs to evaluate; quickest when they are many of few cases, sorted by compute case, then by message case.
+        The pairs to evaluate; quickest when they are most pairs of their cases.
 
     Returns
     -------
@@ -55,47 +57,39 @@ def backward_end_s(ready: FloatArray, prefix: FloatArray, compute_case: IntArray
     -----
     Equal to the recurrence message by message, with s(l) the start of message l of c(l) seconds: s(J) = ready(J),
     s(l) = max(s(l + 1) + c(l + 1), ready(l)). The path that decides leaves the backward pass at one slot l, after which
-    messages follow each other without a gap. Runs go along the side with fewer cases.
+    messages follow each other without a gap.
     """
     if ready.shape[1] == 0:
         return np.zeros(compute_case.size)
-    if _distinct(compute_case, ready.shape[0]) <= _distinct(message_case, prefix.shape[0]):
-        return _largest_sums(ready, prefix, compute_case, message_case)
-    order = np.argsort(message_case, kind="stable")
+    computes, row = _distinct(compute_case, ready.shape[0])
+    messages, column = _distinct(message_case, prefix.shape[0])
+    if _FEW < computes.size * messages.size <= _SPARSE * compute_case.size:
+        return _largest_sums(ready[computes], prefix[messages])[row, column]
     found = np.empty(compute_case.size)
-    found[order] = _largest_sums(prefix, ready, message_case[order], compute_case[order])
+    step = max(1, _TILE // ready.shape[1])
+    for part in (slice(start, start + step) for start in range(0, found.size, step)):
+        np.max(ready[compute_case[part]] + prefix[message_case[part]], axis=1, out=found[part])
     return found
 
 
-def _distinct(cases: IntArray, possible: int) -> int:
+def _distinct(cases: IntArray, possible: int) -> tuple[IntArray, IntArray]:
+    """Return the distinct cases in ascending order, and the place of each case among them."""
     used = np.zeros(possible, dtype=np.bool_)
     used[cases] = True
-    return int(np.count_nonzero(used))
+    return np.flatnonzero(used), (np.cumsum(used) - 1)[cases]
 
 
-def _largest_sums(held: FloatArray, varied: FloatArray, held_case: IntArray, varied_case: IntArray) -> FloatArray:
-    """Return max over l of held(l) + varied(l), shape (k,).
-
-    Runs of equal held cases share one row of ``held``; neighbouring varied cases are read without a copy.
-    """
-    found = np.zeros(held_case.size)
-    by_slot = np.ascontiguousarray(varied.T)
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(held_case)) + 1, [held_case.size]])
-    width = max(1, _BLOCK // held.shape[1])
-    for first, last in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-        for low in range(first, last, width):
-            part = slice(low, min(low + width, last))
-            sums = _columns(by_slot, varied_case[part]) + held[held_case[first], :, None]
-            np.max(sums, axis=0, out=found[part])
+def _largest_sums(ready: FloatArray, prefix: FloatArray) -> FloatArray:
+    """Return max over l of ready(l) + prefix(l) for every pair of c and m cases, shape (c, m)."""
+    found = np.full((ready.shape[0], prefix.shape[0]), -np.inf)
+    step = max(1, _TILE // prefix.shape[0])
+    by_slot = np.ascontiguousarray(prefix.T)
+    for start in range(0, ready.shape[0], step):
+        tile, held = found[start : start + step], np.ascontiguousarray(ready[start : start + step].T)
+        sums = np.empty_like(tile)
+        for one, others in zip(held, by_slot, strict=True):
+            np.maximum(tile, np.add(one[:, None], others, out=sums), out=tile)
     return found
-
-
-def _columns(table: FloatArray, chosen: IntArray) -> FloatArray:
-    """Return the chosen columns: a view where they are neighbours, else a copy."""
-    low = int(chosen[0])
-    if int(chosen[-1]) - low + 1 == chosen.size and bool(np.all(np.diff(chosen) == 1)):
-        return table[:, low : low + chosen.size]
-    return table[:, chosen]
 
 
 def exposed_s(end_s: FloatArray, backward_s: FloatArray) -> FloatArray:

@@ -85,13 +85,16 @@ def test_a_longer_message_never_ends_sooner(
     assert after >= before - 1e-9
 
 
-def test_a_block_limit_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tile", [1 << 15, 100])
+@pytest.mark.parametrize("few", [0, 1 << 12])
+def test_pairs_are_the_same_together_and_one_by_one(tile: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
     backward, communication = rng.random((7, 33)), rng.random((40, 33))
     compute, message = (axis.ravel() for axis in np.indices((7, 40)))
-    whole = ends(backward, communication, compute, message)
-    monkeypatch.setattr("planner.steps.synchronous._BLOCK", 100)
-    np.testing.assert_array_equal(ends(backward, communication, compute, message), whole)
+    alone = [ends(backward, communication, [c], [m])[0] for c, m in zip(compute, message, strict=True)]
+    monkeypatch.setattr("planner.steps.synchronous._TILE", tile)
+    monkeypatch.setattr("planner.steps.synchronous._FEW", few)
+    np.testing.assert_array_equal(ends(backward, communication, compute, message), alone)
 
 
 def test_no_slots_end_at_once() -> None:
