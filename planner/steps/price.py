@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.schedule import ONCE
 from planner.steps.asynchronous import Asynchrony, update_period_s
-from planner.steps.compute import Compute, ComputeTable
+from planner.steps.compute import Compute
 from planner.steps.epoch import Input, InputTimes
 from planner.steps.messages import Messages, host_all_reduce_s
 from planner.steps.schedule import GPU_THREAD, UPDATE_THREAD, Timed, step_schedule
@@ -21,7 +21,7 @@ from planner.steps.sources import Sources
 from planner.steps.synchronous import backward_end_s, exposed_s
 from planner.steps.tables import PairTable
 
-__all__ = ["Priced", "Pricer", "asynchrony_of", "deposited", "passes_of"]
+__all__ = ["Priced", "Pricer", "asynchrony_of", "deposited"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +79,27 @@ class Pricer:
         if self.messages.ensure(nodes, gpus_per_node):
             self._overlap = None
 
+    def outlasting_s(self, prefix: FloatArray, last_pass: IntArray, message_case: IntArray) -> FloatArray:
+        """Return by how much messages outlast a backward pass [s], shape (k,).
+
+        Parameters
+        ----------
+        prefix : ndarray of float, shape (m, B)
+            See :class:`planner.steps.messages.Messages`.
+        last_pass : ndarray of int, shape (k,)
+            Twice the compute case, and 1 for a pass that adds to gradients.
+        message_case : ndarray of int, shape (k,)
+        """
+        table = self.compute.table
+        backward, slot = table.backward_s.ravel(), self.messages.slot
+        ready = table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, slot]
+        return exposed_s(backward_end_s(ready, prefix, last_pass, message_case), backward[last_pass])
+
     def _pairs(self) -> PairTable:
         if self._overlap is None:
-            table, prefix = self.compute.table, self.messages.prefix_s
-            ready, backward = passes_of(table, self.messages.slot)
-
-            def outlasting(last_pass: IntArray, message_case: IntArray) -> FloatArray:
-                return exposed_s(backward_end_s(ready, prefix, last_pass, message_case), backward[last_pass])
-
-            self._overlap = PairTable(backward.size, prefix.shape[0], outlasting)
+            prefix = self.messages.prefix_s
+            passes = self.compute.table.backward_s.size
+            self._overlap = PairTable(passes, prefix.shape[0], partial(self.outlasting_s, prefix))
         return self._overlap
 
     def price(self, chosen: Configurations) -> Priced:
@@ -175,12 +187,3 @@ def deposited(update_s: FloatArray, gpu_s: FloatArray, gpus_per_node: IntArray |
     """Return the gradients that a node's update thread finds on average, of the common shape."""
     found: FloatArray = np.minimum(update_s / gpu_s, 1.0) * gpus_per_node
     return found
-
-
-def passes_of(table: ComputeTable, slot: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Return when the messages of slots are ready, shape (2c, B), and when a pass is done, shape (2c,).
-
-    Of c compute cases, each without and with adding to gradients.
-    """
-    backward = table.backward_s.ravel()
-    return table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, slot], backward
