@@ -21,12 +21,12 @@ from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
 from planner.fitting.passes import Passes
-from planner.steps.links import slower
-from planner.steps.overheads import EXPONENTS, ON_SPECIFIED, exponent_name
+from planner.sources.links import slower
+from planner.sources.overheads import EXPONENTS, ON_SPECIFIED, exponent_name
+from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
 from planner.steps.schedule import STAGE_RUNS, Timed
-from planner.steps.sources import Sources
 from planner.steps.synchronous import communication_prefix_s
 
 __all__ = [

@@ -16,7 +16,7 @@ __all__ = ["Passes"]
 class Passes:
     """q passes of each of n steps by kernel_scale k, matrix_scale m and host_s_per_call h.
 
-    One takes ((k·(m·matrix + traffic))^p + (h·calls)^p)^(1/p); see :class:`planner.steps.overheads.Overheads`.
+    One takes ((k·(m·matrix + traffic))^p + (h·calls)^p)^(1/p); see :class:`planner.sources.overheads.Overheads`.
 
     Attributes
     ----------

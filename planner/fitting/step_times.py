@@ -13,7 +13,7 @@ from planner.domain.training import TimedStep
 from planner.fitting.estimators import robust_least_squares
 from planner.fitting.exponents import GRID, SPAN, Exponent, told_exponent
 from planner.fitting.passes import Passes
-from planner.steps.overheads import EXPONENTS, exponent_name
+from planner.sources.overheads import EXPONENTS, exponent_name
 
 __all__ = ["HOST_PRIOR_S", "Fitted", "TimedSteps"]
 
