@@ -7,29 +7,24 @@ a name, and where no such name is known, the file that is called so. A file with
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from planner.catalog.arguments import arguments, typed_dataset
-from planner.catalog.own_folder import (
-    own_calibration_file,
-    own_calibrations_folder,
-    own_files,
-    own_name,
-    peek,
-    read_bundled,
-)
+from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name
+from planner.catalog.peeks import is_about, kernel_entries, peek, read_bundled
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
+from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
 from planner.domain.framework import Framework, name_and_version
 from planner.domain.network import Network, family_of
 from planner.domain.transfer import Transfers, relation
 from planner.errors import InputFileError, UnknownNameError, UsageError
-from planner.formats.calibration import read_calibration
+from planner.formats.calibration import build_calibration, read_calibration
 from planner.formats.cluster import read_accelerator, read_cluster
 from planner.formats.dataset import read_dataset
 from planner.formats.documents import STANDARD_INPUT, place_of
@@ -257,9 +252,10 @@ def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
     A specification that is bundled as a calibration, to be asked for by name, is none of them: it knows no more than
     the data sheet does.
     """
-    peeks = {path: peek(path) for _, path in sorted(_bundled_calibrations().items())}
-    of_cluster = [path for path, keys in peeks.items() if keys.get("cluster") == cluster.name]
     device = cluster.node.accelerator.name
+    paths = (path for _, path in sorted(_bundled_calibrations().items()))
+    peeks = {path: peek(path) for path in paths if is_about(path, (device, ANY_ACCELERATOR), (cluster.name,))}
+    of_cluster = [path for path, keys in peeks.items() if keys.get("cluster") == cluster.name]
     of_device = [
         path
         for path, keys in peeks.items()
@@ -276,31 +272,29 @@ def _is_sheet(keys: Mapping[str, Any]) -> bool:
 
 
 def sibling_calibrations(
-    accelerator: Accelerator, missing: Callable[[str, str, str], bool], near: Collection[str] = ("chip",)
+    accelerator: Accelerator,
+    missing: Callable[[str, str, str], bool],
+    near: Collection[str] = ("chip",),
+    precisions: Collection[str] = (),
 ) -> tuple[tuple[Accelerator, Calibration], ...]:
     """Return the bundled calibrations, with their devices, of other devices of the same chip, by name.
 
     Only those that hold a kernel (kind, direction, precision) that is ``missing``, measured or published. ``near``:
-    other relations of devices (:data:`planner.domain.transfer.RELATIONS`) that are wanted.
+    other relations of devices (:data:`planner.domain.transfer.RELATIONS`) that are wanted. ``precisions``: of fits that
+    are wanted alone; empty: calibrations are whole.
     """
-    known = set(names("accelerators"))
+    others = {name: find_accelerator(name) for name in names("accelerators") if name != accelerator.name}
+    others = {name: device for name, device in others.items() if relation(device, accelerator) in near}
     found = []
     for path in _bundled_calibrations().values():
-        keys = peek(path)
-        other = keys.get("accelerator")
-        if other == accelerator.name or other not in known or keys.get("origin") in ("specified", "reconstructed"):
+        keys = peek(path) if is_about(path, others, precisions=precisions) else {}
+        if keys.get("accelerator") not in others or keys.get("origin") in ("specified", "reconstructed"):
             continue
-        if any(missing(*key) for key in _kernel_keys(keys)):
-            device = find_accelerator(other)
-            if relation(device, accelerator) in near:
-                found.append((device, read_bundled(path)))
+        if wanted := kernel_entries(keys, missing):
+            fits = [entry for entry in wanted if entry.get("term") != LOOKED_UP]
+            one = build_calibration({**keys, "entries": fits}, path) if precisions else read_bundled(path)
+            found.append((others[one.accelerator], one))
     return tuple(found)
-
-
-def _kernel_keys(keys: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for entry in keys.get("entries", ()):
-        if entry.get("scope") == "kernels":
-            yield entry.get("kind", ""), entry.get("direction", ""), entry.get("precision", "")
 
 
 @cache

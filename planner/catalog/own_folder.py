@@ -1,37 +1,15 @@
-"""The folder of this user's own calibrations, what a file tells before it is built, and bundled ones built once."""
+"""The folder of this user's own calibrations."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from datetime import datetime
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from planner.domain.calibration import Calibration
+from planner.catalog.peeks import peek
 from planner.errors import InputFileError
-from planner.formats.calibration import CALIBRATION
-from planner.formats.documents import parse_text, read_text
 
-__all__ = ["own_calibration_file", "own_calibrations_folder", "own_files", "own_name", "peek", "read_bundled"]
-
-
-def peek(path: Path) -> Mapping[str, Any]:
-    """Return the keys of a calibration unchecked: enough to see whether it is worth building."""
-    return _parsed(path, path.stat().st_mtime_ns) if path.is_file() else parse_text(read_text(path), str(path), "json")
-
-
-@cache
-def _parsed(path: Path, _written_ns: int) -> Mapping[str, Any]:
-    """Return the keys of a file as it was written at a time: asked for more than once in an answer."""
-    return parse_text(read_text(path), str(path), "json")
-
-
-@cache
-def read_bundled(path: Path) -> Calibration:
-    """Return the calibration of a bundled file, which nobody writes while the program runs."""
-    return CALIBRATION.build(peek(path), str(path))
+__all__ = ["own_calibration_file", "own_calibrations_folder", "own_files", "own_name"]
 
 
 def own_name(path: Path) -> str:

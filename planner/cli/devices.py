@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from planner import catalog
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
-from planner.domain.kernels import PRODUCT_KINDS
+from planner.domain.kernels import DIRECTIONS, PRODUCT_KINDS
 from planner.domain.provenance import NEAREST
 from planner.steps.hardware import nearest_kernels, on_other_device, siblings_kernels, what_misses
 from planner.steps.precisions import derived_precisions
@@ -35,7 +36,14 @@ def from_others(cluster: Cluster, calibrations: Sequence[Calibration]) -> tuple[
     """
     device = cluster.node.accelerator
     misses = what_misses(calibrations, cluster)
-    others = catalog.sibling_calibrations(device, lambda *kernel: kernel[0] in PRODUCT_KINDS and misses(*kernel), NEAR)
+
+    def is_wanted(kind: str, direction: str, precision: str) -> bool:
+        can = precision in device.peak_flop_per_s and (kind == "convolution" or device.has_matrix_units(precision))
+        return can and kind in PRODUCT_KINDS and misses(kind, direction, precision)
+
+    kernels = itertools.product(PRODUCT_KINDS, ("", *DIRECTIONS[:3]), device.peak_flop_per_s)
+    precisions = {kernel[2] for kernel in kernels if is_wanted(*kernel)}
+    others = catalog.sibling_calibrations(device, is_wanted, NEAR, precisions) if precisions else ()
     scaled = nearest_kernels(device, others, catalog.transfer_scores(), misses)
     found = (*scaled, *from_precisions(cluster, (*calibrations, *scaled)))
     return tuple(_specifying(one) for one in found)

@@ -37,6 +37,7 @@ from planner.formats.values import FieldError, Name, Number, Text, Whole
 __all__ = [
     "CALIBRATION",
     "LARGEST_COVARIANCE",
+    "build_calibration",
     "parse_node",
     "read_calibration",
     "text_of_node",
@@ -192,6 +193,11 @@ CALIBRATION = Kind(
 def read_calibration(path: Path | str) -> Calibration:
     """Return the calibration of a file."""
     return CALIBRATION.read(path)
+
+
+def build_calibration(keys: Mapping[str, Any], path: Path) -> Calibration:
+    """Return the calibration of a file that is parsed."""
+    return CALIBRATION.build(keys, str(path))
 
 
 def write_calibration(calibration: Calibration) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from planner.steps.compute import STAGES, call_work, composed_s, counted, term_o
 from planner.steps.intervals import derivatives, stated_deviation, unsure
 from planner.steps.price import Pricer
 from planner.steps.sources import Source
+from planner.workload.program import Program
 
 __all__ = ["EXTRAPOLATED_SHARE", "Part", "Stage", "kernel_shares", "stages_of"]
 
@@ -68,14 +70,57 @@ class Stage:
     lookups_s: tuple[float, ...] = (0.0,) * len(LOOKUPS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Timed:
-    """Calls, what serves them, their work and their times [s], shape (s, k)."""
+    """Calls, what serves them, their work and their times [s], shape (s, k); what stages share is worked out once."""
 
     calls: KernelCalls
     source: Source
     work: Work
     times_s: FloatArray
+    program: Program
+
+    @cached_property
+    def by_segment(self) -> FloatArray:
+        """Times of distinct segments [s], shape (s, D)."""
+        return self.program.by_segment(self.times_s, self.calls.layer)
+
+    @cached_property
+    def slopes(self) -> FloatArray:
+        """Derivatives of these by the entry's coefficients, shape (s, D, p); p = 0 where the deviation is stated."""
+        entry, shape = self.source.entry, self.times_s.shape
+        if stated_deviation(entry) is not None:
+            return np.zeros((shape[0], self.program.repeats.size, 0))
+        rows = derivatives(entry, self.work) * self.calls.count[..., None]
+        return self.program.by_segment(np.broadcast_to(rows, (*shape, rows.shape[-1])), self.calls.layer)
+
+    @cached_property
+    def unsure_s(self) -> FloatArray:
+        """Seconds that the entry's deviation counts for, shape (s, D)."""
+        return self.program.by_segment(self.times_s * unsure(self.source.entry, self.work), self.calls.layer)
+
+    @cached_property
+    def outside_s(self) -> FloatArray:
+        """Seconds of calls that lie outside the fit, shape (s,)."""
+        entry = self.source.entry
+        found: FloatArray = (self.times_s * (extrapolates(entry, self.work) if entry.ranges else 0.0)).sum(axis=1)
+        return found
+
+    @cached_property
+    def lookups_s(self) -> FloatArray:
+        """Times by how calls are found, shape (s, len(LOOKUPS)); specified stays so when scaled."""
+        places = list(LOOKUPS)
+        found: IntArray | int
+        if self.source.origin == "specified":
+            found = places.index("specification")
+        elif self.source.provenance.device:
+            found = places.index("sibling")
+        elif self.calls.looked_up:
+            here = whereabouts(self.work, self.source.entry.settings)
+            found = np.array([places.index(name) for name in WHEREABOUTS])[here]
+        else:
+            found = places.index("regression")
+        return np.stack([(self.times_s * (found == at)).sum(axis=1) for at in range(len(places))], axis=1)
 
 
 def kernel_shares(stages: Mapping[str, Stage], accumulation_steps: int) -> dict[str, float]:
@@ -98,7 +143,7 @@ def stages_of(pricer: Pricer, sub_batch: IntArray) -> list[dict[str, Stage]]:
             if id(calls) not in known:
                 work = call_work(calls, pricer.compute.itemsize)
                 times = np.broadcast_to(evaluate(source.entry, work), (sub_batch.size, calls.layer.size))
-                known[id(calls)] = _Timed(calls, source, work, times * calls.count)
+                known[id(calls)] = _Timed(calls, source, work, times * calls.count, pricer.compute.program)
         stages.append(_stages(pricer, name, [known[id(calls)] for calls, _ in served[name]], sub_batch.size))
     return [dict(zip(STAGES, of_case, strict=True)) for of_case in zip(*stages, strict=True)]
 
@@ -112,9 +157,8 @@ def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[
     used: list[dict[int, Source]] = [{} for _ in range(cases)]
     for group in timed:
         total += group.times_s.sum(axis=1)
-        lookups += _by_lookup(group)
-        if group.source.entry.ranges:
-            outside += (group.times_s * extrapolates(group.source.entry, group.work)).sum(axis=1)
+        lookups += group.lookups_s
+        outside += group.outside_s
         for case in np.flatnonzero(group.times_s.any(axis=1)).tolist():
             used[case][id(group.source)] = group.source
     if adds:
@@ -135,22 +179,6 @@ def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[
     ]
 
 
-def _by_lookup(group: _Timed) -> FloatArray:
-    """Return the times of calls by how they are found, shape (s, len(LOOKUPS)); specified stays so when scaled."""
-    places = list(LOOKUPS)
-    found: IntArray | int
-    if group.source.origin == "specified":
-        found = places.index("specification")
-    elif group.source.provenance.device:
-        found = places.index("sibling")
-    elif group.calls.looked_up:
-        here = whereabouts(group.work, group.source.entry.settings)
-        found = np.array([places.index(name) for name in WHEREABOUTS])[here]
-    else:
-        found = places.index("regression")
-    return np.stack([(group.times_s * (found == at)).sum(axis=1) for at in range(len(places))], axis=1)
-
-
 def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]) -> list[tuple[Part, ...]]:
     """Return the parts of one stage of every case; the error of a framework's overheads is that of whole stages.
 
@@ -164,7 +192,7 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
     program = compute.program
     gpu_s, known_s, matrix_s = np.zeros((3, cases, program.repeats.size))
     for group in timed:
-        seconds = overheads.scale_of(group.calls.kind) * program.by_segment(group.times_s, group.calls.layer)
+        seconds = overheads.scale_of(group.calls.kind) * group.by_segment
         gpu_s += seconds
         if group.calls.kind in MATRIX_KINDS:
             matrix_s += seconds
@@ -178,12 +206,9 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
     for group in timed:
         entry = group.source.entry
         slope = factor * overheads.scale_of(group.calls.kind) * share
-        rows = _rows(entry, group)
-        slopes_of = np.broadcast_to(rows, (*group.times_s.shape, rows.shape[-1]))
-        by_segment = program.by_segment(slopes_of, group.calls.layer)
-        seconds = program.by_segment(group.times_s * unsure(entry, group.work), group.calls.layer)
         _, slopes, before = found.get(id(entry), (entry, 0.0, 0.0))
-        found[id(entry)] = (entry, slopes + by_segment * slope[:, None, None], before + seconds * slope[:, None])
+        seconds = before + group.unsure_s * slope[:, None]
+        found[id(entry)] = (entry, slopes + group.slopes * slope[:, None, None], seconds)
     if host_s > 0 or overheads.scales:
         entry = overheads.source.entry
         spread = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, program.segment.size)
@@ -201,11 +226,3 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
         tuple(Part(entry, slopes[case], seconds[case]) for entry, slopes, seconds in found.values())
         for case in range(cases)
     ]
-
-
-def _rows(entry: Entry, group: _Timed) -> FloatArray:
-    """Return the derivatives of a group's times by its entry's coefficients, shape (..., k, p)."""
-    if stated_deviation(entry) is not None:
-        return np.zeros((group.calls.layer.size, 0))
-    found: FloatArray = derivatives(entry, group.work) * group.calls.count[..., None]
-    return found
