@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from planner import catalog
-from planner.domain.framework import Framework
+from planner.domain.configuration import Settings
+from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
 from planner.errors import InputFileError, UnknownNameError
 from planner.formats.runs import read_runs
 
@@ -45,7 +47,16 @@ def test_frameworks_are_found_whatever_the_case_with_their_version() -> None:
         "pytorch", "2.4 (CUDA 12/cuDNN 9)", "pytorch@2.4 (CUDA 12/cuDNN 9)",
     )  # fmt: skip
     assert catalog.find_framework("TORCH").name == "pytorch"
-    assert [name for name in catalog.names("frameworks") if catalog.find_framework(name).input_gradient] == ["torch7"]
+
+
+def test_records_say_what_frameworks_do_otherwise_than_most() -> None:
+    every = {name: catalog.find_framework(name) for name in catalog.names("frameworks")}
+    assert [name for name, one in every.items() if one.input_gradient] == ["torch7"]
+    wide = {name for name, one in every.items() if one.gradient_type == "fp32"}
+    assert wide == {"pytorch", "pytorch-channels-last", "pytorch-compile"}
+    assert every["generic"].strategies == STRATEGIES
+    assert every["pytorch"].strategies == {"bucketed": STRATEGIES["bucketed"]}
+    assert replace(every["pytorch"], aliases=(), source="", strategies={}) == PYTORCH
 
 
 @pytest.mark.parametrize(
@@ -60,6 +71,12 @@ def test_a_file_declares_a_framework(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text('format = "planner/framework"\nversion = 1\nname = "own"\ninput_gradient = true\n')
     assert catalog.find_framework(str(path)) == Framework("own", input_gradient=True)
+    with path.open("a") as file:
+        file.write('gradient_type = "fp32"\n[strategies.wait-free]\nprefetch = false\nbucket_MiB = 0.5\n')
+    own = Strategy(prefetch=False, bucket_bytes=2.0**19)
+    found = catalog.find_framework(str(path))
+    assert (found.gradient_type, found.strategies) == ("fp32", {"wait-free": own})
+    assert Settings(framework=found).overlap == own
     path.write_text('format = "planner/framework"\nversion = 1\nname = "Own"\n')
     with pytest.raises(InputFileError, match="name must be lower-case letters"):
         catalog.find_framework(str(path))

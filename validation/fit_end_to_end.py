@@ -57,7 +57,7 @@ class Rows:
     @property
     def version(self) -> str:
         """Of the framework and its libraries; empty where it is not known."""
-        return self.asked.problem.settings.framework.partition("@")[2]
+        return self.asked.problem.settings.framework.version
 
     @cached_property
     def cells(self) -> frozenset[Cell]:

@@ -155,7 +155,7 @@ def measured_steps(folder: Path = FOLDER, sources: Sequence[str] = SOURCES) -> l
         for problem, runs in table_of(read_runs(path), folder, {}).asked:
             wanted = [run for run in runs if _is_wanted(run)]
             if wanted and problem.settings.input == "synthetic":
-                names = source, wanted[0].network, problem.settings.framework
+                names = source, wanted[0].network, problem.settings.framework.label
                 found.extend(Steps(*names, observed) for observed in Asked(problem, wanted).observed)
     return found
 

@@ -77,7 +77,7 @@ def derived_steps(asked: Iterable[Asked]) -> Iterator[DerivedSteps]:
                 Evaluator(problem).evaluate(alone.configurations).iteration_s / alone.measured_s - 1
                 for problem in (observed.problem, replace(observed.problem, calibrations=kept))
             )
-            device, framework = one.problem.cluster.node.accelerator.name, one.problem.settings.framework
+            device, framework = one.problem.cluster.node.accelerator.name, one.problem.settings.framework.label
             yield DerivedSteps(device, precision, framework, one.problem.network.name, one.runs[0].source, *errors)
 
 

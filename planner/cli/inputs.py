@@ -24,7 +24,7 @@ from planner.domain.network import Network
 from planner.domain.provenance import DERIVED, NEAREST
 from planner.domain.request import Problem, Sourced, Subject
 from planner.domain.scenario import NO_SCENARIO, Scenario
-from planner.errors import CoverageError, ParameterError
+from planner.errors import CoverageError, ParameterError, Refusal
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
 from planner.steps.sibling_calls import is_sibling
@@ -172,10 +172,9 @@ def _check_device(named: tuple[Calibration, ...], cluster: Cluster) -> None:
                 f"--calibration {_listed(strange)}: cluster {cluster.name!r} has {device}, so no kernel is priced by it"
             )
     elif foreign:
-        raise CoverageError(
-            f"--calibration must be of {device}, the device of cluster {cluster.name!r}, got {got}; "
-            "leave it out, or calibrate that device"
-        )
+        rule = f"--calibration must be of {device}, the device of cluster {cluster.name!r}"
+        remedy = "; leave it out, or calibrate that device"
+        raise CoverageError(Refusal("other_device", rule, "--calibration", got, remedy))
 
 
 def _listed(calibrations: Iterable[Calibration]) -> str:
@@ -226,9 +225,9 @@ def check_nodes(cluster: Cluster, values: Values) -> None:
     """Refuse more nodes, or more GPUs a node, than the cluster has."""
     most = max(values["nodes"].value) if "nodes" in values else 1
     if most > cluster.nodes and cluster.name == LOCAL:
-        raise CoverageError(
-            f"--nodes must be 1 on cluster 'local', got {most}; no link between nodes is known: name it with --cluster"
-        )
+        remedy = "; no link between nodes is known: name it with --cluster"
+        rule = "--nodes must be 1 on cluster 'local'"
+        raise CoverageError(Refusal("link_missing", rule, "--nodes", str(most), remedy))
     for key, limit in (("nodes", cluster.nodes), ("gpus_per_node", cluster.node.gpus)):
         if key in values and max(values[key].value) > limit:
             flag = "--" + key.replace("_", "-")
@@ -292,19 +291,20 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
     defaults: Mapping[str, Sourced[Any]] = {
         "optimizer": Sourced(network.optimizer, "network"),
         "strategy": Sourced(base.strategy, DEFAULT),
-        "framework": Sourced(base.framework, DEFAULT),
+        "framework": Sourced(base.framework.name, DEFAULT),
         "input": Sourced(base.input, DEFAULT),
     }
     chosen = {key: values.get(key, default) for key, default in defaults.items()}
     missing = _why_input_is_not_modelled(machine, network, dataset) if chosen["input"].value == "storage" else ""
     if missing and chosen["input"].source != DEFAULT:
-        raise CoverageError(f"--input must be synthetic here, got 'storage'; {missing}")
+        rule = "--input must be synthetic here"
+        raise CoverageError(Refusal("input_missing", rule, "--input", "'storage'", f"; {missing}"))
     if missing:
         chosen["input"] = Sourced("synthetic", f"default, as {missing}")
     framework = catalog.find_framework(chosen["framework"].value)
     chosen["framework"] = replace(chosen["framework"], value=framework.label)
     shared = {key: one.value for key, one in chosen.items()}
-    return replace(base, **shared, input_gradient=framework.input_gradient), chosen
+    return replace(base, **(shared | {"framework": framework})), chosen
 
 
 def _why_input_is_not_modelled(machine: Machine, network: Network, dataset: Dataset | None) -> str:

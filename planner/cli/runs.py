@@ -117,9 +117,7 @@ class _Files:
         network = self.network(key.network)
         dataset = key.dataset or network.dataset
         framework = self.framework(key.framework)
-        settings = Settings(
-            key.optimizer or network.optimizer, key.strategy, key.input, framework.label, framework.input_gradient
-        )
+        settings = Settings(key.optimizer or network.optimizer, key.strategy, key.input, framework)
         return Problem(
             network,
             catalog.find_dataset(self._path(dataset)) if dataset else None,
@@ -137,8 +135,8 @@ class _Files:
         try:
             return catalog.find_framework(self._path(text) if _is_path(text.partition("@")[0]) else text)
         except UnknownNameError as error:
-            note(f"{error} Its runs are answered as those of {GENERIC!r}")
-            return catalog.find_framework(GENERIC)
+            note(f"{error} Its runs are answered as those of {GENERIC.name!r}")
+            return catalog.find_framework(GENERIC.name)
 
     def _machine(self, text: str) -> Machine:
         if text not in catalog.names("clusters") and not _is_path(text):

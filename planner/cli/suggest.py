@@ -14,7 +14,7 @@ from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
 from planner.domain.request import Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
-from planner.errors import NothingFitsError, ParameterError, UsageError
+from planner.errors import NothingFitsError, ParameterError
 from planner.formats.brief import brief_document, briefs_document
 from planner.formats.suggestion import suggestion_document, suggestions_document
 from planner.report.answer import suggestion_brief
@@ -55,10 +55,8 @@ def _check_price(problem: Problem, values: Values) -> None:
     """Refuse to minimise the cost where there is no price; that of a scenario's device is not known."""
     if "objective" in values and values["objective"].value == "cost" and problem.cluster.usd_per_gpu_hour is None:
         of = "" if problem.scenario.accelerator is None else f" of {problem.scenario.accelerator.name}"
-        raise UsageError(
-            f"--objective must be epoch-time on cluster {problem.cluster.name!r}, which has no price{of}, got 'cost'; "
-            "give --cluster a file with [price] usd_per_gpu_hour"
-        )
+        rule = f"epoch-time on cluster {problem.cluster.name!r}, which has no price{of}"
+        raise ParameterError("--objective", rule, "cost", "give --cluster a file with [price] usd_per_gpu_hour")
 
 
 def _check_epochs(problem: Problem, values: Values) -> None:

@@ -106,7 +106,7 @@ def _note_frameworks(tables: Sequence[Table]) -> None:
     for problem, runs in (each for table in tables for each in table.asked):
         overheads = Sources(problem).overheads(runs[0].precision, runs[0].mode)
         if overheads.matched in ("generic", "assumed"):
-            found[problem.settings.framework] = overheads.matched
+            found[problem.settings.framework.label] = overheads.matched
     for framework, matched in sorted(found.items()):
         note(f"framework {framework!r} was not measured: {matched} coefficients are used for its runs")
 

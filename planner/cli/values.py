@@ -13,7 +13,8 @@ from typing import Any
 
 from planner.cli.options import COMMANDS, OPTIONS, Option
 from planner.domain.request import DEFAULT, Sourced
-from planner.errors import CoverageError, InputFileError, ParameterError, UsageError
+from planner.errors import CoverageError, InputFileError, ParameterError, Refusal, UsageError
+from planner.steps.refusals import KERNEL_MISSING
 
 __all__ = [
     "DEFAULT",
@@ -81,24 +82,23 @@ def settings_named(values: Values) -> Iterator[None]:
     try:
         yield
     except (UsageError, CoverageError) as error:
-        sentence = str(error)
         stored = (name for name, value in values.items() if value.source == SETTINGS_FILE)
-        key = next((name for name in stored if _is_about(sentence, name)), None)
+        key = next((name for name in stored if _is_about(error.refusal, name)), None)
         if key is None:
             raise
-        sentence = sentence.replace(OPTIONS[key].flag, key)
+        sentence = str(error).replace(OPTIONS[key].flag, key)
         if isinstance(error, CoverageError):
-            raise CoverageError(f"{SETTINGS_FILE}: {key}: {sentence}") from error
+            why = Refusal(error.refusal.code, f"{SETTINGS_FILE}: {key}: {sentence}", key)
+            raise CoverageError(why) from error
         raise InputFileError(SETTINGS_FILE, sentence, key) from error
 
 
-def _is_about(sentence: str, key: str) -> bool:
-    """Return whether what an error speaks of, the words before "must be", is an option."""
-    what = sentence.partition(" must be ")[0]
-    if key == "precision" and what.startswith("kernel "):
+def _is_about(refusal: Refusal, key: str) -> bool:
+    """Return whether what is refused is the value of an option, or a part of it: a kernel is one of a precision."""
+    if key == "precision" and refusal.code == KERNEL_MISSING:
         return True
     word = "data set" if key == "dataset" else key
-    return re.match(rf"(\S+ of )?({OPTIONS[key].flag}|{word})(?![\w-])", what) is not None
+    return re.match(rf"(\S+ of )?({OPTIONS[key].flag}|{word})(?![\w-])", refusal.subject) is not None
 
 
 def _parsed(option: Option, what: str, value: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, IntArray, check_count
 from planner.domain.axes import AXES, MODES, Axes, Axis
+from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
@@ -17,7 +18,6 @@ __all__ = [
     "LARGEST_MINI_BATCH",
     "MODES",
     "OPTIMIZERS",
-    "STRATEGIES",
     "Configuration",
     "Configurations",
     "Settings",
@@ -27,7 +27,6 @@ LARGEST_MINI_BATCH = 10**15
 """No more samples pass between two updates; far more than any data set holds, and exact in a float."""
 DEGREES = tuple(axis.name for axis in AXES if axis.is_degree)
 """Of parallelism, all but the data-parallel one."""
-STRATEGIES = ("wait-free", "no-overlap", "bucketed")
 OPTIMIZERS = {
     "none": 0, "sgd": 0, "sgd-momentum": 4, "nesterov": 4, "adagrad": 4, "rmsprop": 4, "adam": 8, "adam-8bit": 2,
 }  # fmt: skip
@@ -45,26 +44,27 @@ class Settings:
         What overlaps in a synchronous step: ``wait-free``, each layer's gradient is sent when it is ready;
         ``bucketed``, so are buckets of neighbouring layers; ``no-overlap``, each layer's after the backward pass.
     input : {"storage", "synthetic"}
-    framework : str
-        ``name`` or ``name@version``.
-    input_gradient : bool
-        Whether the framework computes the gradient of the network's input, which nothing needs.
+    framework : Framework
     """
 
     optimizer: str = "sgd-momentum"
     strategy: str = "wait-free"
     input: str = "storage"
-    framework: str = "pytorch"
-    input_gradient: bool = False
+    framework: Framework = PYTORCH
 
     def __post_init__(self) -> None:
         for what, value, known in (
             ("optimizer", self.optimizer, tuple(OPTIMIZERS)),
-            ("strategy", self.strategy, STRATEGIES),
+            ("strategy", self.strategy, tuple(STRATEGIES)),
             ("input", self.input, ("storage", "synthetic")),
         ):
             if value not in known:
                 raise ParameterError(what, "one of " + ", ".join(known), value)
+
+    @property
+    def overlap(self) -> Strategy:
+        """What the strategy is in the framework."""
+        return self.framework.strategies.get(self.strategy, STRATEGIES[self.strategy])
 
 
 @dataclass(frozen=True, slots=True)

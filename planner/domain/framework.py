@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from planner.domain.precision import precision_named
 from planner.errors import ParameterError
 
-__all__ = ["GENERIC", "Framework", "name_and_version"]
+__all__ = ["GENERIC", "GRADIENT_TYPES", "PYTORCH", "STRATEGIES", "Framework", "Strategy", "name_and_version"]
 
-GENERIC = "generic"
-"""Name of the framework that stands for any other."""
+GRADIENT_TYPES = ("precision", "fp32")
+"""What gradients are held and sent in: the gradients' type of the precision of training, or always fp32."""
 _NAME = re.compile(r"[a-z][a-z0-9._+-]*", re.ASCII)
 
 
@@ -18,6 +20,36 @@ def name_and_version(framework: str) -> tuple[str, str]:
     """Return the name and the version of ``name@version``; version empty where there is none."""
     name, _, version = framework.partition("@")
     return name, version
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """What overlaps in a synchronous step.
+
+    Attributes
+    ----------
+    prefetch : bool
+        Whether input is loaded during the step before.
+    overlap : bool
+        Whether gradients are sent as they become ready; else after the backward pass.
+    first_bucket_bytes, bucket_bytes : float
+        Neighbouring layers are sent together when their gradients are at least so large, the first to be ready and the
+        others; 0: each layer by itself.
+    """
+
+    prefetch: bool = True
+    overlap: bool = True
+    first_bucket_bytes: float = 0.0
+    bucket_bytes: float = 0.0
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "wait-free": Strategy(),
+    "no-overlap": Strategy(prefetch=False, overlap=False),
+    # Defaults of PyTorch's DistributedDataParallel: the first bucket is small, so that sending begins early.
+    "bucketed": Strategy(first_bucket_bytes=2.0**20, bucket_bytes=25 * 2.0**20),
+}
+"""Strategies by name, as frameworks follow them that say nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +64,9 @@ class Framework:
         Other names, in lower case.
     input_gradient : bool
         Whether its backward pass ends at the network's input, whose gradient nothing needs.
+    gradient_type : one of GRADIENT_TYPES
+    strategies : mapping of one of STRATEGIES to Strategy
+        Those that it follows in a way of its own.
     source : str
         Where that comes from.
     version : str
@@ -41,6 +76,8 @@ class Framework:
     name: str
     aliases: tuple[str, ...] = ()
     input_gradient: bool = False
+    gradient_type: str = "precision"
+    strategies: Mapping[str, Strategy] = field(default_factory=dict, hash=False)
     source: str = ""
     version: str = ""
 
@@ -50,7 +87,27 @@ class Framework:
                 if not _NAME.fullmatch(name):
                     raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
 
+    @classmethod
+    def labelled(cls, label: str) -> Framework:
+        """Return a framework by ``name`` or ``name@version`` alone, which does as most do."""
+        name, _, version = label.partition("@")
+        return cls(name, version=version)
+
     @property
     def label(self) -> str:
         """``name`` or ``name@version``."""
         return f"{self.name}@{self.version}" if self.version else self.name
+
+    def gradient_bytes(self, precision: str) -> int:
+        """Return the bytes of a gradient element as it is held and sent.
+
+        >>> PYTORCH.gradient_bytes("bf16"), Framework("megatron-lm").gradient_bytes("bf16")
+        (4, 2)
+        """
+        return precision_named("fp32" if self.gradient_type == "fp32" else precision).gradient_bytes
+
+
+GENERIC = Framework("generic")
+"""Stands for any other."""
+PYTORCH = Framework("pytorch", gradient_type="fp32")
+"""What is assumed where no framework is named; as in its file."""

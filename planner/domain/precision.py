@@ -8,17 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.domain.framework import name_and_version
 from planner.errors import UnknownNameError
 
-__all__ = ["FP32_GRADIENTS", "PRECISIONS", "Precision", "gradient_bytes", "precision_named"]
-
-FP32_GRADIENTS = frozenset({"pytorch"})
-"""Frameworks whose mixed precision casts inside operators alone: weights, and so their gradients, stay fp32.
-
-PyTorch, documentation of torch.amp: operators cast the weights that they read; gradients have the type of the weights.
-Others (Megatron-LM, DeepSpeed, MXNet with multi_precision) hold and send gradients of 2 bytes.
-"""
+__all__ = ["PRECISIONS", "Precision", "precision_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +54,3 @@ def precision_named(name: str) -> Precision:
     if name not in PRECISIONS:
         raise UnknownNameError("precision", name, PRECISIONS)
     return PRECISIONS[name]
-
-
-def gradient_bytes(precision: str, framework: str) -> int:
-    """Return the bytes of a gradient element as a framework sends it; ``framework`` may carry a version or variant.
-
-    >>> gradient_bytes("bf16", "pytorch@2.4"), gradient_bytes("bf16", "megatron")
-    (4, 2)
-    """
-    family = name_and_version(framework)[0].partition("-")[0]
-    return 4 if family in FP32_GRADIENTS else precision_named(precision).gradient_bytes

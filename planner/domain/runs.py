@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from planner.domain.arrays import check_count
 from planner.domain.axes import AXES, with_axes
-from planner.domain.configuration import DEGREES, LARGEST_MINI_BATCH, OPTIMIZERS, STRATEGIES
+from planner.domain.configuration import DEGREES, LARGEST_MINI_BATCH, OPTIMIZERS
+from planner.domain.framework import STRATEGIES
 from planner.errors import ParameterError, Refusal, nearest_name
 
 __all__ = ["CHOICES", "METRICS", "NOTHING", "RECOMPUTE", "STATUSES", "RefusedRow", "Run", "Runs"]
@@ -22,7 +23,7 @@ INPUTS = ("synthetic", "storage")
 MOST_SHARDED = 3
 CHOICES = {
     "metric": METRICS, **{axis.name: axis.words for axis in AXES if axis.words}, "recompute": RECOMPUTE,
-    "status": STATUSES, "strategy": STRATEGIES, "input": INPUTS, "optimizer": ("", *OPTIMIZERS),
+    "status": STATUSES, "strategy": tuple(STRATEGIES), "input": INPUTS, "optimizer": ("", *OPTIMIZERS),
 }  # fmt: skip
 """Fields of a run whose values are words -> those words."""
 _MODEL = ("tensor_parallel", "pipeline_parallel", *DEGREES)

@@ -73,20 +73,28 @@ class SearchReport:
 
 @dataclass(frozen=True, slots=True)
 class Loosening:
-    """A constraint to loosen so that something fits: the option, the value that suffices, and what is reached then.
+    """A constraint to loosen so that something fits, and what is reached then.
 
-    Two that must give way together stand in one, options and values separated by a space.
+    ``changes`` are pairs of an option and the value that suffices: several where they must give way together.
     """
 
-    option: str
-    value: str
+    changes: tuple[tuple[str, str], ...]
     message: str
+
+    @property
+    def option(self) -> str:
+        """The options in one text, separated by spaces."""
+        return " ".join(option for option, _ in self.changes)
+
+    @property
+    def value(self) -> str:
+        """Their values, likewise."""
+        return " ".join(value for _, value in self.changes)
 
     @property
     def given(self) -> str:
         """Each option with its value, as they may be typed."""
-        pairs = zip(self.option.split(), self.value.split(), strict=True)
-        return " ".join(word for pair in pairs for word in pair)
+        return " ".join(word for pair in self.changes for word in pair)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def refined(base: Calibration, problem: Problem, runs: Sequence[CellRun]) -> Cal
 
 
 def _is_cells(entry: Entry, problem: Problem, precision: str) -> bool:
-    key = ("overheads", problem.settings.framework, "", precision, CELLS)
+    key = ("overheads", problem.settings.framework.label, "", precision, CELLS)
     return entry.key == key
 
 
@@ -80,7 +80,7 @@ def _cells(base: Calibration, problem: Problem, runs: Sequence[CellRun]) -> tupl
 
 def _entry(old: Entry | None, problem: Problem, precision: str, cells: Sequence[Cell]) -> Entry:
     """Return the entry of a framework and precision with the cells of a network, new ones in place of old ones."""
-    network, framework = problem.network.name, problem.settings.framework
+    network, framework = problem.network.name, problem.settings.framework.label
     kept = {(one.tensor, one.sub_batch): one for one in (unpacked(old, network) if old else ())}
     kept |= {(one.tensor, one.sub_batch): one for one in cells}
     settings = {**(old.settings if old else {}), network: packed(kept[key] for key in sorted(kept))}

@@ -142,8 +142,13 @@ COEFFICIENTS = (
 )
 """The last two multiply the time of a byte over the links of the cluster."""
 OVERHEADS = tuple(one.name for one in COEFFICIENTS[:4])
-Key = tuple[str, ...]
-"""A coefficient, then the names and values of properties."""
+
+
+class Key(NamedTuple):
+    """An effect: its coefficient, and the names and values of the properties that it belongs to."""
+
+    coefficient: str
+    level: tuple[tuple[str, str], ...]
 
 
 def _keys(one: Coefficient, properties: Mapping[str, str]) -> list[tuple[Key, float]]:
@@ -156,7 +161,7 @@ def _keys(one: Coefficient, properties: Mapping[str, str]) -> list[tuple[Key, fl
 
 
 def _key(one: Coefficient, level: Sequence[str], properties: Mapping[str, str]) -> Key:
-    return (one.name, *(f"{name}={properties[name]}" for name in level))
+    return Key(one.name, tuple((name, properties[name]) for name in level))
 
 
 class EndToEnd:
@@ -208,7 +213,11 @@ class EndToEnd:
         if [*named, VERSION] != list(level):
             return {}
         start = _key(one, named, properties)
-        keys = [key for key in self.effects if key[:-1] == start and key[-1].startswith(f"{VERSION}=")]
+        keys = [
+            key
+            for key in self.effects
+            if (key.coefficient, key.level[:-1]) == start and dict(key.level).keys() == set(level)
+        ]
         return dict.fromkeys(keys, 1 / len(keys)) if keys else {}
 
     def exponent(self, properties: Mapping[str, str], name: str) -> float:
@@ -263,7 +272,7 @@ class EndToEnd:
             return ()
         found = [properties_of(problem, precision) for precision in precisions]
         values = self.coefficients(found[0])
-        kind = problem.settings.framework
+        kind = problem.settings.framework.label
         entries = [self.overheads(one, precision, kind) for one, precision in zip(found, precisions, strict=True)]
         return calibrations_of(problem, entries, (values["intra_node"], values["inter_node"]))
 

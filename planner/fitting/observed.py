@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 
@@ -26,7 +26,8 @@ from planner.steps.links import slower
 from planner.steps.messages import groups_of
 from planner.steps.overheads import EXPONENTS, ON_SPECIFIED, exponent_name
 from planner.steps.predict import Evaluator
-from planner.steps.price import Pricer, SyncTimes
+from planner.steps.price import Pricer, passes_of
+from planner.steps.schedule import STAGE_RUNS, Timed
 from planner.steps.sources import Sources
 from planner.steps.synchronous import backward_end_s, communication_prefix_s, exposed_s
 
@@ -65,12 +66,12 @@ def properties_of(problem: Problem, precision: str) -> dict[str, str]:
     of EXPONENTS, by which its networks compose host and GPU, only where kernels are measured: specified ones have one
     assumed efficiency for products and convolutions, and families of few networks would part by its errors.
     """
-    framework, _, version = problem.settings.framework.partition("@")
+    framework = problem.settings.framework
     is_specified = Sources(problem).is_specified(precision)
     family = {} if is_specified else {"family": exponent_name(problem.network)}
     return family | {
-        "framework": framework,
-        "version": version,
+        "framework": framework.name,
+        "version": framework.version,
         "accelerator": problem.cluster.node.accelerator.name,
         "cluster": problem.cluster.name,
         "precision": "half" if precision in HALF else precision,
@@ -179,17 +180,17 @@ class Observed:
             return None
         return Observed(self.problem, self.configurations.take(rows), self.measured_s[rows], self.evaluator)
 
-    def priced(self, coefficients: Mapping[str, float]) -> tuple[Pricer, SyncTimes]:
-        """Return what prices the rows under overheads, with links as they are, and their times."""
+    def priced(self, coefficients: Mapping[str, float]) -> tuple[Pricer, Timed]:
+        """Return what prices the rows under overheads, with links as they are, and their steps."""
         entry = overheads_entry(
-            self.problem.settings.framework, self.precision, self.properties["kernels"], coefficients
+            self.problem.settings.framework.label, self.precision, self.properties["kernels"], coefficients
         )
         fitted = calibrations_of(self.problem, [entry], (1.0, 1.0))
         changed = replace(self.problem, calibrations=(*fitted, *self.problem.calibrations))
         evaluator = Evaluator(changed, like=self.evaluator)
         evaluator.evaluate(self.configurations)
         pricer = evaluator.pricers[self.precision, "sync"]
-        return pricer, pricer.synchronous(self.configurations)
+        return pricer, pricer.price(self.configurations).iteration
 
 
 class AloneSteps:
@@ -211,12 +212,11 @@ class AloneSteps:
     def __init__(self, observed: Observed) -> None:
         self.observed = observed
         self.exponent = EXPONENTS[exponent_name(observed.problem.network)]
-        self.calls, times = _stages(observed, host_s_per_call=1.0)
-        self.fixed = _Fixed(observed, times)
+        self.calls, self.step = _stages(observed, host_s_per_call=1.0)
         self.traffic_s, _ = _stages(observed, kernel_scale=1.0)
         self.matrix_s = _stages(observed, kernel_scale=1.0, matrix_scale=1.0)[0] - self.traffic_s
-        steps, one = observed.configurations.accumulation_steps, np.ones(observed.measured_s.size)
-        self.passes = np.column_stack([steps, one, steps - 1, one])
+        steps = observed.configurations.accumulation_steps
+        self.passes = np.column_stack([runs.of(steps) for runs in STAGE_RUNS.values()])
 
     def at_exponent(self, exponent: float) -> AloneSteps:
         """Return the same steps under another exponent."""
@@ -226,47 +226,49 @@ class AloneSteps:
 
     def times_s(self, values: FloatArray) -> FloatArray:
         """Return step times [s], shape (n,), where (k, m, h) are ``values``."""
-        return self.fixed.step_s(self._composed_s(values))
+        return self._timed(values).period_s
 
     def slopes(self, values: FloatArray, _width: float = 0.0) -> FloatArray:
         """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3): exact, of no width."""
         kernel = float(values[0])
         gpu_s, host_s = self._parts_s(values)
         stage_s = composed_s(gpu_s, host_s, self.exponent)
+        on_path = self._timed(values).slopes
+        weight = self.passes * np.column_stack([on_path[stage] for stage in STAGE_RUNS])
         by_gpu, by_host = (
-            self.passes * np.divide(part, stage_s, out=np.zeros_like(part), where=stage_s > 0) ** (self.exponent - 1)
+            weight * np.divide(part, stage_s, out=np.zeros_like(part), where=stage_s > 0) ** (self.exponent - 1)
             for part in (gpu_s, host_s)
         )
         slopes = (by_gpu * gpu_s / kernel, by_gpu * kernel * self.matrix_s, by_host * self.calls)
-        waits = self.fixed.step_slope(self._composed_s(values))
-        found: FloatArray = waits[:, None] * np.column_stack([slope.sum(axis=1) for slope in slopes])
-        return found
+        return np.column_stack([slope.sum(axis=1) for slope in slopes])
 
     def _parts_s(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return kernel and host times [s] of one pass of every stage, each of shape (n, 4)."""
         kernel, matrix, host = values.tolist()
         return kernel * (matrix * self.matrix_s + self.traffic_s), host * self.calls
 
-    def _composed_s(self, values: FloatArray) -> FloatArray:
-        found: FloatArray = (self.passes * composed_s(*self._parts_s(values), self.exponent)).sum(axis=1)
-        return found
+    def _timed(self, values: FloatArray) -> Timed:
+        """Return the steps of one GPU: no messages, no waiting."""
+        stage_s = self.passes * composed_s(*self._parts_s(values), self.exponent)
+        nothing = np.zeros(stage_s.shape[0])
+        stages = dict(zip(STAGE_RUNS, stage_s.T, strict=True))
+        return self.step.changed(stages | {"all_reduce": nothing}, {"all_reduce": nothing})
 
 
-def _stages(observed: Observed, **coefficients: float) -> tuple[FloatArray, SyncTimes]:
+def _stages(observed: Observed, **coefficients: float) -> tuple[FloatArray, Timed]:
     """Return what one pass of every stage takes [s], shape (n, 4), where other coefficients are 0; and the steps."""
     nothing = {"kernel_scale": 0.0, "matrix_scale": 0.0, "host_s_per_call": 0.0, "replica_wait": 0.0, "exponent": 1.0}
-    pricer, times = observed.priced(nothing | coefficients)
+    pricer, step = observed.priced(nothing | coefficients)
     table, row = pricer.compute.table, pricer.compute.index.positions(observed.configurations.sub_batch)
-    return np.column_stack([table.forward_s[row], table.backward_s[row], table.update_s[row]]), times
+    return np.column_stack([table.forward_s[row], table.backward_s[row], table.update_s[row]]), step
 
 
 class JointSteps:
     """Steps on several GPUs by replica_wait and the scales of the links, with compute as the other coefficients say."""
 
     def __init__(self, observed: Observed, coefficients: Mapping[str, float]) -> None:
-        pricer, times = observed.priced({**coefficients, "replica_wait": 0.0})
-        self.pricer, self.fixed = pricer, _Fixed(observed, times)
-        self.compute_s = _compute_s(times)
+        self.pricer, self.step = observed.priced({**coefficients, "replica_wait": 0.0})
+        pricer = self.pricer
         configurations = observed.configurations
         places, group = np.unique(
             np.column_stack([configurations.nodes, configurations.gpus_per_node]), axis=0, return_inverse=True
@@ -283,8 +285,7 @@ class JointSteps:
 
     def times_s(self, values: FloatArray) -> FloatArray:
         """Return step times [s], shape (n,), where ``values`` are replica_wait and the scales inside and between."""
-        wait, *scales = values.tolist()
-        return self.fixed.step_s((1 + wait) * self.compute_s + self.exposed_s(scales))
+        return self._timed(values).period_s
 
     def slopes(self, values: FloatArray, width: float) -> FloatArray:
         """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3).
@@ -292,17 +293,23 @@ class JointSteps:
         Those by scales are differences between scales that are e^width larger and smaller: messages that hide behind
         the backward pass, or are paced by another link, have no derivative, though not far away they have.
         """
-        wait, *scales = values.tolist()
-        found = np.zeros((self.compute_s.size, 3))
-        found[:, 0] = self.compute_s
+        _, *scales = values.tolist()
+        timed = self._timed(values)
+        found = np.zeros((self.pair.size, 3))
+        found[:, 0] = reduce(np.add, [timed.seconds[stage] for stage in STAGE_RUNS])
         for at in self.live:
             smaller, larger = (
                 self._exposed_s([scale * math.exp(sign * width * (at == place)) for place, scale in enumerate(scales)])
                 for sign in (-1, 1)
             )
             found[:, 1 + at] = (larger - smaller) / (2 * width * scales[at])
-        found *= self.fixed.step_slope((1 + wait) * self.compute_s + self.exposed_s(scales))[:, None]
+        found *= timed.on_path["replica_wait"][:, None]
         return found
+
+    def _timed(self, values: FloatArray) -> Timed:
+        wait, *scales = values.tolist()
+        sent = {"all_reduce": self.exposed_s(scales)}
+        return self.step.changed(sent | {"replica_wait": np.full(self.pair.size, wait)}, sent)
 
     def exposed_s(self, scales: Sequence[float]) -> FloatArray:
         """Return what messages add to a step [s], shape (n,); see :class:`planner.steps.price.Pricer`."""
@@ -312,39 +319,16 @@ class JointSteps:
         return self._kept[key]
 
     def _exposed_s(self, scales: Sequence[float]) -> FloatArray:
-        sources, messages, table = self.pricer.sources, self.pricer.messages, self.pricer.compute.table
+        sources, messages = self.pricer.sources, self.pricer.messages
         entry = messages.source.entry
         if self.is_specified:
             entry = slower(entry, *scales)
         sent_s = all_reduce_s(entry, messages.buffer_bytes, self.groups)
         sent_s = sources.multiplied("all_reduce", sent_s, nodes=self.groups.nodes[:, None])
-        if self.fixed.follows:
+        if not self.pricer.strategy.overlap:
             return np.asarray(sent_s.sum(axis=1)[self.group][self.pair])
         prefix = communication_prefix_s(sent_s)
-        backward = table.backward_s.ravel()
-        ready = table.ready_s.reshape(backward.size, -1)[:, messages.slot]
+        ready, backward = passes_of(self.pricer.compute.table, messages.slot)
         end = backward_end_s(ready, prefix, self.last_pass, self.group)
         found: FloatArray = exposed_s(end, backward[self.last_pass])[self.pair]
         return found
-
-
-class _Fixed:
-    """What a step takes beside computing and sending, and how all of it adds up."""
-
-    def __init__(self, observed: Observed, times: SyncTimes) -> None:
-        self.load_s, self.copy_s = times.load_s, times.host_to_device_s
-        self.follows = observed.problem.settings.strategy == "no-overlap"
-
-    def step_s(self, work_s: FloatArray) -> FloatArray:
-        """Return step times [s], shape (n,): samples are loaded before the work, or meanwhile."""
-        work_s = self.copy_s + work_s
-        return self.load_s + work_s if self.follows else np.maximum(self.load_s, work_s)
-
-    def step_slope(self, work_s: FloatArray) -> FloatArray:
-        """Return the derivatives of :meth:`step_s`: 1, or 0 where loading takes longer."""
-        is_longer = self.copy_s + work_s >= self.load_s
-        return np.ones_like(work_s) if self.follows else is_longer.astype(np.float64)
-
-
-def _compute_s(times: SyncTimes) -> FloatArray:
-    return times.forward_s + times.backward_s + times.update_s

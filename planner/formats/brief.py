@@ -97,7 +97,7 @@ def _keys(subject: Subject, suggestion: Suggestion, epochs: int | None) -> dict[
         "network": subject.network,
         "cluster": subject.cluster,
         "scenario": subject.scenario or None,
-        "framework": subject.settings.framework,
+        "framework": subject.settings.framework.label,
         "status": suggestion.status,
         "warnings": list(dict.fromkeys(warning.code for warning in found)),
     }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from planner.domain.axes import AXES, Axis
-from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS, STRATEGIES, Configuration, Settings
-from planner.domain.precision import gradient_bytes
+from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS, Configuration, Settings
+from planner.domain.framework import STRATEGIES, Framework
+from planner.domain.precision import precision_named
 from planner.domain.request import Subject
 from planner.errors import ParameterError
 from planner.formats.fields import Field, Table
@@ -53,7 +54,7 @@ SUBJECT_FIELDS = (
     Field("usd_per_gpu_hour", Number(), "price of a device; absent: not known", None),
     Field("framework", Text(), "training framework"),
     Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer"),
-    Field("strategy", Text(STRATEGIES), "what overlaps in a synchronous step"),
+    Field("strategy", Text(tuple(STRATEGIES)), "what overlaps in a synchronous step"),
     Field("input", Text(("storage", "synthetic")), "where samples come from"),
     Field("parallelism", Text(("data", "model", "pipeline", "hybrid")), "how the network is divided"),
     Field("virtual_stages", Whole(), "stages of layers on each pipeline rank"),
@@ -85,13 +86,21 @@ def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
     """Return the keys of what an answer is about, with the memory of a device and what no plan decides yet."""
     fixed: dict[str, Any] = {"parallelism": "data", "virtual_stages": 1, "recompute": "none", "sharding": 0}
     fixed["memory_bytes"] = memory_bytes
+    settings = {key: getattr(subject.settings, key) for key in ("optimizer", "strategy", "input")}
+    settings["framework"] = subject.settings.framework.label
     named = {key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")}
-    return named | {"scenario": subject.scenario or None} | asdict(subject.settings) | fixed
+    return named | {"scenario": subject.scenario or None} | settings | fixed
 
 
-def subject_of(keys: Mapping[str, Any]) -> Subject:
-    """Return what an answer is about."""
-    settings = Settings(**{key: keys[key] for key in ("optimizer", "strategy", "input", "framework")})
+def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, Any] | None]) -> Subject:
+    """Return what an answer is about; the configurations of its plans tell what gradients are sent in."""
+    is_wide = any(
+        one["gradient_bytes_per_element"] > precision_named(one["precision"]).gradient_bytes
+        for one in configurations
+        if one
+    )
+    framework = replace(Framework.labelled(keys["framework"]), gradient_type="fp32" if is_wide else "precision")
+    settings = Settings(keys["optimizer"], keys["strategy"], keys["input"], framework)
     scenario, price = keys["scenario"] or "", keys["usd_per_gpu_hour"]
     return Subject(keys["network"], keys["cluster"], scenario, settings, price, keys["device"])
 
@@ -102,12 +111,12 @@ def plan_keys(configuration: Configuration) -> dict[str, Any]:
     return {name: getattr(configuration, name) for name in names} | dict.fromkeys(DIVIDES, 1)
 
 
-def configuration_keys(configuration: Configuration, framework: str) -> dict[str, Any]:
+def configuration_keys(configuration: Configuration, framework: Framework) -> dict[str, Any]:
     """Return the keys of a configuration; ``framework`` says what its gradients are sent as."""
     c = configuration
     return {
         **plan_keys(c),
-        "gradient_bytes_per_element": gradient_bytes(c.precision, framework),
+        "gradient_bytes_per_element": framework.gradient_bytes(c.precision),
         "mini_batch": None if c.mode == "async" else c.samples_per_update,
     }
 

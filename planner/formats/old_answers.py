@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS, STRATEGIES
+from planner.domain.configuration import LARGEST_MINI_BATCH, MODES, OPTIMIZERS
+from planner.domain.framework import STRATEGIES
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import LOOKUPS, PlanWarning
 from planner.formats.asked import REQUEST_TABLE
@@ -51,7 +52,7 @@ _CONFIGURATION = Table(
         Field("recompute", Text(("none", "selective", "full")), "activations computed again in the backward pass"),
         Field("sharding", Whole(least=0, most=3), "stage of sharded state"),
         Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer"),
-        Field("strategy", Text(STRATEGIES), "what overlaps in a synchronous step"),
+        Field("strategy", Text(tuple(STRATEGIES)), "what overlaps in a synchronous step"),
         Field("input", Text(("storage", "synthetic")), "where samples come from"),
         Field("framework", Text(), "training framework"),
     ),

@@ -138,7 +138,8 @@ def predictions_document(
 
 def prediction_of(keys: Mapping[str, Any]) -> tuple[Subject, Prediction]:
     """Return what the keys of a document say; UsageError or FieldError where no answer can be so."""
-    return subject_of(keys["subject"]), _prediction_of(keys, warnings_of(keys["warnings"]), keys)
+    subject = subject_of(keys["subject"], [keys["configuration"]])
+    return subject, _prediction_of(keys, warnings_of(keys["warnings"]), keys)
 
 
 def predictions_of(keys: Mapping[str, Any]) -> list[tuple[Subject, Prediction]]:
@@ -151,7 +152,8 @@ def predictions_of(keys: Mapping[str, Any]) -> list[tuple[Subject, Prediction]]:
         told = _told(keys["subject"]) | _told(one["subject"] or {})
         about = SUBJECT_TABLE.read(told, f"predictions[{at - 1}].subject")
         warnings = warnings_of(keys["warnings"], "predictions", at)
-        found.append((subject_of(about), _prediction_of(one, warnings, {**keys, "subject": about})))
+        prediction = _prediction_of(one, warnings, {**keys, "subject": about})
+        found.append((subject_of(about, [one["configuration"]]), prediction))
     return found
 
 

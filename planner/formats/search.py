@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planner.domain.suggestion import Refused, SearchReport
+from planner.domain.suggestion import Loosening, Refused, SearchReport
+from planner.errors import Refusal
 from planner.formats.fields import Field, ListOf, Table
-from planner.formats.values import Flag, Text, Whole
+from planner.formats.values import FieldError, Flag, Text, Whole
 
-__all__ = ["LOOSENING_TABLE", "SEARCH_TABLE", "search_of"]
+__all__ = ["LOOSENING_TABLE", "SEARCH_TABLE", "loosening_of", "search_of"]
 
 _CODES = ("precision", "mode", "accumulation", "below_window", "above_window", "memory", "degrees", "other")
 _REFUSED = Table(
@@ -38,6 +39,15 @@ LOOSENING_TABLE = Table(
     ),
     dict[str, Any],
 )
+
+
+def loosening_of(keys: Mapping[str, str]) -> Loosening:
+    """Return a constraint to loosen; FieldError where it has not as many values as options."""
+    options, values = keys["option"].split(), keys["value"].split()
+    if len(options) != len(values):
+        rule = f"value must be one for each of {keys['option']}"
+        raise FieldError("loosen", Refusal("value", rule, got=keys["value"]))
+    return Loosening(tuple(zip(options, values, strict=True)), keys["message"])
 
 
 def search_of(keys: Mapping[str, Any]) -> SearchReport:

@@ -17,7 +17,7 @@ from typing import Any
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
-from planner.domain.suggestion import Loosening, Plan, Suggestion
+from planner.domain.suggestion import Plan, Suggestion
 from planner.formats.asked import REQUEST_TABLE, request_keys, request_of
 from planner.formats.citations import CITATIONS, citation_keys, citations_of
 from planner.formats.configuration import (
@@ -32,7 +32,7 @@ from planner.formats.fields import Field, ListOf, Table
 from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
 from planner.formats.kinds import Kind
 from planner.formats.old_answers import suggestion_2, suggestions_2
-from planner.formats.search import LOOSENING_TABLE, SEARCH_TABLE, search_of
+from planner.formats.search import LOOSENING_TABLE, SEARCH_TABLE, loosening_of, search_of
 from planner.formats.values import FieldError, Number, Text, Whole
 from planner.formats.warnings import warning_keys, warning_table, warnings_of
 
@@ -197,14 +197,15 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         pareto=tuple(_plan_of_front(plan, plans, keys) for plan in keys["pareto"] or ()),
         search=search_of(keys["search"]),
         nearest=tuple(_plan_of(plan, keys, "plans", OUTSIDE) for plan in keys["nearest"]),
-        loosen=tuple(Loosening(**one) for one in keys["loosen"]),
+        loosen=tuple(map(loosening_of, keys["loosen"])),
         warnings=_of_suggestion(keys["warnings"]),
         citations=citations_of(keys["citations"]),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
     )
     network = suggestion.request.get("network")
     named = network.value if network is not None and isinstance(network.value, str) else ""
-    return replace(subject_of(keys["subject"]), network_option=named), suggestion
+    configurations = [plan["configuration"] for plan in (*keys["plans"], *keys["nearest"])]
+    return replace(subject_of(keys["subject"], configurations), network_option=named), suggestion
 
 
 def _of_suggestion(rows: Sequence[Mapping[str, Any]]) -> tuple[PlanWarning, ...]:

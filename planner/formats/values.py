@@ -48,7 +48,13 @@ class Unit:
     over: float = 1.0
 
 
-UNITS = {"GBps": Unit(1e6, 1e9), "GiB": Unit(1e8, 2.0**30), "us": Unit(1e8, over=1e6), "TFLOPps": Unit(1e7, 1e12)}
+UNITS = {
+    "GBps": Unit(1e6, 1e9),
+    "GiB": Unit(1e8, 2.0**30),
+    "MiB": Unit(1e8, 2.0**20),
+    "us": Unit(1e8, over=1e6),
+    "TFLOPps": Unit(1e7, 1e12),
+}
 ANY_WHOLE = 10**300
 PLAIN = Unit(1e300)
 """Numbers without a unit; what is larger is a mistake in the file."""

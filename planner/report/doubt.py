@@ -56,7 +56,7 @@ def _because_of_kernels(one: Prediction, subject: Subject) -> str:
 
 
 def _because_of_overheads(one: Prediction, subject: Subject) -> str:
-    framework = subject.settings.framework
+    framework = subject.settings.framework.label
     where = "on several nodes " if one.configuration.nodes > 1 else ""
     codes = {warning.code for warning in one.warnings}
     if codes & {"framework_overheads_pooled", "framework_overheads_assumed", "framework_overheads_generic"}:

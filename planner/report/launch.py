@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.domain.configuration import Configuration
-from planner.domain.framework import name_and_version
 from planner.domain.request import Subject
 from planner.report.blocks import Line
 from planner.report.printing import WIDTH
@@ -28,7 +27,7 @@ def launch(one: Configuration, subject: Subject) -> Iterator[Line]:
     what = ", ".join((f"sub-batch {one.sub_batch}{accumulate}", one.precision, *one.besides))
     if one.mode == "async":
         yield _line(f"Start: mpirun -np {one.nodes} --map-by node PROGRAM", f"{one.gpus_per_node} threads, {what}")
-    elif name_and_version(subject.settings.framework)[0] not in TORCHRUN:
+    elif subject.settings.framework.name not in TORCHRUN:
         yield _line(f"Start: mpirun -np {one.gpus} --map-by ppr:{one.gpus_per_node}:node PROGRAM", what)
     elif one.nodes == 1:
         yield _line(f"Start: torchrun --standalone --nproc-per-node {one.gpus_per_node} train.py", what)

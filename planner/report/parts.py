@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
-from planner.domain.precision import gradient_bytes, precision_named
+from planner.domain.framework import Framework
+from planner.domain.precision import precision_named
 from planner.domain.prediction import MiniBatch, PlanWarning, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
 from planner.report.blocks import Line, Pairs, Table
@@ -93,11 +94,11 @@ def mode_words(mode: str) -> str:
     return "asynchronous" if mode == "async" else "synchronous"
 
 
-def precision_words(name: str, framework: str) -> str:
+def precision_words(name: str, framework: Framework) -> str:
     """Return what a mixed precision means, with the size of its gradients; '' for a precision that is not mixed."""
     if not precision_named(name).master_bytes:
         return ""
-    sent = gradient_bytes(name, framework)
+    sent = framework.gradient_bytes(name)
     return f"{name}: mixed precision, fp32 master weights, gradients sent as {sent} bytes an element"
 
 

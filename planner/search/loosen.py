@@ -71,7 +71,7 @@ class Loosener:
         asked = self.request.tolerance(near.configurations.one(first).mode)
         change = float(off[first]) - asked
         nearest = in_all_precisions(self.order, self.evaluator, near.take(np.array([first]))).priced
-        return _Way(change, self._sentence("--tolerance", value, f"{100 * asked:.6g}%", nearest))
+        return _Way(change, self._sentence([("--tolerance", value)], f"{100 * asked:.6g}%", nearest))
 
     def _values(self, axis: Axis) -> _Way | None:
         """Try all values of an axis; of those that help, report the nearest to what was asked."""
@@ -89,7 +89,7 @@ class Loosener:
         if found is None:
             return None
         value = str(getattr(found.configurations.one(0), axis.name))
-        sentence = self._sentence("--" + axis.option.replace("_", "-"), value, _listed(asked), found)
+        sentence = self._sentence([("--" + axis.option.replace("_", "-"), value)], _listed(asked), found)
         return _Way(math.inf if axis.words else float(change(found)[0]), sentence)
 
     def _fewer_gpus(self) -> _Way | None:
@@ -108,8 +108,8 @@ class Loosener:
         plan = found.configurations.one(0)
         now = f"{_listed(nodes)} x {_listed(gpus)}"
         change = _change(found.configurations.nodes, nodes) + _change(found.configurations.gpus_per_node, gpus)
-        sentence = self._sentence("--nodes --gpus-per-node", f"{plan.nodes} {plan.gpus_per_node}", now, found)
-        return _Way(float(change[0]), sentence)
+        changes = [("--nodes", str(plan.nodes)), ("--gpus-per-node", str(plan.gpus_per_node))]
+        return _Way(float(change[0]), self._sentence(changes, now, found))
 
     def _memory(self) -> _Way | None:
         asked = max(self.request["sub_batch"] or (1,))
@@ -121,7 +121,7 @@ class Loosener:
             return None
         needed, held = float(found.predictions.memory_bytes[0]), self.limits.memory_bytes
         gib = math.ceil(needed / 2**30 * 1000) / 1000
-        sentence = self._sentence("memory", f"{gib:g}GiB", "less on each device", found)
+        sentence = self._sentence([("memory", f"{gib:g}GiB")], "less on each device", found)
         return _Way(math.inf if held is None else needed / held - 1, sentence)
 
     def _first(
@@ -133,7 +133,7 @@ class Loosener:
             return None
         return None if found is None else in_all_precisions(self.order, self.evaluator, found).priced
 
-    def _sentence(self, option: str, value: str, now: str, plan: Priced) -> Loosening:
+    def _sentence(self, changes: list[tuple[str, str]], now: str, plan: Priced) -> Loosening:
         epoch = float(plan.predictions.epoch_s[0])
         speed = (
             f"an epoch of {format_duration(epoch)}"
@@ -142,7 +142,7 @@ class Loosener:
         )
         reached = f"mini-batch {float(plan.predictions.mini_batch_mean[0]):.6g} in {speed}"
         allowed = label(plan.configurations.one(0), self.order.device)
-        found = Loosening(option, value, "")
+        found = Loosening(tuple(changes), "")
         return replace(found, message=f"{found.given} (now {now}) allows {allowed}: {reached}")
 
 

@@ -15,7 +15,7 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
 from planner.domain.request import Problem, SpaceRequest
-from planner.errors import ParameterError, UsageError
+from planner.errors import ParameterError, Refusal, UsageError
 from planner.search.evaluator import Priced
 
 __all__ = ["OBJECTIVES", "Order", "order_of", "rounded"]
@@ -104,13 +104,13 @@ def order_of(problem: Problem, request: SpaceRequest) -> Order:
     if request.objective not in OBJECTIVES:
         raise ParameterError("objective", "one of " + ", ".join(OBJECTIVES), request.objective)
     if request.objective == "time-to-accuracy":
-        raise UsageError("objective must be epoch-time or cost, got 'time-to-accuracy', which is not supported yet")
+        rest = ", which is not supported yet"
+        rule, got = "objective must be epoch-time or cost", "'time-to-accuracy'"
+        raise UsageError(Refusal("unsupported", rule, "objective", got, rest))
     price = problem.cluster.usd_per_gpu_hour
     if request.objective == "cost" and price is None:
-        raise UsageError(
-            f"objective 'cost' must have a price, got none in cluster {problem.cluster.name}; "
-            "write usd_per_gpu_hour under [price] in its file"
-        )
+        got, rest = f"none in cluster {problem.cluster.name}", "; write usd_per_gpu_hour under [price] in its file"
+        raise UsageError(Refusal("price_missing", "objective 'cost' must have a price", "objective", got, rest))
     device = problem.subject.device
     return Order(request.objective, request.target_batch, problem.dataset is not None, price, device=device)
 

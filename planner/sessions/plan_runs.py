@@ -11,11 +11,11 @@ from typing import Any
 from planner import catalog
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster
-from planner.domain.configuration import Settings
 from planner.domain.request import Problem
 from planner.domain.samples import MAY_DIFFER, Samples
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, UnknownNameError
 from planner.fitting.cells import CellRun, refined
+from planner.formats.configuration import subject_of
 from planner.formats.suggestion import SUGGESTION
 from planner.probes.bench import DISTURBED
 from planner.probes.calibrate import Measurement
@@ -109,7 +109,7 @@ def asking_of(path: str, given: Sequence[str], session: Session) -> Asking:
     divided = next((tensor for tensor, _, _ in cells if tensor > 1), 1)
     if divided > 1:
         raise CoverageError(f"--plan must be of plans that one device can run, got tensor-parallel degree {divided}")
-    settings = Settings(**{key: subject[key] for key in ("optimizer", "strategy", "framework")}, input="synthetic")
+    settings = replace(subject_of(subject, plans).settings, input="synthetic")
     network = catalog.find_network(request.get("network", subject["network"]))
     problem = Problem(network, None, cluster, (base,), settings=settings)
     return Asking(problem, cells, expected_s, held, base, gpu.device if gpu else "cpu", circumstances)

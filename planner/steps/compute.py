@@ -29,7 +29,7 @@ from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls, MemoryBytes
-from planner.domain.precision import gradient_bytes, precision_named
+from planner.domain.precision import precision_named
 from planner.steps.cells import cell_factors
 from planner.steps.sources import Source, Sources
 from planner.steps.synchronous import ready_s
@@ -158,7 +158,7 @@ class Compute:
         self.convolution: str = like.convolution if like else sources.convolution_lowering(precision)
         self.itemsize = self.precision.activation_bytes
         settings = sources.problem.settings
-        self.program: Program = program(self.network, input_gradient=settings.input_gradient)
+        self.program: Program = program(self.network, input_gradient=settings.framework.input_gradient)
         self.slots: GradientSlots = gradient_slots(self.network)
         self.kept: dict[bytes, Alone] = like.kept if like else {}
         self.table = self._priced(np.zeros(0, dtype=np.int64))
@@ -175,7 +175,7 @@ class Compute:
             sub_batch,
             convolution=self.convolution,
             optimizer=settings.optimizer,
-            input_gradient=settings.input_gradient,
+            input_gradient=settings.framework.input_gradient,
         )
         found: dict[str, list[tuple[KernelCalls, Source]]] = {stage: [] for stage in STAGES}
         for calls in lowered:
@@ -208,7 +208,7 @@ class Compute:
         """Sums of a new gradient and the one that is there: two are read, one is written."""
         trained = [(site.position, count, site.parameters) for site, count in self.program.counted() if site.parameters]
         layer, count, elements = np.array(trained, dtype=np.int64).reshape(-1, 3).T
-        moved = 3 * gradient_bytes(self.precision.name, self.sources.problem.settings.framework) * elements[None, :]
+        moved = 3 * self.sources.problem.settings.framework.gradient_bytes(self.precision.name) * elements[None, :]
         work = {"elements": elements[None, :], "traffic": np.zeros_like(moved), "fixed_bytes": moved}
         return KernelCalls("add", BACKWARD_DATA, layer, count, work)
 

@@ -17,7 +17,7 @@ from planner.domain.messages import Groups
 from planner.steps.sources import Source, Sources
 from planner.steps.synchronous import communication_prefix_s
 from planner.steps.tables import Index
-from planner.workload.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets
+from planner.workload.gradients import gradient_buckets
 
 __all__ = ["HOST_GRADIENT_BYTES", "Messages", "all_reduce_gradient", "groups_of", "host_all_reduce_s", "host_gradient"]
 
@@ -75,9 +75,8 @@ class Messages:
 
     def __init__(self, sources: Sources, by_slot: FloatArray) -> None:
         self._sources = sources
-        is_bucketed = sources.problem.settings.strategy == "bucketed"
-        sizes = (FIRST_BUCKET_BYTES, BUCKET_BYTES) if is_bucketed else (0.0, 0.0)
-        self.slot = gradient_buckets(by_slot, *sizes)
+        strategy = sources.problem.settings.overlap
+        self.slot = gradient_buckets(by_slot, strategy.first_bucket_bytes, strategy.bucket_bytes)
         self.buffer_bytes = np.add.reduceat(by_slot, self.slot) if self.slot.size else by_slot
         self._stride = sources.cluster.node.gpus + 1
         self.prefix_s = np.zeros((0, self.buffer_bytes.size))

@@ -128,30 +128,26 @@ class Evaluator:
         """Return the fields of Predictions for configurations of one precision and mode."""
         pricer = self._pricer_of(chosen)
         samples = self.problem.dataset.samples if self.problem.dataset else np.nan
+        priced = pricer.price(chosen)
+        period, first = priced.iteration.period_s, priced.first_epoch.period_s
         if chosen.is_async[0]:
-            times = pricer.asynchronous(chosen)
-            statistics = asynchrony_of(chosen, times)
-            return {
-                "iteration_s": times.gpu_s,
-                "update_s": times.update_s,
-                "samples_per_s": statistics.samples_per_s,
-                "epoch_s": samples / statistics.samples_per_s,
-                "first_epoch_s": samples * times.first_gpu_s / (chosen.gpus * chosen.sub_batch),
+            statistics = asynchrony_of(chosen, priced)
+            amount = chosen.gpus * chosen.sub_batch
+            more: dict[str, FloatArray | float] = {
+                "update_s": statistics.update_s,
                 "mini_batch_mean": statistics.mini_batch_mean,
                 "staleness_mean": statistics.staleness_mean,
-                "memory_bytes": times.memory_bytes,
             }
-        step = pricer.synchronous(chosen)
-        mini_batch = chosen.synchronous_mini_batch.astype(np.float64)
-        steps = samples / mini_batch
-        return {
-            "iteration_s": step.iteration_s,
-            "samples_per_s": mini_batch / step.iteration_s,
-            "epoch_s": steps * step.iteration_s,
-            "first_epoch_s": steps * step.first_iteration_s,
-            "mini_batch_mean": mini_batch,
-            "staleness_mean": 0.0,
-            "memory_bytes": step.memory_bytes,
+        else:
+            amount = chosen.synchronous_mini_batch
+            more = {"mini_batch_mean": amount.astype(np.float64), "staleness_mean": 0.0}
+        steps = samples / amount
+        return more | {
+            "iteration_s": period,
+            "samples_per_s": amount / period,
+            "epoch_s": steps * period,
+            "first_epoch_s": steps * first,
+            "memory_bytes": priced.memory_bytes,
         }
 
 

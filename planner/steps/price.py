@@ -2,88 +2,64 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configurations
-from planner.domain.precision import gradient_bytes
+from planner.domain.schedule import ONCE
 from planner.steps.asynchronous import Asynchrony, update_period_s
-from planner.steps.compute import Compute
-from planner.steps.epoch import Input
+from planner.steps.compute import Compute, ComputeTable
+from planner.steps.epoch import Input, InputTimes
 from planner.steps.messages import Messages, host_all_reduce_s
+from planner.steps.schedule import GPU_THREAD, UPDATE_THREAD, Timed, step_schedule
 from planner.steps.sources import Sources
 from planner.steps.synchronous import backward_end_s, exposed_s
 from planner.steps.tables import PairTable
 
-__all__ = ["AsyncTimes", "Pricer", "SyncTimes", "asynchrony_of", "row_of"]
+__all__ = ["Priced", "Pricer", "asynchrony_of", "deposited", "passes_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class SyncTimes:
-    """Synchronous steps of n configurations; times [s] of all accumulation steps, each of shape (n,).
+class Priced:
+    """n configurations of one precision and mode.
 
-    ``exposed_s`` is the part of ``all_reduce_s`` that outlasts the backward pass; ``replica_wait_s`` what compute takes
-    longer because replicas wait for the slowest of them.
+    Attributes
+    ----------
+    threads : thread -> Timed
+        Of later epochs; the first thread is the one whose period sets the throughput.
+    first_epoch : Timed
+        That one in the first epoch.
+    memory_bytes : ndarray of float, shape (n,)
     """
 
-    load_s: FloatArray
-    first_load_s: FloatArray
-    host_to_device_s: FloatArray
-    forward_s: FloatArray
-    backward_s: FloatArray
-    all_reduce_s: FloatArray
-    exposed_s: FloatArray
-    update_s: FloatArray
-    replica_wait_s: FloatArray
-    iteration_s: FloatArray
-    first_iteration_s: FloatArray
+    threads: Mapping[str, Timed]
+    first_epoch: Timed
     memory_bytes: FloatArray
 
+    @property
+    def iteration(self) -> Timed:
+        """The thread that sets the throughput, in later epochs."""
+        return next(iter(self.threads.values()))
 
-@dataclass(frozen=True, slots=True)
-class AsyncTimes:
-    """Asynchronous periods of n configurations and their terms [s], each of shape (n,).
-
-    ``load_s`` and ``first_load_s`` are what loading adds to the GPU thread's period; ``deposited`` the gradients that a
-    node's update thread finds on average.
-    """
-
-    load_s: FloatArray
-    host_to_device_s: FloatArray
-    forward_s: FloatArray
-    backward_s: FloatArray
-    update_gradient_s: FloatArray
-    gpu_s: FloatArray
-    first_gpu_s: FloatArray
-    sum_gradient_s: FloatArray
-    deposited: FloatArray
-    all_reduce_s: FloatArray
-    update_weights_s: FloatArray
-    update_s: FloatArray
-    memory_bytes: FloatArray
-
-
-Times = TypeVar("Times", bound=SyncTimes | AsyncTimes)
-
-
-def row_of(times: Times, position: int) -> Times:
-    """Return the times of one configuration, each of shape (1,)."""
-    part = slice(position, position + 1)
-    return type(times)(**{f.name: getattr(times, f.name)[part] for f in fields(times)})
+    def take(self, rows: slice) -> Priced:
+        """Return part of the configurations."""
+        threads = {name: timed.take(rows) for name, timed in self.threads.items()}
+        return Priced(threads, self.first_epoch.take(rows), self.memory_bytes[rows])
 
 
 class Pricer:
     """Prices configurations of one precision and mode; what it tabled stays for later calls."""
 
     def __init__(self, sources: Sources, precision: str, mode: str, like: Pricer | None = None) -> None:
-        self.sources = sources
+        self.sources, self.mode = sources, mode
+        self.strategy = sources.problem.settings.overlap
         self.compute: Compute = Compute(sources, precision, mode, like.compute if like else None)
-        sent_bytes = gradient_bytes(precision, sources.problem.settings.framework)
+        sent_bytes = sources.problem.settings.framework.gradient_bytes(precision)
         self.messages = Messages(sources, (self.compute.slots.elements * sent_bytes).astype(np.float64))
         self.input = Input(sources)
         self._overlap: PairTable | None = None
@@ -106,86 +82,81 @@ class Pricer:
     def _pairs(self) -> PairTable:
         if self._overlap is None:
             table, prefix = self.compute.table, self.messages.prefix_s
-            backward = table.backward_s.ravel()
-            ready = table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, self.messages.slot]
+            ready, backward = passes_of(table, self.messages.slot)
 
-            def exposed(last_pass: IntArray, message_case: IntArray) -> FloatArray:
+            def outlasting(last_pass: IntArray, message_case: IntArray) -> FloatArray:
                 return exposed_s(backward_end_s(ready, prefix, last_pass, message_case), backward[last_pass])
 
-            self._overlap = PairTable(backward.size, prefix.shape[0], exposed)
+            self._overlap = PairTable(backward.size, prefix.shape[0], outlasting)
         return self._overlap
 
-    def synchronous(self, chosen: Configurations) -> SyncTimes:
-        """Price synchronous configurations whose cases are tabled.
+    def price(self, chosen: Configurations) -> Priced:
+        """Price configurations of this mode whose cases are tabled."""
+        return self._asynchronous(chosen) if self.mode == "async" else self._synchronous(chosen)
 
-        Without overlap everything follows each other; wait-free, input is prefetched and messages leave as gradients
-        become ready, or in buckets, as the last gradient of each does: max(t_io, t_h2d + t_f + t_b + exposed + t_u +
-        wait).
-        Only the last of several sub-batches overlaps; all but the first add to the gradients.
-        """
+    def _synchronous(self, chosen: Configurations) -> Priced:
         table, steps = self.compute.table, chosen.accumulation_steps
-        again = steps - 1
-        if again.any():
+        further = steps > 1
+        if further.any():
             self.compute.check_accumulation()
         row = self.compute.index.positions(chosen.sub_batch)
         group = self.messages.rows(chosen.nodes, chosen.gpus_per_node)
-        no_overlap = self.sources.problem.settings.strategy == "no-overlap"
-        messages = self.messages.prefix_s.shape[1]
-        all_reduce = self.messages.prefix_s[group, messages - 1] if messages else np.zeros(row.size)
-        exposed = all_reduce if no_overlap else np.where(all_reduce > 0, self._overlaps(row, again, group), 0.0)
-        h2d, forward, backward = (
-            table.host_to_device_s[row] * steps,
-            table.forward_s[row] * steps,
-            table.backward_s[row, 0] + table.backward_s[row, 1] * again,
-        )
-        update = table.update_s[row]
-        share = self.compute.overheads.replica_wait
-        wait = np.where(chosen.gpus > 1, share * (forward + backward + update), 0.0)
-        work = h2d + forward + backward + exposed + update + wait
-        first, later = self._loads(chosen, steps * chosen.sub_batch)
-        join = np.add if no_overlap else np.maximum
-        return SyncTimes(
-            later, first, h2d, forward, backward, all_reduce, exposed, update, wait,
-            join(later, work), join(first, work), table.memory_bytes[row],
+        schedule = step_schedule(self.strategy)
+        run_s = {
+            "host_to_device": table.host_to_device_s,
+            "forward": table.forward_s,
+            "backward": table.backward_s[:, 0],
+            "accumulating": table.backward_s[:, 1],
+            "update": table.update_s,
+        }
+        seconds = {
+            task.name: run_s[task.name][row] if task.count == ONCE else run_s[task.name][row] * task.count.of(steps)
+            for task in schedule.tasks
+            if task.name in run_s
+        }
+        sent = self.messages.prefix_s[group, -1] if self.messages.slot.size else np.zeros(row.size)
+        outlasting = {}
+        if self.strategy.overlap:
+            outlasting["all_reduce"] = np.where(sent > 0, self._pairs().gather(2 * row + further, group), 0.0)
+        share = np.where(chosen.gpus > 1, self.compute.overheads.replica_wait, 0.0)
+        first, later = self._loads(chosen)
+        shared = {**seconds, "all_reduce": sent, "replica_wait": share}
+        step = Timed(schedule, {**shared, "load_input": later.node_s}, outlasting)
+        return self._priced({"step": step}, {"load_input": first.node_s}, table.memory_bytes[row])
+
+    def _priced(self, threads: Mapping[str, Timed], first: Mapping[str, FloatArray], memory: FloatArray) -> Priced:
+        one = next(iter(threads.values()))
+        return Priced(threads, one.changed(first) if self.input.is_cached else one, memory)
+
+    def _loads(self, chosen: Configurations) -> tuple[InputTimes, InputTimes]:
+        """Return what loading the samples of a step takes in the first epoch, and in later ones."""
+        arguments = (chosen.sub_batch * chosen.accumulation_steps, chosen.gpus_per_node, chosen.nodes)
+        first = self.input.times(*arguments, first_epoch=True)
+        return first, self.input.times(*arguments, first_epoch=False) if self.input.is_cached else first
+
+    def _asynchronous(self, chosen: Configurations) -> Priced:
+        table, row = self.compute.table, self.compute.index.positions(chosen.sub_batch)
+        first, later = ({"load_node_input": load.node_s, "load_input": load.alone_s} for load in self._loads(chosen))
+        update_gradient, weights, fixed_sum, summed = (
+            np.full(row.size, self.host_s(kind, buffers))
+            for kind, buffers in (
+                ("update_gradient", 1.0), ("update_weights", 1.0), ("sum_gradient", 0.0), ("sum_gradient", 1.0)
+            )
         )  # fmt: skip
-
-    def _overlaps(self, row: IntArray, again: IntArray, group: IntArray) -> FloatArray:
-        """Return the exposed communication [s] behind the last backward pass of compute cases."""
-        return self._pairs().gather(2 * row + (again > 0), group)
-
-    def _loads(self, chosen: Configurations, samples: IntArray) -> tuple[FloatArray, FloatArray]:
-        arguments = (samples, chosen.gpus_per_node, chosen.nodes)
-        first = self.input.times(*arguments, first_epoch=True).node_s
-        later = self.input.times(*arguments, first_epoch=False).node_s if self.input.is_cached else first
-        return first, later
-
-    def asynchronous(self, chosen: Configurations) -> AsyncTimes:
-        """Price asynchronous configurations whose sub-batches are tabled.
-
-        A GPU thread's parts follow each other, but no faster than its node can read for all of its threads.
-        """
-        table = self.compute.table
-        row = self.compute.index.positions(chosen.sub_batch)
-        h2d, forward, backward = table.host_to_device_s[row], table.forward_s[row], table.backward_s[row, 0]
-        update_gradient = np.full(row.size, self.host_s("update_gradient", 1.0))
-        rest = h2d + forward + backward + update_gradient
-        first_gpu, gpu = (self._gpu_s(chosen, rest, first_epoch=first) for first in (True, False))
-        fixed_sum, summing = self.host_s("sum_gradient", 0.0), self.host_s("sum_gradient", 1.0)
-        update_weights = np.full(row.size, self.host_s("update_weights", 1.0))
-        all_reduce = host_all_reduce_s(self.sources, self.parameters, chosen.nodes)
-        fixed = fixed_sum + all_reduce + update_weights
-        per_gradient = np.full(row.size, summing - fixed_sum)
-        update = update_period_s(fixed, per_gradient, chosen.gpus_per_node, gpu)
-        deposited: FloatArray = np.minimum(update / gpu, 1.0) * chosen.gpus_per_node
-        return AsyncTimes(
-            gpu - rest, h2d, forward, backward, update_gradient, gpu, first_gpu,
-            per_gradient * deposited + fixed_sum, deposited, all_reduce, update_weights, update,
-            table.async_memory_bytes[row],
-        )  # fmt: skip
-
-    def _gpu_s(self, chosen: Configurations, rest: FloatArray, *, first_epoch: bool) -> FloatArray:
-        load = self.input.times(chosen.sub_batch, chosen.gpus_per_node, chosen.nodes, first_epoch=first_epoch)
-        return np.maximum(rest + load.alone_s, load.node_s)
+        computing = {
+            "host_to_device": table.host_to_device_s[row],
+            "forward": table.forward_s[row],
+            "backward": table.backward_s[row, 0],
+            "update_gradient": update_gradient,
+        }
+        gpu = Timed(GPU_THREAD, {**later, **computing}, {})
+        sent = host_all_reduce_s(self.sources, self.parameters, chosen.nodes)
+        per_gradient, fixed = summed - fixed_sum, fixed_sum + sent + weights
+        period = update_period_s(fixed, per_gradient, chosen.gpus_per_node, gpu.period_s)
+        summing = per_gradient * deposited(period, gpu.period_s, chosen.gpus_per_node) + fixed_sum
+        given = {"sum_gradient": summing, "host_all_reduce": sent, "update_weights": weights}
+        update = Timed(UPDATE_THREAD, given, {})
+        return self._priced({"gpu": gpu, "update": update}, first, table.async_memory_bytes[row])
 
     def host_s(self, kind: str, buffers: float) -> float:
         """Return a host term [s] where so many gradient buffers are summed."""
@@ -194,6 +165,22 @@ class Pricer:
         return float(self.sources.multiplied(kind, seconds)[0])
 
 
-def asynchrony_of(chosen: Configurations, times: AsyncTimes) -> Asynchrony:
+def asynchrony_of(chosen: Configurations, priced: Priced) -> Asynchrony:
     """Return the statistics of priced asynchronous configurations."""
-    return Asynchrony(chosen.gpus, chosen.sub_batch, times.gpu_s, times.update_s)
+    periods = (priced.threads[name].period_s for name in ("gpu", "update"))
+    return Asynchrony(chosen.gpus, chosen.sub_batch, *periods)
+
+
+def deposited(update_s: FloatArray, gpu_s: FloatArray, gpus_per_node: IntArray | int) -> FloatArray:
+    """Return the gradients that a node's update thread finds on average, of the common shape."""
+    found: FloatArray = np.minimum(update_s / gpu_s, 1.0) * gpus_per_node
+    return found
+
+
+def passes_of(table: ComputeTable, slot: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return when the messages of slots are ready, shape (2c, B), and when a pass is done, shape (2c,).
+
+    Of c compute cases, each without and with adding to gradients.
+    """
+    backward = table.backward_s.ravel()
+    return table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, slot], backward

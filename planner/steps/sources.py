@@ -37,7 +37,7 @@ from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
 from planner.domain.kernels import FORWARD, SERVED_BY, TRAFFIC_KINDS, KernelCalls
 from planner.domain.provenance import SAME_DIE
 from planner.domain.request import Problem
-from planner.errors import CoverageError, ParameterError, PlannerError
+from planner.errors import CoverageError, ParameterError, PlannerError, Refusal
 from planner.steps.cells import Cell, cells_of
 from planner.steps.hardware import as_scaled
 from planner.steps.layer_calls import LayerCalls
@@ -207,7 +207,7 @@ class Sources:
                 if entry.scope == "overheads"
                 and not (pooled and entry.precision == precision and not self._speeds_up(precision))
             )
-            framework, exponent = self.problem.settings.framework, exponent_name(self.problem.network)
+            framework, exponent = self.problem.settings.framework.label, exponent_name(self.problem.network)
             found = find_overheads(
                 entries, framework, precision, on_specified=self.is_specified(precision), exponent=exponent, mode=mode
             )
@@ -222,7 +222,7 @@ class Sources:
     def cells(self, precision: str) -> Mapping[tuple[int, int], Cell]:
         """Return what measured runs of the network say by tensor-parallel degree and sub-batch."""
         problem = self.problem
-        return cells_of(self.for_accelerator, problem.network.name, problem.settings.framework, precision)
+        return cells_of(self.for_accelerator, problem.network.name, problem.settings.framework.label, precision)
 
     @property
     def pooled(self) -> tuple[Calibration, ...]:
@@ -307,10 +307,10 @@ class Sources:
         if found is not None:
             return None if found.entry.term in READING_TERMS and self.problem.dataset is None else found
         if specified is None:
-            raise CoverageError(
-                f"storage of cluster {self.cluster.name} must be described to price input from it, got nothing; "
-                "give a cluster file with [storage] by --cluster, or ask for --input synthetic"
-            )
+            name = f"storage of cluster {self.cluster.name}"
+            rule = f"{name} must be described to price input from it"
+            remedy = "; give a cluster file with [storage] by --cluster, or ask for --input synthetic"
+            raise CoverageError(Refusal("storage_missing", rule, name, "nothing", remedy))
         return None if self.problem.dataset is None else source_of(specified)
 
     def why_not_mode(self, mode: str) -> str:
@@ -338,10 +338,9 @@ class Sources:
             return found
         if self.problem.explicit_calibration:
             named = ", name a --cluster with [links.host]," if self.cluster.name == LOCAL else ""
-            raise CoverageError(
-                f"host term {kind} must be covered by the calibration given for cluster {self.cluster.name}, got none; "
-                f"leave out --calibration{named} to use stated assumptions, or ask for --mode sync"
-            )
+            rule = f"host term {kind} must be covered by the calibration given for cluster {self.cluster.name}"
+            remedy = f"; leave out --calibration{named} to use stated assumptions, or ask for --mode sync"
+            raise CoverageError(Refusal("host_term_missing", rule, f"host term {kind}", "none", remedy))
         specified = specified_host(self.cluster, kind, self.problem.settings.optimizer)
         if specified is None:
             raise missing_link(self.problem.cluster, "host", "gradients and weights are copied between host and device")

@@ -211,7 +211,7 @@ def _kernel_words(entry: Entry) -> str:
 
 
 def _overheads(sources: Sources, overheads: Overheads) -> Iterator[PlanWarning]:
-    framework = sources.problem.settings.framework
+    framework = sources.problem.settings.framework.label
     if overheads.matched == "assumed":
         message = (
             f"Overheads of {framework} were not measured on {sources.accelerator.name}: assumed are "

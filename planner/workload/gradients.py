@@ -10,11 +10,7 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.network import Network
 from planner.workload.program import program
 
-__all__ = ["BUCKET_BYTES", "FIRST_BUCKET_BYTES", "GradientSlots", "gradient_buckets", "gradient_slots"]
-
-FIRST_BUCKET_BYTES = 2.0**20
-BUCKET_BYTES = 25 * 2.0**20
-"""Defaults of PyTorch's DistributedDataParallel: the first bucket is small, so that sending begins early."""
+__all__ = ["GradientSlots", "gradient_buckets", "gradient_slots"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,10 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import MODES, OPTIMIZERS
+from planner.domain.framework import GENERIC, Framework
 from planner.domain.kernels import MemoryBytes
 from planner.domain.network import Network
-from planner.domain.precision import Precision, gradient_bytes, precision_named
+from planner.domain.precision import Precision, precision_named
 from planner.errors import ParameterError, UnknownNameError
 from planner.workload.lowering import CONVOLUTIONS, needs_columns
 from planner.workload.products import narrow_layers
@@ -74,7 +75,7 @@ def memory_bytes(
     *,
     convolution: str = "direct",
     mode: str = "sync",
-    framework: str = "",
+    framework: Framework = GENERIC,
 ) -> MemoryBytes:
     """Return the bytes that training takes of one device, by kind.
 
@@ -94,8 +95,8 @@ def memory_bytes(
         ``im2col`` adds the largest column buffer of a whole sub-batch.
     mode : one of MODES
         In ``async`` the host holds what updates the weights.
-    framework : str
-        Decides the bytes of a gradient in mixed precision; empty: those of the precision.
+    framework : Framework
+        Decides the bytes of a gradient.
 
     Returns
     -------
@@ -122,7 +123,7 @@ def memory_bytes(
     columns = _column_elements(of) if convolution == "im2col" else 0
     return MemoryBytes(
         weights=np.full_like(samples, _weight_bytes(of, sizes)),
-        gradients=parameters * gradient_bytes(precision, framework),
+        gradients=parameters * framework.gradient_bytes(precision),
         optimizer=parameters * updating,
         activations=samples * kept_bytes(of, sizes.activation_bytes),
         workspace=samples * ((_peak_gradient_elements(of) + columns) * sizes.activation_bytes),
@@ -139,7 +140,7 @@ def largest_sub_batch(
     *,
     convolution: str = "direct",
     mode: str = "sync",
-    framework: str = "",
+    framework: Framework = GENERIC,
 ) -> int:
     """Return the largest sub-batch [samples] whose :func:`memory_bytes` fit in the capacity; 0: not even one does."""
     ends = np.array([0, 1])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planner.cli.options import COMMANDS, OPTIMIZERS, OPTIONS
-from planner.domain import configuration
+from planner.domain import configuration, framework
 from planner.formats.settings import OPTION_KEYS
 
 Run = Callable[..., Any]
@@ -78,7 +78,7 @@ def test_every_option_is_walked() -> None:
 
 def test_choices_are_those_of_the_records() -> None:
     assert tuple(configuration.OPTIMIZERS) == OPTIMIZERS
-    assert OPTIONS["strategy"].metavar.split("|") == list(configuration.STRATEGIES)
+    assert OPTIONS["strategy"].metavar.split("|") == list(framework.STRATEGIES)
 
 
 def test_settings_files_have_options_alone() -> None:

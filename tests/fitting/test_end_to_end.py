@@ -16,6 +16,7 @@ from planner import catalog
 from planner.domain.arrays import FloatArray
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.fitting.end_to_end import COEFFICIENTS, ROW_DEVIATION, SET_ROWS, Coefficient, EndToEnd, fit_end_to_end
 from planner.fitting.observed import (
@@ -66,7 +67,7 @@ def made(problem: Problem, plans: Sequence[Configuration], **coefficients: float
     precision = plans[0].precision
     overheads = {name: values[name] for name in ("kernel_scale", "matrix_scale", "host_s_per_call", "replica_wait")}
     kernels = properties_of(problem, precision)["kernels"]
-    entry = overheads_entry(problem.settings.framework, precision, kernels, overheads)
+    entry = overheads_entry(problem.settings.framework.label, precision, kernels, overheads)
     fitted = calibrations_of(problem, [entry], (values["intra_node"], values["inter_node"]))
     changed = replace(problem, calibrations=(*fitted, *problem.calibrations))
     configurations = Configurations.of(list(plans))
@@ -183,7 +184,7 @@ def test_what_no_run_shows_takes_pooled_effects_alone() -> None:
 def test_every_version_has_coefficients_of_its_own() -> None:
     """Slow products with one version of a library, fast ones with another: between the two where none is named."""
     observed = [
-        made(problem_of(name, framework=f"torch7@{version}"), ALONE * 5, matrix_scale=scale)
+        made(problem_of(name, framework=Framework.labelled(f"torch7@{version}")), ALONE * 5, matrix_scale=scale)
         for version, scale in (("4", 1.4), ("5", 0.8))
         for name in NETWORKS
     ]
@@ -288,7 +289,8 @@ def test_order_of_runs_does_not_matter() -> None:
     rng = np.random.default_rng(5)
     observed = [
         scaled(
-            one := made(problem_of(name, framework=kind), [*ALONE, *JOINT]), rng.lognormal(0, 0.2, one.measured_s.size)
+            one := made(problem_of(name, framework=Framework.labelled(kind)), [*ALONE, *JOINT]),
+            rng.lognormal(0, 0.2, one.measured_s.size),
         )
         for name in NETWORKS
         for kind in ("pytorch", "mxnet")
@@ -335,7 +337,7 @@ def test_values_are_smooth_and_never_below_zero(theta: float, step: float) -> No
 
 
 def test_fitted_calibrations_serve_what_they_were_fitted_to() -> None:
-    problem = problem_of(framework="mine@2")
+    problem = problem_of(framework=Framework.labelled("mine@2"))
     fitted = fit_end_to_end([made(problem, ALONE, host_s_per_call=70e-6)], ["a table"])
     mine = fitted.calibrations(problem, ["fp32", "fp16"])
     overheads, links = mine
@@ -360,7 +362,7 @@ def test_steps_that_wait_for_their_input_say_nothing() -> None:
     observed = made(problem_of(), ALONE)
     bound = made(problem_of(), ALONE, host_s_per_call=90e-6)
     steps = AloneSteps(bound)
-    steps.fixed.load_s = np.full(len(ALONE), 10.0)
+    steps.step = steps.step.changed({"load_input": np.full(len(ALONE), 10.0)})
     object.__setattr__(bound, "alone", bound)
     object.__setattr__(bound, "alone_steps", steps)
     found = fit_end_to_end([observed, bound]).coefficients(observed.properties)

@@ -12,6 +12,7 @@ from planner import catalog
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.fitting.observed import (
     ESTIMATOR,
@@ -48,7 +49,9 @@ def evaluated_s(problem: Problem, plans: list[Configuration], compute: FloatArra
     """Return step times under coefficients, by calibrations and a new evaluator."""
     values = dict(zip(COMPUTE, compute.tolist(), strict=True)) | {"replica_wait": float(joint[0])}
     precision = plans[0].precision
-    entry = overheads_entry(problem.settings.framework, precision, properties_of(problem, precision)["kernels"], values)
+    entry = overheads_entry(
+        problem.settings.framework.label, precision, properties_of(problem, precision)["kernels"], values
+    )
     fitted = calibrations_of(problem, [entry], (float(joint[1]), float(joint[2])))
     changed = replace(problem, calibrations=(*fitted, *problem.calibrations))
     return Evaluator(changed).evaluate(Configurations.of(plans)).iteration_s
@@ -66,7 +69,7 @@ PROBLEMS = {
     "bucketed": problem_of(strategy="bucketed"),
     "no-overlap": problem_of(strategy="no-overlap"),
     "specified": replace(problem_of(), calibrations=()),
-    "another framework": problem_of(framework="tensorflow@1.0"),
+    "another framework": problem_of(framework=Framework.labelled("tensorflow@1.0")),
     "transformer": problem_of("bert:layers=2,hidden=64,heads=2,sequence=16,vocabulary=50"),
 }
 
@@ -160,7 +163,7 @@ def test_rows_without_a_logarithm_are_left_out() -> None:
 def test_other_calibrations_of_a_framework_do_not_serve_a_fit() -> None:
     """Overheads that a calibration holds already, of the very version and precision, step back for those of the fit."""
     other = Entry("overheads", "mine@3", "", "fp32", "", "overheads", {}, {"kernel_scale": 9.0, "host_s_per_call": 1.0})
-    problem = problem_of(framework="mine@3")
+    problem = problem_of(framework=Framework.labelled("mine@3"))
     held = Calibration("held", problem.cluster.node.accelerator.name, (other,))
     with_other = replace(problem, calibrations=(held, *problem.calibrations))
     times = [AloneSteps(observed_of(one, ALONE)).times_s(USUAL) for one in (problem, with_other)]

@@ -12,6 +12,7 @@ import pytest
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.configuration import Configuration, Settings
+from planner.domain.framework import Framework
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
@@ -103,7 +104,9 @@ def prediction() -> Callable[[str], Prediction]:
 
 @pytest.fixture
 def subject() -> Subject:
-    return Subject("alexnet", "example", "edr", Settings("adam", "no-overlap", "synthetic", "mxnet@1.0"), 3.6)
+    return Subject(
+        "alexnet", "example", "edr", Settings("adam", "no-overlap", "synthetic", Framework.labelled("mxnet@1.0")), 3.6
+    )
 
 
 @pytest.fixture
@@ -129,7 +132,7 @@ def suggestion() -> Callable[..., Suggestion]:
             (plan,) if pareto else (),
             SearchReport("exhaustive", True, 10, 4, (Refused("memory", "sub-batch larger than fits in memory", 6),)),  # noqa: FBT003 - as the record has it
             () if found else (plan,),
-            () if found else (Loosening("--tolerance", "30%", "then 3 plans fit"),),
+            () if found else (Loosening((("--tolerance", "30%"),), "then 3 plans fit"),),
             (
                 PlanWarning("extrapolated", "all_reduce", "beyond what was measured"),
                 PlanWarning("overheads_generic", "pytorch", "overheads are those of no framework"),

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from planner.domain.configuration import Configuration
+from planner.domain.framework import PYTORCH, Framework
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import LOOKUPS, PlanWarning, Prediction, Quantity
 from planner.domain.request import Subject
@@ -50,8 +51,8 @@ def test_subject_and_configuration_say_all_of_it_once(
     assert known.items() <= document["subject"].items()
 
 
-@pytest.mark.parametrize(("framework", "bytes_of_mixed"), [("megatron@0.9", 2), ("pytorch@2.4", 4)])
-def test_gradient_bytes_are_those_of_precision_and_framework(framework: str, bytes_of_mixed: int) -> None:
+@pytest.mark.parametrize(("framework", "bytes_of_mixed"), [(Framework("megatron-lm"), 2), (PYTORCH, 4)])
+def test_gradient_bytes_are_those_of_precision_and_framework(framework: Framework, bytes_of_mixed: int) -> None:
     sizes = {name: configuration_keys(Configuration(1, 1, 1, 1, name), framework) for name in PRECISIONS}
     stated = {name: keys["gradient_bytes_per_element"] for name, keys in sizes.items()}
     assert stated == {"fp32": 4, "tf32": 4} | dict.fromkeys(("fp16", "bf16", "fp8", "int8"), bytes_of_mixed)

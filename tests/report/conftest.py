@@ -96,7 +96,7 @@ def suggestion(prediction: Prediction) -> Suggestion:
 
 @pytest.fixture
 def nothing_fits(prediction: Prediction) -> Suggestion:
-    loosen = (Loosening("--tolerance", "3.1%", "--tolerance 3.1% (now 0%) allows 8 nodes x 8 GPUs"),)
+    loosen = (Loosening((("--tolerance", "3.1%"),), "--tolerance 3.1% (now 0%) allows 8 nodes x 8 GPUs"),)
     nearest = (Plan(1, prediction, "nearest above"),)
     return Suggestion(REQUEST, "none_feasible", (), (), SEARCH, nearest, loosen)
 

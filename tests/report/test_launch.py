@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from planner.domain.configuration import Configuration, Settings
+from planner.domain.framework import Framework
 from planner.domain.request import Subject
 from planner.report.blocks import Block
 from planner.report.launch import launch
@@ -12,7 +13,7 @@ Printed = Callable[[Iterable[Block]], str]
 
 
 def started(one: Configuration, printed: Printed, framework: str = "pytorch") -> str:
-    return printed(launch(one, Subject("net", "cluster", settings=Settings(framework=framework))))
+    return printed(launch(one, Subject("net", "cluster", settings=Settings(framework=Framework.labelled(framework)))))
 
 
 def test_one_node_needs_no_rendezvous(printed: Printed) -> None:

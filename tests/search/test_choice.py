@@ -65,8 +65,8 @@ def test_equal_plans_of_a_front_and_the_nearest_ones_are_one_bf16_first(machine:
 
 
 def test_two_options_that_give_way_together_are_each_told_with_its_value() -> None:
-    assert Loosening("--nodes --gpus-per-node", "1 7", "").given == "--nodes 1 --gpus-per-node 7"
-    assert Loosening("--tolerance", "3%", "").given == "--tolerance 3%"
+    assert Loosening((("--nodes", "1"), ("--gpus-per-node", "7")), "").given == "--nodes 1 --gpus-per-node 7"
+    assert Loosening((("--tolerance", "3%"),), "").given == "--tolerance 3%"
 
 
 def test_without_errors_no_plan_is_tied(machine: Any) -> None:

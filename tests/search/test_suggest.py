@@ -85,7 +85,7 @@ def loosened(request: SpaceRequest, one: Loosening) -> SpaceRequest:
     if one.option == "--precision":
         return request.changed(precision=(*(request["precision"] or ()), one.value))
     values: dict[str, Any] = {}
-    for option, value in zip(one.option.split(), one.value.split(), strict=True):
+    for option, value in one.changes:
         values[NAMES[option]] = (*(request[NAMES[option]] or ()), int(value))
     return request.changed(**values)
 
@@ -139,7 +139,7 @@ def change_of(request: SpaceRequest, one: Loosening, capacity: float) -> float:
         return parse_fraction(one.value) - request.tolerance(request.modes[0])
     if one.option == "memory":
         return float(one.value.removesuffix("GiB")) * 2**30 / capacity - 1
-    pairs = zip(one.option.split(), map(int, one.value.split()), strict=True)
+    pairs = ((option, int(value)) for option, value in one.changes)
     asked = ((request[NAMES[option]], value) for option, value in pairs)
     changes: list[float] = [min(max(value / old, old / value) - 1 for old in known or ()) for known, value in asked]
     return sum(changes)

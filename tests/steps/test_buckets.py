@@ -9,9 +9,9 @@ import pytest
 
 from planner.domain.cluster import Cluster, Link
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.framework import PYTORCH, Framework, Strategy
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
-from planner.steps import messages
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
 from planner.steps.sources import Sources
@@ -20,32 +20,28 @@ Make = Callable[..., Problem]
 PLANS = [Configuration(n, g, b, a) for n in (1, 4) for g in (1, 4) for b in (1, 32) for a in (1, 3)]
 
 
-def described(make_problem: Make, strategy: str, cluster: Cluster) -> list[Prediction]:
-    problem = make_problem(settings=Settings(strategy=strategy, input="synthetic"), cluster=cluster)
+def described(make_problem: Make, strategy: str, cluster: Cluster, framework: Framework = PYTORCH) -> list[Prediction]:
+    settings = Settings(strategy=strategy, input="synthetic", framework=framework)
+    problem = make_problem(settings=settings, cluster=cluster)
     return Evaluator(problem).describe(Configurations.of(PLANS))
 
 
-def sizes(patch: pytest.MonkeyPatch, first: float, later: float) -> None:
-    patch.setattr(messages, "FIRST_BUCKET_BYTES", first)
-    patch.setattr(messages, "BUCKET_BYTES", later)
+def sizes(first: float, later: float) -> Framework:
+    """Return a framework whose buckets are of these sizes."""
+    return Framework("own", strategies={"bucketed": Strategy(first_bucket_bytes=first, bucket_bytes=later)})
 
 
 def seconds(one: Prediction, name: str) -> float:
     return next(term.seconds for term in one.terms if term.name == name)
 
 
-def test_buckets_of_no_size_are_wait_free(
-    make_problem: Make, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes(monkeypatch, 0.0, 0.0)
-    assert described(make_problem, "bucketed", cluster) == described(make_problem, "wait-free", cluster)
+def test_buckets_of_no_size_are_wait_free(make_problem: Make, cluster: Cluster) -> None:
+    own = sizes(0.0, 0.0)
+    assert described(make_problem, "bucketed", cluster, own) == described(make_problem, "wait-free", cluster, own)
 
 
-def test_one_bucket_is_one_message_after_the_backward_pass(
-    make_problem: Make, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes(monkeypatch, 1e12, 1e12)
-    bucketed = described(make_problem, "bucketed", cluster)
+def test_one_bucket_is_one_message_after_the_backward_pass(make_problem: Make, cluster: Cluster) -> None:
+    bucketed = described(make_problem, "bucketed", cluster, sizes(1e12, 1e12))
     for one, other in zip(bucketed, described(make_problem, "wait-free", cluster), strict=True):
         work = sum(seconds(one, name) for name in ("forward", "backward", "update", "all_reduce"))
         # the head of the backward pass has no gradient, and runs while the bucket is sent
@@ -55,27 +51,21 @@ def test_one_bucket_is_one_message_after_the_backward_pass(
             assert seconds(one, "all_reduce") < seconds(other, "all_reduce")  # one latency instead of three
 
 
-def test_buckets_of_free_messages_lie_between_wait_free_and_one_message(
-    make_problem: Make, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_buckets_of_free_messages_lie_between_layers_and_one_message(make_problem: Make, cluster: Cluster) -> None:
     """Without latency buckets save nothing, so each merger only makes gradients wait."""
     fast = replace(cluster, intra_node=Link("nvlink", 1e8, 0.0), inter_node=Link("infiniband", 1e7, 0.0))
-    found = [described(make_problem, "wait-free", fast)]
-    for size in (300.0, 3000.0, 1e12):
-        sizes(monkeypatch, size, size)
-        found.append(described(make_problem, "bucketed", fast))
+    found = [described(make_problem, "bucketed", fast, sizes(size, size)) for size in (0.0, 300.0, 3000.0, 1e12)]
     for before, after in pairwise(found):
         assert all(a.iteration_s.value <= b.iteration_s.value * (1 + 1e-12) for a, b in zip(before, after, strict=True))
     assert any(a.iteration_s.value < 0.999 * b.iteration_s.value for a, b in zip(found[0], found[-1], strict=True))
 
 
 def test_buckets_follow_the_recurrence_of_merged_slots(
-    make_problem: Make, cluster: Cluster, communication_end_s: Callable[..., float], monkeypatch: pytest.MonkeyPatch
+    make_problem: Make, cluster: Cluster, communication_end_s: Callable[..., float]
 ) -> None:
     """Slots of 224, 584 and 5130 gradients: the last alone, then the two others as one."""
-    sizes(monkeypatch, 1.0, 1e12)
     plan = Configurations.of([Configuration(4, 2, 8)])
-    settings = Settings(strategy="bucketed", input="synthetic")
+    settings = Settings(strategy="bucketed", input="synthetic", framework=sizes(1.0, 1e12))
     problem = make_problem(settings=settings, cluster=cluster)
     (found,) = Evaluator(problem).describe(plan)
     pricer = Pricer(Sources(problem), "fp32", "sync")

@@ -14,6 +14,7 @@ import pytest
 from planner.catalog import find_calibration, find_network, names
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.errors import ParameterError
 from planner.steps.overheads import FORMULA, OF_FAMILIES, Overheads, exponent_name, find_overheads
@@ -55,7 +56,7 @@ def served(network: str, stated: dict[str, float]) -> Overheads:
 
 @pytest.fixture
 def problem(make_problem: Make) -> Problem:
-    return make_problem(settings=Settings(input="synthetic", framework="torch"))
+    return make_problem(settings=Settings(input="synthetic", framework=Framework("torch")))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +250,7 @@ def test_an_assumed_call_is_not_charged_twice(make_problem: Make, calibration: C
 
 def test_some_frameworks_compute_the_gradient_of_the_image_too(problem: Problem) -> None:
     """The first convolution takes as long once more: every direction has the same FLOP and, here, the same rate."""
-    asked = replace(problem, settings=replace(problem.settings, input_gradient=True))
+    asked = replace(problem, settings=replace(problem.settings, framework=Framework("torch", input_gradient=True)))
     first = next(
         calls
         for calls in lower(problem.network, np.array([8]))

@@ -10,6 +10,7 @@ from planner.costs.measured_calls import BEYOND, MARGIN, MEASURED_S
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.framework import GENERIC
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
@@ -67,7 +68,7 @@ def predicted(own: tuple[Entry, ...], theirs: tuple[Entry, ...], device: Acceler
         Calibration("mine", MINE.name, own, node=Node(1, MINE)),
         Calibration("theirs", device.name, theirs, node=Node(1, device), warnings=("disturbed",)),
     )
-    settings = Settings(optimizer="none", input="synthetic", framework="")
+    settings = Settings(optimizer="none", input="synthetic", framework=GENERIC)
     problem = Problem(
         NETWORK, None, Cluster("one", 1, Node(1, MINE)), calibrations, explicit_calibration=True, settings=settings
     )

@@ -10,6 +10,7 @@ from planner.catalog import calibrations_for, find_cluster, find_network
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.framework import Framework
 from planner.domain.network import Layer, Network
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
@@ -179,7 +180,7 @@ def test_overheads_are_looked_up_from_exact_to_assumed(
     make_problem: Make, framework: str, kinds: tuple[str, ...], matched: str
 ) -> None:
     entries = (Entry("overheads", kind, "", "", "", "overheads", {}, {"kernel_scale": 2.0}) for kind in kinds)
-    problem = make_problem(calibrations=(of(*entries),), settings=Settings(framework=framework))
+    problem = make_problem(calibrations=(of(*entries),), settings=Settings(framework=Framework.labelled(framework)))
     found = Sources(problem).overheads("fp32", "sync")
     assert found.matched == matched
     assert (found.source.entry.kind == "torch") == ("torch" in kinds and matched == "framework")

@@ -9,6 +9,7 @@ from planner.domain.calibration import Calibration, Entry, by_precision
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.dataset import Dataset
+from planner.domain.framework import Framework
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
@@ -66,7 +67,7 @@ def test_overheads_say_how_they_were_found(
 ) -> None:
     kernels = tuple(entry for entry in calibration.entries if entry.scope == "kernels")
     own = replace(calibration, entries=(*kernels, overheads(kind)))
-    found = warned(make_problem(calibrations=(own,), settings=Settings(framework=framework)))
+    found = warned(make_problem(calibrations=(own,), settings=Settings(framework=Framework.labelled(framework))))
     assert [key for key in found if key.startswith("framework")] == ([] if code is None else [code])
 
 
@@ -76,7 +77,7 @@ def test_overheads_of_the_other_mode_are_said(
 ) -> None:
     kernels = tuple(entry for entry in calibration.entries if entry.scope == "kernels")
     own = replace(calibration, entries=(*kernels, replace(overheads("torch"), mode=mode)))
-    found = warned(make_problem(calibrations=(own,), settings=Settings(framework="torch")))
+    found = warned(make_problem(calibrations=(own,), settings=Settings(framework=Framework("torch"))))
     assert ("overheads_of_other_mode torch" in found) == said
 
 

@@ -12,6 +12,7 @@ import pytest
 from planner import catalog
 from planner.domain.arrays import FloatArray
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.fitting.observed import AloneSteps, Observed, without_end_to_end
 from validation import single_gpu
@@ -35,7 +36,7 @@ def steps_of(network: str, truth: Two = TRUTH, factor: float = 1.0) -> Steps:
     """Return steps that take what the model says under known coefficients, times a factor."""
     where = catalog.find_cluster("dgx1-v100")
     calibrations = without_end_to_end(catalog.calibrations_for(where))
-    settings = Settings(input="synthetic", framework="mxnet@1")
+    settings = Settings(input="synthetic", framework=Framework.labelled("mxnet@1"))
     problem = Problem(catalog.find_network(network), None, where, calibrations, settings=settings)
     plans = Configurations.of([Configuration(1, 1, sub_batch) for sub_batch in SUB_BATCHES])
     bare = Observed.of(problem, plans, np.ones(len(SUB_BATCHES)))

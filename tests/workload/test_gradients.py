@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.domain.framework import STRATEGIES
 from planner.networks.zoo import build
-from planner.workload.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets, gradient_slots
+from planner.workload.gradients import gradient_buckets, gradient_slots
 
 SIZES = st.lists(st.integers(0, 50).map(float), min_size=1, max_size=20).map(np.array)
 
@@ -47,8 +48,9 @@ def test_buckets_hold_everything_and_are_full_but_for_the_last(
 
 def test_resnet50_in_the_default_buckets() -> None:
     """97.5 MiB in fp32: the classifier fills the first one, then three of 25 MiB or a little more, then the rest."""
+    default = STRATEGIES["bucketed"]
     gradients = gradient_slots(build("resnet50", {})).elements.astype(np.float64) * 4
-    lowest = gradient_buckets(gradients, FIRST_BUCKET_BYTES, BUCKET_BYTES)
+    lowest = gradient_buckets(gradients, default.first_bucket_bytes, default.bucket_bytes)
     held = np.add.reduceat(gradients, lowest)[::-1] / 2**20
     assert held[0] == pytest.approx(2049 * 1000 * 4 / 2**20)
     assert held.size == pytest.approx(1 + (97.5 - held[0]) / 25, abs=1)

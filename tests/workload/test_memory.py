@@ -254,7 +254,7 @@ def test_im2col_adds_its_largest_buffer() -> None:
     st.floats(1e8, 1e12),
 )
 def test_largest_sub_batch_fits_and_one_more_does_not(
-    name: str, precision: str, how: dict[str, str], capacity: float
+    name: str, precision: str, how: dict[str, Any], capacity: float
 ) -> None:
     network = build(name, {})
     largest = largest_sub_batch(network, precision, "sgd-momentum", "gpu", capacity, **how)

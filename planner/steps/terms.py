@@ -1,0 +1,214 @@
+"""The terms of one configuration: every task of a schedule with what serves it, and the gradients of periods.
+
+A gradient is one with respect to the coefficients of all entries, along the path that decides the period
+(:mod:`planner.steps.intervals`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.costs.terms import Work, evaluate
+from planner.domain.arrays import FloatArray
+from planner.domain.calibration import ORIGINS
+from planner.domain.configuration import Configuration
+from planner.domain.prediction import Term
+from planner.domain.schedule import Task
+from planner.steps.intervals import Gradient, derivatives
+from planner.steps.messages import host_gradient
+from planner.steps.price import Priced, Pricer, deposited
+from planner.steps.schedule import Timed
+from planner.steps.sources import Source
+from planner.steps.stages import Part, Stage
+
+__all__ = ["Case", "gradient_of", "terms_of", "update_gradient"]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One configuration with its prices, and the stages of its sub-batch."""
+
+    pricer: Pricer
+    one: Configuration
+    stages: Mapping[str, Stage]
+    priced: Priced
+    in_first_epoch: bool = False
+
+    def multiplier(self, term: str, nodes: int = 1) -> float:
+        """Return by what the scenario multiplies a term."""
+        scenario = self.pricer.sources.problem.scenario
+        return float(scenario.factor(term, self.pricer.compute.precision.name, nodes))
+
+    def message_path(self) -> tuple[int, int]:
+        """Return how many messages, and how many segments before their gradients, are on and off the longest path."""
+        pricer, one = self.pricer, self.one
+        if not pricer.strategy.overlap:
+            return pricer.messages.slot.size, 0
+        case = pricer.compute.index.positions(np.array([one.sub_batch]))[0]
+        ready = pricer.compute.table.ready_s[case, int(one.accumulation_steps > 1)]
+        row = pricer.messages.rows(np.array([one.nodes]), np.array([one.gpus_per_node]))[0]
+        slot = pricer.messages.slot
+        last = int(np.argmax(ready[slot] + pricer.messages.prefix_s[row]))
+        return last + 1, int(slot[last]) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What serves a task, whether that extrapolates, and one run of it by entry."""
+
+    sources: tuple[Source, ...] = ()
+    extrapolated: bool = False
+    parts: Callable[[], Iterable[Part]] = tuple
+
+
+def _part(source: Source, slopes: FloatArray, seconds: float, factor: float) -> Part:
+    return Part(source.entry, factor * slopes[None], np.array([factor * seconds]))
+
+
+def _input(case: Case, seconds: float, *, alone: bool) -> _Served:
+    one, loads = case.one, case.pricer.input
+
+    def parts() -> list[Part]:
+        samples, first = one.sub_batch * one.accumulation_steps, case.in_first_epoch
+        found = loads.parts(samples, one.gpus_per_node, one.nodes, first_epoch=first, alone=alone)
+        whole = sum(part.seconds for part in found)
+        return [_part(part.source, part.slopes, part.seconds, seconds / whole) for part in found if whole]
+
+    return _Served(loads.used, loads.extrapolates, parts)
+
+
+def _call(case: Case, source: Source | None, term: str, work: Work) -> _Served:
+    """Return what serves a term that is one call of an entry."""
+    if source is None:
+        return _Served()
+    entry, factor = source.entry, case.multiplier(term)
+    one = (source, derivatives(entry, work), float(evaluate(entry, work)))
+    return _Served((source,), parts=lambda: [_part(*one, factor)])
+
+
+def _host(case: Case, kind: str, buffers: float = 1.0) -> _Served:
+    work = {"parameters": float(case.pricer.parameters), "buffers": buffers}
+    return _call(case, case.pricer.sources.host(kind), kind, work)
+
+
+def _sum(case: Case, _: float) -> _Served:
+    gpu, update = (case.priced.threads[name].period_s for name in ("gpu", "update"))
+    return _host(case, "sum_gradient", float(deposited(update, gpu, case.one.gpus_per_node)[0]))
+
+
+def _messages(case: Case, _: float) -> _Served:
+    messages, groups = case.pricer.messages, (case.one.nodes, case.one.gpus_per_node)
+
+    def parts() -> list[Part]:
+        found = messages.gradient(*groups, case.message_path()[0])
+        return [_part(messages.source, *found, case.multiplier("all_reduce", case.one.nodes))]
+
+    return _Served((messages.source,), messages.extrapolates(*groups), parts)
+
+
+def _host_messages(case: Case, _: float) -> _Served:
+    pricer, nodes = case.pricer, case.one.nodes
+    source, factor = pricer.sources.host_all_reduce, case.multiplier("all_reduce", nodes)
+    return _Served(
+        (source,), parts=lambda: [_part(source, *host_gradient(pricer.sources, pricer.parameters, nodes), factor)]
+    )
+
+
+def _copied(case: Case, _: float) -> _Served:
+    copied = {"bytes": case.pricer.compute.input_bytes * case.one.sub_batch}
+    return _call(case, case.pricer.sources.host_to_device, "host_to_device", copied)
+
+
+_SERVERS: Mapping[str, Callable[[Case, float], _Served]] = {
+    "load_input": lambda case, seconds: _input(case, seconds, alone=case.one.mode == "async"),
+    "load_node_input": lambda case, seconds: _input(case, seconds, alone=False),
+    "host_to_device": _copied,
+    "all_reduce": _messages,
+    "replica_wait": lambda case, _: _Served((case.pricer.compute.overheads.source,)),
+    "update_gradient": lambda case, _: _host(case, "update_gradient"),
+    "sum_gradient": _sum,
+    "host_all_reduce": _host_messages,
+    "update_weights": lambda case, _: _host(case, "update_weights"),
+}
+"""Task -> what serves it in a configuration, where it takes so many seconds; stages serve those of their names."""
+
+
+def _served(case: Case, task: Task, seconds: float) -> _Served:
+    if task.name in case.stages:
+        stage = case.stages[task.name]
+        return _Served(stage.sources, stage.extrapolated, lambda: stage.parts)
+    return _SERVERS[task.name](case, seconds) if seconds > 0 else _Served()
+
+
+def terms_of(case: Case, timed: Timed) -> tuple[list[Term], list[Source]]:
+    """Return the terms of a thread, and everything that serves them."""
+    passes = np.array([case.one.accumulation_steps])
+    rows: dict[str, tuple[float, float, dict[int, Source], bool]] = {}
+    for task in timed.schedule.tasks:
+        exposed = float(timed.exposed_s[task.name][0])
+        seconds = exposed if task.is_paced else float(timed.seconds[task.name][0])
+        if not task.count.of(passes).any() or (task.share_of and not seconds):
+            continue
+        served, term = _served(case, task, seconds), task.term or task.name
+        taken, shown, sources, outside = rows.get(term, (0.0, 0.0, {}, False))
+        sources |= {id(source): source for source in served.sources}
+        rows[term] = (taken + seconds, shown + exposed, sources, outside or served.extrapolated)
+    period = sum(exposed for _, exposed, *_ in rows.values())
+    terms = [
+        _term(name, timed.schedule.thread, row, row[1] / period if period > 0 else 0.0) for name, row in rows.items()
+    ]
+    return terms, [source for _, _, sources, _ in rows.values() for source in sources.values()]
+
+
+def _term(name: str, thread: str, row: tuple[float, float, Mapping[int, Source], bool], share: float) -> Term:
+    seconds, exposed, sources, extrapolated = row
+    origins = {source.origin for source in sources.values()}
+    provenance = tuple(dict.fromkeys(source.provenance for source in sources.values()))
+    names = ", ".join(dict.fromkeys(one.name for one in provenance if one.name))
+    origin = "+".join(one for one in ORIGINS if one in origins) or "none"
+    return Term(name, thread, seconds, exposed, share, origin, names, extrapolated, provenance)
+
+
+def gradient_of(case: Case, timed: Timed) -> Gradient:
+    """Return the gradient of a thread's period."""
+    found, passes = Gradient(), np.array([case.one.accumulation_steps])
+    hidden: dict[str, tuple[int, float]] = {}  # stage -> segments that messages outlast instead, and by which slope
+    slopes = {name: float(slope[0]) for name, slope in timed.slopes.items()}
+    for task in timed.schedule.tasks:
+        if task.each_after and slopes[task.name]:
+            tasks = {one.name: one for one in timed.schedule.tasks}
+            last = [name for name in task.each_after if tasks[name].count.of(passes).any()][-1]
+            hidden[last] = case.message_path()[1], slopes[task.name]
+    for task in timed.schedule.tasks:
+        seconds, slope = float(timed.seconds[task.name][0]), slopes[task.name]
+        if not slope or not seconds or task.share_of:
+            continue
+        weight = np.full(1, slope * task.count.of(passes)[0])
+        if task.name in case.stages:
+            compute, (segments, less) = case.pricer.compute, hidden.get(task.name, (0, 0.0))
+            by_segment = np.repeat(weight, compute.slots.layer.size + 1)
+            by_segment[:segments] -= less
+            weight = compute.program.gathered(by_segment)
+        for part in _served(case, task, seconds).parts():
+            if np.any(taken := weight @ part.seconds):
+                found.add_vector(part.entry, weight @ part.slopes, taken)
+    return found
+
+
+def update_gradient(case: Case, of_gpu: Gradient) -> Gradient:
+    """Return the gradient of the update thread's period, given that of the GPU thread's.
+
+    Where q < 1, T = C / (1 - s·N / T_GPU): deviations of C and s grow by T / C, and those of T_GPU enter with the
+    opposite sign: the longer it is, the fewer gradients are summed.
+    """
+    timed, found, growth = case.priced.threads["update"], Gradient(), 1.0
+    update, gpu = (float(case.priced.threads[name].period_s[0]) for name in ("update", "gpu"))
+    if update < gpu:
+        summing = float(timed.seconds["sum_gradient"][0]) - case.pricer.host_s("sum_gradient", 0.0)
+        growth = update / (update - summing)
+        found.add_scaled(of_gpu, -growth * summing / gpu)
+    found.add_scaled(gradient_of(case, timed), growth)
+    return found
