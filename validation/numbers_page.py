@@ -1,15 +1,20 @@
-"""docs/numbers.md: the records of planner/_bundled/numbers.toml. ``python -m validation.numbers_page`` writes it."""
+"""Write docs/numbers.md: the records of planner/_bundled/numbers.toml.
+
+    python -m validation.numbers_page
+"""
 
 from __future__ import annotations
 
+import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from planner.numbers import NUMBERS
+from validation.command import finished, parser_of
 
-__all__ = ["PAGE", "page", "records"]
+__all__ = ["PAGE", "main", "page", "records"]
 
 PAGE = Path(__file__).parents[1] / "docs" / "numbers.md"
 TEXT = """# Numbers that were chosen
@@ -41,5 +46,15 @@ def _paragraph(name: str, record: Mapping[str, Any]) -> str:
     )
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page."""
+    parser_of("validation.numbers_page", __doc__).parse_args(arguments)
+
+    def work() -> None:
+        PAGE.write_text(page(), encoding="utf-8")
+
+    return finished(work)
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    sys.exit(main())
