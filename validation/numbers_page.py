@@ -1,6 +1,6 @@
 """Write docs/numbers.md: the records of planner/_bundled/numbers.toml.
 
-    python -m validation.numbers_page
+python -m validation.numbers_page
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.training import TimedStep
 from planner.fitting.exponents import GRID, SPAN, Exponent, told_exponent
 from planner.numbers import constant
-from planner.steps.overheads import EXPONENTS, exponent_name
+from planner.sources.overheads import EXPONENTS, exponent_name
 
 __all__ = ["HOST_PRIOR_S", "Fitted", "TimedSteps"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache
 from typing import Protocol
 
 from planner.domain.cluster import Accelerator, Node
@@ -87,6 +87,9 @@ class Place(Protocol):
         """Return what the measuring has shown besides times, as circumstances, once its context has ended."""
 
 
+_cpu_design, _gpu_design = cache(designed_points), cache(gpu_points)
+
+
 class CpuPlace:
     """The CPU of this machine, one pinned thread of it."""
 
@@ -111,11 +114,7 @@ class CpuPlace:
 
     def points(self) -> tuple[Point, ...]:
         """Return the generic design."""
-        return self._points
-
-    @cached_property
-    def _points(self) -> tuple[Point, ...]:
-        return designed_points(precisions=self.precisions)
+        return _cpu_design(precisions=self.precisions)
 
     def extent(self) -> Extent:
         """Return how far the calls of networks are measured."""
@@ -164,11 +163,7 @@ class GpuPlace:
 
     def points(self) -> tuple[Point, ...]:
         """Return the generic design."""
-        return self._points
-
-    @cached_property
-    def _points(self) -> tuple[Point, ...]:
-        return gpu_points(self.precisions)
+        return _gpu_design(self.precisions)
 
     def extent(self) -> Extent:
         """Return how far the calls of networks are measured: operands and results within the share of free memory.

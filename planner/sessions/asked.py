@@ -85,15 +85,15 @@ def _accelerator(device: str) -> Accelerator:
     return describe_cpu()[0] if device == "cpu" else describe_gpu(device, catalog.known_accelerator).accelerator
 
 
-def needed_bytes(network: Network, accelerator: Accelerator) -> float:
-    """Return the bytes of a network at the small sub-batch."""
-    needed = memory_bytes(network, np.array([SMALL]), "fp32", network.optimizer, accelerator.kind)
+def needed_bytes(network: Network, kind: str) -> float:
+    """Return the bytes of a network at the small sub-batch, on a device of a kind."""
+    needed = memory_bytes(network, np.array([SMALL]), "fp32", network.optimizer, kind)
     return float(needed.total[0])
 
 
 def _check_fits(networks: Iterable[Network], accelerator: Accelerator) -> None:
     for network in networks:
-        needed = needed_bytes(network, accelerator)
+        needed = needed_bytes(network, accelerator.kind)
         if needed > accelerator.memory_bytes:
             raise ParameterError(
                 "--network",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,8 +14,9 @@ from planner.domain.samples import BUDGET, NETWORKS, Samples
 from planner.errors import CoverageError, OutputError
 from planner.networks.zoo import build, zoo_names
 from planner.probes.calibrate import Measurement, Own
-from planner.probes.layer_points import layer_points
+from planner.probes.layer_points import Extent, layer_points
 from planner.probes.places import Place
+from planner.probes.points import Point
 from planner.probes.resume import holds_measured
 from planner.probes.run import EXPECTED_ERROR, Progress, Wanted, used_before
 from planner.probes.steps import CPU_BYTES, StepNeed
@@ -142,10 +143,8 @@ def _wanted(asked: Asked, place: Place, session: Session) -> Wanted:
     The layers of these are timed as they are where time is left.
     """
     device = place.accelerator
-    networks = asked.all_networks or tuple(
-        one for one in _bundled() if needed_bytes(one, device) <= device.memory_bytes
-    )
-    later = () if asked.networks else layer_points(distinct_calls(networks), place.extent())
+    networks = asked.all_networks or _bundled(device.kind, device.memory_bytes)
+    later = () if asked.networks else _bundled_layers(device.kind, device.memory_bytes, place.extent())
     precisions = trained(place.precisions)
     products = tuple(one for one in place.precisions if one not in precisions)
     return Wanted(
@@ -156,10 +155,16 @@ def _wanted(asked: Asked, place: Place, session: Session) -> Wanted:
     )
 
 
-def _bundled() -> Iterator[Network]:
-    """Yield the bundled networks, and one with fused attention, which none of them asks for by itself."""
-    yield from (build(name, {}) for name in zoo_names())
-    yield build("gpt", {"attention": "fused"})
+@cache
+def _bundled(kind: str, memory_bytes: float) -> tuple[Network, ...]:
+    """Return the bundled networks that a device holds, and one with fused attention, which none of them asks for."""
+    every = (*(build(name, {}) for name in zoo_names()), build("gpt", {"attention": "fused"}))
+    return tuple(one for one in every if needed_bytes(one, kind) <= memory_bytes)
+
+
+@cache
+def _bundled_layers(kind: str, memory_bytes: float, extent: Extent) -> tuple[Point, ...]:
+    return layer_points(distinct_calls(_bundled(kind, memory_bytes)), extent)
 
 
 def _tell_error(samples: Samples, asked: Asked, say: Say) -> None:

@@ -11,18 +11,19 @@ from planner.costs.features import CALLS
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
+from planner.domain.framework import name_and_version
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
 from planner.domain.provenance import DATASHEET
 from planner.domain.samples import MAY_DIFFER
 from planner.domain.shapes import layer_shapes
-from planner.steps.cells import told
+from planner.sources.cells import told
+from planner.sources.overheads import Overheads
+from planner.sources.refusals import measuring
+from planner.sources.source import is_used, miss_in_words
+from planner.sources.sources import Source, Sources
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
-from planner.steps.overheads import Overheads
-from planner.steps.refusals import measuring
-from planner.steps.source import is_used, miss_in_words
-from planner.steps.sources import Source, Sources
 from planner.units import format_bytes
 from planner.workload.lowering import UPDATE_BYTES, lower
 
@@ -229,7 +230,7 @@ def _overheads(sources: Sources, overheads: Overheads) -> Iterator[PlanWarning]:
             f"{overheads.source.calibration}, pooled over other GPUs, are used."
         )
         yield PlanWarning("framework_overheads_pooled", framework, message)
-    elif overheads.matched == "framework" and "@" in framework:
+    elif overheads.matched == "framework" and name_and_version(framework)[1]:
         message = f"Overheads of {framework} are those measured with {overheads.source.entry.kind}."
         yield PlanWarning("framework_overheads_other_version", framework, message)
 

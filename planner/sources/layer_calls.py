@@ -1,7 +1,7 @@
 """Which calls of a network a calibration has measured as they are: those are looked up, the others are not.
 
 What the device was not timed at, but another of the same chip, is looked up there and scaled by a ratio, or tells the
-course of a call over sub-batches (:mod:`planner.steps.sibling_calls`).
+course of a call over sub-batches (:mod:`planner.sources.same_die`).
 """
 
 from __future__ import annotations
@@ -23,19 +23,14 @@ from planner.domain.calls import LOOKED_UP, LayerCall, kind_of_kernel
 from planner.domain.kernels import SERVED_BY, KernelCalls
 from planner.domain.network import Network
 from planner.domain.precision import precision_named
-from planner.steps.sibling_calls import common_times, course_of, ratio_of, scaled_table
-from planner.steps.source import Source, source_of
+from planner.sources.same_die import common_times, course_of, ratio_of, scaled_table
+from planner.sources.source import Source, source_of
 from planner.workload.calls import layer_calls
 
-__all__ = ["Fits", "LayerCalls", "error_of"]
+__all__ = ["Fits", "LayerCalls"]
 
 Fits = Callable[[str, str], Entry | None]
 """Kind and direction -> what is fitted to such kernels of the device, or None."""
-
-
-def error_of(fit: Entry) -> float | None:
-    """Return the relative error of a fit on rows left out, else on its own; None: it was never compared with any."""
-    return fit.error if fit.held_out_error is None else fit.held_out_error
 
 
 class LayerCalls:
@@ -118,7 +113,7 @@ class LayerCalls:
         errors = []
         for call in (call for call in self._calls.get(key, ()) if call.name in table.settings):
             fit = self._fits(kind_of_kernel(call.kind, call.layer), call.direction)
-            error = None if fit is None else error_of(fit)
+            error = None if fit is None else fit.miss
             if fit is not None and error is not None:
                 found[call.name] = self._fitted_s(fit, [call], vector(table.settings, call.name)[::2])[:, 0]
                 errors.append(error)
@@ -149,8 +144,8 @@ class LayerCalls:
             rest[positions] = False
             part = _taken(calls, positions)
             made = [self._calls[calls.kind, calls.direction][at] for at in positions.tolist()]
-            courses = self._courses(part, made, source.entry, sub_batch)
-            yield replace(part, looked_up={"call": places, "samples": sub_batch[:, None], **courses}), source
+            courses, served_by = self._courses(part, made, source, sub_batch)
+            yield replace(part, looked_up={"call": places, "samples": sub_batch[:, None], **courses}), served_by
         for kind in self._kinds(calls) if rest.any() else ():
             chosen = rest & (self._kind_of(calls) == kind)
             if chosen.any():
@@ -158,18 +153,20 @@ class LayerCalls:
                 yield part if kind == calls.kind else replace(part, kind=kind), None
 
     def _courses(
-        self, calls: KernelCalls, made: list[LayerCall], table: Entry, sub_batch: IntArray
-    ) -> dict[str, FloatArray]:
-        """Return what fits say of calls that a table holds, in columns; nothing where none serves them.
+        self, calls: KernelCalls, made: list[LayerCall], held: Source, sub_batch: IntArray
+    ) -> tuple[dict[str, FloatArray], Source]:
+        """Return what fits say of calls that a table holds, in columns, nothing where none serves them; and the table.
 
-        At sub-batches that a sibling was timed at, as at the measured ones around, it says so instead.
+        At sub-batches that a sibling was timed at, as at the measured ones around, it says so instead, and what it has
+        seen goes along.
         """
+        table, seen = held.entry, held.provenance.seen
         along, error = np.full((2, sub_batch.size, len(made)), np.nan)
         knots = [vector(table.settings, call.name)[::2] for call in made]
         every = np.unique(np.concatenate(knots))
         for kind in self._kinds(calls):
             fit, chosen = self._fits(kind, calls.direction), np.flatnonzero(self._kind_of(calls) == kind)
-            known = None if fit is None else error_of(fit)
+            known = None if fit is None else fit.miss
             if fit is None or known is None or not chosen.size:
                 continue
             of_kind = [made[at] for at in chosen.tolist()]
@@ -183,8 +180,11 @@ class LayerCalls:
                 if call.name in source.entry.settings:
                     found = course_of(sub_batch, knots[at], vector(source.entry.settings, call.name))
                     told = np.isfinite(found)
+                    seen = seen | source.provenance.seen if told.any() else seen
                     along[told, at], error[told, at] = found[told], unsure
-        return {} if np.isnan(error).all() else {COURSE: along, COURSE_ERROR: error}
+        if seen != held.provenance.seen:
+            held = replace(held, provenance=replace(held.provenance, seen=seen))
+        return {} if np.isnan(error).all() else {COURSE: along, COURSE_ERROR: error}, held
 
     def _fitted_s(self, fit: Entry, calls: list[LayerCall], samples: FloatArray | IntArray) -> FloatArray:
         """Return what a fit says that k calls of one kind take at s sub-batches [s], shape (s, k)."""

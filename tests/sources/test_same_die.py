@@ -14,8 +14,7 @@ from planner.domain.framework import GENERIC
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
-from planner.steps.predict import Evaluator
-from planner.steps.sibling_calls import (
+from planner.sources.same_die import (
     LEAST_COMMON,
     Common,
     Ratio,
@@ -25,6 +24,7 @@ from planner.steps.sibling_calls import (
     ratio_of,
     scaled_table,
 )
+from planner.steps.predict import Evaluator
 from planner.workload.calls import layer_calls
 
 MINE = Accelerator("titan-xp", "gpu", 12e9, 5e11, {"fp32": 1e13}, vendor="NVIDIA", architecture="Pascal", chip="GP102")
@@ -66,7 +66,7 @@ def table(layers: str, ratio: float = 1.0, extra: Mapping[str, tuple[float, ...]
 def predicted(own: tuple[Entry, ...], theirs: tuple[Entry, ...], device: Accelerator = THEIRS) -> Prediction:
     calibrations = (
         Calibration("mine", MINE.name, own, node=Node(1, MINE)),
-        Calibration("theirs", device.name, theirs, node=Node(1, device), warnings=("disturbed",)),
+        Calibration("theirs", device.name, theirs, node=Node(1, device), warnings=("disturbed",), seen=("theirs",)),
     )
     settings = Settings(optimizer="none", input="synthetic", framework=GENERIC)
     problem = Problem(
@@ -105,7 +105,11 @@ def test_between_own_sub_batches_the_sibling_tells_the_course() -> None:
     own = (*fits(), table("", RATIO, {**HALVED, name: (1.0, 5.0, 64.0, 80.0)}))
 
     def first_s(points: tuple[float, ...]) -> float:
-        return seconds(predicted(own, (table("", extra={**COMMON, name: points}),))) - 2 * FITTED_S
+        one = predicted(own, (table("", extra={**COMMON, name: points}),))
+        (forward,) = (term for term in one.terms if term.name == "forward")
+        # What the sibling has seen goes along where it bends the course.
+        assert any("theirs" in each.seen for each in forward.provenance) == (points[2:5:2] == (16.0, 64.0))
+        return seconds(one) - 2 * FITTED_S
 
     assert first_s((1.0, 10.0, 16.0, 70.0, 64.0, 160.0)) == pytest.approx(35.0)
     alone = seconds(predicted(own, ())) - 2 * FITTED_S
