@@ -33,7 +33,7 @@ _ATTRIBUTE = OneOf(
 )
 LAYER_FIELDS = (
     Field("name", Name(), "unique in the network"),
-    Field("kind", Text(tuple(LAYER_KINDS)), "what it computes"),
+    Field("kind", Text(LAYER_KINDS.keys()), "what it computes"),
     Field("inputs", ListOf(Name(), least=1), "names of the layers it reads; the one before unless given", None),
     Field("attributes", MapOf(_ATTRIBUTE), "settings of its kind; sizes of both axes are one number or two", None),
 )

@@ -8,7 +8,7 @@ tables of them. Numbers with a unit are SI in records; in files the unit is the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 from unicodedata import category
@@ -120,7 +120,7 @@ def hidden(text: str, *, on_one_line: bool = True) -> str:
 class Text:
     """A string; one of ``choices`` where there are any, and not empty unless ``empty``."""
 
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     empty: bool = False
 
     @property

@@ -1,7 +1,7 @@
 """Designed points of what transformers and detectors add: attention, normalisation over features, GELU, embeddings.
 
 Samples, positions, heads and features are drawn independently within what small to base sizes use. Traffic is counted
-as a training step counts it (:mod:`planner.workload.sequences`).
+as a training step counts it (:mod:`planner.domain.layers.sequences`).
 """
 
 from __future__ import annotations

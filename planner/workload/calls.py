@@ -10,10 +10,12 @@ from math import prod
 from planner.domain.arrays import IntArray
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import ATTENTION_COLUMNS, UPDATE, WORK_COLUMNS
+from planner.domain.layers import LAYER_KINDS
+from planner.domain.layers.record import Site
 from planner.domain.network import Network
 from planner.workload.autocast import wide_tensors
 from planner.workload.lowering import ledger_of
-from planner.workload.program import Site, program
+from planner.workload.program import program
 
 __all__ = ["distinct_calls", "layer_calls"]
 
@@ -34,21 +36,10 @@ def _calls(row: tuple[str, str, IntArray, IntArray], places: Sequence[Site], opt
     for position, (count, *work) in zip(layer.tolist(), amounts.tolist(), strict=True):
         site = places[position]
         named = dict(zip(WORK_COLUMNS[kind], map(tuple, work), strict=True))
-        tensors = _tensors(site) if is_update else 0
+        tensors = LAYER_KINDS[site.layer.kind].tensors(site.layer) if is_update else 0
         used = optimizer if is_update else ""
         found.append(LayerCall(kind, direction, named, site.layer, site.inputs, used, tensors, sum(count)))
     return tuple(found)
-
-
-def _tensors(site: Site) -> int:
-    """Return how many tensors of parameters a layer has."""
-    layer = site.layer
-    if layer.kind == "embedding":
-        return sum(layer.integer(table) > 0 for table in ("vocabulary", "positions", "types"))
-    if layer.kind in ("convolution", "linear"):
-        weights = not (layer.kind == "linear" and layer.attributes["tied"])
-        return int(weights) + bool(layer.attributes["bias"])
-    return 2
 
 
 def distinct_calls(networks: Sequence[Network]) -> tuple[LayerCall, ...]:

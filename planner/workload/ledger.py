@@ -8,27 +8,10 @@ import numpy as np
 
 from planner.domain.arrays import IntArray
 from planner.domain.kernels import DIRECTIONS, KINDS, WORK_COLUMNS, KernelCalls
+from planner.domain.layers.record import Amount, Call
 from planner.workload.program import Program
 
-__all__ = ["Amount", "Ledger", "fixed", "per_sample", "traffic"]
-
-Amount = tuple[int, int]
-"""A count (a, b) that is a + b·n for a sub-batch of n samples."""
-
-
-def fixed(count: int) -> Amount:
-    """Return a count that does not depend on the sub-batch."""
-    return (count, 0)
-
-
-def per_sample(count: int) -> Amount:
-    """Return a count proportional to the sub-batch."""
-    return (0, count)
-
-
-def traffic(elements: int, moved: int, fixed_bytes: int = 0) -> tuple[Amount, Amount, Amount]:
-    """Return the work of a kernel that moves bytes, each count per sample."""
-    return per_sample(elements), per_sample(moved), per_sample(fixed_bytes)
+__all__ = ["Ledger"]
 
 
 class Ledger:
@@ -38,9 +21,9 @@ class Ledger:
         self._program = of
         self._rows: dict[tuple[str, str], list[tuple[int, list[Amount]]]] = {}
 
-    def add(self, kind: str, direction: str, position: int, *work: Amount, count: Amount = (1, 0)) -> None:
-        """Note ``count`` calls of one layer like that at ``position``, work in the order of the kind's columns."""
-        self._rows.setdefault((kind, direction), []).append((position, [count, *work]))
+    def add(self, position: int, call: Call) -> None:
+        """Note the calls of one layer like that at ``position``."""
+        self._rows.setdefault((call.kind, call.direction), []).append((position, [call.count, *call.work]))
 
     def rows(self) -> Iterator[tuple[str, str, IntArray, IntArray]]:
         """Yield kind, direction, positions of layers, shape (k,), and amounts, (a, b) each, shape (k, 1 + columns, 2).

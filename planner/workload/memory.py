@@ -1,20 +1,6 @@
 """Memory of one device in training, counted and never fitted: what PyTorch keeps for the backward pass.
 
-Activations are tensors, each counted once however many layers keep it:
-
-- convolution, fully connected, batch and layer normalisation keep their input (weight gradients need it), layer
-  normalisation two fp32 numbers a position besides;
-- ReLU, tanh and sigmoid keep their output, in place or not, and so does leaky ReLU, taken to be done in place; GELU
-  keeps its input;
-- max-pooling keeps its input and 8-byte indices of its output, average pooling its input, dropout a 1-byte mask;
-- local response normalisation, made of simple operations, keeps its input, padded squares, their mean and its power;
-- attention keeps queries, keys and values, the softmax of its scores and, with dropout, its mask and what it leaves:
-  nothing is made again in the backward pass; fused attention keeps queries, keys and values, its output and an fp32
-  number a head and position, and makes its weights again;
-- embeddings keep the numbers of the tokens, of 8 bytes;
-- the loss keeps the softmax of its input, in fp32 in mixed precision too; global pooling, upsampling, add, concat and
-  flatten keep nothing.
-
+Activations are tensors, each counted once however many layers keep it (:mod:`planner.domain.layers` says which do).
 The sub-batch itself is counted with them.
 
 In asynchronous training the host updates the weights: optimizer state and fp32 master copy lie in its memory, and are
@@ -32,7 +18,6 @@ dropout, the figure of Korthikanti et al. 2022, arXiv:2205.05198, and 16·n·s m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import prod
 
@@ -42,28 +27,20 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import MODES, OPTIMIZERS
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.kernels import MemoryBytes
+from planner.domain.layers import LAYER_KINDS
+from planner.domain.layers.products import needs_columns
+from planner.domain.layers.record import Site
 from planner.domain.network import Network
 from planner.domain.precision import Precision, precision_named
 from planner.errors import ParameterError, UnknownNameError
-from planner.workload.lowering import CONVOLUTIONS, needs_columns
+from planner.workload.lowering import CONVOLUTIONS
 from planner.workload.products import narrow_layers
-from planner.workload.program import Program, Site, program
-from planner.workload.sequences import TOKEN_BYTES
+from planner.workload.program import Program, program
 
 __all__ = ["ASSUMED_CONTEXT_BYTES", "kept_by_segment", "kept_bytes", "largest_sub_batch", "memory_bytes"]
 
 ASSUMED_CONTEXT_BYTES = {"gpu": 500 * 2.0**20, "cpu": 0.0}
 """Assumed, not measured: what a CUDA context with cuBLAS and cuDNN loaded takes of a GPU before the first tensor."""
-
-INDEX_BYTES = 8
-"""Of a position in a pooling window, as PyTorch keeps it."""
-
-STATISTICS_BYTES = 8
-"""Of a position that layer normalisation works on: mean and scale in fp32."""
-LOG_SUM_BYTES = 4
-"""Of a head and position: what fused attention keeps of its weights, the logarithm of the sum of exponentials."""
-LOSS_BYTES = 4
-"""Of an element of the softmax that a loss keeps, at least."""
 
 
 def memory_bytes(
@@ -176,53 +153,8 @@ def kept_by_segment(of: Program, itemsize: int) -> FloatArray:
 
 def _kept(site: Site, itemsize: int) -> int:
     """Return the bytes per sample kept of a layer's output, and by the layer besides."""
-    besides = _kept_besides(site, itemsize) if site.has_gradient else 0
+    besides = LAYER_KINDS[site.layer.kind].kept_besides(site, itemsize) if site.has_gradient else 0
     return itemsize * site.output_elements * site.is_kept + besides
-
-
-def _kept_besides(site: Site, itemsize: int) -> int:
-    """Return the bytes per sample that a layer keeps besides layers' outputs."""
-    kept = _BESIDES.get(site.layer.kind)
-    return kept(site, itemsize) if kept else 0
-
-
-def _of_pooling(site: Site, _itemsize: int) -> int:
-    return INDEX_BYTES * site.output_elements if site.layer.attributes["mode"] == "max" else 0
-
-
-def _of_lrn(site: Site, itemsize: int) -> int:
-    return itemsize * (3 * site.output_elements + (site.layer.integer("window") - 1) * prod(site.output[1:]))
-
-
-def _of_embedding(site: Site, itemsize: int) -> int:
-    """Numbers of tokens, less what was counted for them as the network's input, and of their types."""
-    return (TOKEN_BYTES * (2 if site.layer.integer("types") else 1) - itemsize) * site.input_elements
-
-
-def _of_attention(site: Site, itemsize: int) -> int:
-    if _is_fused(site):
-        return LOG_SUM_BYTES * site.layer.integer("heads") * site.output[0]
-    return _attention_weights(site) * (2 * itemsize + 1 if site.layer.number("dropout") else itemsize)
-
-
-_BESIDES: Mapping[str, Callable[[Site, int], int]] = {
-    "dropout": lambda site, _itemsize: site.output_elements,
-    "pool": _of_pooling,
-    "lrn": _of_lrn,
-    "layer_norm": lambda site, _itemsize: STATISTICS_BYTES * (site.output_elements // site.output[-1]),
-    "embedding": _of_embedding,
-    "attention": _of_attention,
-    "loss": lambda site, itemsize: max(itemsize, LOSS_BYTES) * site.input_elements,
-}
-
-
-def _is_fused(site: Site) -> bool:
-    return site.layer.kind == "attention" and bool(site.layer.attributes["fused"])
-
-
-def _attention_weights(site: Site) -> int:
-    """Return how many weights attention computes per sample: one a head and pair of positions."""
-    return site.layer.integer("heads") * site.output[0] ** 2
 
 
 @lru_cache(maxsize=32)
@@ -235,7 +167,7 @@ def _peak_gradient_elements(of: Program) -> int:
     those of queries, keys and values before they are joined.
     """
     sizes = [site.output_elements for site in of.sites]
-    inside = [_inside(site) for site in of.sites]
+    inside = [LAYER_KINDS[site.layer.kind].inside(site) for site in of.sites]
     at = dict(zip((layer.name for layer in of.network.layers), of.site.tolist(), strict=True))
     live: dict[str, int] = {}
     peak = 0
@@ -252,18 +184,11 @@ def _peak_gradient_elements(of: Program) -> int:
     return peak
 
 
-def _inside(site: Site) -> int:
-    """Return the elements per sample of gradients that exist inside of a layer only."""
-    if site.layer.kind != "attention":
-        return 0
-    return site.input_elements if _is_fused(site) else 2 * _attention_weights(site)
-
-
 def _column_elements(of: Program) -> int:
     """Return the elements per sample of the largest im2col buffer."""
     columns = (
         prod(site.output[1:]) * prod(site.layer.pair("kernel")) * site.inputs[0][0]
         for site in of.sites
-        if site.layer.kind == "convolution" and needs_columns(site)
+        if needs_columns(site.layer)
     )
     return max(columns, default=0)

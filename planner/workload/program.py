@@ -12,90 +12,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.network import INPUT, Layer, Network
-from planner.domain.shapes import Shape, input_shapes, layer_shapes, parameters_of
+from planner.domain.layers import LAYER_KINDS
+from planner.domain.layers.record import INPUT, Site
+from planner.domain.network import Network
+from planner.domain.shapes import input_shapes, layer_shapes, parameters_of
 
-__all__ = ["Program", "Site", "program"]
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A layer at its place in a network; what equal layers share.
-
-    Attributes
-    ----------
-    position : int
-        Of the first such layer in ``Network.layers``.
-    layer : Layer
-        The first.
-    inputs : tuple of Shape
-        Per sample, in the order of ``layer.inputs``.
-    output : Shape
-    parameters : int
-    input_gradients : tuple of bool
-        Whether a gradient has to be passed on to each input: something trained stands before it.
-    reads : int
-        How often the output is read.
-    is_kept : bool
-        Whether the output is kept for the backward pass, by the layer or by one that reads it.
-    """
-
-    position: int
-    layer: Layer
-    inputs: tuple[Shape, ...]
-    output: Shape
-    parameters: int
-    input_gradients: tuple[bool, ...]
-    reads: int
-    is_kept: bool
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether the output has a gradient: the layer, or one before it, is trained."""
-        return self.parameters > 0 or any(self.input_gradients)
-
-    @property
-    def input_elements(self) -> int:
-        """Elements of all inputs, per sample."""
-        return sum(prod(shape) for shape in self.inputs)
-
-    @property
-    def output_elements(self) -> int:
-        """Elements of the output, per sample."""
-        return prod(self.output)
-
-    @property
-    def forward_mac(self) -> int:
-        """Multiply-adds of products forward, per sample; 0 for every kind but those below.
-
-        Convolution: output elements times channels in a group times kernel area; linear: output elements times features
-        in; attention over s positions of h features: 2·s²·h, whether or not a mask hides half of them, and whether or
-        not a fused kernel leaves those out.
-        """
-        if self.layer.kind == "convolution":
-            height, width = self.layer.pair("kernel")
-            return self.output_elements * (self.inputs[0][0] // self.layer.integer("groups")) * height * width
-        if self.layer.kind == "attention":
-            return 2 * self.output_elements * self.output[0]
-        return self.output_elements * self.inputs[0][-1] if self.layer.kind == "linear" else 0
-
-    @property
-    def training_flop(self) -> int:
-        """FLOP of products forward and backward, per sample, two a multiply-add.
-
-        Backward takes each operand's gradient, of as many FLOP as forward: of weights always, of inputs where one has
-        to be passed on. Scores that a fused kernel makes again are not counted.
-        """
-        operands = any(self.input_gradients) * (2 if self.layer.kind == "attention" else 1)
-        weights = self.layer.kind != "attention"
-        return 2 * self.forward_mac * (1 + operands + weights)
+__all__ = ["Program", "program"]
 
 
 class Program:
@@ -221,26 +148,13 @@ def _sites(network: Network, *, input_gradient: bool, merged: bool) -> tuple[tup
     return tuple(found), np.array(site)
 
 
-_KEEPS_INPUT = frozenset({"convolution", "linear", "batch_norm", "layer_norm", "attention", "lrn", "pool"})
-_VIEWS = frozenset({"flatten", "first_position"})
-"""Kinds whose output is another name for a tensor that is there."""
-
-
 def _kept_tensors(network: Network, has_gradient: Mapping[str, bool]) -> set[str]:
     """Return the layers whose outputs are kept for the backward pass; a view is kept as what it is a view of."""
     tensor = {INPUT: INPUT}
     kept: set[str] = set()
     for layer in network.layers:
-        tensor[layer.name] = tensor[layer.inputs[0]] if layer.kind in _VIEWS else layer.name
+        tensor[layer.name] = tensor[layer.inputs[0]] if LAYER_KINDS[layer.kind].is_view else layer.name
         if has_gradient[layer.name]:
-            kept.update(tensor[name] for name in _kept_by(layer))
+            of_inputs, of_output = LAYER_KINDS[layer.kind].keeps(layer)
+            kept.update(tensor[name] for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output))
     return kept
-
-
-def _kept_by(layer: Layer) -> tuple[str, ...]:
-    """Return the layers whose outputs a layer keeps."""
-    if layer.kind == "activation" and layer.attributes["function"] != "gelu":
-        return (layer.name,)
-    if layer.kind == "attention" and layer.attributes["fused"]:
-        return (*layer.inputs, layer.name)
-    return layer.inputs if layer.kind in _KEEPS_INPUT or layer.kind == "activation" else ()

@@ -1,0 +1,168 @@
+"""Convolutions and fully connected layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
+from planner.domain.layers.record import (
+    Amount,
+    Attribute,
+    Call,
+    Layer,
+    LayerKind,
+    Lowering,
+    Shape,
+    Site,
+    fixed,
+    per_sample,
+    traffic,
+)
+from planner.errors import ParameterError
+
+__all__ = ["KINDS", "needs_columns", "padded"]
+
+
+def needs_columns(layer: Layer) -> bool:
+    """Tell whether a layer needs im2col: a 1 x 1 convolution of stride 1 without padding has its columns as input."""
+    if layer.kind != "convolution":
+        return False
+    return not (layer.pair("kernel") == layer.pair("stride") == (1, 1) and layer.pair("padding") == (0, 0))
+
+
+def padded(layer: Layer, shape: Shape, window: str) -> tuple[int, int]:
+    """Return the sides of a padded input; ParameterError where the window of that attribute is larger."""
+    sides, padding = layer.pair(window), layer.pair("padding")
+    found = (shape[1] + 2 * padding[0], shape[2] + 2 * padding[1])
+    if sides[0] > found[0] or sides[1] > found[1]:
+        raise ParameterError(f"layer {layer.name}: {window}", f"at most the padded input {found}", sides)
+    return found
+
+
+def _convolved(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    """Sizes are rounded down: x' = ⌊(x + 2p - c) / s⌋ + 1, with input side x, padding p, kernel side c, stride s."""
+    channels, groups = layer.integer("channels"), layer.integer("groups")
+    for what, count in (("channels in", inputs[0][0]), ("channels", channels)):
+        if count % groups:
+            raise ParameterError(f"layer {layer.name}: {what}", f"divisible by groups = {groups}", count)
+    sides = zip(padded(layer, inputs[0], "kernel"), layer.pair("kernel"), layer.pair("stride"), strict=True)
+    return (channels, *((side - kernel) // stride + 1 for side, kernel, stride in sides))
+
+
+def _convolution_parameters(layer: Layer, shape: Shape) -> int:
+    """m·(m_in/g)·c_h·c_w, and m of a bias."""
+    channels = layer.integer("channels")
+    weights = channels * (shape[0] // layer.integer("groups")) * prod(layer.pair("kernel"))
+    return weights + channels * bool(layer.attributes["bias"])
+
+
+def _linear_parameters(layer: Layer, shape: Shape) -> int:
+    """m_in·m, or 0 where they are those of the embedding, and m of a bias."""
+    inner = 0 if layer.attributes["tied"] else shape[-1]
+    return layer.integer("features") * (inner + bool(layer.attributes["bias"]))
+
+
+def _convolution(site: Site, lowering: Lowering) -> Iterator[Call]:
+    yield from _im2col(site, per_image=lowering.per_image) if lowering.im2col else _direct(site)
+    yield from _bias(site)
+
+
+def _direct(site: Site) -> Iterator[Call]:
+    layer = site.layer
+    pairs = (*layer.pair("kernel"), *layer.pair("stride"), *layer.pair("padding"))
+    geometry = (*site.inputs[0], layer.integer("channels"), *pairs, layer.integer("groups"))
+    for direction in _directions(site):
+        yield Call("convolution", direction, (per_sample(1), *map(fixed, geometry)))
+
+
+def _im2col(site: Site, *, per_image: bool) -> Iterator[Call]:
+    """Forward (m/g x c²m_in/g)·(c²m_in/g x qn), backward-data c²m_in/g x qn, backward-weight m/g x c²m_in/g; g each."""
+    groups, kernel = site.layer.integer("groups"), prod(site.layer.pair("kernel"))
+    positions, channels_in = prod(site.output[1:]), site.inputs[0][0]
+    scaled, calls = (fixed, per_sample) if per_image else (per_sample, fixed)
+    outer, inner = fixed(site.output[0] // groups), fixed(kernel * channels_in // groups)
+    columns = positions * kernel * channels_in
+    work = (scaled(columns), scaled(site.input_elements + columns), fixed(0))
+    for product in _products(site, outer, inner, scaled(positions), calls(groups)):
+        yield product
+        if needs_columns(site.layer):
+            kind = "col2im" if product.direction == BACKWARD_DATA else "im2col"
+            yield Call(kind, product.direction, work, calls(1))
+
+
+def _linear(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    """Forward (m x m_in)·(m_in x n), backward-data m_in x n, backward-weight m x m_in; a sequence has n·positions.
+
+    The gradients of a table that a linear layer shares with the embedding are summed.
+    """
+    outer, inner = site.output[-1], site.inputs[0][-1]
+    yield from _products(site, fixed(outer), fixed(inner), per_sample(prod(site.output[:-1])))
+    if site.layer.attributes["tied"]:
+        yield Call("add", BACKWARD_DATA, (fixed(outer * inner), fixed(3 * outer * inner), fixed(0)))
+    yield from _bias(site)
+
+
+def _products(site: Site, outer: Amount, inner: Amount, batched: Amount, count: Amount = (1, 0)) -> Iterator[Call]:
+    products = {
+        FORWARD: (outer, batched, inner),
+        BACKWARD_DATA: (inner, batched, outer),
+        BACKWARD_WEIGHT: (outer, inner, batched),
+    }
+    for direction in _directions(site):
+        yield Call("gemm", direction, (*products[direction], fixed(1)), count)
+
+
+def _directions(site: Site) -> tuple[str, ...]:
+    return (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT) if site.input_gradients[0] else (FORWARD, BACKWARD_WEIGHT)
+
+
+def _bias(site: Site) -> Iterator[Call]:
+    if site.layer.attributes["bias"]:
+        elements = site.output_elements
+        yield Call("bias", FORWARD, traffic(elements, 2 * elements))
+        yield Call("bias", BACKWARD_WEIGHT, traffic(elements, elements))
+
+
+def _convolution_macs(site: Site) -> int:
+    """Output elements times channels in a group times kernel area."""
+    inner = site.inputs[0][0] // site.layer.integer("groups")
+    return site.output_elements * inner * prod(site.layer.pair("kernel"))
+
+
+_BIAS = Attribute("bool", default=True, doc="whether a bias is added")
+KINDS = {
+    "convolution": LayerKind(
+        {
+            "channels": Attribute("int", None, "channels out"),
+            "kernel": Attribute("pair", None, "height and width of the kernel"),
+            "stride": Attribute("pair", 1, "step of the kernel"),
+            "padding": Attribute("pair", 0, "zeros on each side", least=0),
+            "groups": Attribute("int", 1, "groups of channels that do not mix"),
+            "bias": _BIAS,
+        },
+        _convolved,
+        (3,),
+        parameters=_convolution_parameters,
+        tensors=lambda layer: 1 + bool(layer.attributes["bias"]),
+        calls=_convolution,
+        macs=_convolution_macs,
+        keeps=lambda _layer: (True, False),
+        computes="16 bits",
+    ),
+    "linear": LayerKind(
+        {
+            "features": Attribute("int", None, "features out"),
+            "bias": _BIAS,
+            "tied": Attribute("bool", default=False, doc="whether its weights are the table of the embedding"),
+        },
+        lambda layer, inputs: (*inputs[0][:-1], layer.integer("features")),
+        (1, 2),
+        parameters=_linear_parameters,
+        tensors=lambda layer: (not layer.attributes["tied"]) + bool(layer.attributes["bias"]),
+        calls=_linear,
+        macs=lambda site: site.output_elements * site.inputs[0][-1],
+        keeps=lambda _layer: (True, False),
+        computes="16 bits",
+    ),
+}

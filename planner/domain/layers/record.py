@@ -1,0 +1,265 @@
+"""What is known of a kind of layer: one record, declared once, from which every room reads.
+
+Shapes are per sample: (channels, height, width) of an image, (features,) of a vector, (positions, features) of a
+sequence, (positions,) of the token numbers that an embedding reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from planner.domain.arrays import LARGEST_COUNT, check_count, frozen_map
+from planner.domain.kernels import BACKWARD_DATA, FORWARD
+from planner.errors import ParameterError, UnknownNameError
+
+__all__ = [
+    "INPUT", "LAYER_KINDS", "Amount", "Attribute", "AttributeValue", "Call", "Layer", "LayerKind", "Lowering", "Shape",
+    "Site", "fixed", "passes", "per_sample", "traffic",
+]  # fmt: skip
+
+AttributeValue = int | float | str | bool | tuple[int, int]
+Shape = tuple[int, ...]
+Amount = tuple[int, int]
+"""A count (a, b) that is a + b·n for a sub-batch of n samples."""
+
+INPUT = "input"
+"""The name under which layers refer to the network's input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute of a layer kind: type, default (None: required), rule in words, and the least whole number.
+
+    ``pair`` is a whole number for both axes, or two of them: (height, width).
+    """
+
+    type: str  # "int", "pair", "float", "bool" or one of "a|b|c"
+    default: AttributeValue | None
+    doc: str
+    least: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer: kind, name, the layers it reads, and every attribute of its kind (defaults filled in)."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind not in LAYER_KINDS:
+            raise UnknownNameError(f"layer {self.name}: kind", self.kind, LAYER_KINDS)
+        spec = LAYER_KINDS[self.kind].attributes
+        for key in self.attributes:
+            if key not in spec:
+                raise UnknownNameError(f"layer {self.name}: attribute", key, spec)
+        filled = {key: _checked(self, key, attribute) for key, attribute in spec.items()}
+        object.__setattr__(self, "attributes", frozen_map(filled))
+
+    def integer(self, key: str) -> int:
+        """Return an ``int`` attribute."""
+        value = self.attributes[key]
+        assert isinstance(value, int)  # noqa: S101 - checked when the layer was made
+        return value
+
+    def number(self, key: str) -> float:
+        """Return a ``float`` attribute."""
+        value = self.attributes[key]
+        assert isinstance(value, int | float)  # noqa: S101 - checked when the layer was made
+        return float(value)
+
+    def pair(self, key: str) -> tuple[int, int]:
+        """Return a ``pair`` attribute as (height, width)."""
+        value = self.attributes[key]
+        if isinstance(value, tuple):
+            return value
+        assert isinstance(value, int)  # noqa: S101 - checked when the layer was made
+        return (value, value)
+
+
+def _checked(layer: Layer, key: str, attribute: Attribute) -> AttributeValue:
+    what = f"layer {layer.name}: {key}"
+    value = layer.attributes.get(key, attribute.default)
+    if value is None:
+        raise ParameterError(what, f"given ({attribute.doc})", "nothing")
+    check = {"int": _check_sizes, "pair": _check_sizes, "bool": _check_bool, "float": _check_number}.get(attribute.type)
+    if check is not None:
+        check(what, value, attribute)
+    elif value not in attribute.type.split("|"):
+        raise ParameterError(what, "one of " + ", ".join(attribute.type.split("|")), value)
+    return value
+
+
+def _check_sizes(what: str, value: AttributeValue, attribute: Attribute) -> None:
+    for side in value if attribute.type == "pair" and isinstance(value, tuple) else (value,):
+        check_count(what, side, attribute.least)
+
+
+def _check_bool(what: str, value: AttributeValue, _attribute: Attribute) -> None:
+    if not isinstance(value, bool):
+        raise ParameterError(what, "true or false", value)
+
+
+def _check_number(what: str, value: AttributeValue, _attribute: Attribute) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_COUNT:
+        raise ParameterError(what, "a number, at least 0", value)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A layer at its place in a network; what equal layers share.
+
+    Attributes
+    ----------
+    position : int
+        Of the first such layer in ``Network.layers``.
+    layer : Layer
+        The first.
+    inputs : tuple of Shape
+        Per sample, in the order of ``layer.inputs``.
+    output : Shape
+    parameters : int
+    input_gradients : tuple of bool
+        Whether a gradient has to be passed on to each input: something trained stands before it.
+    reads : int
+        How often the output is read.
+    is_kept : bool
+        Whether the output is kept for the backward pass, by the layer or by one that reads it.
+    """
+
+    position: int
+    layer: Layer
+    inputs: tuple[Shape, ...]
+    output: Shape
+    parameters: int
+    input_gradients: tuple[bool, ...]
+    reads: int
+    is_kept: bool
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the output has a gradient: the layer, or one before it, is trained."""
+        return self.parameters > 0 or any(self.input_gradients)
+
+    @property
+    def input_elements(self) -> int:
+        """Elements of all inputs, per sample."""
+        return sum(prod(shape) for shape in self.inputs)
+
+    @property
+    def output_elements(self) -> int:
+        """Elements of the output, per sample."""
+        return prod(self.output)
+
+    @property
+    def forward_mac(self) -> int:
+        """Multiply-adds of products forward, per sample."""
+        return LAYER_KINDS[self.layer.kind].macs(self)
+
+    @property
+    def training_flop(self) -> int:
+        """FLOP of products forward and backward, per sample, two a multiply-add.
+
+        Backward takes each operand's gradient, of as many FLOP as forward: of weights always, of inputs where one has
+        to be passed on. Scores that a fused kernel makes again are not counted.
+        """
+        weights = LAYER_KINDS[self.layer.kind].multiplies_weights
+        operands = any(self.input_gradients) * (1 if weights else 2)
+        return 2 * self.forward_mac * (1 + operands + weights)
+
+
+def fixed(count: int) -> Amount:
+    """Return a count that does not depend on the sub-batch."""
+    return (count, 0)
+
+
+def per_sample(count: int) -> Amount:
+    """Return a count proportional to the sub-batch."""
+    return (0, count)
+
+
+def traffic(elements: int, moved: int, fixed_bytes: int = 0) -> tuple[Amount, Amount, Amount]:
+    """Return the work of a kernel that moves bytes, each count per sample."""
+    return per_sample(elements), per_sample(moved), per_sample(fixed_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``count`` kernel calls that a layer makes, work in the order of the kind's columns."""
+
+    kind: str
+    direction: str
+    work: tuple[Amount, ...]
+    count: Amount = (1, 0)
+
+
+class Lowering(NamedTuple):
+    """How convolutions are done: by im2col and products, and then of one image at a time."""
+
+    im2col: bool = False
+    per_image: bool = False
+
+
+def passes(kind: str, site: Site, forward: tuple[Amount, ...], backward: tuple[Amount, ...]) -> Iterator[Call]:
+    """Yield a call forward, and one backward where the output has a gradient."""
+    yield Call(kind, FORWARD, forward)
+    if site.has_gradient:
+        yield Call(kind, BACKWARD_DATA, backward)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """A kind of layer; what is left out is as of a layer that changes nothing, has no parameters and makes no call.
+
+    Attributes
+    ----------
+    attributes : mapping of name to Attribute
+    output : layer, input shapes -> Shape
+        ParameterError where the layer cannot read them.
+    ranks : tuple of int
+        Lengths of the shapes that it reads.
+    joins : bool
+        Whether it reads two layers or more; else one.
+    parameters : layer, input shape -> int
+    tensors : layer -> int
+        Of its parameters.
+    calls : site, lowering -> Call of one step, but for its update
+    macs : site -> int
+        Multiply-adds of products forward, per sample.
+    multiplies_weights : bool
+        Whether one operand of its products are weights; else both are inputs.
+    keeps : layer -> (bool, bool)
+        Whether it keeps its inputs, and its output, for the backward pass.
+    kept_besides : site, bytes of an element -> int
+        Bytes per sample that it keeps besides tensors of layers.
+    inside : site -> int
+        Elements per sample of gradients that exist inside of it only.
+    is_view : bool
+        Whether its output is another name for a tensor that is there.
+    computes : {"widest", "16 bits", "fp32", "fp32 on gpu"}
+        In mixed precision of 16 bits: in the widest type of its inputs, or in one whatever they are.
+    """
+
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    output: Callable[[Layer, tuple[Shape, ...]], Shape] = lambda _layer, inputs: inputs[0]
+    ranks: tuple[int, ...] = (1, 2, 3)
+    joins: bool = False
+    parameters: Callable[[Layer, Shape], int] = lambda _layer, _shape: 0
+    tensors: Callable[[Layer], int] = lambda _layer: 2
+    calls: Callable[[Site, Lowering], Iterable[Call]] = lambda _site, _lowering: ()
+    macs: Callable[[Site], int] = lambda _site: 0
+    multiplies_weights: bool = True
+    keeps: Callable[[Layer], tuple[bool, bool]] = lambda _layer: (False, False)
+    kept_besides: Callable[[Site, int], int] = lambda _site, _itemsize: 0
+    inside: Callable[[Site], int] = lambda _site: 0
+    is_view: bool = False
+    computes: str = "widest"
+
+
+LAYER_KINDS: dict[str, LayerKind] = {}
+"""By name; filled by the modules beside this one."""
