@@ -13,15 +13,16 @@ from planner.domain.training import TimedStep
 from planner.fitting.estimators import robust_least_squares
 from planner.fitting.exponents import GRID, SPAN, Exponent, told_exponent
 from planner.fitting.passes import Passes
+from planner.numbers import constant
 from planner.sources.overheads import EXPONENTS, exponent_name
 
 __all__ = ["HOST_PRIOR_S", "Fitted", "TimedSteps"]
 
 SCALE_PRIOR = 0.05
 """How far the scale of kernels is expected from 1: steps of one network share its errors."""
-CPU_DRIFT = 0.03
-"""By how much a CPU's speed in the seconds that its steps are timed in differs from that of the whole run: the
-reference kernel's mean over ten seconds by 0.033 from that over the run (root mean square, twelve runs on an EPYC)."""
+CPU_DRIFT = constant("step_times.cpu_drift")
+"""By how much a CPU's speed in the seconds that its steps are timed in differs from that of the whole run
+(docs/numbers.md)."""
 HOST_PRIOR_S = 1e-5
 """How far the host time of a call is expected from 0, or at least from what was measured of a forward call [s]."""
 STARTS = (1.0, 0.25, 0.05)

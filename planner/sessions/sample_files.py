@@ -23,6 +23,7 @@ from planner.fitting.repeats import contradictions, merged_steps, repeated, runs
 from planner.fitting.rows import take, usable
 from planner.fitting.screening import OffCourse, off_course, unit_doubt
 from planner.formats.sample_files import SampleFiles, read_sample_files
+from planner.numbers import constant
 from planner.sessions.kept_samples import NODE, node_of, steps_of
 from planner.sessions.sample_folder import sample_paths
 from planner.sessions.session import Say
@@ -36,8 +37,9 @@ MOST_TOLD = 5
 """Reasons for rejected rows that are listed."""
 MOST_RECORDED = 3
 """Of these, those that a calibration holds."""
-LOG_FAR_OFF = math.log(30.0)
-"""Between steps as they are, 0.5 to 5 times the sum of their kernels and 10 us a call, and those off by a unit."""
+LOG_FAR_OFF = math.log(constant("sample_files.far_off"))
+"""Of steps over the sum of their kernels and 10 us a call: between good ones and those off by a unit (docs/numbers.md).
+"""
 
 
 class _Sifted(NamedTuple):
