@@ -25,6 +25,7 @@ from planner.domain.provenance import DERIVED, NEAREST
 from planner.domain.request import Problem, Sourced, Subject
 from planner.domain.scenario import NO_SCENARIO, Scenario
 from planner.errors import CoverageError, ParameterError, Refusal
+from planner.formats.documents import STANDARD_INPUT
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
 from planner.steps.sibling_calls import is_sibling
@@ -58,7 +59,8 @@ class Case:
     def subject(self) -> Subject:
         """What it is about, with what names its network in a command."""
         named = self.sources["network"].value if "network" in self.sources else ""
-        return replace(self.problem.subject, network_option=named if isinstance(named, str) else "")
+        is_name = isinstance(named, str) and named != STANDARD_INPUT
+        return replace(self.problem.subject, network_option=named if is_name else "")
 
 
 def with_base(values: Values, command: str) -> tuple[Values, str]:
