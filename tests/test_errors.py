@@ -13,6 +13,7 @@ def test_public_list_is_what_is_defined() -> None:
         name
         for name, thing in vars(errors).items()
         if (inspect.isclass(thing) or inspect.isfunction(thing)) and thing.__module__ == errors.__name__
+        if not name.startswith("_")
     }
     assert sorted(defined) == [name for name in errors.__all__ if not name.isupper()]
 

@@ -28,7 +28,7 @@ from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer
 from planner.scoring.intervals import scores
 from planner.scoring.refit import Asked, fit_runs, held_out_answers
-from planner.steps.links import MULTIPLES
+from planner.sources.links import MULTIPLES
 from validation.command import existing_folder, finished, parser_of
 
 FOLDER = Path(__file__).resolve().parent

@@ -109,7 +109,7 @@ RATIO = """## Measured shapes on a sibling GPU
 By the other GPU's name, as predictions take them: its time of the very call, times the ratio of the two GPUs among
 calls of all other groups, each weighed by how near its time is to that one; what is short is bound by launching, what
 is long by compute or memory. The entry, made without the group, has a say as large as the errors of both allow
-(planner/steps/sibling_calls.py). *Median alone*: times the one median ratio of all other groups.
+(planner/sources/same_die.py). *Median alone*: times the one median ratio of all other groups.
 """
 TRIED = """### What was tried for a sibling GPU
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import FloatArray
-from planner.steps.overheads import EXPONENTS
+from planner.sources.overheads import EXPONENTS
 from validation.single_gpu_rows import EXPONENT_GRID, TARGETED, Group, Steps, family_of
 from validation.tables import markdown_table
 

@@ -1,7 +1,7 @@
 """Measured steps on one GPU, and what they are predicted to take without and with coefficients of whole steps.
 
 A step takes what its kernels do times k, composed with h for every kernel call by the exponent of the network's family
-(:class:`planner.steps.overheads.Overheads`). Without anything fitted to steps k is 1 and h is 0, or the assumed 10 us.
+(:class:`planner.sources.overheads.Overheads`). Without anything fitted to steps k is 1, and h 0 or the assumed 10 us.
 The two coefficients of a source, framework, version and GPU are fitted to its other networks: they minimise
 
     sum over rows huber(log(predicted / measured) / ROW_DEVIATION) + (log k / 0.3)^2 + (log(h / 10 us) / 1)^2.
@@ -25,7 +25,7 @@ from planner.fitting.estimators import robust_least_squares
 from planner.fitting.observed import AloneSteps, Observed
 from planner.formats.runs import read_runs
 from planner.scoring.refit import Asked
-from planner.steps.overheads import ASSUMED_HOST_S_PER_CALL, EXPONENTS, exponent_name
+from planner.sources.overheads import ASSUMED_HOST_S_PER_CALL, EXPONENTS, exponent_name
 
 __all__ = [
     "EXPONENT_GRID",
@@ -88,7 +88,7 @@ class Steps:
 
     @cached_property
     def exponent(self) -> str:
-        """The name of its family's exponent, one of :data:`planner.steps.overheads.EXPONENTS`."""
+        """The name of its family's exponent, one of :data:`planner.sources.overheads.EXPONENTS`."""
         return exponent_name(self.observed.problem.network)
 
     def at(self, exponent: float | None = None) -> AloneSteps:

@@ -10,7 +10,6 @@ from itertools import permutations
 import numpy as np
 
 from planner import catalog
-from planner.cli.devices import with_device
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
@@ -19,8 +18,10 @@ from planner.domain.request import Problem
 from planner.domain.transfer import relation
 from planner.errors import CoverageError
 from planner.scoring.refit import Asked
+from planner.sources.completion import completions
+from planner.sources.devices import on_other_device
+from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
-from planner.steps.sources import Sources
 
 __all__ = ["DerivedSteps", "StepScore", "derived_steps", "step_scores"]
 
@@ -139,4 +140,9 @@ def _rows(asked: Asked, problem: Problem) -> Iterator[tuple[str, FloatArray]]:
 def _scenario(cluster: Cluster, source: Accelerator, target: Accelerator) -> Scenario:
     """Return what prices a cluster for someone who has the same of another GPU."""
     owned = replace(cluster, node=replace(cluster.node, accelerator=source))
-    return with_device(owned, catalog.calibrations_for(owned), target)
+    scores = catalog.transfer_scores()
+    there, known = on_other_device(
+        owned, target, catalog.calibrations_for(owned), scores, catalog.calibrations_for(cluster)
+    )
+    ((_, same_die),) = completions(there, known, catalog.sibling_calibrations, scores, named=True)
+    return there, known + same_die

@@ -7,12 +7,11 @@ calibration that is named, or this machine's own, gives the cluster ``local``: t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import catalog
-from planner.cli.devices import from_others, from_precisions, from_siblings, with_device
 from planner.cli.parsing import NOTHING
 from planner.cli.streams import note
 from planner.cli.values import DEFAULT, DEFAULT_REQUEST, Values, from_settings, merge, said
@@ -28,9 +27,11 @@ from planner.errors import CoverageError, ParameterError, Refusal
 from planner.formats.documents import STANDARD_INPUT
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
-from planner.steps.sibling_calls import is_sibling
-from planner.steps.sources import LOCAL, Sources
-from planner.steps.usable import why_not_precision
+from planner.sources.completion import completions
+from planner.sources.devices import on_other_device
+from planner.sources.same_die import is_sibling
+from planner.sources.sources import LOCAL, Sources
+from planner.sources.usable import why_not_precision
 
 __all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "with_base"]
 
@@ -117,17 +118,8 @@ def machine_of(values: Values) -> Machine:
     _check_device(named, cluster)
     named_by = values["calibration"].source if named else ""
     bundled = catalog.calibrations_for(cluster)
-    sibling = from_siblings(cluster, (*named, *own, *bundled))
-    derived = () if named else from_precisions(cluster, (*own, *bundled, *sibling))
-    others = () if named else from_others(cluster, (*own, *bundled, *sibling, *derived))
-    chosen, where = _in_order(
-        (named_by, named),
-        (OWN, own),
-        ("bundled", bundled),
-        ("bundled of a sibling", sibling),
-        ("derived from another precision", derived),
-        ("specified by another GPU", others),
-    )
+    completed = _completions(cluster, (*named, *own, *bundled), named=bool(named))
+    chosen, where = _in_order((named_by, named), (OWN, own), ("bundled", bundled), *completed)
     if named:
         chosen = tuple(one if one in named else _without_products(one) for one in chosen)
     found = tuple(one for one in (*own, *bundled) if one not in named and _serves(one, cluster))
@@ -137,6 +129,12 @@ def machine_of(values: Values) -> Machine:
         "calibration": Sourced(tuple(names), where),
     }
     return Machine(cluster, chosen, bool(named), sources, (*named, *found))
+
+
+def _completions(
+    cluster: Cluster, known: tuple[Calibration, ...], *, named: bool
+) -> Iterator[tuple[str, tuple[Calibration, ...]]]:
+    return completions(cluster, known, catalog.sibling_calibrations, catalog.transfer_scores(), named=named)
 
 
 def _serves(calibration: Calibration, cluster: Cluster) -> bool:
@@ -269,13 +267,15 @@ def _under(scenario: Scenario, machine: Machine) -> Machine:
     if scenario.accelerator is None:
         return machine
     known = tuple(one for one in machine.calibrations if one.provenance.kind not in (DERIVED, NEAREST))
-    cluster, found = with_device(machine.cluster, known, scenario.accelerator)
+    there = replace(machine.cluster, node=replace(machine.cluster.node, accelerator=scenario.accelerator))
+    cluster, found = on_other_device(
+        machine.cluster, scenario.accelerator, known, catalog.transfer_scores(), catalog.calibrations_for(there)
+    )
+    for _, more in _completions(cluster, found, named=machine.explicit):
+        found += more
     if machine.explicit:
         given = {(one.name, one.accelerator) for one in machine.calibrations}
         found = tuple(_without_products(one) if (one.name, one.accelerator) in given else one for one in found)
-    else:
-        found += from_precisions(cluster, found)
-        found += from_others(cluster, found)
     names = replace(machine.sources["calibration"], source=f"{machine.sources['calibration'].source}, scaled")
     return replace(machine, cluster=cluster, calibrations=found, sources=merge({"calibration": names}, machine.sources))
 

@@ -48,8 +48,8 @@ from planner.report.show import (
 )
 from planner.scoring.gaps import CanMeasure, gaps_of
 from planner.sessions.left_out import enough_s
-from planner.steps.cells import CELLS, Cell, unpacked
-from planner.steps.overheads import FORMULA
+from planner.sources.cells import CELLS, Cell, unpacked
+from planner.sources.overheads import FORMULA
 from planner.workload.totals import layer_work, totals
 
 __all__ = ["run"]

@@ -27,8 +27,8 @@ from planner.formats.validation import validation_document
 from planner.report.validation import validation_view
 from planner.scoring.evaluate import Answer, answers_of, validation_of
 from planner.scoring.refit import Asked, group_of, held_out_answers
-from planner.steps.sources import Sources
-from planner.steps.usable import why_not_candidate, why_not_precision
+from planner.sources.sources import Sources
+from planner.sources.usable import why_not_candidate, why_not_precision
 
 __all__ = ["run"]
 

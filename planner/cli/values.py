@@ -14,7 +14,7 @@ from typing import Any
 from planner.cli.options import COMMANDS, OPTIONS, Option
 from planner.domain.request import DEFAULT, Sourced
 from planner.errors import CoverageError, InputFileError, ParameterError, Refusal, UsageError
-from planner.steps.refusals import KERNEL_MISSING
+from planner.sources.refusals import KERNEL_MISSING
 
 __all__ = [
     "DEFAULT",

@@ -9,7 +9,7 @@ Scopes and their keys:
 kernels      kind, direction, precision, library; belongs to an accelerator. Kind ``pointwise`` serves every
              kind whose work is traffic and that has no entry of its own; precision ``any`` serves all.
 overheads    kind = framework (or ``generic``), for one precision or all, one mode or both; coefficients of
-             :class:`planner.steps.overheads.Overheads`; accelerator ``any``: pooled over GPUs
+             :class:`planner.sources.overheads.Overheads`; accelerator ``any``: pooled over GPUs
 collectives  kind = operation (``all_reduce``); belongs to a cluster
 storage      kinds ``load``, bringing a sub-batch from storage into host memory, ``load_cached`` from what the system
              kept of it, ``decode`` on a thread; belongs to a cluster
@@ -156,6 +156,11 @@ class Entry:
             raise ParameterError("origin", "one of " + ", ".join(ORIGINS), self.origin)
         for name in ("settings", "coefficients", "standard_errors", "ranges"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
+
+    @property
+    def miss(self) -> float | None:
+        """Relative error on rows left out, else on its own; None: it was never compared with any."""
+        return self.error if self.held_out_error is None else self.held_out_error
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.errors import ParameterError
+
 __all__ = [
     "ASSUMED", "DATASHEET", "DERIVED", "EXACT", "FIT", "KINDS", "NEAREST", "SAME_DIE", "SCALED", "Provenance",
 ]  # fmt: skip
@@ -44,3 +46,7 @@ class Provenance:
     device: str = ""
     precision: str = ""
     seen: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ParameterError("kind of a provenance", "one of " + ", ".join(KINDS), self.kind)

@@ -32,7 +32,7 @@ class Scenario:
     inter_node_multipliers : mapping of term name to factor
         Applied besides where a plan spans several nodes: what if the link between them were another.
     accelerator : Accelerator or None
-        In place of the cluster's; see :mod:`planner.steps.hardware`.
+        In place of the cluster's; see :mod:`planner.sources.devices`.
     """
 
     text: str = ""

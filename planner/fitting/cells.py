@@ -1,7 +1,7 @@
 """Cells of a calibration: what measured training runs take as multiples of their predictions, drawn towards 1.
 
 What is stored of a cell is what its own runs say of it; what cells of a network say together is found where they are
-used, in :mod:`planner.steps.cells`.
+used, in :mod:`planner.sources.cells`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.request import Problem
 from planner.domain.training import TimedStep
-from planner.steps.cells import CELLS, Cell, drawn, packed, unpacked
+from planner.sources.cells import CELLS, Cell, drawn, packed, unpacked
+from planner.sources.sources import Sources
 from planner.steps.compute import Compute
-from planner.steps.sources import Sources
 
 __all__ = ["CellRun", "refined"]
 

@@ -48,7 +48,7 @@ from planner.fitting.observed import (
     properties_of,
     without_end_to_end,
 )
-from planner.steps.overheads import EXPONENTS, OF_FAMILIES, ON_SPECIFIED, exponent_name, family_name
+from planner.sources.overheads import EXPONENTS, OF_FAMILIES, ON_SPECIFIED, exponent_name, family_name
 
 __all__ = [
     "COEFFICIENTS",
@@ -107,7 +107,7 @@ VERSION = "version"
 """Always the last property of a level."""
 _VERSION = (*_GPU, "precision", VERSION)
 _FAMILY = (*_GPU, "precision", "family")
-"""What coefficients of :data:`planner.steps.overheads.OF_FAMILIES` belong to on one GPU, where its kernels are
+"""What coefficients of :data:`planner.sources.overheads.OF_FAMILIES` belong to on one GPU, where its kernels are
 measured."""
 _CLUSTER = ("framework", "cluster")
 COEFFICIENTS = (

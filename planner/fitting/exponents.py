@@ -19,7 +19,7 @@ import numpy as np
 from planner.domain.arrays import FloatArray
 from planner.fitting.estimators import robust_least_squares
 from planner.fitting.observed import AloneSteps, Observed
-from planner.steps.overheads import EXPONENTS, exponent_name
+from planner.sources.overheads import EXPONENTS, exponent_name
 
 __all__ = ["GRID", "SPAN", "Exponent", "Part", "Prior", "cell_of", "fit_exponents", "told_exponent"]
 

@@ -16,7 +16,7 @@ from planner.domain.calls import LOOKED_UP, work_named
 from planner.domain.kernels import SERVED_BY, TRAFFIC_KINDS
 from planner.domain.samples import Samples
 from planner.fitting.rows import POINTWISE, usable, work_of
-from planner.steps.layer_calls import Fits, error_of
+from planner.sources.layer_calls import Fits
 
 __all__ = ["fit_layer_calls", "fits_among"]
 
@@ -95,7 +95,7 @@ def _fitted(rows: Samples, fits: Sequence[Entry]) -> tuple[FloatArray, dict[tupl
     for key in sorted(set(zip(*(column.tolist() for column in columns), strict=True))):
         kind, direction, precision = key
         fit = fits_among(fits, precision)(kind, direction)
-        error = None if fit is None else error_of(fit)
+        error = None if fit is None else fit.miss
         if fit is not None and error is not None:
             own = np.logical_and.reduce([column == part for column, part in zip(columns, key, strict=True)])
             work = {**work_of(rows.select(own), kind), **transposition(kind, direction)}

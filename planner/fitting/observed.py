@@ -21,14 +21,14 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
+from planner.sources.links import slower
+from planner.sources.overheads import EXPONENTS, ON_SPECIFIED, exponent_name
+from planner.sources.sources import Sources
 from planner.steps.compute import composed_s
-from planner.steps.links import slower
 from planner.steps.messages import groups_of
-from planner.steps.overheads import EXPONENTS, ON_SPECIFIED, exponent_name
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer, passes_of
 from planner.steps.schedule import STAGE_RUNS, Timed
-from planner.steps.sources import Sources
 from planner.steps.synchronous import backward_end_s, communication_prefix_s, exposed_s
 
 __all__ = [

@@ -19,8 +19,8 @@ from planner.errors import CoverageError
 from planner.fitting.diagnostics import errors_of, held_out_times
 from planner.fitting.layer_calls import fits_among
 from planner.fitting.step_times import HOST_PRIOR_S, TimedSteps
+from planner.sources.layer_calls import Fits, LayerCalls
 from planner.steps.compute import call_work
-from planner.steps.layer_calls import Fits, LayerCalls
 from planner.units import format_seconds
 from planner.workload.lowering import lower
 

@@ -11,7 +11,7 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.training import TimedStep
 from planner.fitting.exponents import GRID, SPAN, Exponent, told_exponent
-from planner.steps.overheads import EXPONENTS, exponent_name
+from planner.sources.overheads import EXPONENTS, exponent_name
 
 __all__ = ["HOST_PRIOR_S", "Fitted", "TimedSteps"]
 

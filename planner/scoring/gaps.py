@@ -22,8 +22,8 @@ from planner.domain.kernels import PRODUCT_KINDS, KernelCalls
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem
+from planner.sources.sources import Source, Sources
 from planner.steps.compute import call_work
-from planner.steps.sources import Source, Sources
 from planner.workload.calls import layer_calls
 from planner.workload.lowering import lower
 

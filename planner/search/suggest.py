@@ -28,8 +28,9 @@ from planner.search.feasibility import check_target
 from planner.search.loosen import Loosener
 from planner.search.ranking import Order, order_of
 from planner.search.space import Limits
-from planner.steps import predict, sources
-from planner.steps.usable import candidate_precisions, check_candidate
+from planner.sources import sources
+from planner.sources.usable import candidate_precisions, check_candidate
+from planner.steps import predict
 from planner.workload.memory import largest_sub_batch
 
 __all__ = ["limits_of", "suggest", "suggest_with"]

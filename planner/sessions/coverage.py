@@ -20,8 +20,8 @@ from planner.probes.steps import STEP_PRECISIONS
 from planner.sessions.asked import Asked, trained
 from planner.sessions.left_out import Kernel, enough_s, grouped, never_timed
 from planner.sessions.session import Say
-from planner.steps.source import is_used
-from planner.steps.sources import Sources
+from planner.sources.source import is_used
+from planner.sources.sources import Sources
 from planner.workload.lowering import lower
 
 __all__ = ["check_complete", "check_served", "check_started"]

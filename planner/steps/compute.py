@@ -30,11 +30,11 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls, MemoryBytes
 from planner.domain.precision import precision_named
-from planner.steps.cells import cell_factors
-from planner.steps.sources import Source, Sources
+from planner.sources.cells import cell_factors
+from planner.sources.sources import Source, Sources
+from planner.sources.usable import check_precision
 from planner.steps.synchronous import ready_s
 from planner.steps.tables import Index
-from planner.steps.usable import check_precision
 from planner.workload.gradients import GradientSlots, gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
@@ -74,7 +74,7 @@ def call_times_s(entry: Entry, calls: KernelCalls, itemsize: int) -> FloatArray:
 
 
 def composed_s(gpu_s: FloatArray, host_s: FloatArray | float, exponent: float) -> FloatArray:
-    """Return (GPU^p + host^p)^(1/p) [s], shape of both together; see :class:`planner.steps.overheads.Overheads`."""
+    """Return (GPU^p + host^p)^(1/p) [s], shape of both together; see :class:`planner.sources.overheads.Overheads`."""
     if exponent == 1.0:
         return gpu_s + host_s
     longer = np.maximum(gpu_s, host_s)

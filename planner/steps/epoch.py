@@ -24,7 +24,7 @@ from planner.costs.transfers import READING_TERMS, loading_s, miss_fraction
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.cluster import Cluster
 from planner.domain.inputs import DECODE, LOAD_CACHED
-from planner.steps.sources import Source, Sources
+from planner.sources.sources import Source, Sources
 
 __all__ = ["CACHED_SHARE", "Input", "InputPart", "InputTimes", "worker_threads"]
 

@@ -13,7 +13,7 @@ A period is Σ weight·link(Φ·θ) over calls, along the path that decides it. 
 
 What was never compared with measurements has neither, and gets a stated relative standard deviation (below). So do
 kernels of known error where no framework was measured, besides their own: steps take longer than their kernels
-(:data:`planner.steps.overheads.ASSUMED_SCALE_DEVIATION`). Stated parts are fully correlated within their group: all
+(:data:`planner.sources.overheads.ASSUMED_SCALE_DEVIATION`). Stated parts are fully correlated within their group: all
 kernels of specifications share the assumed efficiencies, all that was reconstructed shares one table, each other scope
 is a group.
 
@@ -40,7 +40,7 @@ from planner.domain.calibration import END_TO_END, OUTSIDE, Calibration, Conform
 from planner.domain.calls import LOOKED_UP
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import Quantity, Term
-from planner.steps.overheads import DEVIATION
+from planner.sources.overheads import DEVIATION
 
 __all__ = [
     "MORE_ABOVE",
@@ -90,13 +90,9 @@ LARGEST_REACH = 1e6
 """No end of an interval is farther from the value than by this factor, which says as little as any larger one."""
 
 
-def _error(entry: Entry) -> float | None:
-    return entry.error if entry.held_out_error is None else entry.held_out_error
-
-
 def has_scatter(entry: Entry) -> bool:
     """Tell whether it is known by how much an entry misses."""
-    return _error(entry) is not None
+    return entry.miss is not None
 
 
 def stated_deviation(entry: Entry) -> tuple[str, float] | None:
@@ -232,7 +228,7 @@ class Gradient:
         for entry, vector, parts_s in self._parts.values():
             cov = entry.covariance
             of_coefficients = 0.0 if cov is None else float(vector @ np.asarray(cov) @ vector)
-            scatter = (STANDARD_PER_MEAN_ERROR * (_error(entry) or 0.0)) ** 2 * squared(parts_s)
+            scatter = (STANDARD_PER_MEAN_ERROR * (entry.miss or 0.0)) ** 2 * squared(parts_s)
             yield entry.scope, max(of_coefficients, 0.0) + scatter
         for scope, deviation, parts_s in self._stated.values():
             yield scope, deviation**2 * squared(parts_s)

@@ -14,7 +14,7 @@ from planner.costs.terms import Work, extrapolates
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.messages import Groups
-from planner.steps.sources import Source, Sources
+from planner.sources.sources import Source, Sources
 from planner.steps.synchronous import communication_prefix_s
 from planner.steps.tables import Index
 from planner.workload.gradients import gradient_buckets

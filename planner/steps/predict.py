@@ -12,11 +12,11 @@ from planner.domain.configuration import MODES, Configurations
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
 from planner.errors import ParameterError
+from planner.sources.refusals import missing_link
+from planner.sources.sources import Sources
 from planner.steps.compare import deviation_of_ratio
 from planner.steps.describe import Described, described
 from planner.steps.price import Pricer, asynchrony_of
-from planner.steps.refusals import missing_link
-from planner.steps.sources import Sources
 from planner.steps.tables import distinct_pairs, slices
 
 __all__ = ["Evaluator"]

@@ -12,12 +12,12 @@ from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.schedule import ONCE
+from planner.sources.sources import Sources
 from planner.steps.asynchronous import Asynchrony, update_period_s
 from planner.steps.compute import Compute, ComputeTable
 from planner.steps.epoch import Input, InputTimes
 from planner.steps.messages import Messages, host_all_reduce_s
 from planner.steps.schedule import GPU_THREAD, UPDATE_THREAD, Timed, step_schedule
-from planner.steps.sources import Sources
 from planner.steps.synchronous import backward_end_s, exposed_s
 from planner.steps.tables import PairTable
 

@@ -14,10 +14,10 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import MATRIX_KINDS, KernelCalls
 from planner.domain.prediction import LOOKUPS
+from planner.sources.sources import Source
 from planner.steps.compute import STAGES, call_work, composed_s, counted, term_of
 from planner.steps.intervals import derivatives, stated_deviation, unsure
 from planner.steps.price import Pricer
-from planner.steps.sources import Source
 from planner.workload.program import Program
 
 __all__ = ["EXTRAPOLATED_SHARE", "Part", "Stage", "kernel_shares", "stages_of"]

@@ -17,11 +17,11 @@ from planner.domain.calibration import ORIGINS
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import Term
 from planner.domain.schedule import Task
+from planner.sources.sources import Source
 from planner.steps.intervals import Gradient, derivatives
 from planner.steps.messages import host_gradient
 from planner.steps.price import Priced, Pricer, deposited
 from planner.steps.schedule import Timed
-from planner.steps.sources import Source
 from planner.steps.stages import Part, Stage
 
 __all__ = ["Case", "gradient_of", "terms_of", "update_gradient"]

@@ -17,12 +17,12 @@ from planner.domain.prediction import MiniBatch, PlanWarning, Term
 from planner.domain.provenance import DATASHEET
 from planner.domain.samples import MAY_DIFFER
 from planner.domain.shapes import layer_shapes
-from planner.steps.cells import told
+from planner.sources.cells import told
+from planner.sources.overheads import Overheads
+from planner.sources.refusals import measuring
+from planner.sources.source import is_used, miss_in_words
+from planner.sources.sources import Source, Sources
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
-from planner.steps.overheads import Overheads
-from planner.steps.refusals import measuring
-from planner.steps.source import is_used, miss_in_words
-from planner.steps.sources import Source, Sources
 from planner.units import format_bytes
 from planner.workload.lowering import UPDATE_BYTES, lower
 

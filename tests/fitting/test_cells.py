@@ -13,7 +13,7 @@ from planner.domain.network import INPUT, Layer, Network
 from planner.domain.request import Problem
 from planner.domain.training import TimedStep
 from planner.fitting.cells import CellRun, refined
-from planner.steps.cells import unpacked
+from planner.sources.cells import unpacked
 from planner.steps.predict import Evaluator
 
 CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})

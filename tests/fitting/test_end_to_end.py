@@ -27,9 +27,9 @@ from planner.fitting.observed import (
     properties_of,
     without_end_to_end,
 )
-from planner.steps.overheads import find_overheads
+from planner.sources.overheads import find_overheads
+from planner.sources.source import source_of
 from planner.steps.predict import Evaluator
-from planner.steps.source import source_of
 
 COMPUTE = ("kernel_scale", "matrix_scale", "host_s_per_call")
 BASE = {one.name: one.base for one in COEFFICIENTS}

@@ -13,9 +13,9 @@ from planner.domain.request import Problem
 from planner.fitting.end_to_end import EndToEnd, fit_end_to_end
 from planner.fitting.observed import Observed, calibrations_of, overheads_entry, properties_of, without_end_to_end
 from planner.scoring.errors import relative_errors
-from planner.steps.overheads import EXPONENTS, exponent_name
+from planner.sources.overheads import EXPONENTS, exponent_name
+from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
-from planner.steps.sources import Sources
 
 SPANNING = (1, 2, 4, 8, 16, 32, 64) * 2
 CNNS = ("resnet50", "resnet18", "vgg16", "inception-v3")

@@ -19,8 +19,8 @@ from planner.domain.training import TimedStep
 from planner.fitting.calibration import with_overheads
 from planner.fitting.overheads import fit_overheads
 from planner.fitting.step_times import TimedSteps
+from planner.sources.overheads import EXPONENTS, exponent_name
 from planner.steps.compute import composed_s
-from planner.steps.overheads import EXPONENTS, exponent_name
 from planner.workload.lowering import lower
 
 HOST_S = 12e-6

@@ -32,7 +32,7 @@ from planner.sessions import coverage, measure
 from planner.sessions.asked import Asked
 from planner.sessions.needed import needed_kernels
 from planner.sessions.session import Session
-from planner.steps.layer_calls import LayerCalls
+from planner.sources.layer_calls import LayerCalls
 from planner.workload.calls import distinct_calls
 from planner.workload.lowering import lower
 from planner.workload.shards import tensor_shard

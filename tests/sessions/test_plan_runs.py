@@ -25,7 +25,7 @@ from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanRun, Wanted
 from planner.sessions.plan_runs import asking_of
 from planner.sessions.session import Session
-from planner.steps.cells import CELLS, cell_factors, cells_of, unpacked
+from planner.sources.cells import CELLS, cell_factors, cells_of, unpacked
 
 Run = Callable[..., tuple[int, str, str]]
 Instruments = dict[str, Any]

@@ -12,9 +12,9 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import PYTORCH, Framework, Strategy
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
+from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
-from planner.steps.sources import Sources
 
 Make = Callable[..., Problem]
 PLANS = [Configuration(n, g, b, a) for n in (1, 4) for g in (1, 4) for b in (1, 32) for a in (1, 3)]

@@ -14,9 +14,9 @@ from planner.domain.network import Layer, Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
+from planner.sources.sources import Sources
 from planner.steps.epoch import CACHED_SHARE, Input
 from planner.steps.predict import Evaluator
-from planner.steps.sources import Sources
 
 Make = Callable[..., Problem]
 

@@ -18,8 +18,8 @@ from planner.domain.messages import Groups
 from planner.domain.request import Problem
 from planner.errors import UnknownNameError
 from planner.formats.calibration import read_calibration, write_calibration
+from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
-from planner.steps.sources import Sources
 
 Make = Callable[..., Problem]
 

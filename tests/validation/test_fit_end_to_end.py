@@ -9,7 +9,7 @@ import pytest
 
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.scoring.refit import fit_runs
-from planner.steps.links import MULTIPLES
+from planner.sources.links import MULTIPLES
 from validation.fit_end_to_end import FOLDER, Rows, asked_runs, calibrations
 
 

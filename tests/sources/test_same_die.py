@@ -14,8 +14,7 @@ from planner.domain.framework import GENERIC
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
-from planner.steps.predict import Evaluator
-from planner.steps.sibling_calls import (
+from planner.sources.same_die import (
     LEAST_COMMON,
     Common,
     Ratio,
@@ -25,6 +24,7 @@ from planner.steps.sibling_calls import (
     ratio_of,
     scaled_table,
 )
+from planner.steps.predict import Evaluator
 from planner.workload.calls import layer_calls
 
 MINE = Accelerator("titan-xp", "gpu", 12e9, 5e11, {"fp32": 1e13}, vendor="NVIDIA", architecture="Pascal", chip="GP102")

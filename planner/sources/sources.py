@@ -1,24 +1,11 @@
-"""Which coefficients serve what, and where they come from.
-
-Precedence by term: the calibrations of the problem in their order, then the specification (peak rates and link values
-with stated efficiencies); a kernel call that a calibration measured as it is goes before all fits. So a kernel comes
-from the exact call, else from its times at other sub-batches (:mod:`planner.costs.measured_calls`), else from those of
-a sibling device by the ratio of the two (:mod:`planner.steps.sibling_calls`), else from a fit to kernels of the device,
-else from a sibling's fit, scaled (:mod:`planner.steps.hardware`; calibrations that hold only what the device's own
-lack), else from a fit of either in another precision of the same units (:mod:`planner.steps.precisions`), else from the
-specification, and the answer names which. Beside a calibration that the user named, the specification serves only
-kernels whose work is bytes: products, convolutions and attention must be calibrated. Inside a calibration an entry of
-the very kind, precision and direction goes before one that serves several. Kernels and framework overheads belong to an
-accelerator; collectives, storage and host terms to a cluster. What nothing serves is refused with the command that
-mends it (:mod:`planner.steps.refusals`), never guessed. An entry whose held-out error is above 100 % is passed over, of
-whatever calibration: the next source serves, and a warning names both.
-"""
+"""The source of every term of a problem, by the order that :mod:`planner.sources` states."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Any
 
 from planner.costs.specified import (
     specified_collective,
@@ -38,14 +25,14 @@ from planner.domain.kernels import FORWARD, SERVED_BY, TRAFFIC_KINDS, KernelCall
 from planner.domain.provenance import SAME_DIE
 from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError, Refusal
-from planner.steps.cells import Cell, cells_of
-from planner.steps.hardware import as_scaled
-from planner.steps.layer_calls import LayerCalls
-from planner.steps.links import as_elsewhere, with_links, with_value
-from planner.steps.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
-from planner.steps.refusals import LOCAL, missing_kernel, missing_link
-from planner.steps.sibling_calls import is_sibling
-from planner.steps.source import Source, source_of, without_unused
+from planner.sources.cells import Cell, cells_of
+from planner.sources.devices import as_scaled
+from planner.sources.layer_calls import LayerCalls
+from planner.sources.links import as_elsewhere, with_links, with_value
+from planner.sources.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
+from planner.sources.refusals import LOCAL, missing_kernel, missing_link
+from planner.sources.same_die import is_sibling
+from planner.sources.source import Source, source_of, without_unused
 from planner.workload.products import narrow_calls, narrow_layers, rest_precision
 
 __all__ = ["LOCAL", "Source", "Sources"]
@@ -68,19 +55,14 @@ class Sources:
     @cached_property
     def cluster(self) -> Cluster:
         """The cluster with the link values that the scenario replaces."""
-        changed: dict[str, Link] = {}
-        for (name, field), value in self.problem.scenario.link_values.items():
-            link = changed.get(name, getattr(self.problem.cluster, name))
-            if link is None:
-                raise missing_link(self.problem.cluster, name, "the scenario replaces one of its values")
-            changed[name] = with_value(link, field, value)
         cluster = self.problem.cluster
-        return replace(
-            cluster,
-            intra_node=changed.get("intra_node", cluster.intra_node),
-            inter_node=changed.get("inter_node", cluster.inter_node),
-            host=changed.get("host", cluster.host),
-        )
+        for (name, field), value in self.problem.scenario.link_values.items():
+            link: Link | None = getattr(cluster, name)
+            if link is None:
+                raise missing_link(cluster, name, "the scenario replaces one of its values")
+            links: dict[str, Any] = {name: with_value(link, field, value)}
+            cluster = replace(cluster, **links)
+        return cluster
 
     @cached_property
     def calibrations(self) -> tuple[Calibration, ...]:
@@ -108,16 +90,14 @@ class Sources:
         )
 
     def find_kernel(self, kind: str, direction: str, precision: str) -> Source | None:
-        """Return what serves a kernel, or None."""
+        """Return what serves a kernel: the first of those who may be asked that does, or None."""
         key = (kind, direction, precision)
         if key not in self._kernels:
-            known = self._calibrated_kernel(*key)
-            if known is None and kind in SERVED_BY:
-                known = self.find_kernel(SERVED_BY[kind], direction, precision)
-            self._kernels[key] = known or self._specified_kernel(*key)
+            asked = (self._fit, self._fit_of_like_kind, self._data_sheet)
+            self._kernels[key] = next(filter(None, (provide(*key) for provide in asked)), None)
         return self._kernels[key]
 
-    def _calibrated_kernel(self, kind: str, direction: str, precision: str) -> Source | None:
+    def _fit(self, kind: str, direction: str, precision: str) -> Source | None:
         shares = kind in TRAFFIC_KINDS and kind not in SERVED_BY
         kinds = (kind, "pointwise") if shares else (kind,)
         for calibration in self.for_accelerator:
@@ -128,17 +108,20 @@ class Sources:
                     return source_of(entries[wanted], calibration)
         return None
 
-    def is_calibrated(self, kind: str, direction: str, precision: str) -> bool:
-        """Tell whether a calibration serves a kernel, rather than the specification or nothing."""
-        found = self.find_kernel(kind, direction, precision)
-        return found is not None and bool(found.calibration)
+    def _fit_of_like_kind(self, kind: str, direction: str, precision: str) -> Source | None:
+        return self.find_kernel(SERVED_BY[kind], direction, precision) if kind in SERVED_BY else None
 
-    def _specified_kernel(self, kind: str, direction: str, precision: str) -> Source | None:
+    def _data_sheet(self, kind: str, direction: str, precision: str) -> Source | None:
         """Return the specification of a kernel; beside a named calibration only of those whose work is bytes."""
         if self.problem.explicit_calibration and kind not in TRAFFIC_KINDS:
             return None
         entry = specified_entry(self.accelerator, kind, direction, precision)
         return None if entry is None else source_of(entry)
+
+    def is_calibrated(self, kind: str, direction: str, precision: str) -> bool:
+        """Tell whether a calibration serves a kernel, rather than the specification or nothing."""
+        found = self.find_kernel(kind, direction, precision)
+        return found is not None and bool(found.calibration)
 
     def layer_calls(self, precision: str) -> LayerCalls:
         """Return the calls of the network that were measured as they are, which go before all fits."""
@@ -227,11 +210,8 @@ class Sources:
     @property
     def pooled(self) -> tuple[Calibration, ...]:
         """Calibrations of any accelerator: pooled over GPUs, they say nothing of a CPU."""
-        return tuple(c for c in self.calibrations if c.accelerator == ANY_ACCELERATOR and self._is_gpu)
-
-    @property
-    def _is_gpu(self) -> bool:
-        return self.accelerator.kind == "gpu"
+        is_gpu = self.accelerator.kind == "gpu"
+        return tuple(c for c in self.calibrations if c.accelerator == ANY_ACCELERATOR and is_gpu)
 
     def is_specified(self, precision: str) -> bool:
         """Tell whether the network's matrix kernels come from the specification."""
@@ -260,13 +240,9 @@ class Sources:
     @cached_property
     def device_all_reduce(self) -> Source:
         """What serves the all-reduce between devices."""
-        found = self.cluster_entry("collectives", "all_reduce", self._device_libraries)
+        every = {e.library for c in self.for_cluster for e in c.entries if e.scope == "collectives"}
+        found = self.cluster_entry("collectives", "all_reduce", tuple(sorted(every - {HOST_LIBRARY})) or ("",))
         return found or as_elsewhere(specified_collective(self.cluster), self.pooled)
-
-    @cached_property
-    def _device_libraries(self) -> tuple[str, ...]:
-        libraries = {e.library for c in self.for_cluster for e in c.entries if e.scope == "collectives"}
-        return tuple(sorted(libraries - {HOST_LIBRARY})) or ("",)
 
     @cached_property
     def host_all_reduce(self) -> Source:
@@ -281,20 +257,18 @@ class Sources:
         if self.accelerator.kind == "cpu" or self.problem.settings.input == "synthetic":
             return None
         found = self.cluster_entry("host", "copy", (PINNED, "", PAGEABLE))
-        if found is not None:
-            return found
-        specified = specified_copy(self.cluster)
-        if specified is None:
-            raise missing_link(
-                self.problem.cluster, "host", "samples are copied to the device; --input synthetic leaves them out"
-            )
-        return source_of(specified)
+        why = "samples are copied to the device; --input synthetic leaves them out"
+        return found or self._over_host_link(specified_copy(self.cluster), why)
+
+    def _over_host_link(self, sheet: Entry | None, why: str) -> Source:
+        if sheet is None:
+            raise missing_link(self.problem.cluster, "host", why)
+        return source_of(sheet)
 
     @property
     def has_storage(self) -> bool:
         """Whether the cluster or a calibration says what reading from storage takes."""
-        kinds = (LOAD, LOAD_CACHED)
-        return self.cluster.storage is not None or any(self.cluster_entry("storage", kind) for kind in kinds)
+        return self.cluster.storage is not None or any(self.cluster_entry("storage", x) for x in (LOAD, LOAD_CACHED))
 
     @cached_property
     def storage(self) -> Source | None:
@@ -341,10 +315,8 @@ class Sources:
             rule = f"host term {kind} must be covered by the calibration given for cluster {self.cluster.name}"
             remedy = f"; leave out --calibration{named} to use stated assumptions, or ask for --mode sync"
             raise CoverageError(Refusal("host_term_missing", rule, f"host term {kind}", "none", remedy))
-        specified = specified_host(self.cluster, kind, self.problem.settings.optimizer)
-        if specified is None:
-            raise missing_link(self.problem.cluster, "host", "gradients and weights are copied between host and device")
-        return source_of(specified)
+        sheet = specified_host(self.cluster, kind, self.problem.settings.optimizer)
+        return self._over_host_link(sheet, "gradients and weights are copied between host and device")
 
     def multiplied(self, term: str, seconds: FloatArray, precision: str = "", nodes: IntArray | int = 1) -> FloatArray:
         """Return the seconds of a term under the scenario; ``nodes`` broadcasts with them."""

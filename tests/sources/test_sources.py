@@ -15,9 +15,9 @@ from planner.domain.network import Layer, Network
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.errors import CoverageError, ParameterError
+from planner.sources.sources import Sources
+from planner.sources.usable import check_precision, why_not_precision
 from planner.steps.predict import Evaluator
-from planner.steps.sources import Sources
-from planner.steps.usable import check_precision, why_not_precision
 from planner.workload.gradients import gradient_slots
 
 Make = Callable[..., Problem]

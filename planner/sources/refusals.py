@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
-from planner.domain.precision import PRECISIONS, Precision
+from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
 from planner.errors import CoverageError, Refusal
-from planner.steps.source import is_used, miss_in_words
+from planner.sources.source import is_used, miss_in_words
 
 __all__ = [
     "KERNEL_MISSING",
@@ -73,14 +73,11 @@ def absent_precision(precision: str, accelerator: Accelerator) -> Refusal:
 def unmeasured_precision(precision: str, kind: str, accelerator: Accelerator) -> Refusal:
     """Return that products in 8 bits were not measured, and what measures them or takes them from the data sheet."""
     # PyTorch has no int8 convolutions: only what others timed holds them.
-    measures = "--samples DIR" if kind == "convolution" else f"--device {_device(accelerator)} --precision {precision}"
+    device = "cpu" if accelerator.kind == "cpu" else "cuda"
+    measures = "--samples DIR" if kind == "convolution" else f"--device {device} --precision {precision}"
     rule = f"no {kind} in {precision} was measured on {accelerator.name}"
     remedy = f": measure with `planner calibrate {measures}`, or take the data sheet's word with --allow-specified"
     return Refusal("precision_unmeasured", rule, precision, rest=remedy)
-
-
-def _device(accelerator: Accelerator) -> str:
-    return "cpu" if accelerator.kind == "cpu" else "cuda"
 
 
 def no_narrow_layer(precision: str, network: str) -> Refusal:
@@ -94,24 +91,16 @@ def unpriced_precision(precision: str, reason: Refusal, usable: Sequence[str], c
     Where a named calibration prices none, those that specifications do.
     """
     accelerator = cluster.node.accelerator
-    specified = [name for name, one in PRECISIONS.items() if _is_specified(one, accelerator)]
-    instead = f"ask for --precision {_one_of(usable or specified)}" if usable or specified else measuring(accelerator)
+    specified = [x for x, one in PRECISIONS.items() if x in accelerator.peak_flop_per_s and not one.measured_only]
+    *most, last = usable or specified or [""]
+    names = f"{', '.join(most)} or {last}" if most else last
+    instead = f"ask for --precision {names}" if names else measuring(accelerator)
     if specified and not usable:
         instead += f" and, to use specifications, {_without_calibration(cluster)}"
     if accelerator.kind == "cpu" and precision in MEASURED_ON_CPUS:
         instead += f", or measure it there with `planner calibrate --device cpu --network NAME --precision {precision}`"
     rule = f"precision must be one that can be priced ({', '.join(usable) or 'none here'})"
     return CoverageError(Refusal(reason.code, rule, "precision", f"{precision!r}: {reason}", f"; {instead}"))
-
-
-def _is_specified(precision: Precision, accelerator: Accelerator) -> bool:
-    return precision.name in accelerator.peak_flop_per_s and not precision.measured_only
-
-
-def _one_of(names: Sequence[str]) -> str:
-    """Return ``a, b or c``."""
-    *most, last = names
-    return f"{', '.join(most)} or {last}" if most else last
 
 
 def measuring(accelerator: Accelerator) -> str:

@@ -13,8 +13,8 @@ from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.prediction import Quantity
 from planner.domain.request import Problem
+from planner.sources.overheads import ASSUMED_SCALE_DEVIATION
 from planner.steps.intervals import ASSUMED_OVERHEADS_DEVIATION, RECONSTRUCTED_DEVIATION, STATED_DEVIATION
-from planner.steps.overheads import ASSUMED_SCALE_DEVIATION
 from planner.steps.predict import Evaluator
 
 Period = Callable[[str, tuple[Entry, ...]], Quantity]

@@ -13,7 +13,7 @@ import numpy as np
 from planner.domain.kernels import KernelCalls
 from planner.domain.precision import PRECISIONS
 from planner.errors import CoverageError, Refusal
-from planner.steps.refusals import (
+from planner.sources.refusals import (
     KERNEL_MISSING,
     absent_precision,
     missing_kernel,
@@ -21,7 +21,7 @@ from planner.steps.refusals import (
     unmeasured_precision,
     unpriced_precision,
 )
-from planner.steps.sources import Sources
+from planner.sources.sources import Sources
 from planner.workload.lowering import lower
 from planner.workload.products import narrow_calls
 
@@ -79,21 +79,18 @@ def candidate_precisions(sources: Sources, *, allow_specified: bool = False) -> 
 
 def check_precision(sources: Sources, precision: str) -> None:
     """Raise CoverageError when a precision cannot be priced."""
-    reason = why_not_precision(sources, precision)
-    if reason:
-        raise _refusal(sources, precision, reason)
+    _check(sources, precision, why_not_precision(sources, precision))
 
 
 def check_candidate(sources: Sources, precision: str, *, allow_specified: bool = False) -> None:
     """Raise CoverageError when a precision is no candidate of a search."""
-    reason = why_not_candidate(sources, precision, allow_specified=allow_specified)
+    _check(sources, precision, why_not_candidate(sources, precision, allow_specified=allow_specified))
+
+
+def _check(sources: Sources, precision: str, reason: Refusal | None) -> None:
+    if reason and reason.code == KERNEL_MISSING:
+        raise CoverageError(reason)
     if reason:
-        raise _refusal(sources, precision, reason)
-
-
-def _refusal(sources: Sources, precision: str, reason: Refusal) -> CoverageError:
-    if reason.code == KERNEL_MISSING:
-        return CoverageError(reason)
-    # In 8 bits only what was measured is offered instead.
-    usable = [name for name in PRECISIONS if not why_not_candidate(sources, name)]
-    return unpriced_precision(precision, reason, usable, sources.problem.cluster)
+        # In 8 bits only what was measured is offered instead.
+        usable = [name for name in PRECISIONS if not why_not_candidate(sources, name)]
+        raise unpriced_precision(precision, reason, usable, sources.problem.cluster)

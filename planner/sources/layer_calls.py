@@ -1,7 +1,7 @@
 """Which calls of a network a calibration has measured as they are: those are looked up, the others are not.
 
 What the device was not timed at, but another of the same chip, is looked up there and scaled by a ratio, or tells the
-course of a call over sub-batches (:mod:`planner.steps.sibling_calls`).
+course of a call over sub-batches (:mod:`planner.sources.same_die`).
 """
 
 from __future__ import annotations
@@ -23,19 +23,14 @@ from planner.domain.calls import LOOKED_UP, LayerCall, kind_of_kernel
 from planner.domain.kernels import SERVED_BY, KernelCalls
 from planner.domain.network import Network
 from planner.domain.precision import precision_named
-from planner.steps.sibling_calls import common_times, course_of, ratio_of, scaled_table
-from planner.steps.source import Source, source_of
+from planner.sources.same_die import common_times, course_of, ratio_of, scaled_table
+from planner.sources.source import Source, source_of
 from planner.workload.calls import layer_calls
 
-__all__ = ["Fits", "LayerCalls", "error_of"]
+__all__ = ["Fits", "LayerCalls"]
 
 Fits = Callable[[str, str], Entry | None]
 """Kind and direction -> what is fitted to such kernels of the device, or None."""
-
-
-def error_of(fit: Entry) -> float | None:
-    """Return the relative error of a fit on rows left out, else on its own; None: it was never compared with any."""
-    return fit.error if fit.held_out_error is None else fit.held_out_error
 
 
 class LayerCalls:
@@ -118,7 +113,7 @@ class LayerCalls:
         errors = []
         for call in (call for call in self._calls.get(key, ()) if call.name in table.settings):
             fit = self._fits(kind_of_kernel(call.kind, call.layer), call.direction)
-            error = None if fit is None else error_of(fit)
+            error = None if fit is None else fit.miss
             if fit is not None and error is not None:
                 found[call.name] = self._fitted_s(fit, [call], vector(table.settings, call.name)[::2])[:, 0]
                 errors.append(error)
@@ -169,7 +164,7 @@ class LayerCalls:
         every = np.unique(np.concatenate(knots))
         for kind in self._kinds(calls):
             fit, chosen = self._fits(kind, calls.direction), np.flatnonzero(self._kind_of(calls) == kind)
-            known = None if fit is None else error_of(fit)
+            known = None if fit is None else fit.miss
             if fit is None or known is None or not chosen.size:
                 continue
             of_kind = [made[at] for at in chosen.tolist()]

@@ -13,9 +13,9 @@ from planner.domain.network import Layer, Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.errors import CoverageError
+from planner.sources.sources import Sources
+from planner.sources.usable import candidate_precisions, check_candidate, check_precision, why_not_precision
 from planner.steps.predict import Evaluator
-from planner.steps.sources import Sources
-from planner.steps.usable import candidate_precisions, check_candidate, check_precision, why_not_precision
 
 Make = Callable[..., Problem]
 PEAKS = {"fp32": 1e12, "bf16": 4e12, "fp8": 8e12, "int8": 8e12}

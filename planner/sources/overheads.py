@@ -17,7 +17,7 @@ from planner.domain.calibration import Entry
 from planner.domain.framework import name_and_version
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.network import Network
-from planner.steps.source import Source, source_of
+from planner.sources.source import Source, source_of
 
 __all__ = [
     "ASSUMED_HOST_S_PER_CALL",

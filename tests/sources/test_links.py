@@ -11,7 +11,7 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Link
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
-from planner.steps.sources import Sources
+from planner.sources.sources import Sources
 
 Make = Callable[..., Problem]
 

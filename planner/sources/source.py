@@ -8,7 +8,7 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.provenance import ASSUMED, DATASHEET, EXACT, FIT, Provenance
 
-__all__ = ["Source", "is_used", "miss_in_words", "source_of", "without_unused"]
+__all__ = ["Source", "is_used", "miss_in_words", "source_of", "unsure", "without_unused"]
 
 LARGEST_MISS = 1.0
 """Held-out error up to which an entry is used: above it, any other source says more."""
@@ -20,6 +20,11 @@ def is_used(entry: Entry) -> bool:
     Calls that were measured as they are need no fit: the error is that of those between them.
     """
     return entry.held_out_error is None or entry.held_out_error <= LARGEST_MISS or entry.term == LOOKED_UP
+
+
+def unsure(entry: Entry, mean: float, by: str) -> Entry:
+    """Return an entry that was made of another, with the mean error of such ones, or its own where that is larger."""
+    return replace(entry, held_out_error=max(mean, entry.miss or 0.0), held_out_by=by, worst_error=None)
 
 
 def without_unused(calibration: Calibration) -> Calibration:

@@ -11,7 +11,7 @@ from planner.costs.terms import term_named
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Link
 from planner.errors import ParameterError
-from planner.steps.source import Source, source_of
+from planner.sources.source import Source, source_of
 
 __all__ = ["MULTIPLES", "as_elsewhere", "slower", "with_links", "with_value"]
 

@@ -22,7 +22,8 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.provenance import DERIVED
 from planner.domain.transfer import UNITS, Transfers, precision_score
 from planner.errors import ParameterError
-from planner.steps.hardware import Missing
+from planner.sources.devices import Missing
+from planner.sources.source import unsure
 
 __all__ = ["derived_precisions"]
 
@@ -32,30 +33,24 @@ def derived_precisions(
 ) -> tuple[Calibration, ...]:
     """Return what calibrations of a device say of its other precisions: one for each precision and what it is from.
 
-    Of several precisions, or calibrations, that of the nearest rate serves a kernel, of these the first.
-
-    Parameters
-    ----------
-    device : Accelerator
-    calibrations : iterable of Calibration
-        Those of other devices are passed over.
-    known : Transfers
-    missing : Missing
-        Which kernels nothing serves.
+    Of several precisions, or calibrations, that of the nearest rate serves a kernel that is missing, of these the
+    first. Calibrations of other devices are passed over.
     """
     best: dict[tuple[str, str, str], tuple[float, Calibration, Entry]] = {}
     for calibration in (one for one in calibrations if one.accelerator == device.name):
         for entry in calibration.entries:
             for precision, rate in _within_reach(entry, device):
-                key, far = (entry.kind, entry.direction, precision), abs(log(rate))
-                if missing(*key) and (key not in best or far < abs(log(best[key][0]))):
+                key = (entry.kind, entry.direction, precision)
+                if missing(*key) and (key not in best or abs(log(rate)) < abs(log(best[key][0]))):
                     best[key] = (rate, calibration, entry)
     found: dict[tuple[str, str, str], tuple[Calibration, list[Entry]]] = {}
     for (_, _, precision), (rate, calibration, entry) in best.items():
         with suppress(ParameterError):  # a term that cannot be told in another precision
-            derived = _with_score(in_precision(entry, device, precision, rate), device, known)
-            place = (calibration.name, precision, entry.precision)
-            found.setdefault(place, (calibration, []))[1].append(derived)
+            derived = in_precision(entry, device, precision, rate)
+            units = UNITS[not device.has_matrix_units(precision)]
+            score = precision_score(known.precisions, units, entry.kind, precision)
+            made = derived if score is None else unsure(derived, score.mean, "precision")
+            found.setdefault((calibration.name, precision, entry.precision), (calibration, []))[1].append(made)
     return tuple(_calibration(one, entries, source) for (_, _, source), (one, entries) in found.items())
 
 
@@ -68,15 +63,6 @@ def _within_reach(entry: Entry, device: Accelerator) -> Iterator[tuple[str, floa
         rate = rate_ratio(device, entry.precision, name)
         if name != entry.precision and not PRECISIONS[name].measured_only and rate is not None:
             yield name, rate
-
-
-def _with_score(entry: Entry, device: Accelerator, known: Transfers) -> Entry:
-    units = UNITS[not device.has_matrix_units(entry.precision)]
-    score = precision_score(known.precisions, units, entry.kind, entry.precision)
-    if score is None:
-        return entry
-    own = (entry.error if entry.held_out_error is None else entry.held_out_error) or 0.0
-    return replace(entry, held_out_error=max(score.mean, own), held_out_by="precision", worst_error=None)
 
 
 def _calibration(calibration: Calibration, entries: list[Entry], source: str) -> Calibration:

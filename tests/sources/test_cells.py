@@ -10,7 +10,19 @@ import pytest
 
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configurations
-from planner.steps.cells import CELLS, COMMON, NOISE, REACH, Cell, cell_factors, cells_of, drawn, packed, told, unpacked
+from planner.sources.cells import (
+    CELLS,
+    COMMON,
+    NOISE,
+    REACH,
+    Cell,
+    cell_factors,
+    cells_of,
+    drawn,
+    packed,
+    told,
+    unpacked,
+)
 from planner.steps.predict import Evaluator
 
 Make = Callable[..., Any]

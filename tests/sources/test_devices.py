@@ -14,8 +14,14 @@ from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Link, Node
 from planner.domain.provenance import FIT, SCALED
 from planner.domain.transfer import OwnPoints, Transfers, TransferScore, relation, score_for
-from planner.steps.hardware import nearest_kernels, on_other_device, scaled_calibration, siblings_kernels, what_misses
-from planner.steps.source import source_of
+from planner.sources.devices import (
+    nearest_fits,
+    on_other_device,
+    same_die_fits,
+    scaled_calibration,
+    what_misses,
+)
+from planner.sources.source import source_of
 
 OLD = Accelerator("old", "gpu", 16e9, 1e12, {"fp32": 10e12, "fp16": 80e12}, 80, "", "Maker", "First", "A1")
 TWIN = replace(OLD, name="twin", memory_bytes_per_s=0.8e12)
@@ -147,12 +153,12 @@ def test_siblings_serve_what_is_missing_the_surest_first() -> None:
     good = of(TWIN, kernel("gemm", error=0.05), kernel("pointwise", "any"), name="good")
     own = of(OLD, kernel("pointwise", "any"))
     missing = what_misses((own,), cluster(OLD))
-    found = siblings_kernels(OLD, [(TWIN, poor), (TWIN, good)], KNOWN, missing)
+    found = same_die_fits(OLD, [(TWIN, poor), (TWIN, good)], KNOWN, missing)
     assert {one.name: [entry.kind for entry in one.entries] for one in found} == {
         "poor scaled from twin": ["convolution"], "good scaled from twin": ["gemm"],
     }  # fmt: skip
     everything = (own, of(OLD, kernel("gemm"), kernel("convolution")))
-    assert siblings_kernels(OLD, [(TWIN, poor), (TWIN, good)], KNOWN, what_misses(everything, cluster(OLD))) == ()
+    assert same_die_fits(OLD, [(TWIN, poor), (TWIN, good)], KNOWN, what_misses(everything, cluster(OLD))) == ()
 
 
 def test_a_scenario_changes_the_device_and_nothing_that_is_the_clusters() -> None:
@@ -196,7 +202,7 @@ def test_kernels_that_nobody_serves_are_those_of_the_nearest_device_by_relation_
     far = replace(near, name="far", peak_flop_per_s={"fp32": 5e12})
     known = of(OLD, kernel("gemm", "fp16"), kernel("convolution"), kernel("softmax", "any"))
     others = [(OLD, known), (far, of(far, kernel("convolution"))), (near, of(near, kernel("convolution")))]
-    found = nearest_kernels(new, others, KNOWN, lambda *_: True)
+    found = nearest_fits(new, others, KNOWN, lambda *_: True)
     served = {(entry.kind, one.name, entry.coefficients["flop"]) for one in found for entry in one.entries}
     # Nothing of the same generation has products. Half the peak rate takes twice as long, and so the reverse.
     assert served == {("gemm", "scaled from old", 0.5e-13), ("convolution", "scaled from near", 2e-13)}
@@ -214,10 +220,10 @@ def test_only_measured_fits_of_the_same_kind_of_device_specify_another() -> None
         (OLD, of(OLD, kernel("gemm"))),  # of lanes: the data sheet misses by less
         (cpu, of(cpu, fit)),
     ]
-    assert nearest_kernels(NEW, others, KNOWN, lambda *_: True) == ()
+    assert nearest_fits(NEW, others, KNOWN, lambda *_: True) == ()
     measured = [(OLD, of(OLD, fit))]
-    assert nearest_kernels(NEW, measured, KNOWN, lambda *_: False) == ()
-    assert len(nearest_kernels(NEW, measured, KNOWN, lambda *_: True)) == 1
+    assert nearest_fits(NEW, measured, KNOWN, lambda *_: False) == ()
+    assert len(nearest_fits(NEW, measured, KNOWN, lambda *_: True)) == 1
 
 
 def test_what_is_scaled_to_a_kepler_reaches_the_lanes_that_are_busy() -> None:

@@ -9,7 +9,7 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.request import Problem
 from planner.errors import CoverageError
-from planner.steps.sources import Sources
+from planner.sources.sources import Sources
 
 Make = Callable[..., Problem]
 

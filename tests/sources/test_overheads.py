@@ -17,10 +17,10 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.errors import ParameterError
-from planner.steps.overheads import FORMULA, OF_FAMILIES, Overheads, exponent_name, find_overheads
+from planner.sources.overheads import FORMULA, OF_FAMILIES, Overheads, exponent_name, find_overheads
+from planner.sources.source import Source, source_of
+from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
-from planner.steps.source import Source, source_of
-from planner.steps.sources import Sources
 from planner.workload.lowering import lower
 
 Make = Callable[..., Problem]

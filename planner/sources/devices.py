@@ -1,0 +1,222 @@
+"""Kernels of a device that was not measured, from calibrations of another: scaled by specification, with scores.
+
+Three uses. A *sibling*, a device of the same chip, serves the kernels that no calibration of the device itself does.
+What none serves is specified by the nearest device that was measured, where multiplying at the peak rate is not what
+bounds it: convolutions, of which libraries choose algorithms that multiply less (Winograd, FFT) or more (padded tiles),
+and products of matrix units, which multiply faster than they are fed. Products on CUDA cores are bound by these, and
+what moves bytes by the memory: the stated share of a peak serves, alike on all devices. A scenario puts another device
+into the cluster: then all kernels come from the present one. In each case only kernels are taken over; what is a
+reconstruction of one cluster stays there. The held-out error of a scaled entry is that of devices predicted from others
+as near (:mod:`planner.domain.transfer`), or its own where that is larger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from planner.costs.scaling import scaled_entry
+from planner.costs.specified import issued
+from planner.domain.calibration import Calibration, Entry
+from planner.domain.calls import LOOKED_UP
+from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.kernels import PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS
+from planner.domain.provenance import SCALED
+from planner.domain.transfer import RELATIONS, Transfers, relation, score_for
+from planner.errors import ParameterError
+from planner.sources.source import is_used, unsure
+
+__all__ = [
+    "Missing", "Offer", "as_scaled", "is_taken_over", "nearest_fits", "on_other_device", "same_die_fits",
+    "scaled_calibration", "what_misses",
+]  # fmt: skip
+
+POINTWISE = "pointwise"
+Pair = tuple[Accelerator, Accelerator]
+"""The device that was measured, and the one that is served."""
+Offer = tuple[Accelerator, Calibration]
+Missing = Callable[[str, str, str], bool]
+"""Kind, direction and precision of a kernel -> whether nothing serves it."""
+
+
+def as_scaled(calibration: Calibration, kind: str) -> Calibration:
+    """Return a calibration as what is made of it for another device, its entries as they are."""
+    file, device = calibration.name, calibration.accelerator
+    name = f"scaled from {device}" if file == device else f"{file} scaled from {device}"
+    return replace(calibration, name=name, made_from=replace(calibration.provenance, kind=kind, device=device))
+
+
+def scaled_calibration(
+    calibration: Calibration, source: Accelerator, target: Accelerator, known: Transfers
+) -> Calibration:
+    """Return the kernels of a calibration of ``source`` as they would be on ``target``; those that cannot be are left.
+
+    Their held-out errors are those of transfers between devices as near; a specified one stays as unsure as it is.
+    """
+    return _made(calibration, _scaled(calibration, (source, target), known), (source, target), known)
+
+
+def _scaled(
+    calibration: Calibration, of: Pair, known: Transfers, wanted: Callable[[Entry], bool] = lambda _: True
+) -> tuple[Entry, ...]:
+    near, (before, after) = relation(*of), map(issued, of)
+    found = []
+    for entry in calibration.entries:
+        if entry.scope == "kernels" and entry.origin != "reconstructed" and wanted(entry):
+            with suppress(ParameterError):  # a precision that one of them lacks, or times of calls that are not told
+                scaled = scaled_entry(entry, before, after, calibration.entries)
+                score = score_for(known.scores, near, entry.kind, entry.precision)
+                if score is not None and entry.origin != "specified":
+                    scaled = unsure(scaled, score.mean, "gpu")
+                found.append(scaled)
+    return tuple(found)
+
+
+def _made(calibration: Calibration, entries: tuple[Entry, ...], of: Pair, known: Transfers) -> Calibration:
+    return replace(
+        as_scaled(calibration, SCALED), accelerator=of[1].name, entries=entries, cluster=None, node=None,
+        warnings=(_in_words(entries, *of, known), *calibration.warnings), conformal={},
+    )  # fmt: skip
+
+
+def _in_words(entries: Iterable[Entry], source: Accelerator, target: Accelerator, known: Transfers) -> str:
+    """Return how far off products and convolutions are, and where a few measurements of the device would do better."""
+    near, own = relation(source, target), {(one.kind, one.precision): one.own for one in known.own_points}
+    said = {}
+    for entry in entries:
+        score = score_for(known.scores, near, entry.kind, entry.precision)
+        if score is not None and entry.kind in PRODUCT_KINDS:
+            few = own.get((score.kind, score.precision))
+            said[f"{entry.kind} {entry.precision}"] = f"{score.mean:.0%}{_instead(score.mean, few, known.points)}"
+    missed = ", ".join(f"{kernels} {errors}" for kernels, errors in said.items())
+    scored = f", which misses other GPUs on average by so much: {missed}" if missed else ""
+    return (
+        f"Kernels were scaled from {source.name} to {target.name} by their data sheets{scored}. `planner calibrate "
+        f"--device cuda` times those of {target.name} itself, `--samples DIR` fits what others timed."
+    )
+
+
+def _instead(transfer: float, few: float | None, points: int) -> str:
+    """Return what a fit to so many kernels of the device alone misses by, and whether that is less, in brackets."""
+    better = "better" if few is not None and round(few, 2) < round(transfer, 2) else "no better"
+    return "" if few is None else f" ({few:.0%} from {points} of its own alone: {better})"
+
+
+def what_misses(calibrations: Iterable[Calibration], cluster: Cluster) -> Missing:
+    """Return what tells which kernels no calibration of the cluster's device serves."""
+    served = {
+        entry.key[1:4]
+        for one in calibrations
+        if one.computes(cluster)
+        for entry in one.entries
+        if entry.scope == "kernels" and entry.term != LOOKED_UP and is_used(entry)
+    }
+
+    def is_missing(kind: str, direction: str, precision: str) -> bool:
+        kinds = {kind, POINTWISE} if kind in TRAFFIC_KINDS else {kind}
+        kinds |= {SERVED_BY[kind]} if kind in SERVED_BY else set()
+        ways = {direction, ""} if direction else {way for _, way, _ in served}
+        return not any((k, d, p) in served for k in kinds for d in ways for p in {precision, "any"})
+
+    return is_missing
+
+
+def same_die_fits(
+    target: Accelerator, offers: Iterable[Offer], known: Transfers, missing: Missing
+) -> tuple[Calibration, ...]:
+    """Return what devices of the same die know of kernels that the device's own calibrations miss.
+
+    The least unsure serves a kernel: errors are the scored ones of the transfer, unless a fit's own is worse.
+    """
+    return _best(
+        target, offers, known,
+        lambda _, entry: missing(*entry.key[1:4]),
+        lambda _, entry: (math.inf if entry.held_out_error is None else entry.held_out_error,),
+    )  # fmt: skip
+
+
+def nearest_fits(
+    target: Accelerator, offers: Iterable[Offer], known: Transfers, missing: Missing
+) -> tuple[Calibration, ...]:
+    """Return fits of convolutions, and of products of matrix units, that nothing serves, of the nearest device each.
+
+    Nearest: by relation, then by the data sheets (:func:`_apart`).
+    """
+    return _best(
+        target, offers, known,
+        lambda device, entry: _can_specify(entry, device, target) and missing(*entry.key[1:4]),
+        lambda device, entry: (RELATIONS.index(relation(device, target)), _apart(device, target, entry.precision)),
+    )  # fmt: skip
+
+
+def _best(
+    target: Accelerator,
+    offers: Iterable[Offer],
+    known: Transfers,
+    wanted: Callable[[Accelerator, Entry], bool],
+    rank: Callable[[Accelerator, Entry], tuple[float, ...]],
+) -> tuple[Calibration, ...]:
+    """Return wanted kernels of other devices, scaled; that of the least rank serves a kernel, of these the first."""
+    every = tuple(offers)
+    scaled = [_scaled(one, (device, target), known, partial(wanted, device)) for device, one in every]
+    best: dict[tuple[str, str, str], tuple[tuple[float, ...], int]] = {}
+    for at, ((device, _), entries) in enumerate(zip(every, scaled, strict=True)):
+        for entry in entries:
+            place = (rank(device, entry), at)
+            best[entry.key[1:4]] = min(place, best.get(entry.key[1:4], place))
+    chosen = [tuple(one for one in entries if best[one.key[1:4]][1] == at) for at, entries in enumerate(scaled)]
+    return tuple(
+        _made(one, entries, (device, target), known)
+        for (device, one), entries in zip(every, chosen, strict=True)
+        if entries
+    )
+
+
+def _can_specify(entry: Entry, device: Accelerator, target: Accelerator) -> bool:
+    is_fit = entry.term != LOOKED_UP and entry.origin != "specified"
+    both = entry.precision in device.peak_flop_per_s.keys() & target.peak_flop_per_s.keys()
+    of_both = all(is_taken_over(entry.kind, entry.precision, one) for one in (device, target))
+    return device.kind == target.kind and is_fit and both and of_both
+
+
+def is_taken_over(kind: str, precision: str, device: Accelerator) -> bool:
+    """Tell whether a kind of kernel is bound by other than the rate of the units: see the head of the module."""
+    return kind == "convolution" or (kind == "gemm" and device.has_matrix_units(precision))
+
+
+def _apart(one: Accelerator, other: Accelerator, precision: str) -> float:
+    """Return how far two devices are apart: logarithms of their peak rates and memory bandwidths."""
+    of_flop = math.log(one.peak_flop_per_s[precision] / other.peak_flop_per_s[precision])
+    return abs(of_flop) + abs(math.log(one.memory_bytes_per_s / other.memory_bytes_per_s))
+
+
+def on_other_device(
+    cluster: Cluster,
+    target: Accelerator,
+    calibrations: Iterable[Calibration],
+    known: Transfers,
+    own: Iterable[Calibration] = (),
+) -> tuple[Cluster, tuple[Calibration, ...]]:
+    """Return a cluster with another device, and its calibrations with kernels of the present one scaled to it.
+
+    What the present device was not measured in comes from ``own`` calibrations of the other; not its overheads, which
+    make up for its own kernels. Links, storage and what the framework adds stay those of the cluster and of the present
+    device: its hosts are the same. The price is not: it is that of another device, and not known.
+    """
+    source, changed = cluster.node.accelerator, []
+    for one in calibrations:
+        if one.accelerator != source.name:
+            changed.append(one)
+            continue
+        rest = tuple(entry for entry in one.entries if entry.scope != "kernels")
+        kept = replace(one, accelerator=target.name, entries=rest, node=None, conformal={})
+        changed += [scaled_calibration(one, source, target, known), kept]
+    there = replace(cluster, node=replace(cluster.node, accelerator=target), usd_per_gpu_hour=None)
+    missing = what_misses(changed, there)
+    for one in (one for one in own if one.accelerator == target.name):
+        kernels = tuple(x for x in one.entries if x.scope == "kernels" and missing(*x.key[1:4]))
+        changed.append(replace(one, entries=kernels, conformal={}))
+    return there, tuple(one for one in changed if one.entries)
