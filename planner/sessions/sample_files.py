@@ -25,7 +25,7 @@ from planner.fitting.screening import OffCourse, off_course, unit_doubt
 from planner.formats.sample_files import SampleFiles, read_sample_files
 from planner.sessions.kept_samples import NODE, node_of, steps_of
 from planner.sessions.sample_folder import sample_paths
-from planner.sessions.session import Say
+from planner.sessions.say import Say
 
 __all__ = ["StepRows", "fitted_with_steps", "samples_of"]
 
