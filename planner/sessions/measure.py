@@ -66,8 +66,7 @@ def measured(asked: Asked, partial: Path, session: Session, used_s: float = 0.0)
     for sentence in left_out(calls, asked.all_networks, extent):
         session.say(sentence)
     wanted = _wanted(asked, place, session)
-    end_s = began + asked.budget_s - used_s
-    left_s = max(end_s - place.began_s, LEAST_S)
+    left_s = max(asked.budget_s - used_s, LEAST_S)
     shown = "this CPU" if asked.device == "cpu" else f"this {place.accelerator.name}"
     own = layer_points(calls, extent)
     names = {point.name for point in (*own, *place.points(), *wanted.later)}
