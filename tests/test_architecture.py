@@ -12,11 +12,12 @@ import planner
 
 ROOT = Path(planner.__file__).parent
 
-BASE = {"errors", "units"}
+BASE = {"errors", "units", "numbers"}
 DOMAIN = BASE | {"domain"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "units": {"errors"},
+    "numbers": set(),
     "domain": BASE,
     "workload": DOMAIN,
     "costs": DOMAIN | {"workload"},

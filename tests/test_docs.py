@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -154,6 +155,38 @@ def test_tables_of_runs_and_their_sources_are_counted() -> None:
     assert f"training runs of {sources} public sources" in " ".join(README.split())
     changes = " ".join((ROOT / "CHANGELOG.md").read_text().split())
     assert f"{tables} tables of such runs, from {sources} public sources" in changes
+
+
+def names_in(path: Path) -> set[str]:
+    """Return what a module defines: functions, classes, constants, and methods behind the name of their class."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return found
+
+
+WHERE = (ROOT / "CONTRIBUTING.md").read_text().split("## Where is it")[1].split("\n## ")[0]
+PLACES = re.findall(r"^\| (.+?) \| (\w*) ?\| `(.+?)` \| `(.+?)` \|$", WHERE, flags=re.MULTILINE)
+
+
+def test_the_rooms_of_the_table_are_those_that_there_are() -> None:
+    rooms = re.findall(r"^\| `(\w+)` \|", WHERE, flags=re.MULTILINE)
+    assert sorted(rooms) == sorted(path.parent.name for path in (ROOT / "planner").glob("*/__init__.py"))
+    assert len(PLACES) >= 25
+    assert len(PLACES) + len(rooms) + 2 == len(re.findall(r"^\| (?!---)", WHERE, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize(("looking_for", "room", "file", "name"), PLACES)
+def test_what_the_table_names_stands_there(looking_for: str, room: str, file: str, name: str) -> None:
+    path = ROOT / file
+    assert Path(file).parts[1] == (room or Path(file).name), looking_for
+    assert name in names_in(path), looking_for
 
 
 def test_blocks_are_found_where_they_are() -> None:

@@ -247,28 +247,16 @@ def _calibration_file(path: Path | str) -> Calibration:
 
 
 def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
-    """Return the bundled calibrations of a cluster, of its accelerator, and of any GPU, each group by name.
-
-    A specification that is bundled as a calibration, to be asked for by name, is none of them: it knows no more than
-    the data sheet does.
-    """
+    """Return the bundled calibrations of a cluster, of its accelerator, and of any GPU, each group by name."""
     device = cluster.node.accelerator.name
     paths = (path for _, path in sorted(_bundled_calibrations().items()))
     peeks = {path: peek(path) for path in paths if is_about(path, (device, ANY_ACCELERATOR), (cluster.name,))}
     of_cluster = [path for path, keys in peeks.items() if keys.get("cluster") == cluster.name]
-    of_device = [
-        path
-        for path, keys in peeks.items()
-        if keys.get("accelerator") == device and path not in of_cluster and not _is_sheet(keys)
-    ]
+    of_device = [path for path, keys in peeks.items() if keys.get("accelerator") == device and path not in of_cluster]
     is_gpu = cluster.node.accelerator.kind == "gpu"
     pooled = {"accelerator": ANY_ACCELERATOR, "cluster": None}
     of_any = [path for path, keys in peeks.items() if is_gpu and {name: keys.get(name) for name in pooled} == pooled]
     return tuple(read_bundled(path) for path in (*of_cluster, *of_device, *of_any))
-
-
-def _is_sheet(keys: Mapping[str, Any]) -> bool:
-    return keys.get("origin") == "specified" and keys.get("cluster") is None
 
 
 def sibling_calibrations(

@@ -24,6 +24,7 @@ from planner.costs.roofline import physical_floor
 from planner.costs.work import flop, is_product, moved_bytes, output_size, product
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.errors import UnknownNameError
+from planner.numbers import constants
 
 __all__ = [
     "EXTENTS",
@@ -42,13 +43,10 @@ GAUSSIAN_PROCESS = "gaussian.process"
 LOG_PRIOR, LEVEL = "log_prior", "level"
 TILE = (128, 64)
 """Result tile of a product whose padding, alone and in whole waves, is a coordinate."""
-EXTENTS = {True: 3, False: 1}
-"""Coordinates that no call exceeds the points in, for products (m, n, k) and for convolutions (output positions).
-
-Without the upper quarter of the rows by one of them, the rest predicts the rows left out better so: convolutions by
-positions 22.0 for 23.6 %, products by m 7.8 for 8.4, n 3.9 for 4.8, k 15.7 for 15.9 %; nothing left out by work, by
-channels or below is worse. Channels of a convolution are not among them: held to the edge, rows of more channels are
-missed by 21 for 17 to 19 %. Nor are lower ends: 25.5 for 23.1 % below the positions."""
+_EXTENTS = constants("gaussian_process.extents")
+EXTENTS = {True: int(_EXTENTS["products"]), False: int(_EXTENTS["convolutions"])}
+"""Whether calls are products -> leading coordinates that none exceeds the points in: m, n, k, or output positions
+(docs/numbers.md)."""
 WIDEST_STRIDE_B = 8192
 """Powers of two in the stride of a matrix are told apart up to this many bytes."""
 SMOOTH, ROUGH = 1.5, 0.5

@@ -13,6 +13,7 @@ from planner.costs.collectives import HOSTS, algorithms_between
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.kernels import MATRIX_KINDS, TRAFFIC_KINDS
+from planner.numbers import constant, constants
 from planner.workload.lowering import UPDATE_BYTES
 
 __all__ = [
@@ -31,19 +32,20 @@ __all__ = [
     "specified_storage",
 ]
 
-ASSUMED_FLOP_EFFICIENCY = {"fp32": 0.6, "tf32": 0.5, "fp16": 0.4, "bf16": 0.4, "fp8": 0.35, "int8": 0.35}
-"""Share of the peak rate that products and convolutions reach; matrix units are harder to keep busy. No precision is
-slower than fp32 on the same GPU: where its peak is hardly higher, its share is larger."""
+ASSUMED_FLOP_EFFICIENCY = constants("specified.flop_efficiency")
+"""Precision -> share of the peak rate that products and convolutions reach (docs/numbers.md).
+
+No precision is slower than fp32 on the same GPU: where its peak is hardly higher, its share is larger."""
 ISSUED_SHARE = {"Kepler": 2 / 3}
 """Architecture -> share of its lanes that are busy where a scheduler issues one instruction at a time; else all are.
 
 A Kepler multiprocessor has 192 lanes and four schedulers for 32 each: the others wait for a second instruction that
 does not depend on the first (NVIDIA, Kepler GK110/210 white paper)."""
-ASSUMED_BYTES_EFFICIENCY = 0.76
-"""Share of the memory bandwidth: 0.74 to 0.91 in published element-wise times of seven GPUs."""
-ASSUMED_LAUNCH_S = 1e-5
-"""A kernel call: 8 to 23 us in published training times of 2017."""
-ASSUMED_HOST_BYTES_PER_S = 1e10
+ASSUMED_BYTES_EFFICIENCY = constant("specified.bytes_efficiency")
+"""Share of the memory bandwidth (docs/numbers.md)."""
+ASSUMED_LAUNCH_S = constant("specified.launch_s")
+"""A kernel call besides its work (docs/numbers.md)."""
+ASSUMED_HOST_BYTES_PER_S = constant("specified.host_bytes_per_s")
 """Memory traffic of one host thread that adds gradients or updates weights."""
 
 SUM_BYTES = 12

@@ -12,17 +12,13 @@ from planner.domain.cluster import Accelerator
 from planner.domain.kernels import FORWARD
 from planner.domain.samples import Samples
 from planner.fitting.kernels import fit_kernels
+from planner.numbers import constant
 
 __all__ = ["expected_fit_s"]
 
 ROWS = 32
-WHOLE_FITS = 32.0
-"""What fitting the fp32 rows of a design is taken to need, in fits of ROWS products.
-
-With as much more for further precisions as they have rows more, that was 1.2 to 2.1 times what fits of made-up samples
-took (times of a roofline with 10 % of noise, training steps too): 32 for 25 of a CPU in fp32, 42 for 35 in three
-precisions; 32 for 15 of a GPU in fp32, 46 for 24 in two precisions, 75 for 47 in six, 50 with the layers of networks.
-"""
+WHOLE_FITS = constant("duration.whole_fits")
+"""What fitting the fp32 rows of a design is taken to need, in fits of ROWS products (docs/numbers.md)."""
 SEED = 1
 
 

@@ -16,14 +16,15 @@ from planner.domain.calls import LOOKED_UP, work_named
 from planner.domain.kernels import SERVED_BY, TRAFFIC_KINDS
 from planner.domain.samples import Samples
 from planner.fitting.rows import POINTWISE, usable, work_of
+from planner.numbers import constants
 from planner.sources.layer_calls import Fits
 
 __all__ = ["fit_layer_calls", "fits_among"]
 
 LIBRARY = "own layers"
-BETWEEN, BETWEEN_OF_PRODUCTS = 0.04, 0.06
-"""Mean error between two measured sub-batches where no third was measured: 2 to 6 % for convolutions of DeepBench. Of
-products on a CPU, from sub-batches 1 and 16: 7 % of the mean call, 5 % of all their time, at 3, 6 and 12."""
+_BETWEEN = constants("layer_calls.between")
+BETWEEN, BETWEEN_OF_PRODUCTS = _BETWEEN["convolutions"], _BETWEEN["products"]
+"""Mean error between two measured sub-batches where no third was measured (docs/numbers.md)."""
 
 
 class _Timed(NamedTuple):

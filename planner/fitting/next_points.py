@@ -43,19 +43,19 @@ from planner.fitting.wanted_steps import (
     timing_s,
     wanted_calls,
 )
+from planner.numbers import constants
 
 __all__ = ["Candidate", "NextPoints"]
 
 PRIOR_ERROR, PRIOR_ROWS = 0.2, 3.0
 """Relative error of a fit on calls left out before anything is timed, and how many calls that counts like."""
-OWN_ERROR = 0.04
-"""Of a call timed as it is, at other sub-batches: 2 to 6 % for convolutions of DeepBench."""
+OWN_ERROR = constants("layer_calls.between")["convolutions"]
+"""Of a call timed as it is, at other sub-batches (docs/numbers.md)."""
 MEAN_OF_DEVIATION = math.sqrt(2 / math.pi)
 """Mean absolute error over standard deviation of a normal distribution."""
-START = {"convolution": 8, "gemm": 12, "attention": 6}
-START_TRAFFIC = 3
-"""Points of a kind and direction that are measured before any is chosen: as many as its fit needs at least, but for
-products: of 6 or 8 forward fits missed rows that were left out by up to 220 %, of 12 by 14 %."""
+START = {kind: int(count) for kind, count in constants("next_points.start").items()}
+START_TRAFFIC = START.pop("other")
+"""Points of a kind and direction that are measured before any is chosen (docs/numbers.md)."""
 LARGEST_MISS = 10.0
 """No time is expected to be farther from the first guess than by this factor."""
 

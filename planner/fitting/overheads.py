@@ -19,6 +19,7 @@ from planner.errors import CoverageError
 from planner.fitting.diagnostics import errors_of, held_out_times
 from planner.fitting.layer_calls import fits_among
 from planner.fitting.step_times import HOST_PRIOR_S, TimedSteps
+from planner.numbers import constant, constants
 from planner.sources.layer_calls import Fits, LayerCalls
 from planner.steps.compute import call_work
 from planner.units import format_seconds
@@ -36,14 +37,11 @@ LOOKED_UP_SHARE = 0.95
 """Of a step's kernel time, from which on its kernels count as measured."""
 LEAST_NETWORKS = 3
 """From which on networks are left out in turn: with fewer, the fit to the others would be that to a single one."""
-LEAST_SCALE, LARGEST_SCALE = 0.8, 1.2
-"""Between which steps and their kernels go together. The scale was 0.95 to 1.11 in forty calibrations of a CPU with
-little else to do, 0.50 to 0.74 in seven while other work kept it busy and in one of 20 s, with few kernels timed; it is
-drawn to 1, and host time takes its part, so that steps twice as long as their kernels give 1.22."""
-
-POOR = 0.3
-"""Held-out error above which overheads are called poor: it was 0.03 to 0.25 in calibrations of a CPU, 0.47 and 0.52
-in two short ones, with few kernels timed; of steps a thousand times too long it is 1."""
+SCALES = constants("own_overheads.scale_range")
+LEAST_SCALE, LARGEST_SCALE = SCALES["least"], SCALES["largest"]
+"""Between which steps and their kernels go together (docs/numbers.md)."""
+POOR = constant("own_overheads.poor")
+"""Held-out error above which overheads are called poor (docs/numbers.md)."""
 
 
 def overheads_doubt(overheads: Entry) -> str:

@@ -14,12 +14,13 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 from planner.domain.training import TimedStep
+from planner.numbers import constant
 
 __all__ = ["RunsApart", "contradictions", "merged_steps", "repeated", "runs_apart", "undisputed"]
 
 SPREADS = 5.0
-LEAST_ALLOWED = 0.1
-"""Two runs of one call differ by more than the spread inside each: 8 % at most in NeuSight's repeated rows."""
+LEAST_ALLOWED = constant("repeats.least_allowed")
+"""Two runs of one call differ by more than the spread inside each (docs/numbers.md)."""
 ALLOWED_WITHOUT_SPREAD = 0.5
 MOST_DRIFT = 1.5
 """Two runs on one machine whose times differ by this in the median are not of one state of it: clocks, neighbours."""

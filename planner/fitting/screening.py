@@ -13,6 +13,7 @@ from planner.domain.cluster import Accelerator
 from planner.domain.kernels import MATRIX_KINDS, WORK_COLUMNS
 from planner.domain.samples import Samples
 from planner.fitting.rows import POINTWISE, take, usable, work_of
+from planner.numbers import constants
 
 __all__ = ["OffCourse", "UnitDoubt", "off_course", "unit_doubt"]
 
@@ -21,17 +22,16 @@ FAST_FACTOR = 4.0
 CALL_S = 1e-5
 """A call's constant part, roughly: what a time of hardly any work is compared with."""
 UNITS = (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9))
-FAR = 100.0
-"""Between good times and those a thousand times too long: in published tables of 23 GPUs (DeepBench, NeuSight, vidur)
-the median time of a kind and precision is 1.1 to 5 times that at peak rates, behind CALL_S."""
-FAR_OF_KIND = 300.0
-"""As FAR, of the rows of one kind, direction and precision: on CPUs max pooling and dropout take up to 90 times those
-at peak, and 50 times their other direction. Nothing but views takes less than a tenth of it, behind CALL_S."""
+_FAR = constants("screening.far")
+FAR = _FAR["any"]
+"""Between good times and those a thousand times too long, over times at peak rates, behind CALL_S (docs/numbers.md)."""
+FAR_OF_KIND = _FAR["kind"]
+"""As FAR, of the rows of one kind, direction and precision."""
 GROUPS = (("kind",), ("kind", "precision"), ("kind", "direction"), ("kind", "direction", "precision"))
 """Columns that rows of one unit may share, the widest group first."""
 VIEWS = (("concat", "backward_data"), ("add", "backward_data"))
 """Gradients that are views take no time."""
-TYPICAL = 3.0
+TYPICAL = _FAR["typical"]
 """As FAR, of good times: what tells them from others where neither are few."""
 LEAST_ROWS = 3
 NEIGHBOURS = 25
@@ -44,8 +44,8 @@ LEAST_COURSE = 8
 """Rows that make a course."""
 LIKE_UNIT = 4.0
 """A row is off by a unit where it is off by 1000, 1e6 or 1e9, within this factor."""
-OFF_COURSE = 150.0
-"""No row of published tables is off by more than 99 (fp16 convolutions of P100s), nor by 40 on other GPUs."""
+OFF_COURSE = _FAR["neighbours"]
+"""Times the median of rows of nearest size that no good row is off by."""
 FAR_ABOVE_PEAK = 10.0
 ABOVE_PEAK = 1.5
 UNCACHED_BYTES = float(1 << 26)

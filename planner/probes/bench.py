@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
+from planner.numbers import constant
 from planner.probes.kernels import reference_call, timed_call
 from planner.probes.operands import Operands
 from planner.probes.points import Point
@@ -37,9 +38,8 @@ __all__ = [
 
 DISTURBED = 1.2
 """The machine is disturbed where the reference takes this much longer than in the quiet part of a run."""
-FOLLOWS = 0.6
-"""Power of the reference by which calls are slower where it is: 0.6 and 0.7 of convolutions and products, 0.55 of steps
-of ResNet-18, as the thread ran, over 40 rounds beside five busy processes that use memory."""
+FOLLOWS = constant("disturbances.follows")
+"""Power of the reference by which calls are slower where it is (docs/numbers.md)."""
 REFERENCE_REPEATS = 3
 LARGE_S = 0.05
 """Calls as long leave much memory free in pieces; without giving it back a run would need 2 GB."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from planner.domain.network import Network
 from planner.domain.training import TimedStep
+from planner.numbers import constant
 from planner.probes.bench import DISTURBED, Bench, CpuBench, least_disturbed, one_thread
 from planner.probes.cuda_bench import cuda_bench
 from planner.probes.lost_device import NO_MEMORY, check_computes, first_line
@@ -35,11 +36,8 @@ SLACK = 1.15
 REFERENCES = 5
 PAUSE_S = 0.2
 MOST_TRIES = 1000
-TOUCHED = 1.6
-"""Times the memory of a run is touched before; with 1.3 steps still touched some, as pieces do not fit anew.
-
-Without it, the second step of ResNet-18 on 64 images took 8 % longer than the fourth one.
-"""
+TOUCHED = constant("plan_runs.touched")
+"""Times the memory of a run is touched before, so that its steps meet no new pages (docs/numbers.md)."""
 BLOCK_BYTES = 2**26
 MOST_OF_FREE = 0.8
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.domain.training import TimedStep
+from planner.numbers import constant
 from planner.probes.bench import DISTURBED, Bench, CpuBench, as_if_quiet, least_disturbed, quietest
 from planner.probes.lost_device import check_computes, first_line
 from planner.probes.modules import WARM_UP_STEPS, build_module, gradient_time
@@ -41,8 +42,8 @@ CPU_BYTES = 1e9
 """What a step on a CPU may take by the model of memory: with PyTorch and the operands of calls 2 GB in all."""
 REFERENCE_FLOP = 2 * 2 * 56 * 56 * 64 * 64 * 9
 """Of the convolution that is most of the reference kernel (:func:`~planner.probes.kernels.reference_call`)."""
-SLOWER = 1.5
-"""Than by the rate of the reference a step on a CPU is, roughly: GPT-2 by 1.7, ResNet-18 by 1.0."""
+SLOWER = constant("own_steps.slower")
+"""Than by the rate of the reference a step on a CPU is, roughly (docs/numbers.md)."""
 
 
 SHORTEST_SHARE = (WARM_UP_STEPS + 1) / (WARM_UP_STEPS + REPEATS)

@@ -22,6 +22,7 @@ from planner.domain.kernels import PRODUCT_KINDS, KernelCalls
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem
+from planner.numbers import constant
 from planner.sources.sources import Source, Sources
 from planner.steps.compute import call_work
 from planner.workload.calls import layer_calls
@@ -31,13 +32,12 @@ __all__ = ["CanMeasure", "gaps_of"]
 
 IMAGES, SEQUENCES = {"gpu": 32, "cpu": 8}, {"gpu": 8, "cpu": 2}
 """Samples of the step whose shares are taken, by kind of device."""
-SPECIFIED_ERROR = 0.4
-"""Of kernels from peak rates and stated efficiencies: 30 to 50 % in published steps."""
+SPECIFIED_ERROR = constant("gaps.specified_error")
+"""Of kernels from peak rates and stated efficiencies (docs/numbers.md)."""
 UNKNOWN_ERROR = 0.4
 """Of an entry that states no error on rows left out."""
-OUTSIDE = 2.0
-"""Times the held-out error, outside the fit: 16 % against 2 to 6 % when the sub-batch of known layers of DeepBench is
-extrapolated by a factor of 2."""
+OUTSIDE = constant("gaps.outside")
+"""Times the held-out error, outside the fit (docs/numbers.md)."""
 POOR = 0.25
 """Held-out error from which an entry is poor."""
 LEAST_WEIGHT = 0.001

@@ -24,6 +24,7 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.framework import name_and_version
 from planner.domain.kernels import FORWARD, UPDATE
+from planner.numbers import constants
 
 __all__ = [
     "CELLS",
@@ -42,20 +43,13 @@ __all__ = [
 CELLS = "cells"
 """Library of such entries."""
 FIELDS = 4
-NOISE = 0.2
-"""Variance of the noise of a run over that of effects: one run alone moves its own cell five sixths of the way."""
-COMMON = 0.2
+_KRIGING = constants("measured_plans.kriging")
+NOISE = _KRIGING["noise"]
+"""Variance of the noise of a run over that of effects: one run alone moves its own point five sixths of the way."""
+COMMON = _KRIGING["common"]
 """Variance of the effect that all sub-batches have in common over that of both."""
-REACH = 4.0
-"""Doublings of the sub-batch over which what it shares with another falls to 1/e.
-
-Of 21 pairs of network and GPU with 85 steps (MXNet, TensorFlow of 2017, NeuSight), predicted with coefficients of whole
-steps that other networks of the GPU give (``held_out`` of validation/single_gpu_rows.py), a step is missed by 0.197 (in
-logs, root mean square), by 0.145 at best where the pair's other steps tell a common effect alone, by 0.125 with both
-constants; of the 11 pairs with measured kernels by 0.074, 0.070 and 0.068. Nine networks on a CPU, 39 runs of the
-command: 0.199, 0.170 and 0.149. Of values that do as well (a reach of 3) these chose the faster plans after one run:
-slower than the best by 1.4 % on GPUs and 0.2 % on the CPU, 3.5 and 0.8 % where a run corrects its own cell alone.
-"""
+REACH = _KRIGING["reach"]
+"""Doublings of the sub-batch over which what it shares with another falls to 1/e (docs/numbers.md)."""
 
 
 @dataclass(frozen=True, slots=True)

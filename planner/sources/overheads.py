@@ -17,6 +17,7 @@ from planner.domain.calibration import Entry
 from planner.domain.framework import name_and_version
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.network import Network
+from planner.numbers import constant, constants
 from planner.sources.source import Source, source_of
 
 __all__ = [
@@ -36,18 +37,14 @@ __all__ = [
 
 ON_SPECIFIED = "specified"
 """Library of overheads that were fitted on top of specified kernels."""
-ASSUMED_HOST_S_PER_CALL = 10e-6
-"""Host time of a kernel call on a GPU where no framework was measured (fits on public CNN tables span 8 to 42 us).
+ASSUMED_HOST_S_PER_CALL = constant("overheads.host_s_per_call")
+"""Host time of a kernel call on a GPU where no framework was measured (docs/numbers.md).
 
 Not added to kernels that are specified: their launch is stated with them."""
 DEVIATION = "deviation"
 """Setting of what is assumed: its relative standard deviation."""
-ASSUMED_SCALE_DEVIATION: Mapping[str, float] = {"gpu": 0.3, "cpu": 0.16}
-"""Of a stage's kernels at their full speed where no framework was measured, by kind of device.
-
-Root mean squares of logarithms. GPUs: of kernel_scale x matrix_scale in the bundled fits of frameworks to measured
-kernels, without those of single versions (28, 0.86 to 2.45). CPUs: of steps over the sum of their kernels, own layers
-timed, in the networks of docs/cpu.md (17 steps of one run on an EPYC, 1.06 to 1.29; 1.07 to 1.20 in another)."""
+ASSUMED_SCALE_DEVIATION = constants("overheads.scale_deviation")
+"""Of a stage's kernels at their full speed where no framework was measured, by kind of device (docs/numbers.md)."""
 NEUTRAL: Mapping[str, float] = {
     "kernel_scale": 1.0,
     "matrix_scale": 1.0,
@@ -56,11 +53,9 @@ NEUTRAL: Mapping[str, float] = {
     "replica_wait": 0.0,
 }
 """Coefficient -> the value at which it changes nothing."""
-EXPONENTS: Mapping[str, float] = {"exponent": 1.0, "exponent_attention": 3.0}
-"""Exponent of the composition where nothing tells it: of networks with attention, and of all others.
-
-Steps of ResNet-50 and Inception v3 at sub-batches 1 to 128 (MXNet, V100) are additive. Of GPT on A100 (vTrain, Bang et
-al., MICRO 2024: its single-node table) a sum misses by 7.2 %, the exponent 3 by 5.0 %, the maximum by 6.4 %."""
+EXPONENTS = constants("overheads.exponents")
+"""Exponent of the composition where nothing tells it, of networks with attention and of all others (docs/numbers.md).
+"""
 OF_FAMILIES = ("matrix_scale", "host_s_per_call")
 """Coefficients that an entry may state for networks with attention and for all others: matrix kernels of the ones are
 products, of the others convolutions, and host time means another thing under another exponent."""

@@ -33,16 +33,18 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Calibration, Entry, SettingValue
 from planner.domain.cluster import Accelerator
 from planner.domain.transfer import relation
+from planner.numbers import constants
 
 __all__ = ["LEAST_COMMON", "Common", "Ratio", "common_times", "course_of", "is_sibling", "ratio_of", "scaled_table"]
 
-LEAST_COMMON = 5
+_RATIO = constants("same_die.ratio")  # docs/numbers.md
+LEAST_COMMON = int(_RATIO["least_common"])
 """Times in common that say more of the ratio than a fit does."""
-NEAR, FAR = 1.0, 3.0
+NEAR, FAR = _RATIO["near"], _RATIO["far"]
 """Doublings of the time within which ratios are alike, and how many such calls all together weigh as much as."""
 HALF = (0.5 - 1e-9, 0.5 + 1e-9)
 """Shares of the weight, as an even number of equal weights has two medians; apart by more than rounding."""
-WILD = 3.0
+WILD = _RATIO["wild"]
 """Times the error of a difference that one is hardly ever off by, unless one of the two is wrong."""
 SQRT_2 = float(np.sqrt(2.0))
 """Two equal errors that know nothing of each other add up to one so many times as large."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.provenance import ASSUMED, DATASHEET, EXACT, FIT, Provenance
+from planner.numbers import constant
 
 __all__ = ["Source", "is_used", "miss_in_words", "source_of", "unsure", "without_unused"]
 
-LARGEST_MISS = 1.0
+LARGEST_MISS = constant("serving.largest_miss")
 """Held-out error up to which an entry is used: above it, any other source says more."""
 
 

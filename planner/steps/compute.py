@@ -40,7 +40,7 @@ from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
 from planner.workload.program import Program, program
 
-__all__ = ["STAGES", "Compute", "ComputeTable", "call_work", "composed_s", "counted", "term_of"]
+__all__ = ["STAGES", "Compute", "ComputeTable", "call_work", "composed_s", "composed_slopes", "counted", "term_of"]
 
 STAGES = ("forward", "backward", "accumulating", "update")
 
@@ -73,13 +73,22 @@ def call_times_s(entry: Entry, calls: KernelCalls, itemsize: int) -> FloatArray:
     return np.atleast_2d(evaluate(entry, call_work(calls, itemsize))) * calls.count
 
 
-def composed_s(gpu_s: FloatArray, host_s: FloatArray | float, exponent: float) -> FloatArray:
-    """Return (GPU^p + host^p)^(1/p) [s], shape of both together; see :class:`planner.sources.overheads.Overheads`."""
-    if exponent == 1.0:
-        return gpu_s + host_s
+def composed_s(gpu_s: FloatArray, host_s: FloatArray | float, exponent: FloatArray | float) -> FloatArray:
+    """Return (GPU^p + host^p)^(1/p) [s], shape of all together; see :class:`planner.sources.overheads.Overheads`."""
     longer = np.maximum(gpu_s, host_s)
     parts = np.divide(np.minimum(gpu_s, host_s), longer, out=np.zeros_like(longer), where=longer > 0)
-    return longer * (1 + parts**exponent) ** (1 / exponent)
+    found: FloatArray = longer * (1 + parts**exponent) ** (1 / exponent)
+    return found
+
+
+def composed_slopes(
+    gpu_s: FloatArray, host_s: FloatArray | float, exponent: FloatArray | float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the derivatives of :func:`composed_s` by GPU and by host time, of its shape."""
+    whole = composed_s(gpu_s, host_s, exponent)
+    shares = (np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0) for part in (gpu_s, host_s))
+    by_gpu, by_host = (share ** (exponent - 1) for share in shares)
+    return by_gpu, by_host
 
 
 @dataclass(frozen=True, slots=True)

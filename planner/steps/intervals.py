@@ -40,6 +40,7 @@ from planner.domain.calibration import END_TO_END, OUTSIDE, Calibration, Conform
 from planner.domain.calls import LOOKED_UP
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import Quantity, Term
+from planner.numbers import constant, constants
 from planner.sources.overheads import DEVIATION
 
 __all__ = [
@@ -64,26 +65,17 @@ NORMAL_90 = 1.6448536269514722
 STANDARD_PER_MEAN_ERROR = 1.25
 """Standard deviation over mean absolute deviation of a normal distribution."""
 
-STATED_DEVIATION = {"kernels": 0.5, "overheads": 0.25, "collectives": 0.25, "storage": 0.25, "host": 0.25}
-"""Relative standard deviation by scope of what was not compared with measurements.
-
-Kernels: from peak rates alone, published iteration times of three GPUs were missed by 30 to 54 % on average; 1.25 times
-the middle of that. The others are judgements: links, storage and host memory at their stated rates."""
-ASSUMED_OVERHEADS_DEVIATION = 0.87
-"""Of the assumed host time of a call, 10 us: ln(42 / 10) / 1.645, since fits on public CNN tables span 8 to 42 us."""
-RECONSTRUCTED_DEVIATION = 0.12
-"""Of what was reconstructed from published results: these are met within -7.6 to 5.9 %, but in-sample; twice the
-standard deviation that this range suggests."""
-MORE_ABOVE, MORE_BELOW = 0.2, 0.5
-"""Share of its error by which a fitted call is more unsure for every doubling above, or below, the range of the fit.
-
-Of entries of 18 GPUs fitted anew without the upper, or the lower, quarter of their rows by work: what the rows left out
-miss beyond the fit's own held-out error, over that error times their mean doublings, both summed over entries
-(``python -m validation.kernels``, section "Shapes outside the range of the fit" of docs/kernels.md): 0.20 and 0.53, and
-0.07 to 0.22 and 0.49 to 0.59 where any one GPU is left out."""
-MORE_BELOW_OF_PRODUCTS = 1.3
-"""The same of single products below: 1.27, and 1.12 to 1.43 where any one GPU is left out. No other family, on either
-side, is told clearly better by a rate of its own on GPUs that took no part in it (the same section)."""
+STATED_DEVIATION = constants("intervals.stated")
+"""Relative standard deviation by scope of what was not compared with measurements (docs/numbers.md)."""
+ASSUMED_OVERHEADS_DEVIATION = constant("intervals.assumed_overheads")
+"""Of the assumed host time of a call."""
+RECONSTRUCTED_DEVIATION = constant("intervals.reconstructed")
+"""Of what was reconstructed from published results, which its errors on these do not count."""
+_OUTSIDE = constants("intervals.outside")
+MORE_ABOVE, MORE_BELOW = _OUTSIDE["above"], _OUTSIDE["below"]
+"""Share of its error by which a fitted call is more unsure for every doubling above, or below, the range of the fit."""
+MORE_BELOW_OF_PRODUCTS = _OUTSIDE["products_below"]
+"""The same of single products below."""
 LARGEST_STATED_SHARE = 0.01
 """Of a period; beyond it an interval counts as assumed."""
 LARGEST_REACH = 1e6

@@ -105,13 +105,13 @@ class Messages:
         """Of the cases that were asked for, shape (m, B); see :class:`MessageTable`."""
         return self.cases.columns.prefix_s
 
-    def message_s(self, nodes: IntArray, gpus_per_node: IntArray) -> FloatArray:
-        """Return the time of each message [s], shape (g, B); one rank sends nothing."""
+    def message_s(self, nodes: IntArray, gpus_per_node: IntArray, entry: Entry | None = None) -> FloatArray:
+        """Return the time of each message [s], shape (g, B), by an entry, else its own; one rank sends nothing."""
         times = np.zeros((nodes.size, self.buffer_bytes.size))
         several = nodes * gpus_per_node > 1
         if several.any():
             groups = groups_of(self._sources, nodes[several], gpus_per_node[several])
-            times[several] = all_reduce_s(self.source.entry, self.buffer_bytes, groups)
+            times[several] = all_reduce_s(entry or self.source.entry, self.buffer_bytes, groups)
         return self._sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
     def gradient(self, nodes: int, gpus_per_node: int, messages: int) -> tuple[FloatArray, float]:

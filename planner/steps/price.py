@@ -14,14 +14,14 @@ from planner.domain.configuration import Configurations
 from planner.domain.schedule import ONCE
 from planner.sources.sources import Sources
 from planner.steps.asynchronous import Asynchrony, update_period_s
-from planner.steps.compute import Compute, ComputeTable
+from planner.steps.compute import Compute
 from planner.steps.epoch import Input, InputTimes
 from planner.steps.messages import Messages, host_all_reduce_s
 from planner.steps.schedule import GPU_THREAD, UPDATE_THREAD, Timed, step_schedule
 from planner.steps.synchronous import backward_end_s, exposed_s
 from planner.steps.tables import PairTable
 
-__all__ = ["Priced", "Pricer", "asynchrony_of", "deposited", "passes_of"]
+__all__ = ["Priced", "Pricer", "asynchrony_of", "deposited"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,24 @@ class Pricer:
         """Trained parameters of the network."""
         return int(self.compute.slots.elements.sum())
 
+    def outlasting_s(self, prefix: FloatArray, last_pass: IntArray, message_case: IntArray) -> FloatArray:
+        """Return by how much messages outlast a backward pass [s], shape (k,).
+
+        Parameters
+        ----------
+        prefix : ndarray of float, shape (m, B)
+            See :class:`planner.steps.messages.Messages`.
+        last_pass : ndarray of int, shape (k,)
+            Twice the compute case, and 1 for a pass that adds to gradients.
+        message_case : ndarray of int, shape (k,)
+        """
+        table = self.compute.table
+        backward = table.backward_s.ravel()
+        ready = table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, self.messages.slot]
+        return exposed_s(backward_end_s(ready, prefix, last_pass, message_case), backward[last_pass])
+
     def _outlasting(self, last_pass: IntArray, message_case: IntArray) -> FloatArray:
-        """Return by how much messages outlast a backward pass [s], for pairs of cases, shape (k,)."""
-        ready, backward = passes_of(self.compute.table, self.messages.slot)
-        end = backward_end_s(ready, self.messages.prefix_s, last_pass, message_case)
-        return exposed_s(end, backward[last_pass])
+        return self.outlasting_s(self.messages.prefix_s, last_pass, message_case)
 
     def price(self, chosen: Configurations) -> Priced:
         """Price configurations of this mode whose cases are tabled."""
@@ -160,12 +173,3 @@ def deposited(update_s: FloatArray, gpu_s: FloatArray, gpus_per_node: IntArray |
     """Return the gradients that a node's update thread finds on average, of the common shape."""
     found: FloatArray = np.minimum(update_s / gpu_s, 1.0) * gpus_per_node
     return found
-
-
-def passes_of(table: ComputeTable, slot: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Return when the messages of slots are ready, shape (2c, B), and when a pass is done, shape (2c,).
-
-    Of c compute cases, each without and with adding to gradients.
-    """
-    backward = table.backward_s.ravel()
-    return table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, slot], backward

@@ -170,18 +170,6 @@ def test_a_gpu_with_kernels_of_its_own_takes_none(run: Run, gpu: str) -> None:
     assert not any("scaled" in one["calibration"] for one in answer["terms"])
 
 
-@pytest.mark.parametrize("name", ["k20x", "k40", "k80", "p40", "h200-sxm-141gb", "b200-sxm-180gb", "mi250x"])
-def test_a_gpu_that_nobody_measured_is_specified_where_it_is_asked_for(run: Run, name: str) -> None:
-    answer = predicted(run, "--network", "resnet50", "--calibration", name, "--sub-batch", "32")
-    forward = term(answer, "forward")
-    assert "specified" in forward["origin"]
-    assert name in forward["calibration"].split(", ")
-    code, out, _ = run("show", "calibrations", name)
-    assert code == 0
-    reached = "40%" if name in {"k20x", "k40", "k80"} else "60%"  # of Kepler two lanes of three
-    assert f"{reached} of the peak rate, 76% of memory bandwidth" in " ".join(out.split())
-
-
 BERT = ("--network", "bert-base:sequence=128", "--sub-batch", "96", "--precision", "tf32")
 
 
@@ -255,8 +243,3 @@ def test_a_scenario_specifies_the_other_gpu_not_the_present_one_again(run: Run) 
     other = forward(nearest(run, "k80", "--scenario", "gpu=gtx-1080"))
     assert "scaled from titan-x-pascal" in other
     assert "k80" not in other
-
-
-def test_a_data_sheet_that_is_asked_for_stays_one(run: Run) -> None:
-    answer = nearest(run, "k80", "--calibration", "k80")
-    assert "scaled" not in forward(answer)

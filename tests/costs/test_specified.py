@@ -5,16 +5,18 @@ import pytest
 
 from planner import catalog
 from planner.costs.collectives import all_reduce_s
-from planner.costs.features import Work
+from planner.costs.features import Work, number
 from planner.costs.specified import (
     ASSUMED_BYTES_EFFICIENCY,
     ASSUMED_FLOP_EFFICIENCY,
     ASSUMED_LAUNCH_S,
+    ISSUED_SHARE,
     specified_collective,
     specified_copy,
     specified_entry,
     specified_host,
     specified_host_collective,
+    specified_kernels,
     specified_storage,
 )
 from planner.costs.terms import evaluate
@@ -47,6 +49,20 @@ def test_product_is_bound_by_compute_or_by_memory() -> None:
 
 def test_a_precision_that_the_device_lacks_is_not_specified() -> None:
     assert specified_entry(GPU, "gemm", "", "bf16") is None
+
+
+@pytest.mark.parametrize("name", ["k20x", "k40", "p40", "h200-sxm-141gb", "b200-sxm-180gb", "mi250x"])
+def test_every_precision_of_a_device_is_specified_and_says_what_was_assumed(name: str) -> None:
+    device = catalog.find_accelerator(name)
+    entries = tuple(specified_kernels(device))
+    assert {entry.precision for entry in entries if entry.kind == "gemm"} == set(device.peak_flop_per_s)
+    for entry in entries:
+        assert entry.origin == "specified"
+        if entry.kind in ("gemm", "convolution"):
+            efficiency = number(entry.settings, "flop_efficiency", 0.0)
+            assert efficiency >= ASSUMED_FLOP_EFFICIENCY[entry.precision] * ISSUED_SHARE.get(device.architecture, 1.0)
+            assert f"assumed: {efficiency:.0%} of the peak rate" in entry.notes
+    assert [entry.precision for entry in entries if entry.kind == "pointwise"] == ["any"]
 
 
 @pytest.mark.parametrize("name", catalog.names("accelerators"))

@@ -19,6 +19,7 @@ CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
 GPU = Accelerator("made-up card", "gpu", 80 * 2.0**30, 3e12, {"fp32": 5e13, "bf16": 7e14}, 132)
 
 
+@pytest.mark.live  # compares times of this machine, of some 25 s
 @pytest.mark.parametrize(
     ("accelerator", "points"), [(CPU, designed_points()), (GPU, gpu_points(("fp32", "bf16")))], ids=["cpu", "gpu"]
 )

@@ -17,7 +17,7 @@ COMMANDS = sorted(
     path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text() or path.stem == "__main__"
 )
 OF_TABLES = ("convert_kernels", "convert_runs", "kernels", "transfer")
-INTO_FOLDERS = ("specify", "fit_end_to_end")
+INTO_FOLDERS = ("fit_end_to_end",)
 
 
 def command(name: str) -> Any:
