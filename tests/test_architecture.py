@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "search": DOMAIN | {"workload", "costs", "sources", "steps", "fitting"},
     "scoring": DOMAIN | {"workload", "costs", "sources", "steps", "fitting"},
     "networks": DOMAIN,
-    "probes": DOMAIN,
+    "probes": DOMAIN | {"workload"},
     "formats": DOMAIN,
     "report": DOMAIN,
     "catalog": DOMAIN | {"networks", "formats"},

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from planner.cli.runs import Table, table_of
+from planner.cli.streams import note
 from planner.fitting.observed import properties_of
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer, answers_of
 from planner.scoring.refit import Asked, held_out_answers
+from planner.sessions.runs import Table, table_of
 
 __all__ = ["AXES", "BUNDLED", "FOLDER", "Views", "answer_all"]
 
@@ -47,7 +48,7 @@ class Views:
 
 def answer_all(folder: Path = FOLDER, say: Say = lambda _text: None) -> Views:
     """Return the answers to every run of the folder's tables; ``say`` is called with what is done next."""
-    tables = [table_of(read_runs(path), folder, {}) for path in sorted(folder.glob("*.csv"))]
+    tables = [table_of(read_runs(path), folder, {}, note) for path in sorted(folder.glob("*.csv"))]
     say("predicting with the bundled calibrations")
     bundled = [answers_of(problem, runs) for table in tables for problem, runs in table.asked]
     asked = [Asked(problem, runs) for table in tables for problem, runs in table.asked]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.cli.runs import table_of
+from planner.cli.streams import note
 from planner.domain.calibration import ANY_ACCELERATOR, END_TO_END, Calibration, ConformalScore, Entry
 from planner.domain.samples import COMMAND
 from planner.fitting.end_to_end import HALF, EndToEnd, Observed, properties_of
@@ -28,6 +28,7 @@ from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer
 from planner.scoring.intervals import scores
 from planner.scoring.refit import Asked, fit_runs, held_out_answers
+from planner.sessions.runs import table_of
 from planner.sources.links import MULTIPLES
 from validation.command import existing_folder, finished, parser_of
 
@@ -70,7 +71,7 @@ class Rows:
 def asked_runs(folder: Path = FOLDER) -> list[Asked]:
     """Return the measured runs of a folder's tables, by problem."""
     paths = [path for path in sorted(folder.glob("*.csv")) if path.stem not in COMPOSED]
-    tables = (table_of(read_runs(path), folder, {}) for path in paths)
+    tables = (table_of(read_runs(path), folder, {}, note) for path in paths)
     return [Asked(problem, runs) for table in tables for problem, runs in table.asked]
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cli.runs import table_of
+from planner.cli.streams import note
 from planner.domain.arrays import FloatArray
 from planner.domain.runs import Run
 from planner.fitting.end_to_end import COEFFICIENTS, ROW_DEVIATION, fit_end_to_end
@@ -25,6 +25,7 @@ from planner.fitting.estimators import robust_least_squares
 from planner.fitting.observed import AloneSteps, Observed
 from planner.formats.runs import read_runs
 from planner.scoring.refit import Asked
+from planner.sessions.runs import table_of
 from planner.sources.overheads import ASSUMED_HOST_S_PER_CALL, EXPONENTS, exponent_name
 
 __all__ = [
@@ -152,7 +153,7 @@ def measured_steps(folder: Path = FOLDER, sources: Sequence[str] = SOURCES) -> l
     found: list[Steps] = []
     for source in sources:
         path = folder / f"{source}.csv"
-        for problem, runs in table_of(read_runs(path), folder, {}).asked:
+        for problem, runs in table_of(read_runs(path), folder, {}, note).asked:
             wanted = [run for run in runs if _is_wanted(run)]
             if wanted and problem.settings.input == "synthetic":
                 names = source, wanted[0].network, problem.settings.framework.label

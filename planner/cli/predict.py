@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
-from planner.cli.inputs import Case
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
@@ -25,6 +24,7 @@ from planner.report import parts
 from planner.report.answer import prediction_answer, predictions_answer
 from planner.report.blocks import Line
 from planner.report.prediction import prediction_rest
+from planner.sessions.inputs import Case
 from planner.steps.predict import Evaluator
 
 __all__ = ["completed", "configurations", "predictions", "run"]

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from planner import catalog
-from planner.cli.inputs import Case, Machine, cases, check_nodes, machine_of, with_base
 from planner.cli.options import OPTIONS
 from planner.cli.streams import note
-from planner.cli.values import SETTINGS_FILE, Values, from_options, from_settings, merge, settings_named
+from planner.cli.values import from_options, from_settings, settings_named
+from planner.errors import NOTHING, ParameterError
+from planner.sessions.inputs import LOCAL, Case, Machine, cases, check_nodes, machine_of, own_calibration
+from planner.sessions.values import DEFAULT_REQUEST, SETTINGS_FILE, Values, listed, merge, said
 
 __all__ = ["gather", "ordered", "resolve"]
 
@@ -26,10 +28,44 @@ def gather(command: str, arguments: Mapping[str, Any]) -> Values:
     stored = from_settings(settings, SETTINGS_FILE, command) if settings else {}
     merged = merge(given, stored)
     with settings_named(merged):
-        values, hint = with_base(merged, command)
+        values, hint = _with_base(merged, command)
     if hint:
         note(hint)
     return values
+
+
+def _with_base(values: Values, command: str) -> tuple[Values, str]:
+    """Return the values completed by the default request where it applies, and a note for the user or ''.
+
+    Raises
+    ------
+    UnknownNameError
+        A name is not known; reported before anything that is missing.
+    ParameterError
+        ``network`` is missing beside a cluster or a calibration.
+    """
+    _check_names(values)
+    if "network" in values:
+        return values, ""
+    if "cluster" in values or "calibration" in values:
+        beside = said(values, "cluster" if "cluster" in values else "calibration")
+        remedy = "name a network; 'planner show networks' lists them"
+        raise ParameterError("--network", f"given beside {beside}", NOTHING, remedy)
+    defaults = from_settings(catalog.default_request(), DEFAULT_REQUEST, command)
+    own = own_calibration(note)
+    hint = f"this machine has its own calibration {own.name!r}; --network NAME uses it" if own else ""
+    return merge(values, defaults), hint
+
+
+def _check_names(values: Values) -> None:
+    for name in listed(values, "network"):
+        catalog.find_network(name)
+    finders = {"cluster": catalog.find_cluster, "dataset": catalog.find_dataset, "framework": catalog.find_framework}
+    for key, find in finders.items():
+        if key in values and (key, values[key].value) != ("cluster", LOCAL):
+            find(values[key].value)
+    for name in listed(values, "calibration"):
+        catalog.find_calibration(name)
 
 
 def _settings() -> Mapping[str, Any] | None:
@@ -42,7 +78,7 @@ def _settings() -> Mapping[str, Any] | None:
 
 def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:
     """Return what the networks run on, and a case for every network and scenario."""
-    machine = machine_of(values)
+    machine = machine_of(values, note)
     check_nodes(machine.cluster, values)
     return machine, cases(values, machine)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
-import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +10,13 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.options import OPTIONS
-from planner.cli.parsing import NOTHING, budget, choice
+from planner.cli.parsing import NOTHING, choice
 from planner.cli.streams import note
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.gap import Gap
-from planner.domain.network import Network, family_of
-from planner.domain.precision import PRECISIONS
-from planner.domain.samples import BUDGET, NETWORKS
-from planner.errors import ParameterError, PlannerError
+from planner.domain.network import family_of
+from planner.errors import ParameterError
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import ACCELERATOR, write_cluster
 from planner.formats.dataset import DATASET, write_dataset
@@ -31,7 +24,6 @@ from planner.formats.names import LISTED, names_document
 from planner.formats.network import write_network
 from planner.formats.network_work import network_work_document
 from planner.networks.zoo import arguments_of, zoo_names
-from planner.probes.layer_points import Extent, unmeasurable
 from planner.report.blocks import Block
 from planner.report.gaps import gaps_view
 from planner.report.show import (
@@ -46,16 +38,13 @@ from planner.report.show import (
     network_view,
     networks_view,
 )
-from planner.scoring.gaps import CanMeasure, gaps_of
-from planner.sessions.left_out import enough_s
+from planner.scoring.gaps import gaps_of
+from planner.sessions.measure_next import can_be_measured, measured_for, measuring
 from planner.sources.cells import CELLS, Cell, unpacked
 from planner.sources.overheads import FORMULA
 from planner.workload.totals import layer_work, totals
 
 __all__ = ["run"]
-
-MEASURED_NEXT = ("resnet50", "gpt")
-"""Networks whose kernels a calibration made for none should know: one of convolutions, one of products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +139,8 @@ def _calibrations() -> Shelf:
 
     def view(_name: str, calibration: Any) -> Iterable[Block]:
         yield from calibration_view(calibration, formulas, _cells, _stored)
-        gaps = gaps_of(calibration, _measured_for(calibration), _can_be_measured(calibration))
-        yield from gaps_view(gaps, _measuring(gaps, calibration))
+        gaps = gaps_of(calibration, measured_for(calibration), can_be_measured(calibration))
+        yield from gaps_view(gaps, measuring(gaps, calibration))
 
     def listing(bundled: Iterable[Any]) -> Iterable[Block]:
         return calibrations_view(bundled, _own())
@@ -162,54 +151,6 @@ def _calibrations() -> Shelf:
 def _cells(entry: Entry) -> Mapping[str, Sequence[Cell]]:
     """Return the measured runs that an entry holds, by network."""
     return {network: unpacked(entry, network) for network in entry.settings} if entry.library == CELLS else {}
-
-
-def _measured_for(calibration: Calibration) -> tuple[Network, ...]:
-    """Return the networks that a calibration was made for, those known here; of none, those of usual kernels."""
-    found: dict[str, Network] = {}
-    for name in calibration.environment.get(NETWORKS, "").split("; "):
-        with contextlib.suppress(PlannerError):
-            found[name] = catalog.find_network(name)
-    return tuple(found.values()) or tuple(catalog.find_network(name) for name in MEASURED_NEXT)
-
-
-def _can_be_measured(calibration: Calibration) -> CanMeasure:
-    """Return what tells which calls can be timed on the calibration's device; a GPU is taken to hold any.
-
-    On a CPU in the precisions that the calibration was measured in: further ones take of the memory.
-    """
-    of_any_memory = Extent(operand_elements=sys.maxsize, elements=sys.maxsize, on_gpu=True)
-    extent = of_any_memory if _is_gpu(calibration) else Extent(precisions=_precisions(calibration))
-    return lambda call, precision: not unmeasurable(call, extent, precision)
-
-
-def _precisions(calibration: Calibration) -> tuple[str, ...]:
-    """Return the precisions that a calibration was measured in, fp32 first."""
-    return tuple(
-        dict.fromkeys(("fp32", *(one.precision for one in calibration.entries if one.precision in PRECISIONS)))
-    )
-
-
-def _is_gpu(calibration: Calibration) -> bool:
-    return calibration.node is not None and calibration.node.accelerator.kind == "gpu"
-
-
-def _measuring(gaps: Iterable[Gap], calibration: Calibration) -> str:
-    """Return the command that measures the kernels of gaps on the calibration's device.
-
-    On a CPU in the precisions that it has. With more time where it was made for one of the networks: the same command
-    would come to the same.
-    """
-    names = tuple(dict.fromkeys(gap.network for gap in gaps))
-    networks = "".join(f" --network {name}" for name in names)
-    more = ""
-    if set(names) & set(calibration.environment.get(NETWORKS, "").split("; ")):
-        default_s = budget("--budget", OPTIONS["budget"].default)
-        stated = re.findall(r"\d+", calibration.environment.get(BUDGET, ""))
-        more = f" --budget {enough_s(max(map(float, stated), default=default_s)):.0f}s"
-    others = ",".join(_precisions(calibration)[1:])
-    device = "cuda" if _is_gpu(calibration) else f"cpu{f' --precision {others}' if others else ''}"
-    return f"planner calibrate --device {device}{networks}{more}"
 
 
 def _datasets() -> Shelf:

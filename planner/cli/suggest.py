@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
-from planner.cli.inputs import Case
 from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, DEFAULT_REQUEST, OPTION, Values, merge, settings_named
@@ -21,6 +20,7 @@ from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
 from planner.search.suggest import suggest
+from planner.sessions.inputs import Case
 
 __all__ = ["answer", "run", "space_request"]
 

@@ -16,7 +16,6 @@ from planner.cli import output
 from planner.cli.parsing import NOTHING
 from planner.cli.plot import draw, plot_file
 from planner.cli.progress import bar
-from planner.cli.runs import Table, table_of
 from planner.cli.streams import note
 from planner.cli.values import from_options
 from planner.domain.precision import PRECISIONS
@@ -27,6 +26,7 @@ from planner.formats.validation import validation_document
 from planner.report.validation import validation_view
 from planner.scoring.evaluate import Answer, answers_of, validation_of
 from planner.scoring.refit import Asked, group_of, held_out_answers
+from planner.sessions.runs import Table, table_of
 from planner.sources.sources import Sources
 from planner.sources.usable import why_not_candidate, why_not_precision
 
@@ -43,7 +43,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     read, broken = _read(paths)
     for name in values["calibration"].value if "calibration" in values else ():
         catalog.find_calibration(name)
-    tables = [table_of(one, Path(path).parent, values) for path, one in zip(paths, read, strict=True)]
+    tables = [table_of(one, Path(path).parent, values, note) for path, one in zip(paths, read, strict=True)]
     axis = values["hold_out"].value if "hold_out" in values else None
     _note_frameworks(tables)
     _note_specified(tables)

@@ -1,7 +1,4 @@
-"""Which value an option has, and where that comes from: option, ``planner.toml``, default request, default.
-
-Earlier sources win. The merge is the only place that knows their order.
-"""
+"""The values of options, and where they come from: the command line, ``planner.toml``, the default request."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from typing import Any
 from planner.cli.options import COMMANDS, OPTIONS, Option
 from planner.domain.request import DEFAULT, Sourced
 from planner.errors import CoverageError, InputFileError, ParameterError, Refusal, UsageError
+from planner.sessions.values import DEFAULT_REQUEST, OPTION, SETTINGS_FILE, Values, merge
 from planner.sources.refusals import KERNEL_MISSING
 
 __all__ = [
@@ -25,12 +23,8 @@ __all__ = [
     "from_options",
     "from_settings",
     "merge",
-    "said",
     "settings_named",
 ]
-
-OPTION, SETTINGS_FILE, DEFAULT_REQUEST = "option", "planner.toml", "default request"
-Values = Mapping[str, Sourced[Any]]
 
 
 def from_options(arguments: Mapping[str, Any]) -> Values:
@@ -55,17 +49,6 @@ def from_settings(settings: Mapping[str, Any], source: str, command: str) -> Val
         }
     except ParameterError as error:
         raise InputFileError(source, str(error)) from error
-
-
-def merge(*layers: Values) -> Values:
-    """Return one value each; an earlier layer wins."""
-    return {name: value for layer in reversed(layers) for name, value in layer.items()}
-
-
-def said(values: Values, key: str) -> str:
-    """Return an option as the user gave it: its flag, or its key in ``planner.toml``."""
-    in_settings = key in values and values[key].source == SETTINGS_FILE
-    return f"{key} in {SETTINGS_FILE}" if in_settings else OPTIONS[key].flag
 
 
 @contextmanager

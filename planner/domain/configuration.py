@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,7 +121,7 @@ def _check(axis: Axis, value: int | str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Configurations(Axes[IntArray, IntArray]):
-    """n configurations, each axis an integer ndarray of shape (n,).
+    """n configurations: an integer ndarray an axis, of shape (n,), or of shapes that broadcast, as of a product.
 
     ``precision`` holds positions in ``precisions``, another axis of words those in its words.
     """
@@ -129,7 +131,41 @@ class Configurations(Axes[IntArray, IntArray]):
     @property
     def size(self) -> int:
         """Number of configurations."""
-        return int(self.nodes.size)
+        return math.prod(self.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """What the axes broadcast to."""
+        return np.broadcast_shapes(*(getattr(self, axis.name).shape for axis in AXES))
+
+    @staticmethod
+    def product(values: Mapping[str, IntArray], precisions: tuple[str, ...]) -> Configurations:
+        """Return every combination of the values of each axis, the last axis fastest."""
+        columns = np.meshgrid(*(values[axis.name] for axis in AXES), indexing="ij", sparse=True)
+        return Configurations(*columns, precisions=precisions)
+
+    def pieces(self, most: int) -> Iterator[Configurations]:
+        """Yield them in order, a product in products, at most so many at once."""
+        if self.size <= most:
+            yield self
+            return
+        at = next(at for at, length in enumerate(self.shape) if length > 1)
+        step = max(1, most * self.shape[at] // self.size)
+        for start in range(0, self.shape[at], step):
+            yield from self._each(partial(_cut, at=at, part=slice(start, start + step))).pieces(most)
+
+    def _each(self, change: Callable[[IntArray], IntArray]) -> Configurations:
+        return Configurations(**{a.name: change(getattr(self, a.name)) for a in AXES}, precisions=self.precisions)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether there is a dimension an axis."""
+        return len(self.shape) > 1
+
+    @property
+    def rows(self) -> Configurations:
+        """The same with axes of shape (n,)."""
+        return self if not self.is_product else self._each(lambda c: np.broadcast_to(c, self.shape).ravel())
 
     @property
     def gpus(self) -> IntArray:
@@ -168,9 +204,19 @@ class Configurations(Axes[IntArray, IntArray]):
         """Return the words of an axis in the order of their codes."""
         return self.precisions if axis.name == "precision" else axis.words
 
+    def where(self, mask: BoolArray) -> Configurations:
+        """Return those where a mask, which broadcasts, is true: as a product where they are one of a product."""
+        dense = np.broadcast_to(mask, self.shape)
+        if self.is_product and dense.any():
+            dimensions = range(dense.ndim)
+            held = [np.array(dense.any(axis=tuple(one for one in dimensions if one != at))) for at in dimensions]
+            if math.prod(int(one.sum()) for one in held) == int(dense.sum()):
+                return self._each(lambda column: _restricted(column, held))
+        return self.rows.take(dense.ravel())
+
     def take(self, chosen: IntArray | BoolArray | slice) -> Configurations:
         """Return those at positions, where a mask is true, or of a slice."""
-        return Configurations(**{a.name: getattr(self, a.name)[chosen] for a in AXES}, precisions=self.precisions)
+        return self._each(lambda column: column[chosen])
 
     def one(self, position: int) -> Configuration:
         """Return the configuration at a position as a record."""
@@ -193,3 +239,13 @@ class Configurations(Axes[IntArray, IntArray]):
         """Return the configurations of parts with equal ``precisions``, one after another."""
         columns = {a.name: np.concatenate([getattr(part, a.name) for part in parts]) for a in AXES}
         return Configurations(**columns, precisions=parts[0].precisions)
+
+
+def _cut(column: IntArray, at: int, part: slice) -> IntArray:
+    """Return part of a dimension, or a column that is alike along it."""
+    return column[(slice(None),) * at + (part,)] if column.shape[at] > 1 else column
+
+
+def _restricted(column: IntArray, held: list[BoolArray]) -> IntArray:
+    """Return the part of each dimension that is held of a column that may be alike along it."""
+    return column[np.ix_(*(one if n > 1 else [True] for one, n in zip(held, column.shape, strict=True)))]

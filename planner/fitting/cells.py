@@ -65,13 +65,12 @@ def _cells(base: Calibration, problem: Problem, runs: Sequence[CellRun]) -> tupl
     """Return the cells of runs in one precision, against what the base without its cells predicts."""
     plain = replace(base, entries=tuple(entry for entry in base.entries if entry.library != CELLS))
     compute = Compute(Sources(replace(problem, calibrations=(plain,))), runs[0].precision)
-    sub_batches = np.unique([run.step.sub_batch for run in runs])
-    compute.ensure(sub_batches)
-    predicted_s = compute.table.forward_s + compute.table.backward_s[:, 0]
+    sub_batches = np.array([run.step.sub_batch for run in runs])
+    compute.cases.ensure(sub_batches)
+    predicted_s = (compute.table.forward_s + compute.table.backward_s[:, 0])[compute.cases.rows(sub_batches)]
     ratios: dict[tuple[int, int], list[float]] = {}
-    for run in runs:
-        at = int(np.searchsorted(sub_batches, run.step.sub_batch))
-        ratios.setdefault((run.tensor, run.step.sub_batch), []).append(math.log(run.step.time_s / predicted_s[at]))
+    for run, seconds in zip(runs, predicted_s.tolist(), strict=True):
+        ratios.setdefault((run.tensor, run.step.sub_batch), []).append(math.log(run.step.time_s / seconds))
     return tuple(
         Cell(*key, math.exp(sum(logs) / len(logs) * drawn(len(logs))), len(logs))
         for key, logs in sorted(ratios.items())

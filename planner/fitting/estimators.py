@@ -77,11 +77,13 @@ def robust_least_squares(
     weights: FloatArray,
     *,
     tolerance: float = 1e-6,
+    huber: float = HUBER,
+    least: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the φ that minimises Σ w·huber(r(φ)) + Σ (φ / deviation)², and its covariance: a MAP estimate.
 
-    Trust region (SciPy's ``least_squares``) from ``start``; the covariance is the inverse of JᵀWJ + diag(1/deviation²),
-    W with the weights that the Huber loss leaves at the solution.
+    Trust region (SciPy's ``least_squares``) from ``start``, with bounds one that meets them exactly. The covariance is
+    the inverse of JᵀWJ + diag(1/deviation²), W with the weights that the Huber loss leaves at the solution.
 
     Parameters
     ----------
@@ -92,6 +94,10 @@ def robust_least_squares(
     weights : ndarray of shape (n,)
     tolerance : float
         Relative change, of the loss or of φ, at which the search ends.
+    huber : float
+        Residual beyond which it counts linearly; infinite: none does.
+    least : ndarray of shape (p,), optional
+        What φ does not fall below.
 
     Returns
     -------
@@ -106,11 +112,11 @@ def robust_least_squares(
         """Huber's loss of weighted squares, as value and two derivatives; the prior's own squares stay as they are."""
         found = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
         plain = np.divide(squares[:count], weights, out=np.zeros(count), where=weights > 0)
-        far = np.flatnonzero(plain > HUBER**2)
+        far = np.flatnonzero(plain > huber**2)
         size = np.sqrt(plain[far])
-        found[0, far] = weights[far] * (2 * HUBER * size - HUBER**2)
-        found[1, far] = HUBER / size
-        found[2, far] = -HUBER / (2 * size**3 * weights[far])
+        found[0, far] = weights[far] * (2 * huber * size - huber**2)
+        found[1, far] = huber / size
+        found[2, far] = -huber / (2 * size**3 * weights[far])
         return found
 
     result = least_squares(
@@ -118,12 +124,14 @@ def robust_least_squares(
         start,
         jac=lambda x: np.concatenate([root[:, None] * jacobian(x), np.diag(1 / deviations)]),
         loss=loss,
+        method="trf" if least is None else "dogbox",
+        bounds=(-np.inf if least is None else least, np.inf),
         x_scale=deviations,
         ftol=tolerance,
         xtol=tolerance,
-        gtol=1e-6,
+        gtol=min(1e-6, tolerance),
         max_nfev=100,
     )
-    kept = np.minimum(1.0, HUBER / np.maximum(np.abs(residuals(result.x)), 1e-300))
+    kept = np.minimum(1.0, huber / np.maximum(np.abs(residuals(result.x)), 1e-300))
     slopes = jacobian(result.x) * (root * np.sqrt(kept))[:, None]
     return result.x, np.linalg.inv(slopes.T @ slopes + np.diag(1 / deviations**2))

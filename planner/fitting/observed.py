@@ -15,21 +15,19 @@ from functools import cached_property, reduce
 
 import numpy as np
 
-from planner.costs.collectives import all_reduce_s
 from planner.costs.specified import specified_collective
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
+from planner.fitting.passes import Passes
 from planner.sources.links import slower
 from planner.sources.overheads import EXPONENTS, ON_SPECIFIED, exponent_name
 from planner.sources.sources import Sources
-from planner.steps.compute import composed_s
-from planner.steps.messages import groups_of
 from planner.steps.predict import Evaluator
-from planner.steps.price import Pricer, passes_of
+from planner.steps.price import Pricer
 from planner.steps.schedule import STAGE_RUNS, Timed
-from planner.steps.synchronous import backward_end_s, communication_prefix_s, exposed_s
+from planner.steps.synchronous import communication_prefix_s
 
 __all__ = [
     "ESTIMATOR",
@@ -194,34 +192,30 @@ class Observed:
 
 
 class AloneSteps:
-    """Steps on one GPU by kernel_scale k, matrix_scale m and host_s_per_call h; of several, what one of them computes.
-
-    A stage takes ((k·(m·matrix + traffic))^p + (h·calls)^p)^(1/p), p the exponent.
+    """Steps on one GPU by (k, m, h) of :class:`planner.fitting.passes.Passes`; of several, what one of them computes.
 
     Attributes
     ----------
-    matrix_s, traffic_s, calls : ndarray of float, shape (n, 4)
-        Kernels of matrices and all others [s], and the number of calls: of a forward pass, of backward passes without
-        and with adding to gradients, of the update.
-    passes : ndarray of float, shape (n, 4)
+    stages : Passes
+        Those of STAGES; the exponent is at first that of the network's family.
+    runs : ndarray of float, shape (n, 4)
         How often a step holds each.
-    exponent : float
-        At first that of the network's family.
     """
 
     def __init__(self, observed: Observed) -> None:
-        self.observed = observed
-        self.exponent = EXPONENTS[exponent_name(observed.problem.network)]
-        self.calls, self.step = _stages(observed, host_s_per_call=1.0)
-        self.traffic_s, _ = _stages(observed, kernel_scale=1.0)
-        self.matrix_s = _stages(observed, kernel_scale=1.0, matrix_scale=1.0)[0] - self.traffic_s
-        steps = observed.configurations.accumulation_steps
-        self.passes = np.column_stack([runs.of(steps) for runs in STAGE_RUNS.values()])
+        exponent = EXPONENTS[exponent_name(observed.problem.network)]
+        calls, step = _stages(observed, host_s_per_call=1.0)
+        traffic_s, _ = _stages(observed, kernel_scale=1.0)
+        matrix_s = _stages(observed, kernel_scale=1.0, matrix_scale=1.0)[0] - traffic_s
+        self.stages = Passes(matrix_s, traffic_s, calls, exponent)
+        self.runs = np.column_stack([of.of(observed.configurations.accumulation_steps) for of in STAGE_RUNS.values()])
+        nothing = np.zeros(len(calls))
+        self.step = step.changed({"all_reduce": nothing}, {"all_reduce": nothing})
 
     def at_exponent(self, exponent: float) -> AloneSteps:
         """Return the same steps under another exponent."""
         other = copy(self)
-        other.exponent = exponent
+        other.stages = replace(self.stages, exponent=exponent)
         return other
 
     def times_s(self, values: FloatArray) -> FloatArray:
@@ -230,36 +224,21 @@ class AloneSteps:
 
     def slopes(self, values: FloatArray, _width: float = 0.0) -> FloatArray:
         """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3): exact, of no width."""
-        kernel = float(values[0])
-        gpu_s, host_s = self._parts_s(values)
-        stage_s = composed_s(gpu_s, host_s, self.exponent)
-        on_path = self._timed(values).slopes
-        weight = self.passes * np.column_stack([on_path[stage] for stage in STAGE_RUNS])
-        by_gpu, by_host = (
-            weight * np.divide(part, stage_s, out=np.zeros_like(part), where=stage_s > 0) ** (self.exponent - 1)
-            for part in (gpu_s, host_s)
-        )
-        slopes = (by_gpu * gpu_s / kernel, by_gpu * kernel * self.matrix_s, by_host * self.calls)
-        return np.column_stack([slope.sum(axis=1) for slope in slopes])
-
-    def _parts_s(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return kernel and host times [s] of one pass of every stage, each of shape (n, 4)."""
-        kernel, matrix, host = values.tolist()
-        return kernel * (matrix * self.matrix_s + self.traffic_s), host * self.calls
+        by_stage = self._timed(values).slopes
+        weight = self.runs * np.column_stack([by_stage[stage] for stage in STAGE_RUNS])
+        found: FloatArray = (weight[:, :, None] * self.stages.slopes(values)).sum(axis=1)
+        return found
 
     def _timed(self, values: FloatArray) -> Timed:
-        """Return the steps of one GPU: no messages, no waiting."""
-        stage_s = self.passes * composed_s(*self._parts_s(values), self.exponent)
-        nothing = np.zeros(stage_s.shape[0])
-        stages = dict(zip(STAGE_RUNS, stage_s.T, strict=True))
-        return self.step.changed(stages | {"all_reduce": nothing}, {"all_reduce": nothing})
+        stage_s = self.runs * self.stages.times_s(values)
+        return self.step.changed(dict(zip(STAGE_RUNS, stage_s.T, strict=True)))
 
 
 def _stages(observed: Observed, **coefficients: float) -> tuple[FloatArray, Timed]:
     """Return what one pass of every stage takes [s], shape (n, 4), where other coefficients are 0; and the steps."""
     nothing = {"kernel_scale": 0.0, "matrix_scale": 0.0, "host_s_per_call": 0.0, "replica_wait": 0.0, "exponent": 1.0}
     pricer, step = observed.priced(nothing | coefficients)
-    table, row = pricer.compute.table, pricer.compute.index.positions(observed.configurations.sub_batch)
+    table, row = pricer.compute.table, pricer.compute.cases.rows(observed.configurations.sub_batch)
     return np.column_stack([table.forward_s[row], table.backward_s[row], table.update_s[row]]), step
 
 
@@ -270,14 +249,12 @@ class JointSteps:
         self.pricer, self.step = observed.priced({**coefficients, "replica_wait": 0.0})
         pricer = self.pricer
         configurations = observed.configurations
-        places, group = np.unique(
-            np.column_stack([configurations.nodes, configurations.gpus_per_node]), axis=0, return_inverse=True
-        )
-        self.groups = groups_of(pricer.sources, places[:, 0], places[:, 1])
-        row = pricer.compute.index.positions(configurations.sub_batch)
-        pairs = (2 * row + (configurations.accumulation_steps > 1)) * len(places) + group.ravel()
+        groups = np.column_stack([configurations.nodes, configurations.gpus_per_node])
+        self.places, group = np.unique(groups, axis=0, return_inverse=True)
+        row = pricer.compute.cases.rows(configurations.sub_batch)
+        pairs = (2 * row + (configurations.accumulation_steps > 1)) * len(self.places) + group.ravel()
         distinct, self.pair = np.unique(pairs, return_inverse=True)
-        self.last_pass, self.group = distinct // len(places), distinct % len(places)
+        self.last_pass, self.group = distinct // len(self.places), distinct % len(self.places)
         self.is_specified = pricer.messages.source.entry.estimator == ESTIMATOR
         used = [bool(np.any(count > 1)) for count in (configurations.gpus_per_node, configurations.nodes)]
         self.live = [at for at, is_used in enumerate(used) if is_used and self.is_specified]
@@ -319,16 +296,10 @@ class JointSteps:
         return self._kept[key]
 
     def _exposed_s(self, scales: Sequence[float]) -> FloatArray:
-        sources, messages = self.pricer.sources, self.pricer.messages
-        entry = messages.source.entry
-        if self.is_specified:
-            entry = slower(entry, *scales)
-        sent_s = all_reduce_s(entry, messages.buffer_bytes, self.groups)
-        sent_s = sources.multiplied("all_reduce", sent_s, nodes=self.groups.nodes[:, None])
+        messages = self.pricer.messages
+        entry = slower(messages.source.entry, *scales) if self.is_specified else None
+        nodes, gpus_per_node = self.places.T
+        sent_s = messages.message_s(nodes, gpus_per_node, entry)
         if not self.pricer.strategy.overlap:
             return np.asarray(sent_s.sum(axis=1)[self.group][self.pair])
-        prefix = communication_prefix_s(sent_s)
-        ready, backward = passes_of(self.pricer.compute.table, messages.slot)
-        end = backward_end_s(ready, prefix, self.last_pass, self.group)
-        found: FloatArray = exposed_s(end, backward[self.last_pass])[self.pair]
-        return found
+        return self.pricer.outlasting_s(communication_prefix_s(sent_s), self.last_pass, self.group)[self.pair]

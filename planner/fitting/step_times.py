@@ -10,7 +10,9 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.training import TimedStep
+from planner.fitting.estimators import robust_least_squares
 from planner.fitting.exponents import GRID, SPAN, Exponent, told_exponent
+from planner.fitting.passes import Passes
 from planner.numbers import constant
 from planner.sources.overheads import EXPONENTS, exponent_name
 
@@ -25,10 +27,10 @@ HOST_PRIOR_S = 1e-5
 """How far the host time of a call is expected from 0, or at least from what was measured of a forward call [s]."""
 STARTS = (1.0, 0.25, 0.05)
 """Of the host time of a call that the longest steps allow: where fits begin."""
-SHARES = tuple(0.5**at for at in range(12))
-"""Of a step of a fit, tried in turn."""
-TOLERANCE = 1e-9
-"""Of the squares: by less they do not fall any more."""
+TOLERANCE = 1e-12
+"""Relative change at which a fit ends."""
+UNTOLD = 1e6
+"""So many times as wide as they are, priors say nothing."""
 
 
 class Fitted(NamedTuple):
@@ -73,15 +75,14 @@ class TimedSteps(NamedTuple):
         """Return what the steps of a mask, shape (n,), say."""
         told = {} if self.waits else self._told(rows)
         powers = self._powers(told)
-        found, design, _ = self.solved(rows, powers, self._seen(rows, powers))
-        scale, host_s, *_ = found.tolist()
-        scale_error, host_error_s, *_ = np.sqrt(np.diag(np.linalg.inv(design.T @ design))).tolist()
+        found, errors, _ = self.solved(rows, powers, self._seen(rows, powers))
+        (scale, host_s, _), (scale_error, host_error_s, _) = found.tolist(), errors.tolist()
         return Fitted(scale, host_s, scale_error, host_error_s, told)
 
     def predicted(self, fitted: Fitted) -> FloatArray:
         """Return the time of every step [s], shape (n,)."""
-        at = np.array([fitted.scale, fitted.host_s])
-        found: FloatArray = self._slopes(at, self._powers(fitted.told)) @ at
+        passes = self._passes(self._powers(fitted.told))
+        found: FloatArray = passes.times_s(np.array([fitted.scale, 1.0, fitted.host_s])).sum(axis=1)
         return found
 
     def _told(self, rows: BoolArray) -> dict[str, Exponent]:
@@ -102,24 +103,13 @@ class TimedSteps(NamedTuple):
         values = self.usual() | {name: exponent.value for name, exponent in told.items()}
         return np.array([[values[exponent_name(step.network)]] for step in self.steps])
 
-    def _slopes(self, at: FloatArray, powers: FloatArray) -> FloatArray:
-        """Return the slopes of times by scale and host time, shape (n, 2); times are linear in both along a ray.
-
-        So slopes times both are the times themselves.
-        """
-        units = np.stack([self.kernels_s, self.calls])
-        parts = np.maximum(units * at[:2, None, None], 0.0)
-        parts /= np.maximum(parts.max(axis=0), np.finfo(float).tiny)  # of the longer one, so that no power overflows
-        whole = np.maximum((parts**powers).sum(axis=0), 1.0) ** (1 / powers)
-        found: FloatArray = (units * (parts / whole) ** (powers - 1)).sum(axis=2).T
-        return found
+    def _passes(self, powers: FloatArray) -> Passes:
+        return Passes(np.zeros_like(self.kernels_s), self.kernels_s, self.calls, powers)
 
     def solved(
         self, rows: BoolArray, powers: FloatArray, relative: FloatArray, *, drawn: bool = True
     ) -> tuple[FloatArray, FloatArray, float]:
-        """Return scale, host time and shared error in units of its own, slopes of residuals there, and their squares.
-
-        Gauss and Newton's method, steps halved until the squares fall.
+        """Return scale, host time and the error that all share in units of its own, their errors, and the squares.
 
         Parameters
         ----------
@@ -133,33 +123,35 @@ class TimedSteps(NamedTuple):
 
         Returns
         -------
-        ndarray of shape (3,), ndarray of shape (k + 3, 3), float
+        ndarray of shape (3,), ndarray of shape (3,), float
         """
-        weights, host_prior_s = 1 / (relative * self.times_s), max(self.host_s, HOST_PRIOR_S)
-        drift = np.full(len(self.steps), CPU_DRIFT if self.waits and drawn else 0.0) * self.times_s
-        priors = np.diag([1 / SCALE_PRIOR, 1 / host_prior_s, 1.0]) * drawn
-        target = np.concatenate([1 / relative[rows], priors @ [1.0, self.host_s, 0.0]])
+        times_s, passes, mean = self.times_s, self._passes(powers), np.array([1.0, self.host_s, 0.0])
+        least = -np.append(mean[:2], np.inf)
+        drift = CPU_DRIFT if self.waits and drawn else 0.0
+        deviations = np.array([SCALE_PRIOR, max(self.host_s, HOST_PRIOR_S), 1.0]) * (1.0 if drawn else UNTOLD)
 
-        def design(at: FloatArray) -> FloatArray:
-            slopes = np.column_stack([self._slopes(at, powers), drift]) * weights[:, None]
-            return np.vstack([slopes[rows], priors])
+        def residuals(shift: FloatArray) -> FloatArray:
+            scale, host_s, shared = (mean + shift).tolist()
+            predicted = passes.times_s(np.array([scale, 1.0, host_s])).sum(axis=1)
+            found: FloatArray = ((predicted / times_s - 1 + drift * shared) / relative)[rows]
+            return found
+
+        def jacobian(shift: FloatArray) -> FloatArray:
+            scale, host_s, _ = (mean + shift).tolist()
+            slopes = passes.slopes(np.array([scale, 1.0, host_s]))[:, :, [0, 2]].sum(axis=1) / times_s[:, None]
+            found: FloatArray = (np.column_stack([slopes, np.full(len(times_s), drift)]) / relative[:, None])[rows]
+            return found
 
         def search(host_s: float) -> tuple[FloatArray, FloatArray, float]:
-            at = np.array([1.0, host_s, 0.0])
-            slopes, loss, better = design(at), np.inf, True
-            while better:
-                found, better = np.array(_least_squares(slopes, target)), False
-                for share in SHARES:
-                    nearer = share * found + (1 - share) * at
-                    again = design(nearer)
-                    squares = float(np.sum((again @ nearer - target) ** 2))
-                    if squares < loss * (1 - TOLERANCE):
-                        at, slopes, loss, better = nearer, again, squares, True
-                        break
-            return at, slopes, loss
+            start, weights = np.array([0.0, host_s - self.host_s, 0.0]), np.ones(int(rows.sum()))
+            shift, covariance = robust_least_squares(
+                residuals, jacobian, start, deviations, weights, tolerance=TOLERANCE, huber=np.inf, least=least
+            )
+            squares = np.sum(residuals(shift) ** 2) + np.sum((shift / deviations) ** 2)
+            return mean + shift, np.sqrt(np.diag(covariance)), float(squares)
 
         # From where the host rules all steps on: where it rules none, none says anything of it.
-        most_s = float((self.times_s / self.calls.sum(axis=1))[rows].max())
+        most_s = float((times_s / self.calls.sum(axis=1))[rows].max())
         return min((search(share * most_s) for share in STARTS), key=lambda one: one[2])
 
     def _seen(self, rows: BoolArray, powers: FloatArray) -> FloatArray:
@@ -171,12 +163,3 @@ class TimedSteps(NamedTuple):
         found, _, squares = self.solved(surest, powers, np.ones_like(self.relative), drawn=False)
         free = int(surest.sum()) - int(np.count_nonzero(found[:2]))
         return np.maximum(self.relative, float(np.sqrt(squares / max(free, 1))))
-
-
-def _least_squares(design: FloatArray, target: FloatArray) -> list[float]:
-    """Return the least-squares solution, p numbers; host time, the second, is 0 where it would be negative."""
-    found: list[float] = np.linalg.lstsq(design, target, rcond=None)[0].tolist()
-    if found[1] < 0:
-        scale, *others = np.linalg.lstsq(np.delete(design, 1, axis=1), target, rcond=None)[0].tolist()
-        found = [scale, 0.0, *others]
-    return found

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.probes.attention_points import attention_families
 from planner.probes.points import SEED, Point, depthwise_convolution, image_points, sequence_product
 from planner.probes.precisions import measures
-from planner.probes.sequence_points import sequence_families
+from planner.probes.sequence_points import attention_families, sequence_families
 
 __all__ = ["DESIGN", "designed_points"]
 

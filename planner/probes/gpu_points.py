@@ -13,8 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
-from planner.probes.attention_points import attention_families
+from planner.domain.kernels import BACKWARD_WEIGHT, FORWARD
 from planner.probes.narrow_products import has_kernel
 from planner.probes.points import (
     SEED,
@@ -24,11 +23,12 @@ from planner.probes.points import (
     depthwise_convolution,
     features,
     geometric,
+    linear,
     passes_over,
     traffic_work,
 )
 from planner.probes.precisions import measures
-from planner.probes.sequence_points import Sizes, sequence_families
+from planner.probes.sequence_points import Sizes, attention_families, sequence_families
 
 __all__ = ["GPU_DESIGN", "gpu_points"]
 
@@ -78,7 +78,7 @@ def _families(random: np.random.Generator) -> Iterator[Family]:
     yield (Point("copy", FORWARD, traffic_work(COPIED, 2 * COPIED), shape),)
     for side in SQUARES:
         yield ()  # so that every square is measured in every precision
-        yield _linear(side, side, side)
+        yield linear(side, side, side)
     for _ in range(CONVOLUTIONS):
         yield convolution(random, USUAL)
     for _ in range(DEPTHWISE):
@@ -109,7 +109,7 @@ def _products(random: np.random.Generator) -> Iterator[Family]:
     )
     for count, draw in draws:
         fitting = (sizes for sizes in iter(draw, None) if _fits(*sizes))
-        yield from (_linear(*sizes) for sizes in itertools.islice(fitting, count))
+        yield from (linear(*sizes) for sizes in itertools.islice(fitting, count))
     yield from (_batched(random) for _ in range(BATCHED))
 
 
@@ -126,14 +126,6 @@ def _fits(m: int, n: int, k: int, batch: int = 1) -> bool:
     """Tell whether a product takes neither too long nor too much memory."""
     largest = batch * max(m * n, m * k, n * k)
     return largest <= MOST_PRODUCT_ELEMENTS and 2 * batch * m * n * k <= MOST_PRODUCT_FLOP
-
-
-def _linear(rows: int, wide: int, deep: int) -> Family:
-    """Return the three products of a linear layer."""
-    sizes = {FORWARD: (wide, rows, deep), BACKWARD_DATA: (deep, rows, wide), BACKWARD_WEIGHT: (wide, deep, rows)}
-    return tuple(
-        Point("gemm", direction, {"m": m, "n": n, "k": k, "batch": 1}) for direction, (m, n, k) in sizes.items()
-    )
 
 
 def _batched(random: np.random.Generator) -> Family:

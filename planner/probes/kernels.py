@@ -20,13 +20,12 @@ from typing import Any
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.domain.network import INPUT, Layer
-from planner.probes.attention_kernels import fused_attention_call
 from planner.probes.layer_kernels import own_call
 from planner.probes.mixed import gradients_in_fp32, is_mixed, kept, wide_tensors
 from planner.probes.narrow_products import NARROW, narrow_product
 from planner.probes.operands import Operands
 from planner.probes.points import Point, convolution_output
-from planner.probes.sequence_kernels import attention_product, attention_softmax, embedding
+from planner.probes.sequence_kernels import attention_product, attention_softmax, embedding, fused_attention_call
 from planner.probes.timing import Call
 from planner.probes.torch_package import import_torch
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, FORWARD
-from planner.probes.attention_kernels import fused_attention_call
 from planner.probes.mixed import gradients_in_fp32, is_mixed, kept, wide_tensors
 from planner.probes.modules import PARTS
 from planner.probes.operands import Operands
@@ -24,6 +23,7 @@ from planner.probes.sequence_kernels import (
     attention_product,
     attention_softmax,
     embedding,
+    fused_attention_call,
 )
 from planner.probes.timing import Call
 

@@ -4,24 +4,7 @@ Sizes are geometric, so that small and large calls count alike. Nothing here kno
 kernels, strides and batches are drawn independently within what convolutional networks use, and calls that would take
 too long or too much memory are drawn again. A few calls are large, as those of 8 to 32 samples of 224 x 224 are: far
 beyond all caches.
-Work columns are those of :mod:`planner.domain.kernels`; traffic is counted as a training step counts it, each tensor
-once (elements E of the output unless said; see the table there):
-
-=============  ==============================  ================
-kind           forward                         backward
-=============  ==============================  ================
-activation     2E                              3E
-max_pool       in + E, 4-byte index of E       the same
-average_pool   in + E                          the same
-batch_norm     3E                              5E
-lrn            3E                              5E
-dropout        2E, 1-byte mask of E            the same
-add            3E                              3E
-concat         2E                              2E
-softmax        3E                              2E
-copy           2E                              -
-update         -                               20 bytes each
-=============  ==============================  ================
+What a training step makes of a layer is counted as :mod:`planner.domain.layers` says.
 """
 
 from __future__ import annotations
@@ -33,23 +16,22 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from planner.domain.arrays import frozen_map
-from planner.domain.calls import LayerCall
-from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, CONVOLUTION_COLUMNS, FORWARD, UPDATE
+from planner.domain.calls import LayerCall, kind_of_kernel
+from planner.domain.kernels import (
+    BACKWARD_DATA,
+    BACKWARD_WEIGHT,
+    CONVOLUTION_COLUMNS,
+    FORWARD,
+    UPDATE,
+    WORK_COLUMNS,
+)
+from planner.domain.layers import LAYER_KINDS
+from planner.domain.layers.record import INPUT, AttributeValue, Layer, Lowering, Shape, Site
 
 __all__ = [
-    "SEED",
-    "Point",
-    "Range",
-    "convolution",
-    "convolution_output",
-    "depthwise_convolution",
-    "features",
-    "geometric",
-    "image_points",
-    "passes_over",
-    "sequence_product",
-    "traffic_work",
-]
+    "SEED", "Point", "Range", "convolution", "convolution_output", "depthwise_convolution", "features", "geometric",
+    "image_points", "linear", "of_layer", "passes_over", "sequence_product", "traffic_work",
+]  # fmt: skip
 
 SEED = 20160705
 
@@ -109,6 +91,27 @@ class Point:
             return " ".join([self.kind, self.direction, *precision, f"{self.call.name} at {self.sub_batch}"])
         sizes = {**self.work, **self.geometry}
         return " ".join([self.kind, self.direction, *precision, *(f"{key}={value}" for key, value in sizes.items())])
+
+
+def of_layer(
+    kind: str,
+    attributes: Mapping[str, AttributeValue],
+    shapes: tuple[Shape, ...],
+    samples: int,
+    geometry: Mapping[str, int],
+) -> tuple[Point, ...]:
+    """Return the points of the calls that a layer makes forward and backward, of samples of such input shapes."""
+    declared, layer = LAYER_KINDS[kind], Layer("layer", kind, (INPUT,) * len(shapes), attributes)
+    site = Site(0, layer, shapes, declared.output(layer, shapes), 0, (True,) * len(shapes), 1, is_kept=False)
+    return tuple(
+        Point(
+            kind_of_kernel(call.kind, layer),
+            call.direction,
+            dict(zip(WORK_COLUMNS[call.kind], (base + slope * samples for base, slope in call.work), strict=True)),
+            geometry,
+        )
+        for call in declared.calls(site, Lowering())
+    )
 
 
 def image_points(
@@ -285,7 +288,7 @@ def _product(random: np.random.Generator) -> tuple[Point, ...]:
         deep = features(random, 1024, 16384) if large else features(random, 64, 4096)
         if not large or 6e6 < wide * deep < 3.4e7:
             break
-    return _linear(rows, wide, deep)
+    return linear(rows, wide, deep)
 
 
 def sequence_product(random: np.random.Generator) -> tuple[Point, ...]:
@@ -293,18 +296,15 @@ def sequence_product(random: np.random.Generator) -> tuple[Point, ...]:
     while True:
         rows, wide, deep = geometric(random, 64, 8192), features(random, 64, 4096), features(random, 64, 4096)
         if _SEQUENCE_FLOP[0] < 2 * rows * wide * deep < _SEQUENCE_FLOP[1]:
-            return _linear(rows, wide, deep)
+            return linear(rows, wide, deep)
 
 
 _SEQUENCE_FLOP = (1e7, 1.5e9)
 
 
-def _linear(rows: int, wide: int, deep: int) -> tuple[Point, ...]:
+def linear(rows: int, wide: int, deep: int) -> tuple[Point, ...]:
     """Return the products of a linear layer from ``deep`` to ``wide`` features, of so many rows."""
-    products = {FORWARD: (wide, rows, deep), BACKWARD_DATA: (deep, rows, wide), BACKWARD_WEIGHT: (wide, deep, rows)}
-    return tuple(
-        Point("gemm", direction, {"m": m, "n": n, "k": k, "batch": 1}) for direction, (m, n, k) in products.items()
-    )
+    return of_layer("linear", {"features": wide, "bias": False}, ((deep,),), rows, {})
 
 
 def traffic_work(elements: int, traffic: int, fixed_bytes: int = 0) -> dict[str, int]:
@@ -328,35 +328,40 @@ def _image(random: np.random.Generator, limits: Range) -> dict[str, int]:
 _Make = Callable[[np.random.Generator, Range], tuple[Point, ...]]
 
 
-def _over(kind: str, forward: int, backward: int, mask_bytes: int = 0) -> _Make:
-    """Return what draws both directions of a kind that goes over all E elements, moving so many times E."""
+def _of_image(kind: str) -> _Make:
+    """Return what draws both directions of a kind that reads one image."""
+
+    def make(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
+        geometry = _image(random, limits)
+        shape = (geometry["channels"], geometry["side"], geometry["side"])
+        return of_layer(kind, {}, (shape,), geometry["images"], geometry)
+
+    return make
+
+
+def _over(kind: str, moved: int, directions: tuple[str, ...]) -> _Make:
+    """Return what draws a kind that goes over all E elements, moving so many times E in each direction."""
 
     def make(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
         geometry = _image(random, limits)
         elements = geometry["images"] * geometry["channels"] * geometry["side"] ** 2
-        times = {FORWARD: forward, BACKWARD_DATA: backward}
-        return tuple(
-            Point(kind, direction, traffic_work(elements, n * elements, mask_bytes * elements), geometry)
-            for direction, n in times.items()
-            if n
-        )
+        work = traffic_work(elements, moved * elements)
+        return tuple(Point(kind, direction, work, geometry) for direction in directions)
 
     return make
 
 
 def _pool(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
-    points = []
-    for kind in ("max_pool", "average_pool"):
+    points: list[Point] = []
+    for mode in ("max", "average"):
         geometry = _image(random, limits)
-        everywhere = kind == "average_pool" and random.random() < 0.5
-        window = geometry["side"] if everywhere else int(random.choice([2, 3, 3]))
+        side = geometry["side"]
+        everywhere = mode == "average" and random.random() < 0.5
+        window = side if everywhere else int(random.choice([2, 3, 3]))
         stride = window if everywhere or window == 2 else int(random.choice([1, 2, 2]))
-        out = (geometry["side"] - window) // stride + 1
-        planes = geometry["images"] * geometry["channels"]
-        read, written = planes * geometry["side"] ** 2, planes * out**2
-        work = traffic_work(read, read + written, 4 * written if kind == "max_pool" else 0)
         geometry |= {"window": window, "stride": stride}
-        points += [Point(kind, direction, work, geometry) for direction in (FORWARD, BACKWARD_DATA)]
+        shape, attributes = (geometry["channels"], side, side), {"mode": mode, "window": window, "stride": stride}
+        points += of_layer("pool", attributes, (shape,), geometry["images"], geometry)
     return tuple(points)
 
 
@@ -366,11 +371,7 @@ def _softmax(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
         "images": geometric(random, 1, 256 * larger),
         "classes": geometric(random, 10, 4000 * math.sqrt(larger)),
     }
-    elements = geometry["images"] * geometry["classes"]
-    return tuple(
-        Point("softmax", direction, {**traffic_work(elements, n * elements), "rows": geometry["images"]}, geometry)
-        for direction, n in ((FORWARD, 3), (BACKWARD_DATA, 2))
-    )
+    return of_layer("loss", {}, ((geometry["classes"],),), geometry["images"], geometry)
 
 
 def _update(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
@@ -384,14 +385,14 @@ def passes_over(random: np.random.Generator, limits: Range) -> list[tuple[Point,
 
 
 _PASSES: Mapping[_Make, Range | None] = {
-    _over("activation", 2, 3): _LARGE,
+    _of_image("activation"): _LARGE,
     _pool: _LARGE,
-    _over("batch_norm", 3, 5): _LARGE,
-    _over("lrn", 3, 5): _LARGE_COMPOSED,
-    _over("dropout", 2, 2, mask_bytes=1): None,
-    _over("add", 3, 3): _LARGE,
-    _over("concat", 2, 2): _LARGE,
-    _over("copy", 2, 0): _LARGE,
+    _of_image("batch_norm"): _LARGE,
+    _of_image("lrn"): _LARGE_COMPOSED,
+    _of_image("dropout"): None,
+    _over("add", 3, (FORWARD, BACKWARD_DATA)): _LARGE,  # backward, gradients that meet
+    _over("concat", 2, (FORWARD, BACKWARD_DATA)): _LARGE,
+    _over("copy", 2, (FORWARD,)): _LARGE,
     _softmax: None,
     _update: None,
 }

@@ -1,7 +1,8 @@
 """Timed calls of layers that work on sequences: batched products, softmax and dropout of attention, embeddings.
 
 Attention is that of :mod:`planner.probes.sequence_parts`, scaling, masking and the copies of split and joined heads
-included. Its four products backward are timed together, as autograd runs them, and share their time.
+included. Its four products backward are timed together, as autograd runs them, and share their time. Of fused attention
+queries, keys and values are views of one tensor, and backward their gradients are joined in one, as autograd does.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from planner.domain.kernels import FORWARD
 from planner.probes.mixed import HALF_BYTES, kept
 from planner.probes.operands import Operands
 from planner.probes.points import Point
+from planner.probes.sequence_parts import fused_attention
 from planner.probes.timing import Call
 
-__all__ = ["attention_dropout", "attention_product", "attention_softmax", "embedding"]
+__all__ = ["attention_dropout", "attention_product", "attention_softmax", "embedding", "fused_attention_call"]
 
 PRODUCTS_BACKWARD = 4
 
@@ -114,6 +116,26 @@ def attention_dropout(torch: Any, point: Point, operands: Operands) -> Call:
     shape, turns = (n, heads, s, s), operands.graphs(torch.bool.itemsize * n * heads * s * s)
     masks = itertools.cycle([torch.rand(shape, device=operands.device) > 0.1 for _ in range(turns)])
     return Call(lambda: drop(weights, next(masks), 1.1))
+
+
+def fused_attention_call(torch: Any, point: Point, operands: Operands) -> Call:
+    """Return the forward or backward pass; ``geometry`` says how many samples and heads ``batch`` stands for."""
+    n, s, heads = (point.geometry[name] for name in ("images", "positions", "heads"))
+    shape = (n, s, 3 * heads * point.work["width"])
+    attend = fused_attention(torch, s, heads, causal=bool(point.work["causal"]))
+    if point.direction == FORWARD:
+        leaf = operands.warm(*shape).detach().requires_grad_()
+        return Call(lambda: attend(leaf))
+    turns = operands.graphs(operands.itemsize * math.prod(shape))
+    leaves = [operands.warm(*shape).detach().requires_grad_() for _ in range(turns)]
+    graphs = itertools.cycle([(attend(leaf), leaf) for leaf in leaves])
+    gradient = operands.warm(n, s, shape[2] // 3)
+
+    def backward() -> object:
+        result, leaf = next(graphs)
+        return torch.autograd.grad(result, leaf, gradient, retain_graph=True)
+
+    return Call(backward)
 
 
 def embedding(torch: Any, point: Point, operands: Operands) -> Call:

@@ -1,22 +1,24 @@
 """Designed points of what transformers and detectors add: attention, normalisation over features, GELU, embeddings.
 
-Samples, positions, heads and features are drawn independently within what small to base sizes use. Traffic is counted
-as a training step counts it (:mod:`planner.domain.layers.sequences`).
+Samples, positions, heads and features are drawn independently within what small to base sizes use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
-from planner.probes.points import Point, geometric, traffic_work
+from planner.probes.points import Point, geometric, of_layer
 
-__all__ = ["Sizes", "sequence_families"]
+__all__ = ["Sizes", "attention_families", "sequence_families"]
 
-TOKEN_BYTES = 8
+LENGTH_STEP, LONGEST = 16, 1024
+LARGEST_MAC = 6e7
+"""Of one product, heads x queries x keys x features: the backward pass takes some 10 ms of one thread."""
+WIDTHS = (32, 64, 80, 128)
+"""Features of a head in use: 64 in GPT-2 and BERT, 80 in GPT-3 2.7B, 128 in larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +51,30 @@ def _attention(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
         weights = n * heads * s * s
         if weights <= sizes.scores:
             break
-    geometry = {"images": n, "positions": s, "heads": heads, "width": width, "causal": int(random.random() < 0.5)}
-    products = ({"m": s, "n": s, "k": width}, {"m": s, "n": width, "k": s})
-    points = [
-        Point("gemm", direction, {**product, "batch": n * heads}, geometry)
-        for direction in (FORWARD, BACKWARD_DATA)
-        for product in products
-    ]
-    for direction, moved in ((FORWARD, 2), (BACKWARD_DATA, 3)):
-        work = {**traffic_work(weights, moved * weights), "rows": n * heads * s}
-        points.append(Point("softmax", direction, work, geometry))
-    return tuple(points)
+    causal = random.random() < 0.5
+    geometry = {"images": n, "positions": s, "heads": heads, "width": width, "causal": int(causal)}
+    return of_layer("attention", {"heads": heads, "causal": causal}, ((s, 3 * heads * width),), n, geometry)
+
+
+def attention_families(
+    random: np.random.Generator, shapes: int, longest: int = LONGEST, largest_mac: float = LARGEST_MAC
+) -> Iterator[tuple[Point, ...]]:
+    """Yield both directions of so many shapes of fused attention, two in four causal: every other one as often as all.
+
+    Lengths are geometric, one from each of as many equal stretches as there are shapes; samples, heads and features of
+    a head are drawn independently of them within the multiply-adds that a call may have.
+    """
+    steps = longest / LENGTH_STEP
+    for number in range(shapes):
+        length = LENGTH_STEP * geometric(random, *(steps ** (end / shapes) for end in (number, number + 1)))
+        while True:
+            samples, heads = geometric(random, 1, 16), geometric(random, 1, 16)
+            width = WIDTHS[int(random.integers(len(WIDTHS)))]
+            if samples * heads * length**2 * width <= largest_mac:
+                break
+        geometry = {"images": samples, "positions": length, "heads": heads}
+        attributes = {"heads": heads, "causal": bool(number // 2 % 2), "fused": True}
+        yield of_layer("attention", attributes, ((length, 3 * heads * width),), samples, geometry)
 
 
 def _rows(random: np.random.Generator, sizes: Sizes) -> dict[str, int]:
@@ -72,20 +87,12 @@ def _rows(random: np.random.Generator, sizes: Sizes) -> dict[str, int]:
 
 def _layer_norm(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
     geometry = _rows(random, sizes)
-    elements = geometry["rows"] * geometry["features"]
-    return tuple(
-        Point("layer_norm", direction, {**traffic_work(elements, n * elements), "rows": geometry["rows"]}, geometry)
-        for direction, n in ((FORWARD, 2), (BACKWARD_DATA, 5))
-    )
+    return of_layer("layer_norm", {}, ((geometry["features"],),), geometry["rows"], geometry)
 
 
 def _gelu(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
     geometry = _rows(random, sizes)
-    elements = geometry["rows"] * geometry["features"]
-    return tuple(
-        Point("gelu", direction, traffic_work(elements, n * elements), geometry)
-        for direction, n in ((FORWARD, 2), (BACKWARD_DATA, 3))
-    )
+    return of_layer("activation", {"function": "gelu"}, ((geometry["features"],),), geometry["rows"], geometry)
 
 
 def _embedding(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
@@ -93,11 +100,7 @@ def _embedding(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
     tokens, features = drawn["rows"], drawn["features"]
     table = geometric(random, 2, min(50_000, sizes.elements / features))
     geometry = {"rows": table, "tokens": tokens, "features": features, "summed": 1}
-    elements, numbers = tokens * features, TOKEN_BYTES * tokens
-    return (
-        Point("embedding", FORWARD, traffic_work(elements, 2 * elements, numbers), geometry),
-        Point("embedding", BACKWARD_WEIGHT, traffic_work(elements, table * features + 3 * elements, numbers), geometry),
-    )
+    return of_layer("embedding", {"vocabulary": table, "features": features}, ((tokens,),), 1, geometry)
 
 
 def _upsample(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
@@ -111,8 +114,7 @@ def _upsample(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
         read = geometry["images"] * geometry["channels"] * geometry["side"] ** 2
         if read <= sizes.elements / 4:
             break
-    work = traffic_work(4 * read, 5 * read)
-    return tuple(Point("upsample", direction, work, geometry) for direction in (FORWARD, BACKWARD_DATA))
+    return of_layer("upsample", {}, ((channels, side, side),), images, geometry)
 
 
 def _first_position(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
@@ -120,6 +122,5 @@ def _first_position(random: np.random.Generator, sizes: Sizes) -> tuple[Point, .
     drawn = _rows(random, sizes)
     n = geometric(random, 1, min(sizes.samples, drawn["rows"]))
     geometry = {"images": n, "positions": max(1, drawn["rows"] // n), "features": drawn["features"]}
-    elements = n * geometry["positions"] * geometry["features"]
-    work = traffic_work(elements, elements + 2 * n * geometry["features"])
-    return (Point("copy", BACKWARD_DATA, work, geometry),)
+    shape = (geometry["positions"], geometry["features"])
+    return of_layer("first_position", {}, (shape,), n, geometry)

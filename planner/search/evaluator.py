@@ -19,7 +19,7 @@ class Evaluator(Protocol):
     """Prices configurations; searchers depend on this and not on how it is done."""
 
     def evaluate(self, configurations: Configurations) -> Predictions:
-        """Return the predictions of n configurations as arrays of shape (n,)."""
+        """Return the predictions of n configurations as arrays of shape (n,), of a product in the order of its rows."""
 
     def describe(
         self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None

@@ -71,14 +71,16 @@ def search(
 
 
 def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
-    """Join parts of at most CHUNK until another would exceed it: few and large calls of the evaluator."""
+    """Join rows of at most CHUNK until more would exceed it: few and large calls of the evaluator; products stay."""
     held: list[Configurations] = []
     size = 0
     for part in parts:
         if size and size + part.size > CHUNK:
             yield Configurations.joined(held)
             held, size = [], 0
-        if part.size:
+        if part.size and part.is_product:
+            yield part
+        elif part.size:
             held.append(part)
             size += part.size
     if held:
@@ -102,26 +104,27 @@ class _Run:
 
     def sift(self, chunk: Configurations) -> Configurations:
         """Count those that need no price to be refused, and return the others."""
-        why = self.rules.why_not_before_pricing(chunk)
+        why = np.broadcast_to(self.rules.why_not_before_pricing(chunk), chunk.shape).ravel()
         kept = why == KEPT
         self.counts += np.bincount(why[~kept], minlength=len(REASONS))
         if self.best is None:
-            fits = self.rules.fits(chunk)
-            self._offer(chunk, chunk.synchronous_mini_batch.astype(np.float64), np.where(fits, why, KEPT))
-        return chunk.take(kept)
+            rows = chunk.rows
+            fits = self.rules.fits(rows)
+            self._offer(rows, rows.synchronous_mini_batch.astype(np.float64), np.where(fits, why, KEPT))
+        return chunk.where(kept.reshape(chunk.shape))
 
     def too_large(self, chunk: Configurations) -> Configurations:
         """Return those whose sub-batch is above the window, of those that fit in memory."""
-        return chunk.take((self.rules.why_not_before_pricing(chunk) == SUB_BATCH) & self.rules.fits(chunk))
+        return chunk.where((self.rules.why_not_before_pricing(chunk) == SUB_BATCH) & self.rules.fits(chunk))
 
     def offer_too_large(self, batch: Configurations) -> None:
         """Price those whose sub-batch is above the window: one may be the nearest when nothing is inside."""
         mean = self.evaluator.evaluate(batch).mini_batch_mean
-        self._offer(batch, mean, np.full(batch.size, ABOVE))
+        self._offer(batch.rows, mean, np.full(batch.size, ABOVE))
 
     def price(self, batch: Configurations) -> None:
         """Price a batch, and keep what is good in it."""
-        predictions = self.evaluator.evaluate(batch)
+        predictions, batch = self.evaluator.evaluate(batch), batch.rows
         why = self.rules.why_not_after_pricing(batch, predictions.mini_batch_mean)
         self.counts += np.bincount(why, minlength=len(REASONS))
         lawful = why == KEPT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -72,8 +73,8 @@ class Rules:
         """Return the reason of each that needs no price, as positions in REASONS, shape (n,)."""
         is_async = configurations.is_async
         window = np.where(is_async, KEPT, self._window(configurations, configurations.synchronous_mini_batch))
-        only_sync = [axis for axis in AXES if axis.only_sync]
-        accumulated = is_async & np.any([getattr(configurations, a.name) != a.default for a in only_sync], axis=0)
+        not_alone = [getattr(configurations, a.name) != a.default for a in AXES if a.only_sync]
+        accumulated = is_async & reduce(np.logical_or, not_alone)
         too_large = is_async & (configurations.sub_batch > self.high[configurations.mode])
         if DEGREES:
             window = np.where(configurations.gpus % configurations.replica_gpus, _DEGREES, window)

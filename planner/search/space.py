@@ -115,16 +115,24 @@ class Block:
             return self.bases * self.values[_SOLVED].size
         return sum(int(steps.sum()) for _, _, steps in self._solved_bases())
 
-    def candidates(self) -> Iterator[dict[str, IntArray]]:
-        """Yield the columns of candidates but for precision and mode, each (k,) with k at most CHUNK."""
+    def candidates(self, precision: int, precisions: tuple[str, ...]) -> Iterator[Configurations]:
+        """Yield the candidates, at most CHUNK at a time: products, or rows where their accumulation is solved.
+
+        ``precision``: position in ``precisions``, the names of the space.
+        """
+        kinds = {"precision": np.array([precision]), "mode": np.array([MODES.index(self.mode)])}
+        if _SOLVED in self.values:
+            yield from Configurations.product({**self.values, **kinds}, precisions).pieces(CHUNK)
+            return
         for base, first, steps in self._solved_bases():
             ends = np.cumsum(steps)
             for start in range(0, int(ends[-1]), CHUNK):
                 flat = np.arange(start, min(start + CHUNK, int(ends[-1])))
                 owner = np.searchsorted(ends, flat, side="right")
                 step = flat - (ends - steps)[owner]
-                accumulation = self.values[_SOLVED][step] if _SOLVED in self.values else first[owner] + step
-                yield {name: column[owner] for name, column in base.items()} | {_SOLVED: accumulation}
+                columns = {name: column[owner] for name, column in base.items()} | {_SOLVED: first[owner] + step}
+                every = {name: np.broadcast_to(code, flat.shape) for name, code in kinds.items()}
+                yield Configurations(**columns, **every, precisions=precisions)
 
     def _solved_bases(self) -> Iterator[tuple[dict[str, IntArray], IntArray, IntArray]]:
         """Yield bases, the first accumulation of each and how many it has, each array (b,) with b at most CHUNK."""
@@ -132,10 +140,7 @@ class Block:
         for start in range(0, self.bases, CHUNK):
             at = np.unravel_index(np.arange(start, min(start + CHUNK, self.bases)), self._shape)
             base = {name: self.values[name][i] for name, i in zip(names, at, strict=True)}
-            if _SOLVED in self.values:
-                yield base, np.ones(at[0].size, dtype=np.int64), np.full(at[0].size, self.values[_SOLVED].size)
-            else:
-                yield base, *_accumulations(_samples_of_a_pass(base), self.window)
+            yield base, *_accumulations(_samples_of_a_pass(base), self.window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +167,8 @@ class Space:
     def chunks(self) -> Iterator[Configurations]:
         """Yield all candidates that are not refused with their block, at most CHUNK at a time."""
         for block in self.blocks:
-            if block.refused:
-                continue
-            precision, mode = self.precisions.index(block.precision), MODES.index(block.mode)
-            for columns in block.candidates():
-                size = columns[_SOLVED].size
-                kinds = {"precision": np.full(size, precision), "mode": np.full(size, mode)}
-                yield Configurations(**columns, **kinds, precisions=self.precisions)
+            if not block.refused:
+                yield from block.candidates(self.precisions.index(block.precision), self.precisions)
 
 
 def accepted_mini_batches(request: SpaceRequest, mode: str) -> tuple[float, float]:

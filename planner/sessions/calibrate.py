@@ -21,7 +21,8 @@ from planner.sessions.kept_samples import samples_text
 from planner.sessions.measure import measured
 from planner.sessions.plan_runs import Asking, refined_here
 from planner.sessions.sample_files import fitted_with_steps, samples_of
-from planner.sessions.session import Say, Session
+from planner.sessions.say import Say
+from planner.sessions.session import Session
 from planner.sessions.slow_runs import with_doubts
 
 __all__ = ["fitted_from_files", "fitted_here", "kept_when_interrupted", "refined_for_plans"]

@@ -24,7 +24,8 @@ from planner.probes.torch_package import check_torch
 from planner.sessions.asked import Asked, needed_bytes, trained
 from planner.sessions.coverage import check_started
 from planner.sessions.left_out import enough_s, left_out
-from planner.sessions.session import Say, Session
+from planner.sessions.say import Say
+from planner.sessions.session import Session
 from planner.workload.calls import distinct_calls
 from planner.workload.memory import largest_sub_batch
 from planner.workload.totals import totals
@@ -65,8 +66,7 @@ def measured(asked: Asked, partial: Path, session: Session, used_s: float = 0.0)
     for sentence in left_out(calls, asked.all_networks, extent):
         session.say(sentence)
     wanted = _wanted(asked, place, session)
-    end_s = began + asked.budget_s - used_s
-    left_s = max(end_s - place.began_s, LEAST_S)
+    left_s = max(asked.budget_s - used_s, LEAST_S)
     shown = "this CPU" if asked.device == "cpu" else f"this {place.accelerator.name}"
     own = layer_points(calls, extent)
     names = {point.name for point in (*own, *place.points(), *wanted.later)}

@@ -25,7 +25,8 @@ from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanRun, Wanted, enough_s
 from planner.probes.timing import keep_freed_memory
 from planner.probes.torch_package import check_torch, import_torch
-from planner.sessions.session import Say, Session
+from planner.sessions.say import Say
+from planner.sessions.session import Session
 from planner.units import format_seconds
 
 __all__ = ["Asking", "asking_of", "refined_here"]

@@ -26,7 +26,7 @@ from planner.formats.sample_files import SampleFiles, read_sample_files
 from planner.numbers import constant
 from planner.sessions.kept_samples import NODE, node_of, steps_of
 from planner.sessions.sample_folder import sample_paths
-from planner.sessions.session import Say
+from planner.sessions.say import Say
 
 __all__ = ["StepRows", "fitted_with_steps", "samples_of"]
 
@@ -149,14 +149,7 @@ def _steps_apart(files: SampleFiles, found: Sequence[OffCourse], rows: int) -> I
     if middle.unit is None:
         rule, remedy = "time_s must go with the kernels of the step", "leave these rows out, or measure them again"
     else:
-        unit, per_second = middle.unit
-        rule = "time_s must be in seconds"
-        remedy = (
-            f"looks like {unit}; divide these rows alone by {per_second:,.0f}"
-            if median > 1
-            else f"looks like seconds divided by {per_second:,.0f} once too often; multiply these rows alone by "
-            f"{per_second:,.0f}"
-        )
+        rule, remedy = "time_s must be in seconds", _guess(middle, *middle.unit, "these rows")
     lines = files.where(one.row for one in found).removeprefix(f"{path}: ")
     return InputFileError(path, f"{rule}, {got}: {remedy}", lines)
 
@@ -307,14 +300,17 @@ def _other_unit(files: SampleFiles, one: OffCourse, unit: str, per_second: float
     ]
     kind, time_s = files.samples.text["kind"][one.row], files.samples.time_s[one.row]
     more = f" (and so {files.where(alike)})" if alike[1:] else ""
-    guess, remedy = (
-        (unit, "divide") if one.factor > 1 else (f"seconds divided by {per_second:,.0f} once too often", "multiply")
-    )
+    got = f"{time_s:g}, {_off(one)} as rows of kind {kind} of like size{more}"
     these = f"these {len(alike)} rows" if alike[1:] else "this row"
-    return (
-        f"time_s must be in seconds, got {time_s:g}, {_off(one)} as rows of kind {kind} of like size{more}: looks like "
-        f"{guess}; {remedy} {these} alone by {per_second:,.0f}"
-    )
+    return f"time_s must be in seconds, got {got}: {_guess(one, unit, per_second, these)}"
+
+
+def _guess(one: OffCourse, unit: str, per_second: float, these: str) -> str:
+    """Return what a time looks like that is off by a unit, and what to do."""
+    if one.factor > 1:
+        return f"looks like {unit}; divide {these} alone by {per_second:,.0f}"
+    often = f"seconds divided by {per_second:,.0f} once too often"
+    return f"looks like {often}; multiply {these} alone by {per_second:,.0f}"
 
 
 def _runs(files: SampleFiles) -> IntArray:

@@ -17,11 +17,10 @@ from planner.probes.gpu import Gpu, check_gpu, default_device, present_gpus
 from planner.probes.places import Place, place_of
 from planner.probes.plan_runs import PlanRun, timed_runs
 from planner.sessions.needed import needed_kernels
+from planner.sessions.say import Say
 
-__all__ = ["Bar", "Say", "Session"]
+__all__ = ["Bar", "Session"]
 
-Say = Callable[[str], object]
-"""Takes a sentence that is not the result."""
 Bar = Callable[[str, float, str], AbstractContextManager[Callable[[float, str], None]]]
 """Takes a label, a total and a sentence; gives what shows how much is done, and a state in words."""
 

@@ -9,7 +9,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.samples import MAY_DIFFER
 from planner.probes.bench import DISTURBED
 from planner.probes.calibrate import Measurement
-from planner.sessions.session import Say
+from planner.sessions.say import Say
 from planner.units import format_seconds
 
 __all__ = ["LARGEST_STEAL", "slower_than_before", "stolen", "with_doubts"]

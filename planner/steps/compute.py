@@ -18,7 +18,7 @@ those.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -34,13 +34,13 @@ from planner.sources.cells import cell_factors
 from planner.sources.sources import Source, Sources
 from planner.sources.usable import check_precision
 from planner.steps.synchronous import ready_s
-from planner.steps.tables import Index
+from planner.steps.tables import CaseTable
 from planner.workload.gradients import GradientSlots, gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
 from planner.workload.program import Program, program
 
-__all__ = ["STAGES", "Compute", "ComputeTable", "call_work", "composed_s", "counted", "term_of"]
+__all__ = ["STAGES", "Compute", "ComputeTable", "call_work", "composed_s", "composed_slopes", "counted", "term_of"]
 
 STAGES = ("forward", "backward", "accumulating", "update")
 
@@ -73,13 +73,22 @@ def call_times_s(entry: Entry, calls: KernelCalls, itemsize: int) -> FloatArray:
     return np.atleast_2d(evaluate(entry, call_work(calls, itemsize))) * calls.count
 
 
-def composed_s(gpu_s: FloatArray, host_s: FloatArray | float, exponent: float) -> FloatArray:
-    """Return (GPU^p + host^p)^(1/p) [s], shape of both together; see :class:`planner.sources.overheads.Overheads`."""
-    if exponent == 1.0:
-        return gpu_s + host_s
+def composed_s(gpu_s: FloatArray, host_s: FloatArray | float, exponent: FloatArray | float) -> FloatArray:
+    """Return (GPU^p + host^p)^(1/p) [s], shape of all together; see :class:`planner.sources.overheads.Overheads`."""
     longer = np.maximum(gpu_s, host_s)
     parts = np.divide(np.minimum(gpu_s, host_s), longer, out=np.zeros_like(longer), where=longer > 0)
-    return longer * (1 + parts**exponent) ** (1 / exponent)
+    found: FloatArray = longer * (1 + parts**exponent) ** (1 / exponent)
+    return found
+
+
+def composed_slopes(
+    gpu_s: FloatArray, host_s: FloatArray | float, exponent: FloatArray | float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the derivatives of :func:`composed_s` by GPU and by host time, of its shape."""
+    whole = composed_s(gpu_s, host_s, exponent)
+    shares = (np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0) for part in (gpu_s, host_s))
+    by_gpu, by_host = (share ** (exponent - 1) for share in shares)
+    return by_gpu, by_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +120,10 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class ComputeTable:
-    """Times of c compute cases of one precision, in ascending order of sub-batch.
+    """Times of c compute cases of one precision.
 
     Attributes
     ----------
-    sub_batch : ndarray of int, shape (c,)
     forward_s, update_s, host_to_device_s : ndarray of float, shape (c,)
     backward_s : ndarray of float, shape (c, 2)
         A pass without and one with adding to gradients.
@@ -125,7 +133,6 @@ class ComputeTable:
         Of a synchronous and of an asynchronous plan.
     """
 
-    sub_batch: IntArray
     forward_s: FloatArray
     backward_s: FloatArray
     update_s: FloatArray
@@ -134,16 +141,9 @@ class ComputeTable:
     memory_bytes: FloatArray
     async_memory_bytes: FloatArray
 
-    def joined(self, other: ComputeTable) -> ComputeTable:
-        """Return the cases of both, sorted."""
-        order = np.argsort(np.concatenate([self.sub_batch, other.sub_batch]))
-        return ComputeTable(
-            **{f.name: np.concatenate([getattr(self, f.name), getattr(other, f.name)])[order] for f in fields(self)}
-        )
-
 
 class Compute:
-    """The compute cases of one precision and mode; the table grows as sub-batches are asked for.
+    """The compute cases of one precision and mode; ``cases`` has a row a sub-batch that was asked for.
 
     ``like``: of a problem that differs in overheads and collectives alone; what its kernels take is used again.
     """
@@ -161,8 +161,12 @@ class Compute:
         self.program: Program = program(self.network, input_gradient=settings.framework.input_gradient)
         self.slots: GradientSlots = gradient_slots(self.network)
         self.kept: dict[bytes, Alone] = like.kept if like else {}
-        self.table = self._priced(np.zeros(0, dtype=np.int64))
-        self.index = Index(self.table.sub_batch)
+        self.cases = CaseTable(self._priced)
+
+    @property
+    def table(self) -> ComputeTable:
+        """The cases that were asked for."""
+        return self.cases.columns
 
     def served(self, sub_batch: IntArray) -> dict[str, list[tuple[KernelCalls, Source]]]:
         """Return the kernel calls of sub-batches, shape (s,), and what serves them, by stage.
@@ -211,14 +215,6 @@ class Compute:
         moved = 3 * self.sources.problem.settings.framework.gradient_bytes(self.precision.name) * elements[None, :]
         work = {"elements": elements[None, :], "traffic": np.zeros_like(moved), "fixed_bytes": moved}
         return KernelCalls("add", BACKWARD_DATA, layer, count, work)
-
-    def ensure(self, sub_batch: IntArray) -> bool:
-        """Add the cases of distinct sub-batches that are missing; tell whether there were any."""
-        missing = np.setdiff1d(sub_batch, self.table.sub_batch)
-        if missing.size:
-            self.table = self.table.joined(self._priced(missing))
-            self.index = Index(self.table.sub_batch)
-        return bool(missing.size)
 
     def memory(self, sub_batch: IntArray, mode: str) -> MemoryBytes:
         """Return bytes on one device by kind, each of shape (s,).
@@ -269,7 +265,6 @@ class Compute:
         passes = (staged[stage][:, self.program.segment] for stage in ("backward", "accumulating"))
         ready = np.stack([ready_s(one) for one in passes], axis=1)
         return ComputeTable(
-            sub_batch,
             self.program.total(staged["forward"]),
             # The sum in the order of the suffix sums: nothing is exposed by rounding.
             ready[:, :, 0],

@@ -125,12 +125,12 @@ class Input:
         """Return loading times where each device takes ``samples``, shape (n,), per step."""
         source = self._sources.storage
         if source is None:
-            return InputTimes(np.zeros(samples.size), np.zeros(samples.size))
+            return InputTimes(np.zeros(samples.shape), np.zeros(samples.shape))
         if not self.reads_bytes:
             alone = self._sources.multiplied("load_input", evaluate(source.entry, {"samples": samples}))
             return InputTimes(alone, alone)
         taken, share = samples.astype(np.float64), 1.0 if first_epoch else self.later_share
-        alone = np.zeros(samples.size)
+        alone = np.zeros(samples.shape)
         for part, work in self._reads(taken, nodes, share):
             alone = alone + evaluate(part.entry, work)
         node = alone * gpus_per_node

@@ -5,7 +5,7 @@ A message holds one slot's gradient, or those of several neighbouring slots wher
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from planner.domain.calibration import Entry
 from planner.domain.messages import Groups
 from planner.sources.sources import Source, Sources
 from planner.steps.synchronous import communication_prefix_s
-from planner.steps.tables import Index
+from planner.steps.tables import CaseTable
 from planner.workload.gradients import gradient_buckets
 
 __all__ = ["HOST_GRADIENT_BYTES", "Messages", "all_reduce_gradient", "groups_of", "host_all_reduce_s", "host_gradient"]
@@ -36,12 +36,12 @@ def host_all_reduce_s(sources: Sources, parameters: int, nodes: IntArray) -> Flo
     """Return the all-reduce [s] of the host's gradient sum, one rank a node, shape of ``nodes``; 0 for one node."""
     distinct, inverse = np.unique(nodes, return_inverse=True)
     if distinct.size == 0 or int(distinct[-1]) == 1:
-        return np.zeros(nodes.size)
+        return np.zeros(nodes.shape)
     source = sources.host_all_reduce
     groups = Groups(distinct, np.ones_like(distinct), np.ones(distinct.size))
     buffer = np.array([float(parameters * HOST_GRADIENT_BYTES)])
     times = all_reduce_s(source.entry, buffer, groups)[:, 0]
-    return sources.multiplied("all_reduce", times, nodes=distinct)[inverse]
+    return sources.multiplied("all_reduce", times, nodes=distinct)[inverse].reshape(nodes.shape)
 
 
 def all_reduce_gradient(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> tuple[FloatArray, float]:
@@ -61,16 +61,27 @@ def all_reduce_gradient(entry: Entry, buffer_bytes: FloatArray, groups: Groups) 
     return np.array(slopes), total
 
 
+@dataclass(frozen=True, slots=True)
+class MessageTable:
+    """Times of m message cases.
+
+    Attributes
+    ----------
+    prefix_s : ndarray of float, shape (m, B)
+        Time of a message and all after it, one after another; the last column is their sum.
+    """
+
+    prefix_s: FloatArray
+
+
 class Messages:
-    """The message cases of gradients of ``by_slot`` bytes, shape (J,); the table grows as groups are asked for.
+    """The message cases of gradients of ``by_slot`` bytes, shape (J,); a case is nodes and GPUs per node of a group.
 
     Attributes
     ----------
     slot : ndarray of int, shape (B,)
         The lowest slot of each message, whose gradient is its last to be ready; every slot where there are no buckets.
     buffer_bytes : ndarray of float, shape (B,)
-    prefix_s : ndarray of float, shape (m, B)
-        Time of a message and all after it, one after another; the last column is their sum.
     """
 
     def __init__(self, sources: Sources, by_slot: FloatArray) -> None:
@@ -78,9 +89,10 @@ class Messages:
         strategy = sources.problem.settings.overlap
         self.slot = gradient_buckets(by_slot, strategy.first_bucket_bytes, strategy.bucket_bytes)
         self.buffer_bytes = np.add.reduceat(by_slot, self.slot) if self.slot.size else by_slot
-        self._stride = sources.cluster.node.gpus + 1
-        self.prefix_s = np.zeros((0, self.buffer_bytes.size))
-        self.index = Index(np.zeros(0, dtype=np.int64))
+        self.cases = CaseTable(
+            lambda nodes, gpus: MessageTable(communication_prefix_s(self.message_s(nodes, gpus))),
+            sources.cluster.node.gpus + 1,
+        )
         self._gradients: dict[tuple[int, int, int], tuple[FloatArray, float]] = {}
 
     @property
@@ -88,29 +100,18 @@ class Messages:
         """What serves the all-reduce."""
         return self._sources.device_all_reduce
 
-    def rows(self, nodes: IntArray, gpus_per_node: IntArray) -> IntArray:
-        """Return the row of each group, all of which must be tabled."""
-        return self.index.positions(nodes * self._stride + gpus_per_node)
+    @property
+    def prefix_s(self) -> FloatArray:
+        """Of the cases that were asked for, shape (m, B); see :class:`MessageTable`."""
+        return self.cases.columns.prefix_s
 
-    def ensure(self, nodes: IntArray, gpus_per_node: IntArray) -> bool:
-        """Add distinct groups that are missing; tell whether there were any."""
-        missing = np.setdiff1d(nodes * self._stride + gpus_per_node, self.index.keys)
-        if missing.size == 0:
-            return False
-        times = self.message_s(missing // self._stride, missing % self._stride)
-        keys = np.concatenate([self.index.keys, missing])
-        order = np.argsort(keys)
-        self.prefix_s = np.concatenate([self.prefix_s, communication_prefix_s(times)])[order]
-        self.index = Index(keys[order])
-        return True
-
-    def message_s(self, nodes: IntArray, gpus_per_node: IntArray) -> FloatArray:
-        """Return the time of each message [s], shape (g, B); one rank sends nothing."""
+    def message_s(self, nodes: IntArray, gpus_per_node: IntArray, entry: Entry | None = None) -> FloatArray:
+        """Return the time of each message [s], shape (g, B), by an entry, else its own; one rank sends nothing."""
         times = np.zeros((nodes.size, self.buffer_bytes.size))
         several = nodes * gpus_per_node > 1
         if several.any():
             groups = groups_of(self._sources, nodes[several], gpus_per_node[several])
-            times[several] = all_reduce_s(self.source.entry, self.buffer_bytes, groups)
+            times[several] = all_reduce_s(entry or self.source.entry, self.buffer_bytes, groups)
         return self._sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
     def gradient(self, nodes: int, gpus_per_node: int, messages: int) -> tuple[FloatArray, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 
 import numpy as np
@@ -17,7 +17,7 @@ from planner.sources.sources import Sources
 from planner.steps.compare import deviation_of_ratio
 from planner.steps.describe import Described, described
 from planner.steps.price import Pricer, asynchrony_of
-from planner.steps.tables import distinct_pairs, slices
+from planner.steps.tables import CHUNK, distinct_pairs
 
 __all__ = ["Evaluator"]
 
@@ -39,7 +39,9 @@ class Evaluator:
         self._like = like
 
     def evaluate(self, configurations: Configurations) -> Predictions:
-        """Return predictions as arrays of shape (n,).
+        """Return predictions as arrays of shape (n,), of a product in the order of its rows.
+
+        A product of axes costs what its cases cost and a few sums a configuration; rows gather from the same tables.
 
         Raises
         ------
@@ -50,13 +52,13 @@ class Evaluator:
         """
         self._prepare(configurations)
         found = Predictions(**{f.name: np.full(configurations.size, np.nan) for f in fields(Predictions)})
-        for part in slices(configurations.size):
-            chunk = configurations.take(part)
-            for rows in _groups(chunk):
-                whole = isinstance(rows, slice)
-                values = self._evaluated(chunk if whole else chunk.take(rows))
-                for name, value in values.items():
-                    getattr(found, name)[part][rows] = value
+        start = 0
+        for piece in configurations.pieces(CHUNK):
+            whole = slice(start, start + piece.size)
+            for where, alike in _alike(piece):
+                for name, value in self._evaluated(alike).items():
+                    getattr(found, name)[whole][where] = np.broadcast_to(value, alike.shape).ravel()
+            start += piece.size
         return found
 
     def describe(
@@ -88,15 +90,14 @@ class Evaluator:
     ) -> list[Described]:
         self._prepare(configurations)
         found: dict[int, Described] = {}
-        for rows in _groups(configurations):
-            alike = configurations.take(rows)
-            positions = np.arange(configurations.size)[rows].tolist()
+        for where, alike in _alike(configurations):
+            positions = np.arange(configurations.size)[where].tolist()
             found |= zip(positions, described(self._pricer_of(alike), alike, window), strict=True)
         return [found[i] for i in range(configurations.size)]
 
-    def _pricer_of(self, chosen: Configurations, position: int = 0) -> Pricer:
-        """Return the pricer of the precision and mode of a configuration, a new one where there is none yet."""
-        key = precision, mode = chosen.precisions[int(chosen.precision[position])], MODES[int(chosen.mode[position])]
+    def _pricer_of(self, alike: Configurations) -> Pricer:
+        """Return the pricer of configurations of one precision and mode, a new one where there is none yet."""
+        key = precision, mode = alike.precisions[int(alike.precision.flat[0])], MODES[int(alike.mode.flat[0])]
         if key not in self.pricers:
             # Kernels are the same in either mode.
             known = (self._like.pricers.get(key) if self._like else None, *self.pricers.values())
@@ -106,12 +107,11 @@ class Evaluator:
 
     def _prepare(self, configurations: Configurations) -> None:
         self._check(configurations)
-        for rows in _groups(configurations):
-            mode = configurations.mode[rows]
-            pricer = self._pricer_of(configurations, 0 if isinstance(rows, slice) else int(rows[0]))
-            pricer.ensure_sub_batches(distinct_pairs(mode, configurations.sub_batch[rows])[1])
-            if MODES[int(mode[0])] == "sync":
-                pricer.ensure_groups(*distinct_pairs(configurations.nodes[rows], configurations.gpus_per_node[rows]))
+        for _, alike in _alike(configurations):
+            pricer = self._pricer_of(alike)
+            pricer.compute.cases.ensure(distinct_pairs(alike.mode, alike.sub_batch)[1])
+            if not alike.is_async.flat[0]:
+                pricer.messages.cases.ensure(*distinct_pairs(alike.nodes, alike.gpus_per_node))
 
     def _check(self, configurations: Configurations) -> None:
         cluster = self.problem.cluster
@@ -130,7 +130,7 @@ class Evaluator:
         samples = self.problem.dataset.samples if self.problem.dataset else np.nan
         priced = pricer.price(chosen)
         period, first = priced.iteration.period_s, priced.first_epoch.period_s
-        if chosen.is_async[0]:
+        if chosen.is_async.flat[0]:
             statistics = asynchrony_of(chosen, priced)
             amount = chosen.gpus * chosen.sub_batch
             more: dict[str, FloatArray | float] = {
@@ -151,10 +151,14 @@ class Evaluator:
         }
 
 
-def _groups(chunk: Configurations) -> list[slice | IntArray]:
-    """Return the rows of each precision and mode; one slice where all are alike."""
-    if chunk.size == 0:
-        return []
-    key = chunk.precision * 2 + chunk.is_async
-    present = np.unique(key) if np.any(key != key[0]) else key[:1]
-    return [slice(None)] if present.size == 1 else [np.flatnonzero(key == value) for value in present.tolist()]
+def _alike(some: Configurations) -> Iterator[tuple[slice | IntArray, Configurations]]:
+    """Yield the configurations of each precision and mode, and their rows."""
+    kind = some.precision * len(MODES) + some.mode
+    if kind.size and np.all(kind == kind.flat[0]):
+        yield slice(None), some
+        return
+    rows = some.rows
+    kind = rows.precision * len(MODES) + rows.mode
+    for value in np.unique(kind).tolist():
+        where = np.flatnonzero(kind == value)
+        yield where, rows.take(where)

@@ -14,14 +14,14 @@ from planner.domain.configuration import Configurations
 from planner.domain.schedule import ONCE
 from planner.sources.sources import Sources
 from planner.steps.asynchronous import Asynchrony, update_period_s
-from planner.steps.compute import Compute, ComputeTable
+from planner.steps.compute import Compute
 from planner.steps.epoch import Input, InputTimes
 from planner.steps.messages import Messages, host_all_reduce_s
 from planner.steps.schedule import GPU_THREAD, UPDATE_THREAD, Timed, step_schedule
 from planner.steps.synchronous import backward_end_s, exposed_s
 from planner.steps.tables import PairTable
 
-__all__ = ["Priced", "Pricer", "asynchrony_of", "deposited", "passes_of"]
+__all__ = ["Priced", "Pricer", "asynchrony_of", "deposited"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,33 +62,31 @@ class Pricer:
         sent_bytes = sources.problem.settings.framework.gradient_bytes(precision)
         self.messages = Messages(sources, (self.compute.slots.elements * sent_bytes).astype(np.float64))
         self.input = Input(sources)
-        self._overlap: PairTable | None = None
+        self._pairs = PairTable(self._outlasting)
 
     @cached_property
     def parameters(self) -> int:
         """Trained parameters of the network."""
         return int(self.compute.slots.elements.sum())
 
-    def ensure_sub_batches(self, sub_batch: IntArray) -> None:
-        """Table the compute cases of distinct sub-batches."""
-        if self.compute.ensure(sub_batch):
-            self._overlap = None
+    def outlasting_s(self, prefix: FloatArray, last_pass: IntArray, message_case: IntArray) -> FloatArray:
+        """Return by how much messages outlast a backward pass [s], shape (k,).
 
-    def ensure_groups(self, nodes: IntArray, gpus_per_node: IntArray) -> None:
-        """Table the message cases of distinct groups."""
-        if self.messages.ensure(nodes, gpus_per_node):
-            self._overlap = None
+        Parameters
+        ----------
+        prefix : ndarray of float, shape (m, B)
+            See :class:`planner.steps.messages.Messages`.
+        last_pass : ndarray of int, shape (k,)
+            Twice the compute case, and 1 for a pass that adds to gradients.
+        message_case : ndarray of int, shape (k,)
+        """
+        table = self.compute.table
+        backward = table.backward_s.ravel()
+        ready = table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, self.messages.slot]
+        return exposed_s(backward_end_s(ready, prefix, last_pass, message_case), backward[last_pass])
 
-    def _pairs(self) -> PairTable:
-        if self._overlap is None:
-            table, prefix = self.compute.table, self.messages.prefix_s
-            ready, backward = passes_of(table, self.messages.slot)
-
-            def outlasting(last_pass: IntArray, message_case: IntArray) -> FloatArray:
-                return exposed_s(backward_end_s(ready, prefix, last_pass, message_case), backward[last_pass])
-
-            self._overlap = PairTable(backward.size, prefix.shape[0], outlasting)
-        return self._overlap
+    def _outlasting(self, last_pass: IntArray, message_case: IntArray) -> FloatArray:
+        return self.outlasting_s(self.messages.prefix_s, last_pass, message_case)
 
     def price(self, chosen: Configurations) -> Priced:
         """Price configurations of this mode whose cases are tabled."""
@@ -99,8 +97,8 @@ class Pricer:
         further = steps > 1
         if further.any():
             self.compute.check_accumulation()
-        row = self.compute.index.positions(chosen.sub_batch)
-        group = self.messages.rows(chosen.nodes, chosen.gpus_per_node)
+        row = self.compute.cases.rows(chosen.sub_batch)
+        group = self.messages.cases.rows(chosen.nodes, chosen.gpus_per_node)
         schedule = step_schedule(self.strategy)
         run_s = {
             "host_to_device": table.host_to_device_s,
@@ -114,10 +112,10 @@ class Pricer:
             for task in schedule.tasks
             if task.name in run_s
         }
-        sent = self.messages.prefix_s[group, -1] if self.messages.slot.size else np.zeros(row.size)
+        sent = self.messages.prefix_s[group, -1] if self.messages.slot.size else np.zeros(group.shape)
         outlasting = {}
         if self.strategy.overlap:
-            outlasting["all_reduce"] = np.where(sent > 0, self._pairs().gather(2 * row + further, group), 0.0)
+            outlasting["all_reduce"] = np.where(sent > 0, self._pairs.gather(2 * row + further, group), 0.0)
         share = np.where(chosen.gpus > 1, self.compute.overheads.replica_wait, 0.0)
         first, later = self._loads(chosen)
         shared = {**seconds, "all_reduce": sent, "replica_wait": share}
@@ -135,10 +133,10 @@ class Pricer:
         return first, self.input.times(*arguments, first_epoch=False) if self.input.is_cached else first
 
     def _asynchronous(self, chosen: Configurations) -> Priced:
-        table, row = self.compute.table, self.compute.index.positions(chosen.sub_batch)
+        table, row = self.compute.table, self.compute.cases.rows(chosen.sub_batch)
         first, later = ({"load_node_input": load.node_s, "load_input": load.alone_s} for load in self._loads(chosen))
         update_gradient, weights, fixed_sum, summed = (
-            np.full(row.size, self.host_s(kind, buffers))
+            np.full(row.shape, self.host_s(kind, buffers))
             for kind, buffers in (
                 ("update_gradient", 1.0), ("update_weights", 1.0), ("sum_gradient", 0.0), ("sum_gradient", 1.0)
             )
@@ -175,12 +173,3 @@ def deposited(update_s: FloatArray, gpu_s: FloatArray, gpus_per_node: IntArray |
     """Return the gradients that a node's update thread finds on average, of the common shape."""
     found: FloatArray = np.minimum(update_s / gpu_s, 1.0) * gpus_per_node
     return found
-
-
-def passes_of(table: ComputeTable, slot: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Return when the messages of slots are ready, shape (2c, B), and when a pass is done, shape (2c,).
-
-    Of c compute cases, each without and with adding to gradients.
-    """
-    backward = table.backward_s.ravel()
-    return table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, slot], backward

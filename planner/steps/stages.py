@@ -15,7 +15,7 @@ from planner.domain.calibration import Entry
 from planner.domain.kernels import MATRIX_KINDS, KernelCalls
 from planner.domain.prediction import LOOKUPS
 from planner.sources.sources import Source
-from planner.steps.compute import STAGES, call_work, composed_s, counted, term_of
+from planner.steps.compute import STAGES, call_work, composed_s, composed_slopes, counted, term_of
 from planner.steps.intervals import derivatives, stated_deviation, unsure
 from planner.steps.price import Pricer
 from planner.workload.program import Program
@@ -200,8 +200,7 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
             known_s += seconds
     total = program.total(gpu_s)
     whole = composed_s(total, host_s, overheads.exponent)
-    scaled = np.divide(total, whole, out=np.zeros_like(total), where=whole > 0)
-    share = scaled ** (overheads.exponent - 1)
+    share, _ = composed_slopes(total, host_s, overheads.exponent)
     found: dict[int, tuple[Entry, FloatArray, FloatArray]] = {}
     for group in timed:
         entry = group.source.entry

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 
-__all__ = ["Index", "PairTable", "distinct_pairs", "slices"]
+__all__ = ["CHUNK", "CaseTable", "PairTable", "distinct_pairs", "slices"]
+
+Columns = TypeVar("Columns", bound=Any)
 
 CHUNK = 1 << 16
 """Configurations priced at once: temporary arrays of 512 KiB stay in a core's cache."""
@@ -23,10 +27,11 @@ def slices(size: int) -> Iterator[slice]:
 
 
 def distinct_pairs(first: IntArray, second: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the distinct pairs of two columns of whole numbers >= 0, shape (n,), in ascending order.
+    """Return the distinct pairs of two columns of whole numbers >= 0, whose shapes broadcast, in ascending order.
 
     Marks possible pairs where there are few of them, because sorting a million numbers takes 0.1 s.
     """
+    first, second = (column.ravel() for column in np.broadcast_arrays(first, second))
     if first.size == 0:
         return first, second
     width = int(second.max()) + 1
@@ -41,49 +46,98 @@ def distinct_pairs(first: IntArray, second: IntArray) -> tuple[IntArray, IntArra
     return keys // width, keys % width
 
 
-class Index:
-    """Positions of whole numbers >= 0 in a sorted list of distinct ones."""
-
-    def __init__(self, keys: IntArray) -> None:
-        self.keys = keys
-        self._position: IntArray | None = None
-        if keys.size and int(keys[-1]) < _DENSE:
-            self._position = np.zeros(int(keys[-1]) + 1, dtype=np.int64)
-            self._position[keys] = np.arange(keys.size)
-
-    def positions(self, values: IntArray) -> IntArray:
-        """Return the position of each value, all of which must be keys."""
-        if self._position is not None:
-            return self._position[values]
-        return np.searchsorted(self.keys, values)
-
-
-class PairTable:
-    """One number for each pair of rows of two tables, computed when first asked for.
+class CaseTable(Generic[Columns]):
+    """Columns of distinct cases, each made once. Append-only: a case keeps the number of its row.
 
     Parameters
     ----------
-    rows, columns : int
-        Sizes of the two tables.
+    make : keys, each of shape (k,) -> columns
+        A record of arrays whose first axis is the k cases.
+    widths : int
+        Of each key but the first, a number that it stays below. Keys are whole numbers >= 0.
+    """
+
+    def __init__(self, make: Callable[..., Columns], *widths: int) -> None:
+        self._make, self._widths = make, widths
+        none = np.zeros(0, dtype=np.int64)
+        self._codes = none  # of each row
+        self._row = none  # of each code, -1: none; or where codes are large the rows in the order of codes
+        self.columns = make(*(none for _ in range(len(widths) + 1)))
+
+    @property
+    def size(self) -> int:
+        """Number of cases."""
+        return self._codes.size
+
+    def rows(self, *keys: IntArray) -> IntArray:
+        """Return the row of each case, all of which must be there, of the shape that the keys broadcast to."""
+        codes = self._coded(keys)
+        if self._is_dense:
+            return self._row[codes]
+        return self._row[np.searchsorted(self._codes, codes, sorter=self._row)]
+
+    def ensure(self, *keys: IntArray) -> None:
+        """Make the cases that are missing, of keys of shape (k,)."""
+        missing = np.setdiff1d(self._coded(keys), self._codes)
+        if missing.size == 0:
+            return
+        made = self._make(*self._keys(missing))
+        joined = {f.name: np.concatenate([getattr(one, f.name) for one in (self.columns, made)]) for f in fields(made)}
+        self.columns = replace(made, **joined)
+        self._codes = np.concatenate([self._codes, missing])
+        if self._is_dense:
+            self._row = np.full(int(self._codes.max()) + 1, -1)
+            self._row[self._codes] = np.arange(self._codes.size)
+        else:
+            self._row = np.argsort(self._codes)
+
+    @property
+    def _is_dense(self) -> bool:
+        return int(self._codes.max(initial=0)) < _DENSE
+
+    def _coded(self, keys: tuple[IntArray, ...]) -> IntArray:
+        codes = keys[0]
+        for key, width in zip(keys[1:], self._widths, strict=True):
+            codes = codes * width + key
+        return codes
+
+    def _keys(self, codes: IntArray) -> list[IntArray]:
+        keys = []
+        for width in reversed(self._widths):
+            codes, key = np.divmod(codes, width)
+            keys.append(key)
+        return [codes, *reversed(keys)]
+
+
+class PairTable:
+    """One number for each pair of rows of two case tables, computed when first asked for; both may grow.
+
+    Parameters
+    ----------
     compute : (row, column), sorted by row then column -> numbers, all of shape (k,)
     """
 
-    def __init__(self, rows: int, columns: int, compute: Callable[[IntArray, IntArray], FloatArray]) -> None:
-        self._columns = columns
+    def __init__(self, compute: Callable[[IntArray, IntArray], FloatArray]) -> None:
         self._compute = compute
-        self._values = np.full(rows * columns, np.nan) if rows * columns <= _DENSE else None
+        self._values = np.full((0, 0), np.nan)
 
     def gather(self, row: IntArray, column: IntArray) -> FloatArray:
-        """Return the numbers of pairs, shape (n,)."""
-        pairs = row * self._columns + column
-        if self._values is None:
+        """Return the numbers of pairs, of the shape that row and column broadcast to."""
+        rows, columns = (int(one.max(initial=-1)) + 1 for one in (row, column))
+        height, width = max(rows, self._values.shape[0]), max(columns, self._values.shape[1])
+        pairs = row * width + column
+        if height * width > _DENSE:
             distinct, inverse = np.unique(pairs, return_inverse=True)
-            found = self._compute(distinct // self._columns, distinct % self._columns)
-            return np.asarray(found[inverse], dtype=np.float64)
-        wanted = np.zeros(self._values.size, dtype=np.bool_)
+            found: FloatArray = self._compute(distinct // width, distinct % width)[inverse]
+            return found.reshape(pairs.shape)
+        if (height, width) != self._values.shape:
+            known, self._values = self._values, np.full((height, width), np.nan)
+            self._values[: known.shape[0], : known.shape[1]] = known
+        values = self._values.ravel()
+        wanted = np.zeros(values.size, dtype=np.bool_)
         wanted[pairs] = True
-        missing = np.flatnonzero(wanted & np.isnan(self._values))
+        missing = np.flatnonzero(wanted & np.isnan(values))
         if missing.size:
-            self._values[missing] = self._compute(missing // self._columns, missing % self._columns)
-        gathered: FloatArray = self._values[pairs]
+            values[missing] = self._compute(missing // width, missing % width)
+        gathered: FloatArray = values[pairs]
         return gathered

@@ -47,9 +47,9 @@ class Case:
         pricer, one = self.pricer, self.one
         if not pricer.strategy.overlap:
             return pricer.messages.slot.size, 0
-        case = pricer.compute.index.positions(np.array([one.sub_batch]))[0]
+        case = pricer.compute.cases.rows(np.array([one.sub_batch]))[0]
         ready = pricer.compute.table.ready_s[case, int(one.accumulation_steps > 1)]
-        row = pricer.messages.rows(np.array([one.nodes]), np.array([one.gpus_per_node]))[0]
+        row = pricer.messages.cases.rows(np.array([one.nodes]), np.array([one.gpus_per_node]))[0]
         slot = pricer.messages.slot
         last = int(np.argmax(ready[slot] + pricer.messages.prefix_s[row]))
         return last + 1, int(slot[last]) + 1

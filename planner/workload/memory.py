@@ -17,7 +17,6 @@ dropout, the figure of Korthikanti et al. 2022, arXiv:2205.05198, and 16·n·s m
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from math import prod
 
@@ -41,6 +40,9 @@ __all__ = ["ASSUMED_CONTEXT_BYTES", "kept_by_segment", "kept_bytes", "largest_su
 
 ASSUMED_CONTEXT_BYTES = {"gpu": 500 * 2.0**20, "cpu": 0.0}
 """Assumed, not measured: what a CUDA context with cuBLAS and cuDNN loaded takes of a GPU before the first tensor."""
+
+_RADIX = 1024
+"""Three of its digits hold any sub-batch."""
 
 
 def memory_bytes(
@@ -119,13 +121,18 @@ def largest_sub_batch(
     mode: str = "sync",
     framework: Framework = GENERIC,
 ) -> int:
-    """Return the largest sub-batch [samples] whose :func:`memory_bytes` fit in the capacity; 0: not even one does."""
-    ends = np.array([0, 1])
-    both = memory_bytes(
-        network, ends, precision, optimizer, device_kind, convolution=convolution, mode=mode, framework=framework
-    ).total
-    empty, one = float(both[0]), float(both[1])
-    return max(0, math.floor((capacity_bytes - empty) / (one - empty)))
+    """Return the largest sub-batch [samples] whose :func:`memory_bytes` fit in the capacity; 0: not even one does.
+
+    Looked for digit by digit, so that it may grow in any way: more samples never take less.
+    """
+    largest, step = 0, _RADIX**2
+    while step:
+        tried = largest + step * np.arange(1, _RADIX)
+        total = memory_bytes(
+            network, tried, precision, optimizer, device_kind, convolution=convolution, mode=mode, framework=framework
+        ).total
+        largest, step = int(tried[total <= capacity_bytes].max(initial=largest)), step // _RADIX
+    return largest
 
 
 def _weight_bytes(of: Program, sizes: Precision) -> int:

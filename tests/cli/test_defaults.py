@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from planner import catalog
-from planner.cli import inputs
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, TRAFFIC_KINDS, UPDATE
 from planner.formats.calibration import write_calibration
+from planner.probes.machine import describe_cpu
 
 Run = Callable[..., tuple[int, str, str]]
-THIS_CPU = Accelerator("this-cpu", "cpu", 64 * 2.0**30, 50e9, {"fp32": 200e9})
+THIS_CPU = Accelerator(describe_cpu()[0].name, "cpu", 64 * 2.0**30, 50e9, {"fp32": 200e9})
 SOURCE = "source"
 
 
@@ -31,10 +31,13 @@ def made_calibration(name: str = "mine", accelerator: Accelerator = THIS_CPU, pr
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> Calibration:
+def own() -> Calibration:
     """Put a calibration of this machine's CPU into the user's folder."""
-    monkeypatch.setattr(inputs, "present_accelerators", lambda: (THIS_CPU.name,))
-    calibration = made_calibration()
+    return put(made_calibration())
+
+
+def put(calibration: Calibration) -> Calibration:
+    """Put a calibration into the user's folder."""
     folder = catalog.own_calibrations_folder()
     folder.mkdir(parents=True)
     (folder / "20260101T000000-mine.json").write_text(write_calibration(calibration))
@@ -107,11 +110,8 @@ def test_a_network_alone_uses_this_machines_own_calibration(run: Run, own: Calib
     assert values["tolerance"]["value"] == {"sync": 0}
 
 
-def test_an_own_calibration_of_an_absent_device_is_not_used(
-    run: Run, own: Calibration, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert own.accelerator == THIS_CPU.name
-    monkeypatch.setattr(inputs, "present_accelerators", lambda: ("another-cpu",))
+def test_an_own_calibration_of_an_absent_device_is_not_used(run: Run) -> None:
+    put(made_calibration(accelerator=replace(THIS_CPU, name="another-cpu")))
     code, out, err = run("suggest", "--target-batch", "16", "--network", "resnet18")
     assert (code, out) == (2, "")
     assert err.startswith(
@@ -224,7 +224,7 @@ def test_a_calibration_for_another_gpu_is_exit_5(run: Run, named_file: str) -> N
     arguments = ("--network", "resnet18", "--cluster", "dgx1-v100", "--sub-batch", "8")
     rule = "--calibration must be of v100-sxm2-16gb, the device of cluster 'dgx1-v100'"
     remedy = "leave it out, or calibrate that device"
-    for name, got in ((named_file, "here of this-cpu"), ("tsubame-2.5", "tsubame-2.5 of k20x")):
+    for name, got in ((named_file, f"here of {THIS_CPU.name}"), ("tsubame-2.5", "tsubame-2.5 of k20x")):
         sentence = f"planner: {rule}, got {got}; {remedy}\n"
         assert run("predict", *arguments, "--calibration", name) == (5, "", sentence)
     both = ("--calibration", "v100-sxm2-16gb", "--calibration", "tsubame-2.5")

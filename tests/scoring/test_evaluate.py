@@ -248,7 +248,7 @@ def test_tables_do_not_grow_with_the_runs(monkeypatch: pytest.MonkeyPatch, what:
 
         def evaluate(self, configurations: Configurations) -> Predictions:
             found = super().evaluate(configurations)
-            sizes.extend(one.compute.table.sub_batch.size for one in self.pricers.values())
+            sizes.extend(one.compute.cases.size for one in self.pricers.values())
             return found
 
     monkeypatch.setattr(evaluate, "Evaluator", Counted)

@@ -81,7 +81,8 @@ class SyntheticMachine:
 
     def evaluate(self, configurations: Configurations) -> Predictions:
         """Predict configurations one after another."""
-        rows = [self.one(configurations.one(i)) for i in range(configurations.size)]
+        plans = configurations.rows
+        rows = [self.one(plans.one(i)) for i in range(plans.size)]
         return Predictions(**{key: np.array([row[key] for row in rows]) for key in Predictions.__dataclass_fields__})
 
     def describe(

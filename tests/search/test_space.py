@@ -28,7 +28,7 @@ LIMITS = Limits(
 
 
 def candidates_of(request: SpaceRequest, limits: Limits = LIMITS) -> Configurations:
-    return Configurations.joined(list(space_of(request, limits).chunks()))
+    return Configurations.joined([chunk.rows for chunk in space_of(request, limits).chunks()])
 
 
 def rows_of(configurations: Configurations) -> set[tuple[int | str, ...]]:
@@ -115,7 +115,7 @@ def test_count_is_the_number_of_candidates_whatever_the_chunk(
         parts = list(whole.chunks())
         counted = space_of(request, LIMITS).candidates
     assert max(part.size for part in parts) <= chunk
-    assert rows_of(Configurations.joined(parts)) == rows_of(candidates_of(request))
+    assert rows_of(Configurations.joined([part.rows for part in parts])) == rows_of(candidates_of(request))
     assert counted == sum(part.size for part in parts) + sum(whole.refused().values())
 
 
@@ -134,7 +134,7 @@ def test_refused_modes_are_counted_and_not_enumerated() -> None:
         ("mode", "mode async: no host terms"): 5 * (7 + 9),
         ("precision", "precision int8: not measured"): 5 * 9,
     }
-    assert {mode for *_, mode in rows_of(Configurations.joined(list(whole.chunks())))} == {"sync"}
+    assert {mode for *_, mode in rows_of(Configurations.joined([chunk.rows for chunk in whole.chunks()]))} == {"sync"}
 
 
 def test_modes_have_limits_of_their_own() -> None:

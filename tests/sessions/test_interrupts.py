@@ -132,6 +132,24 @@ def clock(monkeypatch: pytest.MonkeyPatch, instruments: Instruments) -> Clock:
     return made
 
 
+COMMAND = ("calibrate", "--network", "mlp", "--device", "cpu", "--budget", "16s")
+
+
+@pytest.fixture(scope="module")
+def points() -> list[int]:
+    """Return how many points a run measures that nothing interrupts, once one has."""
+    return []
+
+
+@pytest.fixture
+def whole(run: Run, clock: Clock, points: list[int]) -> int:
+    """Return the points of a run that nothing interrupts."""
+    if not points:
+        assert run(*COMMAND, "--out", "whole.json")[0] == 0
+        points.append(clock.counts["points"])
+    return points[0]
+
+
 @pytest.mark.parametrize(
     "moments",
     [
@@ -142,24 +160,21 @@ def clock(monkeypatch: pytest.MonkeyPatch, instruments: Instruments) -> Clock:
     ],
 )
 def test_a_short_run_that_is_interrupted_ends_well_when_it_is_continued(
-    moments: list[tuple[str, int]], run: Run, clock: Clock
+    moments: list[tuple[str, int]], run: Run, clock: Clock, whole: int
 ) -> None:
     """Each command keeps within its budget, and time that measured nothing is not charged to the next one."""
-    command = ("calibrate", "--network", "mlp", "--device", "cpu", "--budget", "16s")
-    assert run(*command, "--out", "whole.json")[0] == 0
-    whole = clock.counts["points"]
     assert whole > 200
     measured = 0
     for moment in moments:
         began_s, clock.moment = clock.now, moment
         clock.counts.clear()
-        assert run(*command, "--out", "fit.json")[0] == 130
+        assert run(*COMMAND, "--out", "fit.json")[0] == 130
         assert clock.now - began_s <= 1.1 * 16
         measured += clock.counts["points"]
     began_s = clock.now
     clock.counts.clear()
     clock.moment = ("", 0)
-    code, _, err = run(*command, "--out", "fit.json")
+    code, _, err = run(*COMMAND, "--out", "fit.json")
     assert code == 0, err
     assert clock.now - began_s <= 1.1 * 16
     assert clock.counts["steps"] >= 1
@@ -182,7 +197,7 @@ def test_a_device_that_is_lost_is_a_sentence_and_the_next_run_goes_on_without_wh
                 raise DeviceLostError("CUDA error: unspecified launch failure", point.name)
             return super().time(point)
 
-    command = ("calibrate", "--network", "mlp", "--device", "cpu", "--budget", "16s", "--out", "fit.json")
+    command = (*COMMAND, "--out", "fit.json")
     with monkeypatch.context() as patch:
         patch.setattr(places, "CpuBench", lambda: Lost(clock))
         code, out, err = run(*command)

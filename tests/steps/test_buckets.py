@@ -69,7 +69,7 @@ def test_buckets_follow_the_recurrence_of_merged_slots(
     problem = make_problem(settings=settings, cluster=cluster)
     (found,) = Evaluator(problem).describe(plan)
     pricer = Pricer(Sources(problem), "fp32", "sync")
-    pricer.ensure_sub_batches(np.array([8]))
+    pricer.compute.cases.ensure(np.array([8]))
     assert (pricer.messages.buffer_bytes / 4).tolist() == [224 + 584, 5130]
     ready = pricer.compute.table.ready_s[0, 0]
     merged = np.array([ready[0] - ready[2], ready[2]])

@@ -61,11 +61,11 @@ def test_kernels_alone_know_no_coefficient(made: list[Steps]) -> None:
     """Both err by what the truth adds to them."""
     for one in made:
         steps = one.observed.alone_steps
-        kernels_s, calls = steps.matrix_s + steps.traffic_s, steps.calls
-        true_s = np.sum(steps.passes * (TRUTH.kernel_scale * kernels_s + TRUTH.host_s_per_call * calls), axis=1)
-        alone_s = np.sum(steps.passes * kernels_s, axis=1)
+        kernels_s, calls = steps.stages.matrix_s + steps.stages.traffic_s, steps.stages.calls
+        true_s = np.sum(steps.runs * (TRUTH.kernel_scale * kernels_s + TRUTH.host_s_per_call * calls), axis=1)
+        alone_s = np.sum(steps.runs * kernels_s, axis=1)
         np.testing.assert_allclose(one.alone, alone_s / true_s - 1)
-        np.testing.assert_allclose(one.assumed, (alone_s + 10e-6 * np.sum(steps.passes * calls, axis=1)) / true_s - 1)
+        np.testing.assert_allclose(one.assumed, (alone_s + 10e-6 * np.sum(steps.runs * calls, axis=1)) / true_s - 1)
 
 
 def test_what_is_predicted_takes_no_part_in_its_fit(made: list[Steps]) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli.runs import table_of
 from planner.formats.runs import read_runs
 from planner.scoring.refit import Asked
+from planner.sessions.runs import table_of
 from validation import transfer_steps
 from validation.transfer_steps import StepScore, step_scores
 
@@ -18,7 +18,7 @@ FOLDER = Path(transfer_steps.__file__).parent
 
 @pytest.fixture(scope="module")
 def asked() -> list[Asked]:
-    table = table_of(read_runs(FOLDER / "cnn-benchmarks.csv"), FOLDER, {})
+    table = table_of(read_runs(FOLDER / "cnn-benchmarks.csv"), FOLDER, {}, print)
     every = [Asked(problem, runs) for table_ in (table,) for problem, runs in table_.asked]
     return [one for one in every if one.problem.cluster.node.accelerator.name == "gtx-1080ti"][:2]
 

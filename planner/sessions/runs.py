@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from planner import catalog
-from planner.cli.inputs import Machine, machine_of
-from planner.cli.streams import note
-from planner.cli.values import DEFAULT_REQUEST, OPTION, Values
 from planner.domain.configuration import Settings
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
@@ -21,6 +18,9 @@ from planner.domain.runs import Run, Runs
 from planner.errors import ParameterError, PlannerError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT
 from planner.scoring.evaluate import Answer, refused, unread
+from planner.sessions.inputs import Machine, machine_of
+from planner.sessions.say import Say
+from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values
 
 __all__ = ["Table", "table_of"]
 
@@ -47,9 +47,9 @@ class Table(NamedTuple):
     asked: list[tuple[Problem, list[Run]]]
 
 
-def table_of(runs: Runs, folder: Path, values: Values) -> Table:
+def table_of(runs: Runs, folder: Path, values: Values, say: Say) -> Table:
     """Return the rows of a file in ``folder``, where relative paths in them start."""
-    files = _Files(folder, values)
+    files = _Files(folder, values, say)
     grouped: dict[_Key, list[Run]] = {}
     for one in runs.rows:
         grouped.setdefault(_key(one, values), []).append(one)
@@ -104,8 +104,8 @@ class _Once(Generic[T]):
 class _Files:
     """Networks, clusters and data sets that rows of a file name."""
 
-    def __init__(self, folder: Path, values: Values) -> None:
-        self.folder, self.values = folder, values
+    def __init__(self, folder: Path, values: Values, say: Say) -> None:
+        self.folder, self.values, self.say = folder, values, say
         self.network = _Once(self._network)
         self.machine = _Once(self._machine)
         # An option must be known, where a row may name anything; a path in it starts from the working directory.
@@ -135,7 +135,7 @@ class _Files:
         try:
             return catalog.find_framework(self._path(text) if _is_path(text.partition("@")[0]) else text)
         except UnknownNameError as error:
-            note(f"{error} Its runs are answered as those of {GENERIC.name!r}")
+            self.say(f"{error} Its runs are answered as those of {GENERIC.name!r}")
             return catalog.find_framework(GENERIC.name)
 
     def _machine(self, text: str) -> Machine:
@@ -146,7 +146,7 @@ class _Files:
             # As in the default request: no calibration of this machine's own, which would differ elsewhere.
             "network": Sourced((), DEFAULT_REQUEST),
         }
-        return machine_of(values | {key: one for key, one in self.values.items() if key == "calibration"})
+        return machine_of(values | {key: one for key, one in self.values.items() if key == "calibration"}, self.say)
 
     def _path(self, text: str) -> str:
         """Return a path from the folder of the file of runs; a name stays as it is."""

@@ -12,27 +12,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import catalog
-from planner.cli.parsing import NOTHING
-from planner.cli.streams import note
-from planner.cli.values import DEFAULT, DEFAULT_REQUEST, Values, from_settings, merge, said
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Settings
 from planner.domain.dataset import Dataset
 from planner.domain.network import Network
 from planner.domain.provenance import DERIVED, NEAREST
-from planner.domain.request import Problem, Sourced, Subject
+from planner.domain.request import DEFAULT, Problem, Sourced, Subject
 from planner.domain.scenario import NO_SCENARIO, Scenario
-from planner.errors import CoverageError, ParameterError, Refusal
+from planner.errors import NOTHING, CoverageError, ParameterError, Refusal
+from planner.formats.documents import STANDARD_INPUT
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
+from planner.sessions.say import Say
+from planner.sessions.values import DEFAULT_REQUEST, Values, listed, merge, said
 from planner.sources.completion import completions
 from planner.sources.devices import on_other_device
 from planner.sources.same_die import is_sibling
 from planner.sources.sources import LOCAL, Sources
 from planner.sources.usable import why_not_precision
 
-__all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "with_base"]
+__all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "own_calibration"]
 
 OWN = "own calibration"
 
@@ -59,61 +59,24 @@ class Case:
     def subject(self) -> Subject:
         """What it is about, with what names its network in a command."""
         named = self.sources["network"].value if "network" in self.sources else ""
-        return replace(self.problem.subject, network_option=named if isinstance(named, str) else "")
+        is_name = isinstance(named, str) and named != STANDARD_INPUT
+        return replace(self.problem.subject, network_option=named if is_name else "")
 
 
-def with_base(values: Values, command: str) -> tuple[Values, str]:
-    """Return the values completed by the default request where it applies, and a note for the user or ''.
-
-    Raises
-    ------
-    UnknownNameError
-        A name is not known; reported before anything that is missing.
-    ParameterError
-        ``network`` is missing beside a cluster or a calibration.
-    """
-    _check_names(values)
-    if "network" in values:
-        return values, ""
-    if "cluster" in values or "calibration" in values:
-        beside = said(values, "cluster" if "cluster" in values else "calibration")
-        remedy = "name a network; 'planner show networks' lists them"
-        raise ParameterError("--network", f"given beside {beside}", NOTHING, remedy)
-    defaults = from_settings(catalog.default_request(), DEFAULT_REQUEST, command)
-    own = own_calibration()
-    hint = f"this machine has its own calibration {own.name!r}; --network NAME uses it" if own else ""
-    return merge(values, defaults), hint
-
-
-def _check_names(values: Values) -> None:
-    for name in _list(values, "network"):
-        catalog.find_network(name)
-    finders = {"cluster": catalog.find_cluster, "dataset": catalog.find_dataset, "framework": catalog.find_framework}
-    for key, find in finders.items():
-        if key in values and (key, values[key].value) != ("cluster", LOCAL):
-            find(values[key].value)
-    for name in _list(values, "calibration"):
-        catalog.find_calibration(name)
-
-
-def _list(values: Values, key: str) -> tuple[str, ...]:
-    return values[key].value if key in values else ()
-
-
-def own_calibration(accelerator: str | None = None) -> Calibration | None:
+def own_calibration(say: Say, accelerator: str | None = None) -> Calibration | None:
     """Return this machine's newest own calibration whose device is present (and is ``accelerator``, if named).
 
-    Files that cannot be used are passed over with a note.
+    Files that cannot be used are passed over, which is said.
     """
     present = [name for name in present_accelerators() if accelerator in (None, name)]
-    return catalog.newest_own_calibration(present, lambda error: note(f"own calibration skipped: {error}"))
+    return catalog.newest_own_calibration(present, lambda error: say(f"own calibration skipped: {error}"))
 
 
-def machine_of(values: Values) -> Machine:
+def machine_of(values: Values, say: Say) -> Machine:
     """Return cluster and calibrations; a calibration without a cluster implies cluster ``local``, its one node."""
-    named = tuple(catalog.find_calibration(name) for name in _list(values, "calibration"))
-    cluster, source, own = _cluster(values, named)
-    _check_device(named, cluster)
+    named = tuple(catalog.find_calibration(name) for name in listed(values, "calibration"))
+    cluster, source, own = _cluster(values, named, say)
+    _check_device(named, cluster, say)
     named_by = values["calibration"].source if named else ""
     bundled = catalog.calibrations_for(cluster)
     completed = _completions(cluster, (*named, *own, *bundled), named=bool(named))
@@ -121,7 +84,7 @@ def machine_of(values: Values) -> Machine:
     if named:
         chosen = tuple(one if one in named else _without_products(one) for one in chosen)
     found = tuple(one for one in (*own, *bundled) if one not in named and _serves(one, cluster))
-    names = dict.fromkeys((*_list(values, "calibration"), *(one.name for one in found)))
+    names = dict.fromkeys((*listed(values, "calibration"), *(one.name for one in found)))
     sources: Values = {
         "cluster": Sourced(values["cluster"].value if "cluster" in values else cluster.name, source),
         "calibration": Sourced(tuple(names), where),
@@ -155,7 +118,7 @@ def _to_give_back(values: Values, machine: Machine, network: Network, settings: 
     return names if covers else ()
 
 
-def _check_device(named: tuple[Calibration, ...], cluster: Cluster) -> None:
+def _check_device(named: tuple[Calibration, ...], cluster: Cluster, say: Say) -> None:
     """Refuse named calibrations that are all of other devices than the cluster's; of some among others, say so.
 
     Those of a device of the same chip serve calls that they timed.
@@ -166,7 +129,7 @@ def _check_device(named: tuple[Calibration, ...], cluster: Cluster) -> None:
     if foreign and len(foreign) < len(named):
         strange = [one for one in foreign if not is_sibling(one, cluster.node.accelerator)]
         if strange:
-            note(
+            say(
                 f"--calibration {_listed(strange)}: cluster {cluster.name!r} has {device}, so no kernel is priced by it"
             )
     elif foreign:
@@ -179,13 +142,15 @@ def _listed(calibrations: Iterable[Calibration]) -> str:
     return ", ".join(f"{one.name} of {one.accelerator}" for one in calibrations)
 
 
-def _cluster(values: Values, named: tuple[Calibration, ...]) -> tuple[Cluster, str, tuple[Calibration, ...]]:
+def _cluster(values: Values, named: tuple[Calibration, ...], say: Say) -> tuple[Cluster, str, tuple[Calibration, ...]]:
     """Return the cluster, its source, and this machine's own calibration where it is one of the cluster's device."""
     if "cluster" in values and values["cluster"].value != LOCAL:
         cluster, source = catalog.find_cluster(values["cluster"].value), values["cluster"].source
-        own = None if values["network"].source == DEFAULT_REQUEST else own_calibration(cluster.node.accelerator.name)
+        own = (
+            None if values["network"].source == DEFAULT_REQUEST else own_calibration(say, cluster.node.accelerator.name)
+        )
     else:
-        own = own_calibration()
+        own = own_calibration(say)
         cluster, source = _local(values, named, own)
     return cluster, source, (own,) if own and own.accelerator == cluster.node.accelerator.name else ()
 
