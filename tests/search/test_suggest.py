@@ -114,7 +114,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(NARROW)
 def test_loosening_one_constraint_as_told_makes_something_fit(machine: Any, request: SpaceRequest) -> None:
     answer = answered(machine, request)
@@ -145,7 +145,7 @@ def change_of(request: SpaceRequest, one: Loosening, capacity: float) -> float:
     return sum(changes)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(NARROW)
 def test_the_smallest_change_stands_first_and_what_has_no_measure_last(machine: Any, request: SpaceRequest) -> None:
     limits = replace(machine.limits(), memory_bytes=machine.capacity)

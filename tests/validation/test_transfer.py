@@ -28,7 +28,7 @@ def rows(gpu: str, launch_s: float, slowness: float) -> Samples:
     return Samples.from_rows(list(made), {})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def known() -> list[Fitted]:
     return fitted({"p100-pcie-16gb": rows("p100-pcie-16gb", 1e-5, 1.2), "p4": rows("p4", 1e-5, 1.5)})
 
