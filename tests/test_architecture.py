@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,13 @@ def room(path: str) -> str:
     return path.split("/", 1)[0].removesuffix(".py")
 
 
-def imports(source: str) -> Iterator[tuple[str, bool]]:
-    """Yield (dotted name imported, whether it is loaded with the module)."""
-    tree = ast.parse(source)
+@cache
+def imports(source: str) -> tuple[tuple[str, bool], ...]:
+    """Return (dotted name imported, whether it is loaded with the module)."""
+    return tuple(_imports(ast.parse(source)))
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
     inner = {
         id(node)
         for block in ast.walk(tree)
