@@ -43,8 +43,8 @@ SUB_BATCHES = (3, 6, 12)
 BUDGETS_S = {"own layers": 110.0, "generic": 60.0}
 """The second is the default."""
 LARGEST_MEAN_ERROR = 0.25
-"""Means of 3 to 7 % were seen with own layers and of 7 to 15 % without on a quiet machine, up to 17 % on one that others
-use: the same step took 24 ms there and 48 an hour later. So this bound sees gross faults alone, and the report the rest.
+"""Means of 3 to 12 % were seen with own layers, of 7 to 16 % without: one step of an MLP took 24 ms, and an hour later
+48, on a machine that shares its memory with others. So this bound sees gross faults alone, and the report the rest.
 """
 LEAST_INSIDE = 0.6
 """Share of steps in their 90 % intervals."""
@@ -72,7 +72,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one try found: mean absolute error, share in the intervals, share of the budget used, most memory [bytes]."""
+    """What one try found: mean absolute error, shares in the intervals and of the budget, most memory [bytes]."""
 
     mean_error: float
     inside: float
