@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
-from planner.cli.parsing import NOTHING
 from planner.cli.values import from_options
 from planner.domain.citation import Citation
 from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
-from planner.errors import ParameterError
+from planner.errors import NOTHING, ParameterError
 from planner.formats.answers import read_answers
 from planner.report import parts
 from planner.report.answer import prediction_answer, suggestion_answer

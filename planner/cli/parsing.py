@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from planner.errors import NOTHING, ParameterError, nearest_name
+from planner.errors import ParameterError, nearest_name
 from planner.units import parse_fraction, parse_quantity
 
 __all__ = [
-    "NOTHING",
     "Parser",
     "choice",
     "choices",

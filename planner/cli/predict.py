@@ -9,7 +9,6 @@ from typing import Any
 
 from planner.cli import output
 from planner.cli.options import OPTIONS
-from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, OPTION, Values, merge, settings_named
 from planner.domain.axes import AXES
@@ -18,7 +17,7 @@ from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import Prediction
 from planner.domain.request import Sourced
-from planner.errors import ParameterError
+from planner.errors import NOTHING, ParameterError
 from planner.formats.prediction import prediction_document, predictions_document
 from planner.report import parts
 from planner.report.answer import prediction_answer, predictions_answer

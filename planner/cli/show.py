@@ -10,13 +10,13 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.parsing import NOTHING, choice
+from planner.cli.parsing import choice
 from planner.cli.streams import note
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.network import family_of
-from planner.errors import ParameterError
+from planner.errors import NOTHING, ParameterError
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import ACCELERATOR, write_cluster
 from planner.formats.dataset import DATASET, write_dataset

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
-from planner.cli.parsing import NOTHING
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import DEFAULT, DEFAULT_REQUEST, OPTION, Values, merge, settings_named
 from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
 from planner.domain.request import Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
-from planner.errors import NothingFitsError, ParameterError
+from planner.errors import NOTHING, NothingFitsError, ParameterError
 from planner.formats.brief import brief_document, briefs_document
 from planner.formats.suggestion import suggestion_document, suggestions_document
 from planner.report.answer import suggestion_brief

@@ -13,14 +13,13 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.parsing import NOTHING
 from planner.cli.plot import draw, plot_file
 from planner.cli.progress import bar
 from planner.cli.streams import note
 from planner.cli.values import from_options
 from planner.domain.precision import PRECISIONS
 from planner.domain.runs import Runs
-from planner.errors import InputFileError, ParameterError
+from planner.errors import NOTHING, InputFileError, ParameterError
 from planner.formats.runs import NoRunError, read_runs
 from planner.formats.validation import validation_document
 from planner.report.validation import validation_view

@@ -9,9 +9,9 @@ from planner.domain.arrays import check_count
 from planner.domain.axes import AXES, with_axes
 from planner.domain.configuration import DEGREES, LARGEST_MINI_BATCH, OPTIMIZERS
 from planner.domain.framework import STRATEGIES
-from planner.errors import ParameterError, Refusal, nearest_name
+from planner.errors import NOTHING, ParameterError, Refusal, nearest_name
 
-__all__ = ["CHOICES", "METRICS", "NOTHING", "RECOMPUTE", "STATUSES", "RefusedRow", "Run", "Runs"]
+__all__ = ["CHOICES", "METRICS", "RECOMPUTE", "STATUSES", "RefusedRow", "Run", "Runs"]
 
 METRICS = ("iteration_s", "update_s", "samples_per_s", "epoch_s", "mini_batch_mean", "staleness_mean")
 """What a value is: seconds of one update (asynchronous: of the GPU thread), seconds of the update thread, a rate of the
@@ -33,16 +33,6 @@ _MAY_BE_OPEN = ("gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps"
 _COUNTS = {axis.name: axis.least for axis in AXES if not axis.words}
 _COUNTS |= dict.fromkeys((*_MODEL, *_MAY_BE_OPEN, "virtual_stages"), 1)
 """Fields of whole numbers -> the least."""
-
-
-class _Nothing:
-    """What was received where something had to be given; unlike text it is not quoted."""
-
-    def __str__(self) -> str:
-        return "nothing"
-
-
-NOTHING = _Nothing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

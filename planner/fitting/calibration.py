@@ -19,7 +19,7 @@ from planner.fitting.overheads import fit_overheads, overheads_doubt
 from planner.fitting.rows import POINTWISE, Rejected
 from planner.fitting.storage import fit_input
 
-__all__ = ["Provenance", "fit_calibration", "with_overheads"]
+__all__ = ["SampleOrigin", "fit_calibration", "with_overheads"]
 
 WARNING = "warning"
 """Circumstances of samples named so, or named so and more, become warnings of the calibration."""
@@ -32,7 +32,7 @@ MOST_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
+class SampleOrigin:
     """Where samples come from: origin and source of the figures, date, the cluster of collectives, circumstances.
 
     What is left empty is taken from the circumstances of the samples (keys ``origin``, ``source``, ``date``,
@@ -52,7 +52,7 @@ def fit_calibration(
     name: str,
     accelerator: Accelerator,
     node: Node,
-    provenance: Provenance = Provenance(),
+    origin: SampleOrigin = SampleOrigin(),
     *,
     estimator: str = "relative-nnls",
     steps: Sequence[TimedStep] = (),
@@ -67,7 +67,7 @@ def fit_calibration(
         What the kernels ran on; gives processor count and peak rates.
     node : Node
         Recorded as the node of cluster ``local``.
-    provenance : Provenance
+    origin : SampleOrigin
     estimator : {"relative-nnls", "least-squares"}
     steps : sequence of TimedStep
         Training steps timed with the same framework on the same device: its overheads in each of their precisions.
@@ -77,11 +77,11 @@ def fit_calibration(
     CoverageError
         No kind of kernel or input and no collective has enough usable rows.
     """
-    provenance = _completed(provenance, samples.circumstances)
-    kernels = fit_kernels(samples, accelerator, estimator=estimator, origin=provenance.origin, source=provenance.source)
-    collectives, few = fit_collectives(samples, estimator=estimator, origin=provenance.origin, source=provenance.source)
-    own = fit_layer_calls(samples, kernels.entries, origin=provenance.origin, source=provenance.source)
-    loading, fewer = fit_input(samples, estimator=estimator, origin=provenance.origin, source=provenance.source)
+    origin = _completed(origin, samples.circumstances)
+    kernels = fit_kernels(samples, accelerator, estimator=estimator, origin=origin.origin, source=origin.source)
+    collectives, few = fit_collectives(samples, estimator=estimator, origin=origin.origin, source=origin.source)
+    own = fit_layer_calls(samples, kernels.entries, origin=origin.origin, source=origin.source)
+    loading, fewer = fit_input(samples, estimator=estimator, origin=origin.origin, source=origin.source)
     entries = (*own, *kernels.entries, *collectives, *loading)
     if not entries:
         wrong = (f"row {row + 1}: {reason}" for row, reason in kernels.rejected[:3])
@@ -97,12 +97,12 @@ def fit_calibration(
         name,
         accelerator.name,
         entries,
-        provenance.cluster,
+        origin.cluster,
         node,
-        provenance.origin,
-        provenance.source,
-        provenance.date,
-        provenance.environment,
+        origin.origin,
+        origin.source,
+        origin.date,
+        origin.environment,
         tuple(sorted({str(group) for group in samples.text["group"] if group})),
         general,
         input_warnings=(*_stated(samples, of_input=True), *_not_fitted(fewer)),
@@ -159,10 +159,10 @@ def _host_s(environment: Mapping[str, str]) -> float:
     return found if 0 < found < math.inf else 0.0
 
 
-def _completed(given: Provenance, circumstances: Mapping[str, str]) -> Provenance:
+def _completed(given: SampleOrigin, circumstances: Mapping[str, str]) -> SampleOrigin:
     rest = {key: value for key, value in circumstances.items() if not key.startswith(WARNING)}
     origin, source, date, cluster = (rest.pop(key, "") for key in ("origin", "source", "date", "cluster"))
-    return Provenance(
+    return SampleOrigin(
         given.origin or origin or "measured",
         given.source or source,
         given.date or date,

@@ -13,8 +13,7 @@ from typing import Any
 
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.precision import PRECISIONS
-from planner.domain.runs import NOTHING
-from planner.errors import InputFileError, ParameterError, UnknownNameError
+from planner.errors import NOTHING, InputFileError, ParameterError, UnknownNameError
 from planner.formats.documents import place_of
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.kinds import Kind

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.domain.axes import AXES
-from planner.domain.runs import NOTHING, RefusedRow, Run, Runs
-from planner.errors import InputFileError, ParameterError, Refusal, VersionError, nearest_name
+from planner.domain.runs import RefusedRow, Run, Runs
+from planner.errors import NOTHING, InputFileError, ParameterError, Refusal, VersionError, nearest_name
 from planner.formats.documents import opened, place_of
 from planner.formats.tables import Rows, lines_of, rows_of, write_table
 from planner.formats.values import LONGEST_NAME, hidden

@@ -11,7 +11,7 @@ from planner import catalog
 from planner.domain.calibration import Calibration
 from planner.domain.samples import COMMAND, Samples
 from planner.errors import CoverageError
-from planner.fitting.calibration import Provenance, fit_calibration
+from planner.fitting.calibration import SampleOrigin, fit_calibration
 from planner.fitting.overheads import overheads_doubt
 from planner.probes.calibrate import WARNING_DISTURBED, Measurement, disturbed
 from planner.probes.resume import holds_measured, remove_if_empty
@@ -81,17 +81,17 @@ def fitted_here(
     before_s = session.clock_s() - began_s
     made = measured(asked, partial, session, before_s)
     made = with_doubts(made, session.clock_s() - began_s - before_s, catalog.own_calibrations(), session.say)
-    provenance = Provenance(source=f"this machine: {made.accelerator.name}", date=date)
+    origin = SampleOrigin(source=f"this machine: {made.accelerator.name}", date=date)
     _tell_disturbed(made.samples, session.say)
-    calibration = _fitted(made, name, provenance, asked, session)
+    calibration = _fitted(made, name, origin, asked, session)
     for doubt in filter(None, (overheads_doubt(one) for one in calibration.entries if one.scope == "overheads")):
         session.say(doubt)
-    return calibration, samples_text(made, provenance.source, date)
+    return calibration, samples_text(made, origin.source, date)
 
 
-def _fitted(made: Measurement, name: str, provenance: Provenance, asked: Asked, session: Session) -> Calibration:
+def _fitted(made: Measurement, name: str, origin: SampleOrigin, asked: Asked, session: Session) -> Calibration:
     try:
-        calibration = session.fit(made.samples, name, made.accelerator, made.node, provenance, steps=made.steps)
+        calibration = session.fit(made.samples, name, made.accelerator, made.node, origin, steps=made.steps)
     except CoverageError:
         calibration = Calibration(name, made.accelerator.name, ())
     if asked.networks:

@@ -11,12 +11,12 @@ fit                  a fit to kernels of the device, calibrations in their order
                      kind, precision and direction goes before one that serves several
 scaled               a fit of a device with the same die, scaled (:mod:`planner.sources.devices`)
 derived precision    a fit of either in another precision of the same units (:mod:`planner.sources.precisions`)
-nearest device       what specifies it: a fit of the nearest measured device (:mod:`planner.sources.devices`)
+nearest device       a fit of the nearest measured device (:mod:`planner.sources.devices`)
 datasheet            peak rates with stated efficiencies; beside a calibration that the user named only for
                      kernels whose work is bytes: products, convolutions and attention must be calibrated
 ===================  ========================================================================================
 
-The last but one to the fourth are calibrations that hold only what those before them lack
+Scaled, derived and nearest-device fits come as calibrations that hold only what those before them lack
 (:mod:`planner.sources.completion`). Kernels and framework overheads belong to an accelerator; collectives, storage and
 host terms to a cluster, and where nothing was measured to its links, with stated values. What nothing serves is refused
 in one sentence with the command that mends it (:mod:`planner.sources.refusals`), never guessed. An entry whose held-out

@@ -3,7 +3,7 @@ import pytest
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import NETWORKS, Samples
 from planner.errors import CoverageError
-from planner.fitting.calibration import Provenance, fit_calibration
+from planner.fitting.calibration import SampleOrigin, fit_calibration
 from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.networks.zoo import build
 from planner.probes.layer_points import layer_points
@@ -78,11 +78,11 @@ def test_what_was_made_for_networks_names_kinds_of_their_calls_alone(networks: s
     assert sorted(" ".join(one.split()[2:4]) for one in said) == named
 
 
-def test_given_provenance_wins() -> None:
-    calibration = fit_calibration(Samples.from_rows(list(ROWS), {}), "mine", GPU, NODE, Provenance(cluster="c"))
+def test_a_given_origin_wins() -> None:
+    calibration = fit_calibration(Samples.from_rows(list(ROWS), {}), "mine", GPU, NODE, SampleOrigin(cluster="c"))
     assert (calibration.cluster, calibration.origin) == ("c", "measured")
     published = Samples.from_rows(list(ROWS), {"origin": "published", "cluster": "other"})
-    calibration = fit_calibration(published, "mine", GPU, NODE, Provenance(cluster="c"))
+    calibration = fit_calibration(published, "mine", GPU, NODE, SampleOrigin(cluster="c"))
     assert (calibration.cluster, calibration.origin) == ("c", "published")
 
 

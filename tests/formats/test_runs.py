@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.domain.runs import NOTHING, RefusedRow, Run, Runs
-from planner.errors import InputFileError, ParameterError, VersionError
+from planner.domain.runs import RefusedRow, Run, Runs
+from planner.errors import NOTHING, InputFileError, ParameterError, VersionError
 from planner.formats import runs as runs_format
 from planner.formats.runs import COLUMNS, NoRunError, read_runs, write_runs
 from planner.formats.tables import rows_of
