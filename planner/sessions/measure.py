@@ -38,6 +38,8 @@ LEAST_FIT = 0.3
 """Of the time that fitting a whole design takes, for a few rows, with what is checked and written after it."""
 MOST_LOADING = 0.4
 """Of the budget: where loading alone takes more, choosing points and fitting them would take the rest."""
+ENDING_S = 1.0
+"""Of the budget: what a process that has loaded PyTorch takes to end [s]."""
 LEAST_S = 0.1
 """What is measured for at least [s]."""
 
@@ -66,7 +68,7 @@ def measured(asked: Asked, partial: Path, session: Session, used_s: float = 0.0)
     for sentence in left_out(calls, asked.all_networks, extent):
         session.say(sentence)
     wanted = _wanted(asked, place, session)
-    left_s = max(asked.budget_s - used_s, LEAST_S)
+    left_s = max(asked.budget_s - ENDING_S - used_s, LEAST_S)
     shown = "this CPU" if asked.device == "cpu" else f"this {place.accelerator.name}"
     own = layer_points(calls, extent)
     names = {point.name for point in (*own, *place.points(), *wanted.later)}
