@@ -69,8 +69,8 @@ class Refusal:
     rest: str = ""
 
     def __str__(self) -> str:
-        got = "" if self.got is None else f", got {self.got}"
-        return f"{self.rule}{got}{self.rest}"
+        received = "" if self.got is None else f", got {self.got}"
+        return f"{self.rule}{received}{self.rest}"
 
 
 class PlannerError(Exception):
@@ -164,10 +164,10 @@ class InputFileError(PlannerError):
     code = "input_file"
 
     def __init__(self, path: str, problem: str | Refusal, where: str = "") -> None:
-        found = problem if isinstance(problem, Refusal) else Refusal(self.code, problem)
+        refusal = problem if isinstance(problem, Refusal) else Refusal(self.code, problem)
         place = shortened(printable(where)) + ": " if where else ""
-        rule = f"{printable(path)}: {place}{found.rule}"
-        super().__init__(replace(found, code=self.code, rule=rule, subject=where or path))
+        rule = f"{printable(path)}: {place}{refusal.rule}"
+        super().__init__(replace(refusal, code=self.code, rule=rule, subject=where or path))
         self.path, self.problem, self.where = path, str(problem), where
 
 
@@ -230,17 +230,17 @@ MOST_OFFERED = 3
 """Names that are offered instead of an unknown one."""
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
     """Return the first of :func:`nearest_names`, else None."""
-    return next(iter(nearest_names(name, known)), None)
+    return next(iter(nearest_names(name, names)), None)
 
 
-def nearest_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
+def nearest_names(name: str, names: Iterable[str]) -> tuple[str, ...]:
     """Return the shortest known names that begin with ``name``, else the one that is nearest, if any is near."""
     if len(name) > LONGEST_SHOWN:  # no name is so long, and comparing takes long
         return ()
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    wanted = name.lower()
-    longer = sorted((one for one in by_lower if len(wanted) > 2 and one.startswith(wanted)), key=len)
-    found = longer[:MOST_OFFERED] or difflib.get_close_matches(wanted, by_lower, n=1, cutoff=0.6)
-    return tuple(by_lower[one] for one in found)
+    by_lower = {candidate.lower(): candidate for candidate in names}
+    lower = name.lower()
+    longer = sorted((one for one in by_lower if len(lower) > 2 and one.startswith(lower)), key=len)
+    near = longer[:MOST_OFFERED] or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
+    return tuple(by_lower[one] for one in near)

@@ -17,14 +17,27 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 LARGEST_COUNT = 10**9
 """No node count, batch or degree is larger; a typed-in extra digit should not become an array size."""
 
 
-def frozen_map(values: Mapping[_K, _V]) -> Mapping[_K, _V]:
+def distinct_rows(*columns: IntArray | FloatArray) -> tuple[IntArray, IntArray]:
+    """Return where each distinct row of columns of shape (n,) first stands, shape (k,), and the number of each row's.
+
+    Sorted column by column, which is many times as fast as sorting rows.
+    """
+    number = np.zeros(columns[0].shape, dtype=np.int64)
+    first = np.flatnonzero(number == 0)[:1]
+    for column in columns:
+        values, place = np.unique(column, return_inverse=True)
+        _, first, number = np.unique(number * values.size + place, return_index=True, return_inverse=True)
+    return first, number
+
+
+def frozen_map(values: Mapping[_Key, _Value]) -> Mapping[_Key, _Value]:
     """Return a read-only copy, which can be pickled."""
     return MappingProxyType(dict(values))
 

@@ -17,6 +17,7 @@ from planner.domain.precision import PRECISIONS
 __all__ = ["AXES", "MODES", "Axes", "Axis", "Count", "Word", "axes_of", "axis", "with_axes"]
 
 MODES = ("sync", "async")
+SPLIT = "every lawful one, as --parallelism says"
 
 Count = TypeVar("Count")
 Word = TypeVar("Word")
@@ -33,12 +34,16 @@ class Axis:
         In records, in the configurations of documents, and of the column in runs.
     words : tuple of str
         Its values, where they are words; empty: whole numbers.
-    least : int
-        The smallest of its whole numbers.
+    least, most : int
+        The smallest and the largest of its whole numbers; ``most`` 0: any.
     default : int, str or None
         What a prediction and a run take that do not say; None: it follows from others.
     is_degree : bool
         Whether so many devices share one copy of the network: the data-parallel degree is GPUs over all such degrees.
+    is_split : bool
+        Whether it says how a network is split over devices, or what is kept of it: a plan with the defaults of all
+        such axes has a whole network on every device. A search tries more than the default where a network's
+        architecture and the framework allow it.
     only_sync : bool
         Whether an asynchronous plan has its default.
     of_cluster : {"", "any", "all"}
@@ -51,6 +56,8 @@ class Axis:
         Whether documents and sentences say it even where it has its default.
     title : str
         In a sentence.
+    short : str
+        Of a value in the words of a plan, ``{}`` in its place; empty: the title and the value.
     option : str
         Name of the option and of the key in requests and settings.
     help : str
@@ -66,14 +73,17 @@ class Axis:
     name: str = ""
     words: tuple[str, ...] = ()
     least: int = 1
+    most: int = 0
     default: int | str | None = None
     is_degree: bool = False
+    is_split: bool = False
     only_sync: bool = False
     of_cluster: str = ""
     is_loosened: bool = True
     tells_apart: bool = True
     always_said: bool = False
     title: str = ""
+    short: str = ""
     option: str = ""
     help: str = ""
     default_in_suggest: str = ""
@@ -83,9 +93,9 @@ class Axis:
     heading: str = ""
 
 
-def axis(*, must_be_given: bool = False, **declared: Any) -> Any:
+def axis(*, must_be_given: bool = False, **attributes: Any) -> Any:
     """Return the field of an axis; ``must_be_given``: a record of a configuration has no default of it."""
-    one = Axis(**declared)
+    one = Axis(**attributes)
     default = MISSING if must_be_given or one.default is None else one.default
     return field(default=default, metadata={"axis": one})
 
@@ -130,6 +140,79 @@ class Axes(Generic[Count, Word]):
         words=MODES, default="sync", is_loosened=False,
         always_said=True, title="mode", option="mode", help="Updates: synchronous or asynchronous.",
         doc="synchronous or asynchronous updates", asked="kinds of updates to try", heading="mode",
+    )  # fmt: skip
+    tensor_parallel: Count = axis(
+        default=1, is_degree=True, is_split=True, only_sync=True,
+        title="tensor-parallel degree", short="tensor {}", option="tensor",
+        help="GPUs that share each layer of a transformer.",
+        default_in_suggest=SPLIT, doc="devices that share each layer", asked="tensor-parallel degrees to try",
+        heading="ten-\nsor",
+    )  # fmt: skip
+    sequence_parallel: Word = axis(
+        words=("off", "on"), default="off", is_split=True, only_sync=True,
+        title="sequence parallelism", short="sequence parallel", option="sequence_parallel",
+        help="Whether tensor-parallel ranks share normalisation, dropout and sums by positions too.",
+        default_in_suggest=SPLIT, doc="whether tensor-parallel ranks share what is between products by positions",
+        asked="sequence parallelism to try", heading="seq.\npar.",
+    )  # fmt: skip
+    context_parallel: Count = axis(
+        default=1, is_degree=True, is_split=True, only_sync=True,
+        title="context-parallel degree", short="context {}", option="context",
+        help="GPUs that share the positions of each sample.",
+        default_in_suggest="1", doc="devices that share the positions of a sample",
+        asked="context-parallel degrees to try", heading="con-\ntext",
+    )  # fmt: skip
+    expert_parallel: Count = axis(
+        default=1, is_split=True, only_sync=True,
+        title="expert-parallel degree", short="expert {}", option="expert",
+        help="GPUs, of those that share no layer, that share experts.",
+        default_in_suggest=SPLIT, doc="devices that share the experts of a layer",
+        asked="expert-parallel degrees to try", heading="ex-\npert",
+    )  # fmt: skip
+    pipeline_parallel: Count = axis(
+        default=1, is_degree=True, is_split=True, only_sync=True,
+        title="pipeline stages", short="pipeline {}", option="pipeline",
+        help="Stages of layers, each on GPUs of its own.",
+        default_in_suggest=SPLIT, doc="stages of layers", asked="numbers of pipeline stages to try",
+        heading="pipe-\nline",
+    )  # fmt: skip
+    virtual_stages: Count = axis(
+        default=1, is_split=True, only_sync=True,
+        title="virtual stages", short="virtual {}", option="virtual_stages",
+        help="Chunks of layers that each pipeline stage holds.",
+        default_in_suggest=SPLIT, doc="chunks of layers on each pipeline stage", asked="virtual stages to try",
+        heading="vir-\ntual",
+    )  # fmt: skip
+    schedule: Word = axis(
+        words=("gpipe", "1f1b", "interleaved", "zero-bubble"), default="1f1b", is_split=True, only_sync=True,
+        title="schedule", option="schedule",
+        help="Order of a pipeline's passes; 1f1b with virtual stages is interleaved.",
+        doc="order of a pipeline's passes", asked="schedules of pipelines to try", heading="sched-\nule",
+    )  # fmt: skip
+    sharding: Count = axis(
+        least=0, most=3, default=0, is_split=True, only_sync=True,
+        title="sharding", option="sharding",
+        help="What data-parallel ranks share: 1 optimizer state, 2 gradients too, 3 weights too (ZeRO, FSDP).",
+        default_in_suggest=SPLIT,
+        doc="what data-parallel ranks share: 1 optimizer state, 2 gradients too, 3 weights too",
+        asked="stages of sharding to try", heading="shard-\ning",
+    )  # fmt: skip
+    shard_group: Word = axis(
+        words=("all", "node"), default="all", is_split=True, only_sync=True,
+        title="sharding group", option="shard_group", help="Whether all data-parallel ranks share, or those of a node.",
+        doc="ranks that share sharded state", asked="groups of sharding to try", heading="shard\ngroup",
+    )  # fmt: skip
+    recompute: Word = axis(
+        words=("none", "selective", "full"), default="none", is_split=True, only_sync=True,
+        title="recompute", option="recompute",
+        help="Activations computed again in the backward pass: none, attention's (selective), or all of each layer.",
+        default_in_suggest=SPLIT, doc="activations computed again in the backward pass",
+        asked="kinds of recompute to try", heading="re-\ncompute",
+    )  # fmt: skip
+    offload: Word = axis(
+        words=("none", "optimizer", "activations"), default="none", is_split=True, only_sync=True,
+        title="offload", option="offload", help="What lies in host memory.",
+        doc="what lies in host memory", asked="kinds of offload to try", heading="off-\nload",
     )  # fmt: skip
 
 

@@ -71,14 +71,14 @@ INTERVAL_LEVEL = 0.9
 def by_precision(sentences: Iterable[str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
     """Return the warnings about everything, and by precision those that begin with its name, as files state them."""
     general: list[str] = []
-    found: dict[str, tuple[str, ...]] = {}
+    of_precision: dict[str, tuple[str, ...]] = {}
     for sentence in sentences:
         first = sentence.partition(" ")[0].lower()
         if first in PRECISIONS:
-            found[first] = (*found.get(first, ()), sentence)
+            of_precision[first] = (*of_precision.get(first, ()), sentence)
         else:
             general.append(sentence)
-    return tuple(general), found
+    return tuple(general), of_precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,14 +254,14 @@ class Calibration:
             raise ParameterError("origin", "one of " + ", ".join(ORIGINS), self.origin)
         keys = [(*entry.key, entry.mode) for entry in self.entries]
         if len(set(keys)) != len(keys):
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise ParameterError("entries", "unique in scope, kind, direction, precision, library and mode", twice)
+            duplicate = next(key for key in keys if keys.count(key) > 1)
+            raise ParameterError("entries", "unique in scope, kind, direction, precision, library and mode", duplicate)
         for name in ("environment", "conformal", "precision_warnings"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
-        before = self.made_from or Provenance(FIT, calibration=self.name)
+        origin = self.made_from or Provenance(FIT, calibration=self.name)
         cluster = {self.cluster} if self.origin == "reconstructed" and self.cluster else set()
-        seen = before.seen.union(self.seen, cluster)
-        object.__setattr__(self, "provenance", replace(before, name=self.name, seen=seen))
+        groups_seen = origin.seen.union(self.seen, cluster)
+        object.__setattr__(self, "provenance", replace(origin, name=self.name, seen=groups_seen))
         self._check_scores()
 
     @property

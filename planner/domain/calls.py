@@ -7,19 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.domain.arrays import frozen_map
-from planner.domain.kernels import COSTLY_ACTIVATIONS, LINEAR_BIAS
-from planner.domain.network import Layer
+from planner.domain.kernels import COSTLY_ACTIVATIONS, LINEAR_BIAS, OF_LAYERS, SERVED_BY
+from planner.domain.network import LAYER_KINDS, Layer
 
 __all__ = ["LOOKED_UP", "LayerCall", "kind_of_kernel", "work_named"]
 
 LOOKED_UP = "calls.measured"
 """Term of entries that look calls up by name."""
-_COMPLETE = ("convolution", "linear")
+_COMPLETE_KINDS = ("convolution", "linear")
 """Kinds of layers of whose products the work says all but whether they add a bias."""
 
 
 def kind_of_kernel(kind: str, layer: Layer) -> str:
     """Return the kind of kernel of a layer's call: some calls of a kind have one of their own."""
+    if layer.kind in OF_LAYERS and kind == SERVED_BY[OF_LAYERS[layer.kind]]:
+        return OF_LAYERS[layer.kind]
     if kind == "activation":
         return COSTLY_ACTIVATIONS.get(str(layer.attributes.get("function", "")), kind)
     return LINEAR_BIAS if (kind, layer.kind) == ("bias", "linear") else kind
@@ -81,11 +83,17 @@ class LayerCall:
     def _variant(self) -> str:
         if self.optimizer:
             return f"{self.optimizer} tensors={self.tensors}"
-        if self.layer.kind in _COMPLETE:
+        if self.layer.kind in _COMPLETE_KINDS:
             return "bias" if self.layer.attributes["bias"] else ""
         shapes = " ".join("x".join(map(str, shape)) for shape in self.inputs)
-        attributes = " ".join(f"{key}={value}" for key, value in sorted(self.layer.attributes.items()))
+        attributes = " ".join(
+            f"{key}={value}" for key, value in sorted(self.layer.attributes.items()) if self._says(key)
+        )
         return " ".join(filter(None, (self.layer.kind, shapes, attributes)))
+
+    def _says(self, key: str) -> bool:
+        declared = LAYER_KINDS[self.layer.kind].attributes[key]
+        return not declared.quiet or self.layer.attributes[key] != declared.default
 
 
 def _amount(base: int, slope: int) -> str:

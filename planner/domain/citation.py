@@ -26,5 +26,5 @@ def cited(predictions: Iterable[Prediction], calibrations: Iterable[Calibration]
     by_name = {one.provenance.calibration: one for one in calibrations}
     terms = (term for one in predictions for term in one.terms)
     behind = dict.fromkeys((each.name, each.calibration) for term in terms for each in term.provenance if each.name)
-    known = ((name, by_name[file]) for name, file in behind)
-    return tuple(Citation(name, one.origin, one.source, one.date) for name, one in known)
+    calibrations_behind = ((name, by_name[file]) for name, file in behind)
+    return tuple(Citation(name, one.origin, one.source, one.date) for name, one in calibrations_behind)

@@ -22,9 +22,9 @@ LINK_KINDS = frozenset(
 CONNECTION_BYTES_PER_S = 1.25e9
 """What one TCP connection carries, however fast the card: Amazon EC2 holds one flow to 10 Gb/s inside a placement group
 and to 5 Gb/s outside (its guide, "instance network bandwidth"), and elsewhere a core copies about as much."""
-LANE_BYTES = 4
-ROUNDED = 1.05
-"""By what a rate of lanes may exceed that of fp32 times elements a lane: data sheets round."""
+CUDA_CORE_BYTES = 4
+ROUNDING_TOLERANCE = 1.05
+"""By what the rate of CUDA cores may exceed that of fp32 times the elements a core takes: data sheets round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +71,14 @@ class Accelerator:
     def has_matrix_units(self, precision: str) -> bool:
         """Tell by the peak rates whether matrix units (tensor cores) multiply in a precision.
 
-        A lane of fp32 takes as many elements at a time as fit into its 4 bytes (halves: NVIDIA, Tesla P100 white paper;
-        int8: DP4A), so a higher rate is none of lanes. No lane rounds to TF32: who has that has matrix units.
+        A CUDA core takes as many elements at a time as fit into its 4 bytes (halves: NVIDIA, Tesla P100 white paper;
+        int8: DP4A), so a higher rate is not theirs. No core rounds to TF32: a device that has it has matrix units.
         """
         peaks = self.peak_flop_per_s
         if precision == "fp32" or not {"fp32", precision} <= peaks.keys():
             return False
-        of_lanes = peaks["fp32"] * LANE_BYTES / precision_named(precision).weight_bytes
-        return "tf32" in peaks or peaks[precision] > ROUNDED * of_lanes
+        of_cores = peaks["fp32"] * CUDA_CORE_BYTES / precision_named(precision).weight_bytes
+        return "tf32" in peaks or peaks[precision] > ROUNDING_TOLERANCE * of_cores
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, IntArray, check_count
+from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count
 from planner.domain.axes import AXES, MODES, Axes, Axis
 from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
 from planner.errors import ParameterError, UnknownNameError
@@ -20,6 +20,7 @@ __all__ = [
     "LARGEST_MINI_BATCH",
     "MODES",
     "OPTIMIZERS",
+    "SPLIT_AXES",
     "Configuration",
     "Configurations",
     "Settings",
@@ -29,6 +30,8 @@ LARGEST_MINI_BATCH = 10**15
 """No more samples pass between two updates; far more than any data set holds, and exact in a float."""
 DEGREES = tuple(axis.name for axis in AXES if axis.is_degree)
 """Of parallelism, all but the data-parallel one."""
+SPLIT_AXES = tuple(axis for axis in AXES if axis.is_split)
+"""How a network is split over devices, and what is kept of it."""
 OPTIMIZERS = {
     "none": 0, "sgd": 0, "sgd-momentum": 4, "nesterov": 4, "adagrad": 4, "rmsprop": 4, "adam": 8, "adam-8bit": 2,
 }  # fmt: skip
@@ -55,13 +58,13 @@ class Settings:
     framework: Framework = PYTORCH
 
     def __post_init__(self) -> None:
-        for what, value, known in (
+        for what, value, choices in (
             ("optimizer", self.optimizer, tuple(OPTIMIZERS)),
             ("strategy", self.strategy, tuple(STRATEGIES)),
             ("input", self.input, ("storage", "synthetic")),
         ):
-            if value not in known:
-                raise ParameterError(what, "one of " + ", ".join(known), value)
+            if value not in choices:
+                raise ParameterError(what, "one of " + ", ".join(choices), value)
 
     @property
     def overlap(self) -> Strategy:
@@ -80,7 +83,7 @@ class Configuration(Axes[int, str]):
                 rule = f"{axis.default} in an asynchronous plan"
                 raise ParameterError(axis.name, rule, getattr(self, axis.name))
         if self.gpus % self.replica_gpus:
-            raise ParameterError("the number of GPUs", f"a multiple of {' x '.join(DEGREES)}", self.gpus)
+            raise self._undivided()
         if self.samples_per_update > LARGEST_MINI_BATCH:
             rule = f"at most {LARGEST_MINI_BATCH:,} samples (GPUs x sub-batch x accumulation)"
             raise ParameterError("the mini-batch", rule, self.samples_per_update)
@@ -89,6 +92,15 @@ class Configuration(Axes[int, str]):
     def gpus(self) -> int:
         """Accelerators in all."""
         return self.nodes * self.gpus_per_node
+
+    def _undivided(self) -> ParameterError:
+        """Return what is wrong where the degrees do not divide the GPUs; the nearest of their product that do."""
+        gpus, product = self.gpus, self.replica_gpus
+        names = [name for name in DEGREES if getattr(self, name) > 1]
+        near = [_nearest_divisor(gpus, product, step) for step in (-1, 1)]
+        said = " and ".join(str(one) for one in near if one)
+        verb = "are" if all(near) else "is"
+        return ParameterError(" x ".join(names), f"a divisor of the {gpus} GPUs", product, f"the nearest {verb} {said}")
 
     @property
     def replica_gpus(self) -> int:
@@ -106,15 +118,36 @@ class Configuration(Axes[int, str]):
         return self.data_parallel * self.sub_batch * self.accumulation_steps
 
     @property
+    def is_split(self) -> bool:
+        """Whether a device holds, or keeps, less than the whole network."""
+        return any(getattr(self, axis.name) != axis.default for axis in SPLIT_AXES)
+
+    @property
+    def parallelism(self) -> str:
+        """``data``, ``model`` (tensor, context or expert degrees), ``pipeline``, or ``hybrid``, a product of both."""
+        is_model = self.tensor_parallel > 1 or self.context_parallel > 1 or self.expert_parallel > 1
+        if is_model and self.pipeline_parallel > 1:
+            return "hybrid"
+        return "model" if is_model else "pipeline" if self.pipeline_parallel > 1 else "data"
+
+    @property
     def besides(self) -> list[str]:
         """In words, the values of axes that go without saying where they are the default."""
         values = [(axis, getattr(self, axis.name)) for axis in AXES if not axis.always_said]
-        return [f"{axis.title} {value}" for axis, value in values if value != axis.default]
+        said = [(axis, value) for axis, value in values if value != axis.default]
+        return [axis.short.format(value) if axis.short else f"{axis.title} {value}" for axis, value in said]
+
+
+def _nearest_divisor(whole: int, value: int, step: int) -> int:
+    """Return the nearest divisor of a number below a value (``step`` -1) or above it (1); 0: there is none."""
+    small = [one for one in range(1, math.isqrt(whole) + 1) if whole % one == 0]
+    on_side = [one for one in {*small, *(whole // one for one in small)} if (one - value) * step > 0]
+    return min(on_side, key=lambda one: abs(one - value), default=0)
 
 
 def _check(axis: Axis, value: int | str) -> None:
     if not axis.words:
-        check_count(axis.name, value, axis.least)
+        check_count(axis.name, value, axis.least, axis.most or LARGEST_COUNT)
     elif value not in axis.words:
         raise UnknownNameError(axis.name, str(value), axis.words)
 
@@ -123,10 +156,18 @@ def _check(axis: Axis, value: int | str) -> None:
 class Configurations(Axes[IntArray, IntArray]):
     """n configurations: an integer ndarray an axis, of shape (n,), or of shapes that broadcast, as of a product.
 
-    ``precision`` holds positions in ``precisions``, another axis of words those in its words.
+    ``precision`` holds positions in ``precisions``, another axis of words those in its words. An axis that is not given
+    has its default.
     """
 
     precisions: tuple[str, ...] = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        like: IntArray = self.nodes
+        shape = like.shape if like.ndim == 1 else (1,) * like.ndim
+        for axis in AXES:
+            if not isinstance(getattr(self, axis.name), np.ndarray):
+                object.__setattr__(self, axis.name, np.full(shape, self.code(axis, axis.default)))
 
     @property
     def size(self) -> int:
@@ -141,8 +182,9 @@ class Configurations(Axes[IntArray, IntArray]):
     @staticmethod
     def product(values: Mapping[str, IntArray], precisions: tuple[str, ...]) -> Configurations:
         """Return every combination of the values of each axis, the last axis fastest."""
-        columns = np.meshgrid(*(values[axis.name] for axis in AXES), indexing="ij", sparse=True)
-        return Configurations(*columns, precisions=precisions)
+        given = [axis.name for axis in AXES if axis.name in values]
+        columns = np.meshgrid(*(values[name] for name in given), indexing="ij", sparse=True)
+        return Configurations(**dict(zip(given, columns, strict=True)), precisions=precisions)
 
     def pieces(self, most: int) -> Iterator[Configurations]:
         """Yield them in order, a product in products, at most so many at once."""
@@ -152,7 +194,7 @@ class Configurations(Axes[IntArray, IntArray]):
         at = next(at for at, length in enumerate(self.shape) if length > 1)
         step = max(1, most * self.shape[at] // self.size)
         for start in range(0, self.shape[at], step):
-            yield from self._each(partial(_cut, at=at, part=slice(start, start + step))).pieces(most)
+            yield from self._each(partial(_slice_of, at=at, part=slice(start, start + step))).pieces(most)
 
     def _each(self, change: Callable[[IntArray], IntArray]) -> Configurations:
         return Configurations(**{a.name: change(getattr(self, a.name)) for a in AXES}, precisions=self.precisions)
@@ -189,6 +231,15 @@ class Configurations(Axes[IntArray, IntArray]):
         return np.equal(self.mode, MODES.index("async"))
 
     @property
+    def is_split(self) -> BoolArray:
+        """Whether a device holds, or keeps, less than the whole network, shape (n,)."""
+        return reduce(np.logical_or, [np.not_equal(getattr(self, a.name), self.code(a, a.default)) for a in SPLIT_AXES])
+
+    def code(self, axis: Axis, value: int | str | None) -> int:
+        """Return the number that stands for a value of an axis in its array."""
+        return self.words_of(axis).index(str(value)) if axis.words else int(value or 0)
+
+    @property
     def synchronous_mini_batch(self) -> IntArray:
         """Data-parallel degree x sub-batch x accumulation steps, shape (n,); the mini-batch where synchronous.
 
@@ -208,14 +259,14 @@ class Configurations(Axes[IntArray, IntArray]):
         """Return those where a mask, which broadcasts, is true: of a product as a product where they are one."""
         if self.is_product and mask.any():
             others = [tuple(one for one in range(mask.ndim) if one != at) for at in range(mask.ndim)]
-            held = [np.array(mask.any(axis=axes)) for axes in others]
-            if math.prod(int(one.sum()) for one in held) == int(mask.sum()):
-                return self._each(lambda column: _restricted(column, held))
+            masks = [np.array(mask.any(axis=axes)) for axes in others]
+            if math.prod(int(one.sum()) for one in masks) == int(mask.sum()):
+                return self._each(lambda column: _masked(column, masks))
         return self.rows.take(np.broadcast_to(mask, self.shape).ravel())
 
-    def take(self, chosen: IntArray | BoolArray | slice) -> Configurations:
+    def take(self, rows: IntArray | BoolArray | slice) -> Configurations:
         """Return those at positions, where a mask is true, or of a slice."""
-        return self._each(lambda column: column[chosen])
+        return self._each(lambda column: column[rows])
 
     def one(self, position: int) -> Configuration:
         """Return the configuration at a position as a record."""
@@ -240,13 +291,13 @@ class Configurations(Axes[IntArray, IntArray]):
         return Configurations(**columns, precisions=parts[0].precisions)
 
 
-def _cut(column: IntArray, at: int, part: slice) -> IntArray:
+def _slice_of(column: IntArray, at: int, part: slice) -> IntArray:
     """Return part of a dimension, or a column that is alike along it."""
     return column[(slice(None),) * at + (part,)] if column.shape[at] > 1 else column
 
 
-def _restricted(column: IntArray, held: list[BoolArray]) -> IntArray:
+def _masked(column: IntArray, masks: list[BoolArray]) -> IntArray:
     """Return the part of each dimension that is held, of a column that, as what is held, may be alike along it."""
-    wide = [one if one.size == n else np.ones(n, dtype=np.bool_) for one, n in zip(held, column.shape, strict=True)]
+    wide = [one if one.size == n else np.ones(n, dtype=np.bool_) for one, n in zip(masks, column.shape, strict=True)]
     part: IntArray = column[np.ix_(*wide)]
     return part

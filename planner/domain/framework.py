@@ -7,12 +7,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.domain.precision import precision_named
-from planner.errors import ParameterError
+from planner.errors import ParameterError, UnknownNameError
 
-__all__ = ["GENERIC", "GRADIENT_TYPES", "PYTORCH", "STRATEGIES", "Framework", "Strategy", "name_and_version"]
+__all__ = [
+    "FUSIONS",
+    "GENERIC",
+    "GRADIENT_TYPES",
+    "LOSSES",
+    "PARALLELISMS",
+    "PYTORCH",
+    "REPEATED",
+    "STRATEGIES",
+    "Framework",
+    "Strategy",
+    "name_and_version",
+]
 
 GRADIENT_TYPES = ("precision", "fp32")
 """What gradients are held and sent in: the gradients' type of the precision of training, or always fp32."""
+PARALLELISMS = ("tensor", "context", "expert", "pipeline")
+"""Ways to split a network over devices."""
+REPEATED = ("attention", "second products")
+"""The core of attention where that keeps its weights; or all of a layer but attention and each first of two products
+(torchtitan)."""
+FUSIONS = ("activation", "residual")
+"""Point-wise kernels that are one: the bias of a linear layer with the activation behind it, and gates with their
+products; the bias with dropout and the sum behind it."""
+LOSSES = ("eager", "parallel", "fused")
+"""Kernel by kernel on fp32 copies of logits; over a vocabulary split among tensor ranks; in one kernel."""
 _NAME = re.compile(r"[a-z][a-z0-9._+-]*", re.ASCII)
 
 
@@ -71,6 +93,28 @@ class Framework:
         Where that comes from.
     version : str
         Free text; empty: any.
+    can : tuple of one of PARALLELISMS
+        Ways in which it splits networks.
+    most_sharded, most_sharded_in_pipeline : int
+        The largest sharding that it has, alone and beside a pipeline.
+    fuses : tuple of one of FUSIONS
+        Kernels that are one.
+    scatters_boundary : bool
+        Whether each tensor rank sends its part alone to the next stage, which gathers it.
+    selective : one of REPEATED
+        What selective recompute makes again.
+    overlaps_tensor : bool
+        Whether messages of tensor ranks run beside products of the backward pass that do not wait for them.
+    gathers_ahead : int
+        Units whose sharded weights are gathered ahead of their use.
+    loss : one of LOSSES
+        How it computes the loss of tokens.
+    pads_vocabulary : bool
+        Whether it rounds the vocabulary up to 128 rows a tensor rank.
+    main_gradients : bool
+        Whether its optimizer reads fp32 copies of gradients that are not fp32.
+    keeps_weight_shards : bool
+        Whether sharding 3 keeps shards of narrow weights beside those of the fp32 master copy, or makes them of it.
     """
 
     name: str
@@ -80,12 +124,26 @@ class Framework:
     strategies: Mapping[str, Strategy] = field(default_factory=dict, hash=False)
     source: str = ""
     version: str = ""
+    can: tuple[str, ...] = PARALLELISMS
+    most_sharded: int = 3
+    most_sharded_in_pipeline: int = 3
+    fuses: tuple[str, ...] = ()
+    scatters_boundary: bool = False
+    selective: str = "attention"
+    overlaps_tensor: bool = False
+    gathers_ahead: int = 1
+    loss: str = "eager"
+    pads_vocabulary: bool = False
+    main_gradients: bool = False
+    keeps_weight_shards: bool = True
 
     def __post_init__(self) -> None:
         for what, names in (("name", (self.name,)), ("aliases", self.aliases)):
             for name in names:
                 if not _NAME.fullmatch(name):
                     raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
+        if self.loss not in LOSSES:
+            raise UnknownNameError("loss", self.loss, LOSSES)
 
     @classmethod
     def labelled(cls, label: str) -> Framework:
@@ -109,5 +167,5 @@ class Framework:
 
 GENERIC = Framework("generic")
 """Stands for any other."""
-PYTORCH = Framework("pytorch", gradient_type="fp32")
+PYTORCH = Framework("pytorch", gradient_type="fp32", keeps_weight_shards=False)
 """What is assumed where no framework is named; as in its file."""

@@ -39,12 +39,14 @@ __all__ = [
     "KINDS",
     "LINEAR_BIAS",
     "MATRIX_KINDS",
+    "OF_LAYERS",
     "PRODUCT_KINDS",
     "ROW_KINDS",
     "SERVED_BY",
     "UPDATE",
     "WORK_COLUMNS",
     "KernelCalls",
+    "convolution_output",
 ]
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, UPDATE = "forward", "backward_data", "backward_weight", "update"
@@ -62,17 +64,21 @@ LINEAR_BIAS = "linear_bias"
 """Biases of linear layers: told apart from those of convolutions where they alone are part of other calls."""
 TRAFFIC_KINDS = (
     "im2col", "col2im", "bias", LINEAR_BIAS, "activation", "gelu", "max_pool", "average_pool", "batch_norm",
-    "layer_norm", "lrn", "dropout", "embedding", "add", "concat", "upsample", "softmax", "copy", "update",
+    "layer_norm", "rms_norm", "lrn", "dropout", "swiglu", "rotary", "embedding", "add", "concat", "upsample", "softmax",
+    "copy", "update",
 )  # fmt: skip
 PRODUCT_KINDS = ("convolution", "gemm")
 MATRIX_KINDS = (*PRODUCT_KINDS, "attention")
 """Kinds whose work is not bytes alone: their speed depends on algorithms, layouts and clocks."""
 KINDS = ("gemm", "convolution", "attention", *TRAFFIC_KINDS)
-ROW_KINDS = ("layer_norm", "softmax")
+ROW_KINDS = ("layer_norm", "rms_norm", "softmax")
 COSTLY_ACTIVATIONS: Mapping[str, str] = frozen_map({"gelu": "gelu"})
 """Function of an activation -> its own kind of kernel, where its arithmetic can cost more than its bytes."""
+OF_LAYERS: Mapping[str, str] = frozen_map({"rms_norm": "rms_norm", "gated_activation": "swiglu", "rotary": "rotary"})
+"""Kind of layer -> its own kind of kernel, where calls of one that is older serve it."""
 SERVED_BY: Mapping[str, str] = frozen_map(
-    dict.fromkeys(COSTLY_ACTIVATIONS.values(), "activation") | {LINEAR_BIAS: "bias"}
+    dict.fromkeys(COSTLY_ACTIVATIONS.values(), "activation")
+    | {LINEAR_BIAS: "bias", "rms_norm": "layer_norm", "swiglu": "activation", "rotary": "activation"}
 )
 """Kind that some calls of another are -> the other, as which a device takes them for which it was not measured."""
 WORK_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(
@@ -80,6 +86,15 @@ WORK_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(
     | dict.fromkeys(TRAFFIC_KINDS, TRAFFIC_COLUMNS)
     | dict.fromkeys(ROW_KINDS, ROW_COLUMNS)
 )
+
+
+def convolution_output(work: Mapping[str, int]) -> tuple[int, int]:
+    """Return height and width of a convolution's output: floor((x + 2p - c) / s) + 1."""
+    height, width = (
+        (work[f"in_{axis}"] + 2 * work[f"pad_{axis}"] - work[f"k_{axis}"]) // work[f"stride_{axis}"] + 1
+        for axis in "hw"
+    )
+    return height, width
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +113,8 @@ class KernelCalls:
     work : mapping of column to ndarray of int, each broadcasting to (s, k)
         For s sub-batches; a column that does not depend on the sub-batch may have shape (k,) or (1, k).
     looked_up : mapping of column to ndarray
-        Where the calls stand in a table of measured ones, the sub-batch, and what a fit says of their course over
-        sub-batches; empty: they are in none.
+        Where the calls stand in a table of measured ones, the sub-batch, and the scaling curve of a fit; empty: they
+        are in none.
     """
 
     kind: str

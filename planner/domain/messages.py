@@ -4,29 +4,111 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from planner.domain.arrays import FloatArray, IntArray
 
-__all__ = ["Groups"]
+__all__ = [
+    "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "BOUNDARY", "CONTEXT", "CONTEXT_NEIGHBOURS", "CORE",
+    "DATA", "EMBEDDING_BACKWARD", "EMBEDDING_FORWARD", "ENDS", "EXPERT", "EXPERT_GRADIENTS", "EXPERT_NODE_REPLICAS",
+    "EXPERT_NODE_SHARDS", "EXPERT_SHARDS", "GRADIENTS", "GROUP_NAMES", "HEAD_BACKWARD", "HEAD_FORWARD",
+    "INPUT_GRADIENT", "LAYER_BACKWARD", "LAYER_FORWARD", "NEIGHBOURS", "NODE_REPLICAS", "NODE_SHARDS", "PIPELINE",
+    "RANK_ORDER", "RECOMPUTED", "REDUCE_SCATTER", "SEND_RECEIVE", "TENSOR", "WEIGHT_GRADIENT", "Groups",
+    "Message",
+]  # fmt: skip
+
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
+ALL_TO_ALL, SEND_RECEIVE = "all_to_all", "send_receive"
+"""Operations. Buffers: of each rank before an all-reduce or all-to-all, the whole of what all-gather gathers and
+reduce-scatter scatters, and of one message from one rank to another."""
+
+TENSOR, CONTEXT, EXPERT, DATA, PIPELINE = "tensor", "context", "expert", "data", "pipeline"
+RANK_ORDER = (TENSOR, CONTEXT, EXPERT, DATA, PIPELINE)
+"""Along which axis neighbouring ranks differ, innermost first."""
+GRADIENTS, NODE_SHARDS, NODE_REPLICAS = "gradients", "node_shards", "node_replicas"
+EXPERT_GRADIENTS, EXPERT_SHARDS = "expert_gradients", "expert_shards"
+EXPERT_NODE_SHARDS, EXPERT_NODE_REPLICAS = "expert_node_shards", "expert_node_replicas"
+NEIGHBOURS, CONTEXT_NEIGHBOURS, ENDS = "neighbours", "context_neighbours", "ends"
+GROUP_NAMES = (
+    *RANK_ORDER, GRADIENTS, NODE_SHARDS, NODE_REPLICAS, EXPERT_GRADIENTS, EXPERT_SHARDS, EXPERT_NODE_SHARDS,
+    EXPERT_NODE_REPLICAS, NEIGHBOURS, CONTEXT_NEIGHBOURS, ENDS,
+)  # fmt: skip
+"""Groups of ranks that communicate: those of an axis, and those of :class:`planner.workload.placement.Placement`."""
+
+LAYER_FORWARD, LAYER_BACKWARD, RECOMPUTED = "layer_forward", "layer_backward", "recomputed"
+"""Of a layer and micro-batch."""
+EMBEDDING_FORWARD, EMBEDDING_BACKWARD = "embedding_forward", "embedding_backward"
+HEAD_FORWARD, HEAD_BACKWARD = "head_forward", "head_backward"
+"""Of the first stage, of the last one; of a micro-batch."""
+BOUNDARY = "boundary"
+"""Of a boundary between stages, one micro-batch and one direction."""
+
+INPUT_GRADIENT, WEIGHT_GRADIENT, CORE = "input_gradient", "weight_gradient", "core"
+"""What can hide a message: products of the same linear layer; one block of attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of ranks that communicate: g groups, equally many ranks on every node.
+    """Groups of ranks that communicate: g groups.
 
     Attributes
     ----------
     nodes : ndarray of int, shape (g,)
         Nodes that a group spans.
-    ranks_per_node : ndarray of int, shape (g,)
+    ranks_per_node : ndarray of int or float, shape (g,)
+        Of one group; the mean where its nodes hold unequally many.
     streams_per_nic : ndarray of float, shape (g,)
-        Messages that share one NIC at a time when every rank of a node sends between nodes; at least 1.
+        Messages that share one NIC at a time when every rank of a node sends between nodes, whichever its group; at
+        least 1.
     """
 
     nodes: IntArray
-    ranks_per_node: IntArray
+    ranks_per_node: IntArray | FloatArray
     streams_per_nic: FloatArray
 
     @property
     def ranks(self) -> IntArray:
         """Ranks of each group, shape (g,)."""
-        return self.nodes * self.ranks_per_node
+        return np.rint(self.nodes * self.ranks_per_node).astype(np.int64)
+
+    def rows(self, where: IntArray) -> Groups:
+        """Return some of the groups."""
+        return Groups(self.nodes[where], self.ranks_per_node[where], self.streams_per_nic[where])
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What n plans send in one place of their step.
+
+    Attributes
+    ----------
+    operation : str
+        ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL or SEND_RECEIVE.
+    group : one of GROUP_NAMES
+    buffer_bytes : ndarray of float, shape (n,)
+    count : ndarray of float, shape (n,)
+        How many of them; 0 where a plan has none.
+    where : str
+        LAYER_FORWARD, LAYER_BACKWARD, RECOMPUTED, EMBEDDING_FORWARD, EMBEDDING_BACKWARD, HEAD_FORWARD, HEAD_BACKWARD,
+        or BOUNDARY: what ``count`` counts them in.
+    hidden_under : str
+        INPUT_GRADIENT, WEIGHT_GRADIENT or CORE; empty: nothing runs beside it.
+    part : {"", "attention", "cross_attention", "feed_forward"}
+        Part of the layer, whose products hide it.
+    """
+
+    operation: str
+    group: str
+    buffer_bytes: FloatArray
+    count: FloatArray
+    where: str
+    hidden_under: str = ""
+    part: str = ""
+
+    def wire_bytes(self, ranks: IntArray) -> FloatArray:
+        """Return the bytes that each rank of groups of so many sends around a ring or directly, shape (n,)."""
+        share = (ranks - 1) / ranks
+        if self.operation == SEND_RECEIVE:
+            share = np.where(ranks > 1, 1.0, 0.0)
+        both: FloatArray = self.count * self.buffer_bytes * share
+        return 2 * both if self.operation == ALL_REDUCE else both

@@ -75,7 +75,7 @@ class Term:
     """One part of a step.
 
     ``seconds`` is what it takes, ``exposed_seconds`` what it adds to its thread's period after overlap, ``share``
-    the exposed part of that period; ``origin`` and ``calibration`` say where its coefficients come from, for a reader;
+    the exposed part of that period; ``origins`` and the names of ``calibrations`` say where its coefficients come from;
     ``provenance`` holds the same as records, and nothing in a prediction that was read from a document.
     """
 
@@ -84,10 +84,20 @@ class Term:
     seconds: float
     exposed_seconds: float
     share: float
-    origin: str
-    calibration: str
+    origins: tuple[str, ...]
+    calibrations: tuple[str, ...]
     extrapolated: bool
     provenance: tuple[Provenance, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """The origins in one text."""
+        return "+".join(self.origins)
+
+    @property
+    def calibration(self) -> str:
+        """The names of calibrations in one text."""
+        return ", ".join(self.calibrations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +142,8 @@ class Prediction:
     ``kernel_shares`` maps each of LOOKUPS to its share of the kernel time of a step; all 0 where kernels take none.
     ``doubt`` maps scopes of calibration entries to their shares of the variance behind the interval of ``iteration_s``,
     the largest first; empty where there is no interval.
+    ``mfu`` and ``hfu`` are the shares of the devices' peak that model FLOP, and all FLOP, take; None: they are not
+    known, or the network is no transformer.
     """
 
     configuration: Configuration
@@ -149,6 +161,8 @@ class Prediction:
     kind: str = ""
     kernel_shares: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(LOOKUPS, 0.0))
     doubt: Mapping[str, float] = field(default_factory=dict)
+    mfu: float | None = None
+    hfu: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "kernel_shares", "doubt"):

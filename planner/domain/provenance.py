@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from planner.errors import ParameterError
 
 __all__ = [
-    "ASSUMED", "DATASHEET", "DERIVED", "EXACT", "FIT", "KINDS", "NEAREST", "SAME_DIE", "SCALED", "Provenance",
+    "ASSUMED", "DATASHEET", "DERIVED", "EXACT", "FIT", "KINDS", "NEAREST", "SAME_DIE", "SCALED", "SCALING_CURVE",
+    "Provenance",
 ]  # fmt: skip
 
-EXACT, SAME_DIE, FIT, SCALED = "exact call", "same die", "fit", "scaled"
+EXACT, SCALING_CURVE, SAME_DIE, FIT, SCALED = "exact call", "scaling curve", "same die", "fit", "scaled"
 DERIVED, NEAREST, DATASHEET, ASSUMED = "derived precision", "nearest device", "datasheet", "assumed"
-KINDS = (EXACT, SAME_DIE, FIT, SCALED, DERIVED, NEAREST, DATASHEET, ASSUMED)
+KINDS = (EXACT, SCALING_CURVE, SAME_DIE, FIT, SCALED, DERIVED, NEAREST, DATASHEET, ASSUMED)
 """What may serve a call, in the order in which it is looked for.
 
-The very call as it was timed (at other sub-batches its scaling curve), the same of a device with the same die, a fit to
+The very call as it was timed, its scaling curve at other sub-batches, the same of a device with the same die, a fit to
 kernels of the device, another device's fit scaled by the data sheets, one in another precision of the same units, what
 the nearest measured device says of a kernel that is specified otherwise, peak rates with stated efficiencies, and a
 stated assumption."""

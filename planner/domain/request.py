@@ -119,7 +119,7 @@ class SpaceRequest:
     objective: str = "epoch-time"
     top: int = 5
     pareto: bool = False
-    parallelism: tuple[str, ...] = ("data",)
+    parallelism: tuple[str, ...] = ("data", "model", "pipeline", "hybrid")
     choose: str = "fewest-gpus"
     allow_specified: bool = False
 

@@ -5,33 +5,30 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from planner.domain.arrays import check_count
+from planner.domain.arrays import LARGEST_COUNT, check_count
 from planner.domain.axes import AXES, with_axes
 from planner.domain.configuration import DEGREES, LARGEST_MINI_BATCH, OPTIMIZERS
 from planner.domain.framework import STRATEGIES
 from planner.errors import NOTHING, ParameterError, Refusal, nearest_name
 
-__all__ = ["CHOICES", "METRICS", "RECOMPUTE", "STATUSES", "RefusedRow", "Run", "Runs"]
+__all__ = ["CHOICES", "METRICS", "STATUSES", "RefusedRow", "Run", "Runs"]
 
 METRICS = ("iteration_s", "update_s", "samples_per_s", "epoch_s", "mini_batch_mean", "staleness_mean")
 """What a value is: seconds of one update (asynchronous: of the GPU thread), seconds of the update thread, a rate of the
 whole job, seconds of an epoch, and the means of two random variables."""
 ASYNCHRONOUS_METRICS = ("update_s", "staleness_mean")
 STATUSES = ("ok", "out_of_memory")
-RECOMPUTE = ("none", "selective", "full")
 INPUTS = ("synthetic", "storage")
-MOST_SHARDED = 3
 CHOICES = {
-    "metric": METRICS, **{axis.name: axis.words for axis in AXES if axis.words}, "recompute": RECOMPUTE,
+    "metric": METRICS, **{axis.name: axis.words for axis in AXES if axis.words},
     "status": STATUSES, "strategy": tuple(STRATEGIES), "input": INPUTS, "optimizer": ("", *OPTIMIZERS),
 }  # fmt: skip
 """Fields of a run whose values are words -> those words."""
-_MODEL = ("tensor_parallel", "pipeline_parallel", *DEGREES)
-"""Degrees whose product is the GPUs that hold one copy of the network."""
-_ONLY_SYNC = {axis.name: axis.default for axis in AXES if axis.only_sync} | dict.fromkeys(_MODEL, 1)
-_MAY_BE_OPEN = ("gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps", "data_parallel")
-_COUNTS = {axis.name: axis.least for axis in AXES if not axis.words}
-_COUNTS |= dict.fromkeys((*_MODEL, *_MAY_BE_OPEN, "virtual_stages"), 1)
+_ASYNC_VALUES = {axis.name: axis.default for axis in AXES if axis.only_sync}
+_OPEN_FIELDS = ("gpus_per_node", "mini_batch", "sub_batch", "accumulation_steps", "data_parallel")
+_LEAST_COUNTS = {axis.name: axis.least for axis in AXES if not axis.words}
+_LEAST_COUNTS |= dict.fromkeys(_OPEN_FIELDS, 1)
+_LARGEST_COUNTS = {axis.name: axis.most for axis in AXES if axis.most}
 """Fields of whole numbers -> the least."""
 
 
@@ -86,6 +83,12 @@ class Run:
     virtual_stages: int = 1
     recompute: str = "none"
     sharding: int = 0
+    sequence_parallel: str = "off"
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    schedule: str = "1f1b"
+    shard_group: str = "all"
+    offload: str = "none"
     optimizer: str = ""
     framework: str = "pytorch"
     framework_version: str = ""
@@ -145,10 +148,9 @@ class Run:
                 raise ParameterError(what, f"one of {listing}", word, f"did you mean {near!r}?" if near else "")
 
     def _check_numbers(self) -> None:
-        for what, least in _COUNTS.items():
-            if what not in _MAY_BE_OPEN or getattr(self, what) is not None:
-                check_count(what, getattr(self, what), least)
-        check_count("sharding", self.sharding, least=0, most=MOST_SHARDED)
+        for what, least in _LEAST_COUNTS.items():
+            if what not in _OPEN_FIELDS or getattr(self, what) is not None:
+                check_count(what, getattr(self, what), least, _LARGEST_COUNTS.get(what, LARGEST_COUNT))
         if self.value is not None and not (math.isfinite(self.value) and self.value > 0):
             raise ParameterError("value", "a finite number above 0", self.value)
 
@@ -157,12 +159,12 @@ class Run:
             return
         for count in self.placement:
             check_count("placement", count)
-        written = "+".join(str(count) for count in self.placement)
+        text = "+".join(str(count) for count in self.placement)
         if len(self.placement) != self.nodes:
             rule = f"of {self.nodes} nodes, as nodes says"
-            raise ParameterError("placement", rule, written)
+            raise ParameterError("placement", rule, text)
         if self.gpus_per_node not in (None, max(self.placement)):
-            raise ParameterError("gpus_per_node", f"the largest of placement {written}", self.gpus_per_node)
+            raise ParameterError("gpus_per_node", f"the largest of placement {text}", self.gpus_per_node)
         self._set("gpus_per_node", max(self.placement))
 
     def _check_plan(self) -> None:
@@ -172,7 +174,7 @@ class Run:
             if self.metric in ASYNCHRONOUS_METRICS:
                 raise ParameterError("metric", "one of a synchronous run where mode is sync", self.metric)
             return
-        for what, alone in _ONLY_SYNC.items():
+        for what, alone in _ASYNC_VALUES.items():
             if getattr(self, what) not in (None, alone):
                 raise ParameterError(what, f"{alone} where mode is async", getattr(self, what))
 
@@ -182,7 +184,7 @@ class Run:
             raise ParameterError("sub_batch", "given, or mini_batch", NOTHING)
         if self.data_parallel is None:
             return
-        open_ones = [what for what in _MAY_BE_OPEN[1:4] if getattr(self, what) is None]
+        open_ones = [what for what in _OPEN_FIELDS[1:4] if getattr(self, what) is None]
         if self.accumulation_steps is None and (len(open_ones) > 1 or self.mode == "async"):
             self._set("accumulation_steps", 1)
         if self.mini_batch is None:
@@ -194,16 +196,16 @@ class Run:
         self._check_mini_batch()
 
     def _derive_data_parallel(self) -> None:
-        model = self._product(*_MODEL)
+        model = self._product(*DEGREES)
         if self.data_parallel is None and self.gpus is not None:
             if self.gpus % model:
-                rule = f"a multiple of {' x '.join(_MODEL)} = {model}"
+                rule = f"a multiple of {' x '.join(DEGREES)} = {model}"
                 raise ParameterError("the number of GPUs", rule, self.gpus)
             self._set("data_parallel", self.gpus // model)
         elif self.data_parallel is None and None not in (self.mini_batch, self.sub_batch, self.accumulation_steps):
             self._set("data_parallel", self._quotient("sub_batch", "accumulation_steps"))
         elif self.data_parallel is not None and self.gpus not in (None, self.data_parallel * model):
-            rule = f"{' x '.join(('data_parallel', *_MODEL))} = {self.data_parallel * model}"
+            rule = f"{' x '.join(('data_parallel', *DEGREES))} = {self.data_parallel * model}"
             raise ParameterError("the number of GPUs", rule, self.gpus)
 
     def _product(self, *names: str) -> int:

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from planner.domain.arrays import BoolArray, FloatArray, frozen_map
 from planner.errors import ParameterError
 
-__all__ = ["BUDGET", "COMMAND", "DISTURBED_NOTE", "MAY_DIFFER", "NETWORKS", "NUMBER_COLUMNS", "TEXT_COLUMNS", "Samples"]
+__all__ = [
+    "BUDGET",
+    "COMMAND",
+    "DISTURBED_NOTE",
+    "FREE_CIRCUMSTANCES",
+    "NETWORKS",
+    "NUMBER_COLUMNS",
+    "TEXT_COLUMNS",
+    "Samples",
+]
 
 TEXT_COLUMNS = (
     "kind", "direction", "precision", "device", "library", "trans_a", "trans_b", "operation", "call", "source", "group",
@@ -29,7 +38,7 @@ NUMBER_COLUMNS = (
     "pad_w", "images", "elements", "rows", "traffic", "fixed_bytes", "bytes", "queries", "keys", "width", "causal",
     "ranks", "nodes", "ranks_per_node", "sub_batch", "time_s", "spread_s", "repeats",
 )  # fmt: skip
-MAY_DIFFER = frozenset({
+FREE_CIRCUMSTANCES = frozenset({
     "budget_s", "command", "date", "design", "expected_error", "gpu_peak_memory_bytes", "gpu_power_w",
     "gpu_sm_clock_hz", "gpu_temperature_c", "gpu_throttle", "host", "host_s_per_call",
     "kernel_s_at_least", "left_out", "load_average", "networks", "node", "notes", "reference_s", "rejected", "source",

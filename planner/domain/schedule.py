@@ -77,7 +77,7 @@ class Schedule:
     def __post_init__(self) -> None:
         before: set[str] = set()
         for task in self.tasks:
-            if missing := [name for name in (*_awaited(task), *task.share_of) if name not in before]:
+            if missing := [name for name in (*_predecessors(task), *task.share_of) if name not in before]:
                 raise ParameterError(
                     f"what task {task.name} of {self.thread} waits for", "a task before it", missing[0]
                 )
@@ -88,22 +88,22 @@ class Schedule:
     @cached_property
     def awaited(self) -> dict[str, tuple[str, ...]]:
         """Tasks whose ends decide when a task starts, by its name: those that none of the others waits for."""
-        found: dict[str, tuple[str, ...]] = {}
+        waits: dict[str, tuple[str, ...]] = {}
         behind: dict[str, set[str]] = {}  # task -> all that are done when it is
         last: dict[str, str] = {}
         for task in self.tasks:
-            names = dict.fromkeys(_awaited(task) + ((last[task.resource],) if task.resource in last else ()))
-            found[task.name] = tuple(one for one in names if not any(one in behind[other] for other in names))
+            names = dict.fromkeys(_predecessors(task) + ((last[task.resource],) if task.resource in last else ()))
+            waits[task.name] = tuple(one for one in names if not any(one in behind[other] for other in names))
             behind[task.name] = set(names).union(*(behind[one] for one in names))
             last[task.resource] = task.name
-        return found
+        return waits
 
     @cached_property
     def last(self) -> tuple[str, ...]:
         """Tasks that no other waits for, in order: the longest of their ends is the period."""
-        awaited = {one for names in self.awaited.values() for one in names}
-        return tuple(task.name for task in self.tasks if task.name not in awaited)
+        predecessors = {one for names in self.awaited.values() for one in names}
+        return tuple(task.name for task in self.tasks if task.name not in predecessors)
 
 
-def _awaited(task: Task) -> tuple[str, ...]:
+def _predecessors(task: Task) -> tuple[str, ...]:
     return task.after + task.each_after

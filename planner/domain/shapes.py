@@ -56,7 +56,7 @@ def layer_parameters(network: Network) -> IntArray:
 
 def parameters_of(layer: Layer, shape: Shape) -> int:
     """Return the trained parameters of a layer that reads a shape; see :func:`layer_parameters`."""
-    return LAYER_KINDS[layer.kind].parameters(layer, shape)
+    return sum(LAYER_KINDS[layer.kind].parameters(layer, shape))
 
 
 def input_shapes(layer: Layer, shapes: Mapping[str, Shape]) -> tuple[Shape, ...]:

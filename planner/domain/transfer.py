@@ -15,7 +15,7 @@ __all__ = [
 ]  # fmt: skip
 
 UNITS = ("matrix", "lanes")
-"""What multiplies in a precision: matrix units (tensor cores), or the lanes of fp32."""
+"""What multiplies in a precision: matrix units (tensor cores), or the CUDA cores, the fp32 units (``lanes``)."""
 RELATIONS = ("chip", "architecture", "vendor", "other")
 """What two devices have in common, the nearest first; ``other``: nothing."""
 
@@ -142,7 +142,7 @@ def score_for(scores: Iterable[TransferScore], near: str, kind: str, precision: 
     That of the relation, kind and precision; what was not scored is taken to be as bad as the worst that comes close:
     of another precision, then of a relation less near, then of another kind.
     """
-    known = tuple(scores)
+    candidates = tuple(scores)
     alike = ("pointwise", *TRAFFIC_KINDS) if kind in ("pointwise", *TRAFFIC_KINDS) else (kind,)
     wider = RELATIONS[RELATIONS.index(near) :]
     tries = (
@@ -153,8 +153,8 @@ def score_for(scores: Iterable[TransferScore], near: str, kind: str, precision: 
         lambda s: s.relation in wider,
         lambda _: True,
     )
-    found = (max(filter(one, known), key=lambda s: s.mean, default=None) for one in tries)
-    return next((score for score in found if score is not None), None)
+    worst = (max(filter(one, candidates), key=lambda s: s.mean, default=None) for one in tries)
+    return next((score for score in worst if score is not None), None)
 
 
 def precision_score(scores: Iterable[PrecisionScore], units: str, kind: str, precision: str) -> PrecisionScore | None:
@@ -163,12 +163,12 @@ def precision_score(scores: Iterable[PrecisionScore], units: str, kind: str, pre
     What was not scored is taken to be as bad as the worst that comes close: of another precision, then of other units,
     then of another kind.
     """
-    known = tuple(scores)
+    candidates = tuple(scores)
     tries = (
         lambda s: (s.units, s.kind, s.precision) == (units, kind, precision),
         lambda s: (s.units, s.kind) == (units, kind),
         lambda s: s.kind == kind,
         lambda _: True,
     )
-    found = (max(filter(one, known), key=lambda s: s.mean, default=None) for one in tries)
-    return next((score for score in found if score is not None), None)
+    worst = (max(filter(one, candidates), key=lambda s: s.mean, default=None) for one in tries)
+    return next((score for score in worst if score is not None), None)

@@ -235,4 +235,4 @@ class Validation:
     hold_out: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "by", frozen_map({axis: frozen_map(found) for axis, found in self.by.items()}))
+        object.__setattr__(self, "by", frozen_map({axis: frozen_map(summaries) for axis, summaries in self.by.items()}))

@@ -18,11 +18,11 @@ __all__ = ["wide_tensors"]
 
 def wide_tensors(network: Network, *, on_gpu: bool) -> Mapping[str, tuple[bool, ...]]:
     """Return for every layer whether each of its inputs, and last its output, is fp32; the network's input is."""
-    wide, found = {INPUT: True}, {}
+    wide, tensors = {INPUT: True}, {}
     for layer in network.layers:
-        read = [wide[source] for source in layer.inputs]
+        inputs = [wide[source] for source in layer.inputs]
         computes = LAYER_KINDS[layer.kind].computes
         in_fp32 = computes == "fp32" or (on_gpu and computes == "fp32 on gpu")
-        wide[layer.name] = in_fp32 or (computes != "16 bits" and any(read))
-        found[layer.name] = (*read, wide[layer.name])
-    return found
+        wide[layer.name] = in_fp32 or (computes != "16 bits" and any(inputs))
+        tensors[layer.name] = (*inputs, wide[layer.name])
+    return tensors

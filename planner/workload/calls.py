@@ -9,7 +9,7 @@ from math import prod
 
 from planner.domain.arrays import IntArray
 from planner.domain.calls import LayerCall
-from planner.domain.kernels import ATTENTION_COLUMNS, UPDATE, WORK_COLUMNS
+from planner.domain.kernels import ATTENTION_COLUMNS, UPDATE, WORK_COLUMNS, convolution_output
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Site
 from planner.domain.network import Network
@@ -32,14 +32,14 @@ def layer_calls(
 def _calls(row: tuple[str, str, IntArray, IntArray], places: Sequence[Site], optimizer: str) -> tuple[LayerCall, ...]:
     kind, direction, layer, amounts = row
     is_update = direction == UPDATE
-    found = []
+    calls = []
     for position, (count, *work) in zip(layer.tolist(), amounts.tolist(), strict=True):
         site = places[position]
-        named = dict(zip(WORK_COLUMNS[kind], map(tuple, work), strict=True))
-        tensors = LAYER_KINDS[site.layer.kind].tensors(site.layer) if is_update else 0
-        used = optimizer if is_update else ""
-        found.append(LayerCall(kind, direction, named, site.layer, site.inputs, used, tensors, sum(count)))
-    return tuple(found)
+        columns = dict(zip(WORK_COLUMNS[kind], map(tuple, work), strict=True))
+        tensors = len(LAYER_KINDS[site.layer.kind].parameters(site.layer, site.inputs[0])) if is_update else 0
+        call_optimizer = optimizer if is_update else ""
+        calls.append(LayerCall(kind, direction, columns, site.layer, site.inputs, call_optimizer, tensors, sum(count)))
+    return tuple(calls)
 
 
 def distinct_calls(networks: Sequence[Network]) -> tuple[LayerCall, ...]:
@@ -47,22 +47,22 @@ def distinct_calls(networks: Sequence[Network]) -> tuple[LayerCall, ...]:
 
     Each with the optimizer of its family. ``bias`` is left out: it is part of the product before it, or left to fits.
     """
-    found: dict[tuple[str, str, str], LayerCall] = {}
+    calls: dict[tuple[str, str, str], LayerCall] = {}
     weights: dict[tuple[str, str, str], float] = {}
     wide: dict[tuple[str, str, str], dict[str, Counter[tuple[bool, ...]]]] = {}
     for network in networks:
-        made = [call for calls in layer_calls(network, optimizer=network.optimizer).values() for call in calls]
-        total = sum(_guessed_s(call) * call.count for call in made)
+        own_calls = [call for calls in layer_calls(network, optimizer=network.optimizer).values() for call in calls]
+        total = sum(_estimated_s(call) * call.count for call in own_calls)
         tensors = _wide_by_layer(network)
-        for call in made:
+        for call in own_calls:
             key = (call.kind, call.direction, call.name)
-            found.setdefault(key, call)
+            calls.setdefault(key, call)
             for place, by_layer in tensors[call.layer.name].items():
                 wide.setdefault(key, {}).setdefault(place, Counter()).update(by_layer)
-            weights[key] = weights.get(key, 0.0) + _guessed_s(call) * call.count / total
-    order = sorted((key for key in found if key[0] != "bias"), key=lambda key: -weights[key])
+            weights[key] = weights.get(key, 0.0) + _estimated_s(call) * call.count / total
+    order = sorted((key for key in calls if key[0] != "bias"), key=lambda key: -weights[key])
     return tuple(
-        replace(found[key], wide={place: many.most_common(1)[0][0] for place, many in wide[key].items()})
+        replace(calls[key], wide={place: many.most_common(1)[0][0] for place, many in wide[key].items()})
         for key in order
     )
 
@@ -70,32 +70,29 @@ def distinct_calls(networks: Sequence[Network]) -> tuple[LayerCall, ...]:
 def _wide_by_layer(network: Network) -> Mapping[str, Mapping[str, Counter[tuple[bool, ...]]]]:
     """Return how many layers read and write what in fp32, by the first layer that is like them and by place."""
     of = program(network)
-    found: dict[str, dict[str, Counter[tuple[bool, ...]]]] = {}
+    by_layer: dict[str, dict[str, Counter[tuple[bool, ...]]]] = {}
     for place in ("cpu", "gpu"):
         tensors = wide_tensors(network, on_gpu=place == "gpu")
         for layer, at in zip(network.layers, of.site.tolist(), strict=True):
-            counts = found.setdefault(of.sites[at].layer.name, {}).setdefault(place, Counter())
+            counts = by_layer.setdefault(of.sites[at].layer.name, {}).setdefault(place, Counter())
             counts[tensors[layer.name]] += 1
-    return found
+    return by_layer
 
 
-GUESSED_FLOP_PER_S, GUESSED_BYTES_PER_S = 5e10, 5e9
+ASSUMED_FLOP_PER_S, ASSUMED_BYTES_PER_S = 5e10, 5e9
 """Of one thread, for the order of measuring only."""
-GUESS_AT = 8
+ASSUMED_SUB_BATCH = 8
 """Samples of the sub-batch whose step the order is for."""
 
 
-def _guessed_s(call: LayerCall) -> float:
-    work = call.at(GUESS_AT)
+def _estimated_s(call: LayerCall) -> float:
+    work = call.at(ASSUMED_SUB_BATCH)
     if "m" in work:
-        return 2 * prod(work.values()) / GUESSED_FLOP_PER_S
+        return 2 * prod(work.values()) / ASSUMED_FLOP_PER_S
     if "queries" in work:
-        return 4 * prod(work[name] for name in ATTENTION_COLUMNS[:4]) / GUESSED_FLOP_PER_S
+        return 4 * prod(work[name] for name in ATTENTION_COLUMNS[:4]) / ASSUMED_FLOP_PER_S
     if "in_c" not in work:
-        return (4 * work["traffic"] + work["fixed_bytes"]) / GUESSED_BYTES_PER_S
-    sides = [
-        (work[f"in_{axis}"] + 2 * work[f"pad_{axis}"] - work[f"k_{axis}"]) // work[f"stride_{axis}"] + 1
-        for axis in "hw"
-    ]
-    macs = work["images"] * work["out_c"] * prod(sides) * work["in_c"] // work["groups"] * work["k_h"] * work["k_w"]
-    return 2 * macs / GUESSED_FLOP_PER_S
+        return (4 * work["traffic"] + work["fixed_bytes"]) / ASSUMED_BYTES_PER_S
+    outputs = work["images"] * work["out_c"] * prod(convolution_output(work))
+    macs = outputs * work["in_c"] // work["groups"] * work["k_h"] * work["k_w"]
+    return 2 * macs / ASSUMED_FLOP_PER_S

@@ -51,10 +51,10 @@ def gradient_buckets(gradient_bytes: FloatArray, first_bytes: float, bucket_byte
         Size of the first bucket to be filled and of the others; 0 gives every slot its own.
     """
     lowest: list[int] = []
-    held, size = 0.0, first_bytes
+    filling, size = 0.0, first_bytes
     for slot in range(gradient_bytes.size - 1, -1, -1):
-        held += float(gradient_bytes[slot])
-        if held >= size or slot == 0:
+        filling += float(gradient_bytes[slot])
+        if filling >= size or slot == 0:
             lowest.append(slot)
-            held, size = 0.0, bucket_bytes
+            filling, size = 0.0, bucket_bytes
     return np.array(lowest[::-1], dtype=np.int64)

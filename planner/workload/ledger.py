@@ -14,6 +14,10 @@ from planner.workload.program import Program
 __all__ = ["Ledger"]
 
 
+LARGEST_WHOLE = 2.0**62
+"""Amounts above this are not whole numbers of 64 bits, which would wrap, but floating-point ones."""
+
+
 class Ledger:
     """Collects the calls of a program's layers; kinds and directions in the order of KINDS and DIRECTIONS."""
 
@@ -44,8 +48,11 @@ class Ledger:
 
 def _record(kind: str, direction: str, layer: IntArray, amounts: IntArray, sub_batch: IntArray) -> KernelCalls:
     values = []
+    most = float(sub_batch.max(initial=0))
     for column in range(amounts.shape[1]):
         base, slope = amounts[:, column, 0], amounts[:, column, 1]
+        if float(base.max()) + float(slope.max()) * most > LARGEST_WHOLE:
+            base, slope = base.astype(np.float64), slope.astype(np.float64)
         values.append(base + slope * sub_batch[:, None] if slope.any() else base[None, :])
     count = values[0] if amounts[:, 0, 1].any() else values[0][0]
     return KernelCalls(kind, direction, layer, count, dict(zip(WORK_COLUMNS[kind], values[1:], strict=True)))

@@ -96,13 +96,13 @@ def ledger_of(
         raise UnknownNameError("convolution", convolution, CONVOLUTIONS)
     if optimizer not in OPTIMIZERS:
         raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
-    ledger, done_by = Ledger(of), Lowering(convolution == "im2col", per_image)
+    ledger, lowering = Ledger(of), Lowering(convolution == "im2col", per_image)
     for site in of.sites:
-        for call in LAYER_KINDS[site.layer.kind].calls(site, done_by):
+        for call in LAYER_KINDS[site.layer.kind].calls(site, lowering):
             ledger.add(site.position, call)
         if site.has_gradient and site.reads > 1:
-            summed = traffic(site.output_elements, 3 * site.output_elements)
-            ledger.add(site.position, Call("add", BACKWARD_DATA, summed, fixed(site.reads - 1)))
+            sum_work = traffic(site.output_elements, 3 * site.output_elements)
+            ledger.add(site.position, Call("add", BACKWARD_DATA, sum_work, fixed(site.reads - 1)))
         if site.parameters and optimizer != "none":
             count = site.parameters
             work = (fixed(count), fixed(0), fixed(UPDATE_BYTES[optimizer] * count))

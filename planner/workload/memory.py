@@ -98,12 +98,12 @@ def memory_bytes(
     sizes, of = precision_named(precision), program(network)
     samples = np.asarray(sub_batch, dtype=np.float64)
     parameters = np.full_like(samples, of.parameters)
-    updating = OPTIMIZERS[optimizer] + sizes.master_bytes if mode == "sync" else 0
+    update_bytes = OPTIMIZERS[optimizer] + sizes.master_bytes if mode == "sync" else 0
     columns = _column_elements(of) if convolution == "im2col" else 0
     return MemoryBytes(
         weights=np.full_like(samples, _weight_bytes(of, sizes)),
         gradients=parameters * framework.gradient_bytes(precision),
-        optimizer=parameters * updating,
+        optimizer=parameters * update_bytes,
         activations=samples * kept_bytes(of, sizes.activation_bytes),
         workspace=samples * ((_peak_gradient_elements(of) + columns) * sizes.activation_bytes),
         framework=np.full_like(samples, ASSUMED_CONTEXT_BYTES[device_kind]),
@@ -127,11 +127,18 @@ def largest_sub_batch(
     """
     largest, step = 0, _RADIX**2
     while step:
-        tried = largest + step * np.arange(1, _RADIX)
+        sub_batches = largest + step * np.arange(1, _RADIX)
         total = memory_bytes(
-            network, tried, precision, optimizer, device_kind, convolution=convolution, mode=mode, framework=framework
+            network,
+            sub_batches,
+            precision,
+            optimizer,
+            device_kind,
+            convolution=convolution,
+            mode=mode,
+            framework=framework,
         ).total
-        largest, step = int(tried[total <= capacity_bytes].max(initial=largest)), step // _RADIX
+        largest, step = int(sub_batches[total <= capacity_bytes].max(initial=largest)), step // _RADIX
     return largest
 
 
@@ -142,23 +149,23 @@ def _weight_bytes(of: Program, sizes: Precision) -> int:
         count
         * site.parameters
         * (sizes.activation_bytes if narrow and site.layer.kind not in narrow else sizes.weight_bytes)
-        for site, count in of.counted()
+        for site, count in of.site_counts()
     )
 
 
 def kept_bytes(of: Program, itemsize: int) -> int:
     """Return the bytes per sample of activations, masks and indices kept for the backward pass, the input's too."""
-    kept = sum(_kept(site, itemsize) * count for site, count in of.counted())
-    return itemsize * prod(of.network.input_shape) + kept
+    of_layers = sum(_layer_bytes(site, itemsize) * count for site, count in of.site_counts())
+    return itemsize * prod(of.network.input_shape) + of_layers
 
 
 def kept_by_segment(of: Program, itemsize: int) -> FloatArray:
     """Return what :func:`kept_bytes` counts for each distinct segment, shape (D,); the input's are in none."""
-    each = np.array([float(_kept(site, itemsize) * count) for site, count in of.counted()])
+    each = np.array([float(_layer_bytes(site, itemsize) * count) for site, count in of.site_counts()])
     return each @ of.share
 
 
-def _kept(site: Site, itemsize: int) -> int:
+def _layer_bytes(site: Site, itemsize: int) -> int:
     """Return the bytes per sample kept of a layer's output, and by the layer besides."""
     besides = LAYER_KINDS[site.layer.kind].kept_besides(site, itemsize) if site.has_gradient else 0
     return itemsize * site.output_elements * site.is_kept + besides

@@ -21,7 +21,7 @@ __all__ = ["narrow_calls", "narrow_layers", "rest_precision"]
 
 LAYERS = {"fp8": ("linear",), "int8": ("linear", "convolution")}
 DIRECTIONS = {"fp8": (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT), "int8": (FORWARD, BACKWARD_DATA)}
-RESTS = ("bf16", "fp16", "fp32")
+REST_PRECISIONS = ("bf16", "fp16", "fp32")
 
 
 def rest_precision(precision: str, available: Collection[str]) -> str:
@@ -34,7 +34,7 @@ def rest_precision(precision: str, available: Collection[str]) -> str:
     """
     if not precision_named(precision).measured_only:
         return precision
-    return next((name for name in RESTS if name in available), RESTS[-1])
+    return next((name for name in REST_PRECISIONS if name in available), REST_PRECISIONS[-1])
 
 
 def narrow_layers(precision: str) -> tuple[str, ...]:

@@ -57,8 +57,10 @@ class Program:
         distinct = {segment: at for at, segment in enumerate(dict.fromkeys(segments))}
         self.segment = np.array([distinct[segment] for segment in segments])
         self.repeats = np.bincount(self.segment)
-        held = [np.bincount(np.frombuffer(key, dtype=self.site.dtype), minlength=len(self.sites)) for key in distinct]
-        self.share: FloatArray = np.stack(held, axis=1) / self.layers[:, None]
+        sites_by_segment = [
+            np.bincount(np.frombuffer(key, dtype=self.site.dtype), minlength=len(self.sites)) for key in distinct
+        ]
+        self.share: FloatArray = np.stack(sites_by_segment, axis=1) / self.layers[:, None]
 
     def by_segment(self, totals: FloatArray, layer: IntArray) -> FloatArray:
         """Return what one segment takes of each distinct kind, shape (s, D, ...).
@@ -69,31 +71,31 @@ class Program:
         segment, call = np.nonzero(share.T)
         present, starts = np.unique(segment, return_index=True)
         parts = totals[:, call] * share[call, segment].reshape(-1, *[1] * (totals.ndim - 2))
-        found = np.zeros((totals.shape[0], self.repeats.size, *totals.shape[2:]))
-        found[:, present] = np.add.reduceat(parts, starts, axis=1)
-        return found
+        by_kind = np.zeros((totals.shape[0], self.repeats.size, *totals.shape[2:]))
+        by_kind[:, present] = np.add.reduceat(parts, starts, axis=1)
+        return by_kind
 
     def total(self, by_segment: FloatArray) -> FloatArray:
         """Return the sum over all segments of what each distinct one takes, shape (s, D) -> (s,)."""
-        found: FloatArray = (by_segment * self.repeats).sum(axis=1)
-        return found
+        sums: FloatArray = (by_segment * self.repeats).sum(axis=1)
+        return sums
 
-    def gathered(self, weight: FloatArray) -> FloatArray:
+    def gather(self, weight: FloatArray) -> FloatArray:
         """Return the weights of distinct segments, shape (D,), where every segment has one, shape (J + 1,)."""
         return np.bincount(self.segment, weight, minlength=self.repeats.size).astype(np.float64)
 
     @cached_property
     def parameters(self) -> int:
         """Trained parameters of the network."""
-        return sum(site.parameters * count for site, count in self.counted())
+        return sum(site.parameters * count for site, count in self.site_counts())
 
-    def counted(self) -> list[tuple[Site, int]]:
+    def site_counts(self) -> list[tuple[Site, int]]:
         """Return every site with the number of layers that are like it."""
         return list(zip(self.sites, self.layers.tolist(), strict=True))
 
 
-_MOST_KEPT = 8
-_KEPT: dict[tuple[int, bool, bool], Program] = {}
+_LARGEST_CACHE = 8
+_PROGRAMS: dict[tuple[int, bool, bool], Program] = {}
 """Of the networks asked for last, by identity: networks are not hashable, and holding one keeps its identity."""
 
 
@@ -109,12 +111,12 @@ def program(network: Network, *, input_gradient: bool = False, merged: bool = Tr
         Whether equal layers are one; else every layer is a site of its own.
     """
     key = id(network), input_gradient, merged
-    if key not in _KEPT:
-        made = Program(network, input_gradient=input_gradient, merged=merged)
-        while len(_KEPT) >= _MOST_KEPT:
-            del _KEPT[next(iter(_KEPT))]
-        _KEPT[key] = made
-    return _KEPT[key]
+    if key not in _PROGRAMS:
+        new = Program(network, input_gradient=input_gradient, merged=merged)
+        while len(_PROGRAMS) >= _LARGEST_CACHE:
+            del _PROGRAMS[next(iter(_PROGRAMS))]
+        _PROGRAMS[key] = new
+    return _PROGRAMS[key]
 
 
 def _sites(network: Network, *, input_gradient: bool, merged: bool) -> tuple[tuple[Site, ...], IntArray]:
@@ -134,27 +136,27 @@ def _sites(network: Network, *, input_gradient: bool, merged: bool) -> tuple[tup
             distinct[structure] = parameters, parameters > 0 or any(flows)
         has_gradient[layer.name] = distinct[structure][1]
         structures.append((structure, inputs, flows))
-    kept = _kept_tensors(network, has_gradient)
-    found: list[Site] = []
+    kept_tensors = _tensors_for_backward(network, has_gradient)
+    sites: list[Site] = []
     site = []
     for position, (layer, (structure, inputs, flows)) in enumerate(zip(network.layers, structures, strict=True)):
-        key = (structure, layer.name in kept, 0 if merged else position)
+        key = (structure, layer.name in kept_tensors, 0 if merged else position)
         if key not in places:
-            places[key] = len(found)
+            places[key] = len(sites)
             parameters = distinct[structure][0]
-            output, is_read = shapes[layer.name], reads[layer.name]
-            found.append(Site(position, layer, inputs, output, parameters, flows, is_read, layer.name in kept))
+            output, n_reads = shapes[layer.name], reads[layer.name]
+            sites.append(Site(position, layer, inputs, output, parameters, flows, n_reads, layer.name in kept_tensors))
         site.append(places[key])
-    return tuple(found), np.array(site)
+    return tuple(sites), np.array(site)
 
 
-def _kept_tensors(network: Network, has_gradient: Mapping[str, bool]) -> set[str]:
+def _tensors_for_backward(network: Network, has_gradient: Mapping[str, bool]) -> set[str]:
     """Return the layers whose outputs are kept for the backward pass; a view is kept as what it is a view of."""
     tensor = {INPUT: INPUT}
-    kept: set[str] = set()
+    names: set[str] = set()
     for layer in network.layers:
         tensor[layer.name] = tensor[layer.inputs[0]] if LAYER_KINDS[layer.kind].is_view else layer.name
         if has_gradient[layer.name]:
             of_inputs, of_output = LAYER_KINDS[layer.kind].keeps(layer)
-            kept.update(tensor[name] for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output))
-    return kept
+            names.update(tensor[name] for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output))
+    return names

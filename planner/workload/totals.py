@@ -50,7 +50,7 @@ def totals(network: Network, *, convolution: str = "direct") -> WorkTotals:
     calls = lower(network, np.ones(1, dtype=np.int64), convolution=convolution)
     return WorkTotals(
         parameters=of.parameters,
-        forward_mac=sum(site.forward_mac * count for site, count in of.counted()),
-        training_flop=sum(site.training_flop * count for site, count in of.counted()),
+        forward_mac=sum(site.forward_mac * count for site, count in of.site_counts()),
+        training_flop=sum(site.training_flop * count for site, count in of.site_counts()),
         kernel_calls=sum(int(call.count.sum()) for call in calls),
     )

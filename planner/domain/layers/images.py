@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import Any
 
 from planner.domain.layers.products import padded
 from planner.domain.layers.record import (
@@ -56,9 +57,19 @@ def _is_of_maximum(site: Site) -> bool:
     return site.layer.attributes.get("mode") == "max"
 
 
+def _pooling(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
+    kind = torch.nn.MaxPool2d if layer.attributes["mode"] == "max" else torch.nn.AvgPool2d
+    ceil = bool(layer.attributes["ceil"])
+    return kind(layer.pair("window"), layer.pair("stride"), layer.pair("padding"), ceil_mode=ceil)
+
+
 def _upsample(site: Site, _lowering: Lowering) -> Iterator[Call]:
     work = traffic(site.output_elements, site.input_elements + site.output_elements)
     return passes("upsample", site, work, work)
+
+
+def _batch_norm(torch: Any, _layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    return (torch.nn.BatchNorm2d if len(inputs[0]) == 3 else torch.nn.BatchNorm1d)(inputs[0][0])
 
 
 def _lrn_kept(site: Site, itemsize: int) -> int:
@@ -85,20 +96,29 @@ KINDS = {
         calls=_pool,
         keeps=lambda _layer: (True, False),
         kept_besides=lambda site, _itemsize: INDEX_BYTES * site.output_elements * _is_of_maximum(site),
+        module=_pooling,
     ),
-    "global_pool": LayerKind({}, lambda _layer, inputs: (inputs[0][0], 1, 1), (3,), calls=_pool),
+    "global_pool": LayerKind(
+        {},
+        lambda _layer, inputs: (inputs[0][0], 1, 1),
+        (3,),
+        calls=_pool,
+        module=lambda torch, _layer, _inputs: torch.nn.AdaptiveAvgPool2d(1),
+    ),
     "upsample": LayerKind(
         {"factor": Attribute("int", 2, "copies of every element along each axis")},
         lambda layer, inputs: (inputs[0][0], *(layer.integer("factor") * side for side in inputs[0][1:])),
         (3,),
         calls=_upsample,
         computes="fp32 on gpu",
+        module=lambda torch, layer, _inputs: torch.nn.Upsample(scale_factor=layer.integer("factor"), mode="nearest"),
     ),
     "batch_norm": LayerKind(
         ranks=(1, 3),
-        parameters=lambda _layer, shape: 2 * shape[0],  # scale and shift; the running statistics are not trained
+        parameters=lambda _layer, shape: (shape[0],) * 2,  # scale and shift; the running statistics are not trained
         calls=lambda site, _lowering: _three_and_five("batch_norm", site),
         keeps=lambda _layer: (True, False),
+        module=_batch_norm,
     ),
     "lrn": LayerKind(
         {"window": Attribute("int", 5, "channels normalised over")},
@@ -107,5 +127,6 @@ KINDS = {
         keeps=lambda _layer: (True, False),
         kept_besides=_lrn_kept,
         computes="fp32",
+        module=lambda torch, layer, _inputs: torch.nn.LocalResponseNorm(layer.integer("window")),
     ),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import Any
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.domain.layers.record import (
@@ -14,6 +15,7 @@ from planner.domain.layers.record import (
     LayerKind,
     Lowering,
     Shape,
+    Share,
     Site,
     fixed,
     per_sample,
@@ -34,10 +36,10 @@ def needs_columns(layer: Layer) -> bool:
 def padded(layer: Layer, shape: Shape, window: str) -> tuple[int, int]:
     """Return the sides of a padded input; ParameterError where the window of that attribute is larger."""
     sides, padding = layer.pair(window), layer.pair("padding")
-    found = (shape[1] + 2 * padding[0], shape[2] + 2 * padding[1])
-    if sides[0] > found[0] or sides[1] > found[1]:
-        raise ParameterError(f"layer {layer.name}: {window}", f"at most the padded input {found}", sides)
-    return found
+    sides_padded = (shape[1] + 2 * padding[0], shape[2] + 2 * padding[1])
+    if sides[0] > sides_padded[0] or sides[1] > sides_padded[1]:
+        raise ParameterError(f"layer {layer.name}: {window}", f"at most the padded input {sides_padded}", sides)
+    return sides_padded
 
 
 def _convolved(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
@@ -50,17 +52,18 @@ def _convolved(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
     return (channels, *((side - kernel) // stride + 1 for side, kernel, stride in sides))
 
 
-def _convolution_parameters(layer: Layer, shape: Shape) -> int:
+def _convolution_parameters(layer: Layer, shape: Shape) -> tuple[int, ...]:
     """m·(m_in/g)·c_h·c_w, and m of a bias."""
     channels = layer.integer("channels")
     weights = channels * (shape[0] // layer.integer("groups")) * prod(layer.pair("kernel"))
-    return weights + channels * bool(layer.attributes["bias"])
+    return (weights, channels) if layer.attributes["bias"] else (weights,)
 
 
-def _linear_parameters(layer: Layer, shape: Shape) -> int:
-    """m_in·m, or 0 where they are those of the embedding, and m of a bias."""
-    inner = 0 if layer.attributes["tied"] else shape[-1]
-    return layer.integer("features") * (inner + bool(layer.attributes["bias"]))
+def _linear_parameters(layer: Layer, shape: Shape) -> tuple[int, ...]:
+    """m_in·m, unless they are those of the embedding, and m of a bias."""
+    features = layer.integer("features")
+    weights = () if layer.attributes["tied"] else (shape[-1] * features,)
+    return (*weights, features) if layer.attributes["bias"] else weights
 
 
 def _convolution(site: Site, lowering: Lowering) -> Iterator[Call]:
@@ -80,11 +83,11 @@ def _im2col(site: Site, *, per_image: bool) -> Iterator[Call]:
     """Forward (m/g x c²m_in/g)·(c²m_in/g x qn), backward-data c²m_in/g x qn, backward-weight m/g x c²m_in/g; g each."""
     groups, kernel = site.layer.integer("groups"), prod(site.layer.pair("kernel"))
     positions, channels_in = prod(site.output[1:]), site.inputs[0][0]
-    scaled, calls = (fixed, per_sample) if per_image else (per_sample, fixed)
+    amount, calls = (fixed, per_sample) if per_image else (per_sample, fixed)
     outer, inner = fixed(site.output[0] // groups), fixed(kernel * channels_in // groups)
     columns = positions * kernel * channels_in
-    work = (scaled(columns), scaled(site.input_elements + columns), fixed(0))
-    for product in _products(site, outer, inner, scaled(positions), calls(groups)):
+    work = (amount(columns), amount(site.input_elements + columns), fixed(0))
+    for product in _products(site, outer, inner, amount(positions), calls(groups)):
         yield product
         if needs_columns(site.layer):
             kind = "col2im" if product.direction == BACKWARD_DATA else "im2col"
@@ -103,11 +106,11 @@ def _linear(site: Site, _lowering: Lowering) -> Iterator[Call]:
     yield from _bias(site)
 
 
-def _products(site: Site, outer: Amount, inner: Amount, batched: Amount, count: Amount = (1, 0)) -> Iterator[Call]:
+def _products(site: Site, outer: Amount, inner: Amount, columns: Amount, count: Amount = (1, 0)) -> Iterator[Call]:
     products = {
-        FORWARD: (outer, batched, inner),
-        BACKWARD_DATA: (inner, batched, outer),
-        BACKWARD_WEIGHT: (outer, inner, batched),
+        FORWARD: (outer, columns, inner),
+        BACKWARD_DATA: (inner, columns, outer),
+        BACKWARD_WEIGHT: (outer, inner, columns),
     }
     for direction in _directions(site):
         yield Call("gemm", direction, (*products[direction], fixed(1)), count)
@@ -130,6 +133,22 @@ def _convolution_macs(site: Site) -> int:
     return site.output_elements * inner * prod(site.layer.pair("kernel"))
 
 
+def _conv2d(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    return torch.nn.Conv2d(
+        inputs[0][0],
+        layer.integer("channels"),
+        layer.pair("kernel"),
+        layer.pair("stride"),
+        layer.pair("padding"),
+        groups=layer.integer("groups"),
+        bias=bool(layer.attributes["bias"]),
+    )
+
+
+def _fully_connected(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    return torch.nn.Linear(inputs[0][-1], layer.integer("features"), bias=bool(layer.attributes["bias"]))
+
+
 _BIAS = Attribute("bool", default=True, doc="whether a bias is added")
 KINDS = {
     "convolution": LayerKind(
@@ -144,11 +163,11 @@ KINDS = {
         _convolved,
         (3,),
         parameters=_convolution_parameters,
-        tensors=lambda layer: 1 + bool(layer.attributes["bias"]),
         calls=_convolution,
         macs=_convolution_macs,
         keeps=lambda _layer: (True, False),
         computes="16 bits",
+        module=_conv2d,
     ),
     "linear": LayerKind(
         {
@@ -159,10 +178,11 @@ KINDS = {
         lambda layer, inputs: (*inputs[0][:-1], layer.integer("features")),
         (1, 2),
         parameters=_linear_parameters,
-        tensors=lambda layer: (not layer.attributes["tied"]) + bool(layer.attributes["bias"]),
         calls=_linear,
         macs=lambda site: site.output_elements * site.inputs[0][-1],
         keeps=lambda _layer: (True, False),
         computes="16 bits",
+        share=lambda layer: Share("features", is_rounded_up=True) if layer.attributes["tied"] else None,
+        module=_fully_connected,
     ),
 }

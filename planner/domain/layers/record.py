@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from planner.domain.arrays import LARGEST_COUNT, check_count, frozen_map
 from planner.domain.kernels import BACKWARD_DATA, FORWARD
@@ -17,7 +17,7 @@ from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
     "INPUT", "LAYER_KINDS", "Amount", "Attribute", "AttributeValue", "Call", "Layer", "LayerKind", "Lowering", "Shape",
-    "Site", "fixed", "passes", "per_sample", "traffic",
+    "Share", "Site", "fixed", "passes", "per_sample", "traffic",
 ]  # fmt: skip
 
 AttributeValue = int | float | str | bool | tuple[int, int]
@@ -33,13 +33,15 @@ INPUT = "input"
 class Attribute:
     """One attribute of a layer kind: type, default (None: required), rule in words, and the least whole number.
 
-    ``pair`` is a whole number for both axes, or two of them: (height, width).
+    ``pair`` is a whole number for both axes, or two of them: (height, width). ``quiet``: at its default it is not part
+    of the names that measured calls have, as it is younger than they are.
     """
 
     type: str  # "int", "pair", "float", "bool" or one of "a|b|c"
     default: AttributeValue | None
     doc: str
     least: int = 1
+    quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +185,9 @@ def per_sample(count: int) -> Amount:
     return (0, count)
 
 
-def traffic(elements: int, moved: int, fixed_bytes: int = 0) -> tuple[Amount, Amount, Amount]:
+def traffic(elements: int, moved_elements: int, fixed_bytes: int = 0) -> tuple[Amount, Amount, Amount]:
     """Return the work of a kernel that moves bytes, each count per sample."""
-    return per_sample(elements), per_sample(moved), per_sample(fixed_bytes)
+    return per_sample(elements), per_sample(moved_elements), per_sample(fixed_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,13 @@ class Lowering(NamedTuple):
 
     im2col: bool = False
     per_image: bool = False
+
+
+class Share(NamedTuple):
+    """The attribute of a layer that a tensor-parallel rank has a part of: an exact one, or rounded up."""
+
+    attribute: str
+    is_rounded_up: bool = False
 
 
 def passes(kind: str, site: Site, forward: tuple[Amount, ...], backward: tuple[Amount, ...]) -> Iterator[Call]:
@@ -225,9 +234,8 @@ class LayerKind:
         Lengths of the shapes that it reads.
     joins : bool
         Whether it reads two layers or more; else one.
-    parameters : layer, input shape -> int
-    tensors : layer -> int
-        Of its parameters.
+    parameters : layer, input shape -> tuple of int
+        Elements of each tensor of its parameters.
     calls : site, lowering -> Call of one step, but for its update
     macs : site -> int
         Multiply-adds of products forward, per sample.
@@ -243,14 +251,18 @@ class LayerKind:
         Whether its output is another name for a tensor that is there.
     computes : {"widest", "16 bits", "fp32", "fp32 on gpu"}
         In mixed precision of 16 bits: in the widest type of its inputs, or in one whatever they are.
+    share : layer -> Share or None
+        What a tensor-parallel rank has of it, where layers around it do not say; None: the whole layer.
+    module : PyTorch, layer, input shapes -> callable
+        What computes it: a module, or a function where nothing is trained. It takes a tensor for each input, and a loss
+        the targets besides; PyTorch is handed over, so that nothing is imported here.
     """
 
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     output: Callable[[Layer, tuple[Shape, ...]], Shape] = lambda _layer, inputs: inputs[0]
     ranks: tuple[int, ...] = (1, 2, 3)
     joins: bool = False
-    parameters: Callable[[Layer, Shape], int] = lambda _layer, _shape: 0
-    tensors: Callable[[Layer], int] = lambda _layer: 2
+    parameters: Callable[[Layer, Shape], tuple[int, ...]] = lambda _layer, _shape: ()
     calls: Callable[[Site, Lowering], Iterable[Call]] = lambda _site, _lowering: ()
     macs: Callable[[Site], int] = lambda _site: 0
     multiplies_weights: bool = True
@@ -259,6 +271,8 @@ class LayerKind:
     inside: Callable[[Site], int] = lambda _site: 0
     is_view: bool = False
     computes: str = "widest"
+    share: Callable[[Layer], Share | None] = lambda _layer: None
+    module: Callable[[Any, Layer, tuple[Shape, ...]], Any] = lambda _torch, _layer, _inputs: lambda values: values
 
 
 LAYER_KINDS: dict[str, LayerKind] = {}

@@ -1,6 +1,6 @@
-"""Layers of sequences: embeddings, attention, normalisation over features, the first position.
+"""Layers of sequences: embeddings, normalisation over features, some of the positions, patches of images.
 
-n: sub-batch [samples]; s: positions; h: features; a: heads, each of h/a features; V: rows of a table; E = n·s·h.
+n: sub-batch [samples]; s: positions; h: features; V: rows of a table; E = n·s·h; N: patches of an image, s = N + 1.
 
 =================  ========================================  ==========================================
 call               forward                                   backward
@@ -8,22 +8,17 @@ call               forward                                   backward
 embedding          2E, 8-byte number of each token           V·h to clear, 3E to add rows, the numbers
 ... by position    2·s·h, once for all samples               E + V·h (a sum over samples)
 sum of tables      3E each, an ``add``                       0
-scores  Q·Kᵀ       a·n products (s x h/a)·(h/a x s)          two (s x s)·(s x h/a): of Q and of K
-softmax            2·n·a·s²                                  3·n·a·s²
-dropout            2·n·a·s², 1-byte mask                     the same
-context  P·V       a·n products (s x s)·(s x h/a)            (s x h/a)·(h/a x s) of P, (s x s)·(s x h/a) of V
-fused attention    a·n heads of s queries and s keys         the same, in place of the four rows above
+layer_norm         2E                                        5E: two kernels, of inputs and of parameters
+positions          0, a view; 2E of some that are picked     E in clearing, 2 of those taken
+class token        2E, a ``concat`` of transposed patches    2E of patches, and E, a sum over samples
+... positions      3E, an ``add``
 =================  ========================================  ==========================================
-
-The products of attention are batched, one a head and sample, and stand apart from those of linear layers. Scaling and
-masking are part of the softmax kernel, as in Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053); heads are split and
-joined without copies. Fused attention never writes the scores (FlashAttention, Dao et al. 2022, arXiv:2205.14135).
-Attention reads queries, keys and values side by side: (positions, 3·features), each part split into heads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.domain.layers.record import (
@@ -34,6 +29,7 @@ from planner.domain.layers.record import (
     LayerKind,
     Lowering,
     Shape,
+    Share,
     Site,
     fixed,
     passes,
@@ -48,8 +44,8 @@ TOKEN_BYTES = 8
 """Of a token's number, as PyTorch keeps it."""
 STATISTICS_BYTES = 8
 """Of a position that layer normalisation works on: mean and scale in fp32."""
-LOG_SUM_BYTES = 4
-"""Of a head and position: what fused attention keeps of its weights, the logarithm of the sum of exponentials."""
+ROOT_BYTES = 4
+"""Of a position that normalisation by the root mean square works on: its scale in fp32."""
 TABLES = ("vocabulary", "positions", "types")
 
 
@@ -68,8 +64,8 @@ def _embedding(site: Site, _lowering: Lowering) -> Iterator[Call]:
     index_bytes = TOKEN_BYTES * site.input_elements
     for table in ("vocabulary", "types"):
         if layer.integer(table):
-            cleared = layer.integer(table) * layer.integer("features")
-            work = (per_sample(elements), (cleared, 3 * elements), per_sample(index_bytes))
+            table_elements = layer.integer(table) * layer.integer("features")
+            work = (per_sample(elements), (table_elements, 3 * elements), per_sample(index_bytes))
             yield Call("embedding", FORWARD, traffic(elements, 2 * elements, index_bytes))
             yield Call("embedding", BACKWARD_WEIGHT, work)
     if layer.integer("positions"):
@@ -81,58 +77,13 @@ def _embedding(site: Site, _lowering: Lowering) -> Iterator[Call]:
         yield Call("add", FORWARD, traffic(elements, 3 * elements), fixed(sums))
 
 
+def _embedding_parameters(layer: Layer, _shape: Shape) -> tuple[int, ...]:
+    return tuple(layer.integer("features") * rows for table in TABLES if (rows := layer.integer(table)))
+
+
 def _embedding_kept(site: Site, itemsize: int) -> int:
     """Numbers of tokens, less what was counted for them as the network's input, and of their types."""
     return (TOKEN_BYTES * (2 if site.layer.integer("types") else 1) - itemsize) * site.input_elements
-
-
-def _attended(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
-    (positions, features), heads = inputs[0], layer.integer("heads")
-    if features % (3 * heads):
-        rule = f"divisible by 3 x heads = {3 * heads}: queries, keys and values"
-        raise ParameterError(f"layer {layer.name}: features in", rule, features)
-    if layer.attributes["fused"] and layer.number("dropout"):
-        rule = "0 where attention is fused, as PyTorch's fused kernel on CPUs drops none"
-        raise ParameterError(f"layer {layer.name}: dropout", rule, layer.number("dropout"))
-    return (positions, features // 3)
-
-
-def _attention(site: Site, _lowering: Lowering) -> Iterator[Call]:
-    """Yield scores, softmax, dropout and context; backward the gradients of queries, keys, values and weights."""
-    heads, (positions, features) = site.layer.integer("heads"), site.output
-    width, rows = features // heads, per_sample(heads * positions)
-    if _is_fused(site.layer):
-        sizes = (positions, positions, width, int(bool(site.layer.attributes["causal"])))
-        work = (per_sample(heads), *map(fixed, sizes))
-        yield from passes("attention", site, work, work)
-        return
-    scores = (fixed(positions), fixed(positions), fixed(width), per_sample(heads))
-    context = (fixed(positions), fixed(width), fixed(positions), per_sample(heads))
-    weights = _weights(site)
-    yield Call("gemm", FORWARD, scores)
-    yield Call("gemm", FORWARD, context)
-    if site.has_gradient:
-        yield Call("gemm", BACKWARD_DATA, scores)
-        yield Call("gemm", BACKWARD_DATA, context, fixed(3))
-    yield from passes("softmax", site, (*traffic(weights, 2 * weights), rows), (*traffic(weights, 3 * weights), rows))
-    if site.layer.number("dropout"):
-        dropped = traffic(weights, 2 * weights, weights)
-        yield from passes("dropout", site, dropped, dropped)
-
-
-def _is_fused(layer: Layer) -> bool:
-    return bool(layer.attributes["fused"])
-
-
-def _weights(site: Site) -> int:
-    """Return how many weights attention computes per sample: one a head and pair of positions."""
-    return site.layer.integer("heads") * site.output[0] ** 2
-
-
-def _attention_kept(site: Site, itemsize: int) -> int:
-    if _is_fused(site.layer):
-        return LOG_SUM_BYTES * site.layer.integer("heads") * site.output[0]
-    return _weights(site) * (2 * itemsize + 1 if site.layer.number("dropout") else itemsize)
 
 
 def _layer_norm(site: Site, _lowering: Lowering) -> Iterator[Call]:
@@ -143,11 +94,106 @@ def _layer_norm(site: Site, _lowering: Lowering) -> Iterator[Call]:
     )
 
 
+def _root_normed(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    *rest, features = inputs[0]
+    if layer.integer("features") > features:
+        raise ParameterError(
+            f"layer {layer.name}: features", f"at most the {features} it reads", layer.integer("features")
+        )
+    return (*rest, layer.integer("features") or features)
+
+
+def _taken(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    start, count, positions = layer.integer("start"), layer.integer("count"), inputs[0][0]
+    if start + count > positions:
+        raise ParameterError(f"layer {layer.name}: start + count", f"at most the {positions} it reads", start + count)
+    return (count, *inputs[0][1:])
+
+
+def _take(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    """Yield picking positions that do not lie together; backward clears the gradient of all and copies theirs."""
+    if site.layer.attributes["scattered"]:
+        yield Call("copy", FORWARD, traffic(site.output_elements, 2 * site.output_elements))
+    yield from _first_position(site, _lowering)
+
+
+def _with_class_token(_layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    features, height, width = inputs[0]
+    return (height * width + 1, features)
+
+
+def _class_token(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    """Yield patches put in a row behind the token, and the positions added; backward the gradients of all three."""
+    elements, patches = site.output_elements, site.input_elements
+    yield Call("concat", FORWARD, traffic(elements, 2 * elements))
+    yield Call("add", FORWARD, (per_sample(elements), (elements, 2 * elements), fixed(0)))
+    yield Call("add", BACKWARD_DATA, (per_sample(elements), (elements, elements), fixed(0)))
+    if site.input_gradients[0]:
+        yield Call("concat", BACKWARD_DATA, traffic(patches, 2 * patches))
+
+
 def _first_position(site: Site, _lowering: Lowering) -> Iterator[Call]:
     """Forward is a view; backward clears the gradient of the whole sequence and copies that of one position."""
     if site.has_gradient:
-        copied = site.input_elements + 2 * site.output_elements
-        yield Call("copy", BACKWARD_DATA, traffic(site.input_elements, copied))
+        moved_elements = site.input_elements + 2 * site.output_elements
+        yield Call("copy", BACKWARD_DATA, traffic(site.input_elements, moved_elements))
+
+
+def _embedding_module(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    """Return the sum of the rows of a token, of its position, and of type 0; ``words`` is the table of tokens."""
+    (positions,), features = inputs[0], layer.integer("features")
+
+    class Embedding(torch.nn.Module):  # type: ignore[misc]  # imported as Any
+        def __init__(self) -> None:
+            super().__init__()
+            rows = {key: layer.integer(key) for key in ("vocabulary", "positions", "types")}
+            self.words = torch.nn.Embedding(rows["vocabulary"], features)
+            self.positions = torch.nn.Embedding(rows["positions"], features) if rows["positions"] else None
+            self.types = torch.nn.Embedding(rows["types"], features) if rows["types"] else None
+
+        def forward(self, tokens: Any) -> Any:
+            rows = self.words(tokens)
+            if self.positions is not None:
+                rows = rows + self.positions(torch.arange(positions, device=tokens.device))
+            return rows if self.types is None else rows + self.types(torch.zeros_like(tokens))
+
+    return Embedding()
+
+
+def _root_norm_module(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    """Return normalisation over features, or over the first of them, by the root of their mean square."""
+    features = layer.integer("features") or inputs[0][-1]
+
+    class RootNorm(torch.nn.RMSNorm):  # type: ignore[misc]  # imported as Any
+        def forward(self, sequence: Any) -> Any:
+            return super().forward(sequence if features == sequence.shape[-1] else sequence[..., :features])
+
+    return RootNorm(features)
+
+
+def _positions_module(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
+    """Return what takes some positions: a view of those that lie together, else a copy."""
+    start, count = layer.integer("start"), layer.integer("count")
+    if not layer.attributes["scattered"]:
+        return lambda sequence: sequence[:, start : start + count]
+    return lambda sequence: sequence.index_select(1, torch.arange(start, start + count, device=sequence.device))
+
+
+def _class_token_module(torch: Any, _layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    """Return patches in a row behind a learned token, with learned positions added."""
+    features, height, width = inputs[0]
+
+    class ClassToken(torch.nn.Module):  # type: ignore[misc]  # imported as Any
+        def __init__(self) -> None:
+            super().__init__()
+            self.token = torch.nn.Parameter(torch.zeros(1, 1, features))
+            self.positions = torch.nn.Parameter(torch.zeros(1, height * width + 1, features))
+
+        def forward(self, patches: Any) -> Any:
+            row = patches.flatten(2).transpose(1, 2)
+            return torch.cat((self.token.expand(len(row), -1, -1), row), dim=1) + self.positions
+
+    return ClassToken()
 
 
 KINDS = {
@@ -160,38 +206,59 @@ KINDS = {
         },
         _embedded,
         (1,),
-        parameters=lambda layer, _shape: layer.integer("features") * sum(layer.integer(table) for table in TABLES),
-        tensors=lambda layer: sum(layer.integer(table) > 0 for table in TABLES),
+        parameters=_embedding_parameters,
         calls=_embedding,
         kept_besides=_embedding_kept,
         computes="fp32",
-    ),
-    "attention": LayerKind(
-        {
-            "heads": Attribute("int", None, "heads that the features are split into"),
-            "causal": Attribute("bool", default=False, doc="whether later positions are masked"),
-            "dropout": Attribute("float", 0.0, "fraction of the attention weights dropped"),
-            "fused": Attribute("bool", default=False, doc="whether one kernel does it all, without weights in memory"),
-        },
-        _attended,
-        (2,),
-        calls=_attention,
-        # 2·s²·h, whether or not a mask hides half of them, and whether or not a fused kernel leaves those out
-        macs=lambda site: 2 * site.output_elements * site.output[0],
-        multiplies_weights=False,
-        keeps=lambda layer: (True, _is_fused(layer)),
-        kept_besides=_attention_kept,
-        # those of the weights before and behind the softmax; fused, of queries, keys and values before they are joined
-        inside=lambda site: site.input_elements if _is_fused(site.layer) else 2 * _weights(site),
-        computes="16 bits",
+        share=lambda _layer: Share("vocabulary", is_rounded_up=True),
+        module=_embedding_module,
     ),
     "layer_norm": LayerKind(
+        {"shift": Attribute("bool", default=True, doc="whether a shift is added", quiet=True)},
         ranks=(1, 2),
-        parameters=lambda _layer, shape: 2 * shape[-1],
+        parameters=lambda layer, shape: (shape[-1],) * (1 + bool(layer.attributes["shift"])),
         calls=_layer_norm,
         keeps=lambda _layer: (True, False),
         kept_besides=lambda site, _itemsize: STATISTICS_BYTES * (site.output_elements // site.output[-1]),
         computes="fp32 on gpu",
+        module=lambda torch, layer, inputs: torch.nn.LayerNorm(inputs[0][-1], bias=bool(layer.attributes["shift"])),
     ),
-    "first_position": LayerKind({}, lambda _layer, inputs: inputs[0][1:], (2,), calls=_first_position, is_view=True),
+    "rms_norm": LayerKind(
+        {"features": Attribute("int", 0, "first features, which alone are passed on; 0: all", least=0)},
+        _root_normed,
+        (1, 2),
+        parameters=lambda layer, shape: (layer.integer("features") or shape[-1],),
+        calls=_layer_norm,
+        keeps=lambda _layer: (True, False),
+        kept_besides=lambda site, _itemsize: ROOT_BYTES * (site.output_elements // site.output[-1]),
+        computes="fp32 on gpu",
+        module=_root_norm_module,
+    ),
+    "positions": LayerKind(
+        {
+            "start": Attribute("int", 0, "first position that is passed on", least=0),
+            "count": Attribute("int", None, "positions that are passed on"),
+            "scattered": Attribute("bool", default=False, doc="whether they do not lie together, and are copied"),
+        },
+        _taken,
+        (2,),
+        calls=_take,
+        module=_positions_module,
+    ),
+    "class_token": LayerKind(
+        {},
+        _with_class_token,
+        (3,),
+        parameters=lambda _layer, shape: (shape[0], shape[0] * (shape[1] * shape[2] + 1)),
+        calls=_class_token,
+        module=_class_token_module,
+    ),
+    "first_position": LayerKind(
+        {},
+        lambda _layer, inputs: inputs[0][1:],
+        (2,),
+        calls=_first_position,
+        is_view=True,
+        module=lambda _torch, _layer, _inputs: lambda sequence: sequence[:, 0],
+    ),
 }

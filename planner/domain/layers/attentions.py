@@ -1,0 +1,332 @@
+"""Attention: scores, softmax, dropout and context, and what stands before them.
+
+n: sub-batch [samples]; a heads of d features, κ of keys and values; q queries, s keys; W = n·a·q·s weights.
+
+=================  ========================================  ==========================================
+call               forward                                   backward
+=================  ========================================  ==========================================
+copy (κ < a)       keys and values once a head               the same
+scores  Q·Kᵀ       a·n products (q x d)·(d x s)              (q x s)·(s x d) of Q, (s x q)·(q x d) of K
+bias               3W, an ``add``; the bias once             W where it is learned
+softmax            2W                                        3W
+dropout            2W, 1-byte mask                           the same
+context  P·V       a·n products (q x s)·(s x d)              (q x d)·(d x s) of P, (s x q)·(q x d) of V
+fused attention    a·n heads of q queries and s keys         the same, in place of the rows above
+rotary             2E                                        the same
+=================  ========================================  ==========================================
+
+The products of attention are batched, one a head and sample, and stand apart from those of linear layers. Scaling and
+masking are part of the softmax kernel, as in Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053); heads are split and
+joined without copies. Fused attention never writes the scores (FlashAttention, Dao et al. 2022, arXiv:2205.14135), nor
+does it repeat keys and values; where values are narrower than keys, its width is the mean of both.
+
+``attention`` reads queries, keys and values side by side, (positions, (a + 2κ)·d), each part split into heads;
+``cross_attention`` queries of one sequence, and keys and values of another. ``latent`` makes the former of what
+multi-head latent attention compresses (DeepSeek-V2, arXiv:2405.04434).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from planner.domain.kernels import BACKWARD_DATA, FORWARD
+from planner.domain.layers import attention_modules
+from planner.domain.layers.record import (
+    Attribute,
+    Call,
+    Layer,
+    LayerKind,
+    Lowering,
+    Shape,
+    Share,
+    Site,
+    fixed,
+    passes,
+    per_sample,
+    traffic,
+)
+from planner.errors import ParameterError
+
+__all__ = ["KINDS"]
+
+LOG_SUM_BYTES = 4
+"""Of a head and position: what fused attention keeps of its weights, the logarithm of the sum of exponentials."""
+
+
+class _Core(NamedTuple):
+    """Sizes of one sample's attention: heads and positions of queries and of keys, features of a key and of a value."""
+
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    width: int
+    values: int
+
+    @property
+    def weights(self) -> int:
+        """One a head and pair of positions."""
+        return self.heads * self.queries * self.keys
+
+    @property
+    def repeated(self) -> int:
+        """Elements of keys and values that stand once a head, where heads share them."""
+        return self.heads * self.keys * (self.width + self.values) if self.kv_heads < self.heads else 0
+
+
+def _attended(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    positions, features = inputs[0]
+    heads, shared = layer.integer("heads"), layer.integer("kv_heads") or layer.integer("heads")
+    what = f"layer {layer.name}: features in"
+    if heads % shared:
+        raise ParameterError(f"layer {layer.name}: kv_heads", f"a divisor of heads = {heads}", shared)
+    if layer.integer("value_size"):
+        rest = features - shared * layer.integer("value_size")
+        if rest < 1 or rest % (heads + shared):
+            rule = f"those of values and a multiple of heads + kv_heads = {heads + shared}: queries and keys"
+            raise ParameterError(what, rule, features)
+    elif features % (heads + 2 * shared):
+        parts = "3 x heads" if shared == heads else "heads + 2 x kv_heads"
+        rule = f"divisible by {parts} = {heads + 2 * shared}: queries, keys and values"
+        raise ParameterError(what, rule, features)
+    _check_fused(layer)
+    return (positions, heads * _core_of(layer, positions, features).values)
+
+
+def _crossed(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    heads = layer.integer("heads")
+    what = f"layer {layer.name}"
+    if len(inputs) != 2:
+        raise ParameterError(f"{what}: inputs", "two: queries, and keys and values side by side", len(inputs))
+    (positions, features), (_, both) = inputs
+    if features % heads:
+        raise ParameterError(f"{what}: features of queries", f"divisible by heads = {heads}", features)
+    if both != 2 * features:
+        raise ParameterError(f"{what}: features of keys and values", f"2 x {features}, those of queries", both)
+    _check_fused(layer)
+    return (positions, features)
+
+
+def _check_fused(layer: Layer) -> None:
+    if layer.attributes["fused"] and layer.number("dropout"):
+        rule = "0 where attention is fused, as PyTorch's fused kernel on CPUs drops none"
+        raise ParameterError(f"layer {layer.name}: dropout", rule, layer.number("dropout"))
+
+
+def _core_of(layer: Layer, positions: int, features: int) -> _Core:
+    heads = layer.integer("heads")
+    shared = layer.integer("kv_heads") or heads
+    values = layer.integer("value_size") or features // (heads + 2 * shared)
+    keys = layer.integer("keys") or positions
+    return _Core(heads, shared, positions, keys, (features - shared * values) // (heads + shared), values)
+
+
+def _core(site: Site) -> _Core:
+    if site.layer.kind == "attention":
+        return _core_of(site.layer, *site.inputs[0])
+    (queries, features), (keys, _) = site.inputs
+    heads, keys = site.layer.integer("heads"), site.layer.integer("keys") or keys
+    return _Core(heads, heads, queries, keys, features // heads, features // heads)
+
+
+def _attention(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    """Yield scores, softmax, dropout and context; backward the gradients of queries, keys, values and weights."""
+    core = _core(site)
+    rows = per_sample(core.heads * core.queries)
+    if _is_fused(site.layer):
+        work = (per_sample(core.heads), *map(fixed, _fused_sizes(site.layer, core)))
+        yield from passes("attention", site, work, work)
+        return
+    yield from _repeats(site, core)
+    yield from _products(site, core)
+    yield from _biased(site, core)
+    weights = core.weights
+    yield from passes("softmax", site, (*traffic(weights, 2 * weights), rows), (*traffic(weights, 3 * weights), rows))
+    if site.layer.number("dropout"):
+        dropped = traffic(weights, 2 * weights, weights)
+        yield from passes("dropout", site, dropped, dropped)
+
+
+def _fused_sizes(layer: Layer, core: _Core) -> tuple[int, int, int, int]:
+    """Return queries, keys, width and whether it is causal.
+
+    A rank's positions that see keys of others are dealt out so that each rank has as many pairs of a query and a key:
+    behind a causal mask half of them.
+    """
+    is_causal, is_part = bool(layer.attributes["causal"]), core.keys > core.queries
+    keys = -(-core.keys // 2) if is_causal and is_part else core.keys
+    return core.queries, keys, (core.width + core.values) // 2, int(is_causal and not is_part)
+
+
+def _products(site: Site, core: _Core) -> Iterator[Call]:
+    def product(rows: int, columns: int, inner: int) -> tuple[tuple[int, int], ...]:
+        return (fixed(rows), fixed(columns), fixed(inner), per_sample(core.heads))
+
+    queries, keys, width, values = core[2:]
+    yield Call("gemm", FORWARD, product(queries, keys, width))
+    yield Call("gemm", FORWARD, product(queries, values, keys))
+    if site.has_gradient:
+        yield Call("gemm", BACKWARD_DATA, product(queries, keys, values))
+        others = (product(queries, width, keys), product(keys, width, queries), product(keys, values, queries))
+        for work, count in Counter(others).items():
+            yield Call("gemm", BACKWARD_DATA, work, fixed(count))
+
+
+def _repeats(site: Site, core: _Core) -> Iterator[Call]:
+    if core.repeated:
+        read = core.repeated // core.heads * core.kv_heads
+        work = traffic(core.repeated, core.repeated + read)
+        yield from passes("copy", site, work, work)
+
+
+def _biased(site: Site, core: _Core) -> Iterator[Call]:
+    """Yield the sum of scores and a bias that all samples share, and of the gradients of a bias that is learned."""
+    bias = str(site.layer.attributes.get("bias", "none"))
+    if bias != "none":
+        weights, shared = per_sample(core.weights), core.weights
+        yield Call("add", FORWARD, (weights, (shared, 2 * shared), fixed(0)))
+        if bias == "learned" and site.has_gradient:
+            yield Call("add", BACKWARD_DATA, (weights, (shared, shared), fixed(0)))
+
+
+def _is_fused(layer: Layer) -> bool:
+    return bool(layer.attributes["fused"])
+
+
+def _kept(site: Site, itemsize: int) -> int:
+    core = _core(site)
+    if _is_fused(site.layer):
+        return LOG_SUM_BYTES * core.heads * core.queries
+    each = 2 * itemsize + 1 if site.layer.number("dropout") else itemsize
+    apart = core.repeated + core.heads * core.queries * core.width if core.repeated else 0
+    return core.weights * each + itemsize * apart
+
+
+def _keeps(layer: Layer) -> tuple[bool, bool]:
+    """Where keys and values are repeated, these and the queries are kept, not what they were joined in."""
+    shared = layer.attributes.get("kv_heads") or layer.integer("heads")
+    return _is_fused(layer) or shared == layer.integer("heads"), _is_fused(layer)
+
+
+def _macs(site: Site) -> int:
+    """Of all pairs, whether or not a mask hides half of them, and whether or not a fused kernel leaves those out."""
+    core = _core(site)
+    return core.weights * (core.width + core.values)
+
+
+def _inside(site: Site) -> int:
+    """Those of the weights before and behind the softmax; fused, of queries, keys and values before they are joined."""
+    return site.input_elements if _is_fused(site.layer) else 2 * _core(site).weights
+
+
+def _rotated(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    if inputs[0][-1] < layer.integer("features"):
+        raise ParameterError(f"layer {layer.name}: features", f"at most the {inputs[0][-1]} it reads", inputs[0][-1])
+    return inputs[0]
+
+
+def _rotary(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    rotated = site.inputs[0][0] * site.layer.integer("features")
+    work = traffic(rotated, 2 * rotated)
+    return passes("activation", site, work, work)
+
+
+def _latent_sizes(layer: Layer) -> tuple[int, int, int, int]:
+    """Return heads, and features of a head's plain and rotary part and of its values."""
+    heads, plain, rotary, value = (layer.integer(key) for key in ("heads", "plain", "rotary", "value"))
+    return heads, plain, rotary, value
+
+
+def _latent_joined(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    heads, plain, rotary, value = _latent_sizes(layer)
+    if len(inputs) != 3:
+        raise ParameterError(f"layer {layer.name}: inputs", "three: queries, compressed, keys and values", len(inputs))
+    wanted = (heads * (plain + rotary), inputs[1][-1], heads * (plain + value))
+    features = tuple(shape[-1] for shape in inputs)
+    if features != wanted or inputs[1][-1] < rotary:
+        raise ParameterError(f"layer {layer.name}: features in", f"{wanted}, of heads and their parts", features)
+    return (inputs[0][0], heads * (2 * (plain + rotary) + value))
+
+
+def _latent(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    """Yield the rotation of a head's part of queries, and of the part of keys that heads share; and the joining."""
+    heads, _, rotary, _ = _latent_sizes(site.layer)
+    rotated = site.output[0] * (heads + 1) * rotary
+    work = traffic(rotated, 2 * rotated)
+    yield from passes("activation", site, work, work)
+    joined = traffic(site.output_elements, 2 * site.output_elements)
+    yield from passes("concat", site, joined, joined)
+
+
+def _table_parameters(layer: Layer, _shape: Shape) -> tuple[int, ...]:
+    return (layer.integer("buckets") * layer.integer("heads"),) if layer.integer("buckets") else ()
+
+
+_COMMON = {
+    "heads": Attribute("int", None, "heads that the features are split into"),
+    "causal": Attribute("bool", default=False, doc="whether later positions are masked"),
+    "dropout": Attribute("float", 0.0, "fraction of the attention weights dropped"),
+    "fused": Attribute("bool", default=False, doc="whether one kernel does it all, without weights in memory"),
+    "keys": Attribute("int", 0, "positions of keys, with those of other ranks; 0: those it reads", least=0, quiet=True),
+}
+KINDS = {
+    "attention": LayerKind(
+        _COMMON
+        | {
+            "kv_heads": Attribute("int", 0, "heads of keys and values; 0: as many as heads", least=0, quiet=True),
+            "value_size": Attribute("int", 0, "features of a head's values; 0: as its keys", least=0, quiet=True),
+            "bias": Attribute("none|fixed|learned", "none", "what is added to scores by position", quiet=True),
+            "buckets": Attribute("int", 0, "rows of a table of biases that is here, one a head", least=0, quiet=True),
+        },
+        _attended,
+        (2,),
+        parameters=_table_parameters,
+        calls=_attention,
+        macs=_macs,
+        multiplies_weights=False,
+        keeps=_keeps,
+        kept_besides=_kept,
+        inside=_inside,
+        computes="16 bits",
+        share=lambda _layer: Share("heads"),
+        module=attention_modules.attention,
+    ),
+    "cross_attention": LayerKind(
+        _COMMON,
+        _crossed,
+        (2,),
+        joins=True,
+        calls=_attention,
+        macs=_macs,
+        multiplies_weights=False,
+        keeps=_keeps,
+        kept_besides=_kept,
+        inside=_inside,
+        computes="16 bits",
+        share=lambda _layer: Share("heads"),
+        module=attention_modules.cross_attention,
+    ),
+    "rotary": LayerKind(
+        {"features": Attribute("int", None, "features that are rotated by position: those of queries and keys")},
+        _rotated,
+        (2,),
+        calls=_rotary,
+        module=attention_modules.rotary,
+    ),
+    "latent": LayerKind(
+        {
+            "heads": Attribute("int", None, "heads of attention"),
+            "plain": Attribute("int", None, "features of a head's queries and keys without positions"),
+            "rotary": Attribute("int", None, "features of a head's queries and keys with rotary positions"),
+            "value": Attribute("int", None, "features of a head's values"),
+        },
+        _latent_joined,
+        (2,),
+        joins=True,
+        calls=_latent,
+        module=attention_modules.latent,
+        share=lambda _layer: Share("heads"),
+    ),
+}

@@ -1,0 +1,130 @@
+"""Plans that split a network, as arrays, and the memory of one rank of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.axes import AXES
+from planner.domain.kernels import MemoryBytes
+from planner.errors import ParameterError
+
+__all__ = ["OFFLOADS", "RECOMPUTES", "SCHEDULES", "SHARD_GROUPS", "SplitMemoryBytes", "SplitPlans", "schedule_run"]
+
+_WORDS = {axis.name: axis.words for axis in AXES}
+RECOMPUTES = _WORDS["recompute"]
+"""What the backward pass computes again: nothing, attention weights, whole layers."""
+SHARD_GROUPS = _WORDS["shard_group"]
+"""Which replicas share shards: all of them, or those of one node."""
+SCHEDULES = _WORDS["schedule"]
+OFFLOADS = _WORDS["offload"]
+"""What lies in the host's memory."""
+
+
+def schedule_run(schedule: IntArray, virtual_stages: IntArray) -> IntArray:
+    """Return the schedule that runs, as a position in SCHEDULES: 1f1b with virtual stages is interleaved."""
+    interleaves = (virtual_stages > 1) & (schedule == SCHEDULES.index("1f1b"))
+    return np.where(interleaves, SCHEDULES.index("interleaved"), schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlans:
+    """n plans: one value of each for all, or ndarrays of int that broadcast to shape (n,).
+
+    Attributes
+    ----------
+    sub_batch, accumulation_steps : samples of a micro-batch, b; micro-batches of a step, m
+    data_parallel, tensor_parallel, context_parallel, pipeline_parallel : degrees D, t, c, p
+    expert_parallel : x, of the c·D ranks that hold the same shards of everything else
+    virtual_stages : chunks of each stage, v
+    sequence_parallel : 1 where tensor ranks share the positions between products; else 0
+    sharding : ZeRO's 0 to 3
+    recompute, shard_group, schedule, offload : positions in RECOMPUTES, SHARD_GROUPS, SCHEDULES and OFFLOADS
+    gpus_per_node : what ``node`` shards over
+    """
+
+    sub_batch: IntArray
+    accumulation_steps: IntArray
+    data_parallel: IntArray
+    tensor_parallel: IntArray
+    context_parallel: IntArray
+    expert_parallel: IntArray
+    pipeline_parallel: IntArray
+    virtual_stages: IntArray
+    sequence_parallel: IntArray
+    recompute: IntArray
+    sharding: IntArray
+    shard_group: IntArray
+    schedule: IntArray
+    offload: IntArray
+    gpus_per_node: IntArray
+
+    @staticmethod
+    def of(**values: int | IntArray) -> SplitPlans:
+        """Return plans with values of some fields; the others are 1, ``none``, ``all``, or 0 as they say nothing.
+
+        The schedule is 1f1b, and a node has 8 GPUs.
+        """
+        names = [field.name for field in fields(SplitPlans)]
+        if unknown := set(values) - set(names):
+            raise ParameterError("field of plans", "one of " + ", ".join(names), ", ".join(sorted(unknown)))
+        zero = dict.fromkeys(("sequence_parallel", "recompute", "sharding", "shard_group", "offload"), 0)
+        full = dict.fromkeys(names, 1) | zero | {"schedule": SCHEDULES.index("1f1b"), "gpus_per_node": 8} | values
+        return SplitPlans(**{name: np.asarray(value, dtype=np.int64) for name, value in full.items()})
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """What the fields broadcast to."""
+        return np.broadcast_shapes(*(getattr(self, field.name).shape for field in fields(self)))
+
+    @property
+    def gpus(self) -> IntArray:
+        """GPUs of each plan."""
+        return self.data_parallel * self.tensor_parallel * self.context_parallel * self.pipeline_parallel
+
+    def row(self, at: int) -> SplitPlans:
+        """Return one plan, each field of shape ()."""
+        return SplitPlans(**{f.name: np.broadcast_to(getattr(self, f.name), self.shape).flat[at] for f in fields(self)})
+
+    def but(self, **values: int | IntArray) -> SplitPlans:
+        """Return plans that differ in some fields."""
+        return replace(self, **{name: np.asarray(value, dtype=np.int64) for name, value in values.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class SplitMemoryBytes(MemoryBytes):
+    """Bytes on the GPUs of one stage, beside those of a network that is not split; each ndarray of float, shape (n,).
+
+    Attributes
+    ----------
+    logits : logits and what the loss makes of them
+    gathered : whole units that were gathered from shards
+    messages : buffers that are sent and received
+    margin : what the allocator loses in pieces, assumed
+    host : in the host's memory, of each rank
+    to_host, to_device : moved in a step, of each rank
+    stage : ndarray of int
+        Of which stage, from 0.
+    """
+
+    logits: FloatArray
+    gathered: FloatArray
+    messages: FloatArray
+    margin: FloatArray
+    host: FloatArray
+    to_host: FloatArray
+    to_device: FloatArray
+    stage: IntArray
+
+    @property
+    def allocated(self) -> FloatArray:
+        """What tensors take."""
+        state = self.weights + self.gradients + self.optimizer
+        return state + self.activations + self.logits + self.gathered + self.messages + self.workspace
+
+    @property
+    def total(self) -> FloatArray:
+        """Sum of all kinds on the device, shape (n,)."""
+        return self.allocated + self.margin + self.framework

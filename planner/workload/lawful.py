@@ -1,0 +1,222 @@
+"""Which degrees a network and a framework allow, rule by rule, as arrays over plans.
+
+Divisions of heads, layers, positions and experts are those of Megatron-LM (NVIDIA/Megatron-LM at d98e8a64): a mod t,
+groups of keys that divide t or are divided by it, L mod p·v for interleaved stages, s mod 2c, E mod x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, IntArray
+from planner.domain.axes import AXES
+from planner.domain.configuration import SPLIT_AXES
+from planner.domain.framework import Framework
+from planner.domain.network import Network
+from planner.domain.split import SCHEDULES, SHARD_GROUPS, SplitPlans
+from planner.domain.transformer import Transformer
+from planner.errors import ParameterError
+
+__all__ = ["Rule", "check_lawful", "is_lawful", "is_told_apart", "rules_of"]
+
+INTERLEAVED = SCHEDULES.index("interleaved")
+_AXES = {axis.name: axis for axis in AXES}
+_MOST_TRIED = 4096
+"""Degrees up to which the nearest lawful one is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule.
+
+    Attributes
+    ----------
+    axis : str
+        Whose value breaks it.
+    words : str
+        What the value must be.
+    holds : plans -> ndarray of bool
+    """
+
+    axis: str
+    words: str
+    holds: Callable[[SplitPlans], BoolArray]
+
+
+def rules_of(network: Network, framework: Framework) -> tuple[Rule, ...]:
+    """Return the rules of plans that train a network in a framework, the first to be told first."""
+    return (*_of_framework(framework), *_of_network(network), *_of_schedules())
+
+
+def is_lawful(network: Network, framework: Framework, plans: SplitPlans) -> BoolArray:
+    """Return whether each plan obeys all rules, of the plans' shape."""
+    found = np.ones(plans.shape, dtype=np.bool_)
+    for rule in rules_of(network, framework):
+        found = found & rule.holds(plans)
+    return found
+
+
+def check_lawful(network: Network, framework: Framework, plans: SplitPlans) -> None:
+    """Raise ParameterError for the first rule that the first plan which breaks one breaks, naming the nearest value."""
+    for rule in rules_of(network, framework):
+        holds = np.broadcast_to(rule.holds(plans), plans.shape)
+        if holds.all():
+            continue
+        one = plans.row(int(np.argmin(holds)))
+        value, words = int(getattr(one, rule.axis)), _AXES[rule.axis].words
+        near = "" if words else _nearest(rule, one, value)
+        raise ParameterError(
+            rule.axis, rule.words, words[value] if words else value, f"the nearest {near}" if near else ""
+        )
+
+
+def _nearest(rule: Rule, one: SplitPlans, value: int) -> str:
+    axis = _AXES[rule.axis]
+    tried = np.arange(axis.least, axis.most + 1 if axis.most else _MOST_TRIED)
+    lawful = tried[np.broadcast_to(rule.holds(one.but(**{rule.axis: tried})), tried.shape)]
+    below, above = lawful[lawful < value][-1:].tolist(), lawful[lawful > value][:1].tolist()
+    near = [str(each) for each in (*below, *above)]
+    if not near or rule.words.startswith(f"{near[0]} "):  # the rule says it
+        return ""
+    return f"{'is' if len(near) == 1 else 'are'} {' and '.join(near)}"
+
+
+def is_told_apart(of: Transformer | None, plans: SplitPlans) -> BoolArray:
+    """Return whether no simpler plan does the same: without shards of one rank, or recompute that repeats nothing."""
+    copies = plans.data_parallel * plans.context_parallel
+    spreads = plans.gpus > plans.gpus_per_node
+    in_node = plans.shard_group == SHARD_GROUPS.index("node")
+    found = (plans.sharding == 0) | (copies > 1)
+    found = found & (~in_node | ((plans.sharding > 0) & spreads))
+    found = found & ((plans.sequence_parallel == 0) | (plans.tensor_parallel > 1))
+    if of is not None and of.fused:
+        found = found & (plans.recompute != 1)
+    return np.asarray(found)
+
+
+def _multiple(whole: int, degree: IntArray) -> BoolArray:
+    return np.asarray(whole % np.maximum(degree, 1) == 0)
+
+
+def _of_framework(framework: Framework) -> Iterator[Rule]:
+    kinds = framework.can
+    for axis, kind in (
+        ("tensor_parallel", "tensor"), ("context_parallel", "context"), ("expert_parallel", "expert"),
+        ("pipeline_parallel", "pipeline"),
+    ):  # fmt: skip
+        if kind not in kinds:
+            yield Rule(axis, f"1 in framework {framework.name}, which has none", _is(axis, 1))
+    if framework.most_sharded < 3:
+        words = f"at most {framework.most_sharded} in framework {framework.name}"
+        yield Rule("sharding", words, lambda plans: plans.sharding <= framework.most_sharded)
+    if framework.most_sharded_in_pipeline < framework.most_sharded:
+        most = framework.most_sharded_in_pipeline
+        words = f"at most {most} beside a pipeline in framework {framework.name}"
+        yield Rule("sharding", words, lambda plans: (plans.sharding <= most) | (plans.pipeline_parallel == 1))
+
+
+def _is(axis: str, value: int) -> Callable[[SplitPlans], BoolArray]:
+    return lambda plans: np.equal(getattr(plans, axis), value)
+
+
+def _divides(whole: int, axis: str) -> Callable[[SplitPlans], BoolArray]:
+    return lambda plans: _multiple(whole, getattr(plans, axis))
+
+
+def _of_network(network: Network) -> Iterator[Rule]:
+    of = network.transformer
+    if of is None:
+        for axis in SPLIT_AXES:
+            default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
+            yield Rule(
+                axis.name, f"{axis.default} for {network.name}, which is no transformer", _is(axis.name, default)
+            )
+        return
+    yield from _of_tensors(of)
+    number = of.layers + of.encoder_layers
+    yield Rule("pipeline_parallel", f"at most the {number} layers", lambda plans: plans.pipeline_parallel <= number)
+    words = f"such that stages x virtual stages divide the {number} layers"
+    yield Rule(
+        "virtual_stages",
+        words,
+        lambda plans: (plans.virtual_stages == 1) | _multiple(number, plans.pipeline_parallel * plans.virtual_stages),
+    )
+    yield from _of_positions(network, of)
+    if of.experts:
+        yield Rule(
+            "expert_parallel",
+            f"a divisor of the {of.experts} experts and of data x context ranks",
+            lambda plans: (
+                _multiple(of.experts, plans.expert_parallel)
+                & (plans.data_parallel * plans.context_parallel % plans.expert_parallel == 0)
+            ),
+        )
+    else:
+        yield Rule("expert_parallel", f"1 for {network.name}, which has no experts", _is("expert_parallel", 1))
+
+
+def _of_tensors(of: Transformer) -> Iterator[Rule]:
+    yield Rule(
+        "tensor_parallel",
+        f"a divisor of the {of.heads} heads",
+        lambda plans: _multiple(of.heads, plans.tensor_parallel),
+    )
+    yield Rule(
+        "tensor_parallel",
+        f"a divisor or a multiple of the {of.kv_heads} groups of keys and values",
+        lambda plans: _multiple(of.kv_heads, plans.tensor_parallel) | (plans.tensor_parallel % of.kv_heads == 0),
+    )
+    for what, width in (("features of feed-forward parts", of.ffn), ("features of an expert", of.expert_ffn)):
+        if width:
+            words = f"a divisor of the {width} {what}"
+            yield Rule("tensor_parallel", words, _divides(width, "tensor_parallel"))
+    words = f"off unless tensor ranks divide the {of.sequence} positions of a context rank"
+    yield Rule(
+        "sequence_parallel",
+        words,
+        lambda plans: (
+            (plans.sequence_parallel == 0) | _multiple(of.sequence, plans.context_parallel * plans.tensor_parallel)
+        ),
+    )
+
+
+def _of_positions(network: Network, of: Transformer) -> Iterator[Rule]:
+    if of.patch:
+        yield Rule("context_parallel", f"1 for {network.name}, which reads images", _is("context_parallel", 1))
+        return
+    for sequence in sorted({of.sequence, of.encoder_sequence or of.sequence}):
+        words = f"such that twice as many divide the {sequence} positions"
+        yield Rule("context_parallel", words, partial(_deals_out, sequence))
+
+
+def _deals_out(sequence: int, plans: SplitPlans) -> BoolArray:
+    """Return whether each context rank has two equal parts of the positions, an early and a late one."""
+    return np.asarray((plans.context_parallel == 1) | _multiple(sequence, 2 * plans.context_parallel))
+
+
+def _of_schedules() -> Iterator[Rule]:
+    yield Rule(
+        "virtual_stages",
+        "1 without a pipeline",
+        lambda plans: (plans.virtual_stages == 1) | (plans.pipeline_parallel > 1),
+    )
+    plain = [SCHEDULES.index(name) for name in ("gpipe", "zero-bubble")]
+    yield Rule(
+        "virtual_stages",
+        "1 in a gpipe or zero-bubble schedule",
+        lambda plans: (plans.virtual_stages == 1) | ~np.isin(plans.schedule, plain),
+    )
+    yield Rule(
+        "virtual_stages",
+        "above 1 in an interleaved schedule",
+        lambda plans: (plans.virtual_stages > 1) | (plans.schedule != INTERLEAVED),
+    )
+    yield Rule(
+        "accumulation_steps",
+        "a multiple of the pipeline stages, with virtual stages",
+        lambda plans: (plans.virtual_stages == 1) | (plans.accumulation_steps % plans.pipeline_parallel == 0),
+    )

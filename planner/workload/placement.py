@@ -1,0 +1,241 @@
+"""On which nodes the groups of an axis lie, and how many of them share a NIC, as arrays over configurations.
+
+Ranks are counted along one axis after the other, innermost first, and fill nodes in order. The group of a rank r along
+an axis of degree d is {r_0 + j·S, j < d}; S, its stride, is the product of the degrees inside it. Blocks of S·d ranks
+hold S groups each. With g ranks a node and q = gcd(S·d, g), blocks start at every multiple of q within a node, as the
+ranks are a multiple of both. A group that starts at offset o of a node spans floor((o + (d-1)·S)/g) + 1 nodes if
+S <= g, else d.
+
+The default order is that of Megatron-LM (Narayanan et al. 2021, SC'21; its ``parallel_state``); experts split the same
+ranks by another grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from math import gcd, prod
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray, distinct_rows
+from planner.domain.messages import CONTEXT, DATA, EXPERT, GROUP_NAMES, PIPELINE, RANK_ORDER, TENSOR, Groups
+from planner.domain.split import SplitPlans
+from planner.errors import ParameterError, UnknownNameError
+
+__all__ = ["Placement"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the groups of n plans lie; every method gives the worst group of each, n groups in all.
+
+    Worst: most nodes. Where nodes hold unequal parts of groups, the busiest one sets the streams.
+
+    Attributes
+    ----------
+    plans : SplitPlans
+    nics_per_node : int
+    order : tuple of str
+        A permutation of RANK_ORDER.
+    expert_tensor : ndarray of int, shape (n,), or None
+        t_e, ranks that each expert is split over by tensors: the same ranks are split into t_e·x·D_x·p; None: as many
+        as all else, which is Megatron-LM's default.
+    """
+
+    plans: SplitPlans
+    nics_per_node: int = 1
+    order: tuple[str, ...] = RANK_ORDER
+    expert_tensor: IntArray | None = None
+
+    def __post_init__(self) -> None:
+        if sorted(self.order) != sorted(RANK_ORDER):
+            rule = f"an order of {', '.join(RANK_ORDER)}, each once"
+            raise ParameterError("rank order", rule, ",".join(self.order))
+
+    def groups(self, name: str) -> Groups:
+        """Return the groups of a name in GROUP_NAMES."""
+        if name not in GROUP_NAMES:
+            raise UnknownNameError("group of ranks", name, GROUP_NAMES)
+        found: Groups = self.axis(name) if name in RANK_ORDER else getattr(self, name)
+        return found
+
+    def axis(self, name: str) -> Groups:
+        """Return the groups of an axis: tensor, context, expert, data or pipeline."""
+        if name == EXPERT:
+            return self._groups(self._expert_grid, EXPERT)
+        return self._groups(self._grid, name)
+
+    @property
+    def gradients(self) -> Groups:
+        """Groups that exchange gradients of what is not an expert: context and data together."""
+        return self._groups(self._grid, CONTEXT, DATA)
+
+    @property
+    def expert_gradients(self) -> Groups:
+        """Groups of D_x ranks that hold the same experts."""
+        return self._groups(self._expert_grid, DATA)
+
+    @property
+    def expert_shards(self) -> Groups:
+        """Groups that split each expert by tensors."""
+        return self._groups(self._expert_grid, TENSOR)
+
+    @property
+    def node_shards(self) -> Groups:
+        """Parts of the gradient groups inside one node: what hybrid sharding shards over."""
+        return _inside(self.gradients)
+
+    @property
+    def node_replicas(self) -> Groups:
+        """Ranks with the same shard on each node of the gradient groups, under hybrid sharding."""
+        return _across(self.gradients)
+
+    @property
+    def expert_node_shards(self) -> Groups:
+        """Those of node_shards, of experts."""
+        return _inside(self.expert_gradients)
+
+    @property
+    def expert_node_replicas(self) -> Groups:
+        """Those of node_replicas, of experts."""
+        return _across(self.expert_gradients)
+
+    @property
+    def context_neighbours(self) -> Groups:
+        """Pairs of ranks that follow each other around the ring of a context group."""
+        return self._pairs(CONTEXT)
+
+    @property
+    def neighbours(self) -> Groups:
+        """Pairs of ranks of stages that follow each other, those on two nodes if there are any; one rank: no stages."""
+        return self._pairs(PIPELINE)
+
+    @property
+    def ends(self) -> Groups:
+        """Pairs of ranks of the first and the last stage, which share a tied embedding; one rank: no stages."""
+        return self._pairs(PIPELINE)
+
+    @property
+    def _grid(self) -> dict[str, IntArray]:
+        """Degrees in order, experts left out."""
+        plans = self.plans
+        degrees = (plans.tensor_parallel, plans.context_parallel, plans.data_parallel, plans.pipeline_parallel)
+        return self._in_order(dict(zip((TENSOR, CONTEXT, DATA, PIPELINE), degrees, strict=True)))
+
+    @property
+    def _expert_grid(self) -> dict[str, IntArray]:
+        """Degrees in order of the grid that experts split the ranks by; copies rounded down where none is lawful."""
+        plans, x = self.plans, self.plans.expert_parallel
+        t = plans.tensor_parallel if self.expert_tensor is None else self.expert_tensor
+        copies = plans.tensor_parallel * plans.context_parallel * plans.data_parallel // (t * x)
+        return self._in_order({TENSOR: t, EXPERT: x, DATA: copies, PIPELINE: plans.pipeline_parallel})
+
+    def _in_order(self, degrees: dict[str, IntArray]) -> dict[str, IntArray]:
+        shape = np.broadcast_shapes(self.plans.shape, (1,))
+        return {name: np.broadcast_to(degrees[name], shape) for name in self.order if name in degrees}
+
+    @property
+    def _gpus(self) -> IntArray:
+        return np.broadcast_to(self.plans.gpus_per_node, np.broadcast_shapes(self.plans.shape, (1,)))
+
+    def _groups(self, grid: dict[str, IntArray], *axes: str) -> Groups:
+        """Return the groups of axes together."""
+        names = tuple(grid)
+        places = sorted(names.index(name) for name in axes)
+        degrees = list(grid.values())
+        first, last = places[0], places[-1]
+        degree = self._product([degrees[place] for place in places])
+        between = self._product([degrees[place] for place in range(first, last) if place not in places])
+        inner = self._product(degrees[:first])
+        nodes, together = self._progressions(np.where(degrees[first] > 1, inner, inner * between), degree)
+        apart = np.flatnonzero((between > 1) & (degrees[first] > 1) & (degrees[last] > 1))
+        if apart.size:
+            nodes[apart], together[apart] = self._enumerated([one[apart] for one in degrees], places, apart)
+        return self._with_streams(nodes, degree / nodes, together)
+
+    def _pairs(self, axis: str) -> Groups:
+        """Return pairs along an axis: some of them, as first and last, are on two nodes if one of its groups is.
+
+        Streams are those of as many pairs at once as there can be, which are fewer on some uneven nodes.
+        """
+        grid = self._grid
+        stride = self._product(list(grid.values())[: tuple(grid).index(axis)])
+        spans, together = self._progressions(stride, grid[axis])
+        nodes = np.minimum(spans, 2)
+        return self._with_streams(nodes, np.minimum(grid[axis], 2) / nodes, together)
+
+    def _product(self, degrees: list[IntArray]) -> IntArray:
+        return reduce(lambda some, more: some * more, degrees, np.ones_like(self._gpus))
+
+    def _with_streams(self, nodes: IntArray, ranks_per_node: FloatArray, together: IntArray) -> Groups:
+        """Return groups of which so many talk at once on a node."""
+        streams = np.maximum(together * ranks_per_node / self.nics_per_node, 1.0)
+        return Groups(nodes, ranks_per_node, np.where(nodes > 1, streams, 1.0))
+
+    def _progressions(self, stride: IntArray, degree: IntArray) -> tuple[IntArray, IntArray]:
+        """Return nodes of the worst group and groups that talk at once on the busiest node."""
+        g = self._gpus
+        spans = (_last_offset(stride, degree, g) + (degree - 1) * stride) // g + 1
+        nodes = np.where(stride <= g, spans, degree)
+        together = np.minimum(stride, g)
+        block = stride * degree
+        uneven = np.flatnonzero(((stride % g > 0) & (g % stride > 0)) | ((block % g > 0) & (g % block > 0)))
+        if uneven.size:
+            rows = stride[uneven], block[uneven], g[uneven]
+            first, number = distinct_rows(*rows)
+            together[uneven] = _busiest(*(one[first] for one in rows))[number]
+        return nodes, together
+
+    def _enumerated(self, degrees: list[IntArray], places: list[int], rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the same by counting all ranks, for axes that are not neighbours in the order."""
+        g = self._gpus[rows]
+        first, number = distinct_rows(*degrees, g)
+        counts = [_counted([int(one[row]) for one in degrees], places, int(g[row])) for row in first.tolist()]
+        nodes, together = np.array(counts, dtype=np.int64).T
+        return nodes[number], together[number]
+
+
+def _inside(whole: Groups) -> Groups:
+    return Groups(np.ones_like(whole.nodes), whole.ranks_per_node, np.ones(whole.nodes.shape))
+
+
+def _across(whole: Groups) -> Groups:
+    return Groups(whole.nodes, np.ones_like(whole.nodes), whole.streams_per_nic)
+
+
+def _last_offset(stride: IntArray, degree: IntArray, g: IntArray) -> IntArray:
+    """Return the largest place in a node at which a group starts: that of the worst group."""
+    before: IntArray = np.maximum(np.gcd(stride * degree, g) - stride, 0)
+    return g - 1 - before
+
+
+def _busiest(stride: IntArray, block: IntArray, g: IntArray) -> IntArray:
+    """Return the most groups of one node that have ranks elsewhere, over all places of blocks; shapes (k,).
+
+    A node begins with the last x ranks of one block and ends with the first of another; blocks between are whole.
+    """
+    stride, block, g = stride[:, None], block[:, None], g[:, None]
+    x = np.arange(int(g.max()))[None, :]
+    occurs = (x < np.minimum(g, block)) & (x % np.gcd(block, g) == 0)
+
+    def cut(part: IntArray) -> IntArray:
+        some: IntArray = np.minimum(stride, np.minimum(part, block - part))
+        return some
+
+    most: IntArray = np.where(occurs, cut(np.minimum(x, block)) + cut((g - x) % block), 0).max(axis=1)
+    return most
+
+
+def _counted(degrees: list[int], places: list[int], g: int) -> tuple[int, int]:
+    """Return the most nodes of a group, and the most groups of one node that have ranks elsewhere."""
+    block = prod(degrees[: places[-1] + 1])
+    degrees = [*degrees[: places[-1] + 1], g // gcd(block, g)]  # what lies in nodes repeats itself after so many blocks
+    ranks = np.arange(prod(degrees)).reshape(degrees[::-1])
+    axes = [len(degrees) - 1 - place for place in places]
+    groups = np.moveaxis(ranks, axes, range(len(axes))).reshape(prod(degrees[place] for place in places), -1).T
+    nodes = np.sort(groups // g, axis=1)
+    begins = np.diff(nodes, axis=1, prepend=-1) > 0
+    spans = begins.sum(axis=1)
+    across = begins & (spans > 1)[:, None]
+    return int(spans.max()), int(np.bincount(nodes[across], minlength=1).max())

@@ -1,0 +1,362 @@
+"""Memory of one rank of plans that split a transformer, counted by stage and never fitted.
+
+weights, gradients, optimizer   parameters of the rank (:mod:`planner.workload.split_parameters`)
+activations                     of a layer (:mod:`planner.workload.kept_activations`), of all layers of the stage and
+                                its live micro-batches (:mod:`planner.workload.in_flight`); the mask behind the
+                                embedding and the tokens on the first stage, inputs of norm and logits on the last
+logits                          on the last stage, at the peak of one micro-batch, and what others keep that wait for
+                                their backward pass; see :data:`LOSS_BYTES`
+workspace                       what one layer's backward pass makes again, and gradients of activations, in so far as
+                                it is more than the logits, which are gone by then; or the wide gradients of an update,
+                                in so far as they are more than activations and logits
+gathered                        where weights are sharded, the units in flight and the gradient of one
+messages                        of the pipeline, two in and two out; the gathered input of sequence parallelism; what
+                                experts dispatch and combine; buckets of gradients
+framework, margin               a context, and a share of all tensors that the allocator loses, both assumed
+
+With the optimizer on the host, its state and a 4-byte gradient lie there, and each step moves gradients out and weights
+in (Ren et al. 2021, arXiv:2101.06840). With activations there, two layers' stay on the device (Rhu et al. 2016,
+arXiv:1602.08124). Recompute of whole layers keeps the input of every k-th layer, and a group of k at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from planner.domain.arrays import (
+    LARGEST_COUNT,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    check_count,
+    check_not_negative,
+    check_positive,
+    frozen_map,
+)
+from planner.domain.framework import LOSSES, Framework
+from planner.domain.precision import precision_named
+from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans
+from planner.domain.transformer import Transformer
+from planner.errors import UnknownNameError
+from planner.workload.in_flight import live_end_micro_batches, live_micro_batches
+from planner.workload.kept_activations import LayerBytes, layer_bytes, positions
+from planner.workload.memory import ASSUMED_CONTEXT_BYTES
+from planner.workload.split_parameters import (
+    LOGITS_OF_TOKENS,
+    BytesOfParameter,
+    RankParameters,
+    shard_ranks,
+    stage_blocks,
+    stage_parameters,
+)
+from planner.workload.transformer import ENCODER, blocks, padded_vocabulary
+
+__all__ = ["ASSUMED_MARGIN", "LOSS_BYTES", "MemoryRules", "largest_sub_batches", "split_memory", "stage_memory"]
+
+ASSUMED_MARGIN = 0.05
+"""Of what tensors take, assumed: what the allocator loses in pieces. Megatron-LM's estimate takes as much."""
+LOSS_BYTES = frozen_map(dict(zip(LOSSES, ((1, 4, 1, 12), (0, 4, 1, 8), (1, 0, 1, 0)), strict=True)))
+"""Loss -> logits that a micro-batch keeps, of the working precision and in bytes of fp32, and their peak likewise.
+
+An eager one keeps logits and fp32 logarithms, and adds two gradients in fp32. Megatron-LM's over a split vocabulary
+keeps fp32 probabilities, and has logits of both precisions beside them: of BigScience's 1.3 billion parameters on V100
+(experiments/tr3m-1B3.md, 16 to 25 GB for 1 to 8 samples) that gives the growth, 1.2 GiB a sample, and less does not. A
+fused one writes gradients over the logits. The others are derived, not measured.
+"""
+_MESSAGE_BUFFERS = 4
+_LAYERS_ON_DEVICE = 2
+_WIDE_BYTES = 4
+"""Of fp32."""
+_TOKEN_BYTES = 8
+_MASKED = ("masked", "pretraining")
+_INPUTS_OF_MASKED = 4
+"""Of the linear layer, activation, normalisation and logits of a masked head."""
+GATHERING = 3
+"""The sharding that shares weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRules:
+    """What all plans share, but the network.
+
+    Attributes
+    ----------
+    parameter : BytesOfParameter
+    precision : str
+        Of activations.
+    loss : one of LOSSES
+    padded : bool
+        Whether the vocabulary is padded as Megatron-LM does.
+    fused_activation : bool
+        Of a gated feed-forward part.
+    imbalance : float
+        u, rows of the fullest rank's experts over their mean; 1 is assumed.
+    prefetch : int
+        Units gathered ahead where weights are sharded.
+    recompute_every : int
+        k, layers of which one input is kept where whole layers are computed again.
+    bucket_bytes : float
+        Of a gradient bucket that is a copy; 0: gradients are sent from where they are.
+    framework_bytes, margin : float
+        Assumed: of a context; of what tensors take.
+    """
+
+    parameter: BytesOfParameter
+    precision: str = "bf16"
+    loss: str = "parallel"
+    padded: bool = False
+    fused_activation: bool = True
+    imbalance: float = 1.0
+    prefetch: int = 1
+    recompute_every: int = 1
+    bucket_bytes: float = 0.0
+    framework_bytes: float = ASSUMED_CONTEXT_BYTES["gpu"]
+    margin: float = ASSUMED_MARGIN
+
+    def __post_init__(self) -> None:
+        precision_named(self.precision)
+        if self.loss not in LOSSES:
+            raise UnknownNameError("loss", self.loss, LOSSES)
+        check_positive("imbalance of experts", self.imbalance, "rows a mean row")
+        check_count("layers that one input is kept of", self.recompute_every)
+        for what, value in (("bucket", self.bucket_bytes), ("framework", self.framework_bytes)):
+            check_not_negative(what, value, "bytes")
+        check_not_negative("margin", self.margin, "bytes a byte of tensors")
+
+    @staticmethod
+    def of(precision: str, optimizer: str, framework: Framework) -> MemoryRules:
+        """Return the rules of a framework in a precision, with an optimizer."""
+        each = BytesOfParameter.of(precision, optimizer, framework.gradient_bytes(precision))
+        copies = framework.main_gradients and each.gradient < _WIDE_BYTES
+        shards = framework.keeps_weight_shards or not each.master
+        each = replace(each, main_gradient=_WIDE_BYTES * copies, keeps_weight_shards=shards)
+        return MemoryRules(
+            each,
+            precision,
+            loss=framework.loss,
+            padded=framework.pads_vocabulary,
+            prefetch=framework.gathers_ahead,
+        )
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an activation."""
+        return precision_named(self.precision).activation_bytes
+
+
+def split_memory(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> SplitMemoryBytes:
+    """Return the memory of the rank that needs most, and of which stage it is.
+
+    Returns
+    -------
+    SplitMemoryBytes
+        Arrays of the shape of the plans; of stages that need as much, the first.
+    """
+    layers = _layers_of(of, plans, rules)
+    each = [_on(of, plans, stage, rules, layers) for stage in _stages_that_can_be_worst(of, plans)]
+    if len(each) == 1:
+        return each[0]
+    worst = np.argmax(np.stack([one.total for one in each]), axis=0)[None]
+
+    def of_worst(name: str) -> Any:
+        return np.take_along_axis(np.stack([getattr(one, name) for one in each]), worst, axis=0)[0]
+
+    return SplitMemoryBytes(**{one.name: of_worst(one.name) for one in fields(SplitMemoryBytes)})
+
+
+def stage_memory(of: Transformer, plans: SplitPlans, stage: IntArray | int, rules: MemoryRules) -> SplitMemoryBytes:
+    """Return the memory of a rank of a stage, from 0; arrays of the shape that plans and stage broadcast to."""
+    return _on(of, plans, np.asarray(stage), rules, _layers_of(of, plans, rules))
+
+
+def largest_sub_batches(
+    of: Transformer, plans: SplitPlans, rules: MemoryRules, capacity_bytes: float | FloatArray
+) -> IntArray:
+    """Return the largest sub-batch of each plan, all else as it is, whose memory fits; 0: not even one sample does.
+
+    Bisected: more samples never take less.
+    """
+    shape = np.broadcast_shapes(plans.shape, np.shape(capacity_bytes))
+    fitting, least_unfit = np.zeros(shape, dtype=np.int64), np.full(shape, 2, dtype=np.int64)
+    fits = _fits(of, plans, rules, capacity_bytes, np.ones(shape, dtype=np.int64))
+    while (growing := fits & (least_unfit <= LARGEST_COUNT)).any():
+        fitting = np.where(growing, least_unfit // 2, fitting)
+        fits = growing & _fits(of, plans, rules, capacity_bytes, least_unfit)
+        least_unfit = np.where(fits, 2 * least_unfit, least_unfit)
+    fitting = np.where(fits, least_unfit // 2, fitting)
+    least_unfit = np.where(fitting > 0, least_unfit, 1)
+    while (open_ones := least_unfit - fitting > 1).any():
+        middle = np.where(open_ones, (fitting + least_unfit) // 2, np.maximum(fitting, 1))
+        fits = _fits(of, plans, rules, capacity_bytes, middle)
+        fitting = np.where(open_ones & fits, middle, fitting)
+        least_unfit = np.where(open_ones & ~fits, middle, least_unfit)
+    return fitting
+
+
+def _fits(
+    of: Transformer, plans: SplitPlans, rules: MemoryRules, capacity_bytes: float | FloatArray, samples: IntArray
+) -> BoolArray:
+    return np.asarray(split_memory(of, plans.but(sub_batch=samples), rules).total <= capacity_bytes)
+
+
+def _layers_of(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> tuple[LayerBytes, ...]:
+    """Return the bytes of a layer of each kind."""
+    return tuple(
+        layer_bytes(of, plans, kind, rules.itemsize, fused_activation=rules.fused_activation, imbalance=rules.imbalance)
+        for kind, _ in blocks(of)
+    )
+
+
+def _stages_that_can_be_worst(of: Transformer, plans: SplitPlans) -> list[IntArray]:
+    """Return stages, one of which needs most memory.
+
+    Of stages between the ends that have layers of one kind the first has most layers and live micro-batches; others can
+    need more where the kind changes.
+    """
+    p = plans.pipeline_parallel
+    if np.max(p) == 1:
+        return [np.zeros_like(p)]
+    stages = [np.zeros_like(p), np.minimum(1, p - 1)]
+    kinds = blocks(of)
+    total = sum(count for _, count in kinds)
+    for before in accumulate(count for _, count in kinds[:-1]):
+        each, more = np.divmod(total, p)
+        long = (each + 1) * more
+        of_long, of_short = before // (each + 1), more + (before - long) // np.maximum(each, 1)
+        changes = np.where(before < long, of_long, of_short)
+        stages += [np.clip(changes, 0, p - 1), np.clip(changes + 1, 0, p - 1)]
+    return [*stages, p - 1]
+
+
+def _on(
+    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: tuple[LayerBytes, ...]
+) -> SplitMemoryBytes:
+    """Return the memory of a rank of a stage, given the bytes of a layer of each kind."""
+    parameters = stage_parameters(of, plans, stage, padded=rules.padded)
+    weights, gradients, optimizer, updated = _state(plans, rules.parameter, parameters)
+    kept, away, live, working = _of_layers(of, plans, stage, rules, layers)
+    activations, logits = kept + _ends(of, plans, stage, rules), _logits(of, plans, stage, rules)
+    updating = rules.parameter.main_gradient * updated
+    on_host = plans.offload == OFFLOADS.index("optimizer")
+    moved, passes = np.where(on_host, updated, 0.0), plans.accumulation_steps
+    unit = (1 + rules.prefetch) * rules.parameter.weight + rules.parameter.gradient
+    values = {
+        "weights": weights,
+        "gradients": gradients,
+        "optimizer": np.where(on_host, 0.0, optimizer),
+        "activations": activations,
+        "workspace": np.maximum(0.0, np.maximum(working, updating - activations) - logits),
+        "framework": np.float64(rules.framework_bytes),
+        "logits": logits,
+        "gathered": np.where(plans.sharding == GATHERING, unit * parameters.largest_unit, 0.0),
+        "messages": _messages(of, plans, rules),
+        "margin": np.float64(0.0),
+        "host": np.where(on_host, optimizer + _WIDE_BYTES * updated, 0.0) + live * away,
+        "to_host": rules.parameter.gradient * moved + passes * away,
+        "to_device": rules.parameter.weight * moved + passes * away,
+        "stage": stage,
+    }
+    shape = np.broadcast_shapes(plans.shape, stage.shape)
+    tensors = SplitMemoryBytes(**{name: np.broadcast_to(np.asarray(value), shape) for name, value in values.items()})
+    return replace(tensors, margin=rules.margin * tensors.allocated)
+
+
+def _state(
+    plans: SplitPlans, each: BytesOfParameter, parameters: RankParameters
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return bytes of weights, gradients and optimizer, and the parameters that a rank updates."""
+    weights = gradients = updated = np.zeros(())
+    for count, ranks in (
+        (parameters.shared, shard_ranks(plans)),
+        (parameters.experts, shard_ranks(plans, experts=True)),
+    ):
+        shard = count / ranks
+        kept = shard * each.keeps_weight_shards
+        weights = weights + np.where(plans.sharding >= GATHERING, kept, count) * each.weight
+        gradients = gradients + np.where(plans.sharding >= 2, shard, count) * each.gradient
+        updated = updated + np.where(plans.sharding >= 1, shard, count)
+    return weights, gradients, updated * each.updated, updated
+
+
+def _of_layers(
+    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: tuple[LayerBytes, ...]
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return what layers keep on the device, and in the host's memory a micro-batch, live ones, and what one needs."""
+    p, every = plans.pipeline_parallel, rules.recompute_every
+    live = live_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
+    of_one = largest = working = np.zeros(())
+    count_of_all = np.zeros(())
+    for one, (kind, count) in zip(layers, stage_blocks(of, p, stage), strict=True):
+        again = [np.zeros(()), one.scores, np.minimum(every, count) * one.total]
+        inputs = np.ceil(count / every)
+        kept = _by(plans.recompute, (count * one.total, count * one.others, inputs * one.input))
+        working = np.maximum(working, np.where(count > 0, _by(plans.recompute, again) + one.gradients, 0.0))
+        largest = np.maximum(largest, kept / np.maximum(count, 1))
+        of_one, count_of_all = of_one + kept, count_of_all + count
+        if of.encoder_layers and kind != ENCODER:  # what the encoder gives, which all of them read
+            of_one = of_one + (count > 0) * rules.itemsize * of.hidden * positions(of, plans, encoder=True)[1]
+    on_device = np.minimum(_LAYERS_ON_DEVICE, count_of_all * live) * largest
+    on_host = plans.offload == OFFLOADS.index("activations")
+    return np.where(on_host, on_device, live * of_one), np.where(on_host, of_one, 0.0), live, working
+
+
+def _by(codes: IntArray, values: Sequence[FloatArray]) -> FloatArray:
+    """Return of each the value that its code says."""
+    chosen: FloatArray = np.choose(codes, np.broadcast_arrays(*values))
+    return chosen
+
+
+def _ends(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> FloatArray:
+    """Return what is kept outside of layers, of all live micro-batches but the logits."""
+    e, p = rules.itemsize, plans.pipeline_parallel
+    n, n_s = positions(of, plans)
+    live = live_end_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
+    entry = n_s * of.hidden * ((of.dropout > 0) + e * (not of.norm_first))
+    entry = entry + n * (e * of.patch + _TOKEN_BYTES * ((of.vocabulary > 0) + (of.types > 0)))
+    inputs = _INPUTS_OF_MASKED * _computed(of, plans) * n_s / n if of.head in _MASKED else n_s
+    behind = e * of.hidden * (n_s * of.norm_first + inputs)
+    if of.encoder_layers:
+        encoded, encoded_s = positions(of, plans, encoder=True)
+        masks = of.dropout > 0
+        entry = entry + encoded_s * of.hidden * (e + 2 * masks) + _TOKEN_BYTES * encoded
+        behind = behind + n_s * of.hidden * masks
+    kept: FloatArray = live * ((stage == 0) * entry + (stage == p - 1) * behind)
+    return kept
+
+
+def _computed(of: Transformer, plans: SplitPlans) -> FloatArray:
+    """Return the positions of a rank and micro-batch of which logits are computed."""
+    n, _ = positions(of, plans)
+    if of.head == "classes":
+        return plans.sub_batch.astype(np.float64)
+    return n * (of.predictions / of.sequence if of.predictions else 1.0)
+
+
+def _logits(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> FloatArray:
+    """Return the bytes of logits and loss when the last stage has most of them."""
+    e, p, t = rules.itemsize, plans.pipeline_parallel, plans.tensor_parallel
+    of_each: FloatArray | float = float(of.classes if of.head != "pooler" else 0)
+    if of.head in LOGITS_OF_TOKENS:
+        of_each = np.ceil((padded_vocabulary(of.vocabulary, t) if rules.padded else of.vocabulary) / t)
+    narrow_kept, wide_kept, narrow_peak, wide_peak = LOSS_BYTES[rules.loss]
+    live = live_end_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
+    waiting = (live - 1) * (narrow_kept * e + wide_kept)
+    peak = _computed(of, plans) * of_each * (waiting + narrow_peak * e + wide_peak)
+    return np.where(stage == p - 1, peak, np.float64(0.0))
+
+
+def _messages(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> FloatArray:
+    """Return the bytes of buffers that messages need besides the tensors they carry."""
+    n, n_s = positions(of, plans)
+    one = rules.itemsize * n_s * of.hidden
+    gathered = (plans.sequence_parallel > 0) * (plans.tensor_parallel > 1) * rules.itemsize * n * of.hidden
+    between = (plans.pipeline_parallel > 1) * _MESSAGE_BUFFERS * one
+    buckets = (plans.data_parallel > 1) * (plans.sharding == 0) * 2 * rules.bucket_bytes
+    routed = 2 * of.top_k * rules.imbalance * (of.capacity or 1.0) * one * bool(of.expert_layers)
+    total: FloatArray = gathered + between + buckets + (plans.expert_parallel > 1) * routed
+    return total

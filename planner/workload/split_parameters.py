@@ -1,0 +1,181 @@
+"""Parameters on one rank of a split transformer, by stage, and the bytes that training keeps of each.
+
+Tensor ranks split products, biases of columns, tables of tokens and logits (Shoeybi et al. 2019, arXiv:1909.08053,
+section 3); norms, biases of rows, routers and what compresses latent keys are whole on each. Where there are more
+tensor ranks than heads of keys, some have the same head. Experts lie on x·t ranks, their gradients are summed over
+c·D/x. The first stages hold one layer more where layers do not divide; tables stand on the first stage, norm and head
+on the last, which has a copy of a tied table of tokens where it is not the first.
+
+=========  =================================  ========================================
+sharding   what g ranks share                 bytes a parameter of a rank
+=========  =================================  ========================================
+0          nothing                            e_w + e_g + e_main + master + state
+1          what the optimizer updates         e_w + e_g + (e_main + master + state)/g
+2          gradients, too                     e_w + (e_g + e_main + master + state)/g
+3          weights, too                       (e_w + e_g + e_main + master + state)/g
+=========  =================================  ========================================
+
+(Rajbhandari et al. 2020, arXiv:1910.02054, section 3; Megatron-LM's distributed optimizer is 1.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.configuration import OPTIMIZERS
+from planner.domain.precision import precision_named
+from planner.domain.split import SHARD_GROUPS, SplitPlans
+from planner.domain.transformer import Transformer
+from planner.errors import UnknownNameError
+from planner.workload.transformer import (
+    blocks,
+    layer_parameters,
+    outer_parameters,
+    padded_vocabulary,
+)
+
+__all__ = ["BytesOfParameter", "RankParameters", "shard_ranks", "stage_blocks", "stage_parameters"]
+
+LOGITS_OF_TOKENS = ("tokens", "masked", "pretraining")
+"""Heads whose logits are as many as tokens, made by the table of tokens where it is tied."""
+
+
+@dataclass(frozen=True, slots=True)
+class BytesOfParameter:
+    """Bytes that training keeps of one parameter.
+
+    Attributes
+    ----------
+    weight, gradient : float
+        Of what kernels read and write, e_w and e_g.
+    main_gradient : float
+        Of a wider copy of the gradient that the optimizer reads, e_main, there while it updates (Megatron-LM in fp16).
+    master, state : float
+        Of the fp32 copy of the weight, and of what the optimizer remembers.
+    keeps_weight_shards : bool
+        Whether sharding 3 keeps shards of what kernels read; FSDP makes it of the master's when it gathers.
+    """
+
+    weight: float
+    gradient: float
+    master: float
+    state: float
+    main_gradient: float = 0.0
+    keeps_weight_shards: bool = True
+
+    @staticmethod
+    def of(precision: str, optimizer: str, gradient: float | None = None) -> BytesOfParameter:
+        """Return those of a precision and an optimizer; ``gradient``: what a framework keeps it in, if otherwise.
+
+        Weights of 8-bit precisions are counted as 16-bit, as embedding and norms have them.
+
+        >>> BytesOfParameter.of("bf16", "adam", 4)
+        BytesOfParameter(weight=2, gradient=4, master=4, state=8, main_gradient=0.0, keeps_weight_shards=True)
+        """
+        if optimizer not in OPTIMIZERS:
+            raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
+        sizes = precision_named(precision)
+        kept = sizes.gradient_bytes if gradient is None else gradient
+        weight = max(sizes.weight_bytes, sizes.activation_bytes)
+        return BytesOfParameter(weight, kept, sizes.master_bytes, OPTIMIZERS[optimizer])
+
+    @property
+    def updated(self) -> float:
+        """Of what the optimizer alone keeps from step to step."""
+        return self.master + self.state
+
+
+@dataclass(frozen=True, slots=True)
+class RankParameters:
+    """Parameters on one rank of a stage, each of shape (n,).
+
+    Attributes
+    ----------
+    shared : all but experts, summed over c·D ranks
+    experts : summed over c·D/x ranks
+    largest_unit : of what is gathered at once where weights are sharded: a layer, the table of tokens, or the logits
+    """
+
+    shared: FloatArray
+    experts: FloatArray
+    largest_unit: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """All of them."""
+        return self.shared + self.experts
+
+
+def stage_blocks(of: Transformer, pipeline: IntArray, stage: IntArray) -> tuple[tuple[str, FloatArray], ...]:
+    """Return kinds of layers and how many of them a stage has; the first stages have one more."""
+    kinds = blocks(of)
+    each, more = np.divmod(np.float64(sum(count for _, count in kinds)), pipeline)
+    first = stage * each + np.minimum(stage, more)
+    end = first + each + (stage < more)
+    found, before = [], 0
+    for kind, count in kinds:
+        inside = np.minimum(end, before + count) - np.maximum(first, before)
+        found.append((kind, np.maximum(inside, 0.0)))
+        before += count
+    return tuple(found)
+
+
+def stage_parameters(of: Transformer, plans: SplitPlans, stage: IntArray, *, padded: bool = False) -> RankParameters:
+    """Return the parameters of a rank of a stage.
+
+    Parameters
+    ----------
+    of : Transformer
+    plans : SplitPlans
+    stage : ndarray of int
+        From 0, broadcasts with the plans.
+    padded : bool
+        Whether the vocabulary is rounded up to 128 a tensor rank, as Megatron-LM does; else to a whole number a rank.
+
+    Returns
+    -------
+    RankParameters
+    """
+    p = plans.pipeline_parallel
+    shared, experts = np.zeros(plans.shape), np.zeros(plans.shape)
+    unit = np.zeros(plans.shape)
+    for kind, count in stage_blocks(of, p, stage):
+        dense, routed = _layer(of, plans, kind)
+        shared, experts = shared + count * dense, experts + count * routed
+        unit = np.maximum(unit, np.where(count > 0, dense + routed, 0.0))
+    first, last = stage == 0, stage == p - 1
+    entry, tokens, head, logits = _outside(of, plans, padded=padded)
+    shared = shared + first * (entry + tokens) + last * head + (last & np.logical_or(not of.tied, stage > 0)) * logits
+    unit = np.maximum(unit, np.maximum(first * tokens, last * logits))
+    return RankParameters(shared, experts, unit)
+
+
+def shard_ranks(plans: SplitPlans, *, experts: bool = False) -> FloatArray:
+    """Return g, the ranks that share shards of all parameters but experts, or of experts; shape (n,)."""
+    x = plans.expert_parallel if experts else 1
+    everyone = np.maximum(1.0, plans.data_parallel * np.float64(1) * plans.context_parallel / x)
+    inside = np.maximum(1.0, plans.gpus_per_node // (plans.tensor_parallel * x))
+    return np.where(plans.shard_group == SHARD_GROUPS.index("node"), np.minimum(everyone, inside), everyone)
+
+
+def _layer(of: Transformer, plans: SplitPlans, kind: str) -> tuple[FloatArray, FloatArray]:
+    """Return the parameters of a rank's part of a layer: of experts, and all others."""
+    t, x = plans.tensor_parallel.astype(np.float64), plans.expert_parallel
+    each = layer_parameters(of, kind)
+    whole = float(each.row_biases + each.norms + each.router + each.compression)
+    copies = 0.0 if of.latent else np.maximum(1 / of.kv_heads, 1 / t) - 1 / t
+    keys = 2.0 * of.kv_width * (of.hidden + of.biases)
+    return whole + float(each.products + each.column_biases) / t + keys * copies, each.experts / (t * x)
+
+
+def _outside(of: Transformer, plans: SplitPlans, *, padded: bool) -> tuple[float, FloatArray, float, FloatArray]:
+    """Return what is whole on the first stage, the table of tokens, what is whole on the last stage, and the logits."""
+    outer, t = outer_parameters(of), plans.tensor_parallel
+    vocabulary = padded_vocabulary(of.vocabulary, t) if padded else of.vocabulary
+    tokens = np.ceil(vocabulary / t) * of.hidden
+    logits = tokens if of.head in LOGITS_OF_TOKENS and of.vocabulary else np.zeros_like(tokens)
+    before, behind = (0.0, outer.norms) if of.norm_first else (outer.norms, 0.0)
+    return outer.positions + outer.buckets + before, tokens, behind + float(outer.head_besides), logits

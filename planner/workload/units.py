@@ -1,0 +1,89 @@
+"""What a pipeline does not divide: what stands before the blocks of a network, each block, and what stands behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.network import Network
+from planner.workload.program import Program
+
+__all__ = ["Units", "stage_units", "units_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The units of a program, equal ones once: V units, U distinct.
+
+    Attributes
+    ----------
+    sequence : ndarray of int, shape (V,)
+        Which of the distinct ones each unit is; the first stands before the blocks, the last behind them.
+    segments : ndarray of float, shape (U, D)
+        How many of each distinct segment of the program one unit has.
+    layers, slots, parameters, experts : ndarray of float, shape (U,)
+        Of one unit: layers, those with parameters, their parameters, and those of experts among them.
+    is_attention, repeats_attention : ndarray of bool, shape (L,)
+        Whether a layer is attention; and whether it keeps its weights, which selective recompute computes again.
+    """
+
+    sequence: IntArray
+    segments: FloatArray
+    layers: FloatArray
+    slots: FloatArray
+    parameters: FloatArray
+    experts: FloatArray
+    is_attention: BoolArray
+    repeats_attention: BoolArray
+
+    @property
+    def distinct(self) -> int:
+        """U."""
+        return int(self.segments.shape[0])
+
+    def by_unit(self, by_segment: FloatArray) -> FloatArray:
+        """Return what one unit takes of each distinct kind, given what one segment takes: (..., D) -> (..., U)."""
+        found: FloatArray = by_segment @ self.segments.T
+        return found
+
+
+def units_of(network: Network, of: Program) -> Units:
+    """Return the units of a network's program, or of a shard of it, whose layers stand at the same positions.
+
+    A network without blocks is one unit.
+    """
+    unit_of_slot = np.searchsorted(np.array(network.blocks, dtype=np.int64), of.slot, side="right")
+    unit_of_segment = np.concatenate([[0], unit_of_slot])
+    unit_of_layer = np.searchsorted(np.array(network.blocks, dtype=np.int64), np.arange(of.site.size), side="right")
+    number, depth = len(network.blocks) + 1, of.repeats.size
+    rows = np.zeros((number, depth))
+    np.add.at(rows, (unit_of_segment, of.segment), 1.0)
+    keys = [row.tobytes() for row in rows]
+    distinct = {key: at for at, key in enumerate(dict.fromkeys(keys))}
+    first = np.array([keys.index(key) for key in distinct])
+    parameters = np.array([site.parameters for site in of.sites], dtype=np.float64)[of.site]
+    of_experts = parameters * np.array([layer.kind == "experts" for layer in network.layers])
+    columns = (np.ones(of.site.size), parameters > 0, parameters, of_experts)
+    layers, slots, held, experts = (np.bincount(unit_of_layer, column, minlength=number)[first] for column in columns)
+    is_attention = np.array([layer.kind in ("attention", "cross_attention") for layer in network.layers])
+    is_fused = np.array([bool(layer.attributes.get("fused", False)) for layer in network.layers])
+    sequence = np.array([distinct[key] for key in keys])
+    return Units(sequence, rows[first], layers, slots, held, experts, is_attention, is_attention & ~is_fused)
+
+
+def stage_units(units: Units, stages: int) -> FloatArray:
+    """Return how many of each distinct unit every stage holds, shape (p, U).
+
+    Blocks are dealt out evenly, the first stages hold one more where they do not divide; what stands before and behind
+    them is on the end stages.
+    """
+    blocks = units.sequence[1:-1]
+    held = np.full(stages, blocks.size // stages) + (np.arange(stages) < blocks.size % stages)
+    counts = np.zeros((stages, units.distinct))
+    np.add.at(counts, (np.repeat(np.arange(stages), held), blocks), 1.0)
+    counts[0, units.sequence[0]] += 1.0
+    if units.sequence.size > 1:
+        counts[-1, units.sequence[-1]] += 1.0
+    return counts

@@ -1,0 +1,317 @@
+"""Which single changes make a split plan fit that does not.
+
+Changes are tried in the order in which they usually cost more time: those that only move or drop what can be made again
+cheaply, then smaller passes, then more messages, then the host's memory, then more nodes. All keep the mini-batch: a
+smaller data-parallel degree takes as many more micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.domain.arrays import LARGEST_COUNT
+from planner.domain.configuration import OPTIMIZERS
+from planner.domain.framework import GENERIC, Framework
+from planner.domain.split import OFFLOADS, RECOMPUTES, SplitPlans
+from planner.domain.transformer import Transformer
+from planner.errors import ParameterError
+from planner.workload.in_flight import live_micro_batches
+from planner.workload.kept_activations import layer_bytes
+from planner.workload.least_memory import divisors, splits_by_tensors
+from planner.workload.split_memory import MemoryRules, largest_sub_batches, split_memory
+from planner.workload.split_parameters import stage_blocks
+from planner.workload.transformer import blocks
+
+__all__ = ["CHANGES", "TERMS", "Change", "Shortage", "layers_to_recompute", "what_fits"]
+
+TERMS = (
+    "weights", "gradients", "optimizer", "activations", "logits", "gathered", "messages", "workspace", "framework",
+    "margin",
+)  # fmt: skip
+"""Terms of memory on a device, as :class:`planner.domain.split.SplitMemoryBytes` names them."""
+_SELECTIVE, _FULL = RECOMPUTES.index("selective"), RECOMPUTES.index("full")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a plan.
+
+    Attributes
+    ----------
+    name : one of CHANGES
+    value : int
+        What the degree, sub-batch, number of layers or of nodes becomes; 1 where it is only switched on.
+    of, plan, rules
+        The plan after it.
+    saved_bytes : float
+        Of the stage that needs most.
+    fits : bool
+    """
+
+    name: str
+    value: int
+    of: Transformer
+    plan: SplitPlans
+    rules: MemoryRules
+    saved_bytes: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why a plan does not fit.
+
+    Attributes
+    ----------
+    stage : int
+        That needs most, from 0.
+    largest : tuple of (one of TERMS, bytes)
+        Its three largest terms.
+    missing_bytes : float
+        How much more it needs than there is; 0 or less: it fits.
+    changes : tuple of Change
+        Each single change that can be made, in their order.
+    """
+
+    stage: int
+    largest: tuple[tuple[str, float], ...]
+    missing_bytes: float
+    changes: tuple[Change, ...]
+
+    @property
+    def first_that_fits(self) -> Change | None:
+        """The first change after which the plan fits; None: no single one is enough."""
+        return next((change for change in self.changes if change.fits), None)
+
+
+class _Case(NamedTuple):
+    of: Transformer
+    plan: SplitPlans
+    rules: MemoryRules
+    capacity_bytes: float
+    framework: Framework
+    most_nodes: int
+
+    def bytes_of(self) -> float:
+        return float(split_memory(self.of, self.plan, self.rules).total.item())
+
+    def get(self, name: str) -> int:
+        return int(getattr(self.plan, name).item())
+
+    def but(self, **values: int) -> _Case:
+        return self._replace(plan=self.plan.but(**values))
+
+
+def what_fits(
+    of: Transformer,
+    plan: SplitPlans,
+    rules: MemoryRules,
+    capacity_bytes: float,
+    *,
+    framework: Framework = GENERIC,
+    most_nodes: int = LARGEST_COUNT,
+) -> Shortage:
+    """Return what one plan lacks, and the single changes that help.
+
+    Parameters
+    ----------
+    of : Transformer
+    plan : SplitPlans
+        Of one plan.
+    rules : MemoryRules
+    capacity_bytes : float
+        Of a device.
+    framework : Framework
+        Whose ways of splitting are tried.
+    most_nodes : int
+        Of the cluster.
+
+    Returns
+    -------
+    Shortage
+
+    Raises
+    ------
+    ParameterError
+        There are several plans.
+    """
+    if int(np.prod(plan.shape)) != 1:
+        raise ParameterError("number of plans", "1, as each has changes of its own", int(np.prod(plan.shape)))
+    case = _Case(of, plan, rules, capacity_bytes, framework, most_nodes)
+    found = split_memory(of, plan, rules)
+    terms = sorted(((name, float(getattr(found, name).item())) for name in TERMS), key=lambda term: -term[1])
+    needed = case.bytes_of()
+    changes = [_change(name, tries, case, needed) for name, tries in _TRIES.items()]
+    return Shortage(
+        int(found.stage.item()), tuple(terms[:3]), needed - capacity_bytes, tuple(one for one in changes if one)
+    )
+
+
+def layers_to_recompute(of: Transformer, plan: SplitPlans, rules: MemoryRules, capacity_bytes: float) -> int | None:
+    """Return the fewest layers of the stage that needs most, of which only the input is kept, so that it fits.
+
+    j layers keep their inputs and the others all, j·i + (L_s - j)·k bytes of each live micro-batch; one of the j at a
+    time is made again. None: not even with all of them; 0: it fits as it is. Of one plan.
+    """
+    found, full = split_memory(of, plan, rules), split_memory(of, plan.but(recompute=_FULL), rules)
+    if (missing := float(found.total.item()) - capacity_bytes) <= 0:
+        return 0
+    if float(full.total.item()) > capacity_bytes:
+        return None
+    p = plan.pipeline_parallel
+    live = live_micro_batches(found.stage, plan.accumulation_steps, p, plan.virtual_stages, plan.schedule)
+    counts = [(kind, float(count.item())) for kind, count in stage_blocks(of, p, found.stage)]
+    ways = {"fused_activation": rules.fused_activation}
+    each = [
+        layer_bytes(of, plan, kind, rules.itemsize, imbalance=rules.imbalance, **ways)
+        for kind, count in counts
+        if count
+    ]
+    kept = [one.others if plan.recompute == _SELECTIVE else one.total for one in each]
+    saved = min(float((live * (all_of - one.input)).item()) for all_of, one in zip(kept, each, strict=True))
+    again = max(float(one.total.item()) for one in each)
+    layers = int(sum(count for _, count in counts))
+    return min(layers, int(np.ceil((missing / (1 + rules.margin) + again) / saved)))
+
+
+def _change(
+    name: str, tries: Callable[[_Case], Iterator[tuple[int, _Case]]], case: _Case, needed: float
+) -> Change | None:
+    """Return the first try that fits, else the one that needs least; None: there is none."""
+    best: Change | None = None
+    for value, after in tries(case):
+        total = after.bytes_of()
+        made = Change(name, value, after.of, after.plan, after.rules, needed - total, total <= case.capacity_bytes)
+        if made.fits:
+            return made
+        best = made if best is None or made.saved_bytes > best.saved_bytes else best
+    return best
+
+
+def _sequence_parallel(case: _Case) -> Iterator[tuple[int, _Case]]:
+    if case.get("tensor_parallel") > 1 and not case.get("sequence_parallel") and _shares_positions(case):
+        yield 1, case.but(sequence_parallel=1)
+
+
+def _fused_attention(case: _Case) -> Iterator[tuple[int, _Case]]:
+    if not case.of.fused:
+        yield 1, case._replace(of=replace(case.of, fused=True))
+
+
+def _recompute(case: _Case, *, code: int) -> Iterator[tuple[int, _Case]]:
+    helps = code == _FULL or not case.of.fused
+    if case.get("recompute") < code and helps:
+        yield 1, case.but(recompute=code)
+
+
+def _sub_batch(case: _Case) -> Iterator[tuple[int, _Case]]:
+    """Yield the largest smaller sub-batch that fits and divides what passes between updates, else 1."""
+    samples = case.get("sub_batch") * case.get("accumulation_steps")
+    if case.get("sub_batch") > 1:
+        most = int(largest_sub_batches(case.of, case.plan, case.rules, case.capacity_bytes).item())
+        for smaller in range(min(most, case.get("sub_batch") - 1), 0, -1):
+            if samples % smaller == 0:
+                yield smaller, case.but(sub_batch=smaller, accumulation_steps=samples // smaller)
+        yield 1, case.but(sub_batch=1, accumulation_steps=samples)
+
+
+def _sharding(case: _Case, *, level: int) -> Iterator[tuple[int, _Case]]:
+    shares = case.get("data_parallel") * case.get("context_parallel") > 1
+    alone = case.get("pipeline_parallel") == 1
+    lawful = level <= (case.framework.most_sharded if alone else case.framework.most_sharded_in_pipeline)
+    if case.get("sharding") < level and shares and lawful:
+        yield level, case.but(sharding=level)
+
+
+def _tensor(case: _Case, *, in_node: bool) -> Iterator[tuple[int, _Case]]:
+    node = case.get("gpus_per_node")
+    for degree in divisors(case.of.heads):
+        if (degree <= node) == in_node and splits_by_tensors(case.of, degree):
+            yield from _degree(case, "tensor_parallel", degree)
+
+
+def _pipeline(case: _Case) -> Iterator[tuple[int, _Case]]:
+    chunks = case.get("virtual_stages")
+    layers = sum(count for _, count in blocks(case.of))
+    for degree in range(2, layers + 1):
+        if chunks == 1 or layers % (degree * chunks) == 0:
+            yield from _degree(case, "pipeline_parallel", degree)
+
+
+def _context(case: _Case) -> Iterator[tuple[int, _Case]]:
+    if case.of.sequence % 2 == 0:
+        for degree in divisors(case.of.sequence // 2):
+            yield from _degree(case, "context_parallel", degree)
+
+
+def _degree(case: _Case, name: str, degree: int) -> Iterator[tuple[int, _Case]]:
+    """Yield the case with a larger degree in place of replicas, if they divide; as many samples pass."""
+    had, replicas = case.get(name), case.get("data_parallel")
+    if degree <= had or replicas * had % degree or name.removesuffix("_parallel") not in case.framework.can:
+        return
+    left = replicas * had // degree
+    steps = case.get("accumulation_steps") * replicas
+    after = case.but(**{name: degree, "data_parallel": left, "accumulation_steps": steps // left})
+    copies = left * after.get("context_parallel")
+    shares = not after.get("sequence_parallel") or _shares_positions(after)
+    if steps % left == 0 and copies % after.get("expert_parallel") == 0 and shares:
+        yield degree, after
+
+
+def _shares_positions(case: _Case) -> bool:
+    """Tell whether tensor ranks can have equally many of a context rank's positions."""
+    return case.of.sequence % (case.get("context_parallel") * case.get("tensor_parallel")) == 0
+
+
+def _fused_loss(case: _Case) -> Iterator[tuple[int, _Case]]:
+    if case.rules.loss != "fused":
+        yield 1, case._replace(rules=replace(case.rules, loss="fused"))
+
+
+def _narrow_optimizer(case: _Case) -> Iterator[tuple[int, _Case]]:
+    """Yield Adam with moments of one byte in place of fp32 ones."""
+    if case.rules.parameter.state == OPTIMIZERS["adam"]:
+        narrow = replace(case.rules.parameter, state=OPTIMIZERS["adam-8bit"])
+        yield 1, case._replace(rules=replace(case.rules, parameter=narrow))
+
+
+def _offload(case: _Case, *, code: int) -> Iterator[tuple[int, _Case]]:
+    if case.get("offload") == 0:
+        yield 1, case.but(offload=code)
+
+
+def _more_nodes(case: _Case) -> Iterator[tuple[int, _Case]]:
+    """Yield more replicas, doubling nodes; they share what the plan shards, at least what the optimizer updates."""
+    gpus, node = int(case.plan.gpus.item()), case.get("gpus_per_node")
+    sharding, replicas, factor = max(1, case.get("sharding")), case.get("data_parallel"), 2
+    while (nodes := -(-gpus * factor // node)) <= case.most_nodes and replicas * factor <= LARGEST_COUNT:
+        yield nodes, case.but(data_parallel=replicas * factor, sharding=sharding)
+        factor *= 2
+
+
+_TRIES: dict[str, Callable[[_Case], Iterator[tuple[int, _Case]]]] = {
+    "sequence parallelism": _sequence_parallel,
+    "fused attention": _fused_attention,
+    "selective recompute": partial(_recompute, code=_SELECTIVE),
+    "smaller sub-batch": _sub_batch,
+    "sharding 1": partial(_sharding, level=1),
+    "full recompute": partial(_recompute, code=_FULL),
+    "tensor degree in a node": partial(_tensor, in_node=True),
+    "sharding 2": partial(_sharding, level=2),
+    "sharding 3": partial(_sharding, level=3),
+    "pipeline degree": _pipeline,
+    "context degree": _context,
+    "fused loss": _fused_loss,
+    "8-bit optimizer": _narrow_optimizer,
+    "optimizer on the host": partial(_offload, code=OFFLOADS.index("optimizer")),
+    "activations on the host": partial(_offload, code=OFFLOADS.index("activations")),
+    "more nodes": _more_nodes,
+    "tensor degree beyond a node": partial(_tensor, in_node=False),
+}
+CHANGES = tuple(_TRIES)
+"""Names of changes, in the order in which they are tried."""
