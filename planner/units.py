@@ -139,4 +139,4 @@ def format_rate(value: float, unit: str) -> str:
 
 def format_count(value: float) -> str:
     """Return a count for people, such as ``25.56 M``."""
-    return _scaled(value, ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")))
+    return _scaled(value, ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")))

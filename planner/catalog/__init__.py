@@ -74,7 +74,7 @@ def names(what: str) -> tuple[str, ...]:
     if what == "networks":
         return tuple(sorted(zoo_names()))
     if what == "calibrations":
-        return tuple(sorted(_bundled_calibrations()))
+        return tuple(sorted(_calibration_files()))
     folders = ("clusters", "datasets", "accelerators", "frameworks")
     if what not in folders:
         raise UnknownNameError("what", what, ("networks", "calibrations", *folders))
@@ -94,16 +94,16 @@ def _is_file(path: Path | str) -> bool:
 
 def _file_of(text: str, what: str, singular: str) -> Path | str:
     """Return the TOML file of a path, of a bundled name, or else the file that is called ``text``."""
-    known = names(what)
-    if _is_path(text, ".toml") or (text not in known and _is_file(text)):
+    all_names = names(what)
+    if _is_path(text, ".toml") or (text not in all_names and _is_file(text)):
         return text
-    return _bundled(what, singular, text)
+    return _bundled_file(what, singular, text)
 
 
-def _bundled(what: str, singular: str, name: str) -> Path:
-    known = names(what)
-    if name not in known:
-        raise UnknownNameError(singular, name, known)
+def _bundled_file(what: str, singular: str, name: str) -> Path:
+    all_names = names(what)
+    if name not in all_names:
+        raise UnknownNameError(singular, name, all_names)
     return BUNDLED / what / f"{name}.toml"
 
 
@@ -144,11 +144,11 @@ def _network_file(path: str) -> Network:
         raise InputFileError(place_of(path), str(error), "dataset") from None
     family = family_of(network.name)
     if family in names("networks"):
-        check_own(network, _built(family, network.name[len(family) + 1 :]), "network", path)
+        check_own(network, _bundled_network(family, network.name[len(family) + 1 :]), "network", path)
     return network
 
 
-def _built(family: str, rest: str) -> Network:
+def _bundled_network(family: str, rest: str) -> Network:
     """Return the bundled network of a name in a file; where its arguments are none, the one without any."""
     try:
         return build(family, arguments(rest, f"argument of network {family}") if rest else {})
@@ -163,14 +163,14 @@ def find_dataset(text: str) -> Dataset:
     path = _file_of(text, "datasets", "data set")
     dataset = read_dataset(path)
     if path is text and dataset.name in names("datasets"):
-        check_own(dataset, read_dataset(_bundled("datasets", "data set", dataset.name)), "data set", text)
+        check_own(dataset, read_dataset(_bundled_file("datasets", "data set", dataset.name)), "data set", text)
     return dataset
 
 
 @cache
 def find_accelerator(name: str) -> Accelerator:
     """Return the bundled accelerator of a name."""
-    return read_accelerator(_bundled("accelerators", "accelerator", name))
+    return read_accelerator(_bundled_file("accelerators", "accelerator", name))
 
 
 def known_accelerator(name: str) -> Accelerator | None:
@@ -187,7 +187,7 @@ def find_cluster(text: str) -> Cluster:
         if device.name in names("accelerators"):
             check_own(device, find_accelerator(device.name), "accelerator", text, "accelerator")
         if cluster.name in names("clusters"):
-            bundled = read_cluster(_bundled("clusters", "cluster", cluster.name), find_accelerator)
+            bundled = read_cluster(_bundled_file("clusters", "cluster", cluster.name), find_accelerator)
             check_own(cluster, bundled, "cluster", text)
     return cluster
 
@@ -205,20 +205,20 @@ def find_framework(text: str) -> Framework:
     name, version = name_and_version(text)
     if _is_path(name, ".toml"):
         return read_framework(text)
-    known = _frameworks()
-    if name.lower() not in known:
+    by_name = _frameworks()
+    if name.lower() not in by_name:
         raise UnknownNameError("framework", name, names("frameworks"))
-    return replace(known[name.lower()], version=version)
+    return replace(by_name[name.lower()], version=version)
 
 
 @cache
 def _frameworks() -> Mapping[str, Framework]:
     """Return the bundled frameworks by name and alias."""
-    found = [read_framework(BUNDLED / "frameworks" / f"{name}.toml") for name in names("frameworks")]
-    return {name: one for one in found for name in (one.name, *one.aliases)}
+    frameworks = [read_framework(BUNDLED / "frameworks" / f"{name}.toml") for name in names("frameworks")]
+    return {name: one for one in frameworks for name in (one.name, *one.aliases)}
 
 
-def _bundled_calibrations() -> dict[str, Path]:
+def _calibration_files() -> dict[str, Path]:
     return {path.stem: path for path in sorted(CALIBRATIONS.glob("*.json"))}
 
 
@@ -226,7 +226,7 @@ def find_calibration(text: str) -> Calibration:
     """Return the calibration of a bundled name, of one of the user's own (newest first), or of a JSON file."""
     if _is_path(text, ".json"):
         return _calibration_file(text)
-    bundled = _bundled_calibrations()
+    bundled = _calibration_files()
     if text in bundled:
         return read_bundled(bundled[text])
     own = {own_name(path): path for path in reversed(own_files())}
@@ -240,7 +240,7 @@ def find_calibration(text: str) -> Calibration:
 def _calibration_file(path: Path | str) -> Calibration:
     """Return the calibration of a user's file."""
     calibration = read_calibration(path)
-    bundled = _bundled_calibrations().get(calibration.name)
+    bundled = _calibration_files().get(calibration.name)
     if bundled is not None:
         check_own(calibration, read_bundled(bundled), "calibration", str(path))
     return calibration
@@ -249,13 +249,17 @@ def _calibration_file(path: Path | str) -> Calibration:
 def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
     """Return the bundled calibrations of a cluster, of its accelerator, and of any GPU, each group by name."""
     device = cluster.node.accelerator.name
-    paths = (path for _, path in sorted(_bundled_calibrations().items()))
+    paths = (path for _, path in sorted(_calibration_files().items()))
     peeks = {path: peek(path) for path in paths if is_about(path, (device, ANY_ACCELERATOR), (cluster.name,))}
     of_cluster = [path for path, keys in peeks.items() if keys.get("cluster") == cluster.name]
     of_device = [path for path, keys in peeks.items() if keys.get("accelerator") == device and path not in of_cluster]
     is_gpu = cluster.node.accelerator.kind == "gpu"
-    pooled = {"accelerator": ANY_ACCELERATOR, "cluster": None}
-    of_any = [path for path, keys in peeks.items() if is_gpu and {name: keys.get(name) for name in pooled} == pooled]
+    of_any_device = {"accelerator": ANY_ACCELERATOR, "cluster": None}
+    of_any = [
+        path
+        for path, keys in peeks.items()
+        if is_gpu and {name: keys.get(name) for name in of_any_device} == of_any_device
+    ]
     return tuple(read_bundled(path) for path in (*of_cluster, *of_device, *of_any))
 
 
@@ -273,16 +277,16 @@ def sibling_calibrations(
     """
     others = {name: find_accelerator(name) for name in names("accelerators") if name != accelerator.name}
     others = {name: device for name, device in others.items() if relation(device, accelerator) in near}
-    found = []
-    for path in _bundled_calibrations().values():
+    calibrations = []
+    for path in _calibration_files().values():
         keys = peek(path) if is_about(path, others, precisions=precisions) else {}
         if keys.get("accelerator") not in others or keys.get("origin") in ("specified", "reconstructed"):
             continue
-        if wanted := kernel_entries(keys, missing):
-            fits = [entry for entry in wanted if entry.get("term") != LOOKED_UP]
+        if entries := kernel_entries(keys, missing):
+            fits = [entry for entry in entries if entry.get("term") != LOOKED_UP]
             one = build_calibration({**keys, "entries": fits}, path) if precisions else read_bundled(path)
-            found.append((others[one.accelerator], one))
-    return tuple(found)
+            calibrations.append((others[one.accelerator], one))
+    return tuple(calibrations)
 
 
 @cache
@@ -292,37 +296,37 @@ def transfer_scores() -> Transfers:
 
 
 def newest_own_calibration(
-    present: Collection[str], skipped: Callable[[InputFileError], None] = lambda _: None
+    present: Collection[str], report: Callable[[InputFileError], None] = lambda _: None
 ) -> Calibration | None:
     """Return the newest own calibration whose accelerator is among ``present``, or None.
 
-    A file that cannot be used is passed over: nobody asked for it by name. ``skipped`` is told what is wrong with it.
+    A file that cannot be used is passed over: nobody asked for it by name. ``report`` is told what is wrong with it.
     """
     for path in own_files():
         try:
             if peek(path).get("accelerator") in present:
                 return _calibration_file(path)
         except InputFileError as error:
-            skipped(error)
+            report(error)
     return None
 
 
-def own_calibrations(skipped: Callable[[InputFileError], None] = lambda _: None) -> tuple[Calibration, ...]:
+def own_calibrations(report: Callable[[InputFileError], None] = lambda _: None) -> tuple[Calibration, ...]:
     """Return the user's own calibrations that ``find_calibration`` finds by name, newest first.
 
-    ``skipped`` is told what is wrong with a file that cannot be used.
+    ``report`` is told what is wrong with a file that cannot be used.
     """
-    found: dict[str, Calibration] = {}
-    bundled = _bundled_calibrations()
+    by_name: dict[str, Calibration] = {}
+    bundled = _calibration_files()
     for path in own_files():
         try:
             one = read_calibration(path)
         except InputFileError as error:
-            skipped(error)
+            report(error)
             continue
         if one.name not in bundled:
-            found.setdefault(one.name, one)
-    return tuple(found.values())
+            by_name.setdefault(one.name, one)
+    return tuple(by_name.values())
 
 
 def read_settings(start: Path) -> Mapping[str, Any] | None:
@@ -331,11 +335,11 @@ def read_settings(start: Path) -> Mapping[str, Any] | None:
     Files that it names are found from its own folder.
     """
     folder = start.resolve()
-    found = _first_file(parent / SETTINGS_FILE for parent in (folder, *folder.parents))
-    if found is None:
+    path = _first_file(parent / SETTINGS_FILE for parent in (folder, *folder.parents))
+    if path is None:
         return None
-    values = read_settings_file(found)
-    return {key: _from_folder(found.parent, value, key) for key, value in values.items()}
+    values = read_settings_file(path)
+    return {key: _from_folder(path.parent, value, key) for key, value in values.items()}
 
 
 def _from_folder(folder: Path, value: Any, key: str) -> Any:

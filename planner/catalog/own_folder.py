@@ -27,9 +27,9 @@ def own_calibrations_folder() -> Path:
     return Path(base) / "planner" / "calibrations"
 
 
-def own_calibration_file(name: str, made: datetime) -> Path:
+def own_calibration_file(name: str, time: datetime) -> Path:
     """Return the path of a new own calibration: time stamp, then name, so that file names sort by age."""
-    return own_calibrations_folder() / f"{made:%Y%m%dT%H%M%S}-{name}.json"
+    return own_calibrations_folder() / f"{time:%Y%m%dT%H%M%S}-{name}.json"
 
 
 def own_files() -> list[Path]:

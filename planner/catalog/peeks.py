@@ -19,7 +19,7 @@ _SUBJECT = re.compile(rb'"(accelerator|cluster|precision)"\s*:\s*"([^"]*)"')
 
 def peek(path: Path) -> Mapping[str, Any]:
     """Return the keys of a calibration unchecked: enough to see whether it is worth building."""
-    return _parsed(path, path.stat().st_mtime_ns) if path.is_file() else parse_text(read_text(path), str(path), "json")
+    return _keys_of(path, path.stat().st_mtime_ns) if path.is_file() else parse_text(read_text(path), str(path), "json")
 
 
 def kernel_entries(keys: Mapping[str, Any], missing: Callable[[str, str, str], bool]) -> list[dict[str, Any]]:
@@ -33,18 +33,18 @@ def is_about(
     path: Path, accelerators: Iterable[str], clusters: Iterable[str] = (), precisions: Collection[str] = ()
 ) -> bool:
     """Tell without parsing whether a bundled calibration may be of an accelerator or cluster, in a precision if any."""
-    named = _named(path)
-    wanted = {("accelerator", one) for one in accelerators} | {("cluster", one) for one in clusters}
-    return bool(named & wanted) and (not precisions or any(("precision", one) in named for one in precisions))
+    subjects = _subjects(path)
+    candidates = {("accelerator", one) for one in accelerators} | {("cluster", one) for one in clusters}
+    return bool(subjects & candidates) and (not precisions or any(("precision", one) in subjects for one in precisions))
 
 
 @cache
-def _named(path: Path) -> frozenset[tuple[str, str]]:
+def _subjects(path: Path) -> frozenset[tuple[str, str]]:
     return frozenset((key.decode(), name.decode()) for key, name in set(_SUBJECT.findall(path.read_bytes())))
 
 
 @cache
-def _parsed(path: Path, _written_ns: int) -> Mapping[str, Any]:
+def _keys_of(path: Path, _written_ns: int) -> Mapping[str, Any]:
     """Return the keys of a file as it was written at a time: asked for more than once in an answer."""
     return parse_text(read_text(path), str(path), "json")
 

@@ -15,30 +15,31 @@ from planner.cli import output
 from planner.cli.options import OPTIONS
 from planner.cli.progress import bar
 from planner.cli.streams import note
-from planner.cli.values import Values, from_options
+from planner.cli.values import from_options
 from planner.domain.calibration import Calibration
 from planner.errors import OutputError, ParameterError
 from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.formats.documents import check_replaceable, write_file
 from planner.report.show import fit_view
-from planner.sessions.asked import Asked, networks_of, shards_of
 from planner.sessions.calibrate import fitted_from_files, fitted_here, kept_when_interrupted, refined_for_plans
 from planner.sessions.exclusive import held_alone
 from planner.sessions.kept_samples import samples_path
 from planner.sessions.left_out import DEFAULT_BUDGET_S
 from planner.sessions.measure import check_writable
 from planner.sessions.plan_runs import asking_of
+from planner.sessions.request import Request, networks_of, shards_of
 from planner.sessions.session import Session
+from planner.sessions.values import Values, listed
 
-__all__ = ["Target", "asked_of", "run", "target_of"]
+__all__ = ["Target", "request_of", "run", "target_of"]
 
 _NAME = re.compile(r"[\w.+-]+", re.ASCII)
 LONGEST_NAME = 100
 """With time stamp and suffix a file name, which most systems limit to 255 bytes; '..' or '-x' would be other things."""
-MEASURING = ("device", "target_error", "network", "tensor_parallel", "precision")
+MEASURING_OPTIONS = ("device", "target_error", "network", "tensor_parallel", "precision")
 CLASHES = (
-    ("samples", (*MEASURING, "budget", "plan"), "which measures nothing"),
-    ("plan", MEASURING, "which says what to measure"),
+    ("samples", (*MEASURING_OPTIONS, "budget", "plan"), "which measures nothing"),
+    ("plan", MEASURING_OPTIONS, "which says what to measure"),
 )
 """Option, options that are left out beside it, and why."""
 
@@ -85,11 +86,11 @@ def _made(values: Values, target: Target, date: str, began_s: float, session: Se
     if "samples" in values:
         return fitted_from_files(Path(values["samples"].value), target.name, session.say), ""
     if "plan" in values:
-        asking = asking_of(values["plan"].value, _list(values, "calibration"), session)
+        asking = asking_of(values["plan"].value, listed(values, "calibration"), session)
         return refined_for_plans(asking, target.name, session, date=date, budget_s=_budget_s(values), began_s=began_s)
     with kept_when_interrupted(target.partial, session.say):
-        asked = asked_of(values, session)
-        return fitted_here(asked, target.name, target.partial, session, date=date, began_s=began_s)
+        request = request_of(values, session)
+        return fitted_here(request, target.name, target.partial, session, date=date, began_s=began_s)
 
 
 def _check_supported(values: Values, arguments: Mapping[str, Any], session: Session) -> None:
@@ -98,9 +99,9 @@ def _check_supported(values: Values, arguments: Mapping[str, Any], session: Sess
     for beside, clashes, why in CLASHES:
         clash = next((name for name in clashes if name in values), None)
         if clash and beside in values:
-            given = arguments[clash]
-            shown = given if isinstance(given, str) else given[0]
-            raise ParameterError(OPTIONS[clash].flag, f"left out beside --{beside}, {why}", shown)
+            value = arguments[clash]
+            text = value if isinstance(value, str) else value[0]
+            raise ParameterError(OPTIONS[clash].flag, f"left out beside --{beside}, {why}", text)
     if "calibration" in values and "plan" not in values:
         raise ParameterError("--calibration", "given beside --plan alone", values["calibration"].value[0])
 
@@ -127,17 +128,17 @@ def _output(values: Values) -> Path | None:
     if "out" not in values:
         return None
     path = Path(values["out"].value)
-    for written in (path, samples_path(path), _partial_of(path)) if path.name else ():
-        check_replaceable(written, force=True)
+    for file in (path, samples_path(path), _partial_of(path)) if path.name else ():
+        check_replaceable(file, force=True)
     if not path.name or not path.parent.is_dir():
         raise OutputError(f"--out must be a file in a folder that exists, got {str(path)!r}")
     if path.suffix != ".json":
-        named = path.with_suffix(".json")
-        raise OutputError(f"--out must be a file whose name ends in .json, got {str(path)!r}; use {str(named)!r}")
+        better = path.with_suffix(".json")
+        raise OutputError(f"--out must be a file whose name ends in .json, got {str(path)!r}; use {str(better)!r}")
     beside = () if "samples" in values else (samples_path(path),)
-    known = next((one for one in (path, *beside) if one.exists()), None)
-    if known and "force" not in values:
-        raise OutputError(f"--out must be a new file, got {str(known)!r}, which exists; use --force to replace it")
+    old = next((one for one in (path, *beside) if one.exists()), None)
+    if old and "force" not in values:
+        raise OutputError(f"--out must be a new file, got {str(old)!r}, which exists; use --force to replace it")
     return path
 
 
@@ -148,31 +149,27 @@ def _partial_of(path: Path) -> Path:
 def _default_name(values: Values) -> str:
     """Return the stem of the output, else the folder of the samples, else ``local``."""
     if "out" in values:
-        known = Path(values["out"].value).stem
+        stem = Path(values["out"].value).stem
     elif "samples" in values:
-        known = Path(values["samples"].value).resolve().name
+        stem = Path(values["samples"].value).resolve().name
     else:
         return "local"
-    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", known)
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", stem)
 
 
 def _budget_s(values: Values) -> float:
     return float(values["budget"].value) if "budget" in values else DEFAULT_BUDGET_S
 
 
-def asked_of(values: Values, session: Session) -> Asked:
+def request_of(values: Values, session: Session) -> Request:
     """Return what is to be measured: of a GPU if there is one, unless another device is asked for."""
     device = str(values["device"].value) if "device" in values else session.default_device(session.say)
-    networks = networks_of(_list(values, "network"), device)
-    return Asked(
+    networks = networks_of(listed(values, "network"), device)
+    return Request(
         _budget_s(values),
         networks,
-        _list(values, "precision"),
+        listed(values, "precision"),
         values["target_error"].value if "target_error" in values else None,
         device,
-        shards_of(networks, _list(values, "tensor_parallel")),
+        shards_of(networks, listed(values, "tensor_parallel")),
     )
-
-
-def _list(values: Values, key: str) -> tuple[Any, ...]:
-    return tuple(values[key].value) if key in values else ()

@@ -21,9 +21,9 @@ from planner.report.suggestion import part_of_plan, part_of_suggestion, suggesti
 
 __all__ = ["run"]
 
-OF_ONE_PLAN = ("plan", "terms", "sources")
+PLAN_PARTS = ("plan", "terms", "sources")
 """Parts that a plan has; the others are of a whole suggestion."""
-MORE = "--part warnings shows all"
+MORE_HINT = "--part warnings shows all"
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -50,8 +50,8 @@ def _suggestions(
         return
     for subject, one in answers:
         if part == "answer":
-            yield suggestion_answer(one, subject, more=MORE)
-        elif position is not None or part in OF_ONE_PLAN:
+            yield suggestion_answer(one, subject, more=MORE_HINT)
+        elif position is not None or part in PLAN_PARTS:
             yield part_of_plan(_plan(one, position, part), subject, one.citations, part or "plan")
         else:
             yield part_of_suggestion(one, part or "request")
@@ -60,28 +60,28 @@ def _suggestions(
 def _plan(suggestion: Suggestion, position: int | None, part: str | None) -> Plan:
     """Return the plan at a position; without one the chosen plan, or where nothing fits the nearest."""
     plans = suggestion.plans or suggestion.nearest
-    if position is not None and part not in (None, "warnings", *OF_ONE_PLAN):
-        raise ParameterError("--position", f"given with --part {', '.join((*OF_ONE_PLAN, 'warnings'))} alone", part)
-    wanted = position or suggestion.chosen or 1
-    found = next((plan for plan in plans if plan.position == wanted), None)
-    if found is None:
+    if position is not None and part not in (None, "warnings", *PLAN_PARTS):
+        raise ParameterError("--position", f"given with --part {', '.join((*PLAN_PARTS, 'warnings'))} alone", part)
+    number = position or suggestion.chosen or 1
+    match = next((plan for plan in plans if plan.position == number), None)
+    if match is None:
         raise _no_position(position, [plan.position for plan in plans])
-    return found
+    return match
 
 
-def _no_position(position: int | None, known: int | list[int]) -> ParameterError:
-    there = f"1 to {known}" if isinstance(known, int) else ", ".join(map(str, known)) or "none"
+def _no_position(position: int | None, positions: int | list[int]) -> ParameterError:
+    there = f"1 to {positions}" if isinstance(positions, int) else ", ".join(map(str, positions)) or "none"
     return ParameterError("--position", f"one of the answer's ({there})", position)
 
 
 def _prediction(answer: tuple[Subject, Prediction], citations: Sequence[Citation], part: str | None) -> Iterable[Block]:
     subject, one = answer
     if part == "answer":
-        return prediction_answer(one, subject, more=MORE)
+        return prediction_answer(one, subject, more=MORE_HINT)
     if part == "warnings":
         return parts.warnings(one.warnings, result=True)
     if part in ("request", "refusals"):
-        raise ParameterError("--part", f"one that a prediction has (answer, {', '.join(OF_ONE_PLAN)}, warnings)", part)
+        raise ParameterError("--part", f"one that a prediction has (answer, {', '.join(PLAN_PARTS)}, warnings)", part)
     if part is None:
         short = [block for block in prediction_answer(one, subject) if not (isinstance(block, Line) and block.aside)]
         return [*parts.warnings(one.warnings), *short, *prediction_rest([answer], {}, citations)]

@@ -39,8 +39,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
         sys.stdout.write(f"planner {__version__}\n")
         raise typer.Exit
 
@@ -57,7 +57,7 @@ def _program(
 
 def _parameter(option: Option, command: str) -> inspect.Parameter:
     kind: Any = bool if option.switch else str | None if option.positional else list[str] | None
-    declared = (
+    parameter = (
         typer.Argument(metavar=option.metavar, help=option.text(command), show_default=False)
         if option.positional
         else typer.Option(
@@ -68,7 +68,7 @@ def _parameter(option: Option, command: str) -> inspect.Parameter:
         )
     )
     default = False if option.switch else None
-    annotation = Annotated[kind, declared]
+    annotation = Annotated[kind, parameter]
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -84,12 +84,14 @@ def _once(option: Option, value: Any) -> Any:
 def _callback(command: Command) -> Callable[..., None]:
     """Return the function that typer calls: its signature is the command's options."""
 
-    def call(context: typer.Context, **values: Any) -> None:
-        given = {name: _once(OPTIONS[name], value) for name, value in values.items() if value not in (None, False, [])}
-        context.obj(command.name, given)
+    def call(command_context: typer.Context, **values: Any) -> None:
+        options = {
+            name: _once(OPTIONS[name], value) for name, value in values.items() if value not in (None, False, [])
+        }
+        command_context.obj(command.name, options)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter("context", kind, annotation=typer.Context)]
+    parameters = [inspect.Parameter("command_context", kind, annotation=typer.Context)]
     parameters += [_parameter(OPTIONS[name], command.name) for name in command.options]
     call.__dict__["__signature__"] = inspect.Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -102,27 +104,27 @@ for _command in COMMANDS:
 
 def _usage(error: Exception, arguments: Sequence[str]) -> PlannerError:
     """Return what the parser of the command line says, in the sentence form of all errors."""
-    commands = {known.name: known for known in COMMANDS}
+    commands = {one.name: one for one in COMMANDS}
     command = next((commands[word] for word in arguments if word in commands), None)
     see = f"'planner {command.name} --help'" if command else "'planner --help'"
-    said = str(error).rstrip(".")
+    message = str(error).rstrip(".")
     option = getattr(error, "option_name", "")
     if option and hasattr(error, "possibilities"):
-        known = [OPTIONS[name].flag for name in command.options] if command else ["--version", "--help"]
-        return UnknownNameError("option", option, known, f"See {see}.")
-    if option and said.endswith("requires an argument"):
+        flags = [OPTIONS[name].flag for name in command.options] if command else ["--version", "--help"]
+        return UnknownNameError("option", option, flags, f"See {see}.")
+    if option and message.endswith("requires an argument"):
         return UsageError(f"{option} must be given with a value, got nothing; see {see}")
-    if unknown := _UNKNOWN_COMMAND.match(said):
+    if unknown := _UNKNOWN_COMMAND.match(message):
         return UnknownNameError("command", unknown[1], commands)
-    return UsageError(f"the command line must be as {see} says, got {said.removeprefix('Got ')}")
+    return UsageError(f"the command line must be as {see} says, got {message.removeprefix('Got ')}")
 
 
 _UNKNOWN_COMMAND = re.compile("No such command '(.*?)'")
 
 
-def run_command(name: str, given: Mapping[str, Any]) -> None:
+def run_command(name: str, options: Mapping[str, Any]) -> None:
     """Run a command."""
-    import_module(f"planner.cli.{name}").run(given)
+    import_module(f"planner.cli.{name}").run(options)
 
 
 def _invoke(arguments: Sequence[str], run: Runner) -> None:

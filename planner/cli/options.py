@@ -95,17 +95,17 @@ _OF_CALIBRATE = {"precision": (f"Precisions to measure: {', '.join(PRECISIONS)}.
 def _options_of_axes() -> Iterator[Option]:
     """Yield the options of the axes of a plan, the mode first."""
     for axis in sorted(AXES, key=lambda axis: axis.name != "mode"):
-        tried = axis.default_in_suggest or str(axis.default)
-        predicted = axis.default_in_predict or str(axis.default or tried)
-        helps, defaults = {}, {} if predicted == tried else {"predict": predicted}
+        default = axis.default_in_suggest or str(axis.default)
+        of_predict = axis.default_in_predict or (default if axis.default is None else str(axis.default))
+        helps, defaults = {}, {} if of_predict == default else {"predict": of_predict}
         if axis.option in _OF_CALIBRATE:
             helps["calibrate"], defaults["calibrate"] = _OF_CALIBRATE[axis.option]
         yield Option(
             axis.option,
             RANGE if not axis.words else "|".join(axis.words) if len(axis.words) < 4 else "A,B",
             axis.help,
-            parsing.choices(*axis.words) if axis.words else parsing.counts,
-            tried,
+            parsing.choices(*axis.words) if axis.words else parsing.numbers(axis.least, axis.most),
+            default,
             helps,
             defaults,
         )
@@ -131,28 +131,20 @@ _ALL = (
         default_in={"validate": "bundled ones", "calibrate": "those of --plan, by their names"},
     ),
     Option(
-        "framework", "NAME[@VERSION]|FILE", "Training framework; 'generic' is any.", parsing.framework, "pytorch",
+        "framework", "NAME[@VERSION]|FILE[,...]", "Training framework; 'generic' is any. Of several each is answered.",
+        parsing.frameworks, "pytorch",
+        help_in={"validate": "Training framework, one; 'generic' is any."},
         default_in={"validate": "that of each row"},
     ),
     *_options_of_axes(),
-    Option("tensor", "N", "Tensor-parallel degree (only 1 yet).", parsing.only(parsing.count, 1), "1"),
     Option(
         "tensor_parallel", RANGE,
         "Tensor-parallel degrees: a rank's shard of each --network that is a transformer is timed too.", parsing.counts,
         "none",
     ),
-    Option("pipeline", "N", "Pipeline-parallel degree (only 1 yet).", parsing.only(parsing.count, 1), "1"),
     Option(
-        "virtual_stages", "N", "Virtual stages of a pipeline rank (only 1 yet).", parsing.only(parsing.count, 1), "1"
-    ),
-    Option(
-        "recompute", "none|selective|full", "Activations recomputed (only none yet).",
-        parsing.only(parsing.choice("none", "selective", "full"), "none"), "none",
-    ),
-    Option("sharding", "0..3", "Stage of sharded state (only 0 yet).", parsing.only(parsing.whole(0, 3), 0), "0"),
-    Option(
-        "parallelism", "A,B", "Kinds of parallelism: data, model, pipeline, hybrid (only data yet).",
-        parsing.only(parsing.choices("data", "model", "pipeline", "hybrid"), ("data",)), "data",
+        "parallelism", "A,B", "Kinds of parallelism: data, model, pipeline, hybrid.",
+        parsing.choices("data", "model", "pipeline", "hybrid"), "all that network and framework allow",
     ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
     Option(
@@ -239,8 +231,7 @@ OPTIONS = {option.name: option for option in _ALL}
 
 _PROBLEM = ("network", "dataset", "cluster", "calibration", "framework", "mode")
 _PLAN = (
-    *(axis.option for axis in AXES if axis.name != "mode"), "tensor", "pipeline", "virtual_stages", "recompute",
-    "sharding", "optimizer", "strategy", "input", "scenario", "task",
+    *(axis.option for axis in AXES if axis.name != "mode"), "optimizer", "strategy", "input", "scenario", "task",
 )  # fmt: skip
 
 COMMANDS = (

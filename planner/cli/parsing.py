@@ -21,6 +21,8 @@ __all__ = [
     "error_aim",
     "fraction",
     "framework",
+    "frameworks",
+    "numbers",
     "only",
     "text",
     "whole",
@@ -28,15 +30,15 @@ __all__ = [
 
 Parser = Callable[[str, str], object]
 
-LARGEST = 10**9
+LARGEST_COUNT = 10**9
 """Largest count an option accepts, as in the domain records."""
-LONGEST = 10**6
+MOST_VALUES = 10**6
 """Most values a range or list may have."""
 LARGEST_TARGET = 10**8
 """Largest mini-batch asked for; the largest ever trained with is about a hundredth of it."""
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
-_RANGE = "whole numbers as a list a,b or a range lo:hi[:step], each at least 1"
+_RANGE = "whole numbers as a list a,b or a range lo:hi[:step], each at least"
 _FRAMEWORK = re.compile(r"[A-Za-z][\w.+-]*(@[\w.+-]+)?", re.ASCII)
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 
@@ -59,7 +61,7 @@ def whole(least: int, most: int) -> Parser:
     return parse
 
 
-count = whole(1, LARGEST)
+count = whole(1, LARGEST_COUNT)
 
 
 def counts(what: str, value: str) -> tuple[int, ...]:
@@ -67,39 +69,52 @@ def counts(what: str, value: str) -> tuple[int, ...]:
 
     ``1,4:6`` gives (1, 4, 5, 6); ``8:64:8`` gives (8, 16, ..., 64). Empty, reversed and oversized ranges are refused.
     """
-    spans = [_span(what, item, value) for item in value.split(",")]
-    if sum(len(span) for span in spans) > LONGEST:
-        raise ParameterError(what, f"a list or range of at most {LONGEST} values", value)
+    return _numbers(what, value, 1, LARGEST_COUNT)
+
+
+def numbers(least: int, most: int = 0) -> Parser:
+    """Return a parser as :func:`counts`, of numbers from ``least`` to ``most``; 0: to the largest count."""
+
+    def parse(what: str, value: str) -> object:
+        return _numbers(what, value, least, most or LARGEST_COUNT)
+
+    return parse
+
+
+def _numbers(what: str, value: str, least: int, most: int) -> tuple[int, ...]:
+    spans = [_span(what, item, value, least, most) for item in value.split(",")]
+    if sum(len(span) for span in spans) > MOST_VALUES:
+        raise ParameterError(what, f"a list or range of at most {MOST_VALUES} values", value)
     return tuple(dict.fromkeys(number for span in spans for number in span))
 
 
-def _span(what: str, item: str, value: str) -> range:
+def _span(what: str, item: str, value: str, least: int, most: int) -> range:
     parts = item.strip().split(":")
     if len(parts) > 3 or not all(_DIGITS.fullmatch(part) for part in parts):
-        raise ParameterError(what, _RANGE, value)
+        raise ParameterError(what, f"{_RANGE} {least}", value)
     low, high, step = (int(part) for part in (parts + parts[:1] + ["1"] if len(parts) == 1 else [*parts, "1"])[:3])
-    if min(low, high, step) < 1 or max(low, high, step) > LARGEST:
-        raise ParameterError(what, f"{_RANGE} and at most {LARGEST}", value)
+    if min(low, high) < least or step < 1 or max(low, high) > most or step > LARGEST_COUNT:
+        raise ParameterError(what, f"{_RANGE} {least} and at most {most}", value)
     if high < low:
         raise ParameterError(what, "a range lo:hi with lo at most hi", value, f"write {high}:{low}")
     return range(low, high + 1, step)
 
 
-def choice(*known: str) -> Parser:
-    """Return a parser of one of ``known``."""
+def choice(*words: str) -> Parser:
+    """Return a parser of one of ``words``."""
 
     def parse(what: str, value: str) -> str:
-        if value not in known:
-            near = nearest_name(value, known)
-            raise ParameterError(what, "one of " + ", ".join(known), value, f"did you mean {near!r}?" if near else "")
+        if value not in words:
+            near = nearest_name(value, words)
+            raise ParameterError(what, "one of " + ", ".join(words), value, f"did you mean {near!r}?" if near else "")
         return value
 
     return parse
 
 
-def choices(*known: str) -> Parser:
-    """Return a parser of a comma list of ``known``, in order, each once."""
-    one = choice(*known)
+def choices(*words: str) -> Parser:
+    """Return a parser of a comma list of ``words``, in order, each once."""
+    one = choice(*words)
 
     def parse(what: str, value: str) -> tuple[object, ...]:
         return tuple(dict.fromkeys(one(what, item.strip()) for item in value.split(",")))
@@ -107,42 +122,42 @@ def choices(*known: str) -> Parser:
     return parse
 
 
-def only(parser: Parser, *supported: object) -> Parser:
+def only(parser: Parser, *values: object) -> Parser:
     """Return a parser that checks the rule of ``parser``, then refuses all but the values supported so far."""
-    shown = " or ".join(",".join(one) if isinstance(one, tuple) else str(one) for one in supported)
-    which = "the only value" if len(supported) == 1 else "the only values"
+    text = " or ".join(",".join(one) if isinstance(one, tuple) else str(one) for one in values)
+    which = "the only value" if len(values) == 1 else "the only values"
 
     def parse(what: str, value: str) -> object:
-        parsed = parser(what, value)
-        if parsed not in supported:
-            raise ParameterError(what, f"{shown}, {which} supported yet", value)
-        return parsed
+        parsed_value = parser(what, value)
+        if parsed_value not in values:
+            raise ParameterError(what, f"{text}, {which} supported yet", value)
+        return parsed_value
 
     return parse
 
 
 def fraction(what: str, value: str) -> float:
     """Return ``25%`` or ``0.25``; above 1 only with the per cent sign, because ``25`` is most likely a slip."""
-    parsed = parse_fraction(value, what)
-    if parsed > 1 and not value.strip().endswith("%"):
+    share = parse_fraction(value, what)
+    if share > 1 and not value.strip().endswith("%"):
         raise ParameterError(what, "a fraction such as 25% or 0.25", value, f"write {value.strip()}% for per cent")
-    return parsed
+    return share
 
 
 def error_aim(what: str, value: str) -> float:
     """Return a relative error to reach, such as ``5%``: above 0, and at most 100 %."""
-    parsed = fraction(what, value)
-    if not 0 < parsed <= 1:
+    share = fraction(what, value)
+    if not 0 < share <= 1:
         raise ParameterError(what, "above 0 and at most 100%", value)
-    return parsed
+    return share
 
 
 def budget(what: str, value: str) -> float:
     """Return a time with its unit, such as ``60s``, in s; at least 1 s and at most a day."""
-    parsed = parse_quantity(value, "time", what)
-    if not 1 <= parsed <= 86_400:
-        raise ParameterError(what, "a time from 1s to 24h", value, f"write {'60s' if parsed < 1 else '24h'}")
-    return parsed
+    seconds = parse_quantity(value, "time", what)
+    if not 1 <= seconds <= 86_400:
+        raise ParameterError(what, "a time from 1s to 24h", value, f"write {'60s' if seconds < 1 else '24h'}")
+    return seconds
 
 
 def device(what: str, value: str) -> str:
@@ -157,3 +172,9 @@ def framework(what: str, value: str) -> str:
     if not (_FRAMEWORK.fullmatch(value) or value.endswith(".toml")):
         raise ParameterError(what, "NAME, NAME@version or a .toml file", value)
     return value
+
+
+def frameworks(what: str, value: str) -> str | tuple[str, ...]:
+    """Return one as :func:`framework`, or those of a comma list, each once."""
+    each = tuple(dict.fromkeys(framework(what, item.strip()) for item in value.split(",")))
+    return each[0] if len(each) == 1 else each

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from planner.cli.streams import note
-from planner.cli.values import Values
 from planner.domain.arrays import FloatArray
 from planner.domain.validation import Validation
 from planner.errors import OutputError, UsageError
 from planner.formats.documents import write_bytes
-from planner.report.plots import FORMS, Points, check_matplotlib, validation_plot
+from planner.report.plots import PICTURE_FORMS, Points, check_matplotlib, validation_plot
 from planner.scoring.ranking import as_times
+from planner.sessions.values import Values
 
 __all__ = ["draw", "plot_file", "points_of"]
 
@@ -24,7 +24,7 @@ def plot_file(values: Values) -> Path | None:
     if "plot" not in values:
         return None
     path = Path(values["plot"].value)
-    if _form(path) not in FORMS:
+    if _form(path) not in PICTURE_FORMS:
         raise OutputError(f"--plot must be a file whose name ends in .png, .svg or .pdf, got {str(path)!r}")
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise OutputError(f"--plot must be a file in a folder that exists and can be written, got {str(path)!r}")
@@ -46,11 +46,11 @@ def draw(validation: Validation, path: Path, *, force: bool) -> None:
     """
     points = points_of(validation)
     if not points.rows:
-        found = f"none in {len(validation.rows):,}"
-        raise UsageError(f"--plot must be given for rows with a predicted and a measured time, got {found}")
+        got = f"none in {len(validation.rows):,}"
+        raise UsageError(f"--plot must be given for rows with a predicted and a measured time, got {got}")
     write_bytes(path, validation_plot(points, _form(path)), force)
-    left = f"; left out, as they are neither times nor rates: {points.omitted:,}" if points.omitted else ""
-    note(f"rows shown in {path}: {len(points.rows):,}{left}")
+    omission = f"; left out, as they are neither times nor rates: {points.omitted:,}" if points.omitted else ""
+    note(f"rows shown in {path}: {len(points.rows):,}{omission}")
 
 
 def points_of(validation: Validation) -> Points:
@@ -60,8 +60,8 @@ def points_of(validation: Validation) -> Points:
     predicted_s = as_times(_floats([row.predicted for row in rows]), metrics)
     measured_s = as_times(_floats([row.measured for row in rows]), metrics)
     use = np.isfinite(predicted_s) & np.isfinite(measured_s)
-    kept = [row for row, known in zip(rows, use, strict=True) if known]
-    return Points(kept, predicted_s[use], measured_s[use], len(rows) - len(kept))
+    with_times = [row for row, is_in in zip(rows, use, strict=True) if is_in]
+    return Points(with_times, predicted_s[use], measured_s[use], len(rows) - len(with_times))
 
 
 def _form(path: Path) -> str:

@@ -10,13 +10,13 @@ from typing import Any
 from planner.cli import output
 from planner.cli.options import OPTIONS
 from planner.cli.request import gather, ordered, resolve
-from planner.cli.values import DEFAULT, OPTION, Values, merge, settings_named
+from planner.cli.values import options_named, settings_named
 from planner.domain.axes import AXES
 from planner.domain.citation import cited
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import Prediction
-from planner.domain.request import Sourced
+from planner.domain.request import DEFAULT, Sourced
 from planner.errors import NOTHING, ParameterError
 from planner.formats.prediction import prediction_document, predictions_document
 from planner.report import parts
@@ -24,25 +24,26 @@ from planner.report.answer import prediction_answer, predictions_answer
 from planner.report.blocks import Line
 from planner.report.prediction import prediction_rest
 from planner.sessions.inputs import Case
+from planner.sessions.values import OPTION, Values, merge
 from planner.steps.predict import Evaluator
 
 __all__ = ["completed", "configurations", "predictions", "run"]
 
-MOST = 10_000
+MOST_CONFIGURATIONS = 10_000
 """Configurations predicted in full at once; more are a search."""
 
 
 def run(arguments: Mapping[str, Any]) -> None:
     """Predict: gather values, resolve names, multiply the lists out, evaluate, write."""
     if "runs" in arguments:
-        given = ", ".join(arguments["runs"])
-        raise ParameterError("--runs", "left out, as tables of runs are not supported yet", given)
+        files = ", ".join(arguments["runs"])
+        raise ParameterError("--runs", "left out, as tables of runs are not supported yet", files)
     values = gather("predict", arguments)
-    with settings_named(values):
-        machine, resolved = resolve(values)
+    with settings_named(values), options_named():
+        machine, cases = resolve(values)
         values = completed(values, machine.cluster)
-        wanted = configurations(values)
-        answers = [(case, predictions(case, wanted)) for case in resolved]
+        points = configurations(values)
+        answers = [(case, predictions(case, points)) for case in cases]
     _write(answers, values, arguments)
 
 
@@ -50,57 +51,58 @@ def completed(values: Values, cluster: Cluster) -> Values:
     """Return the values with the defaults of one configuration; ``mini_batch`` replaces a weaker ``sub_batch``."""
     defaults = {axis.option: Sourced((axis.default,), DEFAULT) for axis in AXES if axis.default is not None}
     every_gpu = {"gpus_per_node": Sourced((cluster.node.gpus,), "cluster")}
-    chosen = dict(merge(values, defaults, every_gpu))
-    if len(chosen["mode"].value) != 1:
-        raise ParameterError("--mode", "sync or async, one of them", ",".join(chosen["mode"].value))
-    if "mini_batch" not in chosen:
-        if "sub_batch" not in chosen:
+    whole = dict(merge(values, defaults, every_gpu))
+    if len(whole["mode"].value) != 1:
+        raise ParameterError("--mode", "sync or async, one of them", ",".join(whole["mode"].value))
+    if "mini_batch" not in whole:
+        if "sub_batch" not in whole:
             raise ParameterError("--sub-batch", "given", NOTHING, "say the samples of one pass, or --mini-batch")
-        return chosen
-    if "sub_batch" in chosen and chosen["sub_batch"].source == OPTION:
-        raise ParameterError("--mini-batch", "given without --sub-batch", chosen["mini_batch"].value)
-    if chosen["mode"].value != ("sync",):
+        return whole
+    if "sub_batch" in whole and whole["sub_batch"].source == OPTION:
+        raise ParameterError("--mini-batch", "given without --sub-batch", whole["mini_batch"].value)
+    if whole["mode"].value != ("sync",):
         remedy = "an asynchronous mini-batch is an outcome: give --sub-batch"
-        raise ParameterError("--mini-batch", "given with --mode sync", chosen["mini_batch"].value, remedy)
-    chosen.pop("sub_batch", None)
-    return chosen
+        raise ParameterError("--mini-batch", "given with --mode sync", whole["mini_batch"].value, remedy)
+    whole.pop("sub_batch", None)
+    return whole
 
 
 def configurations(values: Values) -> list[Configuration]:
     """Return the product of all lists, the last axis fastest; with ``mini_batch`` the sub-batch follows from it."""
-    tried = [values[axis.option].value if axis.option in values else (None,) for axis in AXES]
-    size = math.prod(len(one) for one in tried)
-    if size > MOST:
-        raise ParameterError("the lists and ranges", f"at most {MOST} configurations together", size)
-    return [_configuration(values, point) for point in itertools.product(*tried)]
+    lists = [values[axis.option].value if axis.option in values else (None,) for axis in AXES]
+    size = math.prod(len(one) for one in lists)
+    if size > MOST_CONFIGURATIONS:
+        raise ParameterError("the lists and ranges", f"at most {MOST_CONFIGURATIONS} configurations together", size)
+    return [_configuration(values, point) for point in itertools.product(*lists)]
 
 
 def _configuration(values: Values, point: tuple[Any, ...]) -> Configuration:
-    chosen = {axis.name: value for axis, value in zip(AXES, point, strict=True)}
+    axes = {axis.name: value for axis, value in zip(AXES, point, strict=True)}
     for axis in AXES:
-        if chosen["mode"] == "async" and axis.only_sync and chosen[axis.name] != axis.default:
+        if axes["mode"] == "async" and axis.only_sync and axes[axis.name] != axis.default:
             flag, rule = OPTIONS[axis.option].flag, f"{axis.default} in an asynchronous plan"
-            raise ParameterError(flag, rule, chosen[axis.name])
-    if chosen["sub_batch"] is None:
-        one = Configuration(**chosen | {"sub_batch": 1})
+            raise ParameterError(flag, rule, axes[axis.name])
+    if axes["sub_batch"] is None:
+        one = Configuration(**axes | {"sub_batch": 1})
         passes, mini_batch = one.samples_per_update, values["mini_batch"].value
         if mini_batch % passes:
-            rule = f"a multiple of GPUs x accumulation, here {passes}"
+            copies = "GPUs" if one.data_parallel == one.gpus else "data-parallel copies"
+            rule = f"a multiple of {copies} x accumulation, here {passes}"
             near = max(mini_batch // passes, 1) * passes
             raise ParameterError("--mini-batch", rule, mini_batch, f"the nearest are {near} and {near + passes}")
-        chosen["sub_batch"] = mini_batch // passes
-    return Configuration(**chosen)
+        axes["sub_batch"] = mini_batch // passes
+    return Configuration(**axes)
 
 
-def predictions(case: Case, wanted: list[Configuration]) -> list[Prediction]:
+def predictions(case: Case, points: list[Configuration]) -> list[Prediction]:
     """Return the predictions of one network under one scenario, in order."""
-    return Evaluator(case.problem).describe(Configurations.of(wanted))
+    return Evaluator(case.problem).describe(Configurations.of(points))
 
 
 def _write(answers: Sequence[tuple[Case, Sequence[Prediction]]], values: Values, arguments: Mapping[str, Any]) -> None:
-    each = [(case.subject, one) for case, found in answers for one in found]
-    known = [calibration for case, _ in answers for calibration in case.problem.calibrations]
-    citations = cited([one for _, one in each], known)
+    each = [(case.subject, one) for case, of_case in answers for one in of_case]
+    calibrations = [calibration for case, _ in answers for calibration in case.problem.calibrations]
+    citations = cited([one for _, one in each], calibrations)
     if "json" in arguments:
         alone = len(each) == 1
         document = prediction_document(*each[0], citations) if alone else predictions_document(each, citations)
@@ -112,5 +114,5 @@ def _write(answers: Sequence[tuple[Case, Sequence[Prediction]]], values: Values,
         return
     warnings = parts.warnings((), [(number, one.warnings) for number, (_, one) in enumerate(each, 1)])
     request = ordered(merge(answers[0][0].sources, values))
-    shown = [block for block in short if not (isinstance(block, Line) and block.aside)]
-    output.write_view([*warnings, *shown, *prediction_rest(each, request, citations)])
+    blocks = [block for block in short if not (isinstance(block, Line) and block.aside)]
+    output.write_view([*warnings, *blocks, *prediction_rest(each, request, citations)])

@@ -12,7 +12,7 @@ from planner.report.printing import console
 
 __all__ = ["bar"]
 
-EVERY_S = 5.0
+LINE_INTERVAL_S = 5.0
 
 
 @contextmanager
@@ -28,16 +28,16 @@ def bar(label: str, total: float, sentence: str) -> Iterator[Callable[[float, st
     columns = (TextColumn(label), BarColumn(), TextColumn("{task.fields[state]}"))
     with Bars(*columns, console=console(sys.stderr), transient=True) as bars:
         task = bars.add_task(label, total=total, state="starting")
-        yield lambda done, state: bars.update(task, completed=done, state=state)
+        yield lambda amount, state: bars.update(task, completed=amount, state=state)
 
 
 def _lines() -> Callable[[float, str], None]:
     """Return what writes a line of the state, seldom enough for a log."""
     before = time.perf_counter()
 
-    def show(_done: float, state: str) -> None:
+    def show(_amount: float, state: str) -> None:
         nonlocal before
-        if time.perf_counter() - before >= EVERY_S:
+        if time.perf_counter() - before >= LINE_INTERVAL_S:
             before = time.perf_counter()
             note(state)
 

@@ -10,6 +10,8 @@ from planner import catalog
 from planner.cli.options import OPTIONS
 from planner.cli.streams import note
 from planner.cli.values import from_options, from_settings, settings_named
+from planner.domain.axes import AXES
+from planner.domain.request import DEFAULT, Sourced
 from planner.errors import NOTHING, ParameterError
 from planner.sessions.inputs import LOCAL, Case, Machine, cases, check_nodes, machine_of, own_calibration
 from planner.sessions.values import DEFAULT_REQUEST, SETTINGS_FILE, Values, listed, merge, said
@@ -17,18 +19,18 @@ from planner.sessions.values import DEFAULT_REQUEST, SETTINGS_FILE, Values, list
 __all__ = ["gather", "ordered", "resolve"]
 
 
-PRINTING = ("json", "brief", "verbose")
+PRINTING_OPTIONS = {"json", "brief", "verbose"}
 """Options that only say how to print."""
 
 
 def gather(command: str, arguments: Mapping[str, Any]) -> Values:
     """Return the values of the command line over those of ``planner.toml``, completed by the default request."""
-    given = from_options(arguments)
+    options = from_options(arguments)
     settings = _settings()
-    stored = from_settings(settings, SETTINGS_FILE, command) if settings else {}
-    merged = merge(given, stored)
-    with settings_named(merged):
-        values, hint = _with_base(merged, command)
+    of_file = from_settings(settings, SETTINGS_FILE, command) if settings else {}
+    values = merge(options, of_file)
+    with settings_named(values):
+        values, hint = _with_base(values, command)
     if hint:
         note(hint)
     return values
@@ -63,7 +65,8 @@ def _check_names(values: Values) -> None:
     finders = {"cluster": catalog.find_cluster, "dataset": catalog.find_dataset, "framework": catalog.find_framework}
     for key, find in finders.items():
         if key in values and (key, values[key].value) != ("cluster", LOCAL):
-            find(values[key].value)
+            for one in listed(values, key):
+                find(one)
     for name in listed(values, "calibration"):
         catalog.find_calibration(name)
 
@@ -84,5 +87,9 @@ def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:
 
 
 def ordered(values: Values) -> Values:
-    """Return the values in the order in which the options are declared, without those that only say how to print."""
-    return {name: values[name] for name in OPTIONS if name in values and name not in PRINTING}
+    """Return the values in the order in which the options are declared, without those that only say how to print.
+
+    Without how a network is split, too, where nothing but defaults says that it is not.
+    """
+    unsplit = {a.option for a in AXES if a.is_split and values.get(a.option) == Sourced((a.default,), DEFAULT)}
+    return {name: values[name] for name in OPTIONS if name in values and name not in PRINTING_OPTIONS | unsplit}

@@ -20,7 +20,7 @@ from planner.errors import NOTHING, ParameterError
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import ACCELERATOR, write_cluster
 from planner.formats.dataset import DATASET, write_dataset
-from planner.formats.names import LISTED, names_document
+from planner.formats.names import LISTED_KINDS, names_document
 from planner.formats.network import write_network
 from planner.formats.network_work import network_work_document
 from planner.networks.zoo import arguments_of, zoo_names
@@ -40,8 +40,8 @@ from planner.report.show import (
 )
 from planner.scoring.gaps import gaps_of
 from planner.sessions.measure_next import can_be_measured, measured_for, measuring
-from planner.sources.cells import CELLS, Cell, unpacked
 from planner.sources.overheads import FORMULA
+from planner.sources.plan_points import PLAN_POINTS, PlanPoint, points_of_entry
 from planner.workload.totals import layer_work, totals
 
 __all__ = ["run"]
@@ -61,7 +61,7 @@ class Shelf:
 def run(arguments: Mapping[str, Any]) -> None:
     """Show a list, or one thing, as tables, as one document or as a file to start from."""
     makers = (_networks, _clusters, _calibrations, _datasets, _accelerators)
-    shelves = dict(zip(LISTED, makers, strict=True))
+    shelves = dict(zip(LISTED_KINDS, makers, strict=True))
     if "what" not in arguments:
         raise ParameterError("what to show", "one of " + ", ".join(shelves), NOTHING)
     what = str(choice(*shelves)("what to show", arguments["what"]))
@@ -85,11 +85,11 @@ def _show_toml(shelf: Shelf, what: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _show_one(shelf: Shelf, name: str, *, as_json: bool) -> None:
-    found = shelf.find(name)
+    thing = shelf.find(name)
     if as_json:
-        output.write_document(shelf.document(found))
+        output.write_document(shelf.document(thing))
     else:
-        output.write_view(shelf.view(name, found))
+        output.write_view(shelf.view(name, thing))
 
 
 def _show_list(shelf: Shelf, what: str, *, as_json: bool) -> None:
@@ -138,19 +138,21 @@ def _calibrations() -> Shelf:
     formulas = {**{name: term.doc for name, term in TERMS.items()}, "overheads": FORMULA}
 
     def view(_name: str, calibration: Any) -> Iterable[Block]:
-        yield from calibration_view(calibration, formulas, _cells, _stored)
+        yield from calibration_view(calibration, formulas, _plan_points, _stored)
         gaps = gaps_of(calibration, measured_for(calibration), can_be_measured(calibration))
         yield from gaps_view(gaps, measuring(gaps, calibration))
 
-    def listing(bundled: Iterable[Any]) -> Iterable[Block]:
-        return calibrations_view(bundled, _own())
+    def listing(calibrations: Iterable[Any]) -> Iterable[Block]:
+        return calibrations_view(calibrations, _own())
 
     return Shelf(catalog.find_calibration, listing, view, lambda one: json.loads(write_calibration(one)))
 
 
-def _cells(entry: Entry) -> Mapping[str, Sequence[Cell]]:
+def _plan_points(entry: Entry) -> Mapping[str, Sequence[PlanPoint]]:
     """Return the measured runs that an entry holds, by network."""
-    return {network: unpacked(entry, network) for network in entry.settings} if entry.library == CELLS else {}
+    return (
+        {network: points_of_entry(entry, network) for network in entry.settings} if entry.library == PLAN_POINTS else {}
+    )
 
 
 def _datasets() -> Shelf:

@@ -7,10 +7,10 @@ from typing import Any
 
 from planner.cli import output
 from planner.cli.request import gather, ordered, resolve
-from planner.cli.values import DEFAULT, DEFAULT_REQUEST, OPTION, Values, merge, settings_named
+from planner.cli.values import settings_named
 from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
-from planner.domain.request import Problem, Sourced, SpaceRequest, Subject
+from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import NOTHING, NothingFitsError, ParameterError
 from planner.formats.brief import brief_document, briefs_document
@@ -18,8 +18,10 @@ from planner.formats.suggestion import suggestion_document, suggestions_document
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
+from planner.search.split_space import DATA, kinds_of
 from planner.search.suggest import suggest
 from planner.sessions.inputs import Case
+from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
 
 __all__ = ["answer", "run", "space_request"]
 
@@ -35,11 +37,11 @@ def run(arguments: Mapping[str, Any]) -> None:
     if "target_batch" not in values:
         raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
     with settings_named(values):
-        _, resolved = resolve(values)
-        for case in resolved:
+        _, cases = resolve(values)
+        for case in cases:
             _check_price(case.problem, values)
             _check_epochs(case.problem, values)
-        answers = [(case.subject, answer(case, values)) for case in resolved]
+        answers = [(case.subject, answer(case, values)) for case in cases]
     epochs = values["epochs"].value if "epochs" in values else None
     if "json" in arguments:
         output.write_document(_document(answers, epochs, brief="brief" in arguments))
@@ -73,17 +75,28 @@ def space_request(values: Values) -> SpaceRequest:
     """
     names = {axis.option: axis.name for axis in AXES}
     names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose", "allow_specified")}
-    chosen = {name: values[key].value for key, name in names.items() if key in values}
+    changes = {name: values[key].value for key, name in names.items() if key in values}
     if "tolerance" in values:
-        given = values["tolerance"]
+        tolerance = values["tolerance"]
         both = ("tolerance_sync", "tolerance_async")
-        chosen |= dict.fromkeys(both[given.source == DEFAULT_REQUEST :], given.value)
-    return SpaceRequest(values["target_batch"].value).changed(**chosen)
+        changes |= dict.fromkeys(both[tolerance.source == DEFAULT_REQUEST :], tolerance.value)
+    return SpaceRequest(values["target_batch"].value).changed(**changes)
 
 
 def answer(case: Case, values: Values) -> Suggestion:
     """Return the plans of one network under one scenario."""
     request = space_request(values)
+    allowed = kinds_of(case.problem.network, case.problem.settings.framework)
+    if "parallelism" not in values:
+        request = request.changed(parallelism=allowed)
+    for kind in request.parallelism:
+        if kind not in allowed:
+            framework = case.problem.settings.framework.name
+            remedy = "layer pipelines and hybrid schemes of other networks than transformers follow"
+            rule = (
+                f"of the kinds that {case.problem.network.name} and framework {framework} allow, {', '.join(allowed)}"
+            )
+            raise ParameterError("--parallelism", rule, kind, remedy if allowed == (DATA,) else "")
     return suggest(case.problem, request, provenance(case, request))
 
 
@@ -98,8 +111,8 @@ def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object
         "parallelism": Sourced(request.parallelism, DEFAULT),
         "choose": Sourced(request.choose, DEFAULT),
     }
-    given = {name: value for name, value in case.sources.items() if name != "tolerance"}
-    return ordered(merge(given, defaults))
+    sources = {name: value for name, value in case.sources.items() if name != "tolerance"}
+    return ordered(merge(sources, defaults))
 
 
 def _tried(axis: Axis, cluster: Cluster, request: SpaceRequest) -> Sourced[object]:
@@ -107,7 +120,8 @@ def _tried(axis: Axis, cluster: Cluster, request: SpaceRequest) -> Sourced[objec
     if axis.of_cluster:
         most = cluster.nodes if axis.name == "nodes" else cluster.node.gpus
         return Sourced(tuple(range(1 if axis.of_cluster == "any" else most, most + 1)), "cluster")
-    if not axis.default_in_suggest or (axis.only_sync and request.modes == ("async",)):
+    is_whole = axis.is_split and request.parallelism == ("data",)
+    if is_whole or not axis.default_in_suggest or (axis.only_sync and request.modes == ("async",)):
         return Sourced((axis.default,), DEFAULT)
     if axis.name != "accumulation_steps":
         return Sourced(None, f"{DEFAULT}: {axis.default_in_suggest}")
@@ -115,11 +129,11 @@ def _tried(axis: Axis, cluster: Cluster, request: SpaceRequest) -> Sourced[objec
     return Sourced(None, f"{DEFAULT}: what reaches the target{of_async}")
 
 
-def _tolerance(request: SpaceRequest, given: Sourced[Any] | None) -> Sourced[object]:
+def _tolerance(request: SpaceRequest, tolerance: Sourced[Any] | None) -> Sourced[object]:
     """Return the tolerance of each mode in play, and which of them are from where."""
     widths = {mode: request.tolerance(mode) for mode in request.modes}
-    sources = dict.fromkeys(request.modes, given.source if given else DEFAULT)
-    if given and given.source == DEFAULT_REQUEST and "sync" in sources:
+    sources = dict.fromkeys(request.modes, tolerance.source if tolerance else DEFAULT)
+    if tolerance and tolerance.source == DEFAULT_REQUEST and "sync" in sources:
         sources["sync"] = DEFAULT
     return Sourced(widths, ", ".join(dict.fromkeys(sources.values())))
 

@@ -39,27 +39,27 @@ def run(arguments: Mapping[str, Any]) -> None:
         raise ParameterError("--runs", "given", NOTHING, "name a table of measured runs")
     plot = plot_file(values)
     paths = values["runs"].value
-    read, broken = _read(paths)
+    tables_read, error = _read(paths)
     for name in values["calibration"].value if "calibration" in values else ():
         catalog.find_calibration(name)
-    tables = [table_of(one, Path(path).parent, values, note) for path, one in zip(paths, read, strict=True)]
+    tables = [table_of(one, Path(path).parent, values, note) for path, one in zip(paths, tables_read, strict=True)]
     axis = values["hold_out"].value if "hold_out" in values else None
     _note_frameworks(tables)
     _note_specified(tables)
     each = _answered(tables, axis)
-    read_any = any(one.rows for one in read)
+    read_any = any(one.rows for one in tables_read)
     if len(paths) > 1:
-        each = [[_in_file(one, path) for one in found] for path, found in zip(paths, each, strict=True)]
-    scored = validation_of([one for some in each for one in some], axis)
-    omitted = sum(one.omitted for one in read)
+        each = [[_in_file(one, path) for one in answers] for path, answers in zip(paths, each, strict=True)]
+    validation = validation_of([one for some in each for one in some], axis)
+    omissions = sum(one.omitted for one in tables_read)
     if "json" in arguments:
-        output.write_document(validation_document(scored, omitted))
+        output.write_document(validation_document(validation, omissions))
     elif read_any:
-        output.write_view(validation_view(scored, paths, omitted))
+        output.write_view(validation_view(validation, paths, omissions))
     if plot and read_any:
-        draw(scored, plot, force="force" in arguments)
-    if broken is not None:
-        raise broken
+        draw(validation, plot, force="force" in arguments)
+    if error is not None:
+        raise error
 
 
 def _read(paths: Sequence[str]) -> tuple[list[Runs], InputFileError | None]:
@@ -70,28 +70,22 @@ def _read(paths: Sequence[str]) -> tuple[list[Runs], InputFileError | None]:
     InputFileError
         No file has a header that can be read.
     """
-    read: list[Runs] = []
-    broken: InputFileError | None = None
-    headers = 0
+    tables: list[Runs] = []
+    errors: list[InputFileError] = []
     for path in paths:
         try:
-            read.append(read_runs(path))
-            headers += 1
-        except NoRunError as error:
-            read.append(error.runs)
-            headers += 1
-            broken = broken or error
+            tables.append(read_runs(path))
         except InputFileError as error:
-            read.append(Runs(()))
-            broken = broken or error
-    if broken is not None and not headers:
-        raise broken
-    return read, broken
+            tables.append(error.runs if isinstance(error, NoRunError) else Runs(()))
+            errors.append(error)
+    if len(errors) == len(paths) and not any(isinstance(error, NoRunError) for error in errors):
+        raise errors[0]
+    return tables, errors[0] if errors else None
 
 
-def _note_alone(asked: Sequence[Asked], axis: str) -> None:
+def _note_alone(problems: Sequence[Asked], axis: str) -> None:
     """Say where leaving out a group leaves nothing: its rows are then predicted by what is assumed of any framework."""
-    names = {group_of(one, axis) for one in asked if one.observed}
+    names = {group_of(one, axis) for one in problems if one.observed}
     if len(names) == 1:
         note(
             f"--hold-out {axis}: all runs are of {axis} {names.pop()}, so that none is left to fit to and what is "
@@ -101,24 +95,24 @@ def _note_alone(asked: Sequence[Asked], axis: str) -> None:
 
 def _note_frameworks(tables: Sequence[Table]) -> None:
     """Say once of every framework that nothing was fitted to its runs."""
-    found = {}
-    for problem, runs in (each for table in tables for each in table.asked):
+    match_of = {}
+    for problem, runs in (each for table in tables for each in table.problems):
         overheads = Sources(problem).overheads(runs[0].precision, runs[0].mode)
         if overheads.matched in ("generic", "assumed"):
-            found[problem.settings.framework.label] = overheads.matched
-    for framework, matched in sorted(found.items()):
-        note(f"framework {framework!r} was not measured: {matched} coefficients are used for its runs")
+            match_of[problem.settings.framework.label] = overheads.matched
+    for framework, match in sorted(match_of.items()):
+        note(f"framework {framework!r} was not measured: {match} coefficients are used for its runs")
 
 
 def _note_specified(tables: Sequence[Table]) -> None:
     """Say once of every precision of 8 bits that the data sheet of a device answers for it."""
-    found = set()
-    for problem, runs in (each for table in tables for each in table.asked):
+    pairs = set()
+    for problem, runs in (each for table in tables for each in table.problems):
         sources = Sources(problem)
         for precision in {run.precision for run in runs if PRECISIONS[run.precision].measured_only}:
             if why_not_candidate(sources, precision) and not why_not_precision(sources, precision):
-                found.add((precision, sources.accelerator.name))
-    for precision, device in sorted(found):
+                pairs.add((precision, sources.accelerator.name))
+    for precision, device in sorted(pairs):
         note(f"precision {precision!r} was not measured on {device}: its runs are answered from the data sheet")
 
 
@@ -131,17 +125,17 @@ def _in_file(answer: Answer, path: str) -> Answer:
 def _answered(tables: Sequence[Table], axis: str | None) -> list[list[Answer]]:
     """Return the answers of each file, in its order; with an axis by coefficients fitted without each group of it."""
     if axis is None:
-        predicted = [[answers_of(problem, runs) for problem, runs in table.asked] for table in tables]
+        answers = [[answers_of(problem, runs) for problem, runs in table.problems] for table in tables]
     else:
-        asked = [Asked(problem, runs) for table in tables for problem, runs in table.asked]
-        _note_alone(asked, axis)
+        problems = [Asked(problem, runs) for table in tables for problem, runs in table.problems]
+        _note_alone(problems, axis)
         sentence = f"fitting end-to-end coefficients without each {axis} in turn"
         with bar("fitting", 1.0, sentence) as show:
-            found = iter(
-                held_out_answers(asked, axis, lambda name, number, of: show(number / of, f"without {axis} {name}"))
+            held_out = iter(
+                held_out_answers(problems, axis, lambda name, number, of: show(number / of, f"without {axis} {name}"))
             )
-        predicted = [[next(found) for _ in table.asked] for table in tables]
+        answers = [[next(held_out) for _ in table.problems] for table in tables]
     return [
         sorted([*table.answers, *(one for some in each for one in some)], key=lambda answer: answer.row.line)
-        for table, each in zip(tables, predicted, strict=True)
+        for table, each in zip(tables, answers, strict=True)
     ]

@@ -9,22 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from planner.cli.options import COMMANDS, OPTIONS, Option
-from planner.domain.request import DEFAULT, Sourced
+from planner.domain.axes import AXES
+from planner.domain.request import Sourced
 from planner.errors import CoverageError, InputFileError, ParameterError, Refusal, UsageError
-from planner.sessions.values import DEFAULT_REQUEST, OPTION, SETTINGS_FILE, Values, merge
+from planner.sessions.values import OPTION, SETTINGS_FILE, Values
 from planner.sources.refusals import KERNEL_MISSING
 
-__all__ = [
-    "DEFAULT",
-    "DEFAULT_REQUEST",
-    "OPTION",
-    "SETTINGS_FILE",
-    "Values",
-    "from_options",
-    "from_settings",
-    "merge",
-    "settings_named",
-]
+__all__ = ["from_options", "from_settings", "options_named", "settings_named"]
 
 
 def from_options(arguments: Mapping[str, Any]) -> Values:
@@ -40,12 +31,12 @@ def from_settings(settings: Mapping[str, Any], source: str, command: str) -> Val
     ``settings`` maps option names to text, numbers or lists; a value against its rule is InputFileError naming
     ``source``.
     """
-    used = next(known.options for known in COMMANDS if known.name == command)
+    names = next(declared.options for declared in COMMANDS if declared.name == command)
     try:
         return {
             key: Sourced(_parsed(OPTIONS[key], key, _texts(OPTIONS[key], value)), source)
             for key, value in settings.items()
-            if key in used
+            if key in names
         }
     except ParameterError as error:
         raise InputFileError(source, str(error)) from error
@@ -65,8 +56,8 @@ def settings_named(values: Values) -> Iterator[None]:
     try:
         yield
     except (UsageError, CoverageError) as error:
-        stored = (name for name, value in values.items() if value.source == SETTINGS_FILE)
-        key = next((name for name in stored if _is_about(error.refusal, name)), None)
+        names = (name for name, value in values.items() if value.source == SETTINGS_FILE)
+        key = next((name for name in names if _is_about(error.refusal, name)), None)
         if key is None:
             raise
         sentence = str(error).replace(OPTIONS[key].flag, key)
@@ -74,6 +65,21 @@ def settings_named(values: Values) -> Iterator[None]:
             why = Refusal(error.refusal.code, f"{SETTINGS_FILE}: {key}: {sentence}", key)
             raise CoverageError(why) from error
         raise InputFileError(SETTINGS_FILE, sentence, key) from error
+
+
+@contextmanager
+def options_named() -> Iterator[None]:
+    """Let an error about how a plan is split name the option that says it, as it is typed."""
+    try:
+        yield
+    except ParameterError as error:
+        what = " x ".join(_FLAGS.get(name, name) for name in error.what.split(" x "))
+        if what == error.what:
+            raise
+        raise ParameterError(what, error.rule, error.value, error.remedy) from error
+
+
+_FLAGS = {axis.name: OPTIONS[axis.option].flag for axis in AXES if axis.only_sync}
 
 
 def _is_about(refusal: Refusal, key: str) -> bool:

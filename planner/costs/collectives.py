@@ -1,12 +1,14 @@
-"""Features of all-reduce in the alpha-beta model, by algorithm, and its time over the algorithms that an entry enables.
+"""Features of collectives in the alpha-beta model, by algorithm, and their time over the algorithms an entry enables.
 
-V: buffer on each rank [byte]; N: nodes; r: ranks on each node; p = N·r; s: streams that share one NIC when every rank
-of a node sends. Coefficients: start-up alpha [s/message] and transfer time beta [s/byte] inside a node, then both
-between nodes. The arithmetic of the reduction is absorbed by beta.
+V: buffer on each rank [byte], for all-gather and reduce-scatter the whole that is gathered or scattered; N: nodes; r:
+ranks of a group on each node; p = N·r; s: streams that share one NIC when every rank of a node sends. Coefficients:
+start-up alpha [s/message] and transfer time beta [s/byte] inside a node, then both between nodes. The arithmetic of the
+reduction is absorbed by beta.
 
-Each algorithm returns features of shape (g, k, 4) for g groups and k buffers: messages and bytes inside, messages and
-bytes between. Ranks of a node are neighbours. A node whose r ranks all send has r/s NICs at work; algorithms that send
-a node's data once between nodes spread it over them, hence the factor s/r. One rank sends nothing.
+Each algorithm returns features of shape (g, k, 4) for g groups and k buffers, or k of each group, shape (g, k):
+messages and bytes inside, messages and bytes between. Ranks of a node are neighbours. If its ranks are one group, r/s
+NICs are at work, and algorithms that send a node's data once between nodes spread it over them, hence the factor s/r;
+if they are several, each has its part of the NICs. One rank sends nothing.
 
 Formulas: Thakur, Rabenseifner, Gropp (2005), IJHPCA 19(1); trees and latencies of rings across nodes as in NCCL.
 """
@@ -35,33 +37,41 @@ from planner.costs.features import (
 from planner.costs.measured_collectives import COLLECTIVE_CASES
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
-from planner.domain.messages import Groups
+from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECEIVE, Groups
 from planner.errors import CoverageError, ParameterError, Refusal, UnknownNameError
 
 __all__ = [
     "ALL_REDUCE",
+    "ALPHA_BETA",
     "BYTES_BETWEEN",
     "BYTES_INSIDE",
     "COLLECTIVES",
     "COLLECTIVE_TERMS",
+    "COLUMNS",
     "CPUS",
     "GPUS",
     "HOSTS",
+    "MESSAGES_INSIDE",
     "Collective",
     "algorithm_named",
     "algorithms_between",
     "all_reduce_s",
+    "collective_s",
+    "direct",
     "double_binary_tree",
     "hierarchical",
+    "pairwise",
     "rabenseifner",
     "recursive_doubling",
     "ring_all_reduce",
+    "ring_gather",
 ]
 
 BYTES_INSIDE = Column("bytes_inside", BYTE, INTRA_NODE)
 BYTES_BETWEEN = Column("bytes_between", BYTE, INTER_NODE)
+MESSAGES_INSIDE = Column("messages_inside", MESSAGE, INTRA_NODE)
 COLUMNS = (
-    Column("messages_inside", MESSAGE, INTRA_NODE),
+    MESSAGES_INSIDE,
     BYTES_INSIDE,
     Column("messages_between", MESSAGE, INTER_NODE),
     BYTES_BETWEEN,
@@ -79,9 +89,9 @@ def _group_columns(groups: Groups) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 def _buffers(buffer_bytes: FloatArray) -> FloatArray:
     sizes = np.asarray(buffer_bytes, dtype=np.float64)
-    if sizes.ndim != 1 or not np.all(np.isfinite(sizes) & (sizes >= 0)):
-        raise ParameterError("buffer_bytes", "a vector of finite sizes >= 0 byte", buffer_bytes)
-    return sizes[None, :]
+    if sizes.ndim not in {1, 2} or not np.all(np.isfinite(sizes) & (sizes >= 0)):
+        raise ParameterError("buffer_bytes", "one vector or one a group of finite sizes >= 0 byte", buffer_bytes)
+    return np.atleast_2d(sizes)
 
 
 def ring_all_reduce(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
@@ -91,8 +101,8 @@ def ring_all_reduce(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
     """
     v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
     p = n * r
-    sent = 2 * (p - 1) / p * v
-    return stacked([2 * (p - n), sent * (r > 1), 2 * (n - 1), sent * (n > 1) * (s / r)])
+    total = 2 * (p - 1) / p * v
+    return stacked([2 * (p - n), total * (r > 1), 2 * (n - 1), total * (n > 1) * (s / r)])
 
 
 def _rounds(n: FloatArray, r: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -102,8 +112,8 @@ def _rounds(n: FloatArray, r: FloatArray) -> tuple[FloatArray, FloatArray, Float
     """
     p = n * r
     rounds = np.floor(np.log2(p))
-    aligned = np.exp2(np.round(np.log2(r))) == r
-    inside = np.where(n == 1, rounds, np.where(aligned, np.round(np.log2(r)), 0.0))
+    is_power = np.exp2(np.round(np.log2(r))) == r
+    inside = np.where(n == 1, rounds, np.where(is_power, np.round(np.log2(r)), 0.0))
     return inside, rounds - inside, (np.exp2(rounds) != p).astype(np.float64)
 
 
@@ -124,9 +134,9 @@ def rabenseifner(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
     v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
     inside, between, left_over = _rounds(n, r)
     extra_inside, extra_between = 2 * left_over * (n == 1), 2 * left_over * (n > 1)
-    kept = np.exp2(-inside)
-    bytes_inside = (2 * (1 - kept) + extra_inside) * v
-    bytes_between = (2 * (kept - np.exp2(-inside - between)) + extra_between) * v * s
+    rest = np.exp2(-inside)
+    bytes_inside = (2 * (1 - rest) + extra_inside) * v
+    bytes_between = (2 * (rest - np.exp2(-inside - between)) + extra_between) * v * s
     return stacked([2 * inside + extra_inside, bytes_inside, 2 * between + extra_between, bytes_between])
 
 
@@ -140,6 +150,25 @@ def hierarchical(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
     """Return features of reduce-scatter inside, r ring all-reduces of V/r between nodes at once, all-gather inside."""
     v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
     return stacked([2 * (r - 1), 2 * (r - 1) / r * v, 2 * (n - 1), 2 * (n - 1) / n * (v / r) * s])
+
+
+def ring_gather(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return features of all-gather, or of reduce-scatter, around a ring: half of an all-reduce, which is both."""
+    return ring_all_reduce(buffer_bytes, groups) / 2
+
+
+def pairwise(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return features of all-to-all in p-1 exchanges of V/p: r-1 stay on the node, the others share its NICs."""
+    v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
+    p = n * r
+    return stacked([r - 1, (r - 1) / p * v, p - r, (p - r) / p * v * s])
+
+
+def direct(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return features of one message of V from one rank of a pair to the other."""
+    v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
+    across, inside = np.where(n > 1, 1.0, 0.0), np.where((n == 1) & (r > 1), 1.0, 0.0)
+    return stacked([inside, inside * v, across, across * v * s])
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +200,7 @@ class Collective:
     is_pipelined: bool = False
 
 
-ALL_REDUCE = "all_reduce"
+ALPHA_BETA = "collective.alpha_beta"
 GPUS, CPUS, HOSTS = "gpu", "cpu", "host"
 """Ranks: devices of either kind, by :attr:`planner.domain.cluster.Accelerator.kind`, or one host process a node."""
 COLLECTIVES: tuple[Collective, ...] = (
@@ -182,6 +211,10 @@ COLLECTIVES: tuple[Collective, ...] = (
         "double_binary_tree", ALL_REDUCE, double_binary_tree, "double binary tree", frozenset({GPUS}), is_pipelined=True
     ),
     Collective("hierarchical", ALL_REDUCE, hierarchical, "hierarchical", frozenset({CPUS})),
+    Collective("ring", ALL_GATHER, ring_gather, "ring", frozenset({GPUS, CPUS}), is_pipelined=True),
+    Collective("ring", REDUCE_SCATTER, ring_gather, "ring", frozenset({GPUS, CPUS}), is_pipelined=True),
+    Collective("pairwise", ALL_TO_ALL, pairwise, "pairwise", frozenset({GPUS, CPUS}), is_pipelined=True),
+    Collective("direct", SEND_RECEIVE, direct, "direct", frozenset({GPUS, CPUS})),
 )
 """GPUs: what NCCL chooses from; CPUs and hosts: what message passing libraries do (Thakur, Rabenseifner, Gropp)."""
 
@@ -193,10 +226,10 @@ def algorithms_between(ranks: str, operation: str = ALL_REDUCE) -> tuple[Collect
 
 def algorithm_named(name: str, operation: str = ALL_REDUCE) -> Collective:
     """Return an algorithm of an operation, or raise UnknownNameError."""
-    known = {one.name: one for one in COLLECTIVES if one.operation == operation}
-    if name not in known:
-        raise UnknownNameError(f"{operation.replace('_', '-')} algorithm", name, known)
-    return known[name]
+    by_name = {one.name: one for one in COLLECTIVES if one.operation == operation}
+    if name not in by_name:
+        raise UnknownNameError(f"{operation.replace('_', '-')} algorithm", name, by_name)
+    return by_name[name]
 
 
 def _counted(one: Collective, settings: Settings, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
@@ -221,27 +254,42 @@ def _check_links(settings: Settings, groups: Groups) -> None:
 
 
 def all_reduce_s(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
-    """Return times [s] of all-reduce, shape (g, k): the least over the algorithms that the entry enables.
+    """Return times [s] of all-reduce, shape (g, k); see :func:`collective_s`."""
+    return collective_s(entry, ALL_REDUCE, buffer_bytes, groups)
+
+
+def collective_s(entry: Entry, operation: str, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return times [s] of an operation, shape (g, k): the least over the algorithms that the entry enables.
+
+    The links of an entry of all-reduce serve every operation, by each algorithm that there is of it. Of all-reduce
+    that was measured, or fitted without algorithms, all-gather and reduce-scatter take half, as an all-reduce around a
+    ring is one after the other; all-to-all takes half, and across nodes as many times more as more bytes pass the NICs
+    of a node, r(p-r)/(p-1); a message takes as long as an all-reduce of its two ranks, an upper figure by one start-up.
 
     Parameters
     ----------
     entry : Entry
-        Term ``collective.alpha_beta`` (settings ``algorithms``: names joined by spaces, ``beta_ratio``),
-        ``collective.cases`` or ``collective.logarithmic``.
-    buffer_bytes : ndarray of shape (k,)
+        Of the operation or of all-reduce. Term ``collective.alpha_beta`` (settings ``algorithms``: names joined by
+        spaces, ``beta_ratio``), ``collective.cases`` or ``collective.logarithmic``.
+    operation : str
+        ALPHA_BETA = "collective.alpha_beta"
+    ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL or SEND_RECEIVE.
+    buffer_bytes : ndarray of shape (k,), or (g, k): of each group its own
     groups : Groups, g of them; one rank takes 0 s
 
     Raises
     ------
     CoverageError
         The groups need a link, or a kind of placement, that the entry does not know.
+    UnknownNameError
+        The operation, the term or an algorithm is not known.
     """
     alone = (groups.ranks == 1)[:, None]
-    if entry.term == "collective.alpha_beta":
+    if entry.term == ALPHA_BETA:
         _check_links(entry.settings, groups)
         theta = np.array([entry.coefficients[one.name] for one in COLUMNS])
-        enabled = (algorithm_named(name, entry.kind) for name in text(entry.settings, "algorithms", "ring").split())
-        options = [_counted(one, entry.settings, buffer_bytes, groups) @ theta for one in enabled]
+        algorithms = _enabled(entry, operation)
+        options = [_counted(one, entry.settings, buffer_bytes, groups) @ theta for one in algorithms]
         times = np.stack(options).min(axis=0)
     else:
         terms = {term.name: term for term in COLLECTIVE_TERMS}
@@ -250,7 +298,31 @@ def all_reduce_s(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> Floa
         term = terms[entry.term]
         theta = np.array([entry.coefficients[name] for name in term.names(entry.settings)])
         times = term.features(_case_work(buffer_bytes, groups), entry.settings) @ theta
+        if operation != entry.kind:
+            times = times * _share_of_all_reduce(operation, groups)
     return np.where(alone, 0.0, times)
+
+
+def _enabled(entry: Entry, operation: str) -> list[Collective]:
+    """Return the algorithms that an entry names, if it is of the operation, else all that there are."""
+    if operation == entry.kind:
+        return [algorithm_named(name, operation) for name in text(entry.settings, "algorithms", "ring").split()]
+    every = [one for one in COLLECTIVES if one.operation == operation]
+    if not every:
+        raise UnknownNameError("collective operation", operation, {one.operation for one in COLLECTIVES})
+    return every
+
+
+def _share_of_all_reduce(operation: str, groups: Groups) -> FloatArray:
+    """Return the time of an operation over that of an all-reduce of as many bytes, shape (g, 1)."""
+    n, r, _ = _group_columns(groups)
+    shares = {ALL_REDUCE: np.ones(n.shape), SEND_RECEIVE: np.ones(n.shape)}
+    shares |= dict.fromkeys((ALL_GATHER, REDUCE_SCATTER), np.full(n.shape, 0.5))
+    crowd = r * (n - 1) * r / np.maximum(n * r - 1, 1.0)
+    shares[ALL_TO_ALL] = 0.5 * np.where(n > 1, crowd, 1.0)
+    if operation not in shares:
+        raise UnknownNameError("collective operation", operation, shares)
+    return shares[operation]
 
 
 def _case_work(buffer_bytes: FloatArray, groups: Groups) -> Work:
@@ -264,9 +336,11 @@ def _alpha_beta(work: Work, settings: Settings) -> FloatArray:
     streams = np.broadcast_to(column(work, "streams_per_nic") if "streams_per_nic" in work else 1.0, v.shape)
     first = algorithm_named(text(settings, "algorithms", "ring").split()[0])
     flat = np.empty((v.size, len(COLUMNS)))
-    for nodes, ranks, shared in set(zip(n.ravel().tolist(), r.ravel().tolist(), streams.ravel().tolist(), strict=True)):
-        rows = ((n == nodes) & (r == ranks) & (streams == shared)).ravel()
-        group = Groups(np.array([int(nodes)]), np.array([int(ranks)]), np.array([shared]))
+    for nodes, ranks, sharers in set(
+        zip(n.ravel().tolist(), r.ravel().tolist(), streams.ravel().tolist(), strict=True)
+    ):
+        rows = ((n == nodes) & (r == ranks) & (streams == sharers)).ravel()
+        group = Groups(np.array([int(nodes)]), np.array([ranks]), np.array([sharers]))
         flat[rows] = _counted(first, settings, v.ravel()[rows], group)[0]
     return flat.reshape(*v.shape, len(COLUMNS))
 
@@ -278,7 +352,7 @@ def _logarithmic(work: Work, _settings: Settings) -> FloatArray:
 
 COLLECTIVE_TERMS = (
     FeatureMap(
-        "collective.alpha_beta",
+        ALPHA_BETA,
         lambda _settings: COLUMNS,
         _alpha_beta,
         doc="messages and bytes of an all-reduce algorithm, inside a node and between nodes",

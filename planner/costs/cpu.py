@@ -129,8 +129,7 @@ def _convolution(work: Work, settings: Settings) -> FloatArray:
 def is_depthwise(work: Work) -> BoolArray:
     """Tell where every channel in is a group of its own."""
     groups = column(work, "groups")
-    depthwise: BoolArray = (groups > 1) & (groups == column(work, "in_c"))
-    return depthwise
+    return np.asarray((groups > 1) & (groups == column(work, "in_c")))
 
 
 def _convolution_features(work: Work, settings: Settings) -> FloatArray:
@@ -146,7 +145,7 @@ def _convolution_features(work: Work, settings: Settings) -> FloatArray:
     is_3x3 = (k_h == 3) & (k_w == 3) & unit_stride & ~few
     lanes = number(settings, "lanes", LANES)
     inner = np.where(few, in_c / groups, _blocks(in_c / groups, lanes))
-    blocked = inner * _blocks(out_c / groups, lanes) * groups * (2 * images * height * width * k_h * k_w)
+    block_flop = inner * _blocks(out_c / groups, lanes) * groups * (2 * images * height * width * k_h * k_w)
     return stacked(
         [
             1.0,
@@ -159,8 +158,8 @@ def _convolution_features(work: Work, settings: Settings) -> FloatArray:
             y_bytes,
             w_bytes,
             size * images * (height * width * (in_c * k_h * k_w)) * ~point,
-            blocked,
-            blocked * (_blocks(width, WIDTH_BLOCK) / width),
+            block_flop,
+            block_flop * (_blocks(width, WIDTH_BLOCK) / width),
             y_bytes * few,
         ]
     )
@@ -202,13 +201,7 @@ def _product_features(work: Work, settings: Settings) -> FloatArray:
 
 def _traffic(work: Work, _settings: Settings) -> FloatArray:
     elements = column(work, "elements")
-    return stacked(
-        [
-            1.0,
-            elements,
-            np.maximum(column(work, "traffic") - elements, 0),
-        ]
-    )
+    return stacked([1.0, elements, np.maximum(column(work, "traffic") - elements, 0)])
 
 
 def _attention(work: Work, settings: Settings) -> FloatArray:

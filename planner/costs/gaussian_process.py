@@ -7,8 +7,8 @@ x: a call; z_j: stored points; μ: time by the linear term ``mean``; τ = t_0 + 
     log t(x) = (1 - s) log μ(x) + s (log a(x) + level + Σ_j κ(x, z_j) θ_j)
 
 a is μ or τ, as setting ``around`` says. With s < 1 the process and the mean are averaged. κ falls off with distance, so
-far from all points the prediction is a again, times one constant; but beyond the largest extents of the points
-(:data:`EXTENTS`) the correction at that edge holds, as a larger call of the same shape runs in the same kernels.
+far from all points the prediction is a again, times one constant; but beyond the largest m, n or k of the points the
+correction at that edge holds, as a larger product of the same shape runs in the same kernels (docs/numbers.md).
 Batches of several products are not corrected: they run in other kernels than single products, and take the time μ. The
 features of the linear term stand behind those of the process; they cost nothing, and their ranges tell extrapolation.
 """
@@ -24,13 +24,13 @@ from planner.costs.roofline import physical_floor
 from planner.costs.work import flop, is_product, moved_bytes, output_size, product
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.errors import UnknownNameError
-from planner.numbers import constants
+from planner.numbers import constant
 
 __all__ = [
-    "EXTENTS",
     "GAUSSIAN_PROCESS",
-    "ROUGH",
-    "SMOOTH",
+    "PRODUCT_EXTENTS",
+    "ROUGH_ORDER",
+    "SMOOTH_ORDER",
     "coordinates",
     "covariances",
     "gaussian_process",
@@ -43,13 +43,11 @@ GAUSSIAN_PROCESS = "gaussian.process"
 LOG_PRIOR, LEVEL = "log_prior", "level"
 TILE = (128, 64)
 """Result tile of a product whose padding, alone and in whole waves, is a coordinate."""
-_EXTENTS = constants("gaussian_process.extents")
-EXTENTS = {True: int(_EXTENTS["products"]), False: int(_EXTENTS["convolutions"])}
-"""Whether calls are products -> leading coordinates that none exceeds the points in: m, n, k, or output positions
-(docs/numbers.md)."""
+PRODUCT_EXTENTS = int(constant("gaussian_process.extents"))
+"""Leading coordinates that no product exceeds the points in: m, n, k (docs/numbers.md)."""
 WIDEST_STRIDE_B = 8192
 """Powers of two in the stride of a matrix are told apart up to this many bytes."""
-SMOOTH, ROUGH = 1.5, 0.5
+SMOOTH_ORDER, ROUGH_ORDER = 1.5, 0.5
 """Orders of covariances: processes that have a slope, and processes that are only continuous."""
 SHORTEST_S = 1e-9
 """Means are at least this: a logarithm of 0 is none."""
@@ -66,33 +64,35 @@ def coordinates(work: Work, settings: Settings) -> FloatArray:
     groups, and kernel height over width.
     """
     if is_product(work):
-        found = product(work)
+        of_call = product(work)
         processors = max(number(settings, "processors", 1.0), 1.0)
-        tiles = np.ceil(found.m / TILE[0]) * np.ceil(found.n / TILE[1])
-        padded = np.ceil(tiles / processors) * processors * (TILE[0] * TILE[1])
-        turned = [np.asarray(work.get(name, 0.0), dtype=np.float64) for name in ("trans_a", "trans_b")]
-        sizes = (found.m, found.n, found.k, padded / (found.m * found.n))
-        tiled = [np.ceil(size / tile) * tile / size for size, tile in zip((found.m, found.n), TILE, strict=True)]
-        parts = [*map(np.log, sizes), *turned, *_strides(work, *turned), *map(np.log, tiled)]
+        tiles = np.ceil(of_call.m / TILE[0]) * np.ceil(of_call.n / TILE[1])
+        wave_area = np.ceil(tiles / processors) * processors * (TILE[0] * TILE[1])
+        transposes = [np.asarray(work.get(name, 0.0), dtype=np.float64) for name in ("trans_a", "trans_b")]
+        sizes = (of_call.m, of_call.n, of_call.k, wave_area / (of_call.m * of_call.n))
+        tile_ratios = [
+            np.ceil(size / tile) * tile / size for size, tile in zip((of_call.m, of_call.n), TILE, strict=True)
+        ]
+        parts = [*map(np.log, sizes), *transposes, *_strides(work, *transposes), *map(np.log, tile_ratios)]
     else:
         height, width = output_size(work)
         images, in_c, out_c, groups = (column(work, name) for name in ("images", "in_c", "out_c", "groups"))
         k_h, k_w = column(work, "k_h"), column(work, "k_w")
-        skipped = column(work, "stride_h") * column(work, "stride_w")
-        extents = (images * height * width, in_c / groups, out_c / groups, k_h * k_w, skipped, groups, k_h / k_w)
+        stride_area = column(work, "stride_h") * column(work, "stride_w")
+        extents = (images * height * width, in_c / groups, out_c / groups, k_h * k_w, stride_area, groups, k_h / k_w)
         parts = [np.log(extent) for extent in extents]
     return np.stack(np.broadcast_arrays(*parts), axis=-1)
 
 
 def _strides(work: Work, trans_a: FloatArray, trans_b: FloatArray) -> list[FloatArray]:
     """Return the logarithms of the powers of two in the bytes from column to column of A and B, column-major."""
-    found = product(work)
-    strides = (np.where(trans_a > 0, found.k, found.m), np.where(trans_b > 0, found.n, found.k))
+    of_call = product(work)
+    strides = (np.where(trans_a > 0, of_call.k, of_call.m), np.where(trans_b > 0, of_call.n, of_call.k))
     size = column(work, "itemsize")
     return [np.log(np.gcd(np.rint(stride * size).astype(np.int64), WIDEST_STRIDE_B)) for stride in strides]
 
 
-def covariances(places: FloatArray, points: FloatArray, lengths: FloatArray, order: float = SMOOTH) -> FloatArray:
+def covariances(places: FloatArray, points: FloatArray, lengths: FloatArray, order: float = SMOOTH_ORDER) -> FloatArray:
     """Return κ = (1 + √3 r) exp(-√3 r), or exp(-r) of order 1/2, shape (..., q), r the distance in lengths.
 
     Parameters
@@ -106,8 +106,7 @@ def covariances(places: FloatArray, points: FloatArray, lengths: FloatArray, ord
     x, z = places / lengths, points / lengths
     squares = np.sum(x**2, axis=-1)[..., None] + np.sum(z**2, axis=-1) - 2 * (x @ z.T)
     far = np.sqrt(2 * order * np.maximum(squares, 0.0))
-    result: FloatArray = np.exp(-far) if order == ROUGH else (1 + far) * np.exp(-far)
-    return result
+    return np.asarray(np.exp(-far) if order == ROUGH_ORDER else (1 + far) * np.exp(-far))
 
 
 def is_corrected(work: Work) -> BoolArray:
@@ -156,14 +155,15 @@ def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
         mean, share, lengths = mean_of(settings), number(settings, "share", 1.0), vector(settings, "lengths")
         points = vector(settings, "points").reshape(-1, lengths.size)
         places = coordinates(work, settings)[..., : lengths.size]
-        extents = EXTENTS[is_product(work)]
-        places[..., :extents] = np.minimum(places[..., :extents], points[:, :extents].max(axis=0))
-        weights = covariances(places, points, lengths, number(settings, "order", SMOOTH))
-        corrected = np.broadcast_to(is_corrected(work), weights.shape[:-1])
+        if is_product(work):
+            extents = places[..., :PRODUCT_EXTENTS]
+            np.minimum(extents, points[:, :PRODUCT_EXTENTS].max(axis=0), out=extents)
+        weights = covariances(places, points, lengths, number(settings, "order", SMOOTH_ORDER))
+        is_single = np.broadcast_to(is_corrected(work), weights.shape[:-1])
         of_mean = mean.features(work, settings)
         log_mean = np.log(np.maximum(of_mean @ vector(settings, "mean_coefficients"), SHORTEST_S))
-        base = np.where(corrected, (1 - share) * log_mean + share * _log_prior(work, settings, log_mean), log_mean)
-        ours = share * corrected[..., None]
+        base = np.where(is_single, (1 - share) * log_mean + share * _log_prior(work, settings, log_mean), log_mean)
+        ours = share * is_single[..., None]
         return np.concatenate([base[..., None], ours, weights * ours, of_mean], axis=-1)
 
     return FeatureMap(

@@ -18,9 +18,9 @@ from planner.costs.work import product
 from planner.domain.arrays import FloatArray
 from planner.errors import ParameterError
 
-__all__ = ["BEYOND", "GEMM_INTERPOLATION", "grid_name", "grid_points"]
+__all__ = ["FLOP_BEYOND", "GEMM_INTERPOLATION", "grid_name", "grid_points"]
 
-BEYOND = "log_flop_beyond"
+FLOP_BEYOND = "log_flop_beyond"
 AXES = ("m", "n", "k")
 
 
@@ -34,16 +34,7 @@ def hat_weights(x: FloatArray, knots: FloatArray) -> FloatArray:
     """
     if knots.size == 0 or np.any(np.diff(knots) <= 0):
         raise ParameterError("knots", "increasing, at least one", knots)
-    inside = np.clip(x, knots[0], knots[-1])
-    right = np.clip(np.searchsorted(knots, inside), 1, max(knots.size - 1, 1))
-    left = right - 1
-    right = np.minimum(right, knots.size - 1)
-    span = np.where(right > left, knots[right] - knots[left], 1.0)
-    share = (inside - knots[left]) / span
-    weights = np.zeros((*np.shape(x), knots.size))
-    np.put_along_axis(weights, left[..., None], (1 - share)[..., None], axis=-1)
-    np.put_along_axis(weights, right[..., None], np.where(right > left, share, 1.0)[..., None], axis=-1)
-    return weights
+    return np.stack([np.interp(x, knots, at_knots) for at_knots in np.eye(knots.size)], axis=-1)
 
 
 def grid_name(m: float, n: float, k: float) -> str:
@@ -58,7 +49,7 @@ def grid_points(settings: Settings) -> Iterator[tuple[float, float, float]]:
 
 def _grid_columns(settings: Settings) -> tuple[Column, ...]:
     points = (Column(grid_name(*point), POINT) for point in grid_points(settings))
-    return (*points, Column(BEYOND, NUMBER))
+    return (*points, Column(FLOP_BEYOND, NUMBER))
 
 
 def _grid_features(work: Work, settings: Settings) -> FloatArray:
@@ -83,7 +74,7 @@ GEMM_INTERPOLATION = FeatureMap(
     link="log",
     doc="trilinear in log m, log n, log k of the logarithm of measured times (Oyama et al., SPRINT slides, 2016)",
     floor=physical_floor,
-    stated={BEYOND: 1.0},
+    stated={FLOP_BEYOND: 1.0},
 )
 LARGEST_GRID = math.prod((16, 16, 16))
 """More points than this make Φ of one call too large; a grid is thinned before it is stored."""

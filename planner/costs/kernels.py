@@ -113,7 +113,7 @@ def _convolution_classes(work: Work, settings: Settings) -> FloatArray:
     height, width = output_size(work)
     other = ~(is_3x3 | point)
     apart = (k_h != k_w) | ~unit_stride if number(settings, OBLONG_APART, 0) else np.zeros((), dtype=np.bool_)
-    unfolded = column(work, "images") * (height * width * (column(work, "in_c") * k_h * k_w))
+    im2col_elements = column(work, "images") * (height * width * (column(work, "in_c") * k_h * k_w))
     features = [
         1.0,
         count * is_3x3,
@@ -123,7 +123,7 @@ def _convolution_classes(work: Work, settings: Settings) -> FloatArray:
         x_bytes,
         w_bytes,
         y_bytes,
-        column(work, "itemsize") * unfolded * ~point,
+        column(work, "itemsize") * im2col_elements * ~point,
         product(work, text(settings, "direction", "")).padded_flop(128, 64),
         y_bytes * (column(work, "in_c") <= FEW_CHANNELS),
     ]
@@ -132,11 +132,11 @@ def _convolution_classes(work: Work, settings: Settings) -> FloatArray:
 
 def _channel_tiles(work: Work, settings: Settings) -> FloatArray:
     """Return features of convolutions whose channels, of all groups together, are computed in whole tiles."""
-    padded = flop(work)
+    tile_flop = flop(work)
     for name, tile in zip(("in_c", "out_c"), vector(settings, "tiles", (8.0, 8.0)), strict=True):
         channels = column(work, name)
-        padded = padded * (np.ceil(channels / tile) * tile / channels)
-    return stacked([1.0, padded, *operand_bytes(work)])
+        tile_flop = tile_flop * (np.ceil(channels / tile) * tile / channels)
+    return stacked([1.0, tile_flop, *operand_bytes(work)])
 
 
 LINEAR_TERMS = (

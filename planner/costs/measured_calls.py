@@ -2,19 +2,19 @@
 
 A setting is a call's name -> (n_1, t_1, n_2, t_2, ...): sub-batches in ascending order, times [s]. Work is ``call``,
 the place of the name among the sorted ones, ``samples``, the sub-batch n, and, where a fit serves kernels like the
-call, ``course`` and ``course_error``. A measured sub-batch gives back its time.
+call, ``curve`` and ``curve_error``. A measured sub-batch gives back its time.
 
 Line: L(n), linear between measured sub-batches; beyond either end a + b·n goes on through the end point, a, b >= 0. Its
 slope there is that to the nearest measured sub-batch a doubling away: neighbours, as where a library computes a call in
 another way from some sub-batch on, tell none.
-Course: with the fit's times f, B(n) = t̄(n)·f(n)/f̄(n), where t̄ and f̄ go through measured and fitted times at the
+Scaling curve: with the fit's times f, B(n) = t̄(n)·f(n)/f̄(n), where t̄ and f̄ go through measured and fitted times at the
 measured sub-batches, linear between them and constant beyond. So B is f times a ratio of measured to fitted time:
 between, the mean of those at both sides, weighted with what each adds to f̄; beyond, that of the end. With f in
 proportion to t it is t, however that bends.
 
-t = L·(B/L)^ω, ω = c²/(c² + e²), c = ln(B/L), e the fit's relative error on rows left out (``course_error``): a bend
+t = L·(B/L)^ω, ω = c²/(c² + e²), c = ln(B/L), e the fit's relative error on rows left out (``curve_error``): a bend
 that is small against what the fit is off is not believed (shrinkage as in Thompson, JASA 63, 1968, pages 113-122).
-Without a course (none given, or not a number) the line stands.
+Without a curve (none given, or not a number) the line stands.
 """
 
 from __future__ import annotations
@@ -26,13 +26,22 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calls import LOOKED_UP
 
 __all__ = [
-    "BEYOND", "COURSE", "COURSE_ERROR", "MARGIN", "MEASURED_CALLS", "MEASURED_S", "WHEREABOUTS", "course",
-    "line_times_s", "times_s", "whereabouts",
+    "CURVE",
+    "CURVE_ERROR",
+    "DOUBLINGS_BEYOND",
+    "MARGIN_DOUBLINGS",
+    "MEASURED_CALLS",
+    "MEASURED_S",
+    "WHEREABOUTS",
+    "line_times_s",
+    "relative_curve",
+    "times_s",
+    "whereabouts",
 ]  # fmt: skip
 
-MEASURED_S, BEYOND = "measured_s", "doublings_beyond"
-COURSE, COURSE_ERROR = "course", "course_error"
-MARGIN = 1.0
+MEASURED_S, DOUBLINGS_BEYOND = "measured_s", "doublings_beyond"
+CURVE, CURVE_ERROR = "curve", "curve_error"
+MARGIN_DOUBLINGS = 1.0
 """Doublings of the sub-batch beyond the measured ones that count as measured."""
 WHEREABOUTS = ("exact", "between", "beyond")
 """Where a sub-batch stands among those that a call was measured at: one of them, between two, or outside all."""
@@ -55,8 +64,7 @@ def line_times_s(samples: FloatArray, knots: FloatArray, times_s: FloatArray) ->
     first, last = (_slope_beyond(knots[::way], times_s[::way]) for way in (1, -1))
     below = times_s[0] + first * (samples - knots[0])
     above = times_s[-1] + last * (samples - knots[-1])
-    found: FloatArray = np.where(samples < knots[0], below, np.where(samples > knots[-1], above, inside))
-    return found
+    return np.asarray(np.where(samples < knots[0], below, np.where(samples > knots[-1], above, inside)))
 
 
 def _slope_beyond(knots: FloatArray, times_s: FloatArray) -> float:
@@ -67,7 +75,9 @@ def _slope_beyond(knots: FloatArray, times_s: FloatArray) -> float:
     return float(np.clip(slope, 0.0, times_s[0] / knots[0]))
 
 
-def course(samples: FloatArray, fitted_s: FloatArray, knots: FloatArray, fitted_knots_s: FloatArray) -> FloatArray:
+def relative_curve(
+    samples: FloatArray, fitted_s: FloatArray, knots: FloatArray, fitted_knots_s: FloatArray
+) -> FloatArray:
     """Return f(n)/f̄(n): 1 at the measured sub-batches, not a number where the fit gives no time.
 
     Parameters
@@ -79,12 +89,11 @@ def course(samples: FloatArray, fitted_s: FloatArray, knots: FloatArray, fitted_
     """
     line = np.interp(samples, knots, fitted_knots_s)
     unknown = np.full(np.shape(line), np.nan)
-    found: FloatArray = np.divide(fitted_s, line, out=unknown, where=(line > 0) & (fitted_s > 0))
-    return found
+    return np.asarray(np.divide(fitted_s, line, out=unknown, where=(line > 0) & (fitted_s > 0)))
 
 
 def times_s(
-    samples: FloatArray, knots: FloatArray, measured_s: FloatArray, along: FloatArray, error: FloatArray
+    samples: FloatArray, knots: FloatArray, measured_s: FloatArray, curve: FloatArray, error: FloatArray
 ) -> FloatArray:
     """Return the times of a call [s], shape (...).
 
@@ -93,33 +102,32 @@ def times_s(
     samples : ndarray of shape (...)
     knots, measured_s : ndarray of shape (q,)
         Measured sub-batches, ascending, and their times.
-    along, error : ndarray broadcasting to (...)
-        The course there, not a number where none is known, and the relative error of its fit.
+    curve, error : ndarray broadcasting to (...)
+        The relative curve there, not a number where none is known, and the relative error of its fit.
     """
     line = line_times_s(samples, knots, measured_s)
-    bend = np.log(np.interp(samples, knots, measured_s) * along / line)
+    bend = np.log(np.interp(samples, knots, measured_s) * curve / line)
     unsure = bend**2 + error**2
-    believed = np.divide(bend**3, unsure, out=np.zeros(np.shape(bend)), where=unsure > 0)
-    found: FloatArray = line * np.exp(believed)
-    return found
+    correction = np.divide(bend**3, unsure, out=np.zeros(np.shape(bend)), where=unsure > 0)
+    return np.asarray(line * np.exp(correction))
 
 
 def _features(work: Work, settings: Settings) -> FloatArray:
-    along, error = (column(work, name) if name in work else np.array(np.nan) for name in (COURSE, COURSE_ERROR))
-    calls, samples, along, error = np.broadcast_arrays(
-        column(work, "call").astype(np.int64), column(work, "samples"), along, error
+    curve, error = (column(work, name) if name in work else np.array(np.nan) for name in (CURVE, CURVE_ERROR))
+    calls, samples, curve, error = np.broadcast_arrays(
+        column(work, "call").astype(np.int64), column(work, "samples"), curve, error
     )
     seconds, beyond = np.zeros(calls.shape), np.zeros(calls.shape)
     names = sorted(settings)
-    # The sub-batches of one call are one column: calls stand along the last axis.
+    # The sub-batches of one call are one column: calls stand curve the last axis.
     for place in np.unique(calls).tolist():
         points = vector(settings, names[place])
-        knots, measured = points[::2], points[1::2]
-        chosen = calls == place
-        n = samples[chosen]
-        seconds[chosen] = times_s(n, knots, measured, along[chosen], error[chosen])
+        knots, times = points[::2], points[1::2]
+        own = calls == place
+        n = samples[own]
+        seconds[own] = times_s(n, knots, times, curve[own], error[own])
         if knots.size > 1:
-            beyond[chosen] = np.maximum(np.log2(knots[0] / n), np.log2(n / knots[-1]))
+            beyond[own] = np.maximum(np.log2(knots[0] / n), np.log2(n / knots[-1]))
     return stacked([seconds, np.maximum(beyond, 0.0)])
 
 
@@ -129,22 +137,22 @@ def whereabouts(work: Work, settings: Settings) -> IntArray:
     A call measured once does not depend on the sub-batch: it is exact.
     """
     calls, samples = np.broadcast_arrays(column(work, "call").astype(np.int64), column(work, "samples"))
-    found = np.zeros(calls.shape, dtype=np.int64)
+    places = np.zeros(calls.shape, dtype=np.int64)
     names = sorted(settings)
-    for place in np.unique(calls).tolist():
-        knots = vector(settings, names[place])[::2]
-        n = samples[calls == place]
+    for call in np.unique(calls).tolist():
+        knots = vector(settings, names[call])[::2]
+        n = samples[calls == call]
         outside = (n < knots[0]) | (n > knots[-1])
-        found[calls == place] = np.where(np.isin(n, knots) | (knots.size == 1), 0, np.where(outside, 2, 1))
-    return found
+        places[calls == call] = np.where(np.isin(n, knots) | (knots.size == 1), 0, np.where(outside, 2, 1))
+    return places
 
 
 MEASURED_CALLS = FeatureMap(
     LOOKED_UP,
-    lambda _settings: (Column(MEASURED_S, SECOND), Column(BEYOND, NUMBER)),
+    lambda _settings: (Column(MEASURED_S, SECOND), Column(DOUBLINGS_BEYOND, NUMBER)),
     _features,
     doc="measured times of the very calls; at other sub-batches times of the fit to kernels like them by the ratio of "
     "measured to fitted ones, drawn towards a line by the fit's error, and without a fit the line; doublings of the "
     "sub-batch beyond those measured cost nothing and tell extrapolation",
-    stated={MEASURED_S: 1.0, BEYOND: 0.0},
+    stated={MEASURED_S: 1.0, DOUBLINGS_BEYOND: 0.0},
 )

@@ -69,7 +69,7 @@ def case_features(bytes_: FloatArray, case: tuple[int, int], settings: Settings)
     return np.concatenate([np.ones_like(bytes_)[..., None], pieces, bytes_[..., None] > breaks], axis=-1)
 
 
-def nearest_case(nodes: int, ranks_per_node: int, cases: list[tuple[int, int]]) -> tuple[int, int]:
+def nearest_case(nodes: float, ranks_per_node: float, cases: list[tuple[int, int]]) -> tuple[int, int]:
     """Return the measured case nearest in log ranks, of the same sort: inside one node, or across nodes.
 
     Raises
@@ -94,13 +94,13 @@ def _features(work: Work, settings: Settings) -> FloatArray:
     cases = case_list(settings)
     widths = [len(_columns(case, settings)) for case in cases]
     result = np.zeros((*v.shape, sum(widths) + 1))
-    for nodes, ranks in sorted(set(zip(n.ravel().astype(int).tolist(), r.ravel().astype(int).tolist(), strict=True))):
+    for nodes, ranks in sorted(set(zip(n.ravel().tolist(), r.ravel().tolist(), strict=True))):
         if nodes * ranks == 1:
             continue
         case = nearest_case(nodes, ranks, cases)
         rows = (n == nodes) & (r == ranks)
         start = sum(widths[: cases.index(case)])
-        p, q = float(nodes * ranks), float(case[0] * case[1])
+        p, q = nodes * ranks, float(case[0] * case[1])
         block = case_features(v[rows], case, settings)
         scale = np.full(block.shape[-1], (1 - 1 / p) / (1 - 1 / q))
         scale[0] = np.log2(p) / np.log2(q)

@@ -11,7 +11,7 @@ What a coefficient is multiplied by follows from what its column counts:
 - a call: nothing, a launch is the host's.
 
 Tiles of channels are those of matrix units (tensor cores). A device that has none for a precision multiplies halves on
-the lanes of fp32; two at a time add in fp16, but training adds in fp32 (Micikevicius et al., Mixed Precision Training,
+CUDA cores; two at a time add in fp16, but training adds in fp32 (Micikevicius et al., Mixed Precision Training,
 ICLR 2018), at the rate of fp32. So a convolution there is what the first device's own fp32 entry tells of it, with
 tensors of the precision's bytes, or else has no tiles.
 
@@ -46,9 +46,19 @@ from planner.errors import ParameterError
 
 __all__ = ["Ratios", "in_precision", "rate_ratio", "ratios", "scaled_entry", "without_process"]
 
-ANY, WIDEST = "any", "fp32"
-CHANNELS = "convolution.channels"
-OF_PROCESS = ("mean", "mean_coefficients", "around", "share", "processors", "launch_s", "points", "lengths", "nugget")
+ANY_PRECISION, WIDEST_PRECISION = "any", "fp32"
+CHANNEL_TERM = "convolution.channels"
+PROCESS_SETTINGS = (
+    "mean",
+    "mean_coefficients",
+    "around",
+    "share",
+    "processors",
+    "launch_s",
+    "points",
+    "lengths",
+    "nugget",
+)
 """Settings of a Gaussian process that its linear term does not read."""
 
 
@@ -82,16 +92,16 @@ def ratios(source: Accelerator, target: Accelerator, precision: str) -> Ratios:
     ParameterError
         One of the two does not have the precision.
     """
-    name = WIDEST if precision == ANY else precision
+    name = WIDEST_PRECISION if precision == ANY_PRECISION else precision
     for device in (source, target):
         if name not in device.peak_flop_per_s:
-            known = ", ".join(device.peak_flop_per_s)
-            raise ParameterError("precision", f"one that {device.name} has ({known})", name)
+            names = ", ".join(device.peak_flop_per_s)
+            raise ParameterError("precision", f"one that {device.name} has ({names})", name)
     compute = source.peak_flop_per_s[name] / target.peak_flop_per_s[name]
     processors = (target.multiprocessors or 1) / (source.multiprocessors or 1)
     return Ratios(
         compute,
-        source.peak_flop_per_s[WIDEST] / target.peak_flop_per_s[WIDEST],
+        source.peak_flop_per_s[WIDEST_PRECISION] / target.peak_flop_per_s[WIDEST_PRECISION],
         source.memory_bytes_per_s / target.memory_bytes_per_s,
         compute * (processors if source.multiprocessors and target.multiprocessors else 1.0),
     )
@@ -113,14 +123,14 @@ def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator, beside:
     if entry.scope != "kernels":
         raise ParameterError("entry to scale to another device", "one of kernels", entry.scope)
     of = ratios(source, target, entry.precision)
-    said = f"scaled from {source.name}: FLOP x {of.flop:.3g}, bytes x {of.bytes:.3g}"
+    origin = f"scaled from {source.name}: FLOP x {of.flop:.3g}, bytes x {of.bytes:.3g}"
     entry = without_process(entry)
     if _loses_tiles(entry, source, target):
         wide = next((one for one in beside if _is_wide(one, entry)), None)
         if wide is not None:
             return _narrow(scaled_entry(wide, source, target), entry, target)
         entry = replace(entry, settings={**entry.settings, "tiles": (1.0, 1.0)})
-    entry = replace(entry, settings=_settings(entry, target), notes="; ".join(filter(None, (said, entry.notes))))
+    entry = replace(entry, settings=_settings(entry, target), notes="; ".join(filter(None, (origin, entry.notes))))
     if entry.term == LOOKED_UP:
         return replace(entry, settings=_calls(entry, source, target))
     if term_named(entry.term).link == "log":
@@ -131,7 +141,7 @@ def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator, beside:
 def rate_ratio(device: Accelerator, source: str, target: str) -> float | None:
     """Return the rate of FLOP in one precision over that in another; None where not the same units compute both.
 
-    Halves on the lanes of fp32 add in fp32 when they train, at its rate.
+    Halves on CUDA cores add in fp32 when they train, at its rate.
     """
     has_units = {device.has_matrix_units(name) for name in (source, target)}
     if device.kind != "gpu" or len(has_units) > 1 or not {source, target} <= device.peak_flop_per_s.keys():
@@ -152,17 +162,17 @@ def in_precision(entry: Entry, device: Accelerator, precision: str, rate: float)
     """
     sizes = PRECISIONS[precision].activation_bytes / PRECISIONS[entry.precision].activation_bytes
     is_alike = (rate, sizes) == (1.0, 1.0)
-    found = entry if is_alike else without_process(entry)
-    if found.term == LOOKED_UP or not (is_alike or term_named(found.term).link == "identity"):
-        raise ParameterError(f"term to derive {precision} from", "a linear one", found.term)
-    said = f"derived from {entry.precision}: FLOP x {rate:.3g}, tensors x {sizes:.3g}"
-    in_bytes = {one.name for one in term_named(found.term).columns(found.settings) if one.quantity == BYTE}
+    linear = entry if is_alike else without_process(entry)
+    if linear.term == LOOKED_UP or not (is_alike or term_named(linear.term).link == "identity"):
+        raise ParameterError(f"term to derive {precision} from", "a linear one", linear.term)
+    origin = f"derived from {entry.precision}: FLOP x {rate:.3g}, tensors x {sizes:.3g}"
+    in_bytes = {one.name for one in term_named(linear.term).columns(linear.settings) if one.quantity == BYTE}
     ranges = {
         name: (low * sizes, high * sizes) if name in in_bytes else (low, high)
-        for name, (low, high) in found.ranges.items()
+        for name, (low, high) in linear.ranges.items()
     }
-    found = replace(found, precision=precision, ranges=ranges, notes="; ".join(filter(None, (said, entry.notes))))
-    return _multiplied(replace(found, settings=_settings(found, device)), Ratios(rate, 1.0, 1.0, rate))
+    linear = replace(linear, precision=precision, ranges=ranges, notes="; ".join(filter(None, (origin, entry.notes))))
+    return _multiplied(replace(linear, settings=_settings(linear, device)), Ratios(rate, 1.0, 1.0, rate))
 
 
 def _multiplied(entry: Entry, of: Ratios) -> Entry:
@@ -183,7 +193,7 @@ def without_process(entry: Entry) -> Entry:
     if entry.term != GAUSSIAN_PROCESS:
         return entry
     mean = term_named(text(entry.settings, "mean", ""))
-    settings = {name: value for name, value in entry.settings.items() if name not in OF_PROCESS}
+    settings = {name: value for name, value in entry.settings.items() if name not in PROCESS_SETTINGS}
     names, values = mean.names(settings), vector(entry.settings, "mean_coefficients").tolist()
     ranges = {name: ends for name, ends in entry.ranges.items() if name in names or name in WORK_COLUMNS[entry.kind]}
     return replace(
@@ -200,32 +210,32 @@ def without_process(entry: Entry) -> Entry:
 
 def _loses_tiles(entry: Entry, source: Accelerator, target: Accelerator) -> bool:
     has_units = (device.has_matrix_units(entry.precision) for device in (source, target))
-    return entry.term == CHANNELS and tuple(has_units) == (True, False)
+    return entry.term == CHANNEL_TERM and tuple(has_units) == (True, False)
 
 
 def _is_wide(one: Entry, entry: Entry) -> bool:
     is_same = (one.scope, one.kind, one.direction) == (entry.scope, entry.kind, entry.direction)
-    return is_same and one.precision == WIDEST and one.term != LOOKED_UP
+    return is_same and one.precision == WIDEST_PRECISION and one.term != LOOKED_UP
 
 
 def _narrow(wide: Entry, entry: Entry, target: Accelerator) -> Entry:
     """Return an entry in fp32 for the key of another, with the floor of the other's precision."""
     floor = {"peak_flop_per_s": target.peak_flop_per_s[entry.precision]}
-    stated = {name: floor.get(name, value) for name, value in wide.settings.items()}
+    settings = {name: floor.get(name, value) for name, value in wide.settings.items()}
     notes = f"as in fp32; {wide.notes}"
-    return replace(wide, precision=entry.precision, library=entry.library, settings=stated, notes=notes)
+    return replace(wide, precision=entry.precision, library=entry.library, settings=settings, notes=notes)
 
 
 def _settings(entry: Entry, target: Accelerator) -> dict[str, SettingValue]:
     """Return the settings with the peaks and the processor count of the other device, where they state any."""
-    precision = WIDEST if entry.precision == ANY else entry.precision
-    stated: dict[str, SettingValue] = {
+    precision = WIDEST_PRECISION if entry.precision == ANY_PRECISION else entry.precision
+    values: dict[str, SettingValue] = {
         "peak_flop_per_s": target.peak_flop_per_s[precision],
         "peak_bytes_per_s": target.memory_bytes_per_s,
     }
     if entry.settings.get("multiprocessors") and target.multiprocessors:
-        stated["multiprocessors"] = float(target.multiprocessors)
-    return {name: stated.get(name, value) for name, value in entry.settings.items()}
+        values["multiprocessors"] = float(target.multiprocessors)
+    return {name: values.get(name, value) for name, value in entry.settings.items()}
 
 
 def _factor(column: Column, of: Ratios, *, moves_bytes: bool) -> float:
@@ -240,9 +250,9 @@ def _factor(column: Column, of: Ratios, *, moves_bytes: bool) -> float:
 
 def _roofline_ratio(entry: Entry, work: Mapping[str, float], source: Accelerator, target: Accelerator) -> float:
     """Return by what a call takes longer on the other device, were both as fast as their peaks allow."""
-    name = WIDEST if entry.precision == ANY else entry.precision
-    sized = {**work, "itemsize": float(PRECISIONS[name].activation_bytes)}
-    compute, memory = float(flop(sized, entry.direction)), float(moved_bytes(sized, entry.direction))
+    name = WIDEST_PRECISION if entry.precision == ANY_PRECISION else entry.precision
+    with_size = {**work, "itemsize": float(PRECISIONS[name].activation_bytes)}
+    compute, memory = float(flop(with_size, entry.direction)), float(moved_bytes(with_size, entry.direction))
     here, there = (
         max(compute / device.peak_flop_per_s[name], memory / device.memory_bytes_per_s) for device in (source, target)
     )
@@ -255,24 +265,24 @@ def _stored(entry: Entry, source: Accelerator, target: Accelerator) -> Entry:
         raise ParameterError(
             "term to scale to another device", f"{GEMM_INTERPOLATION.name} or a linear one", entry.term
         )
-    shifted = dict(entry.coefficients)
+    logs = dict(entry.coefficients)
     for m, n, k in grid_points(entry.settings):
         work = {"m": m, "n": n, "k": k, "batch": 1.0}
-        shifted[grid_name(m, n, k)] += float(np.log(_roofline_ratio(entry, work, source, target)))
-    return replace(entry, coefficients=shifted)
+        logs[grid_name(m, n, k)] += float(np.log(_roofline_ratio(entry, work, source, target)))
+    return replace(entry, coefficients=logs)
 
 
 def _calls(entry: Entry, source: Accelerator, target: Accelerator) -> dict[str, SettingValue]:
     """Return measured calls, name -> (sub-batch, time [s], ...), with their times scaled."""
     columns = WORK_COLUMNS[entry.kind]
-    scaled: dict[str, SettingValue] = {}
+    calls: dict[str, SettingValue] = {}
     for name, points in entry.settings.items():
         if not isinstance(points, tuple):
             raise ParameterError(f"setting {name}", "a list of numbers", points)
         of_n = [_roofline_ratio(entry, _work_at(name, columns, n), source, target) for n in points[::2]]
         pairs = zip(points[::2], points[1::2], of_n, strict=True)
-        scaled[name] = tuple(value for n, time, ratio in pairs for value in (n, time * ratio))
-    return scaled
+        calls[name] = tuple(value for n, time, ratio in pairs for value in (n, time * ratio))
+    return calls
 
 
 def _work_at(name: str, columns: tuple[str, ...], samples: float) -> dict[str, float]:

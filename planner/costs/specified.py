@@ -22,7 +22,7 @@ __all__ = [
     "ASSUMED_HOST_BYTES_PER_S",
     "ASSUMED_LAUNCH_S",
     "ISSUED_SHARE",
-    "issued",
+    "at_issue_rate",
     "specified_collective",
     "specified_copy",
     "specified_entry",
@@ -37,9 +37,9 @@ ASSUMED_FLOP_EFFICIENCY = constants("specified.flop_efficiency")
 
 No precision is slower than fp32 on the same GPU: where its peak is hardly higher, its share is larger."""
 ISSUED_SHARE = {"Kepler": 2 / 3}
-"""Architecture -> share of its lanes that are busy where a scheduler issues one instruction at a time; else all are.
+"""Architecture -> share of its CUDA cores that are busy where a scheduler issues one instruction at a time; else all.
 
-A Kepler multiprocessor has 192 lanes and four schedulers for 32 each: the others wait for a second instruction that
+A Kepler multiprocessor has 192 of them and four schedulers for 32 each: the others wait for a second instruction that
 does not depend on the first (NVIDIA, Kepler GK110/210 white paper)."""
 ASSUMED_BYTES_EFFICIENCY = constant("specified.bytes_efficiency")
 """Share of the memory bandwidth (docs/numbers.md)."""
@@ -61,18 +61,18 @@ def specified_entry(accelerator: Accelerator, kind: str, direction: str, precisi
         "peak_bytes_per_s": accelerator.memory_bytes_per_s,
         "bytes_efficiency": ASSUMED_BYTES_EFFICIENCY,
     }
-    assumed = f"{ASSUMED_BYTES_EFFICIENCY:.0%} of memory bandwidth, {ASSUMED_LAUNCH_S * 1e6:.0f} us a call"
+    assumptions = f"{ASSUMED_BYTES_EFFICIENCY:.0%} of memory bandwidth, {ASSUMED_LAUNCH_S * 1e6:.0f} us a call"
     if kind not in TRAFFIC_KINDS:
         efficiency = _flop_efficiency(accelerator, precision)
         settings |= {"peak_flop_per_s": peak, "flop_efficiency": efficiency, "direction": direction}
-        assumed = f"{efficiency:.0%} of the peak rate, {assumed}"
+        assumptions = f"{efficiency:.0%} of the peak rate, {assumptions}"
     return Entry(
         "kernels", kind, direction, precision, "", "roofline", settings,
         {"calls": ASSUMED_LAUNCH_S, "roofline_s": 1.0},
         fixed=("calls", "roofline_s"),
         origin="specified",
         source=accelerator.source or f"peak rates of {accelerator.name}",
-        notes=f"assumed: {assumed}",
+        notes=f"assumed: {assumptions}",
     )  # fmt: skip
 
 
@@ -83,8 +83,8 @@ def _flop_efficiency(accelerator: Accelerator, precision: str) -> float:
     return share * ISSUED_SHARE.get(accelerator.architecture, 1.0)
 
 
-def issued(accelerator: Accelerator) -> Accelerator:
-    """Return an accelerator with the rates of the lanes that are busy; see :data:`ISSUED_SHARE`."""
+def at_issue_rate(accelerator: Accelerator) -> Accelerator:
+    """Return an accelerator with the rates of the CUDA cores that are busy; see :data:`ISSUED_SHARE`."""
     share = ISSUED_SHARE.get(accelerator.architecture, 1.0)
     return replace(accelerator, peak_flop_per_s={name: share * x for name, x in accelerator.peak_flop_per_s.items()})
 

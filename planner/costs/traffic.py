@@ -21,9 +21,9 @@ from planner.costs.roofline import physical_floor
 from planner.costs.work import moved_bytes
 from planner.domain.arrays import FloatArray
 
-__all__ = ["PADDED", "REREAD", "STEPS", "TRAFFIC_TERMS"]
+__all__ = ["ROW_PADDING", "ROW_REREADS", "ROW_STEPS", "TRAFFIC_TERMS"]
 
-STEPS, REREAD, PADDED = "steps", "reread", "padded"
+ROW_STEPS, ROW_REREADS, ROW_PADDING = "steps", "reread", "padded"
 ROW_LENGTHS = (1024.0, 4096.0, 8192.0)
 """Elements of a row beyond which libraries take another kernel, or read a row again."""
 WARP_ROW, WIDEST_BLOCK_ROW, BLOCK_STEP = 1024, 4096, 2048
@@ -37,28 +37,36 @@ def _bytes(work: Work, _settings: Settings) -> FloatArray:
 
 def _read_write(work: Work, _settings: Settings) -> FloatArray:
     """Bytes written are those of the work's elements, or the rest of those moved where that is less (pooling)."""
-    moved, once = moved_bytes(work), column(work, "itemsize") * column(work, "elements")
-    written = np.clip(moved - once, 0, once)
-    return stacked([1.0, moved - written, written])
+    total_bytes, once = moved_bytes(work), column(work, "itemsize") * column(work, "elements")
+    write_bytes = np.clip(total_bytes - once, 0, once)
+    return stacked([1.0, total_bytes - write_bytes, write_bytes])
 
 
 def _row_columns(settings: Settings) -> tuple[Column, ...]:
-    steps, reread = (vector(settings, name, default).tolist() for name, default in ((STEPS, ROW_LENGTHS), (REREAD, ())))
+    steps, reread = (
+        vector(settings, name, default).tolist() for name, default in ((ROW_STEPS, ROW_LENGTHS), (ROW_REREADS, ()))
+    )
     names = (*(f"bytes_beyond_{length:g}" for length in steps), *(f"bytes_reread_{length:g}" for length in reread))
-    padded = ("bytes_padded",) if number(settings, PADDED, 0) else ()
-    return (CALLS, *counting(BYTE, "bytes", *names, *padded))
+    padding = ("bytes_padded",) if number(settings, ROW_PADDING, 0) else ()
+    return (CALLS, *counting(BYTE, "bytes", *names, *padding))
 
 
 def _rows(work: Work, settings: Settings) -> FloatArray:
-    moved, rows = moved_bytes(work), column(work, "rows")
+    total_bytes, rows = moved_bytes(work), column(work, "rows")
     length = np.where(rows > 0, column(work, "elements") / np.maximum(rows, 1), 0.0)
-    features = [1.0, moved, *(moved * (length > limit) for limit in vector(settings, STEPS, ROW_LENGTHS))]
-    shown = np.maximum(length, 1.0)
-    features += [moved * np.maximum(0.0, 1 - kept / shown) for kept in vector(settings, REREAD)]
-    if number(settings, PADDED, 0):
-        steps = np.ceil(shown / BLOCK_STEP) * BLOCK_STEP
-        whole = np.where(shown <= WIDEST_BLOCK_ROW, 2 ** np.ceil(np.log2(shown)), steps)
-        features.append(moved * np.where(shown > WARP_ROW, whole / shown - 1, 0.0))
+    features = [
+        1.0,
+        total_bytes,
+        *(total_bytes * (length > limit) for limit in vector(settings, ROW_STEPS, ROW_LENGTHS)),
+    ]
+    row_length = np.maximum(length, 1.0)
+    features += [
+        total_bytes * np.maximum(0.0, 1 - near_length / row_length) for near_length in vector(settings, ROW_REREADS)
+    ]
+    if number(settings, ROW_PADDING, 0):
+        steps = np.ceil(row_length / BLOCK_STEP) * BLOCK_STEP
+        whole = np.where(row_length <= WIDEST_BLOCK_ROW, 2 ** np.ceil(np.log2(row_length)), steps)
+        features.append(total_bytes * np.where(row_length > WARP_ROW, whole / row_length - 1, 0.0))
     return stacked(features)
 
 

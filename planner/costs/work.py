@@ -46,8 +46,8 @@ class Product(NamedTuple):
 
     def padded_flop(self, tile_m: float, tile_n: float) -> FloatArray:
         """Return FLOP with m and n rounded up to whole tiles."""
-        padded = np.ceil(self.m / tile_m) * tile_m * (np.ceil(self.n / tile_n) * tile_n)
-        return padded * (2 * self.k * self.batch)
+        area = np.ceil(self.m / tile_m) * tile_m * (np.ceil(self.n / tile_n) * tile_n)
+        return area * (2 * self.k * self.batch)
 
 
 def is_product(work: Work) -> bool:
@@ -68,9 +68,8 @@ def is_attention(work: Work) -> bool:
 def attended_pairs(queries: FloatArray, keys: FloatArray, causal: FloatArray) -> FloatArray:
     """Return how many pairs of a query and a key a head has; causal: query i sees keys 1 to i, as in PyTorch."""
     shorter = np.minimum(queries, keys)
-    masked = shorter * (shorter + 1) / 2 + (queries - shorter) * keys
-    pairs: FloatArray = np.where(causal > 0, masked, queries * keys)
-    return pairs
+    causal_pairs = shorter * (shorter + 1) / 2 + (queries - shorter) * keys
+    return np.asarray(np.where(causal > 0, causal_pairs, queries * keys))
 
 
 def has_fast_algorithm(work: Work) -> BoolArray:
@@ -78,8 +77,7 @@ def has_fast_algorithm(work: Work) -> BoolArray:
     if not is_convolution(work):
         return np.zeros((), dtype=np.bool_)
     k_h, k_w, stride_h, stride_w = (column(work, name) for name in ("k_h", "k_w", "stride_h", "stride_w"))
-    fast: BoolArray = (stride_h == 1) & (stride_w == 1) & ((k_h != 1) | (k_w != 1))
-    return fast
+    return np.asarray((stride_h == 1) & (stride_w == 1) & ((k_h != 1) | (k_w != 1)))
 
 
 def output_size(work: Work) -> tuple[FloatArray, FloatArray]:
@@ -172,8 +170,7 @@ def least_bytes(work: Work, direction: str = "") -> FloatArray:
         return moved_bytes(work, direction)
     weights, x, y = operand_bytes(work)
     height, width = (np.minimum(1.0, column(work, f"k_{axis}") / column(work, f"stride_{axis}")) for axis in "hw")
-    least: FloatArray = weights + x * (height * width) + y
-    return least
+    return np.asarray(weights + x * (height * width) + y)
 
 
 def work_amount(work: Work) -> FloatArray:

@@ -140,42 +140,42 @@ def _overheads(
     entries: Sequence[Entry], steps: Sequence[TimedStep], *, waits: bool, host_s: float
 ) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """Return overheads for each precision of the steps, and a sentence for each whose steps cannot be priced."""
-    found, missing = [], []
+    overheads, missing = [], []
     for precision in dict.fromkeys(step.precision for step in steps):
-        chosen = [step for step in steps if step.precision == precision]
+        own = [step for step in steps if step.precision == precision]
         try:
-            found.append(fit_overheads(entries, chosen, precision=precision, waits=waits, host_s=host_s))
+            overheads.append(fit_overheads(entries, own, precision=precision, waits=waits, host_s=host_s))
         except CoverageError as error:
             missing.append(f"overheads in {precision}: {error}")
-    return tuple(found), tuple(missing)
+    return tuple(overheads), tuple(missing)
 
 
 def _host_s(environment: Mapping[str, str]) -> float:
     """Return the host time of a call that was measured, the first of several runs' [s]; 0 without."""
     try:
-        found = float(environment.get(HOST_TIME, "").partition(";")[0])
+        seconds = float(environment.get(HOST_TIME, "").partition(";")[0])
     except ValueError:
         return 0.0
-    return found if 0 < found < math.inf else 0.0
+    return seconds if 0 < seconds < math.inf else 0.0
 
 
-def _completed(given: SampleOrigin, circumstances: Mapping[str, str]) -> SampleOrigin:
+def _completed(stated: SampleOrigin, circumstances: Mapping[str, str]) -> SampleOrigin:
     rest = {key: value for key, value in circumstances.items() if not key.startswith(WARNING)}
     origin, source, date, cluster = (rest.pop(key, "") for key in ("origin", "source", "date", "cluster"))
     return SampleOrigin(
-        given.origin or origin or "measured",
-        given.source or source,
-        given.date or date,
-        given.cluster or cluster or None,
-        {**rest, **given.environment},
+        stated.origin or origin or "measured",
+        stated.source or source,
+        stated.date or date,
+        stated.cluster or cluster or None,
+        {**rest, **stated.environment},
     )
 
 
-def _warnings(samples: Samples, missing: tuple[str, ...], rejected: tuple[Rejected, ...]) -> tuple[str, ...]:
-    counted = Counter(reason for _, reason in rejected)
-    reasons = "; ".join(f"{reason}: {count}" for reason, count in counted.most_common(MOST_REASONS))
-    dropped = (f"{len(rejected)} of {samples.size} rows rejected ({reasons})",) if rejected else ()
-    return (*_stated(samples, of_input=False), *_not_fitted(missing), *dropped)
+def _warnings(samples: Samples, missing: tuple[str, ...], rows: tuple[Rejected, ...]) -> tuple[str, ...]:
+    counts = Counter(reason for _, reason in rows)
+    reasons = "; ".join(f"{reason}: {count}" for reason, count in counts.most_common(MOST_REASONS))
+    rejections = (f"{len(rows)} of {samples.size} rows rejected ({reasons})",) if rows else ()
+    return (*_stated(samples, of_input=False), *_not_fitted(missing), *rejections)
 
 
 def _stated(samples: Samples, *, of_input: bool) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
@@ -17,12 +18,10 @@ from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry, SettingValue
 from planner.domain.samples import Samples
-from planner.fitting.entries import fit_entry
+from planner.fitting.entries import Key, fit_entry
 from planner.fitting.rows import merged, take, usable, work_of
 
 __all__ = ["best_breaks", "fit_collectives"]
-
-Key = tuple[str, str, str, str, str]
 
 LEAST_SIZES = 4
 FOLDS = 4
@@ -46,12 +45,10 @@ def fit_collectives(
         own = merged(rows.select(rows.text["operation"] == operation), operation)
         short = [case for case, part in _cases(own) if part.size < LEAST_SIZES]
         missing += [f"{operation} on {n} nodes of {r} ranks: {LEAST_SIZES} sizes needed" for n, r in short]
-        kept = [part for case, part in _cases(own) if case not in short]
-        if kept:
-            joined = kept[0]
-            for part in kept[1:]:
-                joined = joined.joined(part)
-            best = _best(joined, ("collectives", operation, "", "", ""), estimator)
+        parts = [part for case, part in _cases(own) if case not in short]
+        if parts:
+            rows_in_order = reduce(Samples.joined, parts)
+            best = _best(rows_in_order, ("collectives", operation, "", "", ""), estimator)
             entries.append(replace(best, origin=origin, source=source))
     return tuple(entries), tuple(missing)
 
@@ -80,9 +77,9 @@ def _left_out(samples: Samples, key: Key, form: str, estimator: str) -> FloatArr
     fold = np.concatenate([np.arange(part.size) % FOLDS for _, part in _cases(samples)])
     errors = []
     for value in range(FOLDS):
-        kept, out = samples.select(fold != value), samples.select(fold == value)
-        settings = _settings(kept, form)
-        entry = fit_entry(kept, key, "collective.cases", settings, estimator=estimator)
+        rest, out = samples.select(fold != value), samples.select(fold == value)
+        settings = _settings(rest, form)
+        entry = fit_entry(rest, key, "collective.cases", settings, estimator=estimator)
         errors.append(np.abs(evaluate(entry, work_of(out, key[1])) / out.time_s - 1))
     return np.concatenate(errors)
 
@@ -115,17 +112,17 @@ def best_breaks(bytes_: FloatArray, times: FloatArray) -> tuple[float, ...]:
         return ()
     all_places = np.arange(LEAST_IN_SEGMENT, bytes_.size - LEAST_IN_SEGMENT + 1)
     places = all_places[:: -(-all_places.size // MOST_CANDIDATES)]
-    chosen: list[int] = []
-    error = _squares(bytes_, times, chosen)
+    ends: list[int] = []
+    error = _squares(bytes_, times, ends)
     gain = np.exp(-2 * COEFFICIENTS_OF_A_BREAK * np.log(bytes_.size) / bytes_.size)
-    while len(chosen) < MOST_BREAKS and error > bytes_.size * NEGLIGIBLE**2:
-        options = [place for place in places if all(abs(place - other) >= LEAST_IN_SEGMENT for other in chosen)]
-        scored = [(_squares(bytes_, times, sorted([*chosen, int(place)])), int(place)) for place in options]
-        best, place = min(scored)
+    while len(ends) < MOST_BREAKS and error > bytes_.size * NEGLIGIBLE**2:
+        options = [place for place in places if all(abs(place - other) >= LEAST_IN_SEGMENT for other in ends)]
+        scores = [(_squares(bytes_, times, sorted([*ends, int(place)])), int(place)) for place in options]
+        best, place = min(scores)
         if best > gain * error:
             break
-        chosen, error = sorted([*chosen, place]), best
-    return tuple(float(bytes_[place - 1]) for place in chosen)
+        ends, error = sorted([*ends, place]), best
+    return tuple(float(bytes_[place - 1]) for place in ends)
 
 
 def _squares(bytes_: FloatArray, times: FloatArray, places: list[int]) -> float:

@@ -37,17 +37,17 @@ def identifiable(features: FloatArray, times: FloatArray, estimator: str) -> Boo
     """
     design, _, _ = scaled_design(features, times, estimator)
     basis = np.zeros((features.shape[0], 0))
-    kept = np.zeros(features.shape[1], dtype=np.bool_)
+    mask = np.zeros(features.shape[1], dtype=np.bool_)
     for position in range(features.shape[1]):
         column = design[:, position]
         rest = column
         for _ in range(2):  # twice: once loses digits where columns are nearly parallel
             rest = rest - basis @ (basis.T @ rest)
         length = float(np.linalg.norm(rest))
-        kept[position] = length > RANK_TOLERANCE and basis.shape[1] < features.shape[0]
-        if kept[position]:
+        mask[position] = length > RANK_TOLERANCE and basis.shape[1] < features.shape[0]
+        if mask[position]:
             basis = np.column_stack([basis, rest / length])
-    return kept
+    return mask
 
 
 def condition_number(features: FloatArray, times: FloatArray, estimator: str) -> float:

@@ -11,9 +11,9 @@ predicted and v the measured time of a step, φ minimises
 in two parts: what a GPU computes from the runs on one GPU alone, then with that kept, what several cost from the
 others. Else errors of a message model would be made up for by compute. A step on several GPUs takes no less than what
 one of them computes: there t is that compute, and what it falls short of v by costs nothing. So the smallest
-sub-batches, which are often run on many GPUs alone, bound the host time. Rows of a set count as at most SET_ROWS rows,
-because errors are those of networks more than of rows. The exponent that composes host and GPU time is that of the
-network's family, unless runs tell another (:mod:`planner.fitting.exponents`).
+sub-batches, which are often run on many GPUs alone, bound the host time. Rows of a set count as at most MOST_SET_ROWS
+rows, because errors are those of networks more than of rows. The exponent that composes host and GPU time is that of
+the network's family, unless runs tell another (:mod:`planner.fitting.exponents`).
 
 The deviations are judgements made before any score was seen: few per cent for traffic, whose rates are measured within
 a few per cent, more for matrix kernels (algorithms, layouts, clocks under sustained load; another version of a library
@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -35,10 +36,10 @@ from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.request import Problem
 from planner.fitting.estimators import robust_least_squares
-from planner.fitting.exponents import Cell, Exponent, Part, Prior, cell_of, fit_exponents
+from planner.fitting.exponents import Exponent, ExponentKey, exponent_key, fit_exponents
 from planner.fitting.observed import (
     ESTIMATOR,
-    HALF,
+    HALF_PRECISIONS,
     AloneSteps,
     JointSteps,
     Observed,
@@ -48,23 +49,22 @@ from planner.fitting.observed import (
     properties_of,
     without_end_to_end,
 )
-from planner.sources.overheads import EXPONENTS, OF_FAMILIES, ON_SPECIFIED, exponent_name, family_name
+from planner.fitting.residuals import MOST_SET_ROWS, Coefficient, Residuals, Rows, stacks
+from planner.sources.overheads import DATASHEET_LIBRARY, EXPONENTS, FAMILY_COEFFICIENTS, exponent_name, family_name
 
 __all__ = [
     "COEFFICIENTS",
     "ESTIMATOR",
-    "HALF",
+    "HALF_PRECISIONS",
     "EndToEnd",
     "Observed",
+    "effects_of",
     "fit_end_to_end",
     "properties_of",
     "without_end_to_end",
 ]
 
-ROW_DEVIATION = 0.1
-"""Of log(predicted / measured) of a run."""
-SET_ROWS = 20.0
-EXACT = ((0.0, 1e-6),)
+EXACT_ROUND = (0.0, 1e-6)
 ROUNDS = ((2.0, 1e-2), (1.0, 1e-2), (0.5, 1e-2), (0.1, 1e-5))
 """Widths of the differences by link scales, from wide to narrow, and the tolerance of the fit with each.
 
@@ -73,42 +73,12 @@ minima. Wide differences see past the small ones.
 """
 
 
-class Coefficient(NamedTuple):
-    """A coefficient: value where every effect is 0, and the properties whose effects add to θ, with their deviations.
-
-    θ is the logarithm of the value, or where it is not ``is_log`` the value itself, so far as that is above ``base``:
-    below, the value bends away from θ and reaches 0 at -``base``, smoothly, as a search that meets an edge stops there.
-    ``of_several``: only runs on several GPUs tell it.
-    """
-
-    name: str
-    base: float
-    levels: tuple[tuple[tuple[str, ...], float], ...]
-    is_log: bool = True
-    of_several: bool = False
-
-    @property
-    def start(self) -> float:
-        """θ where every effect is 0."""
-        return math.log(self.base) if self.is_log else self.base
-
-    def value(self, theta: float) -> tuple[float, float]:
-        """Return the value and its derivative by θ."""
-        if self.is_log:
-            return math.exp(theta), math.exp(theta)
-        if theta >= self.base:
-            return theta, 1.0
-        above = max(theta + self.base, 0.0)
-        return above**2 / (4 * self.base), above / (2 * self.base)
-
-
 _GPU = ("framework", "accelerator", "kernels")
 VERSION = "version"
 """Always the last property of a level."""
 _VERSION = (*_GPU, "precision", VERSION)
 _FAMILY = (*_GPU, "precision", "family")
-"""What coefficients of :data:`planner.sources.overheads.OF_FAMILIES` belong to on one GPU, where its kernels are
-measured."""
+"""What FAMILY_COEFFICIENTS of :mod:`planner.sources.overheads` belong to on one GPU, where its kernels are measured."""
 _CLUSTER = ("framework", "cluster")
 COEFFICIENTS = (
     Coefficient("kernel_scale", 1.0, ((("framework",), 0.05), ((*_GPU, "precision"), 0.1), (_VERSION, 0.1))),
@@ -151,7 +121,7 @@ class Key(NamedTuple):
     level: tuple[tuple[str, str], ...]
 
 
-def _keys(one: Coefficient, properties: Mapping[str, str]) -> list[tuple[Key, float]]:
+def effects_of(one: Coefficient, properties: Mapping[str, str]) -> list[tuple[Key, float]]:
     """Return the effects of a coefficient on runs with these properties, and their prior deviations."""
     return [
         (_key(one, level, properties), deviation)
@@ -164,6 +134,7 @@ def _key(one: Coefficient, level: Sequence[str], properties: Mapping[str, str]) 
     return Key(one.name, tuple((name, properties[name]) for name in level))
 
 
+@dataclass(frozen=True, eq=False)
 class EndToEnd:
     """Fitted effects, and the calibrations that they make.
 
@@ -172,23 +143,16 @@ class EndToEnd:
     effects : mapping of Key to float
     covariance : mapping of (Key, Key) to float
         Of effects; a pair that is missing is independent.
-    exponents : mapping of cell to Exponent
+    exponents : mapping of ExponentKey to Exponent
         Those that runs tell.
     sources : tuple of str
         Of the runs of the fit.
     """
 
-    def __init__(
-        self,
-        effects: Mapping[Key, float],
-        covariance: Mapping[tuple[Key, Key], float],
-        exponents: Mapping[Cell, Exponent],
-        sources: tuple[str, ...] = (),
-    ) -> None:
-        self.effects = effects
-        self.covariance = covariance
-        self.exponents = exponents
-        self.sources = sources
+    effects: Mapping[Key, float]
+    covariance: Mapping[tuple[Key, Key], float]
+    exponents: Mapping[ExponentKey, Exponent]
+    sources: tuple[str, ...] = ()
 
     def coefficients(self, properties: Mapping[str, str]) -> dict[str, float]:
         """Return all coefficients of runs with these properties; effects that no run showed are 0.
@@ -198,21 +162,23 @@ class EndToEnd:
         return {one.name: one.value(one.start + self._effect(one, properties))[0] for one in COEFFICIENTS}
 
     def _effect(self, one: Coefficient, properties: Mapping[str, str]) -> float:
-        return sum(
-            weight * self.effects[key]
-            for level, _ in one.levels
-            for key, weight in self._seen(one, level, properties).items()
-        )
+        return sum(weight * self.effects[key] for key, weight in self._weights(one, properties).items())
 
-    def _seen(self, one: Coefficient, level: Sequence[str], properties: Mapping[str, str]) -> dict[Key, float]:
+    def _weights(self, one: Coefficient, properties: Mapping[str, str]) -> dict[Key, float]:
+        """Return the effects of a coefficient that runs showed, with their weights."""
+        return {
+            key: weight for level, _ in one.levels for key, weight in self._of_level(one, level, properties).items()
+        }
+
+    def _of_level(self, one: Coefficient, level: Sequence[str], properties: Mapping[str, str]) -> dict[Key, float]:
         """Return the effects of a level that runs showed, with their weights: of versions where none is named."""
-        named = [name for name in level if name in properties]
-        if len(named) == len(level):
+        names = [name for name in level if name in properties]
+        if len(names) == len(level):
             key = _key(one, level, properties)
             return {key: 1.0} if key in self.effects else {}
-        if [*named, VERSION] != list(level):
+        if [*names, VERSION] != list(level):
             return {}
-        start = _key(one, named, properties)
+        start = _key(one, names, properties)
         keys = [
             key
             for key in self.effects
@@ -222,106 +188,50 @@ class EndToEnd:
 
     def exponent(self, properties: Mapping[str, str], name: str) -> float:
         """Return the exponent of runs with these properties on a family of networks."""
-        told = self.exponents.get(cell_of(properties, name))
-        return told.value if told else EXPONENTS[name]
+        exponent = self.exponents.get(exponent_key(properties, name))
+        return exponent.value if exponent else EXPONENTS[name]
 
     def deviations(self, properties: Mapping[str, str]) -> dict[str, float]:
         """Return the standard errors of :meth:`coefficients`; unseen effects count with their prior deviation."""
-        values, found = self.coefficients(properties), {}
+        values, deviations = self.coefficients(properties), {}
         for one in COEFFICIENTS:
-            seen = {key: w for level, _ in one.levels for key, w in self._seen(one, level, properties).items()}
-            variance = sum(w * v * self.covariance.get((a, b), 0.0) for a, w in seen.items() for b, v in seen.items())
-            unseen = (deviation for key, deviation in _keys(one, properties) if key not in self.effects)
-            variance += sum(deviation**2 for deviation in unseen)
-            found[one.name] = math.sqrt(max(variance, 0.0)) * (values[one.name] if one.is_log else 1.0)
-        return found
+            weights = self._weights(one, properties).items()
+            variance = sum(w * v * self.covariance.get((a, b), 0.0) for a, w in weights for b, v in weights)
+            variance += sum(deviation**2 for key, deviation in effects_of(one, properties) if key not in self.effects)
+            deviations[one.name] = math.sqrt(max(variance, 0.0)) * (values[one.name] if one.is_log else 1.0)
+        return deviations
 
     def overheads(self, properties: Mapping[str, str], precision: str = "", kind: str = "") -> Entry:
         """Return the overheads entry of runs with these properties; ``kind`` stands for the framework."""
-        values, errors = (
-            self._of_families(self.coefficients, properties),
-            self._of_families(self.deviations, properties),
-        )
-        told = {name: one for name in EXPONENTS if (one := self.exponents.get(cell_of(properties, name)))}
-        entry = overheads_entry(
-            kind or properties["framework"],
-            precision,
-            properties["kernels"],
-            values | {name: self.exponent(properties, name) for name in EXPONENTS},
-        )
+        values, errors = (_of_families(of, properties) for of in (self.coefficients, self.deviations))
+        exponents = {name: one for name in EXPONENTS if (one := self.exponents.get(exponent_key(properties, name)))}
+        values |= {name: self.exponent(properties, name) for name in EXPONENTS}
         return replace(
-            entry,
-            standard_errors=errors | {name: one.error for name, one in told.items()},
-            fixed=tuple(name for name in EXPONENTS if name not in told),
+            overheads_entry(kind or properties["framework"], precision, properties["kernels"], values),
+            standard_errors=errors | {name: one.error for name, one in exponents.items()},
+            fixed=tuple(name for name in EXPONENTS if name not in exponents),
             source=", ".join(self.sources),
         )
-
-    @staticmethod
-    def _of_families(
-        found: Callable[[Mapping[str, str]], Mapping[str, float]], properties: Mapping[str, str]
-    ) -> dict[str, float]:
-        """Return what an entry states: the overheads, and those of families for each family of networks."""
-        has_families = properties["kernels"] != ON_SPECIFIED
-        values = {name: found({**properties, "family": name} if has_families else properties) for name in EXPONENTS}
-        common = {name: values["exponent"][name] for name in OVERHEADS}
-        return common | {family_name(each, name): one[each] for each in OF_FAMILIES for name, one in values.items()}
 
     def calibrations(self, problem: Problem, precisions: Sequence[str]) -> tuple[Calibration, ...]:
         """Return the overheads of a problem in some precisions, and the collectives of its cluster."""
         if not is_fitted(problem):
             return ()
-        found = [properties_of(problem, precision) for precision in precisions]
-        values = self.coefficients(found[0])
+        properties = [properties_of(problem, precision) for precision in precisions]
+        values = self.coefficients(properties[0])
         kind = problem.settings.framework.label
-        entries = [self.overheads(one, precision, kind) for one, precision in zip(found, precisions, strict=True)]
+        entries = [self.overheads(one, precision, kind) for one, precision in zip(properties, precisions, strict=True)]
         return calibrations_of(problem, entries, (values["intra_node"], values["inter_node"]))
 
 
-def _weight(observed: Observed) -> float:
-    return min(1.0, SET_ROWS / observed.measured_s.size)
-
-
-class _Set:
-    """Rows with the effects that some coefficients of theirs depend on; ``is_bound``: they take so long or longer."""
-
-    def __init__(
-        self,
-        observed: Observed,
-        steps: AloneSteps | JointSteps,
-        chosen: Sequence[Coefficient],
-        place: Mapping[Key, int],
-        *,
-        is_bound: bool = False,
-    ) -> None:
-        self.steps, self.chosen, self.is_bound = steps, chosen, is_bound
-        self.log_measured = np.log(observed.measured_s)
-        self.start = np.array([one.start for one in chosen])
-        self.design = np.zeros((len(chosen), len(place)))
-        for row, one in enumerate(chosen):
-            for key, _ in _keys(one, observed.properties):
-                self.design[row, place[key]] = 1.0
-        self.weights = np.full(observed.measured_s.size, _weight(observed))
-
-    def errors(self, effects: FloatArray) -> FloatArray:
-        """Return log(predicted / measured) in row deviations, shape (n,)."""
-        values, _ = self._valued(effects)
-        found: FloatArray = np.log(self.steps.times_s(values)) - self.log_measured
-        return (np.maximum(found, 0.0) if self.is_bound else found) / ROW_DEVIATION
-
-    def slopes(self, effects: FloatArray, width: float) -> FloatArray:
-        """Return the derivatives of the errors by the effects, shape (n, p); see :meth:`JointSteps.slopes`."""
-        values, by_theta = self._valued(effects)
-        times_s = self.steps.times_s(values)
-        relative = self.steps.slopes(values, width) / times_s[:, None]
-        if self.is_bound:
-            relative[np.log(times_s) <= self.log_measured] = 0.0
-        found: FloatArray = (relative * by_theta) @ self.design / ROW_DEVIATION
-        return found
-
-    def _valued(self, effects: FloatArray) -> FloatArray:
-        """Return the coefficients and their derivatives by θ, shape (2, c)."""
-        theta = (self.start + self.design @ effects).tolist()
-        return np.array([one.value(x) for one, x in zip(self.chosen, theta, strict=True)]).T
+def _of_families(
+    values_of: Callable[[Mapping[str, str]], Mapping[str, float]], properties: Mapping[str, str]
+) -> dict[str, float]:
+    """Return what an entry states: the overheads, and those of families for each family of networks."""
+    has_families = properties["kernels"] != DATASHEET_LIBRARY
+    values = {name: values_of({**properties, "family": name} if has_families else properties) for name in EXPONENTS}
+    common = {name: values["exponent"][name] for name in OVERHEADS}
+    return common | {family_name(each, name): one[each] for each in FAMILY_COEFFICIENTS for name, one in values.items()}
 
 
 def fit_end_to_end(observed: Sequence[Observed], sources: Sequence[str] = ()) -> EndToEnd:
@@ -334,64 +244,93 @@ def fit_end_to_end(observed: Sequence[Observed], sources: Sequence[str] = ()) ->
     sources : sequence of str
         Names of the runs' sources.
     """
-    computed = _computed(observed)
+    compute = _fit_compute(observed)
     joint = [one for one in COEFFICIENTS if one.of_several]
-    several = [(part, JointSteps(part, _compute_of(computed, part))) for one in observed if (part := one.joint)]
-    effects, covariance = _fitted(observed, several, joint)
-    found = {**computed.effects, **effects}, {**computed.covariance, **covariance}
-    return EndToEnd(*found, computed.exponents, tuple(sorted(sources)))
+    several = [(part, JointSteps(part, _compute_of(compute, part))) for one in observed if (part := one.joint)]
+    effects, covariance = _fit(observed, several, joint)
+    return replace(
+        compute,
+        effects={**compute.effects, **effects},
+        covariance={**compute.covariance, **covariance},
+        sources=tuple(sorted(sources)),
+    )
 
 
-def _computed(observed: Sequence[Observed]) -> EndToEnd:
+def _fit_compute(observed: Sequence[Observed]) -> EndToEnd:
     """Return what runs tell of one GPU: exponents from those on one GPU, coefficients also within what others took."""
-    chosen = [one for one in COEFFICIENTS if not one.of_several]
+    alone = [one for one in COEFFICIENTS if not one.of_several]
     parts = [(part, part.alone_steps) for one in observed if (part := one.alone)]
-    spreads = [math.hypot(*(deviation for _, deviation in one.levels)) for one in chosen]
-    prior = Prior(np.array([one.start for one in chosen]), np.array(spreads), ROW_DEVIATION)
-    exponents = fit_exponents([Part(part, steps, _weight(part)) for part, steps in parts], prior)
-    told = EndToEnd({}, {}, exponents)
+    exponents = fit_exponents(parts, lambda some, exponent: _loss(tuple(some), exponent), MOST_SET_ROWS)
+    known = EndToEnd({}, {}, exponents)
     bounds = [(part, part.alone_steps) for one in observed if (part := one.joint)]
     composed, within = (
-        [(part, steps.at_exponent(_compute_of(told, part)["exponent"])) for part, steps in some]
+        [(part, steps.at_exponent(_compute_of(known, part)["exponent"])) for part, steps in some]
         for some in (parts, bounds)
     )
-    return EndToEnd(*_fitted(observed, composed, chosen, within), exponents)
+    return EndToEnd(*_fit(observed, composed, alone, within), exponents)
 
 
-def _compute_of(found: EndToEnd, part: Observed) -> dict[str, float]:
+def _compute_of(end_to_end: EndToEnd, part: Observed) -> dict[str, float]:
     """Return the coefficients of some rows, and the exponent of their network."""
-    exponent = found.exponent(part.properties, exponent_name(part.problem.network))
-    return {**found.coefficients(part.properties), "exponent": exponent}
+    exponent = end_to_end.exponent(part.properties, exponent_name(part.problem.network))
+    return {**end_to_end.coefficients(part.properties), "exponent": exponent}
 
 
-def _fitted(
+@lru_cache(256)  # fits that leave out other rows ask again
+def _loss(parts: tuple[tuple[Observed, AloneSteps], ...], exponent: float) -> float:
+    """Return the least loss of rows under an exponent, where each coefficient has one effect."""
+    alone = [one for one in COEFFICIENTS if not one.of_several]
+    deviations = np.array([math.hypot(*(deviation for _, deviation in one.levels)) for one in alone])
+    rows = [
+        Residuals(sets, steps, alone, np.stack([np.eye(len(alone))] * len(sets)))
+        for sets, steps in stacks([(one, steps.at_exponent(exponent)) for one, steps in parts])
+    ]
+    best, _ = _search(rows, np.zeros(len(alone)), deviations, *EXACT_ROUND)
+    return float(sum(one.weights @ one.errors(best) ** 2 for one in rows) + np.sum((best / deviations) ** 2))
+
+
+def _fit(
     observed: Sequence[Observed],
-    parts: Sequence[tuple[Observed, AloneSteps | JointSteps]],
-    chosen: Sequence[Coefficient],
-    bounds: Sequence[tuple[Observed, AloneSteps]] = (),
+    parts: Sequence[Rows],
+    coefficients: Sequence[Coefficient],
+    bounds: Sequence[Rows] = (),
 ) -> tuple[dict[Key, float], dict[tuple[Key, Key], float]]:
     """Return the effects of some coefficients on all that was observed, fitted to parts of it, and their covariance."""
-    prior = {key: deviation for one in observed for each in chosen for key, deviation in _keys(each, one.properties)}
+    prior = {key: sd for one in observed for each in coefficients for key, sd in effects_of(each, one.properties)}
     place = {key: at for at, key in enumerate(sorted(prior))}
     deviations = np.array([prior[key] for key in place])
     best, covariance = np.zeros(deviations.size), np.diag(deviations**2)
-    sets = [_Set(rows, steps, chosen, place) for rows, steps in parts]
-    sets += [_Set(rows, steps, chosen, place, is_bound=True) for rows, steps in bounds]
-    rounds = ROUNDS if any(one.of_several for one in chosen) else EXACT
-    for width, tolerance in rounds if sets else ():
-        best, covariance = _searched(sets, best, deviations, width, tolerance)
-    pairs = {(a, b): float(covariance[i, j]) for a, i in place.items() for b, j in place.items() if covariance[i, j]}
+    rows = [
+        Residuals(
+            sets, steps, coefficients, np.stack([_design(one, coefficients, place) for one in sets]), is_bound=is_bound
+        )
+        for is_bound, of in ((False, parts), (True, bounds))
+        for sets, steps in stacks(of)
+    ]
+    rounds = ROUNDS if any(one.of_several for one in coefficients) else (EXACT_ROUND,)
+    for width, tolerance in rounds if rows else ():
+        best, covariance = _search(rows, best, deviations, width, tolerance)
+    keys, (rows_of, columns) = list(place), np.nonzero(covariance)
+    entries = zip(rows_of.tolist(), columns.tolist(), covariance[rows_of, columns].tolist(), strict=True)
+    pairs = {(keys[i], keys[j]): entry for i, j, entry in entries}
     return dict(zip(place, best.tolist(), strict=True)), pairs
 
 
-def _searched(
-    sets: Sequence[_Set], start: FloatArray, deviations: FloatArray, width: float, tolerance: float
+def _design(observed: Observed, coefficients: Sequence[Coefficient], place: Mapping[Key, int]) -> FloatArray:
+    design = np.zeros((len(coefficients), len(place)))
+    for row, one in enumerate(coefficients):
+        design[row, [place[key] for key, _ in effects_of(one, observed.properties)]] = 1.0
+    return design
+
+
+def _search(
+    rows: Sequence[Residuals], start: FloatArray, deviations: FloatArray, width: float, tolerance: float
 ) -> tuple[FloatArray, FloatArray]:
     return robust_least_squares(
-        lambda x: np.concatenate([one.errors(x) for one in sets]),
-        lambda x: np.concatenate([one.slopes(x, width) for one in sets]),
+        lambda x: np.concatenate([one.errors(x) for one in rows]),
+        lambda x: np.concatenate([one.slopes(x, width) for one in rows]),
         start,
         deviations,
-        np.concatenate([one.weights for one in sets]),
+        np.concatenate([one.weights for one in rows]),
         tolerance=tolerance,
     )

@@ -26,11 +26,12 @@ from planner.fitting.estimators import solve
 from planner.fitting.row_words import row_in_words
 from planner.fitting.rows import left_out_together, work_of
 
-__all__ = ["coefficients_of", "fit_entry", "linear_times_left_out", "with_errors"]
+__all__ = ["Key", "coefficients_of", "fit_entry", "linear_times_left_out", "with_errors"]
 
 Key = tuple[str, str, str, str, str]
+"""Scope, kind, direction, precision, library."""
 
-UNTOLD = {"convolution": ("groups",)}
+COLUMNS_BESIDE_FEATURES = {"convolution": ("groups",)}
 """Work columns of a kind that its features do not tell apart: grouped convolutions have kernels of their own."""
 
 
@@ -68,23 +69,23 @@ def fit_entry(
     """
     if samples.size == 0:
         raise ParameterError(f"rows of {' '.join(part for part in key if part)}", "at least 1", 0)
-    chosen = term_named(term)
-    if chosen.link == "log":
+    feature_map = term_named(term)
+    if feature_map.link == "log":
         estimator = "least-squares"
-    features = chosen.features(work_of(samples, key[1]), settings)
-    columns = chosen.columns(settings)
+    features = feature_map.features(work_of(samples, key[1]), settings)
+    columns = feature_map.columns(settings)
     names = [one.name for one in columns]
     entry = Entry(*key, term, settings, dict.fromkeys(names, 0.0), origin=origin, source=source, estimator=estimator)
     rows = np.ones(samples.size, dtype=np.bool_)
-    fitted, free = _coefficients(chosen, columns, features, samples.time_s, estimator)
+    theta, free = _coefficients(feature_map, columns, features, samples.time_s, estimator)
     entry = replace(
         entry,
-        coefficients=dict(zip(names, fitted.tolist(), strict=True)),
-        fixed=tuple(name for name, kept in zip(names, free, strict=True) if not kept),
+        coefficients=dict(zip(names, theta.tolist(), strict=True)),
+        fixed=tuple(name for name, is_free in zip(names, free, strict=True) if not is_free),
         ranges=_ranges(columns, features) | _ranges_of_work(samples, key[1]),
         samples=samples.size,
     )
-    _, _, target = _free_columns(chosen, columns, features, samples.time_s)
+    _, _, target = _free_columns(feature_map, columns, features, samples.time_s)
     error = float(np.mean(np.abs(_predict(entry, samples, rows) / samples.time_s - 1)))
     entry = _with_doubt(replace(entry, error=error), features[:, free], target, free)
     # Points of a grid cannot be left out one by one: the rest is then no grid.
@@ -116,13 +117,13 @@ def _coefficients(
 
 def _ranges(columns: Sequence[Column], features: FloatArray) -> dict[str, tuple[float, float]]:
     """Return least and greatest value of every feature; the weights of stored points have none."""
-    ranged = ((one, values) for one, values in zip(columns, features.T, strict=True) if one.quantity != POINT)
-    return {one.name: (float(values.min()), float(values.max())) for one, values in ranged}
+    pairs = ((one, values) for one, values in zip(columns, features.T, strict=True) if one.quantity != POINT)
+    return {one.name: (float(values.min()), float(values.max())) for one, values in pairs}
 
 
 def _ranges_of_work(samples: Samples, kind: str) -> dict[str, tuple[float, float]]:
     """Return least and greatest value of the work columns that change times but stand in no feature."""
-    work = {name: np.asarray(work_of(samples, kind)[name]) for name in UNTOLD.get(kind, ())}
+    work = {name: np.asarray(work_of(samples, kind)[name]) for name in COLUMNS_BESIDE_FEATURES.get(kind, ())}
     return {name: (float(values.min()), float(values.max())) for name, values in work.items()}
 
 
@@ -131,12 +132,12 @@ def _with_doubt(entry: Entry, features: FloatArray, target: FloatArray, free: Bo
     names = [name for name, kept in zip(entry.coefficients, free, strict=True) if kept]
     theta = np.array([entry.coefficients[name] for name in names])
     entry = replace(entry, condition_number=condition_number(features, target, entry.estimator))
-    found = covariance(features, target, theta, entry.estimator)
-    if found is None:
+    doubt = covariance(features, target, theta, entry.estimator)
+    if doubt is None:
         return replace(entry, error=None)
     full = np.zeros((free.size, free.size))
-    full[np.ix_(free, free)] = found[0]
-    errors = dict(zip(names, np.sqrt(np.diag(found[0])).tolist(), strict=True))
+    full[np.ix_(free, free)] = doubt[0]
+    errors = dict(zip(names, np.sqrt(np.diag(doubt[0])).tolist(), strict=True))
     stored = tuple(tuple(row) for row in full.tolist()) if free.size <= LARGEST_COVARIANCE else None
     return replace(entry, standard_errors=errors, covariance=stored)
 
@@ -193,14 +194,14 @@ def _refit(
     return refit
 
 
-def with_errors(entry: Entry, found: HeldOut, samples: Samples) -> Entry:
+def with_errors(entry: Entry, errors: HeldOut, samples: Samples) -> Entry:
     """Return an entry with its errors on rows left out, and which of the samples was the worst."""
     return replace(
         entry,
-        held_out_error=found.mean,
-        worst_error=found.worst,
-        held_out_by=found.by,
-        worst_point=row_in_words(samples, found.worst_row, entry.kind),
+        held_out_error=errors.mean,
+        worst_error=errors.worst,
+        held_out_by=errors.by,
+        worst_point=row_in_words(samples, errors.worst_row, entry.kind),
     )
 
 

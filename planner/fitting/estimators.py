@@ -110,14 +110,14 @@ def robust_least_squares(
 
     def loss(squares: FloatArray) -> FloatArray:
         """Huber's loss of weighted squares, as value and two derivatives; the prior's own squares stay as they are."""
-        found = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
+        rho = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
         plain = np.divide(squares[:count], weights, out=np.zeros(count), where=weights > 0)
         far = np.flatnonzero(plain > huber**2)
         size = np.sqrt(plain[far])
-        found[0, far] = weights[far] * (2 * huber * size - huber**2)
-        found[1, far] = huber / size
-        found[2, far] = -huber / (2 * size**3 * weights[far])
-        return found
+        rho[0, far] = weights[far] * (2 * huber * size - huber**2)
+        rho[1, far] = huber / size
+        rho[2, far] = -huber / (2 * size**3 * weights[far])
+        return rho
 
     result = least_squares(
         lambda x: np.concatenate([root * residuals(x), x / deviations]),
@@ -132,6 +132,6 @@ def robust_least_squares(
         gtol=min(1e-6, tolerance),
         max_nfev=100,
     )
-    kept = np.minimum(1.0, huber / np.maximum(np.abs(residuals(result.x)), 1e-300))
-    slopes = jacobian(result.x) * (root * np.sqrt(kept))[:, None]
+    huber_weights = np.minimum(1.0, huber / np.maximum(np.abs(residuals(result.x)), 1e-300))
+    slopes = jacobian(result.x) * (root * np.sqrt(huber_weights))[:, None]
     return result.x, np.linalg.inv(slopes.T @ slopes + np.diag(1 / deviations**2))

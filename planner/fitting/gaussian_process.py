@@ -19,7 +19,14 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.costs.features import number, vector
-from planner.costs.gaussian_process import GAUSSIAN_PROCESS, SMOOTH, coordinates, covariances, is_corrected, log_prior
+from planner.costs.gaussian_process import (
+    GAUSSIAN_PROCESS,
+    SMOOTH_ORDER,
+    coordinates,
+    covariances,
+    is_corrected,
+    log_prior,
+)
 from planner.costs.terms import evaluate, term_named
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import Entry, SettingValue
@@ -42,7 +49,7 @@ LENGTHS_DEVIATION = 1.4
 """Standard deviation of the logarithm of a length-scale a priori: few calls do not overrule what is usual."""
 SWEEPS, LEAST_GAIN = 4, 1e-3
 """Rounds over all length-scales at most, and what a step must add to the logarithm of the density."""
-UNTOLD = 1e9
+IRRELEVANT_LENGTH = 1e9
 """Length-scale of a coordinate in which no two calls differ: it tells nothing."""
 DIGITS = 6
 JITTER = 1e-9
@@ -65,7 +72,7 @@ class Process(NamedTuple):
 
     around: str
     share: float = 1.0
-    order: float = SMOOTH
+    order: float = SMOOTH_ORDER
 
 
 def fit_gaussian_process(
@@ -105,8 +112,8 @@ def fit_gaussian_process(
     )
     entry = _fitter(entry, samples)(np.ones(samples.size, dtype=np.bool_))
     error = float(np.mean(np.abs(evaluate(entry, work) / samples.time_s - 1)))
-    predicted, by = held_out_times(_refit(entry, samples), samples.size, *left_out_together(samples, entry.kind))
-    return with_errors(replace(entry, error=error), errors_of(predicted, by, samples.time_s), samples), predicted
+    left_out_s, by = held_out_times(_refit(entry, samples), samples.size, *left_out_together(samples, entry.kind))
+    return with_errors(replace(entry, error=error), errors_of(left_out_s, by, samples.time_s), samples), left_out_s
 
 
 def process_times_left_out(entry: Entry, samples: Samples) -> FloatArray:
@@ -118,8 +125,8 @@ def _refit(entry: Entry, samples: Samples) -> Callable[[BoolArray], Callable[[Bo
     fitter = _fitter(entry, samples)
 
     def refit(rows: BoolArray) -> Callable[[BoolArray], FloatArray]:
-        fitted = fitter(rows)
-        return lambda out: evaluate(fitted, work_of(samples.select(out), entry.kind))
+        part = fitter(rows)
+        return lambda out: evaluate(part, work_of(samples.select(out), entry.kind))
 
     return refit
 
@@ -134,17 +141,17 @@ def _fitter(entry: Entry, samples: Samples) -> Callable[[BoolArray], Entry]:
     of_mean, features = mean.columns(entry.settings), mean.features(work, entry.settings)
     single = np.broadcast_to(is_corrected(work), times.shape)
     all_places = _rounded(coordinates(work, entry.settings))
-    lengths, order = vector(entry.settings, "lengths"), number(entry.settings, "order", SMOOTH)
+    lengths, order = vector(entry.settings, "lengths"), number(entry.settings, "order", SMOOTH_ORDER)
     nugget = number(entry.settings, "nugget", 0.0)
 
     def fit(rows: BoolArray) -> Entry:
         theta = coefficients_of(mean, of_mean, features[rows], times[rows], entry.estimator)
         launch_s = _launch_s(times[rows])
         settings = {**entry.settings, "mean_coefficients": tuple(theta.tolist()), "launch_s": launch_s}
-        used = rows & single
-        places = all_places[used]
-        used_work = {name: np.asarray(column)[used] for name, column in work.items()}
-        residuals = np.log(times[used]) - log_prior(mean, used_work, settings)
+        own = rows & single
+        places = all_places[own]
+        used_work = {name: np.asarray(column)[own] for name, column in work.items()}
+        residuals = np.log(times[own]) - log_prior(mean, used_work, settings)
         points = places[_spread_out(places / lengths, MOST_POINTS)]
         level = float(residuals.mean())
         weights = _weights(
@@ -156,8 +163,8 @@ def _fitter(entry: Entry, samples: Samples) -> Callable[[BoolArray], Entry]:
         settings["points"] = tuple(points.ravel().tolist())
         names = term_named(GAUSSIAN_PROCESS).names(settings)
         values = (1.0, level, *weights.tolist(), *(0.0 for _ in of_mean))
-        fixed = (names[0], *(one.name for one in of_mean))
-        return replace(entry, settings=settings, coefficients=dict(zip(names, values, strict=True)), fixed=fixed)
+        stated_names = (names[0], *(one.name for one in of_mean))
+        return replace(entry, settings=settings, coefficients=dict(zip(names, values, strict=True)), fixed=stated_names)
 
     return fit
 
@@ -172,9 +179,8 @@ def _weights(calls: FloatArray, own: FloatArray, residuals: FloatArray, nugget: 
     root = np.linalg.cholesky(own + JITTER * diagonal)
     # Normal equations of root.T·θ: unlike those of θ they lose no digits, as the nugget bounds them from below.
     design = np.linalg.solve(root, calls.T)
-    whitened = np.linalg.solve(design @ design.T + nugget * diagonal, design @ residuals)
-    found: FloatArray = np.linalg.solve(root.T, whitened)
-    return found
+    white = np.linalg.solve(design @ design.T + nugget * diagonal, design @ residuals)
+    return np.asarray(np.linalg.solve(root.T, white))
 
 
 def _spread_out(places: FloatArray, most: int) -> IntArray:
@@ -189,12 +195,12 @@ def _spread_out(places: FloatArray, most: int) -> IntArray:
             total += (column - value) ** 2
         return total
 
-    chosen = [int(np.argmin(squares(places.mean(axis=0))))]
+    points = [int(np.argmin(squares(places.mean(axis=0))))]
     nearest = np.full(len(places), np.inf)
-    while len(chosen) < most:
-        nearest = np.minimum(nearest, squares(places[chosen[-1]]))
-        chosen.append(int(np.argmax(nearest)))
-    return np.sort(np.array(chosen, dtype=np.int64))
+    while len(points) < most:
+        nearest = np.minimum(nearest, squares(places[points[-1]]))
+        points.append(int(np.argmax(nearest)))
+    return np.sort(np.array(points, dtype=np.int64))
 
 
 def _likeliest(places: FloatArray, residuals: FloatArray, kind: str, order: float) -> tuple[FloatArray, float]:
@@ -202,10 +208,10 @@ def _likeliest(places: FloatArray, residuals: FloatArray, kind: str, order: floa
 
     One length-scale after another is doubled or halved while that betters the density, then the nugget is chosen anew.
     """
-    told = np.ptp(places, axis=0) > 0
-    kept = _spread_out(places, MOST_POINTS)
-    places, residuals = places[kept], residuals[kept] - residuals.mean()
-    usual = np.where(told, USUAL_LENGTHS[kind], UNTOLD)
+    varies = np.ptp(places, axis=0) > 0
+    points = _spread_out(places, MOST_POINTS)
+    places, residuals = places[points], residuals[points] - residuals.mean()
+    usual = np.where(varies, USUAL_LENGTHS[kind], IRRELEVANT_LENGTH)
 
     def density(lengths: FloatArray, nugget: float) -> float:
         prior = -0.5 * float(np.sum((np.log(lengths / usual) / LENGTHS_DEVIATION) ** 2))
@@ -215,14 +221,14 @@ def _likeliest(places: FloatArray, residuals: FloatArray, kind: str, order: floa
     best = density(lengths, nugget)
     for _ in range(SWEEPS):
         before = best
-        for place, factor in itertools.product(np.flatnonzero(told).tolist(), (2.0, 0.5)):
+        for place, factor in itertools.product(np.flatnonzero(varies).tolist(), (2.0, 0.5)):
             while True:
-                moved = lengths.copy()
-                moved[place] *= factor
-                found = density(moved, nugget)
-                if found <= best + LEAST_GAIN:
+                scales = lengths.copy()
+                scales[place] *= factor
+                moved_density = density(scales, nugget)
+                if moved_density <= best + LEAST_GAIN:
                     break
-                best, lengths = found, moved
+                best, lengths = moved_density, scales
         at = lengths
         nugget = max(NUGGETS, key=lambda noise: density(at, noise))
         best = density(lengths, nugget)
@@ -234,8 +240,8 @@ def _likeliest(places: FloatArray, residuals: FloatArray, kind: str, order: floa
 def _log_likelihood(own: FloatArray, residuals: FloatArray, nugget: float) -> float:
     """Return the logarithm of the marginal likelihood, less a constant, with the likeliest variance of the process."""
     root = np.linalg.cholesky(own + nugget * np.eye(len(own)))
-    whitened = np.linalg.solve(root, residuals)
-    squares = max(float(whitened @ whitened), LEAST_SQUARES)
+    white = np.linalg.solve(root, residuals)
+    squares = max(float(white @ white), LEAST_SQUARES)
     return -0.5 * len(own) * float(np.log(squares)) - float(np.sum(np.log(np.diag(root))))
 
 

@@ -11,7 +11,7 @@ from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.samples import Samples
-from planner.fitting.entries import fit_entry
+from planner.fitting.entries import Key, fit_entry
 from planner.fitting.rows import work_of
 
 __all__ = ["fit_grid"]
@@ -19,7 +19,7 @@ __all__ = ["fit_grid"]
 LEAST_POINTS = 8
 
 
-def fit_grid(samples: Samples, key: tuple[str, str, str, str, str], settings: dict[str, float]) -> Entry | None:
+def fit_grid(samples: Samples, key: Key, settings: dict[str, float]) -> Entry | None:
     """Return an interpolating entry, or None where the rows are no full grid of single products.
 
     It is held out by planes: every inner value of an axis is left out once, and predicted from the others.
@@ -33,10 +33,10 @@ def fit_grid(samples: Samples, key: tuple[str, str, str, str, str], settings: di
         for value in values[1:-1]:
             out = samples.number[axis] == value
             rest = samples.select(~out)
-            axes_left = _axes(rest)
-            if axes_left is None:
+            rest_axes = _axes(rest)
+            if rest_axes is None:
                 continue
-            thinner = fit_entry(rest, key, "gemm.interpolation", {**settings, **axes_left})
+            thinner = fit_entry(rest, key, "gemm.interpolation", {**settings, **rest_axes})
             left_out = samples.select(out)
             errors.append(np.abs(evaluate(thinner, work_of(left_out, "gemm")) / left_out.time_s - 1))
     if not errors:

@@ -10,9 +10,9 @@ import numpy as np
 from planner.costs.batches import BATCHED_APART
 from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
 from planner.costs.features import Settings
-from planner.costs.gaussian_process import GAUSSIAN_PROCESS, ROUGH
+from planner.costs.gaussian_process import GAUSSIAN_PROCESS, ROUGH_ORDER
 from planner.costs.kernels import OBLONG_APART
-from planner.costs.traffic import PADDED, REREAD, STEPS
+from planner.costs.traffic import ROW_PADDING, ROW_REREADS, ROW_STEPS
 from planner.costs.work import moved_bytes
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
@@ -20,7 +20,7 @@ from planner.domain.cluster import Accelerator
 from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import ROW_KINDS, TRAFFIC_KINDS
 from planner.domain.samples import DISTURBED_NOTE, Samples
-from planner.fitting.entries import fit_entry, linear_times_left_out
+from planner.fitting.entries import Key, fit_entry, linear_times_left_out
 from planner.fitting.gaussian_process import Process, fit_gaussian_process, process_times_left_out
 from planner.fitting.grids import fit_grid
 from planner.fitting.rows import POINTWISE, Rejected, merged, usable, work_of
@@ -29,32 +29,32 @@ __all__ = ["FittedKernels", "fit_kernels", "preferred", "times_left_out"]
 
 LEAST_ROWS = {"gemm": 6, "convolution": 8, "attention": 6}
 LEAST_TRAFFIC_ROWS = 3
-OWN_REGIME = ("im2col", "col2im", "update", "softmax", "gelu")
+KINDS_APART = ("im2col", "col2im", "update", "softmax", "gelu")
 """Kinds of bytes that do not behave like the others; they take no part in the common ``pointwise`` entry."""
 CPU_TERMS = {"convolution": "cpu.convolution", "gemm": "cpu.product"}
-CLEARLY, CLEARLY_RELATIVE = 0.02, 0.1
+LEAST_GAIN, LEAST_RELATIVE_GAIN = 0.02, 0.1
 """A term of lower preference must be better by both: 2 points, and a tenth of the error; less is noise."""
 AROUND_ROOFLINE = (Process("roofline"), Process("roofline", 0.5))
 PROCESSES = {
-    "gemm.tiles": (Process("mean"), Process("mean", order=ROUGH)),
+    "gemm.tiles": (Process("mean"), Process("mean", order=ROUGH_ORDER)),
     "convolution.classes": (Process("mean"), *AROUND_ROOFLINE),
     "convolution.channels": (Process("mean"), *AROUND_ROOFLINE),
     "work.linear": AROUND_ROOFLINE,
 }
 """Gaussian processes that compete with a linear term."""
-POOR = 0.4
+POOR_ERROR = 0.4
 """Held-out error above which an entry is called poor."""
-KEPT_LENGTHS = (1024.0, 2048.0, 4096.0, 8192.0)
+NEAR_ROW_LENGTHS = (1024.0, 2048.0, 4096.0, 8192.0)
 """Elements of a row that may stay near the processor between two passes."""
 ROW_SHAPES: tuple[Settings, ...] = (
     {},
-    {STEPS: (), REREAD: KEPT_LENGTHS},
-    {REREAD: KEPT_LENGTHS},
-    {STEPS: (1024.0,), REREAD: KEPT_LENGTHS, PADDED: 1.0},
+    {ROW_STEPS: (), ROW_REREADS: NEAR_ROW_LENGTHS},
+    {ROW_REREADS: NEAR_ROW_LENGTHS},
+    {ROW_STEPS: (1024.0,), ROW_REREADS: NEAR_ROW_LENGTHS, ROW_PADDING: 1.0},
 )
 CHANNEL_TILES = ((8.0, 8.0), (32.0, 64.0), (64.0, 64.0))
 """Channels in and out that a library may round up to for tensor cores."""
-TENSOR_CORES = 2.5
+TENSOR_CORE_SPEEDUP = 2.5
 """Peak rate over that of fp32 above which it is that of tensor cores: vector units do fp16 twice as fast at most."""
 TILES_AND_SHAPES = ((128.0, 64.0), (128.0, 128.0, 256.0, 128.0, 64.0, 64.0))
 
@@ -119,7 +119,7 @@ def fit_kernels(
     origin, source : str
         Stored in every entry; a row's own ``source`` goes before ``source``.
     """
-    mask, rejected = usable(samples)
+    mask, rejections = usable(samples)
     mask &= ~np.isin(samples.text["kind"], list(INPUT_COLUMNS))
     kernels = samples.select(mask & (samples.text["operation"] == "") & (samples.text["call"] == ""))
     entries, missing = [], []
@@ -134,7 +134,7 @@ def fit_kernels(
         best = _corrected(preferred(_candidates(key, rows, accelerator, estimator)), rows, accelerator)
         entries.append(replace(best, origin=origin, source=own, notes=_notes(rows, best)))
     entries += _contained(samples.circumstances.get("contained", "").split(), origin, source)
-    return FittedKernels(tuple(entries), tuple(missing), rejected)
+    return FittedKernels(tuple(entries), tuple(missing), rejections)
 
 
 def _only_shows_a_rate(kind: str, rows: Samples, kernels: Samples) -> bool:
@@ -152,35 +152,31 @@ def _contained(kinds: Sequence[str], origin: str, source: str) -> Iterator[Entry
         )  # fmt: skip
 
 
-def _split(samples: Samples) -> Iterator[tuple[tuple[str, str, str, str, str], Samples]]:
+def _split(samples: Samples) -> Iterator[tuple[Key, Samples]]:
     """Yield the rows of every entry, duplicates merged, in order of the keys."""
     kind, library = samples.text["kind"], samples.text["library"]
     traffic = np.isin(kind, [*TRAFFIC_KINDS, POINTWISE])
     precision = np.where(traffic, "any", samples.text["precision"])
-    keys = set(
-        zip(kind.tolist(), samples.text["direction"].tolist(), precision.tolist(), library.tolist(), strict=True)
-    )
+    columns = (kind, samples.text["direction"], precision, library)
+    keys = set(zip(*(column.tolist() for column in columns), strict=True))
     for key in sorted(keys):
-        columns = (kind, samples.text["direction"], precision, library)
         mask = np.logical_and.reduce([column == part for column, part in zip(columns, key, strict=True)])
         yield ("kernels", *key), merged(samples.select(mask), key[0])
-    pooled = traffic & ~np.isin(kind, [*OWN_REGIME, POINTWISE])
-    for name in sorted(set(library[pooled].tolist())):
+    is_common = traffic & ~np.isin(kind, [*KINDS_APART, POINTWISE])
+    for name in sorted(set(library[is_common].tolist())):
         if (POINTWISE, "", "any", name) not in keys:
-            rows = merged(samples.select(pooled & (library == name)), POINTWISE)
+            rows = merged(samples.select(is_common & (library == name)), POINTWISE)
             yield ("kernels", POINTWISE, "", "any", name), rows
 
 
-def _candidates(
-    key: tuple[str, str, str, str, str], rows: Samples, accelerator: Accelerator | None, estimator: str
-) -> list[Entry]:
+def _candidates(key: Key, rows: Samples, accelerator: Accelerator | None, estimator: str) -> list[Entry]:
     floor = _peaks(key[3], accelerator)
-    found = [
+    fits = [
         fit_entry(rows, key, term, {**settings, **floor}, estimator=estimator)
         for term, settings in (_attention_shapes if key[1] == "attention" else _shapes)(key, rows, accelerator)
     ]
     grid = fit_grid(rows, key, floor) if key[1] == "gemm" else None
-    return [*found, grid] if grid else found
+    return [*fits, grid] if grid else fits
 
 
 def _corrected(base: Entry, rows: Samples, accelerator: Accelerator | None) -> Entry:
@@ -197,9 +193,9 @@ def _corrected(base: Entry, rows: Samples, accelerator: Accelerator | None) -> E
     def error(left_out: FloatArray) -> float:
         return float(np.mean(np.abs(left_out[single] / rows.time_s[single] - 1)))
 
-    fitted = (fit_gaussian_process(rows, base, process, _processors(accelerator)) for process in PROCESSES[base.term])
-    found = [(error(left_out), entry) for entry, left_out in filter(None, fitted)]
-    least, process = min(found, key=lambda one: one[0], default=(np.inf, base))
+    fits = (fit_gaussian_process(rows, base, process, _processors(accelerator)) for process in PROCESSES[base.term])
+    scores = [(error(left_out), entry) for entry, left_out in filter(None, fits)]
+    least, process = min(scores, key=lambda one: one[0], default=(np.inf, base))
     return process if _is_clearly_less(least, error(linear_times_left_out(base, rows))) else base
 
 
@@ -216,8 +212,8 @@ def times_left_out(entry: Entry, samples: Samples) -> FloatArray:
     return (process_times_left_out if entry.term == GAUSSIAN_PROCESS else linear_times_left_out)(entry, samples)
 
 
-def _is_clearly_less(error: float, known: float) -> bool:
-    return error < min(known - CLEARLY, known * (1 - CLEARLY_RELATIVE))
+def _is_clearly_less(error: float, other: float) -> bool:
+    return error < min(other - LEAST_GAIN, other * (1 - LEAST_RELATIVE_GAIN))
 
 
 def preferred(candidates: Sequence[Entry]) -> Entry:
@@ -227,23 +223,21 @@ def preferred(candidates: Sequence[Entry]) -> Entry:
     """
     best_of: dict[str, Entry] = {}
     for entry in candidates:
-        known = best_of.setdefault(entry.term, entry)
-        if _error(entry) < _error(known):
+        best_so_far = best_of.setdefault(entry.term, entry)
+        if _error(entry) < _error(best_so_far):
             best_of[entry.term] = entry
-    chosen, *others = best_of.values()
+    best, *others = best_of.values()
     for entry in others:
-        if _is_clearly_less(_error(entry), _error(chosen)):
-            chosen = entry
-    return chosen
+        if _is_clearly_less(_error(entry), _error(best)):
+            best = entry
+    return best
 
 
 def _error(entry: Entry) -> float:
     return np.inf if entry.held_out_error is None else entry.held_out_error
 
 
-def _shapes(
-    key: tuple[str, str, str, str, str], rows: Samples, accelerator: Accelerator | None
-) -> Iterator[tuple[str, Settings]]:
+def _shapes(key: Key, rows: Samples, accelerator: Accelerator | None) -> Iterator[tuple[str, Settings]]:
     """Yield the terms and settings that compete for a key, in order of preference.
 
     First the terms of the very kind of device, then those that tell classes of shapes apart, then one rate for all;
@@ -278,9 +272,7 @@ def _traffic_shapes(kind: str, rows: Samples) -> Iterator[tuple[str, Settings]]:
         yield from (("traffic.rows", shape) for shape in ROW_SHAPES)
 
 
-def _attention_shapes(
-    key: tuple[str, str, str, str, str], _rows: Samples, accelerator: Accelerator | None
-) -> Iterator[tuple[str, Settings]]:
+def _attention_shapes(key: Key, _rows: Samples, accelerator: Accelerator | None) -> Iterator[tuple[str, Settings]]:
     """Yield the terms and settings that compete for fused attention, in order of preference."""
     if accelerator is not None and accelerator.kind == "cpu":
         yield "cpu.attention", {"direction": key[2]}
@@ -297,7 +289,7 @@ def _processors(accelerator: Accelerator | None) -> float:
 def _has_tensor_cores(precision: str, accelerator: Accelerator | None) -> bool:
     """Tell whether the accelerator's peak rate at a precision is one of tensor cores."""
     rates = accelerator.peak_flop_per_s if accelerator else {}
-    return rates.get(precision, 0.0) > TENSOR_CORES * rates.get("fp32", np.inf)
+    return rates.get(precision, 0.0) > TENSOR_CORE_SPEEDUP * rates.get("fp32", np.inf)
 
 
 def _tells_reads_apart(kind: str, rows: Samples) -> bool:
@@ -337,10 +329,10 @@ def _notes(rows: Samples, entry: Entry) -> str:
 
     Of disturbed rows it says how many there are.
     """
-    poor = f"poor: {_error(entry):.0%} off on rows left out" if POOR < _error(entry) < np.inf else ""
+    poor = f"poor: {_error(entry):.0%} off on rows left out" if POOR_ERROR < _error(entry) < np.inf else ""
     if poor and entry.kind == POINTWISE:
         poor += "; serves only kinds without an entry of their own"
     noisy = int(np.sum(rows.text["notes"] == DISTURBED_NOTE))
-    counted = {DISTURBED_NOTE: f"{noisy} of {rows.size} rows {DISTURBED_NOTE}"} if noisy < rows.size else {}
+    counts = {DISTURBED_NOTE: f"{noisy} of {rows.size} rows {DISTURBED_NOTE}"} if noisy < rows.size else {}
     notes = dict.fromkeys(map(str, rows.text["notes"].tolist()))
-    return "; ".join(filter(None, (poor, *(counted.get(note, note) for note in notes))))
+    return "; ".join(filter(None, (poor, *(counts.get(note, note) for note in notes))))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.costs.measured_calls import BEYOND, MARGIN, MEASURED_S, course, times_s
+from planner.costs.measured_calls import DOUBLINGS_BEYOND, MARGIN_DOUBLINGS, MEASURED_S, relative_curve, times_s
 from planner.costs.terms import evaluate
 from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray
@@ -23,7 +23,7 @@ __all__ = ["fit_layer_calls", "fits_among"]
 
 LIBRARY = "own layers"
 _BETWEEN = constants("layer_calls.between")
-BETWEEN, BETWEEN_OF_PRODUCTS = _BETWEEN["convolutions"], _BETWEEN["products"]
+ERROR_BETWEEN, PRODUCT_ERROR_BETWEEN = _BETWEEN["convolutions"], _BETWEEN["products"]
 """Mean error between two measured sub-batches where no third was measured (docs/numbers.md)."""
 
 
@@ -49,7 +49,7 @@ def fit_layer_calls(
     ----------
     samples : Samples
     fits : sequence of Entry
-        Fitted to kernels of the same device: they tell the course of calls over sub-batches.
+        Fitted to kernels of the same device: they give the scaling curves of calls.
     origin, source : str
         Stored in every entry.
     """
@@ -60,9 +60,9 @@ def fit_layer_calls(
     numbers = (rows.number[name].tolist() for name in ("sub_batch", "time_s", "spread_s"))
     fitted_s, fit_errors = _fitted(rows, fits)
     of_rows = zip(zip(*columns, strict=True), *numbers, fitted_s.tolist(), strict=True)
-    for (*key, call), sub_batch, *timed in of_rows:
+    for (*key, call), sub_batch, *figures in of_rows:
         table = tables.setdefault((key[0], key[1], key[2], key[3]), {})
-        table.setdefault(call, {}).setdefault(sub_batch, []).append(_Timed(*timed))
+        table.setdefault(call, {}).setdefault(sub_batch, []).append(_Timed(*figures))
     whole = {
         key: {call: of for call, of in table.items() if len(of) > 1 or not any(b for _, b in work_named(call).values())}
         for key, table in sorted(tables.items())
@@ -74,14 +74,14 @@ def fit_layer_calls(
 
 def fits_among(entries: Sequence[Entry], precision: str) -> Fits:
     """Return what finds the entry that serves kernels of a kind and direction in a precision, the very kind first."""
-    fitted = [entry for entry in entries if entry.term != LOOKED_UP and entry.precision in (precision, "any")]
-    served = {(entry.kind, entry.direction): entry for entry in fitted}
+    fits = [entry for entry in entries if entry.term != LOOKED_UP and entry.precision in (precision, "any")]
+    by_key = {(entry.kind, entry.direction): entry for entry in fits}
 
     def found(kind: str, direction: str) -> Entry | None:
         instead = (SERVED_BY[kind],) if kind in SERVED_BY else ()
         kinds = (kind, *instead, POINTWISE) if kind in TRAFFIC_KINDS else (kind,)
         keys = ((one, way) for one in kinds for way in (direction, ""))
-        return next((served[key] for key in keys if key in served), None)
+        return next((by_key[key] for key in keys if key in by_key), None)
 
     return found
 
@@ -115,24 +115,28 @@ def _entry(
     settings: dict[str, tuple[float, ...]] = {}
     spreads: list[float] = []
     misses: list[float] = []
-    missed: list[str] = []
+    calls_of_misses: list[str] = []
     for call, timings in sorted(table.items()):
         points = sorted((n, *np.median(np.array(of_n)[:, [0, 2]], axis=0).tolist()) for n, of_n in timings.items())
         settings[call] = tuple(value for point in points for value in point[:2])
         spreads += [one.spread_s / one.time_s for of_n in timings.values() for one in of_n if np.isfinite(one.spread_s)]
         misses += _missed(np.array(points).T, fit_error, beside=kind != "convolution")
-        missed += [call] * (len(misses) - len(missed))
-    stated = 0.0 if all(len(t) == 1 for t in table.values()) else BETWEEN_OF_PRODUCTS if kind == "gemm" else BETWEEN
-    between = float(np.mean(misses)) if misses else stated
+        calls_of_misses += [call] * (len(misses) - len(calls_of_misses))
+    assumption = (
+        0.0 if all(len(t) == 1 for t in table.values()) else PRODUCT_ERROR_BETWEEN if kind == "gemm" else ERROR_BETWEEN
+    )
+    between = float(np.mean(misses)) if misses else assumption
     spread = float(np.median(spreads)) if spreads else 0.0
-    assumed = (
-        f"{stated:.0%} between sub-batches, as of such calls elsewhere, since no third one was timed" if stated else ""
+    note = (
+        f"{assumption:.0%} between sub-batches, as of such calls elsewhere, since no third one was timed"
+        if assumption
+        else ""
     )
     return Entry(
         "kernels", kind, direction, precision, f"{library} {LIBRARY}".strip(), LOOKED_UP, settings,
-        {MEASURED_S: 1.0, BEYOND: 0.0},
-        fixed=(MEASURED_S, BEYOND),
-        ranges={BEYOND: (0.0, MARGIN)},
+        {MEASURED_S: 1.0, DOUBLINGS_BEYOND: 0.0},
+        fixed=(MEASURED_S, DOUBLINGS_BEYOND),
+        ranges={DOUBLINGS_BEYOND: (0.0, MARGIN_DOUBLINGS)},
         samples=sum(map(len, table.values())),
         error=spread,
         held_out_error=float(np.hypot(spread, between)),
@@ -140,8 +144,8 @@ def _entry(
         worst_error=max(misses, default=None),
         origin=origin,
         source=source,
-        worst_point=missed[int(np.argmax(misses))] if misses else "",
-        notes="" if misses else assumed,
+        worst_point=calls_of_misses[int(np.argmax(misses))] if misses else "",
+        notes="" if misses else note,
     )  # fmt: skip
 
 
@@ -156,6 +160,6 @@ def _missed(points: FloatArray, fit_error: float, *, beside: bool) -> Iterator[f
         if not beside and np.diff(knots)[at - 1 : at + 1].min() <= 1:
             continue
         rest = np.arange(knots.size) != at
-        along = course(knots[at], fitted_s[at], knots[rest], fitted_s[rest])
-        found = times_s(knots[at], knots[rest], measured_s[rest], along, np.array(fit_error))
-        yield abs(float(found) / measured_s[at] - 1)
+        curve = relative_curve(knots[at], fitted_s[at], knots[rest], fitted_s[rest])
+        time_s = times_s(knots[at], knots[rest], measured_s[rest], curve, np.array(fit_error))
+        yield abs(float(time_s) / measured_s[at] - 1)

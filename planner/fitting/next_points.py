@@ -53,10 +53,10 @@ OWN_ERROR = constants("layer_calls.between")["convolutions"]
 """Of a call timed as it is, at other sub-batches (docs/numbers.md)."""
 MEAN_OF_DEVIATION = math.sqrt(2 / math.pi)
 """Mean absolute error over standard deviation of a normal distribution."""
-START = {kind: int(count) for kind, count in constants("next_points.start").items()}
-START_TRAFFIC = START.pop("other")
+START_POINTS = {kind: int(count) for kind, count in constants("next_points.start").items()}
+START_TRAFFIC_POINTS = START_POINTS.pop("other")
 """Points of a kind and direction that are measured before any is chosen (docs/numbers.md)."""
-LARGEST_MISS = 10.0
+LARGEST_GUESS_RATIO = 10.0
 """No time is expected to be farther from the first guess than by this factor."""
 
 
@@ -131,7 +131,7 @@ class NextPoints:
         copies.sort(key=lambda point: point.work["elements"])
         self._largest_copy = tuple(point.name for point in copies[-1:])
         """It shows what the memory gives, which no fit is needed for."""
-        self._parts: list[_Wanted] = []
+        self._parts: list[_StepPart] = []
         every = (*precisions, *products)
         self._shape = (len(networks) * len(every), len(SUB_BATCHES))
         self._is_expected = np.tile([name in precisions for name in every], len(networks))
@@ -150,33 +150,33 @@ class NextPoints:
         few = (name for key, group in groups for name in group.few(key[0]))
         return tuple(dict.fromkeys((*self._largest_copy, *few)))
 
-    def learn(self, timed: Mapping[str, float]) -> float:
+    def learn(self, times: Mapping[str, float]) -> float:
         """Take in what was timed, by name [s]; return the expected mean relative error of the wanted steps."""
         for group in self._groups.values():
-            group.learn(timed)
+            group.learn(times)
         total_s = self._step_s()
-        self._parts = [_Wanted(group, total_s) for group in self._groups.values()]
+        self._parts = [_StepPart(group, total_s) for group in self._groups.values()]
         variance = np.zeros(self._shape)
         for part in self._parts:
             variance[part.group.steps] += part.variance()
         return MEAN_OF_DEVIATION * float(np.sqrt(variance[self._is_expected]).mean())
 
-    def choose(self, left: Collection[str], seconds: float, most_s: float = math.inf) -> tuple[str, ...]:
+    def choose(self, rest: Collection[str], seconds: float, most_s: float = math.inf) -> tuple[str, ...]:
         """Return names among those left, in order, that take about so long to measure; none where nothing helps.
 
         By what was learned last. Nothing that is expected to take longer than ``most_s`` by itself is among them.
         """
-        choices = [_Choice(part, left, most_s) for part in self._parts]
-        chosen: list[str] = []
+        choices = [_Choice(part, rest, most_s) for part in self._parts]
+        choice: list[str] = []
         spent_s = 0.0
         while spent_s < seconds:
             best = max(choices, key=lambda one: one.best_gain, default=None)
             if best is None or best.best_gain <= 0:
                 break
             names, cost_s = best.take()
-            chosen += [name for name in names if name in left]
+            choice += [name for name in names if name in rest]
             spent_s += cost_s
-        return tuple(chosen)
+        return tuple(choice)
 
     def _step_s(self) -> FloatArray:
         """Return the expected kernel time of every wanted step [s], shape (n, s)."""
@@ -211,17 +211,18 @@ class _Group:
         key: Key,
         shapes: Sequence[Candidate],
         own: Mapping[str, Sequence[Candidate]],
-        wanted: Mapping[str, WantedCall],
+        step_calls: Mapping[str, WantedCall],
         accelerator: Accelerator,
         *,
         steps: int,
     ) -> None:
         term, settings = expected_term(key, accelerator)
         self.names = tuple(point.name for point in shapes)
-        work, wanted_work = _work_of(shapes), _wanted_work(wanted)
-        made, columns = term_named(term), len(term_named(term).columns(settings))
-        rows = made.features(work, settings) if shapes else np.zeros((0, columns))
-        wanted_rows = np.broadcast_to(made.features(wanted_work, settings), (len(SUB_BATCHES), len(wanted), columns))
+        work, wanted_work = _work_of(shapes), _wanted_work(step_calls)
+        feature_map, columns = term_named(term), len(term_named(term).columns(settings))
+        rows = feature_map.features(work, settings) if shapes else np.zeros((0, columns))
+        shape = (len(SUB_BATCHES), len(step_calls), columns)
+        wanted_rows = np.broadcast_to(feature_map.features(wanted_work, settings), shape)
         self.guess_s = guessed_s(work, key, accelerator) if shapes else np.zeros(0)
         self.wanted_guess_s = np.broadcast_to(guessed_s(wanted_work, key, accelerator), wanted_rows.shape[:-1])
         relative = (wanted_rows / self.wanted_guess_s[..., None]).reshape(-1, columns)
@@ -229,10 +230,10 @@ class _Group:
         lengths = np.sqrt((relative**2).mean(axis=0))
         lengths[lengths == 0] = 1.0
         self.shapes, self.wanted = rows / lengths, wanted_rows / lengths
-        self.counts = np.zeros((steps, len(wanted)))
+        self.counts = np.zeros((steps, len(step_calls)))
         self.units: dict[int, tuple[str, ...]] = {}
         self.unit_cost_s: dict[int, float] = {}
-        for place, (name, call) in enumerate(wanted.items()):
+        for place, (name, call) in enumerate(step_calls.items()):
             self.counts[list(call.counts), place] = list(call.counts.values())
             if name in own:
                 self._add_unit(place, own[name])
@@ -244,32 +245,34 @@ class _Group:
 
         A few of these take as long as all others together: they come where they are chosen, and not without need.
         """
-        if kind in START:
-            return self.names[: START[kind]]
-        first = sorted(range(min(2 * START_TRAFFIC, len(self.names))), key=lambda place: float(self.guess_s[place]))
-        return tuple(self.names[place] for place in first[:START_TRAFFIC])
+        if kind in START_POINTS:
+            return self.names[: START_POINTS[kind]]
+        cheapest = np.argsort(self.guess_s[: 2 * START_TRAFFIC_POINTS], kind="stable")[:START_TRAFFIC_POINTS]
+        return tuple(self.names[place] for place in cheapest.tolist())
 
     def _add_unit(self, place: int, points: Sequence[Candidate]) -> None:
         """Let the points of a wanted call be chosen together."""
-        ordered = sorted(points, key=lambda point: point.sub_batch)
-        guess_s = np.interp([point.sub_batch for point in ordered], SUB_BATCHES, self.wanted_guess_s[:, place])
-        self.units[place] = tuple(point.name for point in (*ordered[:1], *ordered[:0:-1]))
+        by_sub_batch = sorted(points, key=lambda point: point.sub_batch)
+        guess_s = np.interp([point.sub_batch for point in by_sub_batch], SUB_BATCHES, self.wanted_guess_s[:, place])
+        self.units[place] = tuple(point.name for point in (*by_sub_batch[:1], *by_sub_batch[:0:-1]))
         self.unit_cost_s[place] = float(timing_s(guess_s).sum())
 
-    def learn(self, timed: Mapping[str, float]) -> None:
+    def learn(self, times: Mapping[str, float]) -> None:
         """Fit what was timed: A⁻¹, the error of calls left out, expected times of everything; no time is no timing."""
-        at = [place for place, name in enumerate(self.names) if timed.get(name, 0.0) > 0]
-        rows = self.shapes[at] / np.array([timed[self.names[place]] for place in at])[:, None]
+        at = [place for place, name in enumerate(self.names) if times.get(name, 0.0) > 0]
+        rows = self.shapes[at] / np.array([times[self.names[place]] for place in at])[:, None]
         self.inverse = np.linalg.inv(np.eye(self.shapes.shape[1]) + rows.T @ rows)
         theta = self.inverse @ rows.sum(axis=0)
         leverage = np.einsum("ij,jk,ik->i", rows, self.inverse, rows)
-        missed = np.clip((1 - rows @ theta) / np.maximum(1 - leverage, 1e-3), -1, 1)
-        self.error = math.sqrt((PRIOR_ROWS * PRIOR_ERROR**2 + float(missed @ missed)) / (PRIOR_ROWS + len(at)))
-        known = len(at) >= rows.shape[1]
-        self.expected_s = _expected_s(self.shapes @ theta, self.guess_s, known=known)
-        self.wanted_s = _expected_s(self.wanted @ theta, self.wanted_guess_s, known=known)
+        misses = np.clip((1 - rows @ theta) / np.maximum(1 - leverage, 1e-3), -1, 1)
+        self.error = math.sqrt((PRIOR_ROWS * PRIOR_ERROR**2 + float(misses @ misses)) / (PRIOR_ROWS + len(at)))
+        if len(at) < rows.shape[1]:  # a fit with fewer rows than features says nothing
+            self.expected_s, self.wanted_s = self.guess_s, self.wanted_guess_s
+        else:
+            self.expected_s = _near(self.shapes @ theta, self.guess_s)
+            self.wanted_s = _near(self.wanted @ theta, self.wanted_guess_s)
         self.own = np.zeros(self.counts.shape[1], dtype=np.bool_)
-        self.own[[place for place, names in self.units.items() if all(name in timed for name in names)]] = True
+        self.own[[place for place, names in self.units.items() if all(name in times for name in names)]] = True
 
 
 def _work_of(points: Sequence[Candidate]) -> dict[str, FloatArray]:
@@ -280,9 +283,9 @@ def _work_of(points: Sequence[Candidate]) -> dict[str, FloatArray]:
     return columns | {"itemsize": np.array(itemsizes)}
 
 
-def _wanted_work(wanted: Mapping[str, WantedCall]) -> dict[str, FloatArray]:
+def _wanted_work(of_steps: Mapping[str, WantedCall]) -> dict[str, FloatArray]:
     """Return the work of wanted calls of one kind at all sub-batches, each column of shape (s, k)."""
-    calls, samples = list(wanted.values()), np.array(SUB_BATCHES, dtype=np.float64)[:, None]
+    calls, samples = list(of_steps.values()), np.array(SUB_BATCHES, dtype=np.float64)[:, None]
     columns: dict[str, FloatArray] = {"itemsize": np.array([call.itemsize for call in calls])}
     for name in calls[0].work:
         base, slope = np.array([call.work[name] for call in calls], dtype=np.float64).T
@@ -290,15 +293,12 @@ def _wanted_work(wanted: Mapping[str, WantedCall]) -> dict[str, FloatArray]:
     return columns
 
 
-def _expected_s(fitted_s: FloatArray, guess_s: FloatArray, *, known: bool) -> FloatArray:
-    """Return fitted times near the first guess; before a fit has as many rows as features, the guess."""
-    if not known:
-        return guess_s
-    near: FloatArray = np.clip(fitted_s, guess_s / LARGEST_MISS, guess_s * LARGEST_MISS)
-    return near
+def _near(fitted_s: FloatArray, guess_s: FloatArray) -> FloatArray:
+    """Return fitted times, kept within LARGEST_GUESS_RATIO of the first guess."""
+    return np.asarray(np.clip(fitted_s, guess_s / LARGEST_GUESS_RATIO, guess_s * LARGEST_GUESS_RATIO))
 
 
-class _Wanted:
+class _StepPart:
     """A group's part of wanted steps: c (n, s, p), Σ c·c' (p, p), s and m (n, s), and the calls that make them up."""
 
     def __init__(self, group: _Group, total_s: FloatArray) -> None:
@@ -320,7 +320,7 @@ class _Wanted:
         self.left_share: FloatArray = self.shares[:, :, rest].sum(axis=2)
         self.own_share: FloatArray = self.shares[:, :, self.own].sum(axis=2)
 
-    def apart(self) -> _Wanted:
+    def apart(self) -> _StepPart:
         """Return the same, to be changed by itself."""
         other = copy.copy(self)
         other.own = self.own.copy()
@@ -330,19 +330,18 @@ class _Wanted:
         """Return the group's part of the relative variance of the steps, shape (n, s)."""
         of_fit = ((self.left @ self.group.inverse) * self.left).sum(axis=2)
         scatter, own = self.left_share**2, (OWN_ERROR * self.own_share) ** 2
-        found: FloatArray = self.group.error**2 * (of_fit + scatter) + own
-        return found
+        return np.asarray(self.group.error**2 * (of_fit + scatter) + own)
 
 
 class _Choice:
     """What of one group is left to measure, and what of it gains most per second."""
 
-    def __init__(self, part: _Wanted, left: Collection[str], most_s: float) -> None:
+    def __init__(self, part: _StepPart, rest: Collection[str], most_s: float) -> None:
         group = part.group
         self.error, self.inverse, self.wanted = group.error, group.inverse, part.apart()
-        at = [place for place, name in enumerate(group.names) if name in left]
+        at = [place for place, name in enumerate(group.names) if name in rest]
         self.units = [
-            place for place, names in group.units.items() if not group.own[place] and any(n in left for n in names)
+            place for place, names in group.units.items() if not group.own[place] and any(n in rest for n in names)
         ]
         self.names = [*((group.names[place],) for place in at), *(group.units[place] for place in self.units)]
         self.rows = group.shapes[at] / group.expected_s[at, None]
@@ -362,25 +361,23 @@ class _Choice:
     def of_shapes(self) -> FloatArray:
         """Return by how much each shape lowers the variance, summed over the wanted steps."""
         sides = self.rows @ self.inverse
-        lowered = ((sides @ self.wanted.squares) * sides).sum(axis=1) / (1 + (sides * self.rows).sum(axis=1))
-        gains: FloatArray = self.error**2 * lowered
-        return gains
+        reductions = ((sides @ self.wanted.squares) * sides).sum(axis=1) / (1 + (sides * self.rows).sum(axis=1))
+        return np.asarray(self.error**2 * reductions)
 
     def of_units(self) -> FloatArray:
         """Return by how much each call lowers the variance once it is measured as it is."""
         if not self.units:
             return np.zeros(0)
-        wanted = self.wanted
-        rows = wanted.wanted[:, self.units]
+        step = self.wanted
+        rows = step.wanted[:, self.units]
         sides = rows @ self.inverse
-        per_second = wanted.per_second[:, :, self.units]
-        with_all = np.einsum("sup,nsp->nsu", sides, wanted.left)
+        per_second = step.per_second[:, :, self.units]
+        with_all = np.einsum("sup,nsp->nsu", sides, step.left)
         of_fit = 2 * per_second * with_all - per_second**2 * np.einsum("sup,sup->su", sides, rows)
-        share = wanted.shares[:, :, self.units]
-        scatter = 2 * share * wanted.left_share[..., None] - share**2
-        own = OWN_ERROR**2 * (2 * share * wanted.own_share[..., None] + share**2)
-        gains: FloatArray = (self.error**2 * (of_fit + scatter) - own).sum(axis=(0, 1))
-        return gains
+        share = step.shares[:, :, self.units]
+        scatter = 2 * share * step.left_share[..., None] - share**2
+        own = OWN_ERROR**2 * (2 * share * step.own_share[..., None] + share**2)
+        return np.asarray((self.error**2 * (of_fit + scatter) - own).sum(axis=(0, 1)))
 
     def take(self) -> tuple[tuple[str, ...], float]:
         """Return the names of what gains most and what they cost [s]; it counts as measured from now on."""

@@ -12,26 +12,26 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from typing import Self
 
 import numpy as np
 
-from planner.costs.specified import specified_collective
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
 from planner.fitting.passes import Passes
 from planner.sources.links import slower
-from planner.sources.overheads import EXPONENTS, ON_SPECIFIED, exponent_name
+from planner.sources.overheads import DATASHEET_LIBRARY, EXPONENTS, exponent_name
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
-from planner.steps.schedule import STAGE_RUNS, Timed
+from planner.steps.schedule import STAGE_RUNS, TimedSchedule
 from planner.steps.synchronous import communication_prefix_s
 
 __all__ = [
     "ESTIMATOR",
-    "HALF",
+    "HALF_PRECISIONS",
     "AloneSteps",
     "JointSteps",
     "Observed",
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 ESTIMATOR = END_TO_END
-HALF = frozenset({"fp16", "bf16"})
+HALF_PRECISIONS = frozenset({"fp16", "bf16"})
 """Precisions that share their effects."""
 
 
@@ -53,8 +53,8 @@ def is_fitted(problem: Problem) -> bool:
     Not on CPUs, of which GPUs say nothing, nor where kernels were reconstructed from whole steps: these hold what a
     framework adds.
     """
-    reconstructed = any(one.origin == "reconstructed" for one in Sources(problem).for_accelerator)
-    return problem.cluster.node.accelerator.kind == "gpu" and not reconstructed
+    has_reconstruction = any(one.origin == "reconstructed" for one in Sources(problem).for_accelerator)
+    return problem.cluster.node.accelerator.kind == "gpu" and not has_reconstruction
 
 
 def properties_of(problem: Problem, precision: str) -> dict[str, str]:
@@ -71,27 +71,28 @@ def properties_of(problem: Problem, precision: str) -> dict[str, str]:
         "framework": framework.name,
         "version": framework.version,
         "accelerator": problem.cluster.node.accelerator.name,
+        "chip": problem.cluster.node.accelerator.chip,
         "cluster": problem.cluster.name,
-        "precision": "half" if precision in HALF else precision,
-        "kernels": ON_SPECIFIED if is_specified else "measured",
+        "precision": "half" if precision in HALF_PRECISIONS else precision,
+        "kernels": DATASHEET_LIBRARY if is_specified else "measured",
     }
 
 
 def without_end_to_end(calibrations: Sequence[Calibration]) -> tuple[Calibration, ...]:
     """Return calibrations without the entries that were fitted to runs; those that held nothing else are left out."""
-    found = []
+    rest = []
     for one in calibrations:
-        kept = tuple(entry for entry in one.entries if entry.estimator != ESTIMATOR)
-        if len(kept) == len(one.entries):
-            found.append(one)
-        elif kept:
-            found.append(replace(one, entries=kept))
-    return tuple(found)
+        entries = tuple(entry for entry in one.entries if entry.estimator != ESTIMATOR)
+        if len(entries) == len(one.entries):
+            rest.append(one)
+        elif entries:
+            rest.append(replace(one, entries=entries))
+    return tuple(rest)
 
 
 def overheads_entry(framework: str, precision: str, kernels: str, coefficients: Mapping[str, float]) -> Entry:
     """Return the entry of synchronous runs of a framework in a precision, on measured or specified kernels."""
-    library = ON_SPECIFIED if kernels == ON_SPECIFIED else ""
+    library = DATASHEET_LIBRARY if kernels == DATASHEET_LIBRARY else ""
     return Entry(
         "overheads", framework, "", precision, library, "overheads", {}, coefficients, estimator=ESTIMATOR,
         origin="published", mode="sync",
@@ -103,18 +104,19 @@ def calibrations_of(
 ) -> tuple[Calibration, ...]:
     """Return calibrations with overheads, and with slower links where those of the cluster are specified."""
     cluster = problem.cluster
-    found = [Calibration(ESTIMATOR, cluster.node.accelerator.name, tuple(overheads), origin="published")]
+    calibrations = [Calibration(ESTIMATOR, cluster.node.accelerator.name, tuple(overheads), origin="published")]
     is_linked = cluster.intra_node is not None or cluster.inter_node is not None
-    if is_linked and Sources(problem).device_all_reduce.origin == "specified":
+    sources = Sources(problem)
+    if is_linked and sources.is_all_reduce_unfitted:
         entry = replace(
-            slower(specified_collective(cluster), *link_scales),
+            slower(sources.unfitted_all_reduce, *link_scales),
             estimator=ESTIMATOR,
             origin="published",
             source=f"runs on {cluster.name}",
             notes="",
         )
-        found.append(Calibration(f"{ESTIMATOR} links", "", (entry,), cluster=cluster.name, origin="published"))
-    return tuple(found)
+        calibrations.append(Calibration(f"{ESTIMATOR} links", "", (entry,), cluster=cluster.name, origin="published"))
+    return tuple(calibrations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +141,7 @@ class Observed:
     evaluator: Evaluator
 
     @classmethod
-    def of(cls, problem: Problem, configurations: Configurations, measured_s: FloatArray) -> Observed:
+    def of(cls, problem: Problem, configurations: Configurations, measured_s: FloatArray) -> Self:
         """Return the rows whose predicted and measured times have logarithms."""
         evaluator = Evaluator(problem)
         predicted_s = evaluator.evaluate(configurations).iteration_s
@@ -172,20 +174,20 @@ class Observed:
         """The rows as functions of coefficients; all of them are on one GPU."""
         return AloneSteps(self)
 
-    def _part(self, chosen: BoolArray) -> Observed | None:
-        rows = np.flatnonzero(chosen)
+    def _part(self, mask: BoolArray) -> Observed | None:
+        rows = np.flatnonzero(mask)
         if not rows.size:
             return None
         return Observed(self.problem, self.configurations.take(rows), self.measured_s[rows], self.evaluator)
 
-    def priced(self, coefficients: Mapping[str, float]) -> tuple[Pricer, Timed]:
+    def priced(self, coefficients: Mapping[str, float]) -> tuple[Pricer, TimedSchedule]:
         """Return what prices the rows under overheads, with links as they are, and their steps."""
         entry = overheads_entry(
             self.problem.settings.framework.label, self.precision, self.properties["kernels"], coefficients
         )
-        fitted = calibrations_of(self.problem, [entry], (1.0, 1.0))
-        changed = replace(self.problem, calibrations=(*fitted, *self.problem.calibrations))
-        evaluator = Evaluator(changed, like=self.evaluator)
+        own = calibrations_of(self.problem, [entry], (1.0, 1.0))
+        problem = replace(self.problem, calibrations=(*own, *self.problem.calibrations))
+        evaluator = Evaluator(problem, like=self.evaluator)
         evaluator.evaluate(self.configurations)
         pricer = evaluator.pricers[self.precision, "sync"]
         return pricer, pricer.price(self.configurations).iteration
@@ -218,23 +220,31 @@ class AloneSteps:
         other.stages = replace(self.stages, exponent=exponent)
         return other
 
+    @staticmethod
+    def stacked(parts: Sequence[AloneSteps]) -> AloneSteps:
+        """Return the steps of several, one after another; all have the same schedule."""
+        steps = copy(parts[0])
+        steps.stages = Passes.stacked([one.stages for one in parts])
+        steps.runs = np.concatenate([one.runs for one in parts])
+        steps.step = TimedSchedule.stacked([one.step for one in parts])
+        return steps
+
     def times_s(self, values: FloatArray) -> FloatArray:
-        """Return step times [s], shape (n,), where (k, m, h) are ``values``."""
+        """Return step times [s], shape (n,), where (k, m, h) are ``values``, shape (3,), or (n, 3) step by step."""
         return self._timed(values).period_s
 
     def slopes(self, values: FloatArray, _width: float = 0.0) -> FloatArray:
         """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3): exact, of no width."""
         by_stage = self._timed(values).slopes
         weight = self.runs * np.column_stack([by_stage[stage] for stage in STAGE_RUNS])
-        found: FloatArray = (weight[:, :, None] * self.stages.slopes(values)).sum(axis=1)
-        return found
+        return np.asarray((weight[:, :, None] * self.stages.slopes(values)).sum(axis=1))
 
-    def _timed(self, values: FloatArray) -> Timed:
+    def _timed(self, values: FloatArray) -> TimedSchedule:
         stage_s = self.runs * self.stages.times_s(values)
         return self.step.changed(dict(zip(STAGE_RUNS, stage_s.T, strict=True)))
 
 
-def _stages(observed: Observed, **coefficients: float) -> tuple[FloatArray, Timed]:
+def _stages(observed: Observed, **coefficients: float) -> tuple[FloatArray, TimedSchedule]:
     """Return what one pass of every stage takes [s], shape (n, 4), where other coefficients are 0; and the steps."""
     nothing = {"kernel_scale": 0.0, "matrix_scale": 0.0, "host_s_per_call": 0.0, "replica_wait": 0.0, "exponent": 1.0}
     pricer, step = observed.priced(nothing | coefficients)
@@ -256,8 +266,8 @@ class JointSteps:
         distinct, self.pair = np.unique(pairs, return_inverse=True)
         self.last_pass, self.group = distinct // len(self.places), distinct % len(self.places)
         self.is_specified = pricer.messages.source.entry.estimator == ESTIMATOR
-        used = [bool(np.any(count > 1)) for count in (configurations.gpus_per_node, configurations.nodes)]
-        self.live = [at for at, is_used in enumerate(used) if is_used and self.is_specified]
+        is_link_busy = [bool(np.any(count > 1)) for count in (configurations.gpus_per_node, configurations.nodes)]
+        self.live = [at for at, is_used in enumerate(is_link_busy) if is_used and self.is_specified]
         self._kept: dict[tuple[float, ...], FloatArray] = {}
 
     def times_s(self, values: FloatArray) -> FloatArray:
@@ -272,21 +282,21 @@ class JointSteps:
         """
         _, *scales = values.tolist()
         timed = self._timed(values)
-        found = np.zeros((self.pair.size, 3))
-        found[:, 0] = reduce(np.add, [timed.seconds[stage] for stage in STAGE_RUNS])
+        slopes = np.zeros((self.pair.size, 3))
+        slopes[:, 0] = reduce(np.add, [timed.seconds[stage] for stage in STAGE_RUNS])
         for at in self.live:
             smaller, larger = (
                 self._exposed_s([scale * math.exp(sign * width * (at == place)) for place, scale in enumerate(scales)])
                 for sign in (-1, 1)
             )
-            found[:, 1 + at] = (larger - smaller) / (2 * width * scales[at])
-        found *= timed.on_path["replica_wait"][:, None]
-        return found
+            slopes[:, 1 + at] = (larger - smaller) / (2 * width * scales[at])
+        slopes *= timed.on_path["replica_wait"][:, None]
+        return slopes
 
-    def _timed(self, values: FloatArray) -> Timed:
+    def _timed(self, values: FloatArray) -> TimedSchedule:
         wait, *scales = values.tolist()
-        sent = {"all_reduce": self.exposed_s(scales)}
-        return self.step.changed(sent | {"replica_wait": np.full(self.pair.size, wait)}, sent)
+        messages = {"all_reduce": self.exposed_s(scales)}
+        return self.step.changed(messages | {"replica_wait": np.full(self.pair.size, wait)}, messages)
 
     def exposed_s(self, scales: Sequence[float]) -> FloatArray:
         """Return what messages add to a step [s], shape (n,); see :class:`planner.steps.price.Pricer`."""

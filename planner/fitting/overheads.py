@@ -37,10 +37,10 @@ LOOKED_UP_SHARE = 0.95
 """Of a step's kernel time, from which on its kernels count as measured."""
 LEAST_NETWORKS = 3
 """From which on networks are left out in turn: with fewer, the fit to the others would be that to a single one."""
-SCALES = constants("own_overheads.scale_range")
-LEAST_SCALE, LARGEST_SCALE = SCALES["least"], SCALES["largest"]
+SCALE_RANGE = constants("own_overheads.scale_range")
+LEAST_SCALE, LARGEST_SCALE = SCALE_RANGE["least"], SCALE_RANGE["largest"]
 """Between which steps and their kernels go together (docs/numbers.md)."""
-POOR = constant("own_overheads.poor")
+POOR_ERROR = constant("own_overheads.poor")
 """Held-out error above which overheads are called poor (docs/numbers.md)."""
 
 
@@ -58,7 +58,7 @@ def overheads_doubt(overheads: Entry) -> str:
             f"{steps} take {scale:.2f} times as long as their kernels timed one by one (kernel_scale): most likely "
             f"other work slowed the machine down while {which} were timed, or too few kernels were; {again}"
         )
-    if error > POOR:
+    if error > POOR_ERROR:
         return (
             f"{steps} are {error:.0%} off what their kernels and the steps of other networks say (held-out error), so "
             f"that overheads are poor: most likely other work slowed the machine down while some were timed, or too "
@@ -74,12 +74,12 @@ def times_over_kernels(entries: Sequence[Entry], steps: Sequence[TimedStep]) -> 
     entries do not price every kernel.
     """
     own = tuple(entry for entry in entries if entry.scope == "kernels")
-    measured = Calibration("measured", "", own)
+    calibration = Calibration("measured", "", own)
     factors = np.ones(len(steps))
     for at, step in enumerate(steps):
         with contextlib.suppress(CoverageError):
-            found = _kernels(fits_among(own, step.precision), measured, step, step.precision)
-            kernels_s, host_s = found.time_s.sum(), HOST_PRIOR_S * found.calls.sum()
+            kernels = _kernels(fits_among(own, step.precision), calibration, step, step.precision)
+            kernels_s, host_s = kernels.time_s.sum(), HOST_PRIOR_S * kernels.calls.sum()
             factors[at] = step.time_s / np.clip(step.time_s, kernels_s, kernels_s + host_s)
     return factors
 
@@ -125,15 +125,15 @@ def fit_overheads(
         The entries price all kernels of no step. Single steps without are left out, which the notes say.
     """
     timed, left_out = _timed(entries, steps, precision, waits=waits, host_s=host_s)
-    fitted = timed.fitted(np.ones(len(timed.steps), dtype=np.bool_))
-    error = np.mean(np.abs(timed.predicted(fitted) / timed.times_s - 1)[timed.counts])
+    fit = timed.fitted(np.ones(len(timed.steps), dtype=np.bool_))
+    error = np.mean(np.abs(timed.predicted(fit) / timed.times_s - 1)[timed.counts])
     names = sorted({step.network.name for step in timed.steps})
-    told = fitted.told
-    exponents = {name: told[name].value if name in told else value for name, value in timed.usual().items()}
-    composed = (f"{name} {'fitted' if name in told else 'kept at the value of its family'}" for name in exponents)
+    of_runs = fit.exponents
+    exponents = {name: of_runs[name].value if name in of_runs else value for name, value in timed.usual().items()}
+    words = (f"{name} {'fitted' if name in of_runs else 'kept at the value of its family'}" for name in exponents)
     notes = (
         f"drawn towards 1 and {'the measured host time of a call' if host_s else '0'}",
-        *(("host and device are one: times add",) if waits else composed),
+        *(("host and device are one: times add",) if waits else words),
         *((f"without steps of {', '.join(left_out)}, whose kernels are not all fitted",) if left_out else ()),
     )
     entry = Entry(
@@ -144,13 +144,13 @@ def fit_overheads(
         "",
         "overheads",
         {},
-        {"kernel_scale": fitted.scale, "host_s_per_call": fitted.host_s, "host_s_per_layer": 0.0, **exponents},
+        {"kernel_scale": fit.scale, "host_s_per_call": fit.host_s, "host_s_per_layer": 0.0, **exponents},
         {
-            "kernel_scale": fitted.scale_error,
-            "host_s_per_call": fitted.host_error_s,
-            **{name: exponent.error for name, exponent in told.items()},
+            "kernel_scale": fit.scale_error,
+            "host_s_per_call": fit.host_error_s,
+            **{name: exponent.error for name, exponent in of_runs.items()},
         },
-        fixed=("host_s_per_layer", *(name for name in exponents if name not in told)),
+        fixed=("host_s_per_layer", *(name for name in exponents if name not in of_runs)),
         samples=len(timed.steps),
         error=float(error),
         estimator="ridge",
@@ -164,47 +164,47 @@ def _timed(
     entries: Sequence[Entry], steps: Sequence[TimedStep], precision: str, *, waits: bool, host_s: float
 ) -> tuple[TimedSteps, tuple[str, ...]]:
     """Return what a fit takes of the steps, and the networks whose kernels are not all priced."""
-    fits, measured = fits_among(entries, precision), Calibration("measured", "", tuple(entries))
-    priced, kernels, missing = [], [], {}
+    fits, calibration = fits_among(entries, precision), Calibration("measured", "", tuple(entries))
+    priceable, kernels, missing = [], [], {}
     for step in steps:
         try:
-            kernels.append(_kernels(fits, measured, step, precision))
+            kernels.append(_kernels(fits, calibration, step, precision))
         except CoverageError as error:
             missing[step.network.name] = error
         else:
-            priced.append(step)
-    if not priced:
+            priceable.append(step)
+    if not priceable:
         raise next(iter(missing.values()))
     own = np.array([0 < one.time_s.sum() * LOOKED_UP_SHARE <= one.looked_up_s for one in kernels])
     relative = np.where(own, OWN_RELATIVE_ERROR, WEAK_RELATIVE_ERROR if own.any() else RELATIVE_ERROR)
     times, calls = (np.array([one[at] for one in kernels]) for at in (0, 1))
-    return TimedSteps(priced, times, calls, relative, waits, host_s), tuple(missing)
+    return TimedSteps(priceable, times, calls, relative, waits, host_s), tuple(missing)
 
 
 def _scored(entry: Entry, timed: TimedSteps) -> Entry:
     """Return an entry with its error on each network's steps by the fit to all others; as it is with too few."""
-    counted = np.flatnonzero(timed.counts)
-    steps = [timed.steps[at] for at in counted.tolist()]
+    sure = np.flatnonzero(timed.counts)
+    steps = [timed.steps[at] for at in sure.tolist()]
     names, network = np.unique([step.network.name for step in steps], return_inverse=True)
     if names.size < LEAST_NETWORKS:
         return entry
 
     def refit(rows: BoolArray) -> Callable[[BoolArray], FloatArray]:
-        kept = ~timed.counts
-        kept[counted[rows]] = True
-        predicted = timed.predicted(timed.fitted(kept))[counted]
-        return lambda out: predicted[out]
+        rest = ~timed.counts
+        rest[sure[rows]] = True
+        left_out_s = timed.predicted(timed.fitted(rest))[sure]
+        return lambda out: left_out_s[out]
 
-    predicted, _ = held_out_times(refit, len(steps), network.astype(np.int64))
-    found = errors_of(predicted, "network", timed.times_s[counted])
-    worst = steps[found.worst_row]
-    poor = f"poor: {found.mean:.0%} off on networks left out; " if found.mean > POOR else ""
+    left_out_s, _ = held_out_times(refit, len(steps), network.astype(np.int64))
+    errors = errors_of(left_out_s, "network", timed.times_s[sure])
+    worst = steps[errors.worst_row]
+    poor = f"poor: {errors.mean:.0%} off on networks left out; " if errors.mean > POOR_ERROR else ""
     return replace(
         entry,
         notes=f"{poor}{entry.notes}",
-        held_out_error=found.mean,
-        held_out_by=found.by,
-        worst_error=found.worst,
+        held_out_error=errors.mean,
+        held_out_by=errors.by,
+        worst_error=errors.worst,
         worst_point=f"{worst.network.name} at sub-batch {worst.sub_batch}: {format_seconds(worst.time_s)}",
     )
 
@@ -217,13 +217,15 @@ class _Kernels(NamedTuple):
     looked_up_s: float
 
 
-def _kernels(fits: Fits, measured: Calibration, step: TimedStep, precision: str) -> _Kernels:
+def _kernels(fits: Fits, calibration: Calibration, step: TimedStep, precision: str) -> _Kernels:
     """Return the kernels of a step."""
     time_s, count, looked_up_s = np.zeros(2), np.zeros(2), 0.0
     sub_batch, itemsize = np.array([step.sub_batch]), precision_named(precision).activation_bytes
-    own = LayerCalls(step.network, (measured,), optimizer="none", convolution="direct", precision=precision, fits=fits)
-    lowered = lower(step.network, sub_batch, optimizer="none")
-    for calls, source in (part for group in lowered for part in own.split(group, sub_batch)):
+    own = LayerCalls(
+        step.network, (calibration,), optimizer="none", convolution="direct", precision=precision, fits=fits
+    )
+    groups = lower(step.network, sub_batch, optimizer="none")
+    for calls, source in (part for group in groups for part in own.split(group, sub_batch)):
         entry = source.entry if source else _entry_of(fits, calls)
         work: Work = calls.looked_up or call_work(calls, itemsize)
         each = np.broadcast_to(evaluate(entry, work), (1, calls.layer.size))

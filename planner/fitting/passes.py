@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,18 +32,33 @@ class Passes:
     calls: FloatArray
     exponent: FloatArray | float
 
+    @classmethod
+    def stacked(cls, parts: Sequence[Passes]) -> Passes:
+        """Return the steps of several, one after another."""
+        return cls(
+            np.concatenate([one.matrix_s for one in parts]),
+            np.concatenate([one.traffic_s for one in parts]),
+            np.concatenate([one.calls for one in parts]),
+            np.concatenate([np.broadcast_to(one.exponent, (len(one.calls), 1)) for one in parts]),
+        )
+
     def times_s(self, values: FloatArray) -> FloatArray:
-        """Return the times [s], shape (n, q), where (k, m, h) are ``values``."""
+        """Return the times [s], shape (n, q), where (k, m, h) are ``values``, shape (3,) or (n, 3)."""
         return composed_s(*self._parts_s(values), self.exponent)
 
     def slopes(self, values: FloatArray) -> FloatArray:
         """Return the derivatives of :meth:`times_s` by ``values``, shape (n, q, 3)."""
-        kernel, matrix, _ = values.tolist()
+        kernel, matrix, _ = _columns(values)
         by_gpu, by_host = composed_slopes(*self._parts_s(values), self.exponent)
-        scaled = matrix * self.matrix_s + self.traffic_s
-        return np.stack([by_gpu * scaled, by_gpu * kernel * self.matrix_s, by_host * self.calls], axis=-1)
+        kernels_s = matrix * self.matrix_s + self.traffic_s
+        return np.stack([by_gpu * kernels_s, by_gpu * kernel * self.matrix_s, by_host * self.calls], axis=-1)
 
     def _parts_s(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return kernel and host times [s], each of shape (n, q)."""
-        kernel, matrix, host = values.tolist()
+        kernel, matrix, host = _columns(values)
         return kernel * (matrix * self.matrix_s + self.traffic_s), host * self.calls
+
+
+def _columns(values: FloatArray) -> FloatArray:
+    """Return k, m and h, shape (3, 1), or of every step, shape (3, n, 1)."""
+    return np.moveaxis(values, -1, 0)[..., None]

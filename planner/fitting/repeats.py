@@ -14,30 +14,29 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 from planner.domain.training import TimedStep
+from planner.fitting.rows import text_codes
 from planner.numbers import constant
 
 __all__ = ["RunsApart", "contradictions", "merged_steps", "repeated", "runs_apart", "undisputed"]
 
-SPREADS = 5.0
-LEAST_ALLOWED = constant("repeats.least_allowed")
+MOST_SPREADS = 5.0
+LEAST_DIFFERENCE = constant("repeats.least_allowed")
 """Two runs of one call differ by more than the spread inside each (docs/numbers.md)."""
-ALLOWED_WITHOUT_SPREAD = 0.5
+DIFFERENCE_WITHOUT_SPREAD = 0.5
 MOST_DRIFT = 1.5
 """Two runs on one machine whose times differ by this in the median are not of one state of it: clocks, neighbours."""
 LEAST_CALLS = 3
-FAR_APART = 3.0
-MOST_FAR_APART = 0.1
-"""Share of the calls of two runs that may be FAR_APART."""
-UNCALLED = ("group", "notes", "time_s", "spread_s", "repeats")
+FAR_RATIO = 3.0
+MOST_FAR_SHARE = 0.1
+"""Share of the calls of two runs that may be FAR_RATIO."""
+OTHER_COLUMNS = ("group", "notes", "time_s", "spread_s", "repeats")
 """Columns that do not say which call was timed, nor how."""
 
 
 def _calls(samples: Samples) -> IntArray:
     """Return a number for every row, shape (k,), the same for rows of one call under the same circumstances."""
-    text = [
-        np.unique(samples.text[name], return_inverse=True)[1].ravel() for name in TEXT_COLUMNS if name not in UNCALLED
-    ]
-    number = [np.nan_to_num(samples.number[name], nan=-1.0) for name in NUMBER_COLUMNS if name not in UNCALLED]
+    text = text_codes(samples, (name for name in TEXT_COLUMNS if name not in OTHER_COLUMNS))
+    number = [np.nan_to_num(samples.number[name], nan=-1.0) for name in NUMBER_COLUMNS if name not in OTHER_COLUMNS]
     table = np.column_stack([*text, *number])
     return np.unique(table, axis=0, return_inverse=True)[1].astype(np.int64).ravel()
 
@@ -77,16 +76,15 @@ def contradictions(samples: Samples) -> tuple[tuple[int, int], ...]:
 def _differ(samples: Samples, one: IntArray, other: IntArray) -> BoolArray:
     """Tell where the times of two rows of one call differ by more than their spread allows; rows have shape (k,).
 
-    Allowed are SPREADS times the spread of both rows and a tenth of the shorter time, whichever is more; without a
+    Allowed are MOST_SPREADS times the spread of both rows and a tenth of the shorter time, whichever is more; without a
     spread, half of the shorter time; any difference of storage and links.
     """
     times, spreads = samples.time_s, samples.number["spread_s"]
     shorter_s = np.minimum(times[one], times[other])
     spread_s = np.hypot(spreads[one], spreads[other])
-    known_s = np.maximum(SPREADS * spread_s, LEAST_ALLOWED * shorter_s)
-    allowed_s = np.where(np.isnan(spread_s), ALLOWED_WITHOUT_SPREAD * shorter_s, known_s)
-    differ: BoolArray = (np.abs(times[other] - times[one]) > allowed_s) & ~_is_shared(samples)[one]
-    return differ
+    known_s = np.maximum(MOST_SPREADS * spread_s, LEAST_DIFFERENCE * shorter_s)
+    allowed_s = np.where(np.isnan(spread_s), DIFFERENCE_WITHOUT_SPREAD * shorter_s, known_s)
+    return np.asarray((np.abs(times[other] - times[one]) > allowed_s) & ~_is_shared(samples)[one])
 
 
 def _is_shared(samples: Samples) -> BoolArray:
@@ -107,8 +105,7 @@ def undisputed(samples: Samples, disturbed: BoolArray) -> BoolArray:
     calls = _calls(samples)
     order = np.lexsort((samples.time_s, disturbed, calls))
     best = order[np.flatnonzero(np.diff(calls[order], prepend=-1))]
-    kept: BoolArray = ~_differ(samples, best[calls], np.arange(samples.size))
-    return kept
+    return np.asarray(~_differ(samples, best[calls], np.arange(samples.size)))
 
 
 class RunsApart(NamedTuple):
@@ -121,7 +118,7 @@ class RunsApart(NamedTuple):
     common : int
         Calls that both have timed.
     far : int
-        Of these, calls whose times are FAR_APART.
+        Of these, calls whose times are FAR_RATIO.
     ratio : float
         Median over these of the slower run's time over the other's.
     """
@@ -136,7 +133,7 @@ class RunsApart(NamedTuple):
 def runs_apart(samples: Samples, runs: IntArray, disturbed: BoolArray) -> RunsApart | None:
     """Return the first two runs whose times of the same calls contradict each other grossly; None where none do.
 
-    Grossly is by MOST_DRIFT in the median of LEAST_CALLS calls or more, or FAR_APART in more than MOST_FAR_APART of the
+    Grossly is by MOST_DRIFT in the median of LEAST_CALLS calls or more, or FAR_RATIO in more than MOST_FAR_SHARE of the
     calls. Of each run and call counts the fastest undisturbed row, else the fastest.
 
     Parameters
@@ -167,10 +164,10 @@ def _apart(times: FloatArray, one: IntArray, other: IntArray) -> RunsApart | Non
         return None
     ratio = times[other] / times[one]
     farthest = int(np.argmax(np.maximum(ratio, 1 / ratio)))
-    far = int(np.sum(np.maximum(ratio, 1 / ratio) >= FAR_APART))
+    far = int(np.sum(np.maximum(ratio, 1 / ratio) >= FAR_RATIO))
     median = float(np.median(ratio))
     drift = max(median, 1 / median)
-    if far <= MOST_FAR_APART * one.size and (drift <= MOST_DRIFT or one.size < LEAST_CALLS):
+    if far <= MOST_FAR_SHARE * one.size and (drift <= MOST_DRIFT or one.size < LEAST_CALLS):
         return None
     fast, slow = sorted((int(one[farthest]), int(other[farthest])), key=lambda row: float(times[row]))
     return RunsApart(fast, slow, one.size, far, drift)

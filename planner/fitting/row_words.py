@@ -10,7 +10,7 @@ from planner.units import format_seconds
 
 __all__ = ["row_in_words"]
 
-LEFT_OUT = {"batch": 1.0, "groups": 1.0, "pad_h": 0.0, "pad_w": 0.0, "fixed_bytes": 0.0}
+SILENT_VALUES = {"batch": 1.0, "groups": 1.0, "pad_h": 0.0, "pad_w": 0.0, "fixed_bytes": 0.0}
 """Work columns, and the value at which they say nothing."""
 
 
@@ -25,12 +25,12 @@ def row_in_words(samples: Samples, row: int, kind: str) -> str:
     kind : str
         Kind whose work columns the row has.
     """
-    known = {name: float(samples.number[name][row]) for name in work_columns(kind)}
-    shown = [f"{name}={value:.10g}" for name, value in known.items() if _tells(name, value)]
-    call = str(samples.text["call"][row]) or " ".join(shown)
+    values = {name: float(samples.number[name][row]) for name in work_columns(kind)}
+    words = [f"{name}={value:.10g}" for name, value in values.items() if _tells(name, value)]
+    call = str(samples.text["call"][row]) or " ".join(words)
     group = str(samples.text["group"][row])
     return f"{call}: {format_seconds(float(samples.time_s[row]))}" + (f" ({group})" if group else "")
 
 
 def _tells(name: str, value: float) -> bool:
-    return not np.isnan(value) and value != LEFT_OUT.get(name)
+    return not np.isnan(value) and value != SILENT_VALUES.get(name)

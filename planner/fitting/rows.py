@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ __all__ = [
     "left_out_together",
     "merged",
     "take",
+    "text_codes",
     "usable",
     "work_columns",
     "work_of",
@@ -78,21 +79,21 @@ def _why_not(samples: Samples) -> dict[int, str]:
     """Return the reason of every row that a fit cannot use, by its position."""
     kinds, times = samples.text["kind"], samples.time_s
     bad = ~(np.isfinite(times) & (times > 0))
-    found = {row: f"time_s must be finite and above 0, got {times[row]:g}" for row in _positions(bad)}
+    reasons = {row: f"time_s must be finite and above 0, got {times[row]:g}" for row in _positions(bad)}
     no_operation, no_traffic = samples.text["operation"] == "", np.isnan(samples.number["traffic"])
     for kind in dict.fromkeys(kinds.tolist()):
         own = kinds == kind
         if kind not in (POINTWISE, *WORK_COLUMNS, *INPUT_COLUMNS):
             for row in _positions(own & no_operation):
-                found.setdefault(row, f"kind must be known, got {kind!r}")
+                reasons.setdefault(row, f"kind must be known, got {kind!r}")
         columns = work_columns(kind)
         bytes_alone = own & no_traffic & (columns in (TRAFFIC_COLUMNS, ROW_COLUMNS))
         for names, rows in ((columns, own & ~bytes_alone), (("bytes",), bytes_alone)):
             for row, reason in _out_of_range(samples, names, rows):
-                found.setdefault(row, reason)
-        for row, reason in _impossible(samples, kind, [row for row in _positions(own) if row not in found]):
-            found.setdefault(row, reason)
-    return found
+                reasons.setdefault(row, reason)
+        for row, reason in _impossible(samples, kind, [row for row in _positions(own) if row not in reasons]):
+            reasons.setdefault(row, reason)
+    return reasons
 
 
 def _out_of_range(samples: Samples, names: tuple[str, ...], rows: BoolArray) -> Iterator[tuple[int, str]]:
@@ -122,8 +123,8 @@ def _at_odds(work: Work) -> Iterator[tuple[str, FloatArray, str, FloatArray, Boo
     """Yield column, its values, the rule, what the rule compares with and where it is broken; arrays of shape (k,)."""
     if is_convolution(work):
         for axis in "hw":
-            side, padded = column(work, f"k_{axis}"), column(work, f"in_{axis}") + 2 * column(work, f"pad_{axis}")
-            yield f"k_{axis}", side, f"at most in_{axis} + 2 pad_{axis} =", padded, side > padded
+            side, extent = column(work, f"k_{axis}"), column(work, f"in_{axis}") + 2 * column(work, f"pad_{axis}")
+            yield f"k_{axis}", side, f"at most in_{axis} + 2 pad_{axis} =", extent, side > extent
         groups = column(work, "groups")
         for name in ("in_c", "out_c"):
             channels = column(work, name)
@@ -132,8 +133,8 @@ def _at_odds(work: Work) -> Iterator[tuple[str, FloatArray, str, FloatArray, Boo
         causal = column(work, "causal")
         yield "causal", causal, "0 or", np.ones_like(causal), causal > 1
     elif not is_product(work):
-        moved, elements = moved_bytes(work), column(work, "elements")
-        yield "bytes", moved, "above", np.zeros_like(moved), moved <= 0
+        total_bytes, elements = moved_bytes(work), column(work, "elements")
+        yield "bytes", total_bytes, "above", np.zeros_like(total_bytes), total_bytes <= 0
         rows = np.maximum(column(work, "rows"), 1) if "rows" in work else np.ones_like(elements)
         yield "elements", elements, "a multiple of rows =", rows, elements % rows != 0
 
@@ -156,8 +157,7 @@ def merged(samples: Samples, kind: str) -> Samples:
 
     Without this, the same shape could stand both in and outside a fold.
     """
-    texts = [np.unique(samples.text[name], return_inverse=True)[1].ravel() for name in ("trans_a", "trans_b")]
-    table = np.column_stack([*work_of(samples, kind).values(), *texts])
+    table = np.column_stack([*work_of(samples, kind).values(), *text_codes(samples, ("trans_a", "trans_b"))])
     _, first, inverse, counts = np.unique(table, axis=0, return_index=True, return_inverse=True, return_counts=True)
     of_each = np.split(samples.time_s[np.argsort(inverse.ravel(), kind="stable")], np.cumsum(counts)[:-1])
     order = np.argsort(first)
@@ -168,8 +168,13 @@ def merged(samples: Samples, kind: str) -> Samples:
 
 def group_codes(samples: Samples) -> IntArray:
     """Return each row's hold-out group as a number, shape (k,)."""
-    _, codes = np.unique(samples.text["group"], return_inverse=True)
-    return codes.astype(np.int64).ravel()
+    return text_codes(samples, ("group",))[0]
+
+
+def text_codes(samples: Samples, names: Iterable[str]) -> list[IntArray]:
+    """Return columns of words as numbers, shape (k,) each, the same for equal words."""
+    codes = (np.unique(samples.text[name], return_inverse=True)[1] for name in names)
+    return [one.astype(np.int64).ravel() for one in codes]
 
 
 def left_out_together(samples: Samples, kind: str) -> tuple[IntArray, str]:
@@ -200,5 +205,5 @@ def _shapes(samples: Samples, kind: str) -> FloatArray:
         shape["single"] = single.astype(np.float64)
     elif "rows" in shape and np.all(shape["rows"] > 0):
         shape = {"length": shape["elements"] / shape["rows"]}
-    dropped = {"convolution": "images", "attention": "batch"}.get(kind)
-    return np.column_stack([values for name, values in shape.items() if name != dropped])
+    samples_column = {"convolution": "images", "attention": "batch"}.get(kind)
+    return np.column_stack([values for name, values in shape.items() if name != samples_column])

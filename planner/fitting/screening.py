@@ -1,4 +1,4 @@
-"""Samples judged before a fit by a device's peak rates: times of another unit, times off their course."""
+"""Samples judged before a fit by a device's peak rates: times of another unit, and outliers among rows of a size."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import MATRIX_KINDS, WORK_COLUMNS
 from planner.domain.samples import Samples
-from planner.fitting.rows import POINTWISE, take, usable, work_of
+from planner.fitting.rows import POINTWISE, take, text_codes, usable, work_of
 from planner.numbers import constants
 
-__all__ = ["OffCourse", "UnitDoubt", "off_course", "unit_doubt"]
+__all__ = ["Outlier", "UnitDoubt", "outliers", "unit_doubt"]
 
 FAST_FACTOR = 4.0
 """FLOP that Winograd and FFT can save: F(4x4, 3x3) multiplies 36 times for 16 outputs of 9 products (Lavin 2015)."""
 CALL_S = 1e-5
 """A call's constant part, roughly: what a time of hardly any work is compared with."""
 UNITS = (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9))
-_FAR = constants("screening.far")
-FAR = _FAR["any"]
+_FACTORS = constants("screening.far")
+UNIT_FACTOR = _FACTORS["any"]
 """Between good times and those a thousand times too long, over times at peak rates, behind CALL_S (docs/numbers.md)."""
-FAR_OF_KIND = _FAR["kind"]
-"""As FAR, of the rows of one kind, direction and precision."""
+KIND_UNIT_FACTOR = _FACTORS["kind"]
+"""As UNIT_FACTOR, of the rows of one kind, direction and precision."""
 GROUPS = (("kind",), ("kind", "precision"), ("kind", "direction"), ("kind", "direction", "precision"))
 """Columns that rows of one unit may share, the widest group first."""
-VIEWS = (("concat", "backward_data"), ("add", "backward_data"))
+VIEW_KERNELS = (("concat", "backward_data"), ("add", "backward_data"))
 """Gradients that are views take no time."""
-TYPICAL = _FAR["typical"]
-"""As FAR, of good times: what tells them from others where neither are few."""
+TYPICAL_FACTOR = _FACTORS["typical"]
+"""As UNIT_FACTOR, of good times: what tells them from others where neither are few."""
 LEAST_ROWS = 3
 NEIGHBOURS = 25
-"""Rows of nearest size whose median is a row's course: right where a fifth of all rows is wrong, however they fall."""
+"""Rows of nearest size whose median a row is held to: right where a fifth of all rows is wrong, however they fall."""
 LEAST_SHARE = 0.05
 """Share of rows in seconds from which a column counts as mixed: gradients that are views take no time."""
-FEW = 0.2
+MINORITY_SHARE = 0.2
 """Share of rows that leaves a median right."""
-LEAST_COURSE = 8
-"""Rows that make a course."""
-LIKE_UNIT = 4.0
+LEAST_NEIGHBOURS = 8
+"""Rows of a size from which on their median is one to compare with."""
+UNIT_TOLERANCE = 4.0
 """A row is off by a unit where it is off by 1000, 1e6 or 1e9, within this factor."""
-OFF_COURSE = _FAR["neighbours"]
+OUTLIER_FACTOR = _FACTORS["neighbours"]
 """Times the median of rows of nearest size that no good row is off by."""
-FAR_ABOVE_PEAK = 10.0
-ABOVE_PEAK = 1.5
+FAR_OVER_PEAK_FACTOR = 10.0
+OVER_PEAK_FACTOR = 1.5
 UNCACHED_BYTES = float(1 << 26)
 """Beyond the caches of GPUs: less can be read faster than memory gives it."""
 
@@ -82,20 +82,22 @@ def unit_doubt(samples: Samples, accelerator: Accelerator) -> UnitDoubt | None:
     longer, groups = rows.time_s / (peak_s + CALL_S), list(_groups(rows, accelerator))
     masks = {kind: rows.text["kind"] == kind for kind in dict.fromkeys(rows.text["kind"].tolist())}
     kinds = {kind: own for kind, own in masks.items() if own.sum() >= LEAST_ROWS}
-    if np.median(longer) >= FAR:
-        good = [kind for kind, own in kinds.items() if np.median(longer[own]) < TYPICAL]
-        meant = ~np.isin(rows.text["kind"], good)
+    if np.median(longer) >= UNIT_FACTOR:
+        good = [kind for kind, own in kinds.items() if np.median(longer[own]) < TYPICAL_FACTOR]
+        others = ~np.isin(rows.text["kind"], good)
         which = ("times of other kinds than " + ", ".join(good), "those") if good else ("times", "the column")
-        return _too_long(longer[meant], places[meant], accelerator, *which)
+        return _too_long(longer[others], places[others], accelerator, *which)
     for label, own in groups:
         if _is_too_long(np.median(longer[own]), longer[np.isin(rows.text["kind"], rows.text["kind"][own]) & ~own]):
             return _too_long(longer[own], places[own], accelerator, f"times of kind {label}", "those")
     above = _above_peak(rows, peak_s, can_tell, kinds, accelerator)
     if above is not None:
         return above
-    views = np.any([(rows.text["kind"] == kind) & (rows.text["direction"] == way) for kind, way in VIEWS], axis=0)
+    views = np.any(
+        [(rows.text["kind"] == kind) & (rows.text["direction"] == way) for kind, way in VIEW_KERNELS], axis=0
+    )
     for label, own in ((label, own & ~views) for label, own in groups):
-        if own.sum() >= LEAST_ROWS and np.median(longer[own]) * FAR <= 1:
+        if own.sum() >= LEAST_ROWS and np.median(longer[own]) * UNIT_FACTOR <= 1:
             return _too_short(1 / longer[own], places[own], accelerator, f"times of kind {label}")
     return None
 
@@ -107,21 +109,21 @@ def _above_peak(
 
     ``kinds``: the rows of each, shape (k,).
     """
-    above = can_tell & (rows.time_s * ABOVE_PEAK < peak_s)
+    above = can_tell & (rows.time_s * OVER_PEAK_FACTOR < peak_s)
     if can_tell.sum() >= LEAST_ROWS and above.sum() > can_tell.sum() / 2:
         return UnitDoubt(
             f"time_s must be in seconds on {accelerator.name}, got {above.sum()} of {can_tell.sum()} rows more than "
-            f"{ABOVE_PEAK:g} times faster than its peak rates: looks like times divided once too often, or those of a "
-            "faster device; mend column time_s or device"
+            f"{OVER_PEAK_FACTOR:g} times faster than its peak rates: looks like times divided once too often, or those "
+            "of a faster device; mend column time_s or device"
         )
-    far_above = can_tell & (rows.time_s * FAR_ABOVE_PEAK < peak_s)
+    far_above = can_tell & (rows.time_s * FAR_OVER_PEAK_FACTOR < peak_s)
     for kind in (kind for kind in kinds if kind in MATRIX_KINDS):
         own = can_tell & kinds[kind]
         if own.sum() >= LEAST_ROWS and far_above[own].sum() > own.sum() / 2:
             return UnitDoubt(
                 f"time_s must be in seconds on {accelerator.name}, got {far_above[own].sum()} of {own.sum()} rows of "
-                f"kind {kind} more than {FAR_ABOVE_PEAK:g} times faster than its peak rates: looks like times divided "
-                "once too often; mend those"
+                f"kind {kind} more than {FAR_OVER_PEAK_FACTOR:g} times faster than its peak rates: looks like times "
+                "divided once too often; mend those"
             )
     return None
 
@@ -133,20 +135,20 @@ def _groups(rows: Samples, accelerator: Accelerator) -> Iterator[tuple[str, Bool
     a thousand times as long as their bytes.
     """
     has_peak = np.isin(rows.text["precision"], list(accelerator.peak_flop_per_s))
-    known = has_peak | ~np.isin(rows.text["kind"], MATRIX_KINDS)
+    has_rate = has_peak | ~np.isin(rows.text["kind"], MATRIX_KINDS)
     for names in GROUPS:
         cells = zip(*(rows.text[name].tolist() for name in names), strict=True)
         labels = np.array([" ".join(filter(None, one)) for one in cells])
         for label in dict.fromkeys(labels.tolist()):
-            own = (labels == label) & (known | (names == GROUPS[0]))
+            own = (labels == label) & (has_rate | (names == GROUPS[0]))
             if own.sum() >= LEAST_ROWS:
                 yield label, own
 
 
 def _is_too_long(median: np.floating[Any], others: FloatArray) -> bool:
     """Tell whether rows are off by a unit, whose median is so many times that at peak rates, by their kind's others."""
-    apart = others.size >= LEAST_ROWS and median >= FAR * np.median(others)
-    return bool(median >= FAR_OF_KIND or (apart and median >= FAR))
+    apart = others.size >= LEAST_ROWS and median >= UNIT_FACTOR * np.median(others)
+    return bool(median >= KIND_UNIT_FACTOR or (apart and median >= UNIT_FACTOR))
 
 
 def _known(samples: Samples) -> IntArray:
@@ -209,20 +211,20 @@ class _Split(NamedTuple):
     is_by_unit: BoolArray
 
 
-def _split(ordered: FloatArray) -> _Split:
+def _split(logs: FloatArray) -> _Split:
     """Part sets of two or more logarithms in order, shape (s, n)."""
-    below = np.argmax(np.diff(ordered, axis=1), axis=1).astype(np.int64) + 1
-    sums = np.cumsum(ordered, axis=1)
-    low_sum = sums[np.arange(len(ordered)), below - 1]
-    low, high = low_sum / below, (sums[:, -1] - low_sum) / (ordered.shape[1] - below)
-    return _Split(below, low, high, high - low >= np.log(UNITS[0][1] / LIKE_UNIT))
+    below = np.argmax(np.diff(logs, axis=1), axis=1).astype(np.int64) + 1
+    sums = np.cumsum(logs, axis=1)
+    low_sum = sums[np.arange(len(logs)), below - 1]
+    low, high = low_sum / below, (sums[:, -1] - low_sum) / (logs.shape[1] - below)
+    return _Split(below, low, high, high - low >= np.log(UNITS[0][1] / UNIT_TOLERANCE))
 
 
 def _nearest_unit(longer: float) -> tuple[str, float]:
-    return min(UNITS, key=lambda known: abs(float(np.log(longer / known[1]))))
+    return min(UNITS, key=lambda unit: abs(float(np.log(longer / unit[1]))))
 
 
-class OffCourse(NamedTuple):
+class Outlier(NamedTuple):
     """A row whose time is far off that of rows of its kind, direction, precision and size.
 
     Attributes
@@ -241,70 +243,70 @@ class OffCourse(NamedTuple):
         """The unit that the time looks like, and how many of it are a second; None where it is off in another way."""
         off = max(self.factor, 1 / self.factor)
         unit, per_second = _nearest_unit(off)
-        return (unit, per_second) if 1 / LIKE_UNIT <= off / per_second <= LIKE_UNIT else None
+        return (unit, per_second) if 1 / UNIT_TOLERANCE <= off / per_second <= UNIT_TOLERANCE else None
 
 
-def off_course(samples: Samples, accelerator: Accelerator) -> tuple[OffCourse, ...]:
-    """Return the rows, in order, that are off their course by a unit or by OFF_COURSE, or far above peak rates.
+def outliers(samples: Samples, accelerator: Accelerator) -> tuple[Outlier, ...]:
+    """Return the rows, in order, that are off their size by a unit or by OUTLIER_FACTOR, or far above peak rates.
 
-    The course is the median of time / (time at peak rates + CALL_S) over the NEIGHBOURS rows whose time at peak rates
-    is nearest in order: calls of hardly any work are compared with each other. Where a row is off by a unit, all are
-    returned that are FAR off to the same side. Far above peak rates is arithmetic alone that no cache explains, and
-    only where other rows of its size are slower by as much. Fewer than LEAST_COURSE rows make no course; where others
-    are too long by a unit, those of them are returned whose times are FAR_OF_KIND above that at peak rates.
+    Those of its size give the median of time / (time at peak rates + CALL_S) over the NEIGHBOURS rows whose time at
+    peak rates is nearest in order: calls of hardly any work are compared with each other. Where a row is off by a unit,
+    all are returned that are UNIT_FACTOR off to the same side. Far above peak rates is arithmetic alone that no cache
+    explains, and only where other rows of its size are slower by as much. Fewer than LEAST_NEIGHBOURS rows give no
+    median; where others are too long by a unit, those of them are returned whose times are KIND_UNIT_FACTOR above that
+    at peak rates.
     """
     places = _known(samples)
     rows = take(samples, places)
     peak_s, can_tell = _peak_times(rows, accelerator)
     ratio = np.log(rows.time_s / (peak_s + CALL_S))
-    off, has_course = _off(rows, ratio, peak_s)
+    off, is_comparable = _deviations(rows, ratio, peak_s)
     like_unit = np.zeros(rows.size, dtype=np.bool_)
     for _, per_second in UNITS:
-        like_unit |= np.abs(np.abs(off) - np.log(per_second)) <= np.log(LIKE_UNIT)
-    found = np.abs(off) >= np.log(OFF_COURSE)
+        like_unit |= np.abs(np.abs(off) - np.log(per_second)) <= np.log(UNIT_TOLERANCE)
+    mask = np.abs(off) >= np.log(OUTLIER_FACTOR)
     for side in (off > 0, off < 0):
         if np.any(like_unit & side):
-            found |= side & (np.abs(off) >= np.log(FAR))
+            mask |= side & (np.abs(off) >= np.log(UNIT_FACTOR))
     if np.any(like_unit & (off > 0)):
-        found |= ~has_course & (ratio >= np.log(FAR_OF_KIND))
-        off = np.where(has_course, off, ratio)
+        mask |= ~is_comparable & (ratio >= np.log(KIND_UNIT_FACTOR))
+        off = np.where(is_comparable, off, ratio)
     multiplies = np.isfinite(rows.number["m"]) | np.isfinite(rows.number["in_c"])
-    above = can_tell & multiplies & (rows.time_s * FAR_ABOVE_PEAK < peak_s)
-    found |= above & (off <= -np.log(FAR_ABOVE_PEAK))
-    return tuple(OffCourse(int(places[at]), float(np.exp(off[at]))) for at in np.flatnonzero(found))
+    above = can_tell & multiplies & (rows.time_s * FAR_OVER_PEAK_FACTOR < peak_s)
+    mask |= above & (off <= -np.log(FAR_OVER_PEAK_FACTOR))
+    return tuple(Outlier(int(places[at]), float(np.exp(off[at]))) for at in np.flatnonzero(mask))
 
 
-def _off(rows: Samples, ratio: FloatArray, peak_s: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """Return the logarithm of each row's time over its course, shape (k,), 0 without one, and where it tells anything.
+def _deviations(rows: Samples, ratio: FloatArray, peak_s: FloatArray) -> tuple[FloatArray, BoolArray]:
+    """Return the logarithm of each row's time over those of its size, shape (k,), 0 without any, and where that counts.
 
     ``ratio``: logarithm of each row's time over that at peak rates, shape (k,).
     """
-    table = [np.unique(rows.text[name], return_inverse=True)[1].ravel() for name in ("kind", "direction", "precision")]
-    codes = np.unique(np.column_stack(table), axis=0, return_inverse=True)[1].ravel()
-    off, has_course = np.zeros(rows.size), np.zeros(rows.size, dtype=np.bool_)
+    table = np.column_stack(text_codes(rows, ("kind", "direction", "precision")))
+    codes = np.unique(table, axis=0, return_inverse=True)[1].ravel()
+    off, is_comparable = np.zeros(rows.size), np.zeros(rows.size, dtype=np.bool_)
     for code in range(codes.max(initial=-1) + 1):
         own = np.flatnonzero(codes == code)
-        if own.size >= LEAST_COURSE:
+        if own.size >= LEAST_NEIGHBOURS:
             own = own[np.argsort(peak_s[own], kind="stable")]
             width = min(NEIGHBOURS, own.size)
-            courses = _courses(np.lib.stride_tricks.sliding_window_view(ratio[own], width))
+            levels = _levels(np.lib.stride_tricks.sliding_window_view(ratio[own], width))
             first = np.clip(np.arange(own.size) - width // 2, 0, own.size - width)
-            off[own], has_course[own] = ratio[own] - courses[first], courses[first] < np.log(FAR_OF_KIND)
-    return off, has_course
+            off[own], is_comparable[own] = ratio[own] - levels[first], levels[first] < np.log(KIND_UNIT_FACTOR)
+    return off, is_comparable
 
 
-def _courses(windows: FloatArray) -> FloatArray:
-    """Return the course that each window of logarithms, shape (w, n), gives, shape (w,): its median.
+def _levels(windows: FloatArray) -> FloatArray:
+    """Return the level of each window of logarithms, shape (w, n), shape (w,): its median.
 
-    Where a window falls into two sets a unit apart, it is the mean of the set nearer to TYPICAL, unless one set is of
-    FEW and the median is no further than FAR from TYPICAL.
+    Where a window falls into two sets a unit apart, it is the mean of the set nearer to TYPICAL_FACTOR, unless one set
+    is of MINORITY_SHARE and the median is no further than UNIT_FACTOR from TYPICAL_FACTOR.
     """
-    ordered = np.sort(windows, axis=1)
-    split, size, medians = _split(ordered), ordered.shape[1], np.median(ordered, axis=1)
-    low, high, middle = (np.abs(levels - np.log(TYPICAL)) for levels in (split.low, split.high, medians))
-    is_right = (np.minimum(split.below, size - split.below) <= FEW * size) & (middle <= np.log(FAR))
-    courses: FloatArray = np.where(split.is_by_unit & ~is_right, np.where(low <= high, split.low, split.high), medians)
-    return courses
+    logs = np.sort(windows, axis=1)
+    split, size, medians = _split(logs), logs.shape[1], np.median(logs, axis=1)
+    low, high, middle = (np.abs(levels - np.log(TYPICAL_FACTOR)) for levels in (split.low, split.high, medians))
+    is_right = (np.minimum(split.below, size - split.below) <= MINORITY_SHARE * size) & (middle <= np.log(UNIT_FACTOR))
+    return np.asarray(np.where(split.is_by_unit & ~is_right, np.where(low <= high, split.low, split.high), medians))
 
 
 def _peak_times(rows: Samples, accelerator: Accelerator) -> tuple[FloatArray, BoolArray]:
@@ -315,9 +317,9 @@ def _peak_times(rows: Samples, accelerator: Accelerator) -> tuple[FloatArray, Bo
     for kind in sorted(set(rows.text["kind"].tolist())):
         own = rows.text["kind"] == kind
         work = work_of(rows.select(own), kind)
-        moved = least_bytes(work)
+        total_bytes = least_bytes(work)
         compute_s = flop(work) / np.where(has_fast_algorithm(work), FAST_FACTOR, 1.0) / rate[own]
-        memory_s = moved / accelerator.memory_bytes_per_s
+        memory_s = total_bytes / accelerator.memory_bytes_per_s
         peak_s[own] = np.maximum(compute_s, memory_s)
-        can_tell[own] = (compute_s >= memory_s) | (moved >= UNCACHED_BYTES)
+        can_tell[own] = (compute_s >= memory_s) | (total_bytes >= UNCACHED_BYTES)
     return peak_s, can_tell

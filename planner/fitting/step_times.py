@@ -1,4 +1,4 @@
-"""Scale of kernels, host time of a call and exponent of both that training steps show; drawn to what is expected."""
+"""Scale of kernels, host time of a call and exponent of both that training steps show, near what is expected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.training import TimedStep
 from planner.fitting.estimators import robust_least_squares
-from planner.fitting.exponents import GRID, SPAN, Exponent, told_exponent
+from planner.fitting.exponents import GRID, SPAN, Exponent, exponent_of_losses
 from planner.fitting.passes import Passes
 from planner.numbers import constant
 from planner.sources.overheads import EXPONENTS, exponent_name
@@ -29,7 +29,7 @@ STARTS = (1.0, 0.25, 0.05)
 """Of the host time of a call that the longest steps allow: where fits begin."""
 TOLERANCE = 1e-12
 """Relative change at which a fit ends."""
-UNTOLD = 1e6
+FLAT_PRIOR_FACTOR = 1e6
 """So many times as wide as they are, priors say nothing."""
 
 
@@ -40,7 +40,7 @@ class Fitted(NamedTuple):
     host_s: float
     scale_error: float
     host_error_s: float
-    told: Mapping[str, Exponent]
+    exponents: Mapping[str, Exponent]
 
 
 class TimedSteps(NamedTuple):
@@ -64,8 +64,7 @@ class TimedSteps(NamedTuple):
     @property
     def counts(self) -> BoolArray:
         """Whether overheads are scored on a step, shape (n,): the surest are."""
-        found: BoolArray = self.relative == self.relative.min()
-        return found
+        return np.asarray(self.relative == self.relative.min())
 
     def usual(self) -> dict[str, float]:
         """Return the exponents where the steps tell none."""
@@ -73,41 +72,40 @@ class TimedSteps(NamedTuple):
 
     def fitted(self, rows: BoolArray) -> Fitted:
         """Return what the steps of a mask, shape (n,), say."""
-        told = {} if self.waits else self._told(rows)
-        powers = self._powers(told)
-        found, errors, _ = self.solved(rows, powers, self._seen(rows, powers))
-        (scale, host_s, _), (scale_error, host_error_s, _) = found.tolist(), errors.tolist()
-        return Fitted(scale, host_s, scale_error, host_error_s, told)
+        exponents = {} if self.waits else self._exponents(rows)
+        powers = self._powers(exponents)
+        values, errors, _ = self.solved(rows, powers, self._seen(rows, powers))
+        (scale, host_s, _), (scale_error, host_error_s, _) = values.tolist(), errors.tolist()
+        return Fitted(scale, host_s, scale_error, host_error_s, exponents)
 
-    def predicted(self, fitted: Fitted) -> FloatArray:
+    def predicted(self, fit: Fitted) -> FloatArray:
         """Return the time of every step [s], shape (n,)."""
-        passes = self._passes(self._powers(fitted.told))
-        found: FloatArray = passes.times_s(np.array([fitted.scale, 1.0, fitted.host_s])).sum(axis=1)
-        return found
+        passes = self._passes(self._powers(fit.exponents))
+        return np.asarray(passes.times_s(np.array([fit.scale, 1.0, fit.host_s])).sum(axis=1))
 
-    def _told(self, rows: BoolArray) -> dict[str, Exponent]:
+    def _exponents(self, rows: BoolArray) -> dict[str, Exponent]:
         """Return the exponents that the steps of a mask tell, one family after the other."""
         spans: dict[tuple[str, str], list[int]] = {}
         for step in itertools.compress(self.steps, rows):
             spans.setdefault((exponent_name(step.network), step.network.name), []).append(step.sub_batch)
-        told: dict[str, Exponent] = {}
+        exponents: dict[str, Exponent] = {}
         for name in sorted({name for (name, _), some in spans.items() if max(some) >= SPAN * min(some)}):
-            tried = ({**told, name: Exponent(exponent, 0.0)} for exponent in GRID)
-            losses = [self.solved(rows, self._powers(one), self.relative)[2] for one in tried]
-            found = told_exponent(losses, float(rows.sum()), EXPONENTS[name])
-            told |= {name: found} if found else {}
-        return told
+            candidates = ({**exponents, name: Exponent(value, 0.0)} for value in GRID)
+            losses = [self.solved(rows, self._powers(one), self.relative)[2] for one in candidates]
+            exponent_of_runs = exponent_of_losses(losses, float(rows.sum()), EXPONENTS[name])
+            exponents |= {name: exponent_of_runs} if exponent_of_runs else {}
+        return exponents
 
-    def _powers(self, told: Mapping[str, Exponent]) -> FloatArray:
+    def _powers(self, exponents: Mapping[str, Exponent]) -> FloatArray:
         """Return the exponent of every step, shape (n, 1)."""
-        values = self.usual() | {name: exponent.value for name, exponent in told.items()}
+        values = self.usual() | {name: exponent.value for name, exponent in exponents.items()}
         return np.array([[values[exponent_name(step.network)]] for step in self.steps])
 
     def _passes(self, powers: FloatArray) -> Passes:
         return Passes(np.zeros_like(self.kernels_s), self.kernels_s, self.calls, powers)
 
     def solved(
-        self, rows: BoolArray, powers: FloatArray, relative: FloatArray, *, drawn: bool = True
+        self, rows: BoolArray, powers: FloatArray, relative: FloatArray, *, has_priors: bool = True
     ) -> tuple[FloatArray, FloatArray, float]:
         """Return scale, host time and the error that all share in units of its own, their errors, and the squares.
 
@@ -118,7 +116,7 @@ class TimedSteps(NamedTuple):
             Exponent of every step.
         relative : ndarray of float, shape (n,)
             Deviation of predicted over measured time.
-        drawn : bool
+        has_priors : bool
             With priors, and on a CPU an error that all steps share.
 
         Returns
@@ -127,20 +125,20 @@ class TimedSteps(NamedTuple):
         """
         times_s, passes, mean = self.times_s, self._passes(powers), np.array([1.0, self.host_s, 0.0])
         least = -np.append(mean[:2], np.inf)
-        drift = CPU_DRIFT if self.waits and drawn else 0.0
-        deviations = np.array([SCALE_PRIOR, max(self.host_s, HOST_PRIOR_S), 1.0]) * (1.0 if drawn else UNTOLD)
+        drift = CPU_DRIFT if self.waits and has_priors else 0.0
+        deviations = np.array([SCALE_PRIOR, max(self.host_s, HOST_PRIOR_S), 1.0]) * (
+            1.0 if has_priors else FLAT_PRIOR_FACTOR
+        )
 
         def residuals(shift: FloatArray) -> FloatArray:
-            scale, host_s, shared = (mean + shift).tolist()
+            scale, host_s, drift_share = (mean + shift).tolist()
             predicted = passes.times_s(np.array([scale, 1.0, host_s])).sum(axis=1)
-            found: FloatArray = ((predicted / times_s - 1 + drift * shared) / relative)[rows]
-            return found
+            return np.asarray(((predicted / times_s - 1 + drift * drift_share) / relative)[rows])
 
         def jacobian(shift: FloatArray) -> FloatArray:
             scale, host_s, _ = (mean + shift).tolist()
             slopes = passes.slopes(np.array([scale, 1.0, host_s]))[:, :, [0, 2]].sum(axis=1) / times_s[:, None]
-            found: FloatArray = (np.column_stack([slopes, np.full(len(times_s), drift)]) / relative[:, None])[rows]
-            return found
+            return np.asarray((np.column_stack([slopes, np.full(len(times_s), drift)]) / relative[:, None])[rows])
 
         def search(host_s: float) -> tuple[FloatArray, FloatArray, float]:
             start, weights = np.array([0.0, host_s - self.host_s, 0.0]), np.ones(int(rows.sum()))
@@ -160,6 +158,6 @@ class TimedSteps(NamedTuple):
         The latter is that of the surest steps.
         """
         surest = rows & (self.relative == self.relative[rows].min())
-        found, _, squares = self.solved(surest, powers, np.ones_like(self.relative), drawn=False)
-        free = int(surest.sum()) - int(np.count_nonzero(found[:2]))
+        values, _, squares = self.solved(surest, powers, np.ones_like(self.relative), has_priors=False)
+        free = int(surest.sum()) - int(np.count_nonzero(values[:2]))
         return np.maximum(self.relative, float(np.sqrt(squares / max(free, 1))))

@@ -27,9 +27,9 @@ class _Fit(NamedTuple):
     notes: str = ""
 
 
-COLD = "cold for this system; what a host of virtual machines or a server of files caches is not told apart"
+COLD_NOTE = "cold for this system; what a host of virtual machines or a server of files caches is not told apart"
 FITS: Mapping[str, _Fit] = {
-    LOAD: _Fit("storage", LOAD, "storage.reads", 3, f"samples read in random order by one thread, {COLD}"),
+    LOAD: _Fit("storage", LOAD, "storage.reads", 3, f"samples read in random order by one thread, {COLD_NOTE}"),
     LOAD_CACHED: _Fit("storage", LOAD_CACHED, "storage.reads", 3, "samples read again by one thread"),
     DECODE: _Fit("storage", DECODE, "storage.decode", 4, "one thread decodes, crops, resizes and normalises"),
     HOST_TO_DEVICE: _Fit("host", "copy", "host.bytes", 3),

@@ -72,23 +72,23 @@ def wanted_calls(
     linear layers on a GPU. Of ``products``, precisions behind the others, a step has the products of
     linear layers alone.
     """
-    contained = (LINEAR_BIAS,) if on_gpu else ("bias", LINEAR_BIAS)
-    found: dict[Key, dict[str, WantedCall]] = {}
+    fused_kinds = (LINEAR_BIAS,) if on_gpu else ("bias", LINEAR_BIAS)
+    by_key: dict[Key, dict[str, WantedCall]] = {}
     for at, network in enumerate(networks):
-        made = layer_calls(network, optimizer=network.optimizer)
-        for call in (call for calls in made.values() for call in calls):
-            if kind_of_kernel(call.kind, call.layer) in contained:
+        of_kinds = layer_calls(network, optimizer=network.optimizer).values()
+        for call in (call for calls in of_kinds for call in calls):
+            if kind_of_kernel(call.kind, call.layer) in fused_kinds:
                 continue
             for by, precision in enumerate((*precisions, *products)):
                 if precision in products and not (call.kind == "gemm" and call.layer.kind == "linear"):
                     continue
-                of_key = found.setdefault(key_of(call, precision), {})
+                of_key = by_key.setdefault(key_of(call, precision), {})
                 own = _timed_in(call, precision)
                 itemsize = float(precision_named(own).activation_bytes)
                 one = of_key.setdefault(call_name(call, own), WantedCall(call.work, itemsize))
                 step = at * (len(precisions) + len(products)) + by
                 one.counts[step] = one.counts.get(step, 0) + call.count
-    return found
+    return by_key
 
 
 def key_of(call: LayerCall, precision: str) -> Key:
@@ -142,5 +142,4 @@ def guessed_s(work: Mapping[str, FloatArray], key: Key, accelerator: Accelerator
 def timing_s(time_s: FloatArray) -> FloatArray:
     """Return what it takes to time calls of so long [s]."""
     blocks = 2 * time_s + BLOCKS * np.maximum(time_s, BLOCK_S)
-    cost: FloatArray = SETTING_UP_S + np.where(time_s >= LONG_S, LONG_CALLS * time_s, blocks)
-    return cost
+    return np.asarray(SETTING_UP_S + np.where(time_s >= LONG_S, LONG_CALLS * time_s, blocks))

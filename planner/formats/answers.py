@@ -65,11 +65,11 @@ def read_answers(path: Path | str) -> Answers:
 def parse_answers(text: str, path: str) -> Answers:
     """Return the answers of a text that came from ``path``; errors as of ``read_answers``."""
     document = parse_text(text, path, "json")
-    found = document.get("format")
-    if not isinstance(found, str) or found not in _KINDS:
-        shown = "nothing" if found is None else repr(found)
-        raise InputFileError(path, f"value must be one of {', '.join(map(repr, _KINDS))}, got {shown}", "format")
-    kind, make = _KINDS[found]
+    name = document.get("format")
+    if not isinstance(name, str) or name not in _KINDS:
+        received = "nothing" if name is None else repr(name)
+        raise InputFileError(path, f"value must be one of {', '.join(map(repr, _KINDS))}, got {received}", "format")
+    kind, make = _KINDS[name]
     keys = kind.build(document, path)
     try:
         return make(keys)

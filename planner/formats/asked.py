@@ -27,13 +27,16 @@ _RANGE = Table(
     ),
     dict[str, Any],
 )
-_COUNTS = Nullable(OneOf((ListOf(Whole(), least=1), _RANGE), "counts"))
+_COUNTS = Nullable(OneOf((ListOf(Whole(least=0), least=1), _RANGE, Whole(least=0)), "counts"))
+"""One number alone, as in older documents of degrees."""
 _NAMES = ListOf(Text(), least=1)
 
 
-def _tried(axis: Axis) -> Type:
+def _type_of(axis: Axis) -> Type:
     """Return the type of the values of an axis to try."""
-    words = ListOf(Text(axis.words), least=1)
+    words: Type = ListOf(Text(axis.words), least=1)
+    if axis.is_split:
+        words = OneOf((words, Text(axis.words)), f"values of {axis.option}")
     return _COUNTS if not axis.words else Nullable(words) if axis.default_in_suggest else words
 
 
@@ -43,12 +46,7 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "cluster": (Text(), "cluster to train on"),
     "calibration": (ListOf(Text()), "calibrations, first come first served"),
     "framework": (OneOf((Text(), ListOf(Text(), least=1)), "framework"), "training framework, or several to try"),
-    **{axis.option: (_tried(axis), axis.asked) for axis in sorted(AXES, key=lambda axis: axis.name != "mode")},
-    "tensor": (Whole(), "tensor-parallel degree"),
-    "pipeline": (Whole(), "pipeline-parallel degree"),
-    "virtual_stages": (Whole(), "virtual stages of a pipeline rank"),
-    "recompute": (Text(), "activations recomputed"),
-    "sharding": (Whole(least=0, most=3), "stage of sharded state"),
+    **{axis.option: (_type_of(axis), axis.asked) for axis in sorted(AXES, key=lambda axis: axis.name != "mode")},
     "parallelism": (_NAMES, "kinds of parallelism to try"),
     "optimizer": (Text(), "optimizer"),
     "strategy": (Text(), "what overlaps in a synchronous step"),
@@ -67,22 +65,22 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
 }
 
 
-def _sourced(value: Type, doc: str) -> Table[dict[str, Any]]:
+def _sourced_table(value: Type, doc: str) -> Table[dict[str, Any]]:
     return Table(
         (Field("value", value, doc, None), Field("source", Text(), "where it comes from; absent: default", DEFAULT)),
         dict[str, Any],
     )
 
 
-def _given(**values: Any) -> Mapping[str, Any]:
+def _without_none(**values: Any) -> Mapping[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
 REQUEST_TABLE = Table(
-    tuple(Field(key, _sourced(kind, doc), doc, None) for key, (kind, doc) in _TYPES.items()),
-    _given,
+    tuple(Field(key, _sourced_table(kind, doc), doc, None) for key, (kind, doc) in _TYPES.items()),
+    _without_none,
     "every value with its source",
-    split=lambda given: dict.fromkeys(_TYPES) | dict(given),
+    split=lambda values: dict.fromkeys(_TYPES) | dict(values),
 )
 
 
@@ -93,10 +91,10 @@ def request_keys(request: Mapping[str, Sourced[object]]) -> dict[str, Any]:
 
 def request_of(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Sourced[object]]:
     """Return the values of a request with their sources, in the order of the options."""
-    return {key: Sourced(_spread(one["value"]), one["source"]) for key, one in keys.items()}
+    return {key: Sourced(_numbers_of(one["value"]), one["source"]) for key, one in keys.items()}
 
 
-def _spread(value: Any) -> object:
+def _numbers_of(value: Any) -> object:
     """Return a range as its numbers."""
     if isinstance(value, dict) and "step" in value:
         return tuple(range(value["first"], value["last"] + 1, value["step"]))

@@ -15,7 +15,7 @@ from planner.domain.configuration import LARGEST_MINI_BATCH
 from planner.domain.prediction import Quantity
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
-from planner.formats.configuration import DIVIDES, LARGEST_PRODUCT, axis_type, plan_keys
+from planner.formats.configuration import LARGEST_PRODUCT, axis_type, plan_keys
 from planner.formats.fields import Field, ListOf, Nullable, OneOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.search import LOOSENING_TABLE
@@ -23,12 +23,12 @@ from planner.formats.values import Flag, Number, Text, Whole
 
 __all__ = ["BRIEF", "BRIEFS", "brief_document", "briefs_document"]
 
-_MAYBE = Nullable(Number())
-_TIME = Table(
+_NUMBER_OR_NULL = Nullable(Number())
+_TIME_TABLE = Table(
     (
-        Field("value", _MAYBE, "the prediction"),
-        Field("low", _MAYBE, "lower end of the central 90 % interval; null: not known"),
-        Field("high", _MAYBE, "upper end; null: not known"),
+        Field("value", _NUMBER_OR_NULL, "the prediction"),
+        Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval; null: not known"),
+        Field("high", _NUMBER_OR_NULL, "upper end; null: not known"),
     ),
     dict[str, Any],
     title="seconds",
@@ -41,7 +41,7 @@ _BRIEF = Table(
         Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
         Field("framework", Text(), "training framework"),
         Field("status", Text(("found", "none_feasible")), "whether any plan fits; if none, loosen says what to change"),
-        *(Field(axis.name, axis_type(axis), axis.doc, None) for axis in AXES),
+        *(Field(a.name, axis_type(a), a.doc, None if a.always_said or a.is_degree else a.default) for a in AXES),
         Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all", None),
         Field(
             "ranks",
@@ -50,14 +50,14 @@ _BRIEF = Table(
             None,
         ),
         Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network", None),
-        *(Field(name, Whole(), doc, None) for name, doc in DIVIDES.items()),
+        Field("parallelism", Text(), "kinds of parallelism; absent: data", "data"),
         Field("mini_batch", _SAMPLES, "samples behind an update; their mean when asynchronous", None),
-        Field("iteration_s", _TIME, "one update; asynchronous: one period of a device's thread", None),
-        Field("epoch_s", _TIME, "a later epoch; value null without a data set", None),
-        Field("samples_per_s", _MAYBE, "samples a second", None),
+        Field("iteration_s", _TIME_TABLE, "one update; asynchronous: one period of a device's thread", None),
+        Field("epoch_s", _TIME_TABLE, "a later epoch; value null without a data set", None),
+        Field("samples_per_s", _NUMBER_OR_NULL, "samples a second", None),
         Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "needed on one device", None),
         Field("epochs", Whole(), "as asked by --epochs", None),
-        Field("walltime_s", _TIME, "all epochs: the first, then later ones; with --epochs", None),
+        Field("walltime_s", _TIME_TABLE, "all epochs: the first, then later ones; with --epochs", None),
         Field("position", Whole(), "rank of the plan", None),
         Field("why", Text(), "why it is taken", None),
         Field("certified", Flag(), "whether no better plan exists in the space", None),
@@ -75,7 +75,7 @@ BRIEFS = Kind(
     "json",
     Table((Field("briefs", ListOf(_BRIEF), "one a network and scenario"),), dict[str, Any]),
 )
-_NOWHERE = Quantity(float("nan"))
+_NO_QUANTITY = Quantity(float("nan"))
 
 
 def brief_document(subject: Subject, suggestion: Suggestion, epochs: int | None = None) -> dict[str, Any]:
@@ -92,20 +92,20 @@ def _keys(subject: Subject, suggestion: Suggestion, epochs: int | None) -> dict[
     plan = suggestion.chosen_plan or next(iter(suggestion.plans), None)
     of_plans = [warning for one in suggestion.plans for warning in one.prediction.warnings]
     common = [warning for warning in suggestion.warnings if warning not in of_plans]
-    found = [*(plan.prediction.warnings if plan else ()), *common]
+    warnings = [*(plan.prediction.warnings if plan else ()), *common]
     about: dict[str, Any] = {
         "network": subject.network,
         "cluster": subject.cluster,
         "scenario": subject.scenario or None,
         "framework": subject.settings.framework.label,
         "status": suggestion.status,
-        "warnings": list(dict.fromkeys(warning.code for warning in found)),
+        "warnings": list(dict.fromkeys(warning.code for warning in warnings)),
     }
     if plan is None:
         return dict.fromkeys(field.name for field in _BRIEF.fields) | about | {"loosen": suggestion.loosen}
     why = suggestion.choice or plan.why or None
-    chosen = {"position": plan.position, "why": why, "certified": suggestion.search.certified, "loosen": None}
-    return about | _configuration(plan) | _figures(plan, epochs) | chosen
+    of_plan = {"position": plan.position, "why": why, "certified": suggestion.search.certified, "loosen": None}
+    return about | _configuration(plan) | _figures(plan, epochs) | of_plan
 
 
 def _configuration(plan: Plan) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _figures(plan: Plan, epochs: int | None) -> dict[str, Any]:
     training = p.training_s(epochs) if epochs else None
     return {
         "iteration_s": _time(p.iteration_s),
-        "epoch_s": _time(p.epoch_s or _NOWHERE),
+        "epoch_s": _time(p.epoch_s or _NO_QUANTITY),
         "samples_per_s": p.samples_per_s.value,
         "memory_bytes": round(p.memory_bytes["total"]),
         "epochs": epochs,

@@ -222,8 +222,8 @@ def parse_node(text: str, path: str) -> Node:
         It is none; ``path`` and what is wrong are named.
     """
     try:
-        found, _ = json.JSONDecoder().raw_decode(text)
-        return _NODE.read(found, "node")
+        keys, _ = json.JSONDecoder().raw_decode(text)
+        return _NODE.read(keys, "node")
     except json.JSONDecodeError as error:
         raise InputFileError(path, f"node must be a table in JSON, got: {error.msg}", "node") from None
     except FieldError as error:

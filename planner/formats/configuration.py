@@ -11,13 +11,11 @@ from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS, Configu
 from planner.domain.framework import STRATEGIES, Framework
 from planner.domain.precision import precision_named
 from planner.domain.request import Subject
-from planner.errors import ParameterError
 from planner.formats.fields import Field, Table
 from planner.formats.values import Number, Text, Type, Whole
 
 __all__ = [
     "CONFIGURATION_TABLE",
-    "DIVIDES",
     "LARGEST_PRODUCT",
     "SUBJECT_FIELDS",
     "SUBJECT_TABLE",
@@ -30,13 +28,11 @@ __all__ = [
 ]
 
 LARGEST_PRODUCT = 10**18
-DIVIDES = {"tensor_parallel": "devices that share each layer", "pipeline_parallel": "stages of layers"}
-"""Degrees that no plan has yet -> what they mean."""
 
 
 def axis_type(axis: Axis) -> Type:
     """Return the type of an axis in documents."""
-    return Text(axis.words) if axis.words else Whole(least=axis.least)
+    return Text(axis.words) if axis.words else Whole(least=axis.least, **({"most": axis.most} if axis.most else {}))
 
 
 def _field(axis: Axis) -> Field:
@@ -45,6 +41,7 @@ def _field(axis: Axis) -> Field:
     return Field(axis.name, axis_type(axis), f"{axis.doc}; absent: {axis.default}", axis.default)
 
 
+_KINDS = ("data", "model", "pipeline", "hybrid")
 SUBJECT_FIELDS = (
     Field("network", Text(), "network that is trained"),
     Field("cluster", Text(), "cluster that it is trained on"),
@@ -56,10 +53,10 @@ SUBJECT_FIELDS = (
     Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer"),
     Field("strategy", Text(tuple(STRATEGIES)), "what overlaps in a synchronous step"),
     Field("input", Text(("storage", "synthetic")), "where samples come from"),
-    Field("parallelism", Text(("data", "model", "pipeline", "hybrid")), "how the network is divided"),
-    Field("virtual_stages", Whole(), "stages of layers on each pipeline rank"),
-    Field("recompute", Text(("none", "selective", "full")), "activations computed again in the backward pass"),
-    Field("sharding", Whole(least=0, most=3), "stage of sharded state"),
+    Field("parallelism", Text(_KINDS), "how the network is divided where a configuration does not say"),
+    Field("virtual_stages", Whole(), "chunks of layers on each pipeline stage where a configuration does not say"),
+    Field("recompute", Text(("none", "selective", "full")), "activations computed again, likewise"),
+    Field("sharding", Whole(least=0, most=3), "stage of sharded state, likewise"),
 )
 SUBJECT_TABLE = Table(SUBJECT_FIELDS, dict[str, Any], "what all configurations of an answer share", title="subject")
 CONFIGURATION_TABLE = Table(
@@ -68,7 +65,7 @@ CONFIGURATION_TABLE = Table(
         Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all"),
         Field("gradient_bytes_per_element", Whole(most=8), "bytes of a gradient element as it is sent; absent: 4", 4),
         Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network"),
-        *(Field(name, Whole(), f"{doc}; absent: 1", 1) for name, doc in DIVIDES.items()),
+        Field("parallelism", Text(_KINDS), "kinds of parallelism; absent: data", "data"),
         Field(
             "mini_batch",
             Whole(most=LARGEST_MINI_BATCH),
@@ -84,12 +81,12 @@ CONFIGURATION_TABLE = Table(
 
 def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
     """Return the keys of what an answer is about, with the memory of a device and what no plan decides yet."""
-    fixed: dict[str, Any] = {"parallelism": "data", "virtual_stages": 1, "recompute": "none", "sharding": 0}
-    fixed["memory_bytes"] = memory_bytes
+    constants: dict[str, Any] = {"parallelism": "data", "virtual_stages": 1, "recompute": "none", "sharding": 0}
+    constants["memory_bytes"] = memory_bytes
     settings = {key: getattr(subject.settings, key) for key in ("optimizer", "strategy", "input")}
     settings["framework"] = subject.settings.framework.label
-    named = {key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")}
-    return named | {"scenario": subject.scenario or None} | settings | fixed
+    own = {key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")}
+    return own | {"scenario": subject.scenario or None} | settings | constants
 
 
 def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, Any] | None]) -> Subject:
@@ -107,8 +104,8 @@ def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, An
 
 def plan_keys(configuration: Configuration) -> dict[str, Any]:
     """Return the keys of axes and of degrees."""
-    names = (*(axis.name for axis in AXES), "gpus", "data_parallel")
-    return {name: getattr(configuration, name) for name in names} | dict.fromkeys(DIVIDES, 1)
+    names = (*(axis.name for axis in AXES), "gpus", "data_parallel", "parallelism")
+    return {name: getattr(configuration, name) for name in names}
 
 
 def configuration_keys(configuration: Configuration, framework: Framework) -> dict[str, Any]:
@@ -122,8 +119,5 @@ def configuration_keys(configuration: Configuration, framework: Framework) -> di
 
 
 def configuration_of(keys: Mapping[str, Any]) -> Configuration:
-    """Return the configuration of a document, or raise ParameterError where it divides the network."""
-    for degree in DIVIDES:
-        if keys[degree] != 1:
-            raise ParameterError(degree, "1, the only degree supported yet", keys[degree])
+    """Return the configuration of a document."""
     return Configuration(**{axis.name: keys[axis.name] for axis in AXES})

@@ -29,9 +29,9 @@ from planner.errors import InputFileError, OutputError, Refusal, shown
 from planner.formats.nesting import check_depth, check_nesting
 
 __all__ = [
-    "LARGEST",
+    "LARGEST_DOCUMENTS",
     "STANDARD_INPUT",
-    "TEMPORARY",
+    "TEMPORARY_PREFIX",
     "check_replaceable",
     "dump_json",
     "dump_toml",
@@ -45,7 +45,7 @@ __all__ = [
     "write_file",
 ]
 
-LARGEST = {"toml": 2**19, "json": 2**23}
+LARGEST_DOCUMENTS = {"toml": 2**19, "json": 2**23}
 """Bytes of a document. People write TOML, of which a network of 300 transformer blocks has this many; programs write
 JSON, of which bundled calibrations have a fiftieth. Parsing more takes over a second."""
 STANDARD_INPUT = "-"
@@ -57,9 +57,9 @@ KINDS_OF_FILES = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-TEMPORARY = f".planner-{re.sub('[^A-Za-z0-9]', '-', platform.node())[:64]}-"
+TEMPORARY_PREFIX = f".planner-{re.sub('[^A-Za-z0-9]', '-', platform.node())[:64]}-"
 """How temporary files begin, before the number of the process: another computer may write to the same folder."""
-TWICE = re.compile(r"Cannot overwrite|Cannot declare|Duplicate inline table key '(.*)'")
+DUPLICATE_KEY = re.compile(r"Cannot overwrite|Cannot declare|Duplicate inline table key '(.*)'")
 """Messages of the TOML parser about a key given twice; only the last names it."""
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -69,7 +69,7 @@ def place_of(path: Path | str) -> str:
     return "standard input" if path == STANDARD_INPUT else str(path)
 
 
-def read_text(path: Path | str, most: int = LARGEST["json"]) -> str:
+def read_text(path: Path | str, most: int = LARGEST_DOCUMENTS["json"]) -> str:
     """Return the text of a file, or of standard input: lines end in a line feed, no byte-order mark.
 
     Standard input is read once, so that what asks for it again gets the same text.
@@ -86,7 +86,7 @@ def read_text(path: Path | str, most: int = LARGEST["json"]) -> str:
         Not readable, no regular file, too large, or no UTF-8; of standard input, that it is a terminal.
     """
     if path == STANDARD_INPUT:
-        content = _read_once(sys.stdin, max(LARGEST.values()))
+        content = _read_once(sys.stdin, max(LARGEST_DOCUMENTS.values()))
     else:
         with opened(path, most) as file:
             content = file.read(most + 1) or b""  # files of the system may have nothing to give at the moment
@@ -129,13 +129,13 @@ def opened(path: Path | str, most: int) -> Iterator[BinaryIO]:
         raise InputFileError(str(path), why) from None
 
 
-def _check_regular(found: os.stat_result, path: Path | str, most: int) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        got = KINDS_OF_FILES.get(stat.S_IFMT(found.st_mode), "something else")
-        remedy = "" if stat.S_ISDIR(found.st_mode) else "; copy it into a file, or pipe it in and name it -"
-        raise InputFileError(str(path), f"file must be a regular one, got {got}{remedy}")
-    if found.st_size > most:
-        raise InputFileError(str(path), f"file must be of at most {most:,} bytes, got {found.st_size:,}")
+def _check_regular(status: os.stat_result, path: Path | str, most: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = KINDS_OF_FILES.get(stat.S_IFMT(status.st_mode), "something else")
+        remedy = "" if stat.S_ISDIR(status.st_mode) else "; copy it into a file, or pipe it in and name it -"
+        raise InputFileError(str(path), f"file must be a regular one, got {kind}{remedy}")
+    if status.st_size > most:
+        raise InputFileError(str(path), f"file must be of at most {most:,} bytes, got {status.st_size:,}")
 
 
 class _Limited(io.RawIOBase):
@@ -209,11 +209,11 @@ def _once(path: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _toml_error(text: str, path: str, said: str) -> InputFileError:
-    message, _, place = said.partition(" (at ")
-    found = re.match(r"line (\d+)", place)
-    line = int(found[1]) if found else text.count("\n") + 1
-    if found and (twice := TWICE.match(message)):
+def _toml_error(text: str, path: str, sentence: str) -> InputFileError:
+    message, _, place = sentence.partition(" (at ")
+    line_match = re.match(r"line (\d+)", place)
+    line = int(line_match[1]) if line_match else text.count("\n") + 1
+    if line_match and (twice := DUPLICATE_KEY.match(message)):
         key = twice[1] or text.splitlines()[line - 1].partition("=")[0].strip().strip("[]")
         return InputFileError(path, f"key must be given once, got {shown(key)} again", f"line {line}")
     return InputFileError(path, f"text must be TOML, got: {message}", f"line {line}")
@@ -264,14 +264,14 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, Mapping | list | tuple | np.ndarray)
 
 
-_encoded = json.JSONEncoder(ensure_ascii=False).encode
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _json_scalar(value: Any) -> str:
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, float) and not math.isfinite(plain):
         return "null"
-    return _encoded(plain)
+    return _encode(plain)
 
 
 def dump_toml(document: Mapping[str, Any]) -> str:
@@ -280,12 +280,12 @@ def dump_toml(document: Mapping[str, Any]) -> str:
 
 
 def _toml_table(table: Mapping[str, Any], place: tuple[str, ...]) -> Iterable[str]:
-    nested = {key: table[key] for key in key_order(table) if isinstance(table[key], Mapping)}
+    tables = {key: table[key] for key in key_order(table) if isinstance(table[key], Mapping)}
     lists = {key: table[key] for key in key_order(table) if _is_list_of_tables(table[key])}
     for key in key_order(table):
-        if key not in nested and key not in lists:
+        if key not in tables and key not in lists:
             yield f"{_toml_key(key)} = {_toml_value(table[key])}"
-    for key, value in nested.items():
+    for key, value in tables.items():
         here = (*place, _toml_key(key))
         if not value or any(not isinstance(item, Mapping) for item in value.values()):
             yield from ("", f"[{'.'.join(here)}]")
@@ -336,7 +336,7 @@ def write_bytes(path: Path | str, content: bytes, force: bool = False) -> None: 
     target = Path(path)
     check_replaceable(target, force=force)
     _remove_leftovers(target.parent)
-    temporary = target.with_name(f"{TEMPORARY}{os.getpid()}.tmp")
+    temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -360,13 +360,13 @@ def check_replaceable(target: Path, *, force: bool) -> None:
         It exists, is no regular file, or cannot be looked at.
     """
     try:
-        found = target.stat()
+        status = target.stat()
     except FileNotFoundError:
         return
     except OSError as error:
         raise OutputError(f"output file must be writable, got {str(target)!r}: {error.strerror}") from None
-    if not stat.S_ISREG(found.st_mode):
-        what = KINDS_OF_FILES.get(stat.S_IFMT(found.st_mode), "none")
+    if not stat.S_ISREG(status.st_mode):
+        what = KINDS_OF_FILES.get(stat.S_IFMT(status.st_mode), "none")
         raise OutputError(f"output file must be a regular one, got {str(target)!r}, which is {what}")
     if not force:
         remedy = "use --force to replace it"
@@ -376,8 +376,8 @@ def check_replaceable(target: Path, *, force: bool) -> None:
 def _remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of this computer's processes that are no more; best effort, as nobody needs it."""
     with contextlib.suppress(OSError):
-        for path in folder.glob(f"{glob.escape(TEMPORARY)}*.tmp"):
-            process = path.name.removeprefix(TEMPORARY).removesuffix(".tmp")
+        for path in folder.glob(f"{glob.escape(TEMPORARY_PREFIX)}*.tmp"):
+            process = path.name.removeprefix(TEMPORARY_PREFIX).removesuffix(".tmp")
             if process.isdecimal() and not _is_alive(int(process)):
                 path.unlink()
 

@@ -75,7 +75,7 @@ class OneOf:
 
     def schema(self) -> dict[str, Any]:
         """Return a schema with an alternative a type."""
-        return _titled(self.title, {"anyOf": [kind.schema() for kind in self.types]})
+        return _with_title(self.title, {"anyOf": [kind.schema() for kind in self.types]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +152,22 @@ def _each(kind: Type, values: Sequence[Any], keys: Sequence[str | int], place: s
     What is wrong with one of them is found by reading it on its own.
     """
     read_all = getattr(kind, "read_all", None)
-    found: Sequence[Any] | None = read_all(values) if read_all else None
+    together: Sequence[Any] | None = read_all(values) if read_all else None
     return (
-        [kind.read(value, at(place, key)) for key, value in zip(keys, values, strict=True)] if found is None else found
+        [kind.read(value, at(place, key)) for key, value in zip(keys, values, strict=True)]
+        if together is None
+        else together
     )
 
 
-def unknown_key(key: str, known: tuple[str, ...]) -> str:
+def unknown_key(key: str, names: tuple[str, ...]) -> str:
     """Return the sentence about a key that is not known: its unit, the nearest one, or all of them."""
-    stem = {name.rpartition("_")[0]: name for name in known if name.rpartition("_")[2] in UNITS}
-    wanted = stem.get(key) or stem.get(key.rpartition("_")[0])
-    if wanted:
-        return f"key must be written with its unit, {wanted!r}, got {shown(key)}"
-    near = nearest_name(key, known)
-    guess = f"did you mean {near!r}?" if near else f"known: {', '.join(sorted(known))}"
+    stem = {name.rpartition("_")[0]: name for name in names if name.rpartition("_")[2] in UNITS}
+    with_unit = stem.get(key) or stem.get(key.rpartition("_")[0])
+    if with_unit:
+        return f"key must be written with its unit, {with_unit!r}, got {shown(key)}"
+    near = nearest_name(key, names)
+    guess = f"did you mean {near!r}?" if near else f"known: {', '.join(sorted(names))}"
     return f"key must be a known one, got {shown(key)}; {guess}"
 
 
@@ -259,7 +261,7 @@ class Table(Generic[R]):
 
     def schema(self) -> dict[str, Any]:
         """Return a schema of type object that allows no other key, or a reference to it."""
-        return _titled(self.title, self.keys_schema())
+        return _with_title(self.title, self.keys_schema())
 
     def keys_schema(self) -> dict[str, Any]:
         """Return the schema itself."""
@@ -269,7 +271,7 @@ class Table(Generic[R]):
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False} | doc
 
 
-def _titled(title: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _with_title(title: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Return a reference with its definition beside it; the kind of document gathers the definitions."""
     return {"$ref": f"#/$defs/{title}", "$defs": {title: schema}} if title else schema
 

@@ -17,25 +17,32 @@ from planner.formats.configuration import LARGEST_PRODUCT
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
 from planner.formats.values import FieldError, Flag, Number, Text, Whole
 
-__all__ = ["BASES", "FIGURES", "SOURCES", "Shared", "figures_keys", "figures_of"]
+__all__ = ["FIGURES", "INTERVAL_BASES", "SOURCES", "Shared", "figures_keys", "figures_of"]
 
-BASES = ("none", "assumed", "covariance", "conformal")
-MEMORY = ("weights", "gradients", "optimizer", "activations", "workspace", "framework")
+INTERVAL_BASES = ("none", "assumed", "covariance", "conformal")
+SPLIT_KINDS = ("logits", "gathered", "messages", "margin", "host")
+MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "workspace", "framework", *SPLIT_KINDS)
+"""Kinds of memory of a device, those of split plans last; ``host``, of a rank in its host's memory, is in no total."""
 THREADS = {"sync": "step", "async": "gpu"}
 """Mode -> thread that computes."""
 NO_STALENESS = Staleness(0.0, 0.0, {0: 1.0})
-SAME = 1e-9
+EQUAL_ENDS = 1e-9
 """Relative difference up to which an end of an interval is the one that follows."""
-_FOLLOWS = "low and high, where absent, are in the ratio to value that those of iteration_s are"
-_FASTER = "low and high, where absent, are value x iteration_s.value / iteration_s.high and .low"
-_MAYBE = Nullable(Number())
+_FOLLOWS_WORDS = "low and high, where absent, are in the ratio to value that those of iteration_s are"
+_RATE_WORDS = "low and high, where absent, are value x iteration_s.value / iteration_s.high and .low"
+_NUMBER_OR_NULL = Nullable(Number())
 _BYTES = Whole(least=0, most=LARGEST_PRODUCT)
 _QUANTITY = Table(
     (
-        Field("value", _MAYBE, "the prediction"),
-        Field("low", _MAYBE, "lower end of the central 90 % interval", None),
-        Field("high", _MAYBE, "upper end", None),
-        Field("interval_basis", Text(BASES), "what the interval rests on; absent: as iteration_s, whose is none", None),
+        Field("value", _NUMBER_OR_NULL, "the prediction"),
+        Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval", None),
+        Field("high", _NUMBER_OR_NULL, "upper end", None),
+        Field(
+            "interval_basis",
+            Text(INTERVAL_BASES),
+            "what the interval rests on; absent: as iteration_s, whose is none",
+            None,
+        ),
     ),
     dict[str, Any],
     title="quantity",
@@ -93,28 +100,30 @@ SOURCES = Field(
 )
 FIGURES = (
     Field("iteration_s", _QUANTITY, "one update; asynchronous: one period of the GPU thread"),
-    Field("update_s", _QUANTITY, f"one period of the update thread, asynchronous only; {_FOLLOWS}", None),
+    Field("update_s", _QUANTITY, f"one period of the update thread, asynchronous only; {_FOLLOWS_WORDS}", None),
     Field(
         "epoch_s",
         _QUANTITY,
-        f"a later epoch (samples cached as far as they fit); absent without data set; {_FOLLOWS}",
+        f"a later epoch (samples cached as far as they fit); absent without data set; {_FOLLOWS_WORDS}",
         None,
     ),
-    Field("first_epoch_s", _QUANTITY, f"the first epoch; absent: as epoch_s; {_FOLLOWS}", None),
+    Field("first_epoch_s", _QUANTITY, f"the first epoch; absent: as epoch_s; {_FOLLOWS_WORDS}", None),
     Field(
         "epoch_usd",
         _QUANTITY,
         "epoch_s x gpus x usd_per_gpu_hour / 3600, ends too; absent without a price or data set",
         None,
     ),
-    Field("samples_per_s", _QUANTITY, f"samples a second; {_FASTER}"),
+    Field("samples_per_s", _QUANTITY, f"samples a second; {_RATE_WORDS}"),
+    Field("mfu", Number(), "model FLOP/s of a transformer over the peak of all devices, masked pairs counted", None),
+    Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
     Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch; absent: that of the configuration", None),
     Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
     Field(
         "memory_bytes",
         Table(
             (
-                *(Field(name, _BYTES, f"{name} on one device", 0) for name in MEMORY),
+                *(Field(name, _BYTES, f"{name} on one device", 0) for name in MEMORY_KINDS),
                 Field("total", _BYTES, "all that is needed on one device"),
                 Field("capacity", _BYTES, "what one device has; absent: memory_bytes of the subject", None),
             ),
@@ -168,6 +177,8 @@ def figures_keys(
         "first_epoch_s": None if first == p.epoch_s else _quantity_keys(first, lead),
         "epoch_usd": cost and _keys_of(cost.value),
         "samples_per_s": _quantity_keys(p.samples_per_s, lead, inverse=True),
+        "mfu": p.mfu,
+        "hfu": None if p.hfu == p.mfu else p.hfu,
         "mini_batch": _mini_batch_keys(p, inside),
         "staleness": None if p.staleness == NO_STALENESS else _staleness_keys(p.staleness),
         "memory_bytes": _memory_keys(p.memory_bytes, shared),
@@ -199,6 +210,8 @@ def figures_of(
         "epoch_s": epoch_s,
         "first_epoch_s": first or epoch_s,
         "samples_per_s": _quantity_of(keys["samples_per_s"], lead, inverse=True),
+        "mfu": keys["mfu"],
+        "hfu": keys["mfu"] if keys["hfu"] is None else keys["hfu"],
         "mini_batch": _mini_batch_of(keys["mini_batch"], configuration, inside),
         "staleness": _staleness_of(keys["staleness"]),
         "memory_bytes": _memory_of(keys["memory_bytes"], document["subject"]),
@@ -240,7 +253,7 @@ def _following(value: float, lead: Quantity, *, inverse: bool) -> Quantity:
 def _same(one: float | None, other: float | None) -> bool:
     if one is None or other is None:
         return one is other
-    return math.isclose(one, other, rel_tol=SAME)
+    return math.isclose(one, other, rel_tol=EQUAL_ENDS)
 
 
 def _quantity_of(keys: Mapping[str, Any], lead: Quantity | None, *, inverse: bool = False) -> Quantity:
@@ -289,12 +302,17 @@ def _staleness_of(keys: Mapping[str, Any] | None) -> Staleness:
 def _memory_keys(memory_bytes: Mapping[str, float], shared: Shared) -> dict[str, int | None]:
     sizes = {kind: round(size) for kind, size in memory_bytes.items()}
     capacity = sizes.pop("capacity", None)
-    return {**dict.fromkeys(MEMORY, 0), **sizes, "capacity": None if capacity == shared.memory_bytes else capacity}
+    return {
+        **dict.fromkeys(MEMORY_KINDS, 0),
+        **sizes,
+        "capacity": None if capacity == shared.memory_bytes else capacity,
+    }
 
 
 def _memory_of(keys: Mapping[str, Any], subject: Mapping[str, Any]) -> dict[str, float]:
     capacity = subject["memory_bytes"] if keys["capacity"] is None else keys["capacity"]
-    return {kind: size for kind, size in {**keys, "capacity": capacity}.items() if size is not None}
+    said = {kind: size for kind, size in keys.items() if size or kind not in SPLIT_KINDS}
+    return {kind: size for kind, size in {**said, "capacity": capacity}.items() if size is not None}
 
 
 def _term_keys(term: Term, shared: Shared, thread: str) -> dict[str, Any]:
@@ -315,4 +333,6 @@ def _term_of(keys: Mapping[str, Any], periods: Mapping[str, float], sources: Seq
     exposed_s = keys["seconds"] if exposed_s is None else exposed_s
     own = {name: keys[name] for name in ("name", "thread", "seconds", "extrapolated")}
     share = exposed_s / period_s if period_s else 0.0
-    return Term(**own, exposed_seconds=exposed_s, share=share, **sources[keys["source"]])
+    source = sources[keys["source"]]
+    origins, calibrations = source["origin"].split("+"), filter(None, source["calibration"].split(", "))
+    return Term(**own, exposed_seconds=exposed_s, share=share, origins=tuple(origins), calibrations=tuple(calibrations))

@@ -9,10 +9,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planner.domain.framework import GRADIENT_TYPES, STRATEGIES, Framework, Strategy
+from planner.domain.framework import (
+    FUSIONS,
+    GRADIENT_TYPES,
+    LOSSES,
+    PARALLELISMS,
+    REPEATED,
+    STRATEGIES,
+    Framework,
+    Strategy,
+)
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import Flag, Number, Text
+from planner.formats.values import Flag, Number, Text, Whole
 
 __all__ = ["FRAMEWORK", "read_framework"]
 
@@ -37,6 +46,18 @@ FRAMEWORK = Kind(
             Field("input_gradient", Flag(), "whether the gradient of the network's input is computed", default=False),
             Field("gradient_type", Text(GRADIENT_TYPES), "what gradients are held and sent in", "precision"),
             Field("strategies", MapOf(_STRATEGY, choices=tuple(STRATEGIES)), "those it follows in its own way", {}),
+            Field("can", ListOf(Text(PARALLELISMS)), "ways in which it splits networks", PARALLELISMS),
+            Field("most_sharded", Whole(least=0, most=3), "the largest sharding that it has", 3),
+            Field("most_sharded_in_pipeline", Whole(least=0, most=3), "the same beside a pipeline", 3),
+            Field("fuses", ListOf(Text(FUSIONS)), "what its kernels do in one: bias and activation, bias and sum", ()),
+            Field("scatters_boundary", Flag(), "whether tensor ranks send parts to the next stage", default=False),
+            Field("selective", Text(REPEATED), "what selective recompute makes again", "attention"),
+            Field("overlaps_tensor", Flag(), "whether messages of tensor ranks run beside products", default=False),
+            Field("gathers_ahead", Whole(least=0, most=1000), "units gathered ahead where weights are sharded", 1),
+            Field("loss", Text(LOSSES), "how the loss of tokens is computed", "eager"),
+            Field("pads_vocabulary", Flag(), "whether it is rounded up to 128 rows a tensor rank", default=False),
+            Field("main_gradients", Flag(), "whether the optimizer reads fp32 copies of gradients", default=False),
+            Field("keeps_weight_shards", Flag(), "whether sharding 3 keeps shards of narrow weights", default=True),
             Field("source", Text(), "where this comes from", ""),
         ),
         Framework,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from planner.errors import InputFileError, VersionError, shown
-from planner.formats.documents import LARGEST, dump_json, dump_toml, parse_text, place_of, read_text
+from planner.formats.documents import LARGEST_DOCUMENTS, dump_json, dump_toml, parse_text, place_of, read_text
 from planner.formats.fields import Table
 from planner.formats.values import FieldError, received
 
@@ -59,7 +59,7 @@ class Kind(Generic[R]):
         VersionError
             Newer than this program.
         """
-        return self.parse(read_text(path, LARGEST[self.syntax]), place_of(path))
+        return self.parse(read_text(path, LARGEST_DOCUMENTS[self.syntax]), place_of(path))
 
     def parse(self, text: str, path: str) -> R:
         """Return the record of a text that came from ``path``."""
@@ -88,7 +88,7 @@ class Kind(Generic[R]):
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the present version."""
         definitions: dict[str, Any] = {}
-        table: dict[str, Any] = _gathered(self.table.keys_schema(), definitions)
+        table: dict[str, Any] = _definitions_apart(self.table.keys_schema(), definitions)
         opening = {
             "format": {"const": self.format, "description": "what the document is"},
             "version": {"const": self.version, "description": "version of the format"},
@@ -101,27 +101,27 @@ class Kind(Generic[R]):
             **({"$defs": definitions} if definitions else {}),
         }
 
-    def _check_format(self, found: Any, path: str) -> None:
-        if found != self.format:
-            raise InputFileError(path, f"value must be {self.format!r}, got {received(found)}", "format")
+    def _check_format(self, name: Any, path: str) -> None:
+        if name != self.format:
+            raise InputFileError(path, f"value must be {self.format!r}, got {received(name)}", "format")
 
-    def _checked_version(self, found: Any, path: str) -> int:
-        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+    def _checked_version(self, version: Any, path: str) -> int:
+        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             rule = f"a whole number from 1 to {self.version}" if self.version > 1 else "1"
-            raise InputFileError(path, f"value must be {rule}, got {received(found)}", "version")
-        if found > self.version:
+            raise InputFileError(path, f"value must be {rule}, got {received(version)}", "version")
+        if version > self.version:
             remedy = "the file is newer than this program; update planner"
-            raise VersionError(path, f"value must be at most {self.version}, got {shown(found)}; {remedy}", "version")
-        return found
+            raise VersionError(path, f"value must be at most {self.version}, got {shown(version)}; {remedy}", "version")
+        return version
 
 
-def _gathered(schema: Any, definitions: dict[str, Any]) -> Any:
+def _definitions_apart(schema: Any, definitions: dict[str, Any]) -> Any:
     """Return a schema without the definitions in it, which go to ``definitions``."""
     if isinstance(schema, list):
-        return [_gathered(item, definitions) for item in schema]
+        return [_definitions_apart(item, definitions) for item in schema]
     if not isinstance(schema, dict):
         return schema
     for title, inner in schema.get("$defs", {}).items():
         if title not in definitions:
-            definitions[title] = _gathered(inner, definitions)
-    return {key: _gathered(value, definitions) for key, value in schema.items() if key != "$defs"}
+            definitions[title] = _definitions_apart(inner, definitions)
+    return {key: _definitions_apart(value, definitions) for key, value in schema.items() if key != "$defs"}

@@ -14,13 +14,13 @@ from planner.formats.fields import Field, ListOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Name
 
-__all__ = ["LISTED", "NAMES", "names_document"]
+__all__ = ["LISTED_KINDS", "NAMES", "names_document"]
 
-LISTED = ("networks", "clusters", "calibrations", "datasets", "accelerators")
+LISTED_KINDS = ("networks", "clusters", "calibrations", "datasets", "accelerators")
 """What is listed, and shown by name."""
 
 
-def _given(**lists: Any) -> Mapping[str, Any]:
+def _without_none(**lists: Any) -> Mapping[str, Any]:
     return {what: names for what, names in lists.items() if names is not None}
 
 
@@ -30,16 +30,16 @@ NAMES = Kind(
     "json",
     Table(
         (
-            *(Field(what, ListOf(Name()), f"names of bundled {what}", None) for what in LISTED),
+            *(Field(what, ListOf(Name()), f"names of bundled {what}", None) for what in LISTED_KINDS),
             Field("own", ListOf(Name()), "names of this user's own calibrations, newest first", None),
         ),
-        _given,
+        _without_none,
         "the names of one kind of thing",
-        split=lambda lists: dict.fromkeys((*LISTED, "own")) | dict(lists),
+        split=lambda lists: dict.fromkeys((*LISTED_KINDS, "own")) | dict(lists),
     ),
 )
 
 
 def names_document(what: str, names: Sequence[str], own: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the document of the names of one of LISTED, and of the user's ``own``, if any."""
+    """Return the document of the names of one of LISTED_KINDS, and of the user's ``own``, if any."""
     return NAMES.document({what: names, "own": list(own) or None})

@@ -18,7 +18,8 @@ from planner.domain.shapes import layer_parameters, layer_shapes
 from planner.errors import ParameterError
 from planner.formats.fields import Field, ListOf, MapOf, OneOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import ANY_WHOLE, Flag, Name, Number, Text, Whole
+from planner.formats.transformer import TRANSFORMER
+from planner.formats.values import LARGEST_WHOLE, Flag, Name, Number, Text, Whole
 
 __all__ = ["FIELDS_BUT_LAYERS", "LAYER_FIELDS", "NETWORK", "read_network", "write_network"]
 
@@ -28,7 +29,7 @@ MOST_LAYERS = 5_000
 """A network of a thousand convolutions, as ResNet-1001, has about 3,300; of more, steps take seconds to lay out."""
 _ATTRIBUTE_RULE = "true, false, text, a number of at least 0, or two whole numbers"
 _ATTRIBUTE = OneOf(
-    (Flag(), Whole(least=0, most=ANY_WHOLE), Number(), Text(), ListOf(Whole(least=0), least=2, most=2)),
+    (Flag(), Whole(least=0, most=LARGEST_WHOLE), Number(), Text(), ListOf(Whole(least=0), least=2, most=2)),
     rule=_ATTRIBUTE_RULE,
 )
 LAYER_FIELDS = (
@@ -45,18 +46,25 @@ FIELDS_BUT_LAYERS = (
     Field("dataset", Name(), "default data set", None),
     Field("optimizer", Text(tuple(OPTIMIZERS)), "default optimizer", "sgd-momentum"),
     Field("notes", Text(), "variant and source", ""),
+    Field("transformer", TRANSFORMER, "its architecture in numbers, of a transformer", None),
+    Field(
+        "blocks",
+        ListOf(Whole(most=MOST_LAYERS)),
+        "position of the first layer of every block, from 0, and of the first one behind the last: where pipelines cut",
+        (),
+    ),
 )
 
 
 def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
     """Return the network, or raise UsageError where a layer cannot read what it is given."""
-    made: list[Layer] = []
+    graph: list[Layer] = []
     for keys_of_layer in layers:
-        before = made[-1].name if made else INPUT
+        before = graph[-1].name if graph else INPUT
         inputs = keys_of_layer["inputs"] or (before,)
         name = keys_of_layer["name"]
-        made.append(Layer(name, keys_of_layer["kind"], inputs, keys_of_layer["attributes"] or {}))
-    network = Network(layers=tuple(made), **keys)
+        graph.append(Layer(name, keys_of_layer["kind"], inputs, keys_of_layer["attributes"] or {}))
+    network = Network(layers=tuple(graph), **keys)
     _check_sizes(network)
     return network
 

@@ -20,9 +20,9 @@ from planner.formats.warnings import warning_keys
 
 __all__ = ["prediction_2", "predictions_2", "suggestion_2", "suggestions_2"]
 
-_MADE_FOR_ANSWERS = ("scaled from ", " derived from ")
+_MADE_NAME_PARTS = ("scaled from ", " derived from ")
 """In names of calibrations that version 1 lists beside those that a file holds."""
-_MAYBE = Nullable(Number())
+_NUMBER_OR_NULL = Nullable(Number())
 _PROBABILITY = Number()
 _PRODUCT = Whole(most=10**18)
 _BYTES = Whole(least=0, most=10**18)
@@ -61,9 +61,9 @@ _CONFIGURATION = Table(
 )
 _QUANTITY = Table(
     (
-        Field("value", _MAYBE, "the prediction"),
-        Field("low", _MAYBE, "lower end of the central 90 % interval"),
-        Field("high", _MAYBE, "upper end"),
+        Field("value", _NUMBER_OR_NULL, "the prediction"),
+        Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval"),
+        Field("high", _NUMBER_OR_NULL, "upper end"),
         Field("interval_basis", Text(("none", "assumed", "covariance", "conformal")), "what the interval rests on"),
     ),
     dict[str, Any],
@@ -166,12 +166,12 @@ _SUGGESTION = Table(
 )
 _PREDICTIONS = Table((Field("predictions", ListOf(_PREDICTION), "in the order of the options"),), dict[str, Any])
 _SUGGESTIONS = Table((Field("suggestions", ListOf(_SUGGESTION), "one a network and scenario"),), dict[str, Any])
-_SHARED = (
+_SUBJECT_KEYS = (
     "network", "cluster", "scenario", "framework", "optimizer", "strategy", "input", "parallelism", "virtual_stages",
     "recompute", "sharding",
 )  # fmt: skip
 """Keys of a configuration of version 1 that stand in the subject."""
-_ASKED = _SHARED[: _SHARED.index("parallelism")]
+_REQUEST_KEYS = _SUBJECT_KEYS[: _SUBJECT_KEYS.index("parallelism")]
 """Those of them that the request has too."""
 Keys = dict[str, Any]
 
@@ -207,9 +207,10 @@ def suggestions_2(keys: Keys) -> Keys:
 
 def _suggestion(keys: Keys) -> Keys:
     sources: list[Keys] = []
-    shown = {"plans": keys["plans"] or keys["nearest"], "pareto": keys["pareto"] or []}
+    lists_of_plans = {"plans": keys["plans"] or keys["nearest"], "pareto": keys["pareto"] or []}
     warnings = {
-        key: {plan["position"]: plan["prediction"]["warnings"] for plan in plans} for key, plans in shown.items()
+        key: {plan["position"]: plan["prediction"]["warnings"] for plan in plans}
+        for key, plans in lists_of_plans.items()
     }
     lists = {
         key: [_plan(plan, sources) for plan in keys[key]]
@@ -217,11 +218,13 @@ def _suggestion(keys: Keys) -> Keys:
         if keys[key] is not None
     }
     return {
-        "subject": _subject([plan["prediction"] for plans in shown.values() for plan in plans], keys["request"]),
+        "subject": _subject(
+            [plan["prediction"] for plans in lists_of_plans.values() for plan in plans], keys["request"]
+        ),
         "sources": sources,
         "warnings": _warnings(keys["warnings"], warnings),
         **{key: keys[key] for key in ("status", "search", "loosen")},
-        "request": {name: _told(_given_back(name, value)) for name, value in keys["request"].items()},
+        "request": {name: _without_empty(_given_back(name, value)) for name, value in keys["request"].items()},
         **lists,
     }
 
@@ -230,34 +233,34 @@ def _given_back(name: str, value: Keys) -> Keys:
     """Return a value of a request; of calibrations without those made for the answer, which no file holds."""
     if name != "calibration" or not value["value"]:
         return value
-    return value | {"value": [one for one in value["value"] if not any(words in one for words in _MADE_FOR_ANSWERS)]}
+    return value | {"value": [one for one in value["value"] if not any(words in one for words in _MADE_NAME_PARTS)]}
 
 
 def _plan(plan: Keys, sources: list[Keys]) -> Keys:
     prediction = _one(plan["prediction"], sources)
-    return _told(plan) | {"configuration": prediction.pop("configuration"), "prediction": prediction}
+    return _without_empty(plan) | {"configuration": prediction.pop("configuration"), "prediction": prediction}
 
 
 def _one(prediction: Keys, sources: list[Keys]) -> Keys:
     """Return the keys of a prediction without its warnings and what it shares with others; ``sources`` grow."""
-    found = _told({key: value for key, value in prediction.items() if key != "warnings"})
-    found["configuration"] = {
-        key: value for key, value in _told(prediction["configuration"]).items() if key not in _SHARED
+    rest = _without_empty({key: value for key, value in prediction.items() if key != "warnings"})
+    rest["configuration"] = {
+        key: value for key, value in _without_empty(prediction["configuration"]).items() if key not in _SUBJECT_KEYS
     }
-    found["mini_batch"] = _told(prediction["mini_batch"])
-    found["terms"] = [_term(term, sources) for term in prediction["terms"]]
-    return found
+    rest["mini_batch"] = _without_empty(prediction["mini_batch"])
+    rest["terms"] = [_term(term, sources) for term in prediction["terms"]]
+    return rest
 
 
 def _term(term: Keys, sources: list[Keys]) -> Keys:
-    source = _told({key: term[key] for key in ("origin", "calibration")})
+    source = _without_empty({key: term[key] for key in ("origin", "calibration")})
     if source not in sources:
         sources.append(source)
     own = {key: term[key] for key in ("name", "thread", "seconds", "exposed_seconds", "extrapolated")}
     return own | {"source": sources.index(source)}
 
 
-def _told(table: Keys) -> Keys:
+def _without_empty(table: Keys) -> Keys:
     """Return the keys of a table that say something."""
     return {key: value for key, value in table.items() if value is not None and value != ""}
 
@@ -265,14 +268,18 @@ def _told(table: Keys) -> Keys:
 def _subject(predictions: list[Keys], request: Keys) -> Keys:
     """Return what predictions share, their price included; without any, what the request says."""
     if not predictions:
-        fixed = {"parallelism": "data", "virtual_stages": 1, "recompute": "none", "sharding": 0, "device": "GPU"}
-        asked = {
-            key: request[key]["value"] for key in _SHARED if key in request and isinstance(request[key]["value"], str)
+        constants = {"parallelism": "data", "virtual_stages": 1, "recompute": "none", "sharding": 0, "device": "GPU"}
+        of_request = {
+            key: request[key]["value"]
+            for key in _SUBJECT_KEYS
+            if key in request and isinstance(request[key]["value"], str)
         }
-        return fixed | {key: value for key, value in asked.items() if key != "parallelism"}
+        return constants | {key: value for key, value in of_request.items() if key != "parallelism"}
     (first, *_) = predictions
-    shared = {key: first["configuration"][key] for key in _SHARED if first["configuration"][key] is not None}
-    return shared | {"device": "GPU"} | _price(first)
+    of_configuration = {
+        key: first["configuration"][key] for key in _SUBJECT_KEYS if first["configuration"][key] is not None
+    }
+    return of_configuration | {"device": "GPU"} | _price(first)
 
 
 def _price(prediction: Keys) -> Keys:
@@ -286,9 +293,12 @@ def _price(prediction: Keys) -> Keys:
 
 def _warnings(first: Iterable[Keys], lists: Mapping[str, Mapping[int, list[Keys]]]) -> list[Keys]:
     """Return each warning once, with the positions in each list of what it is of unless it is of all."""
-    placed = {key: {at: _records(found) for at, found in rows.items()} for key, rows in lists.items()}
-    rows = warning_keys(_records(first), placed)
-    return [_told({**row, "also": [_told(one) for one in row["also"]] if row["also"] else None}) for row in rows]
+    by_place = {key: {at: _records(warnings) for at, warnings in rows.items()} for key, rows in lists.items()}
+    rows = warning_keys(_records(first), by_place)
+    return [
+        _without_empty({**row, "also": [_without_empty(one) for one in row["also"]] if row["also"] else None})
+        for row in rows
+    ]
 
 
 def _records(warnings: Iterable[Keys]) -> list[PlanWarning]:

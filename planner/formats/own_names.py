@@ -18,11 +18,11 @@ from planner.formats.values import LONGEST_NAME
 __all__ = ["check_own"]
 
 SUFFIX = "-mine"
-BESIDE = ("name", "source", "sources", "notes", "date")
+BESIDE_FIELDS = ("name", "source", "sources", "notes", "date")
 """Fields of records that say what something is called and where it comes from."""
 
 
-def check_own(found: Any, bundled: Any, what: str, path: Path | str, where: str = "name") -> None:
+def check_own(own: Any, bundled: Any, what: str, path: Path | str, where: str = "name") -> None:
     """Refuse the record of a file that has the name of a bundled one and differs from it.
 
     Raises
@@ -30,14 +30,14 @@ def check_own(found: Any, bundled: Any, what: str, path: Path | str, where: str 
     InputFileError
         With a name that is free, at the key ``where``.
     """
-    if _described(found) != _described(bundled):
+    if _described(own) != _described(bundled):
         rule = f"value must be a name of your own, as this {what} differs from the bundled one of that name"
-        free = found.name[: LONGEST_NAME - len(SUFFIX)] + SUFFIX
-        raise InputFileError(place_of(path), f"{rule}, got {found.name!r}; call it {free!r}, say", where)
+        free = own.name[: LONGEST_NAME - len(SUFFIX)] + SUFFIX
+        raise InputFileError(place_of(path), f"{rule}, got {own.name!r}; call it {free!r}, say", where)
 
 
 def _described(record: Any) -> Any:
     """Return the fields of a record, and of records in it, without its name and where it comes from."""
     if not is_dataclass(record):
         return record
-    return [_described(getattr(record, one.name)) for one in fields(record) if one.name not in BESIDE]
+    return [_described(getattr(record, one.name)) for one in fields(record) if one.name not in BESIDE_FIELDS]

@@ -147,17 +147,17 @@ def predictions_of(keys: Mapping[str, Any]) -> list[tuple[Subject, Prediction]]:
 
     UsageError or FieldError where no answer can be so.
     """
-    found = []
+    answers = []
     for at, one in enumerate(keys["predictions"], 1):
-        told = _told(keys["subject"]) | _told(one["subject"] or {})
-        about = SUBJECT_TABLE.read(told, f"predictions[{at - 1}].subject")
+        keys_of_subject = _without_none(keys["subject"]) | _without_none(one["subject"] or {})
+        about = SUBJECT_TABLE.read(keys_of_subject, f"predictions[{at - 1}].subject")
         warnings = warnings_of(keys["warnings"], "predictions", at)
         prediction = _prediction_of(one, warnings, {**keys, "subject": about})
-        found.append((subject_of(about, [one["configuration"]]), prediction))
-    return found
+        answers.append((subject_of(about, [one["configuration"]]), prediction))
+    return answers
 
 
-def _told(keys: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None}
 
 

@@ -32,41 +32,41 @@ from planner.formats.values import LONGEST_NAME, hidden
 __all__ = ["COLUMNS", "VERSION", "NoRunError", "read_runs", "run_of", "write_runs"]
 
 VERSION = 1
-OPTIONAL = {axis.name: str(axis.default) for axis in AXES if not axis.always_said}
-OPTIONAL |= dict.fromkeys(("input", "strategy", "framework_version", "dataset", "placement"), "")
+_PLAN_COLUMNS = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "recompute", "sharding")
+OPTIONAL_COLUMNS = {a.name: str(a.default) for a in AXES if not a.always_said and a.name not in _PLAN_COLUMNS}
+OPTIONAL_COLUMNS |= dict.fromkeys(("input", "strategy", "framework_version", "dataset", "placement"), "")
 """Columns that are written where a run says something else there than this."""
-_BEFORE = {"sub_batch": ("mini_batch",)}
+_COLUMNS_BEFORE = {"sub_batch": ("mini_batch",)}
 COLUMNS = (
     "id", "source", "network", "cluster",
-    *(name for axis in AXES if axis.always_said for name in (*_BEFORE.get(axis.name, ()), axis.name)),
-    "data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_stages", "recompute", "sharding", "optimizer",
-    "framework", "metric", "value", "status", "group", "notes", *OPTIONAL,
+    *(name for axis in AXES if axis.always_said for name in (*_COLUMNS_BEFORE.get(axis.name, ()), axis.name)),
+    "data_parallel", *_PLAN_COLUMNS, "optimizer",
+    "framework", "metric", "value", "status", "group", "notes", *OPTIONAL_COLUMNS,
 )  # fmt: skip
 REQUIRED = ("id", "network", "cluster", "metric")
-WHOLE = (
-    *(axis.name for axis in AXES if not axis.words), "mini_batch", "data_parallel", "tensor_parallel",
-    "pipeline_parallel", "virtual_stages", "sharding",
+WHOLE_COLUMNS = (
+    *(axis.name for axis in AXES if not axis.words), "mini_batch", "data_parallel",
 )  # fmt: skip
 LARGEST_FILE = 2**29
 """Bytes of a file of runs: MOST_RUNS of 150 bytes each, which are read line by line."""
 MOST_RUNS = 3_500_000
 """Runs of a file that are read; what follows is counted. Reading one takes 0.5 kB, answering it 2 kB of memory."""
-MOST_REFUSED = 10_000
+MOST_FIRST_REFUSALS = 10_000
 """Rows from the first that are refused, all of them, before a file is taken for no table of runs."""
-MOST_LISTED = 100_000
+MOST_LISTED_REFUSALS = 100_000
 """Refused rows that are listed; more are counted."""
 LONGEST_REASON = 300
 LONGEST_WORD = 300
 """Characters of a cell other than notes."""
-NAMES = ("network", "dataset", "framework", "framework_version", "optimizer")
+NAME_COLUMNS = ("network", "dataset", "framework", "framework_version", "optimizer")
 """Columns of names, which are shorter; a cluster may be a path."""
-GZIP = "\x1f\udc8b"
+GZIP_START = "\x1f\udc8b"
 """How a file compressed with gzip starts, read as text."""
 LONGEST_SHOWN = 60
 """Characters of a wrong cell that a reason repeats."""
 SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-PLACEMENT = re.compile(r"\d{1,9}(\+\d{1,9})*", re.ASCII)
+NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+PLACEMENT_PATTERN = re.compile(r"\d{1,9}(\+\d{1,9})*", re.ASCII)
 
 
 class NoRunError(InputFileError):
@@ -75,8 +75,8 @@ class NoRunError(InputFileError):
     def __init__(self, path: str, runs: Runs) -> None:
         if runs.refused:
             first, count = runs.refused[0], len(runs.refused) + runs.omitted
-            found = f"{count:,} refused row{'s' * (count > 1)}, the first because {first.reason}"
-            super().__init__(path, f"file must hold a run that can be read, got {found}", f"line {first.line}")
+            refusals = f"{count:,} refused row{'s' * (count > 1)}, the first because {first.reason}"
+            super().__init__(path, f"file must hold a run that can be read, got {refusals}", f"line {first.line}")
         else:
             super().__init__(path, "file must hold a run, got a header alone; add a row a run")
         self.runs = runs
@@ -115,7 +115,7 @@ def read_runs(path: Path | str, *, wanted: bool = False) -> Runs:
 
 def _header(lines: Iterator[tuple[int, str]], path: str) -> tuple[list[str], Rows]:
     number, first = next(lines, (1, ""))
-    if first.startswith(GZIP):
+    if first.startswith(GZIP_START):
         raise InputFileError(path, "file must be text, got one compressed with gzip; decompress it first")
     if first.startswith("#"):
         opening = re.fullmatch(r"#\s*planner/runs\s+([1-9]\d{0,8})[\s,;]*", first)
@@ -188,7 +188,7 @@ class _Reading:
                     self._add(self._run(line, cells))
                 except ParameterError as error:
                     self._refuse(line, self._name(cells), error.refusal)
-            if not self.runs and len(self.refused) >= MOST_REFUSED:
+            if not self.runs and len(self.refused) >= MOST_FIRST_REFUSALS:
                 break
         return Runs(tuple(self.runs), tuple(self.refused), self.omitted)
 
@@ -204,11 +204,11 @@ class _Reading:
         return cells[self.id_at] if len(cells) > self.id_at else ""
 
     def _refuse(self, line: int, name: str, reason: Refusal) -> None:
-        if len(self.refused) == MOST_LISTED:
+        if len(self.refused) == MOST_LISTED_REFUSALS:
             self.omitted += 1
         else:
-            bounded = replace(reason, got=reason.got and _short(reason.got), rest=_short(reason.rest))
-            self.refused.append(RefusedRow(line, _short(name), bounded))
+            short_reason = replace(reason, got=reason.got and _short(reason.got), rest=_short(reason.rest))
+            self.refused.append(RefusedRow(line, _short(name), short_reason))
 
     def _run(self, line: int, cells: list[str]) -> Run:
         if any(cells[len(self.header) :]):
@@ -255,7 +255,7 @@ def run_of(cells: Mapping[str, str], line: int = 0) -> Run:
 
 
 def _word(column: str, text: str) -> str:
-    most = LONGEST_NAME if column in NAMES else LONGEST_WORD
+    most = LONGEST_NAME if column in NAME_COLUMNS else LONGEST_WORD
     if len(text) > most:
         raise ParameterError(column, f"of at most {most} characters", len(text))
     if hidden(text):
@@ -268,7 +268,7 @@ def _shared_word(column: str, text: str) -> str:
 
 
 def _value(text: str) -> float:
-    number = float(text) if NUMBER.fullmatch(text) else math.nan
+    number = float(text) if NUMBER_PATTERN.fullmatch(text) else math.nan
     if not 0 < number < math.inf:
         raise ParameterError("value", "a finite number above 0", _short(text, LONGEST_SHOWN))
     return number
@@ -277,14 +277,14 @@ def _value(text: str) -> float:
 def _whole(column: str, text: str) -> int:
     if len(text) < 10 and text.isascii() and text.isdigit():
         return int(text)
-    number = float(text) if NUMBER.fullmatch(text) else math.nan  # spreadsheets write 8.0
+    number = float(text) if NUMBER_PATTERN.fullmatch(text) else math.nan  # spreadsheets write 8.0
     if not number.is_integer():
         raise ParameterError(column, "a whole number", _short(text, LONGEST_SHOWN))
     return int(number)
 
 
 def _placement(text: str) -> tuple[int, ...]:
-    if PLACEMENT.fullmatch(text) is None:
+    if PLACEMENT_PATTERN.fullmatch(text) is None:
         raise ParameterError("placement", "the GPUs on each node, as 1+1+2", _short(text, LONGEST_SHOWN))
     return tuple(int(count) for count in text.split("+"))
 
@@ -292,7 +292,7 @@ def _placement(text: str) -> tuple[int, ...]:
 READERS: Mapping[str, Callable[[str], Any]] = {
     # A million rows share a few words and numbers: look them up rather than read them again.
     **{column: lru_cache(512)(partial(_shared_word, column)) for column in COLUMNS},
-    **{column: lru_cache(512)(partial(_whole, column)) for column in WHOLE},
+    **{column: lru_cache(512)(partial(_whole, column)) for column in WHOLE_COLUMNS},
     "id": partial(_word, "id"),
     "notes": sys.intern,
     "value": _value,
@@ -305,12 +305,12 @@ def write_runs(rows: Iterable[Run]) -> str:
     """Return the text of a file of runs: every column in order, optional ones only where a run has them."""
     runs = list(rows)
     columns = {column: [_text(getattr(run, column)) for run in runs] for column in COLUMNS}
-    kept = {
+    written_columns = {
         column: cells
         for column, cells in columns.items()
-        if column not in OPTIONAL or any(cell != OPTIONAL[column] for cell in cells)
+        if column not in OPTIONAL_COLUMNS or any(cell != OPTIONAL_COLUMNS[column] for cell in cells)
     }
-    return f"# planner/runs {VERSION}\n{write_table(kept)}"
+    return f"# planner/runs {VERSION}\n{write_table(written_columns)}"
 
 
 def _text(value: str | float | tuple[int, ...] | None) -> str:

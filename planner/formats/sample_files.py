@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.domain.samples import MAY_DIFFER, Samples
+from planner.domain.arrays import BoolArray
+from planner.domain.samples import FREE_CIRCUMSTANCES, Samples
 from planner.errors import InputFileError
 from planner.formats.samples import read_samples_and_lines
 
@@ -34,16 +35,21 @@ class SampleFiles:
     samples: Samples
     places: tuple[tuple[str, int], ...]
 
+    def select(self, mask: BoolArray) -> SampleFiles:
+        """Return the rows where a mask, shape (k,), is true."""
+        places = tuple(place for place, is_in in zip(self.places, mask.tolist(), strict=True) if is_in)
+        return SampleFiles(self.samples.select(mask), places)
+
     def where(self, rows: Iterable[int]) -> str:
         """Return files and lines of rows as words: ``a.csv: lines 3 and 7``."""
-        found = groupby(sorted({self.places[row] for row in rows}), key=lambda place: place[0])
-        return "; ".join(f"{path}: {_lines([line for _, line in own])}" for path, own in found)
+        by_file = groupby(sorted({self.places[row] for row in rows}), key=lambda place: place[0])
+        return "; ".join(f"{path}: {_lines([line for _, line in own])}" for path, own in by_file)
 
 
 def _lines(lines: Sequence[int]) -> str:
-    shown = [str(line) for line in lines[:MOST_LINES]]
+    first_lines = [str(line) for line in lines[:MOST_LINES]]
     more = [f"{len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
-    *first, last = [*shown, *more]
+    *first, last = [*first_lines, *more]
     return f"lines {', '.join(first)} and {last}" if first else f"line {last}"
 
 
@@ -55,7 +61,7 @@ def _each_once(key: str, values: Sequence[str]) -> Iterable[str]:
 def read_sample_files(paths: Sequence[Path]) -> SampleFiles:
     """Return the samples of one or more files, in order, with the circumstances of all.
 
-    Circumstances that MAY_DIFFER are joined by semicolons; a file may leave out any.
+    Circumstances that FREE_CIRCUMSTANCES are joined by semicolons; a file may leave out any.
 
     Raises
     ------
@@ -68,19 +74,19 @@ def read_sample_files(paths: Sequence[Path]) -> SampleFiles:
     for path in paths:
         part, lines = read_samples_and_lines(path)
         for key, value in part.circumstances.items():
-            known = values.setdefault(key, [value])
-            if value not in known and key not in MAY_DIFFER:
-                rule = f"circumstance must be {known[0]!r}, as in {first[key]}, got {value!r}"
+            values_so_far = values.setdefault(key, [value])
+            if value not in values_so_far and key not in FREE_CIRCUMSTANCES:
+                rule = f"circumstance must be {values_so_far[0]!r}, as in {first[key]}, got {value!r}"
                 raise InputFileError(str(path), f"{rule}; fit files of unlike circumstances apart", key)
             first.setdefault(key, path)
-            known.append(value)
+            values_so_far.append(value)
         parts.append(part)
         places += [(str(path), int(line)) for line in lines]
-    circumstances = {key: "; ".join(_each_once(key, known)) for key, known in values.items()}
+    circumstances = {key: "; ".join(_each_once(key, values_so_far)) for key, values_so_far in values.items()}
     whole = parts[0]
-    joined = Samples(
+    samples = Samples(
         {name: np.concatenate([part.text[name] for part in parts]) for name in whole.text},
         {name: np.concatenate([part.number[name] for part in parts]) for name in whole.number},
         circumstances,
     )
-    return SampleFiles(joined, tuple(places))
+    return SampleFiles(samples, tuple(places))

@@ -40,25 +40,25 @@ COLUMNS = (
     "time_s", "spread_s", "repeats", "source", "group", "notes",
 )  # fmt: skip
 REQUIRED = ("kind", "time_s")
-_SIDES = {"stride": ("stride_h", "stride_w"), "padding": ("pad_h", "pad_w")}
-_DERIVED = ("traffic", "fixed_bytes", *_SIDES["stride"], *_SIDES["padding"])
-_PLAIN = tuple(name for name in NUMBER_COLUMNS if name not in _DERIVED)
-_FRACTIONS = ("time_s", "spread_s", "passes", "bytes")
-_ABOVE_ZERO = ("time_s",)
+_PAIR_COLUMNS = {"stride": ("stride_h", "stride_w"), "padding": ("pad_h", "pad_w")}
+_DERIVED_COLUMNS = ("traffic", "fixed_bytes", *_PAIR_COLUMNS["stride"], *_PAIR_COLUMNS["padding"])
+_NUMBER_COLUMNS = tuple(name for name in NUMBER_COLUMNS if name not in _DERIVED_COLUMNS)
+_FRACTION_COLUMNS = ("time_s", "spread_s", "passes", "bytes")
+_POSITIVE_COLUMNS = ("time_s",)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_receive")
-_WORDS = {
+_WORD_COLUMNS = {
     "kind": (*KINDS, "pointwise", *COLLECTIVES, *INPUT_COLUMNS, STEP),
     "direction": ("", *DIRECTIONS),
     "precision": ("", "any", *PRECISIONS),
 }
 """Columns of words -> those words; ``pointwise`` stands for any kind whose work is bytes."""
-_QUOTED = re.compile(r'(?:\A|(?<=[,\r\n]))"[^"]*(?:""[^"]*)*"(?=[,\r\n]|\Z)')
+_QUOTED_CELL = re.compile(r'(?:\A|(?<=[,\r\n]))"[^"]*(?:""[^"]*)*"(?=[,\r\n]|\Z)')
 """A cell in quotes, which are doubled inside."""
 LARGEST_FILE = 2**24
 """Bytes of a samples file; that of an hour's measurement has a fiftieth."""
 MOST_COMMENTS = 1_000
 """Lines before the header."""
-LARGEST = 1e18
+LARGEST_NUMBER = 1e18
 """No count, and no time in seconds, is larger."""
 OTHER_UNITS = {"ms": "1e3", "us": "1e6", "ns": "1e9"}
 LONGEST_SHOWN = 60
@@ -83,18 +83,18 @@ def read_samples_and_lines(path: Path | str) -> tuple[Samples, IntArray]:
     name = str(path)
     text = read_text(path, LARGEST_FILE)
     check_control_characters(text, name)
-    circumstances, body, skipped = _comments(text, name)
-    _check_is_header(body, name, skipped + 1)
-    _check_quotes(body, name, skipped)
-    table = parse_table(body, name, skipped)
-    _check_header(table, name, skipped + 1)
+    circumstances, body, lines_before = _comments(text, name)
+    _check_is_header(body, name, lines_before + 1)
+    _check_quotes(body, name, lines_before)
+    table = parse_table(body, name, lines_before)
+    _check_header(table, name, lines_before + 1)
     words = {column: table.columns.get(column, _empty(table)) for column in TEXT_COLUMNS}
-    number = {column: _numbers(table, column, name) for column in _PLAIN}
-    for column, sides in _SIDES.items():
+    number = {column: _numbers(table, column, name) for column in _NUMBER_COLUMNS}
+    for column, sides in _PAIR_COLUMNS.items():
         number |= zip(sides, _pairs(table, column, name), strict=True)
     _refuse(words["kind"] == "", table, name, "kind", "given")
-    for column, known in _WORDS.items():
-        _check_words(table, column, known, name)
+    for column, choices in _WORD_COLUMNS.items():
+        _check_words(table, column, choices, name)
     number |= _traffic(words, number, _numbers(table, "passes", name), table, name)
     return Samples(words, {column: number[column] for column in NUMBER_COLUMNS}, circumstances), table.lines
 
@@ -103,9 +103,11 @@ def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
     lines = _first_lines(text)
     opening = re.fullmatch(r"#\s*planner/samples\s+([1-9]\d{0,8})\s*", lines[0]) if lines else None
     if opening is None:
-        got = repr(_short(lines[0])) if lines else "an empty file"
+        received = repr(_short(lines[0])) if lines else "an empty file"
         remedy = "write it above the header, or move a file that holds no samples out of the folder"
-        raise InputFileError(path, f"first line must be '# planner/samples {VERSION}', got {got}; {remedy}", "line 1")
+        raise InputFileError(
+            path, f"first line must be '# planner/samples {VERSION}', got {received}; {remedy}", "line 1"
+        )
     if int(opening[1]) > VERSION:
         remedy = "the file is newer than this program; update planner"
         raise VersionError(path, f"version must be at most {VERSION}, got {opening[1]}; {remedy}", "line 1")
@@ -121,8 +123,8 @@ def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
         if key.strip() in circumstances:
             raise InputFileError(path, f"comment must be given once, got {shown(key.strip())} again", f"line {at + 1}")
         circumstances[key.strip()] = value.strip()
-    got = "the end of the file" if len(lines) < MOST_COMMENTS else f"{MOST_COMMENTS:,} lines without one"
-    raise InputFileError(path, f"header must follow the comments, got {got}", f"line {len(lines)}")
+    received = "the end of the file" if len(lines) < MOST_COMMENTS else f"{MOST_COMMENTS:,} lines without one"
+    raise InputFileError(path, f"header must follow the comments, got {received}", f"line {len(lines)}")
 
 
 def _first_lines(text: str) -> list[str]:
@@ -160,8 +162,8 @@ def _check_header(table: TextTable, path: str, line: int) -> None:
             raise InputFileError(path, problem, f"line {line}")
     for column in REQUIRED:
         if column not in table.columns:
-            got = ", ".join(table.columns)
-            raise InputFileError(path, f"column {column} must be given, got only {_short(got)}", f"line {line}")
+            columns = ", ".join(table.columns)
+            raise InputFileError(path, f"column {column} must be given, got only {_short(columns)}", f"line {line}")
 
 
 def _instead(column: str) -> str:
@@ -173,15 +175,17 @@ def _instead(column: str) -> str:
     return f"; did you mean {near!r}?" if near else ""
 
 
-def _check_quotes(body: str, path: str, skipped: int) -> None:
+def _check_quotes(body: str, path: str, lines_before: int) -> None:
     """Refuse a quote that opens or closes no cell: a reader of CSV would take what follows it for one cell."""
-    rest = _QUOTED.sub(lambda cell: "\n" * cell[0].count("\n"), body)
+    rest = _QUOTED_CELL.sub(lambda cell: "\n" * cell[0].count("\n"), body)
     at = rest.find('"')
     if at >= 0:
         begin = max(rest.rfind(mark, 0, at) for mark in ",\n") + 1
         cell = re.split(r"[,\r\n]", rest[begin:], maxsplit=1)[0]
         rule = "quotes must enclose a whole cell, and be doubled inside it"
-        raise InputFileError(path, f"{rule}, got {shown(cell)}", f"line {skipped + 1 + rest.count(chr(10), 0, at)}")
+        raise InputFileError(
+            path, f"{rule}, got {shown(cell)}", f"line {lines_before + 1 + rest.count(chr(10), 0, at)}"
+        )
 
 
 def _empty(table: TextTable) -> NDArray[np.str_]:
@@ -196,12 +200,12 @@ def _refuse(wrong: BoolArray, table: TextTable, path: str, column: str, rule: st
         raise InputFileError(path, f"{column} must be {rule}, got {shown(cell)}", f"line {table.lines[bad[0]]}")
 
 
-def _check_words(table: TextTable, column: str, known: tuple[str, ...], path: str) -> None:
+def _check_words(table: TextTable, column: str, choices: tuple[str, ...], path: str) -> None:
     """Raise InputFileError at the first row whose word is not known, offering the nearest."""
     cells = table.columns.get(column, _empty(table))
-    bad = np.flatnonzero(~np.isin(cells, known))
+    bad = np.flatnonzero(~np.isin(cells, choices))
     if bad.size:
-        cell, words = str(cells[bad[0]]), [word for word in known if word]
+        cell, words = str(cells[bad[0]]), [word for word in choices if word]
         near = nearest_name(cell, words)
         guess = f"; did you mean {near!r}?" if near else ""
         problem = f"{column} must be one of {', '.join(words)}, got {shown(cell)}{guess}"
@@ -211,14 +215,16 @@ def _check_words(table: TextTable, column: str, known: tuple[str, ...], path: st
 def _numbers(table: TextTable, column: str, path: str) -> FloatArray:
     cells = table.columns.get(column, _empty(table))
     values = to_numbers(cells)
-    above = column in _ABOVE_ZERO
-    given = ~np.isnan(values)
-    wrong = given & ~((values > 0 if above else values >= 0) & (values <= LARGEST))
-    if column not in _FRACTIONS:
-        wrong |= given & (np.rint(values) != values)
+    above = column in _POSITIVE_COLUMNS
+    is_there = ~np.isnan(values)
+    wrong = is_there & ~((values > 0 if above else values >= 0) & (values <= LARGEST_NUMBER))
+    if column not in _FRACTION_COLUMNS:
+        wrong |= is_there & (np.rint(values) != values)
     if column in REQUIRED:
-        wrong |= ~given
-    kind, most = ("number", f"{LARGEST:g}") if column in _FRACTIONS else ("whole number", f"{LARGEST:.0f}")
+        wrong |= ~is_there
+    kind, most = (
+        ("number", f"{LARGEST_NUMBER:g}") if column in _FRACTION_COLUMNS else ("whole number", f"{LARGEST_NUMBER:.0f}")
+    )
     _refuse(wrong, table, path, column, f"a {kind} {'above 0' if above else 'of at least 0'}, at most {most}")
     return values
 
@@ -229,10 +235,10 @@ def _pairs(table: TextTable, column: str, path: str) -> tuple[FloatArray, FloatA
     heights = np.array([height for height, _, _ in parts], dtype=np.str_)
     widths = np.array([width if cross else height for height, cross, width in parts], dtype=np.str_)
     sides = to_numbers(heights), to_numbers(widths)
-    given = cells != ""
+    is_there = cells != ""
     # A side that is missing is NaN, one that is no number infinite: both fail a comparison.
-    whole = np.all([(side >= 0) & (side <= LARGEST) & (np.rint(side) == side) for side in sides], axis=0)
-    _refuse(given & ~whole, table, path, column, "a whole number of at least 0, or two as HxW")
+    whole = np.all([(side >= 0) & (side <= LARGEST_NUMBER) & (np.rint(side) == side) for side in sides], axis=0)
+    _refuse(is_there & ~whole, table, path, column, "a whole number of at least 0, or two as HxW")
     return sides
 
 
@@ -243,16 +249,18 @@ def _traffic(
     table: TextTable,
     path: str,
 ) -> dict[str, FloatArray]:
-    moved = np.isin(text["kind"], TRAFFIC_KINDS)
+    has_traffic = np.isin(text["kind"], TRAFFIC_KINDS)
     traffic = np.rint(passes * number["elements"])
-    known = ~np.isnan(traffic)
+    has_passes = ~np.isnan(traffic)
     total = number["bytes"]
-    _refuse(moved & ~known & np.isnan(total), table, path, "passes", "given with elements, unless bytes is given")
-    fixed = total - np.where(known, traffic, 0.0) * _itemsize(text["precision"])
-    _refuse(moved & (fixed < 0), table, path, "bytes", "at least passes x elements x bytes of an element")
+    _refuse(
+        has_traffic & ~has_passes & np.isnan(total), table, path, "passes", "given with elements, unless bytes is given"
+    )
+    fixed_bytes = total - np.where(has_passes, traffic, 0.0) * _itemsize(text["precision"])
+    _refuse(has_traffic & (fixed_bytes < 0), table, path, "bytes", "at least passes x elements x bytes of an element")
     return {
-        "traffic": np.where(moved, np.where(known, traffic, 0.0), np.nan),
-        "fixed_bytes": np.where(moved, np.where(np.isnan(total), 0.0, fixed), np.nan),
+        "traffic": np.where(has_traffic, np.where(has_passes, traffic, 0.0), np.nan),
+        "fixed_bytes": np.where(has_traffic, np.where(np.isnan(total), 0.0, fixed_bytes), np.nan),
     }
 
 
@@ -273,8 +281,10 @@ def write_samples(samples: Samples) -> str:
     for column in COLUMNS:
         if column in samples.text:
             columns[column] = [str(cell) for cell in samples.text[column]]
-        elif column in _SIDES:
-            columns[column] = [_pair_text(*sides) for sides in zip(*(number[s] for s in _SIDES[column]), strict=True)]
+        elif column in _PAIR_COLUMNS:
+            columns[column] = [
+                _pair_text(*sides) for sides in zip(*(number[s] for s in _PAIR_COLUMNS[column]), strict=True)
+            ]
         else:
             columns[column] = [_number_text(value) for value in number[column]]
     comments = "".join(f"# {key}: {samples.circumstances[key]}\n" for key in sorted(samples.circumstances))

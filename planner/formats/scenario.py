@@ -28,7 +28,7 @@ LINK_KEYS = {"bandwidth": ("bytes_per_s", "bandwidth"), "latency": ("latency_s",
 """Key as typed -> field of the record, and dimension of the quantity."""
 LARGEST_FACTOR = 1e6
 GPU = "gpu"
-_FORMS = (
+_FORM_WORDS = (
     "fp16, edr, TERM*=FACTOR such as all_reduce*=0.5, LINK.KEY=VALUE such as inter_node.bandwidth=12.5GB/s, or gpu=NAME"
 )
 FindAccelerator = Callable[[str], Accelerator]
@@ -69,12 +69,12 @@ def _alternative(text: str, cluster: Cluster, find_accelerator: FindAccelerator)
             raise ParameterError("--scenario", "made of different items", item)
         if _is_gpu(item):
             continue
-        factors, replaced = _item(item, cluster)
+        factors, values = _item(item, cluster)
         for name, factor in factors.items():
             multipliers[name] = multipliers.get(name, 1.0) * factor
-        if replaced.keys() & link_values.keys():
+        if values.keys() & link_values.keys():
             raise ParameterError("--scenario", "without two values for one key of a link", item)
-        link_values |= replaced
+        link_values |= values
     if "edr" in items and ("inter_node", "bytes_per_s") in link_values:
         raise ParameterError("--scenario", "either edr or inter_node.bandwidth, which it stands for", text)
     return Scenario(
@@ -104,11 +104,11 @@ def _accelerator(items: list[str], cluster: Cluster, find_accelerator: FindAccel
         raise ParameterError(
             f"--scenario item {item!r}", f"another accelerator than cluster {cluster.name!r} has", name
         )
-    found = find_accelerator(name)
-    if found.kind != present.kind:
-        rule = f"used where the cluster has devices of kind {found.kind}: a {present.kind} tells nothing of it"
+    accelerator = find_accelerator(name)
+    if accelerator.kind != present.kind:
+        rule = f"used where the cluster has devices of kind {accelerator.kind}: a {present.kind} tells nothing of it"
         raise ParameterError(f"--scenario item {item!r}", rule, f"{present.name} of cluster {cluster.name!r}")
-    return found
+    return accelerator
 
 
 def _item(item: str, cluster: Cluster) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
@@ -117,16 +117,16 @@ def _item(item: str, cluster: Cluster) -> tuple[dict[str, float], dict[tuple[str
         return {}, {}
     if "*=" in item:
         name, _, factor = item.partition("*=")
-        return {_known(name, "term", TERM_NAMES, item): _factor(factor, item)}, {}
+        return {_known_name(name, "term", TERM_NAMES, item): _factor(factor, item)}, {}
     if "=" in item:
         name, _, value = item.partition("=")
         return {}, _link_value(name, value, item, cluster)
-    raise ParameterError("--scenario item", _FORMS, item)
+    raise ParameterError("--scenario item", _FORM_WORDS, item)
 
 
-def _known(name: str, what: str, known: tuple[str, ...], item: str) -> str:
-    if name.strip() not in known:
-        raise UnknownNameError(f"{what} of --scenario item {item!r}", name.strip(), known)
+def _known_name(name: str, what: str, names: tuple[str, ...], item: str) -> str:
+    if name.strip() not in names:
+        raise UnknownNameError(f"{what} of --scenario item {item!r}", name.strip(), names)
     return name.strip()
 
 
@@ -153,8 +153,8 @@ def _edr_factor(cluster: Cluster) -> float:
 
 def _link_value(name: str, value: str, item: str, cluster: Cluster) -> dict[tuple[str, str], float]:
     link_name, _, key = name.partition(".")
-    link = _known(link_name, "link", LINK_NAMES, item)
-    into, dimension = LINK_KEYS[_known(key, "key", tuple(LINK_KEYS), item)]
+    link = _known_name(link_name, "link", LINK_NAMES, item)
+    into, dimension = LINK_KEYS[_known_name(key, "key", tuple(LINK_KEYS), item)]
     if getattr(cluster, link) is None:
         raise ParameterError(f"link of --scenario item {item!r}", f"one that cluster {cluster.name!r} has", link)
     return {(link, into): parse_quantity(value.strip(), dimension, f"value of --scenario item {item!r}")}

@@ -29,11 +29,11 @@ from planner.formats.validation import VALIDATION
 
 __all__ = ["KINDS", "schema", "write_schemas"]
 
-_ALL: tuple[Kind[Any], ...] = (
+_ALL_KINDS: tuple[Kind[Any], ...] = (
     ACCELERATOR, BRIEF, BRIEFS, CALIBRATION, CLUSTER, DATASET, FRAMEWORK, NAMES, NETWORK, NETWORK_WORK, PREDICTION,
     PREDICTIONS, REQUEST, SETTINGS, SUGGESTION, SUGGESTIONS, TRANSFER, VALIDATION,
 )  # fmt: skip
-KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in _ALL}
+KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in _ALL_KINDS}
 
 
 def schema(kind: str) -> dict[str, Any]:

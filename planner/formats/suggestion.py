@@ -136,7 +136,7 @@ def suggestions_document(suggestions: Iterable[tuple[Subject, Suggestion]]) -> d
 def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:
     one, framework = suggestion, subject.settings.framework
     shared = Shared(plan.prediction for plan in (*one.plans, *one.nearest))
-    asked = one.request.get("pareto")
+    pareto = one.request.get("pareto")
     plans = [_plan_keys(subject, plan, IN_WINDOW, shared) for plan in one.plans]
     nearest = tuple(_plan_keys(subject, plan, OUTSIDE, shared) for plan in one.nearest)
     front = [_front_keys(subject, plan, one.plans, shared) for plan in one.pareto]
@@ -147,7 +147,7 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
         "citations": citation_keys(one.citations),
         "baseline": one.baseline and configuration_keys(one.baseline, framework),
         "plans": plans,
-        "pareto": front if front or (asked is not None and asked.value) else None,
+        "pareto": front if front or (pareto is not None and pareto.value) else None,
         "search": one.search,
         "nearest": nearest,
         "sources": shared.sources(),
@@ -203,9 +203,9 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
     )
     network = suggestion.request.get("network")
-    named = network.value if network is not None and isinstance(network.value, str) else ""
+    network_name = network.value if network is not None and isinstance(network.value, str) else ""
     configurations = [plan["configuration"] for plan in (*keys["plans"], *keys["nearest"])]
-    return replace(subject_of(keys["subject"], configurations), network_option=named), suggestion
+    return replace(subject_of(keys["subject"], configurations), network_option=network_name), suggestion
 
 
 def _of_suggestion(rows: Sequence[Mapping[str, Any]]) -> tuple[PlanWarning, ...]:

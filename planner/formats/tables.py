@@ -35,11 +35,11 @@ LONGEST_CELL = 5_000
 MOST_ROWS = 100_000
 MOST_COLUMNS = 200
 """Cells of a row; no table has so many columns, but a spreadsheet may leave empty cells behind them."""
-CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+CONTROL_CHARACTERS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """What a terminal would obey; tabs and line breaks belong to a table."""
 MOST_LINES_OF_A_ROW = 64
 """How far a quoted cell may reach over lines: a quote that never closes must not swallow the rest of a table."""
-WRONG_BYTE = re.compile("[\udc80-\udcff]")
+WRONG_BYTES = re.compile("[\udc80-\udcff]")
 """What ``errors="surrogateescape"`` makes of a byte that is not UTF-8."""
 
 
@@ -51,7 +51,7 @@ class TextTable:
     lines: IntArray
 
 
-def parse_table(text: str, path: str, skipped: int) -> TextTable:
+def parse_table(text: str, path: str, lines_before: int) -> TextTable:
     """Return the cells of a CSV text; rows without any value are left out.
 
     Parameters
@@ -59,7 +59,7 @@ def parse_table(text: str, path: str, skipped: int) -> TextTable:
     text : str
         Header line first.
     path : str
-    skipped : int
+    lines_before : int
         Lines of the file before ``text``.
 
     Raises
@@ -68,8 +68,8 @@ def parse_table(text: str, path: str, skipped: int) -> TextTable:
         No header, a column twice, rows of different lengths, or more or longer ones than a table may have; the line is
         named.
     """
-    rows = _rows(text, path, skipped)
-    line, header = next(rows, (skipped + 1, []))
+    numbered_rows = _rows(text, path, lines_before)
+    line, header = next(numbered_rows, (lines_before + 1, []))
     while header and not header[-1]:
         header.pop()
     twice = next((name for name in header if name and header.count(name) > 1), "")
@@ -77,24 +77,24 @@ def parse_table(text: str, path: str, skipped: int) -> TextTable:
         what = f"got {shown(twice)} twice" if twice else "got a column without a name"
         raise InputFileError(path, f"header must name each column once, {what}", f"line {line}")
     lines: list[int] = []
-    kept: list[list[str]] = []
-    for line, cells in rows:
+    rows: list[list[str]] = []
+    for line, cells in numbered_rows:
         if any(cells[len(header) :]):
             raise InputFileError(path, f"row must have at most {len(header)} cells", f"line {line}")
         if any(cells):
-            if len(kept) == MOST_ROWS:
+            if len(rows) == MOST_ROWS:
                 raise InputFileError(path, f"file must be of at most {MOST_ROWS:,} rows, got more", f"line {line}")
             lines.append(line)
-            kept.append(cells[: len(header)] + [""] * (len(header) - len(cells)))
-    columns = zip(*kept, strict=True) if kept else [()] * len(header)
-    named = {name: np.array(column, dtype=np.str_) for name, column in zip(header, columns, strict=True)}
-    return TextTable(named, np.array(lines, dtype=np.int64))
+            rows.append(cells[: len(header)] + [""] * (len(header) - len(cells)))
+    columns = zip(*rows, strict=True) if rows else [()] * len(header)
+    by_name = {name: np.array(column, dtype=np.str_) for name, column in zip(header, columns, strict=True)}
+    return TextTable(by_name, np.array(lines, dtype=np.int64))
 
 
-def _rows(text: str, path: str, skipped: int) -> Iterator[tuple[int, list[str]]]:
+def _rows(text: str, path: str, lines_before: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of each row with the line that it starts on."""
     reader = csv.reader(io.StringIO(text), strict=True)
-    start = skipped + 1
+    start = lines_before + 1
     try:
         for cells in reader:
             if len(cells) > MOST_COLUMNS:
@@ -106,19 +106,19 @@ def _rows(text: str, path: str, skipped: int) -> Iterator[tuple[int, list[str]]]
                 problem = f"cell must be of at most {LONGEST_CELL:,} characters, got {longest:,}"
                 raise InputFileError(path, problem, f"line {start}")
             yield start, plain
-            start = skipped + 1 + reader.line_num
+            start = lines_before + 1 + reader.line_num
     except csv.Error as error:  # a quote that never closes, or a cell beyond all sense
         raise InputFileError(path, f"text must be CSV, got: {error}", f"line {start} or later") from None
 
 
 def check_control_characters(text: str, path: str) -> None:
     """Refuse a character that a terminal would obey; the null character would also end a cell, or a line, unseen."""
-    found = CONTROL.search(text)
-    if found:
-        begin, line = text.rfind("\n", 0, found.start()) + 1, text.count("\n", 0, found.start()) + 1
-        kind = "null" if found[0] == "\0" else "control"
-        got = "one" if found[0] == "\0" else f"U+{ord(found[0]):04X}"
-        problem = f"text must be free of {kind} characters, got {got} as character {found.start() - begin + 1}"
+    control = CONTROL_CHARACTERS.search(text)
+    if control:
+        begin, line = text.rfind("\n", 0, control.start()) + 1, text.count("\n", 0, control.start()) + 1
+        kind = "null" if control[0] == "\0" else "control"
+        character = "one" if control[0] == "\0" else f"U+{ord(control[0]):04X}"
+        problem = f"text must be free of {kind} characters, got {character} as character {control.start() - begin + 1}"
         raise InputFileError(path, f"{problem}; remove it", f"line {line}")
 
 
@@ -171,10 +171,10 @@ def rows_of(lines: Iterator[tuple[int, str]]) -> Rows:
         cells = _cells(line)
         if cells is None and line.count('"') % 2:
             cells = _closed_row(line, ahead, lines)
-        yield number, QUOTES if cells is None else cells
+        yield number, QUOTE_PATTERN if cells is None else cells
 
 
-QUOTES = Refusal(
+QUOTE_PATTERN = Refusal(
     "row", "quotes must enclose a whole cell", "", "one that does not", "; write a quote inside a quoted cell twice"
 )
 
@@ -183,14 +183,14 @@ def _problem(line: str) -> Refusal | None:
     """Return why a line is none of a table; None where it may be one."""
     if len(line) > LONGEST_LINE:
         return Refusal("row", f"line must be of at most {LONGEST_LINE:,} characters", got="more")
-    wrong = None if line.isascii() else WRONG_BYTE.search(line)
+    wrong = None if line.isascii() else WRONG_BYTES.search(line)
     if wrong:
         byte = ord(wrong[0]) - 0xDC00
-        got = f"byte 0x{byte:02x} as character {wrong.start() + 1}"
-        return Refusal("row", "text must be UTF-8", got=got, rest="; save the file as UTF-8")
+        received = f"byte 0x{byte:02x} as character {wrong.start() + 1}"
+        return Refusal("row", "text must be UTF-8", got=received, rest="; save the file as UTF-8")
     if "\0" in line:
-        got = f"one as character {line.index(chr(0)) + 1}"
-        return Refusal("row", "text must be free of null characters", got=got, rest="; remove it")
+        received = f"one as character {line.index(chr(0)) + 1}"
+        return Refusal("row", "text must be free of null characters", got=received, rest="; remove it")
     return None
 
 

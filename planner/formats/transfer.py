@@ -16,7 +16,7 @@ from planner.formats.values import Number, Text, Whole
 
 __all__ = ["TRANSFER", "read_transfer", "write_transfer"]
 
-_MISSED = (
+_ERROR_FIELDS = (
     Field("rows", Whole(), "measured kernel times that were predicted"),
     Field("mean", Number(), "mean over the pairs of the mean of |predicted / measured - 1|"),
     Field("median", Number(), "mean over the pairs of the median of it"),
@@ -28,7 +28,7 @@ _SCORE = Table(
         Field("kind", Text(), "kernel kind"),
         Field("precision", Text(), "precision, or any"),
         Field("pairs", Whole(), "pairs of devices and directions, which weigh the same"),
-        *_MISSED,
+        *_ERROR_FIELDS,
         Field("bias", Number(), "mean over the pairs of |mean of predicted / measured - 1|"),
     ),
     TransferScore,
@@ -51,7 +51,7 @@ _PRECISION = Table(
         Field("kind", Text(), "kernel kind"),
         Field("precision", Text(), "the precision that was predicted"),
         Field("pairs", Whole(), "devices, directions and precisions predicted from, which weigh the same"),
-        *_MISSED,
+        *_ERROR_FIELDS,
         Field("sheet", Number(), "mean error of the specification on the same rows"),
     ),
     PrecisionScore,

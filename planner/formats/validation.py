@@ -20,7 +20,7 @@ from planner.formats.values import Flag, Number, Text, Whole
 
 __all__ = ["VALIDATION", "validation_document"]
 
-_MAYBE = Nullable(Number())
+_NUMBER_OR_NULL = Nullable(Number())
 _SIGNED = Nullable(Number(least=-math.inf))
 _ROWS = Whole(least=0)
 _NAME = Text(empty=True)
@@ -28,11 +28,11 @@ _STATUS = Nullable(Text(STATUSES))
 _ERRORS = Table(
     (
         Field("n", _ROWS, "rows"),
-        Field("mape", _MAYBE, "mean of abs(predicted / measured - 1)"),
-        Field("median_ape", _MAYBE, "its median"),
-        Field("p90_ape", _MAYBE, "its 90 % quantile"),
+        Field("mape", _NUMBER_OR_NULL, "mean of abs(predicted / measured - 1)"),
+        Field("median_ape", _NUMBER_OR_NULL, "its median"),
+        Field("p90_ape", _NUMBER_OR_NULL, "its 90 % quantile"),
         Field("bias", _SIGNED, "mean of predicted / measured - 1"),
-        Field("coverage_90", _MAYBE, "share of the rows with an interval whose measured value lies in it"),
+        Field("coverage_90", _NUMBER_OR_NULL, "share of the rows with an interval whose measured value lies in it"),
     ),
     dict[str, Any],
     title="errors",
@@ -41,12 +41,12 @@ _RANKING = Table(
     (
         Field("groups", _ROWS, "groups of at least two plans that ran"),
         Field("spearman", _SIGNED, "rank correlation of predicted and measured times, mean over groups"),
-        Field("top1", _MAYBE, "share of groups whose first choice is the fastest"),
-        Field("regret_mean", _MAYBE, "time of the first choice over the least, minus 1, mean over groups"),
-        Field("regret_max", _MAYBE, "its largest value"),
-        Field("regret_best3", _MAYBE, "the same of the best of the first three choices, mean over groups"),
-        Field("regret_best3_max", _MAYBE, "its largest value"),
-        Field("chose_out_of_memory", _MAYBE, "share of groups whose first choice ran out of memory"),
+        Field("top1", _NUMBER_OR_NULL, "share of groups whose first choice is the fastest"),
+        Field("regret_mean", _NUMBER_OR_NULL, "time of the first choice over the least, minus 1, mean over groups"),
+        Field("regret_max", _NUMBER_OR_NULL, "its largest value"),
+        Field("regret_best3", _NUMBER_OR_NULL, "the same of the best of the first three choices, mean over groups"),
+        Field("regret_best3_max", _NUMBER_OR_NULL, "its largest value"),
+        Field("chose_out_of_memory", _NUMBER_OR_NULL, "share of groups whose first choice ran out of memory"),
     ),
     dict[str, Any],
 )
@@ -86,10 +86,10 @@ _ROW = Table(
         Field("id", _NAME, "name of the run"),
         Field("line", Whole(least=0), "where it stands in its file"),
         Field("metric", Nullable(Text(METRICS)), "what the figures are; null where the row could not be read"),
-        Field("predicted", _MAYBE, "as if memory sufficed; null where refused"),
-        Field("low", _MAYBE, "lower end of the central 90 % interval"),
-        Field("high", _MAYBE, "upper end"),
-        Field("measured", _MAYBE, "null where the run gave no value"),
+        Field("predicted", _NUMBER_OR_NULL, "as if memory sufficed; null where refused"),
+        Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval"),
+        Field("high", _NUMBER_OR_NULL, "upper end"),
+        Field("measured", _NUMBER_OR_NULL, "null where the run gave no value"),
         Field("status_predicted", _STATUS, "whether memory suffices; null where refused"),
         Field("in_sample", Flag(), "whether a calibration that predicts the row has seen it"),
         Field("refused_reason", Nullable(Text()), "why it is not predicted"),
@@ -138,6 +138,6 @@ def validation_document(validation: Validation, omitted: int = 0) -> dict[str, A
 
 
 def _keys(row: ScoredRow) -> Mapping[str, Any]:
-    refused = {"refused_reason": row.refused and str(row.refused), "refused_code": row.refused and row.refused.code}
-    rest = {one.name: getattr(row, one.name) for one in _ROW.fields if one.name not in refused}
-    return {**rest, **refused, "metric": row.metric or None}
+    refusal = {"refused_reason": row.refused and str(row.refused), "refused_code": row.refused and row.refused.code}
+    rest = {one.name: getattr(row, one.name) for one in _ROW.fields if one.name not in refusal}
+    return {**rest, **refusal, "metric": row.metric or None}

@@ -17,7 +17,7 @@ from planner.domain.arrays import LARGEST_COUNT
 from planner.errors import Refusal, shown
 
 __all__ = [
-    "ANY_WHOLE",
+    "LARGEST_WHOLE",
     "LONGEST_NAME",
     "UNITS",
     "FieldError",
@@ -35,7 +35,7 @@ __all__ = [
 
 LONGEST_NAME = 200
 """Characters of a name: it is to stand in a table and in a sentence."""
-TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+TURNING_CHARACTERS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """What turns the direction of writing: a terminal then shows other text than is there."""
 
 
@@ -55,8 +55,8 @@ UNITS = {
     "us": Unit(1e8, over=1e6),
     "TFLOPps": Unit(1e7, 1e12),
 }
-ANY_WHOLE = 10**300
-PLAIN = Unit(1e300)
+LARGEST_WHOLE = 10**300
+PLAIN_UNIT = Unit(1e300)
 """Numbers without a unit; what is larger is a mistake in the file."""
 
 
@@ -112,8 +112,10 @@ def hidden(text: str, *, on_one_line: bool = True) -> str:
     """
     if text.isprintable():
         return ""
-    free, refused = ("", {"Cc", "Cf", "Cs", "Zl", "Zp"}) if on_one_line else ("\n\t", {"Cc", "Cs"})
-    return next((one for one in text if one not in free and (category(one) in refused or one in TURNING)), "")
+    free, categories = ("", {"Cc", "Cf", "Cs", "Zl", "Zp"}) if on_one_line else ("\n\t", {"Cc", "Cs"})
+    return next(
+        (one for one in text if one not in free and (category(one) in categories or one in TURNING_CHARACTERS)), ""
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +132,8 @@ class Text:
 
     def read(self, value: Any, place: str) -> str:
         """Return the text."""
-        allowed = self.choices or (value,)
-        if not isinstance(value, str) or value not in allowed or not (value or self.empty):
+        choices = self.choices or (value,)
+        if not isinstance(value, str) or value not in choices or not (value or self.empty):
             refuse(place, "text that is not empty" if value == "" and not self.choices else self.words, value)
         if hidden(value, on_one_line=False):
             refuse(place, "text without control characters", value)
@@ -203,7 +205,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number from ``least`` to ``most``; ANY_WHOLE is the most of one whose owner knows the limit."""
+    """A whole number from ``least`` to ``most``; LARGEST_WHOLE is the most of one whose owner knows the limit."""
 
     least: int = 1
     most: int = LARGEST_COUNT
@@ -211,7 +213,7 @@ class Whole:
     @property
     def words(self) -> str:
         """The rule."""
-        limits = f"from {self.least} to {self.most}" if self.most != ANY_WHOLE else f"of at least {self.least}"
+        limits = f"from {self.least} to {self.most}" if self.most != LARGEST_WHOLE else f"of at least {self.least}"
         return f"a whole number {limits}"
 
     def read(self, value: Any, place: str) -> int:
@@ -226,7 +228,7 @@ class Whole:
 
     def schema(self) -> dict[str, Any]:
         """Return a schema of type integer."""
-        most = {"maximum": self.most} if self.most != ANY_WHOLE else {}
+        most = {"maximum": self.most} if self.most != LARGEST_WHOLE else {}
         return {"type": "integer", "minimum": self.least} | most
 
 
@@ -241,13 +243,13 @@ class Number:
     @property
     def scale(self) -> Unit:
         """The unit."""
-        return UNITS[self.unit] if self.unit else PLAIN
+        return UNITS[self.unit] if self.unit else PLAIN_UNIT
 
     @property
     def words(self) -> str:
         """The rule."""
-        bound = "above" if self.above else "of at least"
-        lower = f" {bound} {self.least:g}" if math.isfinite(self.least) else ""
+        limit = "above" if self.above else "of at least"
+        lower = f" {limit} {self.least:g}" if math.isfinite(self.least) else ""
         return f"a number{' of ' + self.unit if self.unit else ''}{lower}, at most {self.scale.most:g}"
 
     def read_all(self, values: Sequence[Any]) -> Sequence[float] | None:

@@ -28,19 +28,23 @@ def warning_table(**lists: str) -> Table[dict[str, Any]]:
 def warning_keys(first: Iterable[PlanWarning], lists: Lists) -> list[dict[str, Any]]:
     """Return the keys of every warning once: the ``first`` ones, then those that stand in lists alone, in order."""
     of_lists = (warning for rows in lists.values() for warnings in rows.values() for warning in warnings)
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    by_sentence: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in dict.fromkeys((*first, *of_lists)):
-        found.setdefault((one.code, one.message), []).append({"subject": one.subject, **_positions(one, lists)})
+        by_sentence.setdefault((one.code, one.message), []).append({"subject": one.subject, **_positions(one, lists)})
     return [
         {"code": code, "message": message, **own, "also": also or None}
-        for (code, message), (own, *also) in found.items()
+        for (code, message), (own, *also) in by_sentence.items()
     ]
 
 
 def _positions(warning: PlanWarning, lists: Lists) -> dict[str, list[int] | None]:
     """Return the positions of a warning in each list; None: all of them."""
-    found = {key: [at for at, warnings in rows.items() if warning in warnings] for key, rows in lists.items()}
-    return {key: positions if len(positions) < len(lists[key]) else None for key, positions in found.items()}
+    positions_by_list = {
+        key: [at for at, warnings in rows.items() if warning in warnings] for key, rows in lists.items()
+    }
+    return {
+        key: positions if len(positions) < len(lists[key]) else None for key, positions in positions_by_list.items()
+    }
 
 
 def warnings_of(rows: Iterable[Mapping[str, Any]], key: str = "", position: int = 0) -> tuple[PlanWarning, ...]:

@@ -15,7 +15,7 @@ from planner.probes.kernels import reference_call, timed_call
 from planner.probes.operands import Operands
 from planner.probes.points import Point
 from planner.probes.timing import (
-    COARSEST_S,
+    COARSEST_TICK_S,
     Timing,
     give_back_memory,
     keep_freed_memory,
@@ -26,7 +26,7 @@ from planner.probes.timing import (
 from planner.probes.torch_package import import_torch
 
 __all__ = [
-    "DISTURBED",
+    "DISTURBED_RATIO",
     "Bench",
     "CpuBench",
     "as_if_quiet",
@@ -36,14 +36,14 @@ __all__ = [
     "quietest",
 ]
 
-DISTURBED = 1.2
+DISTURBED_RATIO = 1.2
 """The machine is disturbed where the reference takes this much longer than in the quiet part of a run."""
-FOLLOWS = constant("disturbances.follows")
+REFERENCE_POWER = constant("disturbances.follows")
 """Power of the reference by which calls are slower where it is (docs/numbers.md)."""
 REFERENCE_REPEATS = 3
-LARGE_S = 0.05
+LARGE_CALL_S = 0.05
 """Calls as long leave much memory free in pieces; without giving it back a run would need 2 GB."""
-MUCH_BYTES = 0.8e9
+LARGE_RESIDENT_BYTES = 0.8e9
 """Held by the process: short calls leave memory in pieces too, a little each."""
 
 Result = TypeVar("Result")
@@ -83,7 +83,7 @@ class CpuBench:
     def time(self, point: Point) -> Timing:
         """Return the time of a point's call."""
         timing = time_call(timed_call(point, self._operands), self._own_clock)
-        if timing.time_s >= LARGE_S or resident_bytes() >= MUCH_BYTES:
+        if timing.time_s >= LARGE_CALL_S or resident_bytes() >= LARGE_RESIDENT_BYTES:
             give_back_memory()
         return timing
 
@@ -93,7 +93,7 @@ class CpuBench:
         wall_s, own_s = (
             clock() - at for clock, at in zip((time.perf_counter, self._own_clock), self._began, strict=True)
         )
-        return max(wall_s / max(own_s, COARSEST_S), 1.0)
+        return max(wall_s / max(own_s, COARSEST_TICK_S), 1.0)
 
     def reference(self) -> float:
         """Return the median of three calls of the reference kernel [s], after one that is not timed."""
@@ -142,30 +142,29 @@ def least_disturbed(
         slower = max(before, bench.reference()) / quiet_s
         if best is None or slower < best[1]:
             best = result, slower
-        if slower <= DISTURBED:
+        if slower <= DISTURBED_RATIO:
             break
     return best
 
 
-def if_quiet(found: tuple[Result, float] | None) -> Result | None:
+def if_quiet(trial: tuple[Result, float] | None) -> Result | None:
     """Return what :func:`least_disturbed` found, if that was in quiet."""
-    return found[0] if found and found[1] <= DISTURBED else None
+    return trial[0] if trial and trial[1] <= DISTURBED_RATIO else None
 
 
 def as_if_quiet(time_s: float, slower: float) -> float:
     """Return the time of what was measured while the reference was so many times slower, corrected by that [s]."""
-    return float(time_s / max(slower, 1.0) ** FOLLOWS)
+    return float(time_s / max(slower, 1.0) ** REFERENCE_POWER)
 
 
 def quietest(part_s: float, fastest_s: float) -> float:
     """Return the reference time of the quiet machine [s].
 
     That of the quiet part of a run, ``part_s``; where even this one is disturbed beside the fastest reference of all,
-    ``fastest_s``, the machine was quiet but for a short while, and the fastest one it is. NOTE: not always the fastest:
-    in 14 runs on a machine with little else to do it took 0.89 to 0.97 times as long as the quiet part, and up to 45 %
-    of the products would have counted as disturbed beside it.
+    ``fastest_s``, the machine was quiet but for a short while, and the fastest one it is. NOTE: not always the fastest,
+    beside which quiet runs would look disturbed (docs/cpu.md).
     """
-    return part_s if part_s <= DISTURBED * fastest_s else fastest_s
+    return part_s if part_s <= DISTURBED_RATIO * fastest_s else fastest_s
 
 
 @contextlib.contextmanager
@@ -180,12 +179,12 @@ def one_thread() -> Iterator[None]:
     torch = import_torch()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    if allowed:
-        os.sched_setaffinity(0, {max(allowed)})
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    if cpus:
+        os.sched_setaffinity(0, {max(cpus)})
     try:
         yield
     finally:
-        if allowed:
-            os.sched_setaffinity(0, allowed)
+        if cpus:
+            os.sched_setaffinity(0, cpus)
         torch.set_num_threads(threads)

@@ -20,8 +20,8 @@ from planner.probes.lost_device import told_when_lost
 from planner.probes.own_rows import with_shared_rows
 from planner.probes.places import Place
 from planner.probes.points import Point
-from planner.probes.run import DISTURBED_NOTE, Progress, Run, Wanted, continued, nothing_kept
-from planner.probes.steps import StepNeed, timed_steps
+from planner.probes.run import DISTURBED_NOTE, Goal, Progress, Run, continued, nothing_kept
+from planner.probes.steps import StepNeed, StepTimes, timed_steps
 from planner.probes.sustained import LEFT_OUT, SUSTAINED_SHARE, WARNING_CLOCKS, sustained
 
 __all__ = ["WARNING_DISTURBED", "Measurement", "Own", "disturbed", "measure_device"]
@@ -30,13 +30,13 @@ STEPS_SHARE = 0.12
 """Of the budget, for training steps."""
 WARNING_DISTURBED = "warning_disturbed"
 """Circumstance that says how much was measured while the machine was disturbed; absent where little was."""
-LEAST_SHARE = 0.05
+LEAST_DISTURBED_SHARE = 0.05
 """Of convolutions and products, measured while the machine was disturbed: less does not matter to a fit."""
-WITHOUT_STEPS = "warning_steps"
+WARNING_STEPS = "warning_steps"
 """Circumstance that says that no training step could be timed, so that no overheads can be fitted."""
-FAILED_STEPS = "warning_steps_failed"
+WARNING_FAILED_STEPS = "warning_steps_failed"
 """Circumstance that says which training steps are left out, and why; absent where none are."""
-SAID_AFTERWARDS = (LEFT_OUT, FAILED_STEPS, WARNING_CLOCKS, "warning_throttled")
+LATE_WARNINGS = (LEFT_OUT, WARNING_FAILED_STEPS, WARNING_CLOCKS, "warning_throttled")
 """Circumstances that the user is told at once; one of a busy device was said before."""
 
 
@@ -74,15 +74,15 @@ class Own:
     needs: Mapping[str, StepNeed] = field(default_factory=dict)
 
 
-NOTHING_OWN = Own()
+NO_NETWORKS = Own()
 
 
 def measure_device(
     place: Place,
     budget_s: float,
     *,
-    own: Own = NOTHING_OWN,
-    wanted: Wanted | None = None,
+    own: Own = NO_NETWORKS,
+    goal: Goal | None = None,
     input_folder: Path | None = None,
     resume: Path | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -99,7 +99,7 @@ def measure_device(
         took in one that is continued is taken off; its other time is not, and training steps have their share in any
         case.
     own : Own
-    wanted : Wanted, optional
+    goal : Goal, optional
         What decides which points are measured next, and when that is enough.
     input_folder : Path, optional
         On the disk whose reads are timed, with the decoding of images; None: neither is.
@@ -120,34 +120,34 @@ def measure_device(
     check_positive("budget", budget_s, "seconds")
     start, tell = place.began_s, say or (lambda _sentence: None)
     name, points = place.accelerator.name, (*own.points, *place.points())
-    every = (*points, *(wanted.later if wanted else ()))
+    every = (*points, *(goal.later if goal else ()))
     earlier = continued(resume, place.circumstances, {point.name for point in every})
     for sentence in filter(None, (earlier.note, place.warning)):
         tell(sentence)
     with told_when_lost(place.device, resume), place.measuring() as bench:
         for_load = 0.0 if place.device == "cpu" else SUSTAINED_SHARE
         share = 1 - STEPS_SHARE - for_load - (INPUT_SHARE if input_folder else 0.0)
-        before_s, kept_s = time.perf_counter() - start, wanted.kept_s if wanted else nothing_kept
+        before_s, kept_s = time.perf_counter() - start, goal.kept_s if goal else nothing_kept
         run = Run(
             bench,
             points,
-            max((budget_s if wanted else budget_s * share) - before_s, 0.0),
+            max((budget_s if goal else budget_s * share) - before_s, 0.0),
             earlier,
-            wanted=wanted,
+            goal=goal,
             resume=resume,
             progress=progress,
-            later_s=lambda timed: max((budget_s - kept_s(timed)) * share - before_s, 0.0),
+            later_s=lambda count: max((budget_s - kept_s(count)) * share - before_s, 0.0),
         )
         whole_s = budget_s - (0.0 if run.missing else kept_s(len(run.timed)))
-        read = None
+        input_rows = None
         if input_folder and not run.missing:
             run.tell("input")
-            read = measure_input(input_folder, INPUT_SHARE * whole_s, name, device=place.device)
-        blocks_s = {point: statistics.median(made.time_s for made in of) for point, of in run.best().items()}
+            input_rows = measure_input(input_folder, INPUT_SHARE * whole_s, name, device=place.device)
+        blocks_s = {point: statistics.median(timing.time_s for timing in of) for point, of in run.best().items()}
         load = sustained(bench, points, blocks_s, for_load * whole_s, earlier.failed)
         until_s = bench.clock() + _steps_s(whole_s, whole_s - (time.perf_counter() - start), run.charged_s)
         run.tell("training steps")
-        timed = timed_steps(
+        step_times = timed_steps(
             bench,
             run.quiet_s(),
             until_s,
@@ -157,16 +157,16 @@ def measure_device(
             left_out=earlier.failed,
             needs=own.needs,
         )
-        run.measure_again(timed.reference_s, until_s)
-        samples = _joined(with_shared_rows(run.samples(name, place.circumstances), place.precisions), read)
-    added = {**disturbed(samples), **_without(timed.steps), **_failed(timed.failed)}
-    added |= _besides(load, place.seen(), earlier.failed)
-    for said in (added[key] for key in SAID_AFTERWARDS if key in added):
-        tell(said)
-    samples = replace(samples, circumstances={**samples.circumstances, **added})
+        run.measure_again(step_times.reference_s, until_s)
+        samples = _joined(with_shared_rows(run.samples(name, place.circumstances), place.precisions), input_rows)
+    findings = {**disturbed(samples), **_step_warnings(step_times)}
+    findings |= _besides(load, place.seen(), earlier.failed)
+    for sentence in (findings[key] for key in LATE_WARNINGS if key in findings):
+        tell(sentence)
+    samples = replace(samples, circumstances={**samples.circumstances, **findings})
     accelerator = place.accelerator if place.has_stated_peaks else _with_measured_peaks(place.accelerator, samples)
     node = replace(place.node, accelerator=accelerator)
-    return Measurement(samples, timed.steps, accelerator, node, place.precisions, run.missing)
+    return Measurement(samples, step_times.steps, accelerator, node, place.precisions, run.missing)
 
 
 def _steps_s(whole_s: float, left_s: float, charged_s: float) -> float:
@@ -174,18 +174,18 @@ def _steps_s(whole_s: float, left_s: float, charged_s: float) -> float:
     return min(left_s, max(left_s - charged_s, STEPS_SHARE * whole_s))
 
 
-def _besides(load: Mapping[str, str], seen: Mapping[str, str], failed: Sequence[str]) -> dict[str, str]:
+def _besides(load: Mapping[str, str], of_place: Mapping[str, str], failures: Sequence[str]) -> dict[str, str]:
     """Return what lasting load and the device have shown, as circumstances, with all that was left out."""
-    lost = f"what the device failed in before: {'; '.join(failed)}" if failed else ""
-    left_out = "; ".join(filter(None, (seen.get(LEFT_OUT), load.get(LEFT_OUT), lost)))
-    return {**load, **seen, **({LEFT_OUT: left_out} if left_out else {})}
+    sentence = f"what the device failed in before: {'; '.join(failures)}" if failures else ""
+    left_out = "; ".join(filter(None, (of_place.get(LEFT_OUT), load.get(LEFT_OUT), sentence)))
+    return {**load, **of_place, **({LEFT_OUT: left_out} if left_out else {})}
 
 
-def _joined(samples: Samples, read: Samples | None) -> Samples:
+def _joined(samples: Samples, input_rows: Samples | None) -> Samples:
     """Return samples with the rows and circumstances of the input side, where that was measured."""
-    if read is None:
+    if input_rows is None:
         return samples
-    return replace(samples.joined(read), circumstances={**samples.circumstances, **read.circumstances})
+    return replace(samples.joined(input_rows), circumstances={**samples.circumstances, **input_rows.circumstances})
 
 
 def disturbed(samples: Samples) -> dict[str, str]:
@@ -194,9 +194,9 @@ def disturbed(samples: Samples) -> dict[str, str]:
     Of convolutions and products, or of all rows where there are none of these.
     """
     products = np.isin(samples.text["kind"], ("convolution", "gemm"))
-    what, counted = ("convolutions and products", products) if products.any() else ("rows", ~products)
-    share = float(np.mean(samples.text["notes"][counted] == DISTURBED_NOTE)) if counted.any() else 0.0
-    if share < LEAST_SHARE:
+    what, mask = ("convolutions and products", products) if products.any() else ("rows", ~products)
+    share = float(np.mean(samples.text["notes"][mask] == DISTURBED_NOTE)) if mask.any() else 0.0
+    if share < LEAST_DISTURBED_SHARE:
         return {}
     return {
         WARNING_DISTURBED: f"{share:.0%} of the {what} were measured while the machine was disturbed; "
@@ -204,19 +204,15 @@ def disturbed(samples: Samples) -> dict[str, str]:
     }
 
 
-def _without(steps: Sequence[TimedStep]) -> dict[str, str]:
-    """Return what says that there are no training steps, as circumstances."""
-    if steps:
-        return {}
-    return {
-        WITHOUT_STEPS: "no training step was timed in quiet and in time, so what the framework adds to kernels is not "
-        "known; run it again when the machine is quiet, or with a larger --budget"
-    }
-
-
-def _failed(steps: Sequence[str]) -> dict[str, str]:
-    """Return what says of which networks and precisions steps are left out, and why, as circumstances."""
-    return {FAILED_STEPS: f"training steps are left out of {'; '.join(steps)}"} if steps else {}
+def _step_warnings(times: StepTimes) -> dict[str, str]:
+    """Return what says that there are no training steps, or which are left out and why, as circumstances."""
+    nothing = (
+        "no training step was timed in quiet and in time, so what the framework adds to kernels is not known; run it "
+        "again when the machine is quiet, or with a larger --budget"
+    )
+    gaps = f"training steps are left out of {'; '.join(times.failed)}" if times.failed else ""
+    sentences = {WARNING_STEPS: "" if times.steps else nothing, WARNING_FAILED_STEPS: gaps}
+    return {key: sentence for key, sentence in sentences.items() if sentence}
 
 
 LARGE_COPY_ELEMENTS = {"cpu": 1 << 21, "gpu": 1 << 25}
@@ -232,8 +228,8 @@ def _with_measured_peaks(accelerator: Accelerator, samples: Samples) -> Accelera
     if not (products.any() and copies.any()):
         return accelerator
     rates = 2 * number["m"] * number["n"] * number["k"] * number["batch"] / samples.time_s
-    measured = dict.fromkeys(precision[products].tolist())
-    peaks = {name: float(np.max(rates[products & (precision == name)])) for name in measured}
+    names = dict.fromkeys(precision[products].tolist())
+    peaks = {name: float(np.max(rates[products & (precision == name)])) for name in names}
     where = " on one thread" if accelerator.kind == "cpu" else ""
     return replace(
         accelerator,

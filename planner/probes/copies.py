@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from planner.domain.inputs import DEVICE_TO_HOST, HOST_TO_DEVICE, PAGEABLE, PINNED
@@ -18,7 +19,7 @@ Clock = Callable[[], float]
 SIZES = tuple(2**power for power in (10, 13, 16, 18, 20, 22, 24, 26))
 """1 KiB to 64 MiB [byte]."""
 BLOCK_S = 2e-3
-MOST_IN_BLOCK = 64
+MOST_COPIES = 64
 BLOCKS = 5
 
 
@@ -64,7 +65,7 @@ def measure_copies(
                 if clock() >= until_s:
                     return tuple(rows)
                 timing = _timed(_copying(torch, target, source, library), clock)
-                rows.append({"kind": kind, "library": library, "bytes": size, **_times(timing)})
+                rows.append({"kind": kind, "library": library, "bytes": size, **asdict(timing)})
     return tuple(rows)
 
 
@@ -85,7 +86,7 @@ def _timed(copy: Callable[[int], None], clock: Clock) -> Timing:
     """Return the time of a copy, the median over blocks, after one that is not timed."""
     copy(1)
     once = max(_seconds(copy, 1, clock), 1e-9)
-    in_block = max(1, min(math.ceil(BLOCK_S / once), MOST_IN_BLOCK))
+    in_block = max(1, min(math.ceil(BLOCK_S / once), MOST_COPIES))
     return summary([_seconds(copy, in_block, clock) / in_block for _ in range(BLOCKS)], in_block)
 
 
@@ -93,7 +94,3 @@ def _seconds(copy: Callable[[int], None], times: int, clock: Clock) -> float:
     start = clock()
     copy(times)
     return clock() - start
-
-
-def _times(timing: Timing) -> Mapping[str, float]:
-    return {"time_s": timing.time_s, "spread_s": timing.spread_s, "repeats": timing.repeats}

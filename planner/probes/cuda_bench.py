@@ -38,12 +38,12 @@ MEMORY_SHARE = 0.6
 """Of a GPU's memory, or of what others leave of it, that measuring may take."""
 CONTEXT_BYTES = 7e8
 """Taken besides by CUDA itself, its libraries' kernels above all."""
-LEAST_SHARE = 0.2
+LEAST_FREE_SHARE = 0.2
 POOL_SHARE = 0.12
 """Of the memory that may be taken, for the block of fp32 numbers; those of the other precisions together take as much
 and a half."""
 MOST_POOL_ELEMENTS = 1 << 28
-CACHES = 2
+COLD_CACHES = 2
 """Cold operands cover so many times the last cache."""
 WARM_UP_S = 0.6
 """Clocks of an idle GPU are low, and rise within tenths of a second."""
@@ -110,9 +110,9 @@ class CudaBench:
         self._operands, self._stopwatch = operands, stopwatch
         self.refused: Counter[str] = Counter()
         x, weight = operands.warm(side, side), operands.warm(side, side)
-        copied = operands.warm(min(REFERENCE_COPY, 8 * side * side))
-        target = self._torch.empty_like(copied)
-        self._reference: Callable[[], object] = lambda: (x.mm(weight), target.copy_(copied))
+        source = operands.warm(min(REFERENCE_COPY, 8 * side * side))
+        target = self._torch.empty_like(source)
+        self._reference: Callable[[], object] = lambda: (x.mm(weight), target.copy_(source))
 
     @property
     def device(self) -> str:
@@ -166,8 +166,8 @@ class CudaBench:
 
 def usable_bytes(free_bytes: float, memory_bytes: float) -> float:
     """Return what may be taken of a GPU's memory, of which so much is free, besides what CUDA itself takes."""
-    left = min(free_bytes + CONTEXT_BYTES, memory_bytes)
-    return max(MEMORY_SHARE * left - CONTEXT_BYTES, LEAST_SHARE * free_bytes)
+    available = min(free_bytes + CONTEXT_BYTES, memory_bytes)
+    return max(MEMORY_SHARE * available - CONTEXT_BYTES, LEAST_FREE_SHARE * free_bytes)
 
 
 def usable_now(device: str) -> float:
@@ -198,11 +198,11 @@ def cuda_bench(device: str, cache_bytes: int = 0) -> CudaBench:
     free, total = _memory(torch.cuda, device)
     usable = usable_bytes(free, total)
     if operand_elements(usable) < REFERENCE_COPY:
-        left = f"{device}, which has {format_bytes(free)}"
-        raise ParameterError("--device", f"a GPU with {format_bytes(LEAST_FREE_BYTES)} of free memory", left, REMEDY)
+        got = f"{device}, which has {format_bytes(free)}"
+        raise ParameterError("--device", f"a GPU with {format_bytes(LEAST_FREE_BYTES)} of free memory", got, REMEDY)
     torch.cuda.set_per_process_memory_fraction(usable / total, device)
     operands = Operands(
-        elements=operand_elements(usable), device=device, cold_bytes=max(COLD_BYTES, CACHES * cache_bytes)
+        elements=operand_elements(usable), device=device, cold_bytes=max(COLD_BYTES, COLD_CACHES * cache_bytes)
     )
     stopwatch = EventStopwatch(torch.cuda)
     bench = CudaBench(operands, stopwatch)

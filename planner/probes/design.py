@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +11,11 @@ from planner.probes.points import SEED, Point, depthwise_convolution, image_poin
 from planner.probes.precisions import measures
 from planner.probes.sequence_points import attention_families, sequence_families
 
-__all__ = ["DESIGN", "designed_points"]
+__all__ = ["DESIGN", "designed_points", "in_precision"]
 
 DESIGN = f"{SEED}, large, sequences, depthwise, attention, rows"
 """Name of the design: measurements of another one are not continued."""
-OTHERS_SHARE = 3
+FURTHER_PRECISION_STEP = 3
 """One point in so many is measured in the further precisions too."""
 
 
@@ -49,10 +49,17 @@ def designed_points(
     return (*points, *(point for precision in precisions[1:] for point in _also_in(precision, points, precisions)))
 
 
+def in_precision(points: Iterable[Point], precision: str, precisions: Sequence[str]) -> list[Point]:
+    """Return points in one of the precisions wanted that is not fp32, those that are measured in it."""
+    return [
+        replace(one, precision=precision)
+        for one in points
+        if measures(precision, precisions, (one.kind, one.direction), one.work.get("batch", 1))
+    ]
+
+
 def _also_in(precision: str, points: Sequence[Point], precisions: Sequence[str]) -> list[Point]:
     """Return a third of the points of the kinds that a precision has, the same ones every time."""
-    own = [
-        one for one in points if measures(precision, precisions, (one.kind, one.direction), one.work.get("batch", 1))
-    ]
-    chosen = np.random.default_rng(SEED + 3).permutation(len(own))[: len(own) // OTHERS_SHARE]
-    return [replace(own[at], precision=precision) for at in sorted(chosen.tolist())]
+    own = in_precision(points, precision, precisions)
+    positions = np.random.default_rng(SEED + 3).permutation(len(own))[: len(own) // FURTHER_PRECISION_STEP]
+    return [own[at] for at in sorted(positions.tolist())]

@@ -15,22 +15,20 @@ from planner.errors import MissingPackageError, ParameterError
 from planner.probes.gpu_names import gpu_name
 from planner.probes.gpu_state import first_look
 from planner.probes.machine import describe_cpu
-from planner.probes.precisions import gpu_precisions
+from planner.probes.precisions import COMPUTING, gpu_precisions
 from planner.probes.torch_package import import_torch
 
-__all__ = ["Gpu", "check_gpu", "default_device", "describe_gpu", "present_gpus", "why_no_kernel"]
+__all__ = ["Gpu", "Lookup", "check_gpu", "default_device", "describe_gpu", "present_gpus", "why_no_kernel"]
 
-FP32_LANES: Mapping[tuple[int, int], int] = {
+CUDA_CORES: Mapping[tuple[int, int], int] = {
     (3, 0): 192, (5, 0): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (8, 0): 64, (8, 6): 128,
 }  # fmt: skip
-"""fp32 lanes of a multiprocessor from a compute capability on (CUDA C++ Programming Guide, arithmetic throughput)."""
+"""CUDA cores of a multiprocessor from a compute capability on (CUDA C++ Programming Guide, arithmetic throughput)."""
 ASSUMED_CLOCK_HZ, ASSUMED_MEMORY_BYTES_PER_S = 1.5e9, 4e11
 """Where the driver does not state them; measuring replaces what follows from them."""
 
-TIMES_FP32: Mapping[str, float] = {"fp32": 1.0, "tf32": 1.0, "fp16": 2.0, "bf16": 2.0, "int8": 4.0, "fp8": 4.0}
-"""Peak rates of precisions by their width alone; measuring replaces them."""
-
-Known = Callable[[str], Accelerator | None]
+Lookup = Callable[[str], Accelerator | None]
+"""Name of an accelerator -> the bundled one; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +89,10 @@ def default_device(say: Callable[[str], object]) -> str:
     return "cpu" if reason else "cuda"
 
 
-def present_gpus(known: Known) -> tuple[Gpu, ...]:
+def present_gpus(lookup: Lookup) -> tuple[Gpu, ...]:
     """Return the GPUs of this machine that PyTorch sees, by number."""
     cuda = import_torch().cuda
-    return tuple(describe_gpu(f"cuda:{at}", known) for at in range(cuda.device_count() if cuda.is_available() else 0))
+    return tuple(describe_gpu(f"cuda:{at}", lookup) for at in range(cuda.device_count() if cuda.is_available() else 0))
 
 
 def why_no_kernel(torch: Any, device: str) -> str:
@@ -134,8 +132,8 @@ def check_gpu(device: str) -> int:
     return index
 
 
-def describe_gpu(device: str, known: Known) -> Gpu:
-    """Return a GPU of this machine; ``known`` gives the bundled accelerator of a name, None where there is none.
+def describe_gpu(device: str, lookup: Lookup) -> Gpu:
+    """Return a GPU of this machine; ``lookup`` gives the bundled accelerator of a name, None where there is none.
 
     Raises
     ------
@@ -145,15 +143,15 @@ def describe_gpu(device: str, known: Known) -> Gpu:
     index, torch = check_gpu(device), import_torch()
     properties = torch.cuda.get_device_properties(index)
     name = gpu_name(properties.name, float(properties.total_memory))
-    bundled, label = known(name), _label(properties, index)
-    accelerator = bundled or _accelerator(name, properties)
+    entry, label = lookup(name), _label(properties, index)
+    accelerator = entry or _accelerator(name, properties)
     node = Node(int(torch.cuda.device_count()), accelerator, describe_cpu()[1].host_memory_bytes, os.cpu_count() or 1)
     return Gpu(
         f"cuda:{index}",
         label,
         gpu_precisions((properties.major, properties.minor)),
         int(getattr(properties, "L2_cache_size", 0)),
-        bundled is not None,
+        entry is not None,
         accelerator,
         node,
         _circumstances(torch, properties, label),
@@ -171,7 +169,7 @@ def _label(properties: Any, index: int) -> str:
 def _accelerator(name: str, properties: Any) -> Accelerator:
     """Return an accelerator made of what the driver says: processors, clocks, width of the memory's bus."""
     capability, processors = (properties.major, properties.minor), int(properties.multi_processor_count)
-    lanes = FP32_LANES[max(least for least in FP32_LANES if least <= max(capability, min(FP32_LANES)))]
+    cores = CUDA_CORES[max(least for least in CUDA_CORES if least <= max(capability, min(CUDA_CORES)))]
     clock = 1e3 * float(getattr(properties, "clock_rate", 0)) or ASSUMED_CLOCK_HZ
     memory_clock = 1e3 * float(getattr(properties, "memory_clock_rate", 0))
     width = float(getattr(properties, "memory_bus_width", 0))
@@ -180,7 +178,7 @@ def _accelerator(name: str, properties: Any) -> Accelerator:
         "gpu",
         float(properties.total_memory),
         2 * memory_clock * width / 8 or ASSUMED_MEMORY_BYTES_PER_S,
-        {one: 2.0 * lanes * processors * clock * TIMES_FP32[one] for one in gpu_precisions(capability)},
+        {one: 2.0 * cores * processors * clock * COMPUTING[one].times_fp32 for one in gpu_precisions(capability)},
         processors,
         "estimated from the driver's clocks and number of multiprocessors",
         vendor="NVIDIA",
@@ -189,9 +187,9 @@ def _accelerator(name: str, properties: Any) -> Accelerator:
 
 def _circumstances(torch: Any, properties: Any, label: str) -> dict[str, str]:
     host, states = describe_cpu()[2], first_look(label)[0]
-    found = {key: host[key] for key in ("host_os", "cpu_model", "cpu_threads", "python")}
+    facts = {key: host[key] for key in ("host_os", "cpu_model", "cpu_threads", "python")}
     cudnn = torch.backends.cudnn.version()
-    return found | {
+    return facts | {
         "framework": f"pytorch {torch.__version__}",
         "gpu": str(properties.name),
         "gpu_capability": f"{properties.major}.{properties.minor}",

@@ -47,13 +47,13 @@ MEMORY_TOLERANCE = 0.1
 GIB = 2.0**30
 
 
-def gpu_name(said: str, memory_bytes: float) -> str:
+def gpu_name(driver_name: str, memory_bytes: float) -> str:
     """Return the bundled name of a GPU, else its own fit for a file name.
 
     >>> gpu_name("NVIDIA H100 80GB HBM3", 85e9), gpu_name("NVIDIA GeForce RTX 4090", 25e9)
     ('h100-sxm5-80gb', 'geforce-rtx-4090')
     """
-    plain = re.sub(r"^nvidia\s+", "", said.strip().lower())
+    plain = re.sub(r"^nvidia\s+", "", driver_name.strip().lower())
     model = re.sub(r"^(?:tesla|geforce)\s+", "", plain)
     for pattern, name, size_gib in _NAMES:
         if re.fullmatch(pattern, model) and abs(memory_bytes / (size_gib * GIB) - 1) <= MEMORY_TOLERANCE:

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 __all__ = [
     "GpuState",
@@ -31,14 +31,14 @@ __all__ = [
 PROGRAM = "nvidia-smi"
 TIMEOUT_S = 20.0
 """Without persistence mode the driver is loaded first, which takes seconds."""
-EVERY_MS = 500
+READING_INTERVAL_MS = 500
 QUERY = (
     "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "utilization.gpu", "memory.used",
     "memory.total",
 )  # fmt: skip
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """The last value of a query: its name in current drivers, and before."""
-SLOWED = {
+SLOWDOWN_REASONS = {
     0x04: "power limit",
     0x08: "hardware slowdown",
     0x20: "temperature (software)",
@@ -47,9 +47,9 @@ SLOWED = {
 }
 """Bits of the reasons that slow a GPU down under load (NVML API reference, nvmlClocksThrottleReasons)."""
 BUSY_UTILIZATION = 0.1
-BUSY_MEMORY = 0.05
+BUSY_MEMORY_SHARE = 0.05
 """Of a GPU's memory, held before this program uses any: more than a driver and a display take."""
-LEAST_THROTTLED = 0.2
+LEAST_THROTTLED_SHARE = 0.2
 """Of the readings under load: a short dip does not change medians."""
 
 
@@ -89,7 +89,7 @@ def parse_states(text: str) -> tuple[GpuState, ...]:
 
 
 def _state(row: Sequence[str]) -> GpuState:
-    clock, memory_clock, temperature, power, utilization, used, total = map(_number, row[1:8])
+    clock, memory_clock, temperature, power, utilization, in_use, total = map(_number, row[1:8])
     mask = int(row[8], 16) if row[8].lower().startswith("0x") else 0
     return GpuState(
         None if row[0].startswith("[") else row[0],
@@ -98,9 +98,9 @@ def _state(row: Sequence[str]) -> GpuState:
         temperature,
         power,
         _times(0.01, utilization),
-        _times(2.0**20, used),
+        _times(2.0**20, in_use),
         _times(2.0**20, total),
-        tuple(name for bit, name in SLOWED.items() if mask & bit),
+        tuple(name for bit, name in SLOWDOWN_REASONS.items() if mask & bit),
     )
 
 
@@ -125,9 +125,9 @@ def _read(gpu: str) -> tuple[list[str], tuple[GpuState, ...]]:
     arguments: list[str] = []
     for reasons in REASONS:
         arguments = [f"--query-gpu={','.join((*QUERY, reasons))}", f"--id={gpu}"]
-        found = parse_states(_said(arguments))
-        if found:
-            return arguments, found
+        readings = parse_states(_said(arguments))
+        if readings:
+            return arguments, readings
     return arguments, ()
 
 
@@ -161,10 +161,10 @@ def _said(arguments: Sequence[str]) -> str:
         return ""
     command = [program, *arguments, "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603 - no input of users
+        process = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603 - no input of users
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return process.stdout if process.returncode == 0 else ""
 
 
 @contextlib.contextmanager
@@ -174,7 +174,7 @@ def watched(gpu: str) -> Iterator[list[GpuState]]:
     The program runs beside this one, so that no kernel waits for it. It is ended by a signal, which loses what it has
     not handed over; to a terminal the C library hands over every line at once, to a file or a pipe only a full block.
     """
-    seen: list[GpuState] = []
+    readings: list[GpuState] = []
     lines: list[str] = []
     ours, theirs = os.openpty() if hasattr(os, "openpty") else os.pipe()
     reader = threading.Thread(target=_collect, args=(ours, lines), daemon=True)
@@ -184,13 +184,13 @@ def watched(gpu: str) -> Iterator[list[GpuState]]:
     finally:
         os.close(theirs)
     try:
-        yield seen
+        yield readings
     finally:
         if process is not None:
             process.terminate()
             process.wait()
         reader.join()
-        seen += parse_states("".join(lines))
+        readings += parse_states("".join(lines))
 
 
 def _collect(descriptor: int, lines: list[str]) -> None:
@@ -203,7 +203,7 @@ def _started(gpu: str, output: int) -> subprocess.Popen[bytes] | None:
     program = shutil.which(PROGRAM)
     if program is None:
         return None
-    what = [*_read(gpu)[0], "--format=csv,noheader,nounits", f"--loop-ms={EVERY_MS}"]
+    what = [*_read(gpu)[0], "--format=csv,noheader,nounits", f"--loop-ms={READING_INTERVAL_MS}"]
     try:
         return subprocess.Popen([program, *what], stdout=output, stderr=subprocess.DEVNULL)  # noqa: S603 - no input of users
     except OSError:
@@ -212,40 +212,39 @@ def _started(gpu: str, output: int) -> subprocess.Popen[bytes] | None:
 
 def busy(before: Sequence[GpuState], others: Sequence[int]) -> str:
     """Return the sentence that says what else uses a GPU before it is measured; empty: nothing that is seen."""
-    found = []
+    reasons = []
     if others:
-        found.append(f"{len(others)} other process{'es' if len(others) > 1 else ''}")
+        reasons.append(f"{len(others)} other process{'es' if len(others) > 1 else ''}")
     for state in before[:1]:
         if (state.utilization or 0.0) >= BUSY_UTILIZATION:
-            found.append(f"{state.utilization:.0%} utilisation")
-        held = (state.memory_used_bytes or 0.0) / (state.memory_bytes or 1.0)
-        if held >= BUSY_MEMORY and not others:
-            found.append(f"{held:.0%} of its memory held")
-    if not found:
+            reasons.append(f"{state.utilization:.0%} utilisation")
+        share = (state.memory_used_bytes or 0.0) / (state.memory_bytes or 1.0)
+        if share >= BUSY_MEMORY_SHARE and not others:
+            reasons.append(f"{share:.0%} of its memory held")
+    if not reasons:
         return ""
-    return f"the GPU was busy before it was measured ({', '.join(found)}); run it again when it is idle"
+    return f"the GPU was busy before it was measured ({', '.join(reasons)}); run it again when it is idle"
 
 
-def throttled(seen: Sequence[GpuState]) -> str:
+def throttled(readings: Sequence[GpuState]) -> str:
     """Return the sentence that says how much of the time a GPU slowed itself down, and why; empty: little or never."""
-    slowed = [state for state in seen if state.throttle]
-    share = len(slowed) / max(len(seen), 1)
-    if share < LEAST_THROTTLED:
+    slow = [state for state in readings if state.throttle]
+    share = len(slow) / max(len(readings), 1)
+    if share < LEAST_THROTTLED_SHARE:
         return ""
-    reasons = ", ".join(dict.fromkeys(name for state in slowed for name in state.throttle))
+    reasons = ", ".join(dict.fromkeys(name for state in slow for name in state.throttle))
     return f"the GPU slowed itself down in {share:.0%} of the readings ({reasons}); times hold for such cooling only"
 
 
-def state_circumstances(seen: Sequence[GpuState]) -> dict[str, str]:
+def state_circumstances(readings: Sequence[GpuState]) -> dict[str, str]:
     """Return median clocks and power, the highest temperature, and the reasons of throttling, as circumstances."""
-    found: dict[str, str] = {}
-    for name in (one.name for one in fields(GpuState)):
-        values = [value for state in seen if isinstance(value := getattr(state, name), float)]
-        if values and name in ("sm_clock_hz", "memory_clock_hz", "power_w"):
-            found[f"gpu_{name}"] = f"{statistics.median(values):.6g}"
-        if values and name == "temperature_c":
-            found[f"gpu_{name}"] = f"{max(values):.6g}"
-    if seen:
-        reasons = dict.fromkeys(name for state in seen for name in state.throttle)
-        found["gpu_throttle"] = ", ".join(reasons) or "none"
-    return found
+    circumstances: dict[str, str] = {}
+    for name in ("sm_clock_hz", "memory_clock_hz", "temperature_c", "power_w"):
+        values = [value for state in readings if isinstance(value := getattr(state, name), float)]
+        if values:
+            typical = max(values) if name == "temperature_c" else statistics.median(values)
+            circumstances[f"gpu_{name}"] = f"{typical:.6g}"
+    if readings:
+        reasons = dict.fromkeys(name for state in readings for name in state.throttle)
+        circumstances["gpu_throttle"] = ", ".join(reasons) or "none"
+    return circumstances

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.domain.inputs import DECODE
-from planner.probes.storage import Found
+from planner.probes.storage import InputRows
 from planner.probes.timing import summary
 
 __all__ = ["CASES", "Case", "measure_images"]
@@ -36,20 +37,20 @@ CASES = (
     Case(500, 375, 384), Case(250, 188, 64),
 )  # fmt: skip
 QUALITY = 92
-DISTINCT = 3
+IMAGES_OF_A_SIZE = 3
 """Images of a size: decoding is not to profit from branches that it remembers."""
 LEAST_REPEATS = 3
 MOST_REPEATS = 40
-COARSE = 16
+COARSE_PIXELS = 16
 """Pixels of a coarse shape."""
 NOISE = 16.0
 """Standard deviation of the noise, of 255."""
-LEAST_CROP = 0.08
+LEAST_CROP_SHARE = 0.08
 """Share of an image that a random crop keeps at least, as is usual in training on ImageNet."""
 MEAN, DEVIATION = 118.0, 58.0
 SEED = 20_160_702
 FloatArray32 = NDArray[np.float32]
-MISSING = (
+NO_PILLOW = (
     "decoding of images was not measured: there is no package pillow; pip install 'epoch-planner[torch]' and calibrate "
     "again"
 )
@@ -60,7 +61,7 @@ def measure_images(
     *,
     clock: Callable[[], float] = time.perf_counter,
     thread_clock: Callable[[], float] = time.thread_time,
-) -> Found:
+) -> InputRows:
     """Return the median time of one thread for an image of several sizes, from bytes in memory to numbers.
 
     It is time on a processor: nothing is waited for, so that only other programs would make more of it.
@@ -78,29 +79,29 @@ def measure_images(
     try:
         from PIL import Image  # noqa: PLC0415 - heavy, and optional
     except ImportError:
-        return Found(warning=MISSING)
+        return InputRows(warning=NO_PILLOW)
     until_s = clock() + for_s
     generator = np.random.default_rng(SEED)
-    stored: dict[tuple[int, int], list[bytes]] = {case[:2]: [] for case in CASES}
+    files: dict[tuple[int, int], list[bytes]] = {case[:2]: [] for case in CASES}
     times: dict[Case, list[float]] = {case: [] for case in CASES}
     for case in islice(cycle(CASES), MOST_REPEATS * len(CASES)):
         if clock() >= until_s:
             break
-        known = stored[case[:2]]
-        if len(known) < DISTINCT:
-            known.append(_encoded(Image, case, generator))
-            _made_ready(Image, known[-1], case.side, generator)
-        data = known[int(generator.integers(len(known)))]
+        alike = files[case[:2]]
+        if len(alike) < IMAGES_OF_A_SIZE:
+            alike.append(_encoded(Image, case, generator))
+            _made_ready(Image, alike[-1], case.side, generator)
+        data = alike[int(generator.integers(len(alike)))]
         begin = thread_clock()
         _made_ready(Image, data, case.side, generator)
         times[case].append(thread_clock() - begin)
-    rows = tuple(_row(case, stored[case[:2]], times[case]) for case in CASES if len(times[case]) >= LEAST_REPEATS)
-    return Found(rows, "" if rows else "decoding of images was not measured: too little time")
+    rows = tuple(_row(case, files[case[:2]], times[case]) for case in CASES if len(times[case]) >= LEAST_REPEATS)
+    return InputRows(rows, "" if rows else "decoding of images was not measured: too little time")
 
 
 def _encoded(image: Any, case: Case, generator: np.random.Generator) -> bytes:
     """Return the JPEG of an image of coarse shapes and noise."""
-    coarse = generator.integers(0, 256, (max(case.height // COARSE, 2), max(case.width // COARSE, 2), 3))
+    coarse = generator.integers(0, 256, (max(case.height // COARSE_PIXELS, 2), max(case.width // COARSE_PIXELS, 2), 3))
     shapes = image.fromarray(coarse.astype(np.uint8)).resize((case.width, case.height), image.Resampling.BICUBIC)
     noise = generator.normal(0.0, NOISE, (case.height, case.width, 1))
     pixels = np.clip(np.asarray(shapes, dtype=np.float64) + noise, 0, 255).astype(np.uint8)
@@ -111,19 +112,18 @@ def _encoded(image: Any, case: Case, generator: np.random.Generator) -> bytes:
 
 def _made_ready(image: Any, data: bytes, side: int, generator: np.random.Generator) -> FloatArray32:
     """Return an image as the numbers that a network takes: decoded, a random crop resized, shape (3, side, side)."""
-    with image.open(io.BytesIO(data)) as stored:
-        whole = stored.convert("RGB")
-    share = float(generator.uniform(LEAST_CROP, 1.0)) ** 0.5
+    with image.open(io.BytesIO(data)) as file:
+        whole = file.convert("RGB")
+    share = float(generator.uniform(LEAST_CROP_SHARE, 1.0)) ** 0.5
     width, height = share * whole.width, share * whole.height
     left, top = generator.uniform(0, whole.width - width), generator.uniform(0, whole.height - height)
     box = (left, top, left + width, top + height)
-    resized = whole.resize((side, side), image.Resampling.BILINEAR, box=box)
-    numbers = (np.asarray(resized, dtype=np.float32) - MEAN) / DEVIATION
+    pixels = whole.resize((side, side), image.Resampling.BILINEAR, box=box)
+    numbers = (np.asarray(pixels, dtype=np.float32) - MEAN) / DEVIATION
     return np.ascontiguousarray(numbers.transpose(2, 0, 1))
 
 
-def _row(case: Case, stored: list[bytes], times_s: list[float]) -> Mapping[str, Any]:
-    timing = summary(times_s)
+def _row(case: Case, files: list[bytes], times_s: list[float]) -> Mapping[str, Any]:
     return {
         "kind": DECODE,
         "library": "pillow",
@@ -131,9 +131,7 @@ def _row(case: Case, stored: list[bytes], times_s: list[float]) -> Mapping[str, 
         "in_c": 3,
         "in_h": case.height,
         "in_w": case.width,
-        "bytes": round(float(np.mean([len(data) for data in stored]))),
+        "bytes": round(float(np.mean([len(data) for data in files]))),
         "elements": 3 * case.side**2,
-        "time_s": timing.time_s,
-        "spread_s": timing.spread_s,
-        "repeats": len(times_s),
+        **asdict(summary(times_s)),
     }

@@ -16,7 +16,7 @@ __all__ = ["INPUT_SHARE", "measure_input"]
 
 INPUT_SHARE = 0.06
 """Of the budget of a calibration."""
-MOST_S = 6.0
+MOST_INPUT_S = 6.0
 """More time changes no mean."""
 IMAGES_SHARE = 0.35
 COPIES_SHARE = 0.15
@@ -45,7 +45,7 @@ def measure_input(
         As PyTorch names it; to ``cpu`` nothing is copied.
     clock : callable
     """
-    for_s = min(for_s, MOST_S)
+    for_s = min(for_s, MOST_INPUT_S)
     until_s = clock() + for_s
     copies = () if device == "cpu" else measure_copies(device, COPIES_SHARE * for_s, clock=clock)
     images = measure_images(IMAGES_SHARE * for_s, clock=clock)
@@ -54,5 +54,5 @@ def measure_input(
     rows: list[Mapping[str, Any]] = [
         dict(row) | {"device": accelerator} for row in (*storage.rows, *images.rows, *copies)
     ]
-    said = {key: sentence for key, sentence in warnings.items() if sentence}
-    return Samples.from_rows(rows, {**storage.circumstances, **images.circumstances, **said})
+    sentences = {key: sentence for key, sentence in warnings.items() if sentence}
+    return Samples.from_rows(rows, {**storage.circumstances, **images.circumstances, **sentences})

@@ -6,28 +6,22 @@ module, forward and through autograd.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
 from planner.domain.calls import LayerCall
-from planner.domain.kernels import BACKWARD_DATA, FORWARD
-from planner.probes.mixed import gradients_in_fp32, is_mixed, kept, wide_tensors
-from planner.probes.modules import PARTS
-from planner.probes.operands import Operands
+from planner.domain.kernels import FORWARD
+from planner.domain.layers import LAYER_KINDS
+from planner.probes.mixed import is_mixed, kept, wide_tensors
+from planner.probes.operands import Operands, backward_call
 from planner.probes.points import Point
 from planner.probes.precisions import autocast
-from planner.probes.sequence_kernels import (
-    attention_dropout,
-    attention_product,
-    attention_softmax,
-    embedding,
-    fused_attention_call,
-)
+from planner.probes.products import convolution, product
+from planner.probes.sequence_kernels import embedding
 from planner.probes.timing import Call
 
-__all__ = ["OPTIMIZERS", "own_call"]
+__all__ = ["OPTIMIZERS", "OWN_CALLS", "add", "module_call", "of_heads", "update"]
 
 OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "sgd": ("SGD", {"lr": 1e-3}),
@@ -40,35 +34,21 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """Optimizer -> PyTorch's class and options."""
 TOGETHER_ELEMENTS = 1 << 20
 """Updates of fewer parameters are timed several at once: a step of an optimizer has a cost of its own."""
-MOST_TOGETHER = 16
-_ATTENTION = {
-    "attention": fused_attention_call,
-    "gemm": attention_product,
-    "softmax": attention_softmax,
-    "dropout": attention_dropout,
-}
+MOST_UPDATES = 16
 
 
-def own_call(torch: Any, point: Point, operands: Operands) -> Call:
-    """Return the call of a point that is a layer's."""
-    call = point.call
-    assert call is not None  # noqa: S101 - asked for such points only
-    if call.layer.kind == "attention":
-        geometry = _heads(point, operands)
-        inner = Point(call.kind, call.direction, point.work, geometry, precision=point.precision)
-        return _ATTENTION[call.kind](torch, inner, operands)
-    return _OWN.get(call.kind, _module)(torch, point, operands)
+def of_heads(point: Point, operands: Operands) -> Point:
+    """Return the point of attention that a call of such a layer is.
 
-
-def _heads(point: Point, operands: Operands) -> dict[str, int]:
-    """Return the sizes of attention; ``wide``: softmax leaves fp32, as of scores under a mask, and always on a GPU."""
+    ``wide``: its softmax leaves fp32, as of scores under a mask, and always on a GPU.
+    """
     call = _call(point)
-    positions, joined = call.inputs[0]
-    heads = call.layer.integer("heads")
-    causal = int(bool(call.layer.attributes["causal"]))
-    sizes = {"images": point.sub_batch, "positions": positions, "heads": heads}
+    positions, features = call.inputs[0]
+    heads, causal = call.layer.integer("heads"), int(bool(call.layer.attributes["causal"]))
     wide = int(is_mixed(point, operands) and (causal or operands.device != "cpu"))
-    return {**sizes, "width": joined // (3 * heads), "causal": causal, "wide": wide}
+    sizes = {"images": point.sub_batch, "positions": positions, "heads": heads}
+    sizes |= {"width": features // (3 * heads), "causal": causal, "wide": wide}
+    return Point(call.kind, call.direction, point.work, sizes, precision=point.precision)
 
 
 def _call(point: Point) -> LayerCall:
@@ -86,14 +66,14 @@ def _embedding(torch: Any, point: Point, operands: Operands) -> Call:
         rows, tokens = call.layer.integer(table), (elements + slope * point.sub_batch) // features
         geometry = {"rows": rows, "tokens": tokens, "features": features, "summed": 1}
     else:
-        rows, moved = call.work["traffic"][0] // features, call.work["traffic"][1]
-        summed = point.sub_batch if moved == slope else 1
-        tokens = positions if moved == slope else positions * point.sub_batch
-        geometry = {"rows": rows, "tokens": tokens, "features": features, "summed": summed}
+        rows, traffic = call.work["traffic"][0] // features, call.work["traffic"][1]
+        summands = point.sub_batch if traffic == slope else 1
+        tokens = positions if traffic == slope else positions * point.sub_batch
+        geometry = {"rows": rows, "tokens": tokens, "features": features, "summed": summands}
     return embedding(torch, Point(call.kind, call.direction, work, geometry), operands)
 
 
-def _sum(_torch: Any, point: Point, operands: Operands) -> Call:
+def add(_torch: Any, point: Point, operands: Operands) -> Call:
     """Return a sum; of 16-bit numbers and fp32 with the cast of the gradient, as the layer has no call backward."""
     elements, wide = point.work["elements"], _wide_terms(point, operands)
     x, other = (kept(operands, wide=one) for one in wide)
@@ -109,45 +89,35 @@ def _sum(_torch: Any, point: Point, operands: Operands) -> Call:
 
 def _wide_terms(point: Point, operands: Operands) -> tuple[bool, bool]:
     """Tell whether either term of a sum is fp32: inputs of a layer, or gradients of its output or of weights."""
-    call, wide = _call(point), wide_tensors(point, operands)
+    call, wide = point.call, wide_tensors(point, operands)
+    if call is None:
+        return False, False
     if call.layer.kind == "add" and call.direction == FORWARD:
         return wide[0], wide[1]
     of_weights = is_mixed(point, operands) and not call.depends_on_sub_batch
     return (wide[-1] or of_weights,) * 2
 
 
-def _update(torch: Any, point: Point, operands: Operands) -> Call:
-    """Return one step over the tensors of a layer's parameters."""
-    call, elements = _call(point), point.work["elements"]
-    name, options = OPTIMIZERS[call.optimizer]
-    together = max(1, min(MOST_TOGETHER, TOGETHER_ELEMENTS // elements))
+def update(torch: Any, point: Point, operands: Operands) -> Call:
+    """Return one step over the tensors of a layer's parameters; of the generic design with momentum on one tensor."""
+    call, elements = point.call, point.work["elements"]
+    sizes = LAYER_KINDS[call.layer.kind].parameters(call.layer, call.inputs[0]) if call else (elements,)
+    together = max(1, min(MOST_UPDATES, TOGETHER_ELEMENTS // elements)) if call else 1
     parameters = []
-    for size in _tensors(call, elements) * together:
+    for size in sizes * together:
         parameter = torch.nn.Parameter(operands.warm(size).clone())
         parameter.grad = operands.warm(size) * 1e-6
         parameters.append(parameter)
+    name, options = OPTIMIZERS[call.optimizer if call else "sgd-momentum"]
     optimizer = getattr(torch.optim, name)(parameters, **options)
     return Call(optimizer.step, calls=together)
 
 
-def _tensors(call: LayerCall, elements: int) -> list[int]:
-    if call.tensors == 1:
-        return [elements]
-    layer = call.layer
-    if layer.kind in ("batch_norm", "layer_norm"):
-        return [elements // 2] * 2
-    small = layer.integer("channels" if layer.kind == "convolution" else "features")
-    if layer.kind == "embedding":
-        tables = [layer.integer(table) * small for table in ("vocabulary", "positions", "types")]
-        return [size for size in tables if size]
-    return [elements - small, small]
-
-
-def _module(torch: Any, point: Point, operands: Operands) -> Call:
+def module_call(torch: Any, point: Point, operands: Operands) -> Call:
     """Return the forward or backward pass of a layer's module, under mixed precision where that is 16 bits."""
     call, n = _call(point), point.sub_batch
     with torch.device(operands.device):
-        part = PARTS[call.layer.kind](torch, call.layer, call.inputs)
+        part = LAYER_KINDS[call.layer.kind].module(torch, call.layer, call.inputs)
         rest = _targets(torch, call, n)
     mixed = operands.dtype != torch.float32
     sources = [kept(operands, wide=wide) for wide in wide_tensors(point, operands)[:-1]]
@@ -166,16 +136,11 @@ def _module(torch: Any, point: Point, operands: Operands) -> Call:
     if point.direction == FORWARD:
         leaves = run()[1]
         return Call(lambda: forward(leaves) if mixed else part(*leaves, *rest))
-    trained = list(part.parameters()) if isinstance(part, torch.nn.Module) else []
-    read = n * sum(source.itemsize * prod(shape) for source, shape in zip(sources, call.inputs, strict=True))
-    graphs = [run() for _ in range(operands.graphs(max(read, _saved_bytes(torch, run))))]
-    gradient, turn = torch.ones_like(graphs[0][0]), itertools.cycle(graphs)
-
-    def backward() -> object:
-        result, leaves = next(turn)
-        return torch.autograd.grad(result, [*leaves, *trained], gradient, retain_graph=True)
-
-    return Call(backward)
+    weights = list(part.parameters()) if isinstance(part, torch.nn.Module) else []
+    read_bytes = n * sum(source.itemsize * prod(shape) for source, shape in zip(sources, call.inputs, strict=True))
+    graphs = [run() for _ in range(operands.graphs(max(read_bytes, _saved_bytes(torch, run))))]
+    inputs = ((result, [*leaves, *weights]) for result, leaves in graphs)
+    return backward_call(torch, inputs, torch.ones_like(graphs[0][0]))
 
 
 def _saved_bytes(torch: Any, run: Callable[[], object]) -> int:
@@ -186,14 +151,14 @@ def _saved_bytes(torch: Any, run: Callable[[], object]) -> int:
     run : callable
         Makes the graph.
     """
-    saved: dict[int, Any] = {}
+    tensors: dict[int, Any] = {}
 
     def note(tensor: Any) -> None:
-        saved[tensor.data_ptr()] = tensor.detach()  # which outlives the operators, so that no memory counts twice
+        tensors[tensor.data_ptr()] = tensor.detach()  # which outlives the operators, so that no memory counts twice
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         run()
-    return sum(tensor.nbytes for tensor in saved.values())
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def _targets(torch: Any, call: LayerCall, n: int) -> tuple[Any, ...]:
@@ -203,51 +168,11 @@ def _targets(torch: Any, call: LayerCall, n: int) -> tuple[Any, ...]:
     return (torch.randint(0, classes, (n, *positions)),)
 
 
-def _product(torch: Any, point: Point, operands: Operands) -> Call:
-    """Make a linear layer's product in the layout of its direction: x·Wᵀ + b, g·W, gᵀ·x; weights of shape (out, in)."""
-    m, n, k = (point.work[name] for name in ("m", "n", "k"))
-    adds = bool(_call(point).layer.attributes["bias"])
-    if is_mixed(point, operands):
-        return _mixed_product(torch, point, operands, adds=adds)
-    if point.direction == FORWARD:
-        x, bias, weight = operands.warm(n, k), operands.warm(m) if adds else None, operands.cold(m, k)
-        return Call(lambda: torch.nn.functional.linear(x, next(weight), bias))
-    if point.direction == BACKWARD_DATA:
-        gradient, weight = operands.warm(n, k), operands.cold(k, m)
-        return Call(lambda: gradient.mm(next(weight)))
-    gradient, saved = operands.warm(k, m), operands.cold(k, n)
-    if not adds:
-        return Call(lambda: gradient.t().mm(next(saved)), operands.itemsize * m * n)
-    return Call(lambda: (gradient.t().mm(next(saved)), gradient.sum(0)), operands.itemsize * m * n)
-
-
-def _mixed_product(torch: Any, point: Point, operands: Operands, *, adds: bool) -> Call:
-    """Make the same of 16 bits, with the casts of weights, and of inputs where they are fp32."""
-    m, n, k = (point.work[name] for name in ("m", "n", "k"))
-    half, single, reads_fp32 = operands.dtype, operands.of("fp32"), wide_tensors(point, operands)[0]
-    linear = torch.nn.functional.linear
-    if point.direction == FORWARD:
-        x, weight = kept(operands, wide=reads_fp32).warm(n, k), single.cold(m, k)
-        if not adds:
-            return Call(lambda: linear(x.to(half), next(weight).to(half)))
-        bias = single.warm(m)
-        return Call(lambda: linear(x.to(half), next(weight).to(half), bias.to(half)))
-    if point.direction == BACKWARD_DATA:
-        gradient, weight = operands.warm(n, k), operands.cold(k, m)
-        if not reads_fp32:
-            return Call(lambda: gradient.mm(next(weight)))
-        return Call(lambda: gradient.mm(next(weight)).to(torch.float32))
-    gradient, saved = operands.warm(k, m), operands.cold(k, n)
-
-    def made() -> tuple[Any, ...]:
-        return gradient.t().mm(next(saved)), gradient.sum(0) if adds else None
-
-    return Call(gradients_in_fp32(torch, made), single.itemsize * m * n)
-
-
-_OWN: dict[str, Callable[[Any, Point, Operands], Call]] = {
-    "gemm": _product,
+OWN_CALLS: Mapping[str, Callable[[Any, Point, Operands], Call]] = {
+    "convolution": convolution,
+    "gemm": product,
     "embedding": _embedding,
-    "add": _sum,
-    "update": _update,
+    "add": add,
+    "update": update,
 }
+"""Kind of a layer's call -> what makes it, where that is not the layer's module."""

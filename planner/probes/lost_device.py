@@ -14,7 +14,7 @@ from planner.probes.torch_package import import_torch
 __all__ = ["DeviceLostError", "check_computes", "first_line", "told_when_lost"]
 
 NO_MEMORY = "it does not fit the memory"
-AGAIN, OTHERWISE = "try the same command once more", "; if the device fails again, name another GPU or --device cpu"
+RETRY, OTHER_DEVICE = "try the same command once more", "; if the device fails again, name another GPU or --device cpu"
 
 
 class DeviceLostError(RuntimeError):
@@ -26,8 +26,8 @@ class DeviceLostError(RuntimeError):
         The call or step that it failed in; empty: not known.
     """
 
-    def __init__(self, said: str, what: str = "") -> None:
-        super().__init__(said)
+    def __init__(self, message: str, what: str = "") -> None:
+        super().__init__(message)
         self.what = what
 
 
@@ -87,7 +87,7 @@ def told_when_lost(device: str, resume: Path | None) -> Iterator[None]:
             check_computes(device, error)
             raise
     except DeviceLostError as lost:
-        where, remedy = f" in {lost.what}" if lost.what else "", AGAIN + (OTHERWISE if resume else "")
+        where, remedy = f" in {lost.what}" if lost.what else "", RETRY + (OTHER_DEVICE if resume else "")
         without = " without it" if lost.what else ""
         if resume and holds_measured(resume):
             remedy = f"what was measured is kept in {resume}; the same command goes on from there{without}"

@@ -76,13 +76,13 @@ def cpu_steal_s() -> float | None:
 
 
 def _load() -> Mapping[str, str]:
-    found = {}
+    circumstances = {}
     if hasattr(os, "getloadavg"):
-        found["load_average"] = f"{os.getloadavg()[0]:.2f}"
+        circumstances["load_average"] = f"{os.getloadavg()[0]:.2f}"
     steal = cpu_steal_s()
     if steal is not None:
-        found["steal_s"] = f"{steal:.2f}"
-    return found
+        circumstances["steal_s"] = f"{steal:.2f}"
+    return circumstances
 
 
 def _cpu_facts() -> dict[str, str]:

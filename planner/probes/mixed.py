@@ -37,6 +37,6 @@ def kept(operands: Operands, *, wide: bool) -> Operands:
     return operands.of("fp32") if wide else operands
 
 
-def gradients_in_fp32(torch: Any, made: Callable[[], Iterable[Any]]) -> Callable[[], object]:
+def gradients_in_fp32(torch: Any, gradients: Callable[[], Iterable[Any]]) -> Callable[[], object]:
     """Return what casts the gradients made; those that are left out are None."""
-    return lambda: [gradient.to(torch.float32) for gradient in made() if gradient is not None]
+    return lambda: [gradient.to(torch.float32) for gradient in gradients() if gradient is not None]

@@ -8,24 +8,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from planner.domain.arrays import check_count
-from planner.domain.network import INPUT, Layer, Network
-from planner.domain.shapes import Shape, input_shapes, layer_shapes
+from planner.domain.layers import LAYER_KINDS
+from planner.domain.network import INPUT, Network
+from planner.domain.shapes import input_shapes, layer_shapes
 from planner.probes.precisions import autocast
-from planner.probes.sequence_parts import attention, embedding, first_position, layer_norm
 from planner.probes.timing import EVENT_RESOLUTION_S, Timing, keep_freed_memory, own_clock, summary
 from planner.probes.torch_package import import_torch
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PARTS", "build_module", "gradient_time"]
+__all__ = ["build_module", "gradient_time"]
 
 
 WARM_UP_STEPS = 3
 AHEAD_STEPS = 2
 """With one step to go the device still waits for nothing, where it is the slower one."""
-LEAKY_SLOPE = 0.1
-"""Of a leaky ReLU below zero, as in YOLO; no time depends on it."""
 
 
 def build_module(network: Network, device: str = "cpu") -> torch.nn.Module:
@@ -67,10 +65,12 @@ def build_module(network: Network, device: str = "cpu") -> torch.nn.Module:
 
         def __init__(self) -> None:
             super().__init__()
-            made = [PARTS[layer.kind](library, layer, input_shapes(layer, shapes)) for layer in network.layers]
-            _tie(network, made)
-            self.parts = library.nn.ModuleList(part for part in made if isinstance(part, library.nn.Module))
-            self._calls: list[Callable[..., Any]] = made
+            calls = [
+                LAYER_KINDS[layer.kind].module(library, layer, input_shapes(layer, shapes)) for layer in network.layers
+            ]
+            _tie(network, calls)
+            self.parts = library.nn.ModuleList(part for part in calls if isinstance(part, library.nn.Module))
+            self._calls: list[Callable[..., Any]] = calls
 
         def forward(self, samples: Any, targets: Any) -> Any:
             values = {INPUT: samples}
@@ -136,10 +136,10 @@ def gradient_time(
     module.train()
     mark, wait, between_s = _marks(torch, device)
     times: list[tuple[Any, Any]] = []
-    for made in range(repeats + warm_up):
-        if made >= AHEAD_STEPS:
+    for step in range(repeats + warm_up):
+        if step >= AHEAD_STEPS:
             wait(times[-AHEAD_STEPS][1])
-        if made > warm_up and time.perf_counter() >= until_s:
+        if step > warm_up and time.perf_counter() >= until_s:
             break
         module.zero_grad(set_to_none=True)
         start = mark()
@@ -173,9 +173,9 @@ def _marks(torch: Any, device: str) -> tuple[Callable[[], Any], Callable[[Any], 
     return mark, wait, between_s
 
 
-def _tie(network: Network, made: list[Any]) -> None:
+def _tie(network: Network, calls: list[Any]) -> None:
     """Give tied linear layers the table of the embedding as their weights."""
-    parts = {layer.name: part for layer, part in zip(network.layers, made, strict=True)}
+    parts = {layer.name: part for layer, part in zip(network.layers, calls, strict=True)}
     tables = [parts[layer.name].words.weight for layer in network.layers if layer.kind == "embedding"]
     for layer in network.layers:
         if layer.kind == "linear" and layer.attributes["tied"]:
@@ -198,102 +198,3 @@ def _targets(library: Any, network: Network, sub_batch: int, generator: Any) -> 
     logits = min((shapes[layer.inputs[0]] for layer in network.layers if layer.kind == "loss"), default=(1,))
     targets: torch.Tensor = library.randint(0, logits[-1], (sub_batch, *logits[:-1]), generator=generator)
     return targets
-
-
-def _convolution(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
-    return torch.nn.Conv2d(
-        inputs[0][0],
-        layer.integer("channels"),
-        layer.pair("kernel"),
-        layer.pair("stride"),
-        layer.pair("padding"),
-        groups=layer.integer("groups"),
-        bias=bool(layer.attributes["bias"]),
-    )
-
-
-def _pool(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
-    kind = torch.nn.MaxPool2d if layer.attributes["mode"] == "max" else torch.nn.AvgPool2d
-    ceil = bool(layer.attributes["ceil"])
-    return kind(layer.pair("window"), layer.pair("stride"), layer.pair("padding"), ceil_mode=ceil)
-
-
-def _linear(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
-    return torch.nn.Linear(inputs[0][-1], layer.integer("features"), bias=bool(layer.attributes["bias"]))
-
-
-def _activation(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
-    functions = {
-        "relu": torch.nn.ReLU,
-        "leaky_relu": lambda: torch.nn.LeakyReLU(LEAKY_SLOPE),
-        "tanh": torch.nn.Tanh,
-        "sigmoid": torch.nn.Sigmoid,
-        "gelu": torch.nn.GELU,
-    }
-    return functions[str(layer.attributes["function"])]()
-
-
-def _batch_norm(torch: Any, _layer: Layer, inputs: tuple[Shape, ...]) -> Any:
-    kind = torch.nn.BatchNorm2d if len(inputs[0]) == 3 else torch.nn.BatchNorm1d
-    return kind(inputs[0][0])
-
-
-def _lrn(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
-    return torch.nn.LocalResponseNorm(layer.integer("window"))
-
-
-def _dropout(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
-    return torch.nn.Dropout(layer.number("rate"))
-
-
-def _global_pool(torch: Any, _layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
-    return torch.nn.AdaptiveAvgPool2d(1)
-
-
-def _upsample(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
-    return torch.nn.Upsample(scale_factor=layer.integer("factor"), mode="nearest")
-
-
-def _flatten(torch: Any, _layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
-    return torch.nn.Flatten()
-
-
-def _add(_torch: Any, _layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
-    return lambda first, *others: sum(others, first)
-
-
-def _concat(torch: Any, _layer: Layer, inputs: tuple[Shape, ...]) -> Any:
-    axis = 2 if len(inputs[0]) == 2 else 1
-    return lambda *values: torch.cat(values, dim=axis)
-
-
-def _loss(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
-    weight = layer.number("weight")
-    classes = inputs[0][-1]
-
-    def loss(logits: Any, targets: Any) -> Any:
-        entropy = torch.nn.functional.cross_entropy(logits.reshape(-1, classes), targets.reshape(-1))
-        return entropy if math.isclose(weight, 1.0) else entropy * weight
-
-    return loss
-
-
-PARTS: dict[str, Callable[[Any, Layer, tuple[Shape, ...]], Any]] = {
-    "convolution": _convolution,
-    "pool": _pool,
-    "global_pool": _global_pool,
-    "upsample": _upsample,
-    "linear": _linear,
-    "activation": _activation,
-    "batch_norm": _batch_norm,
-    "layer_norm": layer_norm,
-    "embedding": embedding,
-    "attention": attention,
-    "first_position": first_position,
-    "lrn": _lrn,
-    "dropout": _dropout,
-    "add": _add,
-    "concat": _concat,
-    "flatten": _flatten,
-    "loss": _loss,
-}

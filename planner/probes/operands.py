@@ -10,17 +10,17 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from planner.probes.precisions import STORED
-from planner.probes.timing import give_back_memory
+from planner.probes.precisions import COMPUTING
+from planner.probes.timing import Call, give_back_memory
 from planner.probes.torch_package import import_torch
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["COLD_BYTES", "POOL_ELEMENTS", "Operands"]
+__all__ = ["COLD_BYTES", "POOL_ELEMENTS", "Operands", "backward_call"]
 
 POOL_ELEMENTS = 1 << 26
 """256 MiB of fp32: larger than the last cache of current CPUs, and two of the largest operands of a designed point."""
@@ -33,7 +33,7 @@ MOST_GRAPHS, MOST_GPU_GRAPHS = 8, 64
 """Of autograd, of a CPU and of a GPU, whose last cache holds eight of most layers."""
 CACHE_LINE_BYTES, GPU_ALIGNMENT_BYTES = 64, 512
 """Where operands begin; PyTorch's allocator of device memory gives out multiples of 512."""
-_SPREAD = 32
+_INT8_DEVIATION = 32
 """Standard deviation of whole numbers of 8 bits, random as those of fp32: the power that a product takes depends on
 its numbers."""
 
@@ -75,30 +75,30 @@ class Operands:
         self._piece = self._torch.randn(1 << 20, generator=generator)
         self._elements, self._cold_bytes, self.device, self._beyond = elements, cold_bytes, device, beyond
         self._set_block("float32")
-        self._made = {"float32": self}
+        self._sources = {"float32": self}
 
-    def _set_block(self, stored: str) -> None:
+    def _set_block(self, type_name: str) -> None:
         """Make the block of random numbers of a type."""
-        self.dtype: Any = getattr(self._torch, stored)
-        piece = (self._piece * _SPREAD).clamp(-127, 127) if stored == "int8" else self._piece
-        self._repeated = piece.to(self.dtype).to(self.device)
+        self.dtype: Any = getattr(self._torch, type_name)
+        piece = (self._piece * _INT8_DEVIATION).clamp(-127, 127) if type_name == "int8" else self._piece
+        self._tile = piece.to(self.dtype).to(self.device)
         self._pool = self._numbers(self._elements)
         self.itemsize: int = self._pool.element_size()
         self._next = 0
 
     def _numbers(self, size: int) -> torch.Tensor:
         """Return so many random numbers in memory of their own."""
-        numbers: torch.Tensor = self._repeated.repeat(math.ceil(size / self._repeated.numel()))[:size]
+        numbers: torch.Tensor = self._tile.repeat(math.ceil(size / self._tile.numel()))[:size]
         return numbers
 
     def of(self, precision: str) -> Operands:
         """Return the source of operands stored as a precision stores them; each has a block of its own."""
-        stored = STORED[precision]
-        if stored not in self._made:
+        type_name = COMPUTING[precision].stored
+        if type_name not in self._sources:
             other = copy.copy(self)
-            other._set_block(stored)  # noqa: SLF001 - of this class
-            self._made[stored] = other
-        return self._made[stored]
+            other._set_block(type_name)  # noqa: SLF001 - of this class
+            self._sources[type_name] = other
+        return self._sources[type_name]
 
     def warm(self, *shape: int) -> torch.Tensor:
         """Return one operand.
@@ -137,3 +137,14 @@ class Operands:
         """
         most = MOST_GRAPHS if self.device == "cpu" else MOST_GPU_GRAPHS
         return min(most, max(1, self._cold_bytes // max(saved_bytes, 1)))
+
+
+def backward_call(torch: Any, graphs: Iterable[tuple[Any, Any]], gradients: Any, calls: int = 1) -> Call:
+    """Return the backward pass of graphs (outputs, inputs) in turn, as autograd makes it: so many kernel calls."""
+    turn = itertools.cycle(list(graphs))
+
+    def backward() -> object:
+        outputs, inputs = next(turn)
+        return torch.autograd.grad(outputs, inputs, gradients, retain_graph=True)
+
+    return Call(backward, calls=calls)

@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.domain.arrays import BoolArray
+from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.samples import Samples
-from planner.probes.layer_points import ALWAYS_FP32
+from planner.probes.layer_points import FP32_KINDS
+from planner.probes.precisions import HALVES
 
 __all__ = ["with_shared_rows"]
-
-COMPUTED = ("attention", "convolution", "gemm")
-HALVES = ("fp16", "bf16")
 
 
 def with_shared_rows(samples: Samples, precisions: Sequence[str]) -> Samples:
@@ -24,13 +23,13 @@ def with_shared_rows(samples: Samples, precisions: Sequence[str]) -> Samples:
     """
     kind = samples.text["kind"]
     single = (samples.text["call"] != "") & (samples.text["precision"] == "fp32")
-    same: dict[str, BoolArray] = {"tf32": ~np.isin(kind, COMPUTED)}
-    same |= {name: np.isin(kind, ALWAYS_FP32) for name in HALVES}
+    same: dict[str, BoolArray] = {"tf32": ~np.isin(kind, MATRIX_KINDS)}
+    same |= {name: np.isin(kind, FP32_KINDS) for name in HALVES}
     whole = samples
     for precision in precisions:
-        shared = single & same[precision] if precision in same else np.zeros(samples.size, dtype=np.bool_)
-        if shared.any():
-            rows = samples.select(shared)
-            named: NDArray[np.str_] = np.full(rows.size, precision)
-            whole = whole.joined(Samples({**rows.text, "precision": named}, rows.number, rows.circumstances))
+        is_shared = single & same[precision] if precision in same else np.zeros(samples.size, dtype=np.bool_)
+        if is_shared.any():
+            rows = samples.select(is_shared)
+            names: NDArray[np.str_] = np.full(rows.size, precision)
+            whole = whole.joined(Samples({**rows.text, "precision": names}, rows.number, rows.circumstances))
     return whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from planner.domain.kernels import LINEAR_BIAS
 from planner.probes.bench import Bench, CpuBench, one_thread
 from planner.probes.cuda_bench import cuda_bench, host_times, operand_elements, usable_now
 from planner.probes.design import DESIGN, designed_points
-from planner.probes.gpu import describe_gpu
+from planner.probes.gpu import Lookup, describe_gpu
 from planner.probes.gpu_points import GPU_DESIGN, gpu_points
 from planner.probes.gpu_state import busy, first_look, state_circumstances, throttled, watched
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
@@ -23,9 +23,9 @@ from planner.probes.precisions import CPU_PRECISIONS, wanted_precisions
 from planner.probes.timing import keep_freed_memory
 from planner.probes.torch_package import import_torch
 
-__all__ = ["CpuPlace", "GpuPlace", "Place", "place_of", "unknown"]
+__all__ = ["KEPT_MEMORY", "CpuPlace", "GpuPlace", "Place", "place_of", "unknown"]
 
-KEPT = "freed memory kept"
+KEPT_MEMORY = "freed memory kept"
 ALLOCATOR_WARNING = (
     "measured with an allocator that keeps freed memory; training with the default of glibc can take up to 40 % more: "
     "start it with MALLOC_MMAP_THRESHOLD_=2147483647 MALLOC_TRIM_THRESHOLD_=2147483647, or with jemalloc or tcmalloc"
@@ -35,9 +35,6 @@ CONTAINED, CONTAINED_GPU = "bias", LINEAR_BIAS
 gradient is timed with the gradient of weights; biases of convolutions are passes of their own."""
 ELEMENTS_SHARE = 0.5
 """Of the memory that may be taken, for the operands and results of a call of a network."""
-
-Known = Callable[[str], Accelerator | None]
-"""Name of an accelerator -> the bundled one; None where there is none."""
 
 
 def unknown(_name: str) -> None:
@@ -106,7 +103,7 @@ class CpuPlace:
         self.circumstances: Mapping[str, str] = facts | {
             "framework": f"pytorch {torch.__version__}",
             "threads": "1",
-            "allocator": KEPT if self._keeps_memory else "as it is",
+            "allocator": KEPT_MEMORY if self._keeps_memory else "as it is",
             "design": DESIGN,
             "contained": CONTAINED,
         }
@@ -128,11 +125,11 @@ class CpuPlace:
 
     def seen(self) -> dict[str, str]:
         """Return the warning about the allocator, and the time that the host took."""
-        found = {"warning_allocator": ALLOCATOR_WARNING} if self._keeps_memory else {}
+        circumstances = {"warning_allocator": ALLOCATOR_WARNING} if self._keeps_memory else {}
         after_s = cpu_steal_s()
         if self._steal_s is not None and after_s is not None:
-            found["steal_during_s"] = f"{after_s - self._steal_s:.2f}"
-        return found
+            circumstances["steal_during_s"] = f"{after_s - self._steal_s:.2f}"
+        return circumstances
 
 
 class GpuPlace:
@@ -146,9 +143,9 @@ class GpuPlace:
         There is no such GPU, or it does not have a precision.
     """
 
-    def __init__(self, device: str, precisions: Sequence[str] = (), known: Known = unknown) -> None:
+    def __init__(self, device: str, precisions: Sequence[str] = (), lookup: Lookup = unknown) -> None:
         self.began_s = time.perf_counter()
-        self._gpu = describe_gpu(device, known)
+        self._gpu = describe_gpu(device, lookup)
         self.device, self.accelerator, self.node = self._gpu.device, self._gpu.accelerator, self._gpu.node
         self.has_stated_peaks = self._gpu.is_known
         self.precisions = wanted_precisions(precisions, self._gpu.precisions, self._gpu.precisions)
@@ -159,7 +156,7 @@ class GpuPlace:
             "design": GPU_DESIGN,
             "contained": CONTAINED_GPU,
         }
-        self._seen: dict[str, str] = {"warning_busy": self.warning} if self.warning else {}
+        self._findings: dict[str, str] = {"warning_busy": self.warning} if self.warning else {}
 
     def points(self) -> tuple[Point, ...]:
         """Return the generic design."""
@@ -187,20 +184,22 @@ class GpuPlace:
             bench = cuda_bench(self.device, self._gpu.cache_bytes)
             host = host_times(bench)
             yield bench
-        slowed = throttled(readings)
-        self._seen |= {"warning_throttled": slowed} if slowed else {}
-        self._seen |= {key: f"{seconds:.4g}" for key, seconds in host.items()} | state_circumstances(readings)
-        self._seen["gpu_peak_memory_bytes"] = str(cuda.max_memory_reserved(self.device))
+        sentence = throttled(readings)
+        self._findings |= {"warning_throttled": sentence} if sentence else {}
+        self._findings |= {key: f"{seconds:.4g}" for key, seconds in host.items()} | state_circumstances(readings)
+        self._findings["gpu_peak_memory_bytes"] = str(cuda.max_memory_reserved(self.device))
         if bench.refused:
             reasons = {"memory": "do not fit the memory", "kernel": "have no kernel in the library"}
-            counts = ", ".join(f"{bench.refused[key]} {said}" for key, said in reasons.items() if bench.refused[key])
-            self._seen["left_out"] = f"points of the design and of networks: {counts}"
+            counts = ", ".join(
+                f"{bench.refused[key]} {reason}" for key, reason in reasons.items() if bench.refused[key]
+            )
+            self._findings["left_out"] = f"points of the design and of networks: {counts}"
 
     def seen(self) -> dict[str, str]:
         """Return times of the host, clocks, temperature, power, and the warnings that follow from them."""
-        return self._seen
+        return self._findings
 
 
-def place_of(device: str, precisions: Sequence[str] = (), known: Known = unknown) -> Place:
+def place_of(device: str, precisions: Sequence[str] = (), lookup: Lookup = unknown) -> Place:
     """Return the place of a device's name: ``cpu``, ``cuda`` or ``cuda:INDEX``."""
-    return CpuPlace(precisions) if device == "cpu" else GpuPlace(device, precisions, known)
+    return CpuPlace(precisions) if device == "cpu" else GpuPlace(device, precisions, lookup)

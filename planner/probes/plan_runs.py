@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from planner.domain.network import Network
 from planner.domain.training import TimedStep
 from planner.numbers import constant
-from planner.probes.bench import DISTURBED, Bench, CpuBench, least_disturbed, one_thread
+from planner.probes.bench import DISTURBED_RATIO, Bench, CpuBench, least_disturbed, one_thread
 from planner.probes.cuda_bench import cuda_bench
 from planner.probes.lost_device import NO_MEMORY, check_computes, first_line
 from planner.probes.modules import WARM_UP_STEPS, build_module, gradient_time
@@ -23,7 +23,7 @@ from planner.probes.torch_package import import_torch
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PlanRun", "Wanted", "enough_s", "timed_runs"]
+__all__ = ["PlanPoint", "PlanRun", "enough_s", "timed_runs"]
 
 MOST_REPEATS = 7
 MOST_STEPS = WARM_UP_STEPS + MOST_REPEATS
@@ -31,19 +31,19 @@ FEWEST_STEPS = 2
 """One that is not timed, and one that is."""
 FIRST_STEP_S = 1e-3
 """A first try may begin for at least so long [s], where the steps take all the time there is."""
-SLACK = 1.15
+RUN_FACTOR = 1.15
 """What a run takes besides its steps, and what a first step takes longer."""
 REFERENCES = 5
 PAUSE_S = 0.2
 MOST_TRIES = 1000
-TOUCHED = constant("plan_runs.touched")
+TOUCHED_FACTOR = constant("plan_runs.touched")
 """Times the memory of a run is touched before, so that its steps meet no new pages (docs/numbers.md)."""
 BLOCK_BYTES = 2**26
-MOST_OF_FREE = 0.8
+MOST_FREE_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PlanPoint:
     """A run that is wanted.
 
     Attributes
@@ -71,7 +71,7 @@ class PlanRun:
     step : TimedStep or None
         Its gradient computation; None: it could not be made, or time was too short.
     slower : float
-        How many times slower than in quiet the machine was: above DISTURBED there was no quiet try.
+        How many times slower than in quiet the machine was: above DISTURBED_RATIO there was no quiet try.
     failed : str
         Why it could not be made, as PyTorch said; empty where time was too short.
     """
@@ -83,28 +83,28 @@ class PlanRun:
     @property
     def is_disturbed(self) -> bool:
         """Whether it was made, but never in quiet."""
-        return self.step is not None and self.slower > DISTURBED
+        return self.step is not None and self.slower > DISTURBED_RATIO
 
 
 def timed_runs(
     network: Network,
-    cells: Sequence[Wanted],
+    points: Sequence[PlanPoint],
     seconds: float,
     *,
     device: str = "cpu",
     quiet_s: float = 0.0,
-    progress: Callable[[float, str], None] = lambda _done, _state: None,
+    progress: Callable[[float, str], None] = lambda _used_s, _state: None,
 ) -> tuple[PlanRun, ...]:
-    """Return what came of the run of every cell: on a machine that is not quiet, the least disturbed of its tries.
+    """Return what came of every plan point's run: on a machine that is not quiet, the least disturbed of its tries.
 
-    The first cells come first: one that fits with fewest steps is run, those after it where they fit beside it. All of
+    The first points come first: one that fits with fewest steps is run, those after it where they fit beside it. All of
     these get as many steps as there is time for; those left out are looked at again after every run, with the time that
     is left by then and by what steps have taken, of what was expected.
 
     Parameters
     ----------
     network : Network
-    cells : sequence of Wanted
+    points : sequence of PlanPoint
     seconds : float
         Wall time to spend [s].
     device : str
@@ -126,34 +126,36 @@ def timed_runs(
         try:
             module = build_module(network, device)
         except (RuntimeError, MemoryError) as error:
-            return (_failed(device, error, f"making {network.name}"),) * len(cells)
-        largest_bytes, kept = 0.0, None
-        found: dict[int, PlanRun] = {}
-        while chosen := _next(cells, found, began_s + seconds - bench.clock()):
-            at, step_s, steps = chosen
-            cell = cells[at]
-            state = f"sub-batch {cell.sub_batch} in {cell.precision}, {len(found) + 1} of {len(cells)}"
+            return (_failed(device, error, f"making {network.name}"),) * len(points)
+        largest_bytes, block = 0.0, None
+        runs: dict[int, PlanRun] = {}
+        while choice := _next(points, runs, began_s + seconds - bench.clock()):
+            at, step_s, steps = choice
+            point = points[at]
+            state = f"sub-batch {point.sub_batch} in {point.precision}, {len(runs) + 1} of {len(points)}"
             progress(bench.clock() - began_s, state)
-            if device == "cpu" and cell.memory_bytes > largest_bytes:
-                largest_bytes, kept = cell.memory_bytes, _touched(TOUCHED * cell.memory_bytes)
-            run = partial(_tried, bench, module, (network, cell), steps, step_s)
+            if device == "cpu" and point.memory_bytes > largest_bytes:
+                largest_bytes, block = point.memory_bytes, _touched(TOUCHED_FACTOR * point.memory_bytes)
+            run = partial(_tried, bench, module, (network, point), steps, step_s)
             until_s = bench.clock() + max((steps - MOST_STEPS) * step_s, FIRST_STEP_S)
-            found[at] = _run(bench, run, (network, cell, device), (reference_s, until_s))
-            if found[at].failed:  # only now, as the error held what the step did
+            runs[at] = _run(bench, run, (network, point, device), (reference_s, until_s))
+            if runs[at].failed:  # only now, as the error held what the step did
                 module.zero_grad(set_to_none=True)
                 import_torch().cuda.empty_cache()
-        del kept
-        return tuple(found.get(at, PlanRun()) for at in range(len(cells)))
+        del block
+        return tuple(runs.get(at, PlanRun()) for at in range(len(points)))
 
 
-def _tried(bench: Bench, module: torch.nn.Module, what: tuple[Network, Wanted], steps: float, step_s: float) -> Timing:
+def _tried(
+    bench: Bench, module: torch.nn.Module, what: tuple[Network, PlanPoint], steps: float, step_s: float
+) -> Timing:
     """Return the time of a step from at most so many, fewer where they take longer than so long [s]."""
-    network, cell = what
+    network, point = what
     warm_up = min(WARM_UP_STEPS, int(steps) // FEWEST_STEPS)
     repeats = min(MOST_REPEATS, int(steps) - warm_up)
     until_s = bench.clock() + (warm_up + repeats - 1) * step_s
     return gradient_time(
-        module, network, cell.sub_batch, repeats, precision=cell.precision, until_s=until_s, warm_up=warm_up
+        module, network, point.sub_batch, repeats, precision=point.precision, until_s=until_s, warm_up=warm_up
     )
 
 
@@ -165,62 +167,62 @@ def _touched(wanted_bytes: float) -> torch.Tensor | None:
     library = import_torch()
     keep_freed_memory()
     free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    count = int(min(wanted_bytes, MOST_OF_FREE * free_bytes) / BLOCK_BYTES)
+    count = int(min(wanted_bytes, MOST_FREE_SHARE * free_bytes) / BLOCK_BYTES)
     blocks: list[torch.Tensor] = [library.ones(BLOCK_BYTES, dtype=library.uint8) for _ in range(count + 1)]
     return blocks[-1] if count else None
 
 
-def _next(cells: Sequence[Wanted], found: Mapping[int, PlanRun], left_s: float) -> tuple[int, float, float] | None:
-    """Return the first cell to run in the time that is left [s], what a step may take [s], and how many it may make.
+def _next(points: Sequence[PlanPoint], runs: Mapping[int, PlanRun], left_s: float) -> tuple[int, float, float] | None:
+    """Return the first point to run in the time that is left [s], what a step may take [s], and how many it may make.
 
     None: nothing is left, or nothing fits.
     """
-    pace = SLACK * _pace(cells, found)
+    pace = RUN_FACTOR * _pace(points, runs)
     fitting: list[int] = []
     together_s = 0.0
-    for at, cell in enumerate(cells):
-        step_s = pace * cell.expected_s
-        if at not in found and FEWEST_STEPS * (together_s + step_s) <= left_s:
+    for at, point in enumerate(points):
+        step_s = pace * point.expected_s
+        if at not in runs and FEWEST_STEPS * (together_s + step_s) <= left_s:
             fitting.append(at)
             together_s += step_s
-    return (fitting[0], pace * cells[fitting[0]].expected_s, left_s / together_s) if fitting else None
+    return (fitting[0], pace * points[fitting[0]].expected_s, left_s / together_s) if fitting else None
 
 
-def _pace(cells: Sequence[Wanted], found: Mapping[int, PlanRun]) -> float:
+def _pace(points: Sequence[PlanPoint], runs: Mapping[int, PlanRun]) -> float:
     """Return how many times longer than expected the steps of the runs took, together; 1 of none."""
-    made = [(run.step.time_s, cells[at].expected_s) for at, run in found.items() if run.step]
-    return sum(time_s for time_s, _ in made) / sum(expected_s for _, expected_s in made) if made else 1.0
+    times = [(run.step.time_s, points[at].expected_s) for at, run in runs.items() if run.step]
+    return sum(time_s for time_s, _ in times) / sum(expected_s for _, expected_s in times) if times else 1.0
 
 
-def enough_s(cells: Sequence[Wanted], made: Sequence[PlanRun]) -> float:
-    """Return the time [s] that suffices for a run of every cell, by what runs of some have taken.
+def enough_s(points: Sequence[PlanPoint], runs: Sequence[PlanRun]) -> float:
+    """Return the time [s] that suffices for a run of every point, by what runs of some have taken.
 
     Parameters
     ----------
-    cells : sequence of Wanted
-    made : sequence of PlanRun
-        One of every cell; those that failed are left out.
+    points : sequence of PlanPoint
+    runs : sequence of PlanRun
+        One of every point; those that failed are left out.
     """
-    found = {at: run for at, run in enumerate(made) if run.step}
-    expected_s = sum(cell.expected_s for cell, run in zip(cells, made, strict=True) if not run.failed)
-    return FEWEST_STEPS * SLACK * max(1.0, _pace(cells, found)) * expected_s
+    timings = {at: run for at, run in enumerate(runs) if run.step}
+    expected_s = sum(point.expected_s for point, run in zip(points, runs, strict=True) if not run.failed)
+    return FEWEST_STEPS * RUN_FACTOR * max(1.0, _pace(points, timings)) * expected_s
 
 
 def _run(
-    bench: Bench, run: Callable[[], Timing], what: tuple[Network, Wanted, str], limits: tuple[float, float]
+    bench: Bench, run: Callable[[], Timing], what: tuple[Network, PlanPoint, str], limits: tuple[float, float]
 ) -> PlanRun:
     """Return what came of a run; ``limits``: the reference time in quiet, and until when a try may begin [s]."""
-    (network, cell, device), (reference_s, until_s) = what, limits
+    (network, point, device), (reference_s, until_s) = what, limits
     try:
-        with computing_in(cell.precision):
-            made = least_disturbed(run, bench, reference_s, tries=MOST_TRIES, pause_s=PAUSE_S, until_s=until_s)
+        with computing_in(point.precision):
+            trial = least_disturbed(run, bench, reference_s, tries=MOST_TRIES, pause_s=PAUSE_S, until_s=until_s)
     except (RuntimeError, MemoryError) as error:
-        said = f"training steps of {network.name} on {cell.sub_batch} samples in {cell.precision}"
-        return _failed(device, error, said)
-    if made is None:
+        what_ran = f"training steps of {network.name} on {point.sub_batch} samples in {point.precision}"
+        return _failed(device, error, what_ran)
+    if trial is None:
         return PlanRun()
-    timing, slower = made
-    step = TimedStep(network, cell.sub_batch, timing.time_s, timing.spread_s, cell.precision)
+    timing, slower = trial
+    step = TimedStep(network, point.sub_batch, timing.time_s, timing.spread_s, point.precision)
     return PlanRun(step, slower)
 
 

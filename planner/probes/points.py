@@ -24,13 +24,14 @@ from planner.domain.kernels import (
     FORWARD,
     UPDATE,
     WORK_COLUMNS,
+    convolution_output,
 )
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import INPUT, AttributeValue, Layer, Lowering, Shape, Site
 
 __all__ = [
-    "SEED", "Point", "Range", "convolution", "convolution_output", "depthwise_convolution", "features", "geometric",
-    "image_points", "linear", "of_layer", "passes_over", "sequence_product", "traffic_work",
+    "SEED", "Point", "Range", "convolution", "depthwise_convolution", "features", "geometric",
+    "image_points", "linear", "of_layer", "one_of", "passes_over", "sequence_product", "traffic_work",
 ]  # fmt: skip
 
 SEED = 20160705
@@ -47,11 +48,11 @@ class Range:
     sides: tuple[int, int]
 
 
-_USUAL = Range((1.5e6, 2.5e9), (0, 64e6), (1e4, 8e6), (1, 1, 2, 2, 3, 4, 4, 6, 8), (5, 120))
-_USUAL_PASS = replace(_USUAL, images=(1, 1, 2, 2, 4, 4, 8, 16, 32))
-_LARGE = Range((6.5e9, 1.6e10), (0, 110e6), (2.45e7, 2.7e7), (8, 16, 16, 32), (12, 160))
-_LARGE_OPERAND = replace(_LARGE, operand_bytes=(1e8, 1.1e8))
-_LARGE_COMPOSED = replace(_LARGE, elements=(4e6, 5e6))
+_USUAL_RANGE = Range((1.5e6, 2.5e9), (0, 64e6), (1e4, 8e6), (1, 1, 2, 2, 3, 4, 4, 6, 8), (5, 120))
+_USUAL_PASS_RANGE = replace(_USUAL_RANGE, images=(1, 1, 2, 2, 4, 4, 8, 16, 32))
+_LARGE_RANGE = Range((6.5e9, 1.6e10), (0, 110e6), (2.45e7, 2.7e7), (8, 16, 16, 32), (12, 160))
+_LARGE_OPERAND_RANGE = replace(_LARGE_RANGE, operand_bytes=(1e8, 1.1e8))
+_LARGE_LRN_RANGE = replace(_LARGE_RANGE, elements=(4e6, 5e6))
 """Normalisation over channels is made of many calls that each keep a result: it takes long, and much memory."""
 
 
@@ -101,8 +102,8 @@ def of_layer(
     geometry: Mapping[str, int],
 ) -> tuple[Point, ...]:
     """Return the points of the calls that a layer makes forward and backward, of samples of such input shapes."""
-    declared, layer = LAYER_KINDS[kind], Layer("layer", kind, (INPUT,) * len(shapes), attributes)
-    site = Site(0, layer, shapes, declared.output(layer, shapes), 0, (True,) * len(shapes), 1, is_kept=False)
+    record, layer = LAYER_KINDS[kind], Layer("layer", kind, (INPUT,) * len(shapes), attributes)
+    site = Site(0, layer, shapes, record.output(layer, shapes), 0, (True,) * len(shapes), 1, is_kept=False)
     return tuple(
         Point(
             kind_of_kernel(call.kind, layer),
@@ -110,7 +111,7 @@ def of_layer(
             dict(zip(WORK_COLUMNS[call.kind], (base + slope * samples for base, slope in call.work), strict=True)),
             geometry,
         )
-        for call in declared.calls(site, Lowering())
+        for call in record.calls(site, Lowering())
     )
 
 
@@ -131,7 +132,7 @@ def image_points(
     families += [convolution(random) for _ in range(convolutions)]
     families += [_product(random) for _ in range(products)]
     for make, large in _PASSES.items():
-        families += [make(random, _USUAL_PASS) for _ in range(passes)]
+        families += [make(random, _USUAL_PASS_RANGE) for _ in range(passes)]
         families += [make(random, large) for _ in range(LARGE_PASSES) if large]
     families += [_large_convolution(random, *shape) for shape in _LARGE_CONVOLUTIONS]
     families += further
@@ -139,7 +140,8 @@ def image_points(
 
 
 _LARGE_CONVOLUTIONS = (
-    (3, 1, _LARGE), (3, 1, _LARGE), (5, 1, _LARGE), (1, 2, _LARGE), (1, 1, _LARGE_OPERAND), (0, 0, _LARGE_OPERAND),
+    (3, 1, _LARGE_RANGE), (3, 1, _LARGE_RANGE), (5, 1, _LARGE_RANGE), (1, 2, _LARGE_RANGE),
+    (1, 1, _LARGE_OPERAND_RANGE), (0, 0, _LARGE_OPERAND_RANGE),
 )  # fmt: skip
 """Kernel, stride and limits of the large convolutions; 0: one that reads the samples."""
 LARGE_PASSES = 2
@@ -155,13 +157,9 @@ def _peaks() -> tuple[Point, ...]:
     )
 
 
-def convolution_output(work: Mapping[str, int]) -> tuple[int, int]:
-    """Return height and width of a convolution's output: floor((x + 2p - c) / s) + 1."""
-    height, width = (
-        (work[f"in_{axis}"] + 2 * work[f"pad_{axis}"] - work[f"k_{axis}"]) // work[f"stride_{axis}"] + 1
-        for axis in "hw"
-    )
-    return height, width
+def one_of(random: np.random.Generator, values: Sequence[int]) -> int:
+    """Return one of some values, as ``Generator.choice`` draws it, in a fifth of the time."""
+    return values[int(random.integers(len(values)))]
 
 
 def geometric(random: np.random.Generator, least: float, most: float) -> int:
@@ -191,7 +189,7 @@ FIRST_LAYER_SHARE = 0.14
 MOST_SAMPLE_CHANNELS = 3
 
 
-def convolution(random: np.random.Generator, limits: Range = _USUAL) -> tuple[Point, ...]:
+def convolution(random: np.random.Generator, limits: Range = _USUAL_RANGE) -> tuple[Point, ...]:
     """Return the three directions of one convolution, or two of one that reads the samples: a first layer."""
     while True:
         first = random.random() < FIRST_LAYER_SHARE
@@ -219,18 +217,18 @@ def _directions(work: Mapping[str, int]) -> tuple[Point, ...]:
 
 def _any_kernel(random: np.random.Generator) -> tuple[tuple[int, int], int]:
     kernels = [kernel for kernel, _ in _KERNELS]
-    chosen = kernels[int(random.choice(len(kernels), p=[share for _, share in _KERNELS]))]
-    return chosen, int(random.choice([1, 1, 1, 2]))
+    kernel = kernels[int(random.choice(len(kernels), p=[share for _, share in _KERNELS]))]
+    return kernel, one_of(random, [1, 1, 1, 2])
 
 
 def _first_convolution(random: np.random.Generator, limits: Range) -> dict[str, int]:
     """Return a convolution of few channels on a large image: kernel 3 to 11, stride 1 to 4."""
-    kernel = int(random.choice([3, 3, 5, 7, 7, 11]))
-    stride = int(random.choice([1, 1, 2]) if kernel < 7 else random.choice([2, 2, 3, 4]))
+    kernel = one_of(random, [3, 3, 5, 7, 7, 11])
+    stride = one_of(random, [1, 1, 2] if kernel < 7 else [2, 2, 3, 4])
     side = geometric(random, 96, 260)
-    padding = int(random.choice([0, kernel // 2]))
-    images = int(random.choice(limits.images))
-    sizes = (images, int(random.choice([3, 3, 3, 1])), side, _channels(random, 16, 128))
+    padding = one_of(random, [0, kernel // 2])
+    images = one_of(random, limits.images)
+    sizes = (images, one_of(random, [3, 3, 3, 1]), side, _channels(random, 16, 128))
     return _columns(sizes, (kernel, kernel), (stride, padding, padding))
 
 
@@ -239,18 +237,18 @@ def _inner_convolution(
 ) -> dict[str, int]:
     k_h, k_w = kernel
     same = random.random() < 0.75
-    images, in_c = int(random.choice(limits.images)), _channels(random, 16, 1100)
+    images, in_c = one_of(random, limits.images), _channels(random, 16, 1100)
     sizes = (images, in_c, geometric(random, *limits.sides), _channels(random, 16, 1100))
     work = _columns(sizes, (k_h, k_w), (stride, k_h // 2 * same, k_w // 2 * same))
     in_whole_blocks = work["in_c"] % 32 == 0 == work["out_c"] % 32
     return work | {"groups": 2 if random.random() < 0.08 and in_whole_blocks else 1}
 
 
-def depthwise_convolution(random: np.random.Generator, limits: Range = _USUAL) -> tuple[Point, ...]:
+def depthwise_convolution(random: np.random.Generator, limits: Range = _USUAL_RANGE) -> tuple[Point, ...]:
     """Return the three directions of a convolution that has a group a channel, of kernel 3 or 5."""
     while True:
-        kernel, stride = int(random.choice([3, 3, 5])), int(random.choice([1, 1, 2]))
-        images, channels = int(random.choice(limits.images)), _channels(random, 16, 1100)
+        kernel, stride = one_of(random, [3, 3, 5]), one_of(random, [1, 1, 2])
+        images, channels = one_of(random, limits.images), _channels(random, 16, 1100)
         sizes = (images, channels, geometric(random, *limits.sides), channels)
         work = _columns(sizes, (kernel, kernel), (stride, kernel // 2, kernel // 2)) | {"groups": channels}
         if limits.elements[0] <= images * channels * work["in_h"] * work["in_w"] <= limits.elements[1]:
@@ -268,11 +266,11 @@ def _is_measurable(work: Mapping[str, int], limits: Range) -> bool:
     height, width = convolution_output(work)
     if min(height, width) < 3:
         return False
-    read = work["images"] * work["in_c"] * work["in_h"] * work["in_w"]
-    written = work["images"] * work["out_c"] * height * width
-    flop = 2 * written * work["in_c"] // work["groups"] * work["k_h"] * work["k_w"]
+    input_elements = work["images"] * work["in_c"] * work["in_h"] * work["in_w"]
+    output_elements = work["images"] * work["out_c"] * height * width
+    flop = 2 * output_elements * work["in_c"] // work["groups"] * work["k_h"] * work["k_w"]
     least, most = limits.operand_bytes
-    return limits.flop[0] < flop < limits.flop[1] and least < 4 * max(read, written) < most
+    return limits.flop[0] < flop < limits.flop[1] and least < 4 * max(input_elements, output_elements) < most
 
 
 _LARGE_PRODUCT_SHARE = 0.2
@@ -282,7 +280,7 @@ def _product(random: np.random.Generator) -> tuple[Point, ...]:
     """Return the three products of a linear layer: tall and thin, with weights beyond all caches in a fifth of them."""
     large = random.random() < _LARGE_PRODUCT_SHARE
     while True:
-        most_rows = int(random.choice([1, 4, 16] if large else [1, 1, 8, 64, 1024]))
+        most_rows = one_of(random, [1, 4, 16] if large else [1, 1, 8, 64, 1024])
         rows = geometric(random, 1, most_rows)
         wide = features(random, 1024, 8192) if large else features(random, 10, 4096)
         deep = features(random, 1024, 16384) if large else features(random, 64, 4096)
@@ -317,7 +315,7 @@ def _image(random: np.random.Generator, limits: Range) -> dict[str, int]:
     least, most = limits.elements
     while True:
         sizes = {
-            "images": int(random.choice(limits.images)),
+            "images": one_of(random, limits.images),
             "channels": _channels(random, 8, 1100),
             "side": geometric(random, limits.sides[0] + 1, limits.sides[1]),
         }
@@ -339,13 +337,13 @@ def _of_image(kind: str) -> _Make:
     return make
 
 
-def _over(kind: str, moved: int, directions: tuple[str, ...]) -> _Make:
+def _over(kind: str, passes: int, directions: tuple[str, ...]) -> _Make:
     """Return what draws a kind that goes over all E elements, moving so many times E in each direction."""
 
     def make(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
         geometry = _image(random, limits)
         elements = geometry["images"] * geometry["channels"] * geometry["side"] ** 2
-        work = traffic_work(elements, moved * elements)
+        work = traffic_work(elements, passes * elements)
         return tuple(Point(kind, direction, work, geometry) for direction in directions)
 
     return make
@@ -357,8 +355,8 @@ def _pool(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
         geometry = _image(random, limits)
         side = geometry["side"]
         everywhere = mode == "average" and random.random() < 0.5
-        window = side if everywhere else int(random.choice([2, 3, 3]))
-        stride = window if everywhere or window == 2 else int(random.choice([1, 2, 2]))
+        window = side if everywhere else one_of(random, [2, 3, 3])
+        stride = window if everywhere or window == 2 else one_of(random, [1, 2, 2])
         geometry |= {"window": window, "stride": stride}
         shape, attributes = (geometry["channels"], side, side), {"mode": mode, "window": window, "stride": stride}
         points += of_layer("pool", attributes, (shape,), geometry["images"], geometry)
@@ -366,7 +364,7 @@ def _pool(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
 
 
 def _softmax(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
-    larger = limits.elements[1] / _USUAL.elements[1]
+    larger = limits.elements[1] / _USUAL_RANGE.elements[1]
     geometry = {
         "images": geometric(random, 1, 256 * larger),
         "classes": geometric(random, 10, 4000 * math.sqrt(larger)),
@@ -385,14 +383,14 @@ def passes_over(random: np.random.Generator, limits: Range) -> list[tuple[Point,
 
 
 _PASSES: Mapping[_Make, Range | None] = {
-    _of_image("activation"): _LARGE,
-    _pool: _LARGE,
-    _of_image("batch_norm"): _LARGE,
-    _of_image("lrn"): _LARGE_COMPOSED,
+    _of_image("activation"): _LARGE_RANGE,
+    _pool: _LARGE_RANGE,
+    _of_image("batch_norm"): _LARGE_RANGE,
+    _of_image("lrn"): _LARGE_LRN_RANGE,
     _of_image("dropout"): None,
-    _over("add", 3, (FORWARD, BACKWARD_DATA)): _LARGE,  # backward, gradients that meet
-    _over("concat", 2, (FORWARD, BACKWARD_DATA)): _LARGE,
-    _over("copy", 2, (FORWARD,)): _LARGE,
+    _over("add", 3, (FORWARD, BACKWARD_DATA)): _LARGE_RANGE,  # backward, gradients that meet
+    _over("concat", 2, (FORWARD, BACKWARD_DATA)): _LARGE_RANGE,
+    _over("copy", 2, (FORWARD,)): _LARGE_RANGE,
     _softmax: None,
     _update: None,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from planner.domain.arrays import frozen_map
@@ -14,9 +15,11 @@ from planner.errors import ParameterError
 from planner.probes.torch_package import import_torch
 
 __all__ = [
+    "COMPUTING",
     "CPU_PRECISIONS",
     "HALF_KINDS",
-    "STORED",
+    "HALVES",
+    "NARROW",
     "autocast",
     "byte_precisions",
     "computes",
@@ -26,35 +29,59 @@ __all__ = [
     "wanted_precisions",
 ]
 
-STORED: Mapping[str, str] = frozen_map(
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """How PyTorch, and a GPU, compute in a precision.
+
+    Attributes
+    ----------
+    stored : str
+        PyTorch's type of the operands.
+    capability : tuple of int
+        From which a GPU has the arithmetic (CUDA C++ Programming Guide, "Compute Capabilities").
+    times_fp32 : float
+        Peak rate by the width of operands alone; measuring replaces it.
+    result_bytes : int
+        Of an element of an 8-bit product.
+    least_rows, multiple : int
+        Of the first operand of an 8-bit product; of its summed dimension and of the columns of the second (checks of
+        ``_int_mm`` and ``_scaled_mm`` in PyTorch, aten/src/ATen/native/cuda).
+    """
+
+    stored: str
+    capability: tuple[int, int]
+    times_fp32: float
+    result_bytes: int = 0
+    least_rows: int = 1
+    multiple: int = 1
+
+
+COMPUTING: Mapping[str, Computing] = frozen_map(
     {
-        "fp32": "float32",
-        "tf32": "float32",
-        "fp16": "float16",
-        "bf16": "bfloat16",
-        "int8": "int8",
-        "fp8": "float8_e4m3fn",
+        "fp32": Computing("float32", (0, 0), 1.0),
+        "tf32": Computing("float32", (8, 0), 1.0),
+        "fp16": Computing("float16", (5, 3), 2.0),
+        "bf16": Computing("bfloat16", (8, 0), 2.0),
+        "int8": Computing("int8", (7, 5), 4.0, result_bytes=4, least_rows=17, multiple=8),
+        "fp8": Computing("float8_e4m3fn", (8, 9), 4.0, result_bytes=2, multiple=16),
     }
 )
-"""Precision -> PyTorch's type of the operands."""
+HALVES, NARROW = ("bf16", "fp16"), ("int8", "fp8")
+"""Precisions of 16 and of 8 bits."""
 CPU_PRECISIONS = ("fp32", "bf16", "int8")
-LEAST_CAPABILITY: Mapping[str, tuple[int, int]] = frozen_map(
-    {"fp32": (0, 0), "tf32": (8, 0), "fp16": (5, 3), "bf16": (8, 0), "int8": (7, 5), "fp8": (8, 9)}
-)
-"""Compute capability from which a GPU has the arithmetic (CUDA C++ Programming Guide, "Compute Capabilities")."""
 HALF_KINDS = frozenset(
     {"activation", "gelu", "max_pool", "average_pool", "batch_norm", "dropout", "add", "bias", "concat", "copy"}
 )
 """Kinds whose work is bytes that autocast leaves in 16 bits (PyTorch documentation, "CUDA Ops that can autocast")."""
-_HALVES = ("bf16", "fp16")
 
 
 def gpu_precisions(capability: tuple[int, int]) -> tuple[str, ...]:
     """Return the precisions that a GPU of a compute capability can be measured in, fp32 first."""
-    return tuple(name for name, least in LEAST_CAPABILITY.items() if capability >= least)
+    return tuple(name for name, own in COMPUTING.items() if capability >= own.capability)
 
 
-def wanted_precisions(asked: Sequence[str], able: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
+def wanted_precisions(names: Sequence[str], able: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
     """Return the precisions to measure: those asked for, or the default; fp32 always, and first.
 
     Overheads of a framework are fitted to fp32 steps.
@@ -66,15 +93,15 @@ def wanted_precisions(asked: Sequence[str], able: Sequence[str], default: Sequen
     ParameterError
         The device does not have one.
     """
-    for name in asked:
+    for name in names:
         if precision_named(name).name not in able:
             raise ParameterError("--precision", "one that the device can be measured in: " + ", ".join(able), name)
-    return tuple(dict.fromkeys(("fp32", *(asked or default))))
+    return tuple(dict.fromkeys(("fp32", *(names or default))))
 
 
 def byte_precisions(precisions: Sequence[str]) -> tuple[str, ...]:
     """Return those in which kinds whose work is bytes are measured: fp32, and one of half its size if wanted."""
-    return ("fp32", *[name for name in _HALVES if name in precisions][:1])
+    return ("fp32", *[name for name in HALVES if name in precisions][:1])
 
 
 def computes(precision: str, kind: str, direction: str) -> bool:
@@ -92,7 +119,7 @@ def measures(precision: str, precisions: Sequence[str], kernel: tuple[str, str],
 
     What computes is; what moves bytes only in one of 16 bits; of batched products there are none of 8 bits.
     """
-    if precision in ("int8", "fp8") and batch > 1:
+    if precision in NARROW and batch > 1:
         return False
     return computes(precision, *kernel) or (kernel[0] in HALF_KINDS and precision in byte_precisions(precisions)[1:])
 
@@ -128,10 +155,10 @@ def _without_warning() -> Iterator[None]:
 
 def autocast(device: str, precision: str) -> contextlib.AbstractContextManager[object]:
     """Return PyTorch's mixed precision of 16 bits; nothing for any other precision."""
-    if precision not in _HALVES:
+    if precision not in HALVES:
         return contextlib.nullcontext()
     torch = import_torch()
-    made: contextlib.AbstractContextManager[object] = torch.autocast(
-        device.partition(":")[0], dtype=getattr(torch, STORED[precision])
+    context: contextlib.AbstractContextManager[object] = torch.autocast(
+        device.partition(":")[0], dtype=getattr(torch, COMPUTING[precision].stored)
     )
-    return made
+    return context

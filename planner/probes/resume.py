@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -58,48 +58,40 @@ class Earlier:
     @property
     def used_s(self) -> float:
         """Seconds of the budget that measuring points used."""
-        return max((made.used_s for made in self.measured), default=0.0)
+        return max((one.used_s for one in self.measured), default=0.0)
 
     def used_for(self, names: Collection[str]) -> float:
         """Return the seconds of it that points among names took: of what was timed in one stretch, equal parts."""
         total_s, before_s = 0.0, 0.0
-        for until_s, stretch in itertools.groupby(self.measured, key=lambda made: made.used_s):
-            mine = [made.name in names for made in stretch]
-            total_s += (until_s - before_s) * sum(mine) / len(mine)
+        for until_s, stretch in itertools.groupby(self.measured, key=lambda one: one.used_s):
+            own = [one.name in names for one in stretch]
+            total_s += (until_s - before_s) * sum(own) / len(own)
             before_s = until_s
         return total_s
 
 
 def seconds_used(path: Path, circumstances: Mapping[str, str], names: Collection[str]) -> float:
     """Return what points among names took in an earlier run that will be continued from a file [s]; 0: none will."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return 0.0
-    if not lines or _parsed(lines[0]) != dict(circumstances):
-        return 0.0
-    return Earlier(_all_measured(lines)).used_for(names)
+    with contextlib.suppress(OSError):
+        lines = _lines(path)
+        if lines and lines[0] == dict(circumstances):
+            return Earlier(_measurements(lines)).used_for(names)
+    return 0.0
 
 
 def holds_measured(path: Path) -> bool:
     """Tell whether anything was measured by the run that left a file, if there is one."""
-    try:
-        return bool(_all_measured(path.read_text(encoding="utf-8", errors="replace").splitlines()))
-    except OSError:
-        return False
+    with contextlib.suppress(OSError):
+        return bool(_measurements(_lines(path)))
+    return False
 
 
 def remove_if_empty(path: Path) -> None:
     """Remove the file of a run that has measured nothing yet, and lost no device; any other stays."""
     with contextlib.suppress(OSError):
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        if len(lines) == 1 and isinstance(_parsed(lines[0]), dict):
+        lines = _lines(path)
+        if len(lines) == 1 and isinstance(lines[0], dict):
             path.unlink()
-
-
-def _all_measured(lines: Sequence[str]) -> tuple[Measured, ...]:
-    """Return what the lines behind the first one hold; one that was cut off holds nothing."""
-    return tuple(made for made in map(_measured, lines[1:]) if made is not None)
 
 
 def read_measured(path: Path, circumstances: Mapping[str, str], names: Collection[str]) -> Earlier:
@@ -114,32 +106,30 @@ def read_measured(path: Path, circumstances: Mapping[str, str], names: Collectio
         The file cannot be read or renamed.
     """
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _lines(path)
     except FileNotFoundError:
         return Earlier()
     except OSError as error:
         raise OutputError(f"the file of partial samples must be readable, got {path}: {error.strerror}") from error
     if not lines:
         return Earlier()
-    known = _parsed(lines[0])
-    if known != dict(circumstances):
-        return Earlier(note=_set_aside(path, _why_other(known, circumstances)))
-    measured = _all_measured(lines)
-    earlier = Earlier(measured, failed=tuple(filter(None, map(_failed, lines[1:]))))
-    points = {made.name for made in measured}
-    mine = points & set(names)
-    others = len(points) - len(mine)
-    kept = f"; {others} points that other networks asked for are kept, not counted" if others else ""
-    note = f"continuing from {path}: {len(mine)} points, {earlier.used_for(mine):.0f} s used{kept}" if points else ""
+    if lines[0] != dict(circumstances):
+        return Earlier(note=_set_aside(path, _why_other(lines[0], circumstances)))
+    failures = tuple(str(line[FAILED]) for line in lines[1:] if isinstance(line, dict) and set(line) == {FAILED})
+    earlier = Earlier(_measurements(lines), failed=failures)
+    points = {one.name for one in earlier.measured}
+    own = points & set(names)
+    others = len(points) - len(own)
+    more = f"; {others} points that other networks asked for are kept, not counted" if others else ""
+    note = f"continuing from {path}: {len(own)} points, {earlier.used_for(own):.0f} s used{more}" if points else ""
     return replace(earlier, note=note)
 
 
-def _why_other(known: object, circumstances: Mapping[str, str]) -> str:
-    if not isinstance(known, dict):
+def _why_other(before: object, now: Mapping[str, str]) -> str:
+    if not isinstance(before, dict):
         return "which does not hold measurements of this program"
-    keys = sorted({*known, *circumstances})
-    key = next(key for key in keys if known.get(key) != circumstances.get(key))
-    return f"which was measured under other circumstances ({key} {known.get(key)!r}, now {circumstances.get(key)!r})"
+    key = next(key for key in sorted({*before, *now}) if before.get(key) != now.get(key))
+    return f"which was measured under other circumstances ({key} {before.get(key)!r}, now {now.get(key)!r})"
 
 
 def _set_aside(path: Path, why: str) -> str:
@@ -154,7 +144,7 @@ def _set_aside(path: Path, why: str) -> str:
 
 
 def start_file(
-    path: Path, circumstances: Mapping[str, str], kept: Sequence[Measured], failed: Sequence[str] = ()
+    path: Path, circumstances: Mapping[str, str], timings: Sequence[Measured], failures: Sequence[str] = ()
 ) -> None:
     """Write the file anew, with what is kept of an earlier run, and what failed in it; whole or not at all.
 
@@ -163,11 +153,11 @@ def start_file(
     OutputError
         It cannot be written.
     """
-    lines = [json.dumps(dict(circumstances)), *(json.dumps(asdict(made)) for made in kept), *map(_failed_line, failed)]
+    text = _text((dict(circumstances), *map(asdict, timings), *({FAILED: what} for what in failures)))
     temporary = path.with_name(f".{path.name}.tmp")  # one process has the output: what a killed one left is replaced
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         raise OutputError(f"the file of partial samples must be writable, got {path}: {error.strerror}") from error
@@ -176,38 +166,38 @@ def start_file(
             temporary.unlink()
 
 
-def append_measured(path: Path, measured: Sequence[Measured]) -> None:
+def append_measured(path: Path, timings: Sequence[Measured]) -> None:
     """Add lines to the file, all at once."""
     with path.open("a", encoding="utf-8") as file:
-        file.write("".join(json.dumps(asdict(made)) + "\n" for made in measured))
+        file.write(_text(map(asdict, timings)))
 
 
 def append_failed(path: Path, what: str) -> None:
     """Add a line that says in which point or step a device was lost."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(_failed_line(what) + "\n")
+        file.write(_text([{FAILED: what}]))
 
 
-def _failed_line(what: str) -> str:
-    return json.dumps({FAILED: what})
+def _text(values: Iterable[object]) -> str:
+    """Return a line of JSON for each value."""
+    return "".join(json.dumps(value) + "\n" for value in values)
 
 
-def _failed(line: str) -> str:
-    """Return what a line says that a device was lost in; empty: it says something else."""
-    fields = _parsed(line)
-    return str(fields[FAILED]) if isinstance(fields, dict) and set(fields) == {FAILED} else ""
+def _lines(path: Path) -> list[object]:
+    """Return the value of every line of a file; None of one that was cut off."""
+    values: list[object] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            values.append(json.loads(line))
+        except json.JSONDecodeError:
+            values.append(None)
+    return values
 
 
-def _parsed(line: str) -> object:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError:
-        return None
-
-
-def _measured(line: str) -> Measured | None:
-    fields = _parsed(line)
-    if not isinstance(fields, dict) or set(fields) != set(Measured.__slots__):
-        return None
-    numbers = [fields[name] for name in Measured.__slots__ if name != "name"]
-    return Measured(**fields) if all(isinstance(number, int | float) for number in numbers) else None
+def _measurements(lines: Sequence[object]) -> tuple[Measured, ...]:
+    """Return the timings among the lines behind the first one."""
+    names = set(Measured.__slots__)
+    tables = (line for line in lines[1:] if isinstance(line, dict) and set(line) == names)
+    return tuple(
+        Measured(**table) for table in tables if all(isinstance(table[name], int | float) for name in names - {"name"})
+    )

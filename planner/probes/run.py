@@ -23,20 +23,19 @@ from typing import Any
 import numpy as np
 
 from planner.domain.samples import DISTURBED_NOTE, Samples
-from planner.probes.bench import DISTURBED as MOST_SLOWER
-from planner.probes.bench import Bench, as_if_quiet, quietest
+from planner.probes.bench import DISTURBED_RATIO, Bench, as_if_quiet, quietest
+from planner.probes.goal import Chooser, Goal, nothing_kept
 from planner.probes.points import SEED, Point
 from planner.probes.resume import Earlier, Measured, append_measured, read_measured, seconds_used, start_file
 from planner.probes.timing import Timing
-from planner.probes.wanted import Chooser, Wanted, nothing_kept
 
 __all__ = [
     "DISTURBED_NOTE",
     "EXPECTED_ERROR",
     "Chooser",
+    "Goal",
     "Progress",
     "Run",
-    "Wanted",
     "continued",
     "nothing_kept",
     "used_before",
@@ -47,7 +46,7 @@ CHOICE_S, CHOICE_SHARE = 1.5, 0.05
 """What is measured between two choices [s], and longer where a choice takes more than such a share of it."""
 QUIET_SHARE = 0.25
 """The quiet part: the reference timings up to this quantile."""
-LARGEST_TIMES_BEFORE_STOP = 0.97
+STOP_SHARE = 0.97
 MOST_PASSES = 3
 EXPECTED_ERROR = "expected_error"
 """Circumstance: the mean relative error that wanted predictions are expected to have by what was measured."""
@@ -91,10 +90,10 @@ def used_before(resume: Path, circumstances: Mapping[str, str], names: Collectio
 
 
 def _lasting(circumstances: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in circumstances.items() if key not in PASSING}
+    return {key: value for key, value in circumstances.items() if key not in PASSING_CIRCUMSTANCES}
 
 
-PASSING = frozenset({"load_average", "steal_s", "steal_during_s"})
+PASSING_CIRCUMSTANCES = frozenset({"load_average", "steal_s", "steal_during_s"})
 """Circumstances that say how a run went, not what was measured."""
 
 
@@ -127,7 +126,7 @@ class Run:
         budget_s: float,
         earlier: Earlier,
         *,
-        wanted: Wanted | None = None,
+        goal: Goal | None = None,
         resume: Path | None,
         progress: Callable[[Progress], None] | None,
         later_s: Callable[[int], float] | None = None,
@@ -137,33 +136,33 @@ class Run:
         self.missing: tuple[Point, ...] = ()
         self.points = {point.name: point for point in points if point.name not in earlier.failed}
         self.measured = list(earlier.measured)
-        self.timed = {made.name for made in self.measured}
+        self.timed = {timing.name for timing in self.measured}
         self.skipped = 0
         self.expected_error: float | None = None
         self.fastest_s = math.inf
         self.measuring_s = earlier.used_s
         self.random = np.random.default_rng(SEED)
-        later = wanted.later if wanted else ()
+        later = goal.later if goal else ()
         self.later = {point.name: point for point in later if point.name not in earlier.failed}
-        self.target_error = wanted.target_error if wanted else None
+        self.target_error = goal.target_error if goal else None
         self.charged_s = earlier.used_for({point.name for point in (*points, *later)})
         self.start_s = bench.clock() - self.charged_s
-        self.chooser = wanted.chooser((*points, *later)) if wanted else None
+        self.chooser = goal.chooser((*points, *later)) if goal else None
         self.is_started = self.chooser is None
         self.measure_all()
 
     def best(self) -> dict[str, list[Measured]]:
         """Return the quiet timings of every point that was measured, else the least disturbed one alone, corrected."""
         least: dict[str, Measured] = {}
-        for made in self.measured:
-            if made.name not in least or made.reference_s < least[made.name].reference_s:
-                least[made.name] = made
+        for timing in self.measured:
+            if timing.name not in least or timing.reference_s < least[timing.name].reference_s:
+                least[timing.name] = timing
         quiet = self.quiet()
         return {name: quiet.get(name) or [self.corrected(least[name])] for name in self.points if name in least}
 
-    def corrected(self, made: Measured) -> Measured:
+    def corrected(self, timing: Measured) -> Measured:
         """Return a timing of a disturbed stretch as it had been in quiet by the reference."""
-        return replace(made, time_s=as_if_quiet(made.time_s, made.reference_s / self.quiet_s()))
+        return replace(timing, time_s=as_if_quiet(timing.time_s, timing.reference_s / self.quiet_s()))
 
     def measure_all(self) -> None:
         """Measure in passes; points kept for later come last, but before further passes where an error is aimed at."""
@@ -190,7 +189,7 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Whether the budget is used up, or the error that is aimed at is reached."""
-        return self.is_reached or self.elapsed_s >= LARGEST_TIMES_BEFORE_STOP * self.budget_s
+        return self.is_reached or self.elapsed_s >= STOP_SHARE * self.budget_s
 
     @property
     def is_reached(self) -> bool:
@@ -201,67 +200,67 @@ class Run:
     @property
     def limit_s(self) -> float:
         """The reference time from which on a stretch is disturbed [s]."""
-        return MOST_SLOWER * self.quiet_s() if self.measured else 0.0
+        return DISTURBED_RATIO * self.quiet_s() if self.measured else 0.0
 
     def quiet_s(self) -> float:
         """Return the reference time of the quiet machine, by the run and by what was measured beside it [s]."""
-        times = [made.reference_s for made in self.measured]
+        times = [timing.reference_s for timing in self.measured]
         return quietest(float(np.quantile(times, QUIET_SHARE)), min(*times, self.fastest_s))
 
     def quiet(self) -> dict[str, list[Measured]]:
         """Return the timings outside of disturbed stretches of every point that has any."""
-        limit_s, found = self.limit_s, dict[str, list[Measured]]()
-        for made in self.measured:
-            if made.reference_s <= limit_s and made.name in self.points:
-                found.setdefault(made.name, []).append(made)
-        return found
+        limit_s, by_name = self.limit_s, dict[str, list[Measured]]()
+        for timing in self.measured:
+            if timing.reference_s <= limit_s and timing.name in self.points:
+                by_name.setdefault(timing.name, []).append(timing)
+        return by_name
 
     def disturbed(self) -> list[str]:
         """Return the points that were timed, but in disturbed stretches alone."""
         limit_s = self.limit_s
-        quiet = {made.name for made in self.measured if made.reference_s <= limit_s}
-        slow = {made.name for made in self.measured if made.reference_s > limit_s} - quiet
+        quiet = {timing.name for timing in self.measured if timing.reference_s <= limit_s}
+        slow = {timing.name for timing in self.measured if timing.reference_s > limit_s} - quiet
         return [name for name in self.points if name in slow] if slow else []
 
     def first_pass(self) -> None:
         """Measure every point that has no timing yet."""
-        left = [name for name in self.points if name not in self.timed]
+        names_left = [name for name in self.points if name not in self.timed]
         if self.chooser:
-            left = self.chosen_pass(self.chooser, left)
-        own = [name for name in left if self.points[name].call]
-        for names in (own, self.shuffled([name for name in left if not self.points[name].call])):
+            names_left = self.chosen_pass(self.chooser, names_left)
+        own = [name for name in names_left if self.points[name].call]
+        for names in (own, self.shuffled([name for name in names_left if not self.points[name].call])):
             if names and not (self.measured and self.is_over):
                 self.measure(names)
 
     def chosen_pass(self, chooser: Chooser, names: Sequence[str]) -> list[str]:
         """Measure points in the order of the chooser while they help; return those that are left."""
-        left = dict.fromkeys(names)
-        chosen, stretch_s = [name for name in chooser.start() if name in left], CHOICE_S
-        self.is_started = self.is_started or not chosen
-        while left:
-            if chosen:
-                self.measure(chosen)
+        rest = dict.fromkeys(names)
+        stretch, stretch_s = [name for name in chooser.start() if name in rest], CHOICE_S
+        self.is_started = self.is_started or not stretch
+        while rest:
+            if stretch:
+                self.measure(stretch)
             began_s = self.bench.clock()
-            for name in chosen:
-                left.pop(name, None)
+            for name in stretch:
+                rest.pop(name, None)
             if not self.is_started:
-                self.missing = tuple(self.points[name] for name in chosen if name in self.points.keys() - self.timed)
+                self.missing = tuple(self.points[name] for name in stretch if name in self.points.keys() - self.timed)
                 self.is_started = not self.missing
             self.learn()
             if self.measured and self.is_over:
                 break
-            chosen = list(dict.fromkeys(chooser.choose(left, stretch_s, self.budget_s - self.elapsed_s)))
-            if not chosen:
+            stretch = list(dict.fromkeys(chooser.choose(rest, stretch_s, self.budget_s - self.elapsed_s)))
+            if not stretch:
                 break
             stretch_s = max(CHOICE_S, (self.bench.clock() - began_s) / CHOICE_SHARE)
-        return list(left)
+        return list(rest)
 
     def learn(self) -> None:
         """Tell the chooser what was measured, in quiet where it was."""
         if self.chooser is None:
             return
-        timed = {name: statistics.median([made.time_s for made in of]) for name, of in self.best().items()}
-        self.expected_error = self.chooser.learn(timed)
+        times_s = {name: statistics.median([timing.time_s for timing in of]) for name, of in self.best().items()}
+        self.expected_error = self.chooser.learn(times_s)
 
     def shuffled(self, names: Sequence[str]) -> list[str]:
         """Return names in random order, the same in every run."""
@@ -294,11 +293,11 @@ class Run:
         self.target_error = None  # reached by disturbed timings, where it was
         self.most_s, self.later_s = self.elapsed_s + until_s - self.bench.clock(), None
         is_new = False
-        while disturbed := self.disturbed():
+        while names := self.disturbed():
             if self.is_over:
                 break
-            own = [name for name in disturbed if self.points[name].call and name not in self.later]
-            self.measure([*own, *self.shuffled([name for name in disturbed if name not in own])])
+            own = [name for name in names if self.points[name].call and name not in self.later]
+            self.measure([*own, *self.shuffled([name for name in names if name not in own])])
             is_new = True
         if is_new:
             self.learn()
@@ -326,18 +325,18 @@ class Run:
     def note(self, stretch: Sequence[tuple[str, Timing]], reference_s: float) -> None:
         """Keep a stretch, in the file too, and tell how far the run is."""
         used_s = self.measuring_s
-        made = [Measured(name, t.time_s, t.spread_s, t.repeats, reference_s, used_s) for name, t in stretch]
-        self.measured += made
-        self.timed |= {one.name for one in made}
+        timings = [Measured(name, t.time_s, t.spread_s, t.repeats, reference_s, used_s) for name, t in stretch]
+        self.measured += timings
+        self.timed |= {one.name for one in timings}
         if self.resume:
-            append_measured(self.resume, made)
+            append_measured(self.resume, timings)
         self.tell()
 
     def tell(self, doing: str = "kernels") -> None:
         """Tell how far the run is, and what is measured now."""
         if self.progress:
-            seen, total, disturbed = len(self.points.keys() & self.timed), len(self.points), len(self.disturbed())
-            self.progress(Progress(seen, total, self.elapsed_s, self.budget_s, disturbed, self.expected_error, doing))
+            count, total, disturbed = len(self.points.keys() & self.timed), len(self.points), len(self.disturbed())
+            self.progress(Progress(count, total, self.elapsed_s, self.budget_s, disturbed, self.expected_error, doing))
 
     def samples(self, device: str, circumstances: Mapping[str, str]) -> Samples:
         """Return a row for every point: the median of its quiet timings, else the least disturbed one, corrected."""
@@ -354,13 +353,13 @@ class Run:
                     "library": "pytorch",
                     **point.work,
                     **({"call": point.call.name, "sub_batch": point.sub_batch} if point.call else {}),
-                    "time_s": statistics.median(made.time_s for made in timings),
-                    "spread_s": statistics.median(made.spread_s for made in timings),
-                    "repeats": sum(made.repeats for made in timings),
+                    "time_s": statistics.median(timing.time_s for timing in timings),
+                    "spread_s": statistics.median(timing.spread_s for timing in timings),
+                    "repeats": sum(timing.repeats for timing in timings),
                     "notes": "" if is_quiet else DISTURBED_NOTE,
                 }
             )
-        found = {**circumstances, "reference_s": f"{self.quiet_s():.6g}"}
+        facts = {**circumstances, "reference_s": f"{self.quiet_s():.6g}"}
         if self.expected_error is not None:
-            found[EXPECTED_ERROR] = f"{self.expected_error:.4f}"
-        return Samples.from_rows(rows, found)
+            facts[EXPECTED_ERROR] = f"{self.expected_error:.4f}"
+        return Samples.from_rows(rows, facts)

@@ -1,6 +1,6 @@
 """Timed calls of layers that work on sequences: batched products, softmax and dropout of attention, embeddings.
 
-Attention is that of :mod:`planner.probes.sequence_parts`, scaling, masking and the copies of split and joined heads
+Attention is that of :mod:`planner.domain.layers.sequences`, scaling, masking and the copies of split and joined heads
 included. Its four products backward are timed together, as autograd runs them, and share their time. Of fused attention
 queries, keys and values are views of one tensor, and backward their gradients are joined in one, as autograd does.
 """
@@ -12,10 +12,10 @@ import math
 from typing import Any
 
 from planner.domain.kernels import FORWARD
+from planner.domain.layers.attention_modules import fused_attention
 from planner.probes.mixed import HALF_BYTES, kept
-from planner.probes.operands import Operands
+from planner.probes.operands import Operands, backward_call
 from planner.probes.points import Point
-from planner.probes.sequence_parts import fused_attention
 from planner.probes.timing import Call
 
 __all__ = ["attention_dropout", "attention_product", "attention_softmax", "embedding", "fused_attention_call"]
@@ -42,40 +42,34 @@ def attention_product(torch: Any, point: Point, operands: Operands) -> Call:
     is_wide = bool(point.geometry.get("wide"))
     source = kept(operands, wide=is_wide)
 
-    def parts(joined: Any) -> Any:
-        return joined.view(n, s, 3, heads, width).permute(2, 0, 3, 1, 4)
+    def parts(projections: Any) -> Any:
+        return projections.view(n, s, 3, heads, width).permute(2, 0, 3, 1, 4)
 
-    def scores(joined: Any) -> Any:
-        split = parts(joined)
+    def scores(projections: Any) -> Any:
+        split = parts(projections)
         return (split[0] / math.sqrt(width)) @ split[1].transpose(-2, -1)
 
-    def context(joined: Any, weights: Any) -> Any:
-        return (weights @ parts(joined)[2]).transpose(1, 2).reshape(n, s, heads * width)
+    def context(projections: Any, weights: Any) -> Any:
+        return (weights @ parts(projections)[2]).transpose(1, 2).reshape(n, s, heads * width)
 
     if point.direction == FORWARD:
-        joined = operands.warm(n, s, 3 * heads * width)
+        projections = operands.warm(n, s, 3 * heads * width)
         if point.work["n"] == s:
-            return Call(lambda: scores(joined))
+            return Call(lambda: scores(projections))
         weights = source.warm(n, heads, s, s)
-        return Call(lambda: context(joined, weights.to(operands.dtype) if is_wide else weights))
+        return Call(lambda: context(projections, weights.to(operands.dtype) if is_wide else weights))
     graphs = []
     for _ in range(operands.graphs(operands.itemsize * n * s * heads * (3 * width + s))):
-        joined = operands.warm(n, s, 3 * heads * width).detach().requires_grad_()
+        projections = operands.warm(n, s, 3 * heads * width).detach().requires_grad_()
         weights = source.warm(n, heads, s, s).detach().requires_grad_()
-        split = parts(joined)  # once, as in a training step
+        split = parts(projections)  # once, as in a training step
         outputs = (
             (split[0] / math.sqrt(width)) @ split[1].transpose(-2, -1),
             (weights.to(operands.dtype) @ split[2]).transpose(1, 2).reshape(n, s, heads * width),
         )
-        graphs.append((outputs, (joined, weights)))
+        graphs.append((outputs, (projections, weights)))
     gradients = (operands.warm(n, heads, s, s), operands.warm(n, s, heads * width))
-    turn = itertools.cycle(graphs)
-
-    def backward() -> object:
-        outputs, leaves = next(turn)
-        return torch.autograd.grad(outputs, leaves, gradients, retain_graph=True)
-
-    return Call(backward, calls=PRODUCTS_BACKWARD)
+    return backward_call(torch, graphs, gradients, PRODUCTS_BACKWARD)
 
 
 def attention_softmax(torch: Any, point: Point, operands: Operands) -> Call:
@@ -98,11 +92,10 @@ def attention_softmax(torch: Any, point: Point, operands: Operands) -> Call:
     gradient = kept(operands, wide=is_wide).warm(*shape)
     if is_wide:
         leaves = [operands.warm(*shape).detach().requires_grad_() for _ in range(operands.graphs(gradient.nbytes))]
-        graphs = itertools.cycle([(softmax(leaf), leaf) for leaf in leaves])
-        return Call(lambda: torch.autograd.grad(*next(graphs), gradient, retain_graph=True))
-    saved = operands.cold(*shape)
+        return backward_call(torch, ((softmax(leaf), leaf) for leaf in leaves), gradient)
+    weights = operands.cold(*shape)
     backward = torch.ops.aten._softmax_backward_data  # noqa: SLF001 - an operator has no other name
-    return Call(lambda: backward(gradient, next(saved), -1, operands.dtype))
+    return Call(lambda: backward(gradient, next(weights), -1, operands.dtype))
 
 
 def attention_dropout(torch: Any, point: Point, operands: Operands) -> Call:
@@ -128,32 +121,25 @@ def fused_attention_call(torch: Any, point: Point, operands: Operands) -> Call:
         return Call(lambda: attend(leaf))
     turns = operands.graphs(operands.itemsize * math.prod(shape))
     leaves = [operands.warm(*shape).detach().requires_grad_() for _ in range(turns)]
-    graphs = itertools.cycle([(attend(leaf), leaf) for leaf in leaves])
-    gradient = operands.warm(n, s, shape[2] // 3)
-
-    def backward() -> object:
-        result, leaf = next(graphs)
-        return torch.autograd.grad(result, leaf, gradient, retain_graph=True)
-
-    return Call(backward)
+    return backward_call(torch, [(attend(leaf), leaf) for leaf in leaves], operands.warm(n, s, shape[2] // 3))
 
 
 def embedding(torch: Any, point: Point, operands: Operands) -> Call:
     """Return looking up ``tokens`` rows of a table, or adding up their gradients in one that is cleared before.
 
-    ``summed``: how many gradients of each row are summed before, as those of a table of positions are.
+    ``summands``: how many gradients of each row are summed before, as those of a table of positions are.
     """
     geometry = point.geometry
-    rows, tokens, features, summed = (geometry[key] for key in ("rows", "tokens", "features", "summed"))
-    numbers = torch.randint(0, rows, (tokens,)) if summed == 1 else torch.arange(tokens) % rows
+    rows, tokens, features, summands = (geometry[key] for key in ("rows", "tokens", "features", "summed"))
+    numbers = torch.randint(0, rows, (tokens,)) if summands == 1 else torch.arange(tokens) % rows
     numbers = numbers.to(operands.device)
     if point.direction == FORWARD:
         table = operands.warm(rows, features)
         return Call(lambda: torch.nn.functional.embedding(numbers, table))
-    gradient = operands.warm(summed, tokens, features)
+    gradient = operands.warm(summands, tokens, features)
     add_up = torch.ops.aten.embedding_dense_backward
 
     def backward() -> object:
-        return add_up(gradient.sum(0) if summed > 1 else gradient[0], numbers, rows, -1, False)  # noqa: FBT003
+        return add_up(gradient.sum(0) if summands > 1 else gradient[0], numbers, rows, -1, False)  # noqa: FBT003
 
     return Call(backward, operands.itemsize * rows * features)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.probes.points import Point, geometric, of_layer
+from planner.probes.points import Point, geometric, of_layer, one_of
 
 __all__ = ["Sizes", "attention_families", "sequence_families"]
 
-LENGTH_STEP, LONGEST = 16, 1024
+LENGTH_STEP, LONGEST_SEQUENCE = 16, 1024
 LARGEST_MAC = 6e7
 """Of one product, heads x queries x keys x features: the backward pass takes some 10 ms of one thread."""
 WIDTHS = (32, 64, 80, 128)
@@ -32,10 +32,10 @@ class Sizes:
     positions: int = 32
 
 
-USUAL = Sizes()
+USUAL_SIZES = Sizes()
 
 
-def sequence_families(random: np.random.Generator, shapes: int, sizes: Sizes = USUAL) -> list[tuple[Point, ...]]:
+def sequence_families(random: np.random.Generator, shapes: int, sizes: Sizes = USUAL_SIZES) -> list[tuple[Point, ...]]:
     """Return points of so many shapes of each kind."""
     makers: tuple[Callable[[np.random.Generator, Sizes], tuple[Point, ...]], ...] = (
         _attention, _layer_norm, _gelu, _embedding, _upsample, _first_position
@@ -47,7 +47,7 @@ def _attention(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
     """Return products and softmax of one attention layer whose weights have at most as many elements as sizes say."""
     while True:
         n, s = geometric(random, 1, sizes.samples), 16 * geometric(random, 1, sizes.positions)
-        heads, width = int(random.choice([2, 4, 8, 12, 16])), int(random.choice([32, 64, 64, 80, 128]))
+        heads, width = one_of(random, [2, 4, 8, 12, 16]), one_of(random, [32, 64, 64, 80, 128])
         weights = n * heads * s * s
         if weights <= sizes.scores:
             break
@@ -57,7 +57,7 @@ def _attention(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
 
 
 def attention_families(
-    random: np.random.Generator, shapes: int, longest: int = LONGEST, largest_mac: float = LARGEST_MAC
+    random: np.random.Generator, shapes: int, longest: int = LONGEST_SEQUENCE, largest_mac: float = LARGEST_MAC
 ) -> Iterator[tuple[Point, ...]]:
     """Yield both directions of so many shapes of fused attention, two in four causal: every other one as often as all.
 
@@ -69,7 +69,7 @@ def attention_families(
         length = LENGTH_STEP * geometric(random, *(steps ** (end / shapes) for end in (number, number + 1)))
         while True:
             samples, heads = geometric(random, 1, 16), geometric(random, 1, 16)
-            width = WIDTHS[int(random.integers(len(WIDTHS)))]
+            width = one_of(random, WIDTHS)
             if samples * heads * length**2 * width <= largest_mac:
                 break
         geometry = {"images": samples, "positions": length, "heads": heads}
@@ -80,9 +80,9 @@ def attention_families(
 def _rows(random: np.random.Generator, sizes: Sizes) -> dict[str, int]:
     """Return rows and features of a sequence."""
     while True:
-        drawn = {"rows": geometric(random, 16, sizes.rows), "features": 16 * geometric(random, 4, 256)}
-        if drawn["rows"] * drawn["features"] <= sizes.elements:
-            return drawn
+        geometry = {"rows": geometric(random, 16, sizes.rows), "features": 16 * geometric(random, 4, 256)}
+        if geometry["rows"] * geometry["features"] <= sizes.elements:
+            return geometry
 
 
 def _layer_norm(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
@@ -96,8 +96,8 @@ def _gelu(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
 
 
 def _embedding(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
-    drawn = _rows(random, sizes)
-    tokens, features = drawn["rows"], drawn["features"]
+    sizes_of_rows = _rows(random, sizes)
+    tokens, features = sizes_of_rows["rows"], sizes_of_rows["features"]
     table = geometric(random, 2, min(50_000, sizes.elements / features))
     geometry = {"rows": table, "tokens": tokens, "features": features, "summed": 1}
     return of_layer("embedding", {"vocabulary": table, "features": features}, ((tokens,),), 1, geometry)
@@ -111,16 +111,16 @@ def _upsample(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
             geometric(random, 6, 60),
         )
         geometry = {"images": images, "channels": channels, "side": side}
-        read = geometry["images"] * geometry["channels"] * geometry["side"] ** 2
-        if read <= sizes.elements / 4:
+        elements = geometry["images"] * geometry["channels"] * geometry["side"] ** 2
+        if elements <= sizes.elements / 4:
             break
     return of_layer("upsample", {}, ((channels, side, side),), images, geometry)
 
 
 def _first_position(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
     """Return the gradient of a sequence of which the first position alone was read."""
-    drawn = _rows(random, sizes)
-    n = geometric(random, 1, min(sizes.samples, drawn["rows"]))
-    geometry = {"images": n, "positions": max(1, drawn["rows"] // n), "features": drawn["features"]}
+    sizes_of_rows = _rows(random, sizes)
+    n = geometric(random, 1, min(sizes.samples, sizes_of_rows["rows"]))
+    geometry = {"images": n, "positions": max(1, sizes_of_rows["rows"] // n), "features": sizes_of_rows["features"]}
     shape = (geometry["positions"], geometry["features"])
     return of_layer("first_position", {}, (shape,), n, geometry)

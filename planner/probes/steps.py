@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.domain.training import TimedStep
 from planner.numbers import constant
-from planner.probes.bench import DISTURBED, Bench, CpuBench, as_if_quiet, least_disturbed, quietest
+from planner.probes.bench import DISTURBED_RATIO, Bench, CpuBench, as_if_quiet, least_disturbed, quietest
 from planner.probes.lost_device import check_computes, first_line
 from planner.probes.modules import WARM_UP_STEPS, build_module, gradient_time
 from planner.probes.precisions import computing_in
@@ -32,9 +32,9 @@ SUB_BATCHES = {"cpu": (1, 4), "gpu": (1, 64)}
 OWN_SUB_BATCHES = {"cpu": (2,), "gpu": (16, 1, 64)}
 """Of networks that a calibration is for, in their order: on a GPU that of small steps is the host's time, that of large
 ones the device's, and one sub-batch alone does not tell which it is. A larger one than the first is for a device that
-held the first, in the time that is left. A CPU does both one after the other: with one sample besides, steps of six
-networks at 3, 6 and 12 were missed by 4.8 %, by 4.6 % without."""
-LARGEST_RATIO = 4
+held the first, in the time that is left. A CPU does both one after the other: one sample besides makes it no better
+(docs/cpu.md)."""
+LARGEST_SUB_BATCH_RATIO = 4
 """From the first of these to a larger one."""
 STEP_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 """That PyTorch trains in by itself."""
@@ -42,13 +42,13 @@ CPU_BYTES = 1e9
 """What a step on a CPU may take by the model of memory: with PyTorch and the operands of calls 2 GB in all."""
 REFERENCE_FLOP = 2 * 2 * 56 * 56 * 64 * 64 * 9
 """Of the convolution that is most of the reference kernel (:func:`~planner.probes.kernels.reference_call`)."""
-SLOWER = constant("own_steps.slower")
+STEP_FACTOR = constant("own_steps.slower")
 """Than by the rate of the reference a step on a CPU is, roughly (docs/numbers.md)."""
 
 
 SHORTEST_SHARE = (WARM_UP_STEPS + 1) / (WARM_UP_STEPS + REPEATS)
 """Of what timing a step takes, where time is up after the first repeat: no other network is begun in less."""
-MOST_SLOWER = 1.5
+LARGEST_DISTURBANCE = 1.5
 """Of the reference: steps beside a slower one are left out, those beside a disturbed one are corrected by it."""
 
 
@@ -136,30 +136,30 @@ def timed_steps(
         The device computes nothing any more.
     """
     kind = "cpu" if device == "cpu" else "gpu"
-    trained = [precision for precision in precisions if precision in STEP_PRECISIONS]
+    names = [precision for precision in precisions if precision in STEP_PRECISIONS]
     steps: list[tuple[TimedStep, float]] = []
     fastest_s, shortest_s = math.inf, 0.0
-    failed: dict[tuple[str, str], str] = {}
-    slowed = bench.slowed if isinstance(bench, CpuBench) else 1.0
+    failures: dict[tuple[str, str], str] = {}
+    slowdown = bench.slowed if isinstance(bench, CpuBench) else 1.0
     left_s = until_s - bench.clock()
-    most, too_large = _most(needs or {}, quiet_s, left_s / slowed)
+    most, too_large = _most(needs or {}, quiet_s, left_s / slowdown)
     networks = [network for network in networks if most.get(network.name, 1)]
-    for network, cells in _turns(kind, networks, trained):
-        made = f"the module of {network.name}"
-        if not cells or made in left_out or bench.clock() + shortest_s >= until_s:
+    for network, cases in _turns(kind, networks, names):
+        making = f"the module of {network.name}"
+        if not cases or making in left_out or bench.clock() + shortest_s >= until_s:
             continue
         try:
             module = build_module(network, device)
         except RuntimeError as error:
-            check_computes(device, error, made)
-            failed |= dict.fromkeys(((network.name, precision) for _, precision in cells), first_line(error))
+            check_computes(device, error, making)
+            failures |= dict.fromkeys(((network.name, precision) for _, precision in cases), first_line(error))
             continue
-        for wanted, precision in cells:
-            sub_batch = min(wanted, most.get(network.name) or wanted)
+        for size, precision in cases:
+            sub_batch = min(size, most.get(network.name) or size)
             what = f"training steps of {network.name} in {precision}"
-            left_s = (until_s - bench.clock()) / slowed
+            left_s = (until_s - bench.clock()) / slowdown
             is_useless = networks and not _is_of_use(steps, (network, sub_batch, precision), left_s)
-            if (network.name, precision) in failed or what in left_out or is_useless:
+            if (network.name, precision) in failures or what in left_out or is_useless:
                 continue
             try:
                 limits, began_s = (quietest(quiet_s, fastest_s), until_s), bench.clock()
@@ -167,39 +167,41 @@ def timed_steps(
                 shortest_s = max(shortest_s, SHORTEST_SHARE * (bench.clock() - began_s))
             except RuntimeError as error:  # PyTorch's only one for whatever a library or the device refuses
                 check_computes(device, error, what)
-                failed[network.name, precision] = first_line(error)
+                failures[network.name, precision] = first_line(error)
                 module.zero_grad(set_to_none=True)
             else:
                 steps += [step] if step else []
                 fastest_s = min(fastest_s, step[1] if step else math.inf)
         del module  # before the next one is made
     quiet_s = quietest(quiet_s, fastest_s)
-    slower = ((step, reference_s / quiet_s) for step, reference_s in steps)
-    kept = tuple(replace(step, time_s=_as_if_quiet(step.time_s, by)) for step, by in slower if by <= MOST_SLOWER)
-    said_of = tuple(f"{name} in {precision}, as PyTorch failed: {said}" for (name, precision), said in failed.items())
-    return StepTimes(kept, (*too_large, *said_of), fastest_s)
+    quiet_steps = (_in_quiet(step, reference_s / quiet_s) for step, reference_s in steps)
+    reasons = (f"{name} in {precision}, as PyTorch failed: {reason}" for (name, precision), reason in failures.items())
+    return StepTimes(tuple(filter(None, quiet_steps)), (*too_large, *reasons), fastest_s)
 
 
-def _as_if_quiet(time_s: float, slower: float) -> float:
-    return as_if_quiet(time_s, slower) if slower > DISTURBED else time_s
+def _in_quiet(step: TimedStep, slower: float) -> TimedStep | None:
+    """Return a step as in quiet, that was timed on a machine so many times slower; None: it was too slow."""
+    if slower > LARGEST_DISTURBANCE:
+        return None
+    return replace(step, time_s=as_if_quiet(step.time_s, slower)) if slower > DISTURBED_RATIO else step
 
 
 def _most(needs: Mapping[str, StepNeed], quiet_s: float, left_s: float) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return how many samples of networks a step may take, and of those that may take none, why.
 
     A step is made WARM_UP_STEPS times before it is timed, and its time is that of its products at the rate of the
-    reference, whose time is ``quiet_s`` [s], and SLOWER.
+    reference, whose time is ``quiet_s`` [s], and STEP_FACTOR.
     """
-    most, said = {}, []
+    most, reasons = {}, []
     for name, need in needs.items():
-        sample_s = SLOWER * need.flop / REFERENCE_FLOP * quiet_s
+        sample_s = STEP_FACTOR * need.flop / REFERENCE_FLOP * quiet_s
         in_time = max(int(left_s / ((WARM_UP_STEPS + 1) * sample_s)), 0) if sample_s else need.most
         most[name] = min(need.most, in_time)
         if not need.most:
-            said.append(f"{name}, as one sample takes more than {format_bytes(CPU_BYTES)}")
+            reasons.append(f"{name}, as one sample takes more than {format_bytes(CPU_BYTES)}")
         elif not in_time:
-            said.append(f"{name}, as one sample takes about {format_seconds(sample_s)}: give a larger --budget")
-    return most, tuple(said)
+            reasons.append(f"{name}, as one sample takes about {format_seconds(sample_s)}: give a larger --budget")
+    return most, tuple(reasons)
 
 
 def _turns(
@@ -221,9 +223,9 @@ def _turns(
         ]
     else:
         turns = [(probes, SUB_BATCHES[kind], first), (probes, SUB_BATCHES[kind], others)]
-    for some, sub_batches, chosen in turns:
+    for some, sub_batches, names in turns:
         for network in some:
-            yield network, tuple(itertools.product(sub_batches, chosen))
+            yield network, tuple(itertools.product(sub_batches, names))
 
 
 def _is_of_use(steps: Sequence[tuple[TimedStep, float]], what: tuple[Network, int, str], left_s: float) -> bool:
@@ -236,7 +238,7 @@ def _is_of_use(steps: Sequence[tuple[TimedStep, float]], what: tuple[Network, in
     if not earlier or sub_batch < earlier[0].sub_batch:
         return all(step.sub_batch != sub_batch for step in earlier)
     ratio = sub_batch / earlier[0].sub_batch
-    return 1 < ratio <= LARGEST_RATIO and (WARM_UP_STEPS + 1) * ratio * earlier[0].time_s <= left_s
+    return 1 < ratio <= LARGEST_SUB_BATCH_RATIO and (WARM_UP_STEPS + 1) * ratio * earlier[0].time_s <= left_s
 
 
 def _step(
@@ -258,7 +260,7 @@ def _step(
         measure = partial(gradient_time, module, network, sub_batch, REPEATS, precision=precision, until_s=until_s)
         try:
             with computing_in(precision):
-                found = least_disturbed(measure, bench, quiet_s, until_s=until_s)
+                trial = least_disturbed(measure, bench, quiet_s, until_s=until_s)
         except library.OutOfMemoryError:
             if sub_batch == 1:
                 raise
@@ -266,9 +268,9 @@ def _step(
             module.zero_grad(set_to_none=True)
             library.cuda.empty_cache()
         else:
-            if found is None:
+            if trial is None:
                 return None
-            timing, slower = found
+            timing, slower = trial
             return TimedStep(network, sub_batch, timing.time_s, timing.spread_s, precision), slower * quiet_s
 
 

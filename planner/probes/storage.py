@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import mmap
 import os
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from planner.domain.inputs import LOAD, LOAD_CACHED
 from planner.probes.timing import summary
 from planner.units import format_bytes
 
-__all__ = ["Found", "measure_storage", "processor_wait_s", "resident_share"]
+__all__ = ["InputRows", "measure_storage", "processor_wait_s", "resident_share"]
 
 Row = Mapping[str, Any]
 Clock = Callable[[], float]
@@ -38,7 +39,7 @@ Clock = Callable[[], float]
 FILE_BYTES = 256 * 2**20
 LEAST_FILE_BYTES = 32 * 2**20
 """Below, there are too few slots for a mean."""
-FREE_TIMES = 4
+FREE_FILES = 4
 """The disk must have this many times the file free: a probe is not what fills it."""
 CHUNK_BYTES = 4 * 2**20
 SLOT_BYTES = 2**20
@@ -47,17 +48,17 @@ SAMPLE_BYTES = (16 * 2**10, 64 * 2**10, 112 * 2**10, 512 * 2**10)
 WRITING_SHARE, COLD_SHARE = 0.4, 0.7
 """Of the time, after which writing and cold reads end; the rest is for the same reads again."""
 LEAST_READS = 4
-MOST_RESIDENT = 0.1
+MOST_RESIDENT_SHARE = 0.1
 """Share of pages still held beyond which the drop had no effect."""
 LEAST_READ_S = 1e-7
 """No read takes less, whatever the clocks say."""
-LEAST_SLOWER = 1.2
+LEAST_COLD_RATIO = 1.2
 """Cold reads take at least this many times what the same reads take again, or they were not cold."""
 SEED = 20_160_701
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class InputRows:
     """Rows as of a samples file, what a user must know of them (else empty), and circumstances."""
 
     rows: tuple[Row, ...] = ()
@@ -67,7 +68,7 @@ class Found:
 
 def measure_storage(
     folder: Path, for_s: float, *, most_bytes: int = FILE_BYTES, clock: Clock = time.perf_counter
-) -> Found:
+) -> InputRows:
     """Return the mean time of reads of several sizes from the disk of a folder, cold and cached.
 
     Parameters
@@ -81,38 +82,39 @@ def measure_storage(
     """
     start = clock()
     if not hasattr(os, "preadv"):
-        return Found(warning="storage was not measured: this system has no reads at an offset (preadv)")
+        return InputRows(warning="storage was not measured: this system has no reads at an offset (preadv)")
     try:
         free = shutil.disk_usage(folder).free
-        if free < FREE_TIMES * most_bytes:
-            wanted = format_bytes(FREE_TIMES * most_bytes)
-            return Found(warning=f"storage was not measured: {folder} has {format_bytes(free)} free, {wanted} wanted")
+        if free < FREE_FILES * most_bytes:
+            least = format_bytes(FREE_FILES * most_bytes)
+            return InputRows(
+                warning=f"storage was not measured: {folder} has {format_bytes(free)} free, {least} wanted"
+            )
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            written = _write(file.fileno(), most_bytes, start + WRITING_SHARE * for_s, clock)
-            if written < min(LEAST_FILE_BYTES, most_bytes):
-                done = f"{format_bytes(written)} written in {clock() - start:.2f} s"
-                return Found(warning=f"storage was not measured: too little time, {done}")
-            reads = _Reads(file.fileno(), written, start, for_s, clock)
-            return Found(*reads.measured(), {"storage": _file_system(folder)})
+            size = _write(file.fileno(), most_bytes, start + WRITING_SHARE * for_s, clock)
+            if size < min(LEAST_FILE_BYTES, most_bytes):
+                progress = f"{format_bytes(size)} written in {clock() - start:.2f} s"
+                return InputRows(warning=f"storage was not measured: too little time, {progress}")
+            reads = _Reads(file.fileno(), size, start, for_s, clock)
+            return InputRows(*reads.measured(), {"storage": _file_system(folder)})
     except OSError as error:
-        return Found(warning=f"storage was not measured: {folder}: {error.strerror}")
+        return InputRows(warning=f"storage was not measured: {folder}: {error.strerror}")
 
 
 def _write(file: int, most_bytes: int, until_s: float, clock: Clock) -> int:
     """Write blocks that do not compress, each through to the disk; return the bytes written."""
     generator = np.random.default_rng(SEED)
-    written = 0
-    while written < most_bytes and clock() < until_s:
-        rest = memoryview(generator.bytes(min(CHUNK_BYTES, most_bytes - written)))
+    size = 0
+    while size < most_bytes and clock() < until_s:
+        rest = memoryview(generator.bytes(min(CHUNK_BYTES, most_bytes - size)))
         while rest:
             rest = rest[os.write(file, rest) :]
         os.fsync(file)
-        written = os.fstat(file).st_size
-    return written
+        size = os.fstat(file).st_size
+    return size
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(NamedTuple):
     """Bytes to read from an offset."""
 
     offset: int
@@ -132,14 +134,14 @@ class _Reads:
         warning = self._drop()
         reads = _planned(self.size)
         cold = self._times(reads, self.start_s + COLD_SHARE * self.for_s)
-        done = reads[: len(cold)]
-        again = self._times(done, self.start_s + self.for_s)
-        if not warning and sum(cold[: len(again)]) < LEAST_SLOWER * sum(again):
+        cold_reads = reads[: len(cold)]
+        again = self._times(cold_reads, self.start_s + self.for_s)
+        if not warning and sum(cold[: len(again)]) < LEAST_COLD_RATIO * sum(again):
             warning = "they took no longer than the same reads again"
-        rows = _rows(LOAD_CACHED, done, again)
+        rows = _rows(LOAD_CACHED, cold_reads, again)
         if warning:
             return rows, f"cold reads could not be told from cached ones ({warning}): only cached reads are recorded"
-        return (*_rows(LOAD, done, cold), *rows), ""
+        return (*_rows(LOAD, cold_reads, cold), *rows), ""
 
     def _drop(self) -> str:
         """Drop the file from the cache; return why that had no effect, or an empty string."""
@@ -147,7 +149,7 @@ class _Reads:
             return "this system cannot drop a file from its cache"
         os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
         share = resident_share(self.file, self.size)
-        if share is not None and share > MOST_RESIDENT:
+        if share is not None and share > MOST_RESIDENT_SHARE:
             return f"{share:.0%} of the file stayed in the cache of the system"
         return ""
 
@@ -160,10 +162,10 @@ class _Reads:
         for read in reads:
             if self.clock() >= until_s:
                 break
-            waited, begin = processor_wait_s(), self.clock()
+            waited_s, begin = processor_wait_s(), self.clock()
             os.preadv(self.file, [self.buffer[: read.size]], read.offset)
-            elapsed = self.clock() - begin
-            times.append(max(elapsed - (processor_wait_s() - waited), LEAST_READ_S))
+            elapsed_s = self.clock() - begin
+            times.append(max(elapsed_s - (processor_wait_s() - waited_s), LEAST_READ_S))
         return times
 
 
@@ -172,13 +174,8 @@ def _planned(size: int) -> list[_Read]:
     generator = np.random.default_rng(SEED)
     return [
         _Read(int(slot) * SLOT_BYTES + 4096 * int(generator.integers((SLOT_BYTES - length) // 4096 + 1)), length)
-        for slot, length in zip(generator.permutation(size // SLOT_BYTES), _cycled(SAMPLE_BYTES), strict=False)
+        for slot, length in zip(generator.permutation(size // SLOT_BYTES), itertools.cycle(SAMPLE_BYTES), strict=False)
     ]
-
-
-def _cycled(sizes: Sequence[int]) -> Iterator[int]:
-    while True:
-        yield from sizes
 
 
 def _rows(kind: str, reads: Sequence[_Read], times_s: Sequence[float]) -> tuple[Row, ...]:
@@ -192,14 +189,7 @@ def _rows(kind: str, reads: Sequence[_Read], times_s: Sequence[float]) -> tuple[
     for read, time_s in zip(reads, times_s, strict=False):
         by_size.setdefault(read.size, []).append(time_s)
     return tuple(
-        {
-            "kind": kind,
-            "images": 1,
-            "bytes": size,
-            "time_s": typical(times),
-            "spread_s": summary(times).spread_s,
-            "repeats": len(times),
-        }
+        {"kind": kind, "images": 1, "bytes": size, **asdict(summary(times)), "time_s": typical(times)}
         for size, times in sorted(by_size.items())
         if len(times) >= LEAST_READS
     )
@@ -212,12 +202,12 @@ def resident_share(file: int, size: int) -> float | None:
     except (OSError, AttributeError, TypeError):
         return None
     pages = -(-size // mmap.PAGESIZE)
-    held = (ctypes.c_ubyte * pages)()
-    with mmap.mmap(file, size) as mapped:
-        start = ctypes.c_char.from_buffer(mapped)
-        failed = mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), held)
+    pages_held = (ctypes.c_ubyte * pages)()
+    with mmap.mmap(file, size) as memory:
+        start = ctypes.c_char.from_buffer(memory)
+        error = mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), pages_held)
         del start  # else the map could not be closed
-    return None if failed else float((np.frombuffer(bytes(held), dtype=np.uint8) & 1).mean())
+    return None if error else float((np.frombuffer(bytes(pages_held), dtype=np.uint8) & 1).mean())
 
 
 def processor_wait_s() -> float:

@@ -14,9 +14,9 @@ __all__ = ["LEFT_OUT", "SUSTAINED_SHARE", "WARNING_CLOCKS", "sustained"]
 
 SUSTAINED_SHARE = 0.03
 """Of the budget of a GPU's calibration."""
-MOST_S, LEAST_S = 1.0, 0.25
+MOST_LOAD_S, LEAST_LOAD_S = 1.0, 0.25
 """Of load in one precision; in less clocks need not have fallen."""
-SLOWER = 1.05
+LARGEST_LOAD_RATIO = 1.05
 LEAST_CALL_S = 2e-4
 """Of a product: nothing holds the device back under load, so that it waits for the host of shorter ones."""
 WARNING_CLOCKS = "warning_clocks"
@@ -54,13 +54,13 @@ def sustained(
         The device computes nothing any more.
     """
     long = (point for point in points if times_s.get(point.name, 0.0) >= LEAST_CALL_S)
-    timed = [point for point in long if point.kind == "gemm" and point.precision != "fp32"]
-    largest = {point.precision: point for point in sorted(timed, key=lambda point: math.prod(point.work.values()))}
-    each_s = min(MOST_S, for_s / max(len(largest), 1))
-    if not isinstance(bench, CudaBench) or each_s < LEAST_S:
+    products = [point for point in long if point.kind == "gemm" and point.precision != "fp32"]
+    largest = {point.precision: point for point in sorted(products, key=lambda point: math.prod(point.work.values()))}
+    each_s = min(MOST_LOAD_S, for_s / max(len(largest), 1))
+    if not isinstance(bench, CudaBench) or each_s < LEAST_LOAD_S:
         return {}
     ratios: dict[str, float] = {}
-    failed: list[str] = []
+    failures: list[str] = []
     for name, one in largest.items():
         what = f"lasting load in {name}"
         if what in left_out:
@@ -69,14 +69,14 @@ def sustained(
             ratios[name] = bench.under_load(one, each_s) / times_s[one.name]
         except RuntimeError as error:  # no memory among them: what was timed before can have left it in pieces
             check_computes(bench.device, error, what)
-            failed.append(f"{what} ({first_line(error)})")
-    found = {f"sustained_{name}": f"{ratio:.3f}" for name, ratio in ratios.items()}
-    if failed:
-        found[LEFT_OUT] = f"what the device failed in: {'; '.join(failed)}"
-    slower = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if ratio > SLOWER)
+            failures.append(f"{what} ({first_line(error)})")
+    circumstances = {f"sustained_{name}": f"{ratio:.3f}" for name, ratio in ratios.items()}
+    if failures:
+        circumstances[LEFT_OUT] = f"what the device failed in: {'; '.join(failures)}"
+    slower = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if ratio > LARGEST_LOAD_RATIO)
     if slower:
-        found[WARNING_CLOCKS] = (
+        circumstances[WARNING_CLOCKS] = (
             "large products take longer under lasting load than in the short blocks that are fitted "
             f"({slower} times): the clocks fall, and long training steps may be slower too"
         )
-    return found
+    return circumstances

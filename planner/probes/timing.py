@@ -1,18 +1,15 @@
 """Time one call: blocks of at least 2 ms, the median over blocks and their spread; fewer blocks of long calls.
 
 A result is dropped before the next call, whose memory then comes from the allocator's free list, as a training step's
-does once the first steps are over: until then calls touch memory for the first time, and are not timed. That took up to
-eight times as long as the call itself, in the second call as in the first one. glibc puts an aligned block where more
-than its size is free, so seldom where the last one was, and a call may touch new memory again after some that did not:
-so blocks that did are timed again.
+does once the first steps are over: until then calls touch memory for the first time, and are not timed. glibc puts an
+aligned block where more than its size is free, so seldom where the last one was, and a call may touch new memory again
+after some that did not: so blocks that did are timed again.
 
-On a CPU it is the time that the thread ran, not that of the wall: where other processes share the CPU, a call of 20 ms
-took 20 to 80 ms of wall time, and 20 to 22 ms of its thread's.
+On a CPU it is the time that the thread ran, not that of the wall, which other processes make longer.
 
 NOTE: glibc maps large blocks anew for every call, and gives the end of its heap back to the system or not, depending on
-what was allocated before. The same convolution of 462 MFLOP took 1.9 or 3.6 ms, and a step of ResNet-18 on one image
-80 to 140 ms; the difference was page faults. So the allocator is told to keep what it has, as the allocators do that
-are recommended for training on CPUs.
+what was allocated before; page faults then double the time of some calls. So the allocator is told to keep what it has,
+as the allocators do that are recommended for training on CPUs. What was measured of all this: docs/cpu.md.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from pathlib import Path
 from typing import Protocol
 
 __all__ = [
-    "COARSEST_S",
+    "COARSEST_TICK_S",
     "EVENT_RESOLUTION_S",
     "Call",
     "Stopwatch",
@@ -46,33 +43,33 @@ __all__ = [
 
 LEAST_BLOCK_S = 2e-3
 BLOCKS = 5
-LONG_S = 0.01
-FEW_BLOCKS = 3
-"""Of calls longer than LONG_S [s]: they are disturbed less for their length, and cost the budget most."""
-VERY_LONG_S = 0.05
-FEWEST_BLOCKS = 2
-"""Of calls longer than VERY_LONG_S [s]."""
-MOST_WARM_UP = 3
+LONG_CALL_S = 0.01
+LONG_CALL_BLOCKS = 3
+"""Of calls longer than LONG_CALL_S [s]: they are disturbed less for their length, and cost the budget most."""
+VERY_LONG_CALL_S = 0.05
+VERY_LONG_CALL_BLOCKS = 2
+"""Of calls longer than VERY_LONG_CALL_S [s]."""
+MOST_WARM_UP_CALLS = 3
 """Calls at most, after the first one, that are not timed as they touch memory for the first time."""
-MOST_SPOILT = 12
+MOST_SPOILT_BLOCKS = 12
 """Blocks at most that are timed again as they touched memory for the first time."""
-PAGE_S = 2e-6
+FIRST_TOUCH_S = 2e-6
 TOUCHING_SHARE = 0.02
 """Touching a page for the first time takes so long [s]; of what is timed, from which on it matters."""
 
-COARSEST_S = 1e-4
+COARSEST_TICK_S = 1e-4
 """Step of a clock that can time blocks [s]."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt(3), as glibc numbers them."""
-WITHOUT_LIMIT = 2**31 - 1
+NO_LIMIT_BYTES = 2**31 - 1
 
 MOST_KEPT_BYTES = 128 * 2**20
 
 LEAST_QUEUED_BLOCK_S = 1e-3
 MOST_QUEUED_CALLS = 512
 """Drivers hold about a thousand kernels that wait."""
-AHEAD, LEAST_AHEAD_S, MOST_AHEAD_S = 1.5, 1e-4, 0.05
+AHEAD_FACTOR, LEAST_AHEAD_S, MOST_AHEAD_S = 1.5, 1e-4, 0.05
 """The device is held back for as many times the time that queueing took before, and at least and most as long [s]."""
 TYPICAL_HANDING_S = 5e-6
 """What handing over a call takes, to begin with."""
@@ -108,13 +105,17 @@ class Timing:
     spread_s: float
     repeats: int
 
+    def shared(self, calls: int) -> Timing:
+        """Return the time of one of so many calls that were made together."""
+        return Timing(self.time_s / calls, self.spread_s / calls, self.repeats)
+
 
 def own_clock(clock: Callable[[], float] = time.thread_time) -> Callable[[], float]:
     """Return the clock of the CPU time of the calling thread, that of the wall where the system's is too coarse."""
-    before_s, until_s = clock(), time.perf_counter() + 10 * COARSEST_S
+    before_s, until_s = clock(), time.perf_counter() + 10 * COARSEST_TICK_S
     while (step_s := clock() - before_s) == 0 and time.perf_counter() < until_s:
         pass
-    return clock if 0 < step_s <= COARSEST_S else time.perf_counter
+    return clock if 0 < step_s <= COARSEST_TICK_S else time.perf_counter
 
 
 def keep_freed_memory() -> bool:
@@ -123,7 +124,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False
-    return bool(mallopt(_TRIM_THRESHOLD, WITHOUT_LIMIT) and mallopt(_MMAP_THRESHOLD, WITHOUT_LIMIT))
+    return bool(mallopt(_TRIM_THRESHOLD, NO_LIMIT_BYTES) and mallopt(_MMAP_THRESHOLD, NO_LIMIT_BYTES))
 
 
 def resident_bytes() -> int:
@@ -147,10 +148,10 @@ def touched_pages() -> int:
         fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except OSError:
         return 0
-    return int(fields[MINOR_FAULTS])
+    return int(fields[MINOR_FAULTS_FIELD])
 
 
-MINOR_FAULTS = 7
+MINOR_FAULTS_FIELD = 7
 """Place in /proc/self/stat, counted from the state behind the name: proc(5)."""
 
 
@@ -167,15 +168,15 @@ def time_call(
     """
     call.run()
     once, is_settled = _settled(call, clock, pages)
-    if once >= LONG_S:
+    if once >= LONG_CALL_S:
         times = [once] if is_settled else []
-        few = FEWEST_BLOCKS if once >= VERY_LONG_S else FEW_BLOCKS
-        return _shared(summary(_clean(times, few, lambda: _touching(call, 1, clock, pages))), call.calls)
+        few = VERY_LONG_CALL_BLOCKS if once >= VERY_LONG_CALL_S else LONG_CALL_BLOCKS
+        return summary(_clean(times, few, lambda: _touching(call, 1, clock, pages))).shared(call.calls)
     in_block = max(1, math.ceil(LEAST_BLOCK_S / once))
     if call.kept_bytes:
         in_block = max(1, min(in_block, MOST_KEPT_BYTES // call.kept_bytes))
     times = _clean([], blocks, lambda: _touching(call, in_block, clock, pages))
-    return _shared(summary(times, in_block), call.calls)
+    return summary(times, in_block).shared(call.calls)
 
 
 def _settled(call: Call, clock: Callable[[], float], pages: Callable[[], int]) -> tuple[float, bool]:
@@ -184,7 +185,7 @@ def _settled(call: Call, clock: Callable[[], float], pages: Callable[[], int]) -
     Besides, whether it did.
     """
     once, is_clean = math.inf, False
-    for _ in range(MOST_WARM_UP):
+    for _ in range(MOST_WARM_UP_CALLS):
         once, is_clean = _touching(call, 1, clock, pages)
         if is_clean:
             break
@@ -195,20 +196,16 @@ def _touching(call: Call, n: int, clock: Callable[[], float], pages: Callable[[]
     """Return the seconds of one run, the mean of n, and whether they touched hardly any memory for the first time."""
     before = pages()
     each_s = _block(call, n, clock)
-    return each_s, (pages() - before) * PAGE_S <= TOUCHING_SHARE * n * each_s
+    return each_s, (pages() - before) * FIRST_TOUCH_S <= TOUCHING_SHARE * n * each_s
 
 
 def _clean(times_s: list[float], count: int, block: Callable[[], tuple[float, bool]]) -> list[float]:
     """Return times with those of further blocks, so many in all; of spoilt ones where too few others were found."""
     spoilt_s: list[float] = []
-    while len(times_s) < count and len(spoilt_s) < MOST_SPOILT:
+    while len(times_s) < count and len(spoilt_s) < MOST_SPOILT_BLOCKS:
         each_s, is_clean = block()
         (times_s if is_clean else spoilt_s).append(each_s)
     return times_s or spoilt_s[-count:]
-
-
-def _shared(timing: Timing, calls: int) -> Timing:
-    return Timing(timing.time_s / calls, timing.spread_s / calls, timing.repeats)
 
 
 def summary(times_s: list[float], calls_each: int = 1) -> Timing:
@@ -223,9 +220,9 @@ def _block(call: Call, n: int, clock: Callable[[], float]) -> float:
     run = call.run
     if call.kept_bytes:
         start = clock()
-        kept = [run() for _ in range(n)]
+        results = [run() for _ in range(n)]
         elapsed_s = clock() - start
-        kept.clear()
+        results.clear()
         return elapsed_s / n
     start = clock()
     for _ in range(n):
@@ -256,19 +253,19 @@ def time_queued_call(call: Call, stopwatch: Stopwatch, blocks: int = BLOCKS) -> 
         if handing_s <= ahead_s:
             break
         ahead_s = _ahead(handing_s)
-    if once_s >= LONG_S:
-        times = [once_s, *(stopwatch.run(call.run, 1, ahead_s)[0] for _ in range(FEW_BLOCKS - 1))]
-        return _shared(summary(times), call.calls)
+    if once_s >= LONG_CALL_S:
+        times = [once_s, *(stopwatch.run(call.run, 1, ahead_s)[0] for _ in range(LONG_CALL_BLOCKS - 1))]
+        return summary(times).shared(call.calls)
     in_block = min(MOST_QUEUED_CALLS, max(1, math.ceil(LEAST_QUEUED_BLOCK_S / max(once_s, 1e-9))))
-    times, left, ahead_s = [], 2 * blocks, _ahead(in_block * min(handing_s, TYPICAL_HANDING_S))
+    times, attempts, ahead_s = [], 2 * blocks, _ahead(in_block * min(handing_s, TYPICAL_HANDING_S))
     while len(times) < blocks:
         block_s, handing_s = stopwatch.run(call.run, in_block, ahead_s)
-        left -= 1
-        if handing_s <= ahead_s or left < blocks:  # else the device has waited; the next block begins later
+        attempts -= 1
+        if handing_s <= ahead_s or attempts < blocks:  # else the device has waited; the next block begins later
             times.append(block_s / in_block)
         ahead_s = _ahead(handing_s)
-    return _shared(summary(times, in_block), call.calls)
+    return summary(times, in_block).shared(call.calls)
 
 
 def _ahead(handing_s: float) -> float:
-    return min(max(AHEAD * handing_s, LEAST_AHEAD_S), MOST_AHEAD_S)
+    return min(max(AHEAD_FACTOR * handing_s, LEAST_AHEAD_S), MOST_AHEAD_S)

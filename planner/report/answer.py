@@ -13,7 +13,7 @@ from planner.report.blocks import Block, Line, given
 from planner.report.doubt import goodness
 from planner.report.launch import launch
 from planner.report.notices import notices
-from planner.report.plan_table import BEYOND, Entry, entries_of, plan_table
+from planner.report.plan_table import BEYOND_NOTE, Entry, entries_of, plan_table
 from planner.report.prediction import place
 from planner.units import format_bytes, format_duration, format_number
 
@@ -25,67 +25,67 @@ __all__ = [
     "suggestions_overview",
 ]
 
-MORE = "-v shows all"
-ROWS = 5
+ALL_WORDS = "-v shows all"
+SHORT_TABLE_PLANS = 5
 """Plans of a short table; the chosen one is among them."""
-MOST_OF_FRONT = 50
+MOST_FRONT_ROWS = 50
 """Rows of a Pareto front."""
-LEAST_SHARE = 0.005
+SMALLEST_SHARE_NAMED = 0.005
 """Of a period; a term below it is not named."""
 
 
 def suggestion_answer(
-    suggestion: Suggestion, subject: Subject, *, more: str = MORE, epochs: int | None = None
+    suggestion: Suggestion, subject: Subject, *, more: str = ALL_WORDS, epochs: int | None = None
 ) -> Iterator[Block]:
     """Yield the answer to one request: the chosen plan, the ranked table, terms, doubt, the line that starts it.
 
     ``epochs``: of the whole training, whose time is told too.
     """
-    chosen = suggestion.chosen_plan
-    shown = suggestion.plans or suggestion.nearest
-    yield from notices([*suggestion.warnings, *(w for plan in shown for w in plan.prediction.warnings)], more)
-    if chosen is None:
+    plan = suggestion.chosen_plan
+    plans = suggestion.plans or suggestion.nearest
+    yield from notices([*suggestion.warnings, *(w for one in plans for w in one.prediction.warnings)], more)
+    if plan is None:
         yield from _nothing_fits(suggestion, subject)
         return
-    yield from _taken(suggestion, chosen, subject, epochs)
+    yield from _choice(suggestion, plan, subject, epochs)
     yield Line("")
-    yield from plan_table(_rows(suggestion, chosen, subject), chosen.position, _baseline(suggestion, subject))
-    yield from _terms(chosen.prediction, subject)
+    yield from plan_table(_rows(suggestion, plan, subject), plan.position, _baseline(suggestion, subject))
+    yield from _terms(plan.prediction, subject)
     if suggestion.pareto:
         yield from _front(suggestion, subject)
-    yield goodness(chosen.prediction, subject)
-    yield from launch(chosen.prediction.configuration, subject)
+    yield goodness(plan.prediction, subject)
+    yield from launch(plan.prediction.configuration, subject)
 
 
 def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | None = None) -> Iterator[Block]:
     """Yield the plan to take, why, and the line that starts it; or what to loosen."""
-    chosen = suggestion.chosen_plan
-    if chosen is None:
+    plan = suggestion.chosen_plan
+    if plan is None:
         yield from _nothing_fits(suggestion, subject)
         return
-    yield from _taken(suggestion, chosen, subject, epochs)
-    yield from launch(chosen.prediction.configuration, subject)
+    yield from _choice(suggestion, plan, subject, epochs)
+    yield from launch(plan.prediction.configuration, subject)
 
 
-def _taken(suggestion: Suggestion, chosen: Plan, subject: Subject, epochs: int | None) -> Iterator[Line]:
-    words = parts.configuration_words(chosen.prediction.configuration, subject.device, chosen.precisions)
+def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | None) -> Iterator[Line]:
+    words = parts.configuration_words(plan.prediction.configuration, subject.device, plan.precisions)
     target = suggestion.request["target_batch"].value
-    taken = f"{place(subject)}, target mini-batch {target}: take plan {chosen.position}, {words}"
-    results = [_result(chosen.prediction)]
-    cost = chosen.prediction.epoch_usd(subject.usd_per_gpu_hour)
+    sentence = f"{place(subject)}, target mini-batch {target}: take plan {plan.position}, {words}"
+    results = [_result(plan.prediction)]
+    cost = plan.prediction.epoch_usd(subject.usd_per_gpu_hour)
     if cost is not None and _objective(suggestion) == "cost":
         results[0] += f" for {parts.figure(cost, 'USD')}"
-    training = chosen.prediction.training_s(epochs) if epochs else None
+    training = plan.prediction.training_s(epochs) if epochs else None
     if training is not None:
         results.append(f"{parts.counted(epochs or 0, 'epoch')} in {parts.duration(training)}")
-    yield Line(f"{taken}: {', '.join(results)}.", "bold")
+    yield Line(f"{sentence}: {', '.join(results)}.", "bold")
     yield Line(_why(suggestion))
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
     """Return as many plans as were asked for; the chosen one takes the place of the last where it stands behind."""
-    asked = suggestion.request.get("top")
-    most = asked.value if asked is not None and isinstance(asked.value, int) else ROWS
+    top = suggestion.request.get("top")
+    most = top.value if top is not None and isinstance(top.value, int) else SHORT_TABLE_PLANS
     first = [plan for plan in suggestion.plans if plan is not chosen or chosen.position <= most][:most]
     return entries_of(first if chosen in first else [*first[: most - 1], chosen], subject)
 
@@ -93,20 +93,20 @@ def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]
 def _why(suggestion: Suggestion) -> str:
     """Return why the chosen plan is taken, and what was proved."""
     count = suggestion.search.evaluated
-    tried = f"all {count:,}" if suggestion.search.certified else f"the {count:,} tried"
+    those = f"all {count:,}" if suggestion.search.certified else f"the {count:,} tried"
     if count == 1:
         return (
             "It is the only plan that fits." if suggestion.search.certified else "It is the only plan tried that fits."
         )
-    best = f"Plan {suggestion.plans[0].position} has the best prediction of {tried}"
+    best = f"Plan {suggestion.plans[0].position} has the best prediction of {those}"
     if len(suggestion.tied) > 1:
         return f"{suggestion.choice[0].upper()}{suggestion.choice[1:]}. {best}."
     return f"{best}; {suggestion.choice}."
 
 
 def _objective(suggestion: Suggestion) -> object:
-    asked = suggestion.request.get("objective")
-    return None if asked is None else asked.value
+    objective = suggestion.request.get("objective")
+    return None if objective is None else objective.value
 
 
 def _result(one: Prediction) -> str:
@@ -138,20 +138,22 @@ def _terms(one: Prediction, subject: Subject) -> Iterator[Line]:
 
 def _term(term: Term, digits: int) -> str:
     name = parts.term_words(term.name)
-    hidden = term.seconds - term.exposed_seconds
-    if term.share < LEAST_SHARE:
+    overlap_s = term.seconds - term.exposed_seconds
+    if term.share < SMALLEST_SHARE_NAMED:
         worth_saying = term.seconds > 0 and term.exposed_seconds < term.seconds
         return f"{name} {format_duration(term.seconds, digits)} hidden" if worth_saying else ""
-    more = f" and {format_duration(hidden, digits)} hidden" if hidden > LEAST_SHARE * term.seconds else ""
+    more = (
+        f" and {format_duration(overlap_s, digits)} hidden" if overlap_s > SMALLEST_SHARE_NAMED * term.seconds else ""
+    )
     return f"{name} {term.share:.0%}{more}"
 
 
 def _front(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     what = "cost" if _objective(suggestion) == "cost" else "epoch time"
     front = suggestion.pareto
-    left = f", the first {MOST_OF_FRONT} of {len(front)}" if len(front) > MOST_OF_FRONT else ""
-    yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target{left}", "bold")
-    yield from plan_table(entries_of(front[:MOST_OF_FRONT], subject))
+    rest = f", the first {MOST_FRONT_ROWS} of {len(front)}" if len(front) > MOST_FRONT_ROWS else ""
+    yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target{rest}", "bold")
+    yield from plan_table(entries_of(front[:MOST_FRONT_ROWS], subject))
     yield Line("")
 
 
@@ -166,7 +168,7 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
         yield from (Line(one.message, indent=2) for one in suggestion.loosen)
 
 
-def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = MORE) -> Iterator[Block]:
+def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = ALL_WORDS) -> Iterator[Block]:
     """Yield one prediction: the result, its figures, its terms, how good it is and the line that starts it."""
     yield from notices(prediction.warnings, more)
     words = parts.configuration_words(prediction.configuration, subject.device)
@@ -174,7 +176,7 @@ def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = M
     yield given(_figures(prediction, subject))
     yield parts.terms(prediction.terms, prediction.bottleneck, subject.device, brief=True)
     if any(term.extrapolated for term in prediction.terms):
-        yield Line(BEYOND)
+        yield Line(BEYOND_NOTE)
     yield goodness(prediction, subject)
     yield from launch(prediction.configuration, subject)
 
@@ -193,15 +195,17 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
         batch += f", staleness {format_number(one.staleness.mean)} updates"
     memory = one.memory_bytes
     capacity = f" of {format_bytes(memory['capacity'])}" if "capacity" in memory else ""
+    used = parts.utilization(one)
     return [
         ("speed", speed),
+        *([] if used == "-" else [("utilization", used)]),
         ("mini-batch", batch),
         ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),
         ("memory", f"{format_bytes(memory['total'])}{capacity} on one {subject.device}"),
     ]
 
 
-def predictions_answer(answers: Sequence[tuple[Subject, Prediction]], *, more: str = MORE) -> Iterator[Block]:
+def predictions_answer(answers: Sequence[tuple[Subject, Prediction]], *, more: str = ALL_WORDS) -> Iterator[Block]:
     """Yield many predictions as one table in the order given; how good they are is that of the least sure one."""
     yield from notices([warning for _, one in answers for warning in one.warnings], more)
     yield Line(f"{_of_all([subject for subject, _ in answers])}: {len(answers)} predictions", "bold")
@@ -209,19 +213,19 @@ def predictions_answer(answers: Sequence[tuple[Subject, Prediction]], *, more: s
     yield from _least_sure(answers)
 
 
-def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]], *, more: str = MORE) -> Iterator[Block]:
+def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]], *, more: str = ALL_WORDS) -> Iterator[Block]:
     """Yield the chosen plan of each of several requests, one a row, then the requests without a plan."""
     yield from notices([warning for _, one in answers for warning in one.warnings], more)
     target = answers[0][1].request["target_batch"].value
     words = f"{_of_all([subject for subject, _ in answers])}, target mini-batch {target}"
     yield Line(f"{words}: the plans to take", "bold")
-    chosen = [(subject, one.chosen_plan) for subject, one in answers]
-    found = [(subject, plan) for subject, plan in chosen if plan is not None]
-    if found:
-        rows = [Entry(at, plan.prediction, subject, plan.precisions) for at, (subject, plan) in enumerate(found, 1)]
+    plans = [(subject, one.chosen_plan) for subject, one in answers]
+    with_plan = [(subject, plan) for subject, plan in plans if plan is not None]
+    if with_plan:
+        rows = [Entry(at, plan.prediction, subject, plan.precisions) for at, (subject, plan) in enumerate(with_plan, 1)]
         yield from plan_table(rows)
-    yield from (Line(f"{place(subject)}: no plan fits.") for subject, plan in chosen if plan is None)
-    yield from _least_sure([(subject, plan.prediction) for subject, plan in found])
+    yield from (Line(f"{place(subject)}: no plan fits.") for subject, plan in plans if plan is None)
+    yield from _least_sure([(subject, plan.prediction) for subject, plan in with_plan])
 
 
 def _of_all(subjects: Sequence[Subject]) -> str:
@@ -232,7 +236,7 @@ def _of_all(subjects: Sequence[Subject]) -> str:
     return place(first if all(one.scenario == first.scenario for one in subjects) else replace(first, scenario=""))
 
 
-def _least_sure(found: Sequence[tuple[Subject, Prediction]]) -> Iterator[Line]:
-    if found:
-        subject, least = max(found, key=lambda answer: parts.factor(answer[1].iteration_s) or float("inf"))
+def _least_sure(predictions: Sequence[tuple[Subject, Prediction]]) -> Iterator[Line]:
+    if predictions:
+        subject, least = max(predictions, key=lambda answer: parts.factor(answer[1].iteration_s) or float("inf"))
         yield goodness(least, subject)

@@ -29,8 +29,8 @@ class Line:
 class Table:
     """Columns and rows; rows in ``strong`` stand out.
 
-    Columns in ``right`` hold numbers, which never wrap; with ``fixed`` no column does. Of the columns in ``dropped``
-    one after another goes until a line holds the others.
+    Columns in ``right`` hold numbers, which never wrap, nor do those in ``whole``; with ``fixed`` no column does. Of
+    the columns in ``dropped`` one after another goes until a line holds the others.
     """
 
     columns: Sequence[str]
@@ -40,6 +40,7 @@ class Table:
     strong: Sequence[int] = ()
     fixed: bool = False
     dropped: Sequence[str] = ()
+    whole: Sequence[str] = ()
 
     def within(self, width: int) -> Table:
         """Return the table with as many of its columns as lines of ``width`` characters hold, gaps up to 2."""

@@ -12,9 +12,9 @@ from planner.units import format_number
 
 __all__ = ["goodness"]
 
-MEASURED = ("exact", "between", "beyond")
+MEASURED_LOOKUPS = ("exact", "between", "beyond")
 """Of LOOKUPS those of a network's own layers."""
-MOSTLY = 0.5
+LARGE_SHARE = 0.5
 """Share of the kernel time from which a way of finding it stands for all."""
 
 
@@ -30,7 +30,7 @@ def goodness(prediction: Prediction, subject: Subject) -> Line:
 
 def _because(one: Prediction, subject: Subject) -> str:
     scope = next(iter(one.doubt), "")
-    if any("reconstructed" in term.origin for term in one.terms):
+    if any("reconstructed" in term.origins for term in one.terms):
         return "it rests on a reconstruction of published results"
     if scope == "kernels":
         return _because_of_kernels(one, subject)
@@ -47,8 +47,8 @@ def _because(one: Prediction, subject: Subject) -> str:
 
 def _because_of_kernels(one: Prediction, subject: Subject) -> str:
     shares = one.kernel_shares
-    if shares["specification"] + shares["sibling"] < MOSTLY:
-        own = sum(shares[name] for name in MEASURED)
+    if shares["specification"] + shares["sibling"] < LARGE_SHARE:
+        own = sum(shares[name] for name in MEASURED_LOOKUPS)
         return f"{'only some' if own else 'the'} layers of {subject.network} were {'' if own else 'not '}timed"
     is_specified = shares["specification"] >= shares["sibling"]
     way = "come from data sheets" if is_specified else f"are those of another {subject.device}"
@@ -69,6 +69,6 @@ def _command(one: Prediction, subject: Subject) -> str:
 
     Layers that were not timed yet come first; then short runs of the plans themselves.
     """
-    if sum(one.kernel_shares[name] for name in MEASURED) >= MOSTLY and one.doubt:
+    if sum(one.kernel_shares[name] for name in MEASURED_LOOKUPS) >= LARGE_SHARE and one.doubt:
         return "planner calibrate --plan plan.json"
     return f"planner calibrate --network {shlex.quote(subject.network_option or subject.network)}"

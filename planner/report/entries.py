@@ -10,9 +10,9 @@ from planner.domain.calls import LOOKED_UP
 from planner.report.blocks import Block, Line, Row, Table, given, heading
 from planner.report.parts import sources_once
 
-__all__ = ["CellFigures", "Cells", "Stored", "entry_view", "is_assumed", "share"]
+__all__ = ["CallWeights", "CellFigures", "Cells", "entry_view", "is_assumed", "share"]
 
-AT_BOUND = "held at 0"
+AT_BOUND_WORDS = "held at 0"
 """What stands for the standard error of a coefficient that its bound holds."""
 
 
@@ -38,16 +38,16 @@ class CellFigures(Protocol):
 
 Cells = Callable[[Entry], Mapping[str, Sequence[CellFigures]]]
 """Entry -> by network the runs that it holds instead of coefficients; none of any other entry."""
-Stored = Callable[[Entry], Collection[str]]
+CallWeights = Callable[[Entry], Collection[str]]
 """Entry -> names of the coefficients that weigh stored calls."""
 
 
 def entry_view(
-    entry: Entry, formula: str, cells: Mapping[str, Sequence[CellFigures]], stored: Collection[str]
+    entry: Entry, formula: str, cells: Mapping[str, Sequence[CellFigures]], call_weights: Collection[str]
 ) -> Iterator[Block]:
     """Yield one entry of a calibration: its term, how good it is, where it is from, and its coefficients or runs.
 
-    Coefficients in ``stored`` weigh stored calls: hundreds that say nothing one by one, and are only counted.
+    Coefficients in ``call_weights`` weigh stored calls: hundreds that say nothing one by one, and are only counted.
     """
     yield heading(" ".join(filter(None, (*entry.key, entry.mode))).replace("_", " "))
     yield Line("training runs" if cells else f"{entry.term}: {formula}" if formula else entry.term)
@@ -61,7 +61,7 @@ def entry_view(
         ("condition", f"{entry.condition_number:.3g}" if entry.condition_number is not None else ""),
         ("settings", ", ".join(f"{key} {_setting(value)}" for key, value in settings.items())),
         ("fixed", ", ".join(entry.fixed)),
-        ("points", f"{len(stored):,} stored calls, whose weights are in the file" if stored else ""),
+        ("points", f"{len(call_weights):,} stored calls, whose weights are in the file" if call_weights else ""),
         ("origin", ", ".join(filter(None, (entry.origin, sources_once(entry.source))))),
         ("notes", entry.notes),
     ]
@@ -69,21 +69,23 @@ def entry_view(
     if cells:
         columns = ("network", "sub-batch", "tensor\ndegree", "factor", "runs")
         of_networks = ((network, one) for network, of in cells.items() for one in of)
-        found = [(n, str(c.sub_batch), str(c.tensor), f"{c.factor:.3f}", str(c.runs)) for n, c in of_networks]
-        yield Table(columns, found, right=columns[1:])
+        of_runs = [(n, str(c.sub_batch), str(c.tensor), f"{c.factor:.3f}", str(c.runs)) for n, c in of_networks]
+        yield Table(columns, of_runs, right=columns[1:])
         return
     columns = ("feature", "coefficient", "std. error", "least seen", "most seen")
     yield Table(
-        columns, [_coefficient(entry, name) for name in entry.coefficients if name not in stored], right=columns[1:]
+        columns,
+        [_coefficient(entry, name) for name in entry.coefficients if name not in call_weights],
+        right=columns[1:],
     )
 
 
 def _coefficient(entry: Entry, name: str) -> Row:
     value, error = entry.coefficients[name], entry.standard_errors.get(name)
     low, high = entry.ranges.get(name, (None, None))
-    shown = ["-" if one is None else f"{one:.3g}" for one in (error, low, high)]
+    cells = ["-" if one is None else f"{one:.3g}" for one in (error, low, high)]
     # An error of 0 is none: the fit keeps the coefficient from going below.
-    return [name, f"{value:.4g}", *([AT_BOUND] if value == error == 0 else shown[:1]), *shown[1:]]
+    return [name, f"{value:.4g}", *([AT_BOUND_WORDS] if value == error == 0 else cells[:1]), *cells[1:]]
 
 
 def share(value: float | None) -> str:
@@ -106,6 +108,6 @@ def _held_out(entry: Entry) -> str:
 
 def _setting(value: object) -> str:
     if isinstance(value, tuple):
-        shown = ", ".join(f"{one:g}" for one in value[:4])
-        return f"({shown}{', ...' if len(value) > 4 else ''})"
+        first = ", ".join(f"{one:g}" for one in value[:4])
+        return f"({first}{', ...' if len(value) > 4 else ''})"
     return f"{value:g}" if isinstance(value, float) else str(value)

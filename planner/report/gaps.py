@@ -11,7 +11,7 @@ __all__ = ["gaps_view"]
 
 MOST_GAPS = 8
 """Kernels that are listed."""
-WORDS = {"missing": "not measured", "outside": "outside the fit", "poor": "poor fit"}
+REASON_WORDS = {"missing": "not measured", "outside": "outside the fit", "poor": "poor fit"}
 """Reason in words; any other says nothing more, and where none does there is no column for it."""
 
 
@@ -31,7 +31,7 @@ def gaps_view(gaps: Sequence[Gap], command: str) -> Iterator[Block]:
             gap.network,
             f"{gap.share:.0%}",
             f"{gap.error:.0%}",
-            ", ".join(filter(None, (WORDS.get(gap.reason, ""), gap.detail))),
+            ", ".join(filter(None, (REASON_WORDS.get(gap.reason, ""), gap.detail))),
         )
         for gap in gaps[:MOST_GAPS]
     ]

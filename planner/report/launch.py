@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planner.domain.configuration import Configuration
 from planner.domain.request import Subject
 from planner.report.blocks import Line
-from planner.report.printing import WIDTH
+from planner.report.printing import LINE_WIDTH
 
 __all__ = ["launch"]
 
@@ -39,4 +39,4 @@ def launch(one: Configuration, subject: Subject) -> Iterator[Line]:
 
 def _line(command: str, comment: str) -> Line:
     words = f"{command}  # {comment}"
-    return Line(words if len(words) <= WIDTH else command, whole=True)
+    return Line(words if len(words) <= LINE_WIDTH else command, whole=True)

@@ -8,13 +8,13 @@ from textwrap import shorten
 from planner.domain.prediction import PlanWarning
 from planner.report.blocks import Line
 from planner.report.parts import counted
-from planner.report.printing import WIDTH
+from planner.report.printing import LINE_WIDTH
 
-__all__ = ["MOST", "notices"]
+__all__ = ["MOST_NOTICES", "notices"]
 
-MOST = 3
+MOST_NOTICES = 3
 """Lines."""
-LABEL = "warning: "
+WARNING_LABEL = "warning: "
 HEADLINES: Mapping[str, str] = {
     "precision_refused": "{subjects} was asked for and is no candidate",
     "out_of_memory": "it needs more memory than {subjects} has",
@@ -22,6 +22,7 @@ HEADLINES: Mapping[str, str] = {
     "empty_updates": "many updates find no gradient",
     "mini_batch_above_dataset": "an update takes more samples than the data set has",
     "memory_tight": "it needs nearly all the memory of {subjects}",
+    "tensor_across_nodes": "tensor-parallel groups reach beyond a node: layers send between nodes",
     "no_dataset": "no data set, so no epoch time: give one by --dataset",
     "specified": "times on {subjects} come in part from data sheets",
     "framework_overheads_assumed": "the overhead of {subjects} is assumed",
@@ -30,6 +31,7 @@ HEADLINES: Mapping[str, str] = {
     "framework_overheads_other_version": "the overhead of {subjects} is that of another version",
     "overheads_of_other_mode": "the overhead of {subjects} was measured in the other mode",
     "extrapolated": "{subjects} lie outside what was measured",
+    "formula_only": "by formula only, as no run shows it: {subjects}",
     "reconstructed": "{subjects} was reconstructed from published results",
     "assumed": "times of {subjects} are assumed",
     "no_time_per_call": "{subjects} has no time per call: small sub-batches look too good",
@@ -58,33 +60,34 @@ def notices(warnings: Iterable[PlanWarning], more: str) -> Iterator[Line]:
         by_code.setdefault(warning.code, []).append(warning)
     order = list(HEADLINES)
     codes = sorted(by_code, key=lambda code: order.index(code) if code in HEADLINES else -1)
-    shown = codes if len(codes) <= MOST else codes[: MOST - 1]
-    for code in shown:
+    first = codes if len(codes) <= MOST_NOTICES else codes[: MOST_NOTICES - 1]
+    for code in first:
         yield _line(_headline(code, by_code[code]))
-    left = codes[len(shown) :]
-    if left:
-        count = sum(len(by_code[code]) for code in left)
+    rest = codes[len(first) :]
+    if rest:
+        count = sum(len(by_code[code]) for code in rest)
         yield _line(f"{count} more; {more}")
 
 
 def _line(words: str) -> Line:
-    return Line(words, label=LABEL, aside=True)
+    return Line(words, label=WARNING_LABEL, aside=True)
 
 
-def _headline(code: str, found: list[PlanWarning]) -> str:
+def _headline(code: str, warnings: list[PlanWarning]) -> str:
     """Return what warnings of a code say in one line of 80 columns, their first subjects named."""
-    room = WIDTH - len(LABEL)
+    room = LINE_WIDTH - len(WARNING_LABEL)
     if code not in HEADLINES:
-        return shorten(found[0].message, room, placeholder="...")
-    subjects = list(dict.fromkeys(warning.subject.replace("_", " ") for warning in found if warning.subject))
-    count = counted(len(found), "note")
+        return shorten(warnings[0].message, room, placeholder="...")
+    subjects = list(dict.fromkeys(warning.subject.replace("_", " ") for warning in warnings if warning.subject))
+    count = counted(len(warnings), "note")
     lines = (
-        HEADLINES[code].format(subjects=_listed(subjects, named), count=count) for named in range(len(subjects), 0, -1)
+        HEADLINES[code].format(subjects=_first_names(subjects, count_of_names), count=count)
+        for count_of_names in range(len(subjects), 0, -1)
     )
     return next((line for line in lines if len(line) <= room), HEADLINES[code].format(subjects="it", count=count))
 
 
-def _listed(subjects: list[str], named: int) -> str:
+def _first_names(subjects: list[str], count: int) -> str:
     """Return the first subjects, and how many more there are."""
-    shown = subjects[:named] if named == len(subjects) else [*subjects[:named], f"{len(subjects) - named} more"]
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    words = subjects[:count] if count == len(subjects) else [*subjects[:count], f"{len(subjects) - count} more"]
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -10,13 +10,13 @@ from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
 from planner.domain.precision import precision_named
-from planner.domain.prediction import MiniBatch, PlanWarning, Quantity, Term
+from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
 from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
-    "ORIGINS",
+    "ORIGINS_HEADING",
     "configuration_words",
     "counted",
     "digits_of",
@@ -32,17 +32,18 @@ __all__ = [
     "sources_once",
     "term_words",
     "terms",
+    "utilization",
     "warnings",
 ]
 
 
 Rows = Sequence[tuple[int, Sequence[PlanWarning]]]
 """Numbers of the rows of a table, and the warnings of each."""
-MOST_PLACES = 3
+MOST_DECIMAL_PLACES = 3
 """Of a mini-batch."""
-HYPHENATED = ("all reduce", "all gather", "all to all", "reduce scatter")
+HYPHENATED_TERMS = ("all reduce", "all gather", "all to all", "reduce scatter")
 """Terms that people write with hyphens."""
-ORIGINS = "Where the times come from"
+ORIGINS_HEADING = "Where the times come from"
 """Heading above :func:`origins`."""
 
 
@@ -51,21 +52,21 @@ def duration(value: Quantity | None) -> str:
     if value is None:
         return "-"
     digits = digits_of(value)
-    shown = format_duration(value.value, digits)
+    text = format_duration(value.value, digits)
     if value.low is None or value.high is None:
-        return shown
+        return text
     low, high = (format_duration(end, digits, value.value) for end in (value.low, value.high))
-    unit = "" if " d " in shown else shown.partition(" ")[2]
-    return f"{shown} ({low.removesuffix(f' {unit}')} to {high})"
+    unit = "" if " d " in text else text.partition(" ")[2]
+    return f"{text} ({low.removesuffix(f' {unit}')} to {high})"
 
 
 def figure(value: Quantity, unit: str) -> str:
     """Return a quantity in its unit, with its central 90 % interval where there is one."""
     digits = digits_of(value)
-    shown = f"{format_number(value.value, digits)} {unit}"
+    text = f"{format_number(value.value, digits)} {unit}"
     if value.low is None or value.high is None:
-        return shown
-    return f"{shown} ({format_number(value.low, digits)} to {format_number(value.high, digits)})"
+        return text
+    return f"{text} ({format_number(value.low, digits)} to {format_number(value.high, digits)})"
 
 
 def digits_of(value: Quantity) -> int:
@@ -85,7 +86,7 @@ def mini_batch(batch: MiniBatch) -> str:
     """Return the mean, with its standard deviation, to two digits, where the mini-batch is random."""
     if not batch.std:
         return f"{batch.mean:.10g}"
-    places = min(max(1 - math.floor(math.log10(batch.std)), 0), MOST_PLACES)
+    places = min(max(1 - math.floor(math.log10(batch.std)), 0), MOST_DECIMAL_PLACES)
     return f"{batch.mean:.{places}f} ± {batch.std:.{places}f}"
 
 
@@ -98,8 +99,8 @@ def precision_words(name: str, framework: Framework) -> str:
     """Return what a mixed precision means, with the size of its gradients; '' for a precision that is not mixed."""
     if not precision_named(name).master_bytes:
         return ""
-    sent = framework.gradient_bytes(name)
-    return f"{name}: mixed precision, fp32 master weights, gradients sent as {sent} bytes an element"
+    gradient_bytes = framework.gradient_bytes(name)
+    return f"{name}: mixed precision, fp32 master weights, gradients sent as {gradient_bytes} bytes an element"
 
 
 def configuration_words(configuration: Configuration, device: str = "GPU", precisions: Sequence[str] = ()) -> str:
@@ -124,31 +125,31 @@ def counted(count: int, noun: str) -> str:
 def term_words(name: str) -> str:
     """Return the name of a term as people write it."""
     words = name.replace("_", " ")
-    return next((words.replace(one, one.replace(" ", "-")) for one in HYPHENATED if one in words), words)
+    return next((words.replace(one, one.replace(" ", "-")) for one in HYPHENATED_TERMS if one in words), words)
 
 
-def terms(shown: Iterable[Term], bottleneck: str, device: str = "GPU", *, brief: bool = False) -> Table:
+def terms(of_threads: Iterable[Term], bottleneck: str, device: str = "GPU", *, brief: bool = False) -> Table:
     """Return terms by thread: what each takes, what it adds after overlap, its share and where it comes from.
 
     Terms that take no time are left out; with ``brief`` so are the names of calibrations, and a mark stands for
     ``extrapolated``.
     """
-    chosen = [term for term in shown if term.seconds or term.exposed_seconds]
-    outside = ["" if brief or not term.extrapolated else ", extrapolated" for term in chosen]
+    with_time = [term for term in of_threads if term.seconds or term.exposed_seconds]
+    outside = ["" if brief or not term.extrapolated else ", extrapolated" for term in with_time]
     columns = {
-        "thread": [device if term.thread == "gpu" else term.thread for term in chosen],
-        "term": [term_words(term.name) for term in chosen],
-        "takes": [format_duration(term.seconds, 3) for term in chosen],
-        "adds": [format_duration(term.exposed_seconds, 3) for term in chosen],
-        "share": [f"{term.share:.1%}" for term in chosen],
-        "origin": [term.origin.replace("+", " + ") + far for term, far in zip(chosen, outside, strict=True)],
-        "calibration": [] if brief else [term.calibration or "-" for term in chosen],
-        "": ["*" if term.extrapolated else "" for term in chosen] if brief else [],
+        "thread": [device if term.thread == "gpu" else term.thread for term in with_time],
+        "term": [term_words(term.name) for term in with_time],
+        "takes": [format_duration(term.seconds, 3) for term in with_time],
+        "adds": [format_duration(term.exposed_seconds, 3) for term in with_time],
+        "share": [f"{term.share:.1%}" for term in with_time],
+        "origin": [" + ".join(term.origins) + far for term, far in zip(with_time, outside, strict=True)],
+        "calibration": [] if brief else [term.calibration or "-" for term in with_time],
+        "": ["*" if term.extrapolated else "" for term in with_time] if brief else [],
     }
     if len(set(columns["thread"])) < 2:
         columns.pop("thread")
     columns = {name: cells for name, cells in columns.items() if any(cells)}
-    strong = [at for at, term in enumerate(chosen) if term.name == bottleneck]
+    strong = [at for at, term in enumerate(with_time) if term.name == bottleneck]
     rows = list(zip(*columns.values(), strict=True))
     return Table(list(columns), rows, right=("takes", "adds", "share"), strong=strong)
 
@@ -157,17 +158,27 @@ def memory_line(memory_bytes: Mapping[str, float], device: str = "GPU") -> str:
     """Return needed of available memory of one device, then the kinds from large to small."""
     total, capacity = memory_bytes["total"], memory_bytes.get("capacity")
     kinds = {key: size for key, size in memory_bytes.items() if key not in ("total", "capacity") and size > 0}
-    listed = ", ".join(f"{key} {format_bytes(kinds[key])}" for key in sorted(kinds, key=lambda key: -kinds[key]))
+    kinds_in_words = ", ".join(
+        f"{key} {format_bytes(kinds[key])}" for key in sorted(kinds, key=lambda key: -kinds[key])
+    )
     of = f" of {format_bytes(capacity)}" if capacity else ""
-    return f"{format_bytes(total)}{of} on one {device}" + (f": {listed}" if listed else "")
+    return f"{format_bytes(total)}{of} on one {device}" + (f": {kinds_in_words}" if kinds_in_words else "")
 
 
-def origins(used: Iterable[Term], citations: Iterable[Citation]) -> Pairs:
+def utilization(prediction: Prediction) -> str:
+    """Return MFU, and HFU where something is computed again; a dash where they are not known."""
+    if prediction.mfu is None or prediction.hfu is None:
+        return "-"
+    again = "" if prediction.hfu == prediction.mfu else f", HFU {prediction.hfu:.1%}"
+    return f"MFU {prediction.mfu:.1%}{again}, masked pairs counted"
+
+
+def origins(of_answer: Iterable[Term], citations: Iterable[Citation]) -> Pairs:
     """Return origin and source of every calibration that the terms name, then what is stated or assumed."""
-    shown = list(used)
-    named = {name for term in shown for name in term.calibration.split(", ")}
-    rows = [(one.name, _citation_line(one)) for one in citations if one.name in named]
-    return Pairs([*rows, *_uncalibrated(shown)])
+    terms_of_answer = list(of_answer)
+    names = {name for term in terms_of_answer for name in term.calibrations}
+    rows = [(one.name, _citation_line(one)) for one in citations if one.name in names]
+    return Pairs([*rows, *_stated_origins(terms_of_answer)])
 
 
 def _citation_line(one: Citation) -> str:
@@ -180,11 +191,11 @@ def sources_once(text: str) -> str:
     return "; ".join(dict.fromkeys(text.split("; ")))
 
 
-def _uncalibrated(used: Iterable[Term]) -> Iterator[tuple[str, str]]:
+def _stated_origins(of_answer: Iterable[Term]) -> Iterator[tuple[str, str]]:
     """Yield each origin that needs no calibration, and the terms that rest on it."""
-    shown = list(used)
+    terms_of_answer = list(of_answer)
     for origin, words in (("specified", "from stated figures of the hardware"), ("assumed", "in part")):
-        names = dict.fromkeys(term_words(term.name) for term in shown if origin in term.origin.split("+"))
+        names = dict.fromkeys(term_words(term.name) for term in terms_of_answer if origin in term.origins)
         if names:
             yield origin, f"{', '.join(names)}: {words}"
 
@@ -195,13 +206,13 @@ def warnings(of_all: Iterable[PlanWarning], of_rows: Rows = (), *, result: bool 
     They stand beside the result, or with ``result`` are it. Of the numbered rows of a table, those that a warning is of
     are named, unless it is of all of them.
     """
-    found: dict[PlanWarning, list[int]] = {warning: [] for warning in of_all}
-    for number, shown in of_rows:
-        for warning in dict.fromkeys(shown):
-            found.setdefault(warning, []).append(number)
-    if found:
+    rows_of: dict[PlanWarning, list[int]] = {warning: [] for warning in of_all}
+    for number, of_row in of_rows:
+        for warning in dict.fromkeys(of_row):
+            rows_of.setdefault(warning, []).append(number)
+    if rows_of:
         yield Line("Warnings", "bold", aside=not result)
-    for warning, numbers in found.items():
+    for warning, numbers in rows_of.items():
         subject = f" ({warning.subject})" if warning.subject else ""
         rows = f", #{_rows(numbers)}" if 0 < len(numbers) < len(of_rows) else ""
         yield Line(warning.message, indent=2, label=f"{warning.code}{subject}{rows}: ", aside=not result)
@@ -219,9 +230,9 @@ def request_values(request: Mapping[str, Sourced[object]]) -> Iterator[Table | P
 
     A value that the plan decides is None, and its source says in words what stands for it.
     """
-    shown = [(name.replace("_", "-"), *_in_words(value)) for name, value in request.items()]
-    yield Table(("value of", "is", "from"), [row for row in shown if row[2] != DEFAULT])
-    defaults = "; ".join(f"{name} {text}" for name, text, source in shown if source == DEFAULT)
+    rows = [(name.replace("_", "-"), *_in_words(value)) for name, value in request.items()]
+    yield Table(("value of", "is", "from"), [row for row in rows if row[2] != DEFAULT])
+    defaults = "; ".join(f"{name} {text}" for name, text, source in rows if source == DEFAULT)
     if defaults:
         yield Pairs([("defaults", defaults)])
 

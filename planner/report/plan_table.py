@@ -13,12 +13,12 @@ from planner.report import parts
 from planner.report.blocks import Block, Line, Table
 from planner.units import format_duration, format_number
 
-__all__ = ["BEYOND", "Entry", "entries_of", "plan_table"]
+__all__ = ["BEYOND_NOTE", "Entry", "entries_of", "plan_table"]
 
-BEYOND = "* outside what was measured"
-FACTOR = "factor\n(90 %)"
-DROPPED = (
-    FACTOR,
+BEYOND_NOTE = "* outside what was measured"
+FACTOR_HEADING = "factor\n(90 %)"
+DROPPED_COLUMNS = (
+    FACTOR_HEADING,
     "memory\nGiB",
     "plan 1\nbetter",
     "effi-\nciency",
@@ -27,7 +27,7 @@ DROPPED = (
     "{device}-\nhours",
 )
 """Columns that go where a line holds no more, the first one first; what tells plans apart stays."""
-LEFT = ("network", "scenario", *(axis.heading for axis in AXES if axis.words), "")
+WORD_COLUMNS = ("network", "scenario", "framework", *(axis.heading for axis in AXES if axis.words), "")
 """Columns of words."""
 
 
@@ -58,11 +58,13 @@ def plan_table(entries: Sequence[Entry], chosen: int | None = None, note: str = 
     mini-batch where all have the same. Where one has no data set samples/s stand for the epoch time.
     """
     columns = {name: cells for name, cells in _columns(entries).items() if any(cells)}
-    right = [name for name in columns if name not in LEFT]
+    right = [name for name in columns if name not in WORD_COLUMNS]
     strong = [at for at, one in enumerate(entries) if one.number == chosen]
     device = entries[0].subject.device
-    dropped = [name.format(device=device) for name in DROPPED]
-    yield Table(list(columns), list(zip(*columns.values(), strict=True)), right, 1, strong, fixed=True, dropped=dropped)
+    less_needed = [name.format(device=device) for name in DROPPED_COLUMNS]
+    yield Table(
+        list(columns), list(zip(*columns.values(), strict=True)), right, 1, strong, fixed=True, dropped=less_needed
+    )
     meanings = [
         meaning.format(device=device)
         for mark, meaning in MEANINGS.items()
@@ -75,28 +77,29 @@ def plan_table(entries: Sequence[Entry], chosen: int | None = None, note: str = 
 
 def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
     """Return the cells of each column; a column that has nothing to say has empty ones."""
-    shown = [one.prediction for one in entries]
+    predictions = [one.prediction for one in entries]
     subjects = [one.subject for one in entries]
-    configurations = [one.configuration for one in shown]
+    configurations = [one.configuration for one in predictions]
     device = subjects[0].device
-    stale = any(one.staleness.mean for one in shown)
+    stale = any(one.staleness.mean for one in predictions)
     return {
         "#": [str(one.number) for one in entries],
         "network": _where_they_differ([one.network for one in subjects]),
         "scenario": _where_they_differ([one.scenario or "none" for one in subjects]),
+        "framework": _where_they_differ([one.settings.framework.label for one in subjects]),
         f"nodes\nx {device}s": [f"{one.nodes} x {one.gpus_per_node}" for one in configurations],
         **{axis.heading: _cells(axis, entries) for axis in AXES if axis.heading},
-        "mini-\nbatch": _mini_batches(shown),
-        "stale-\nness": [format_number(one.staleness.mean) if stale else "" for one in shown],
-        **_speeds(shown),
-        FACTOR: [_factor(one) for one in shown],
+        "mini-\nbatch": _mini_batches(predictions),
+        "stale-\nness": [format_number(one.staleness.mean) if stale else "" for one in predictions],
+        **_speeds(predictions),
+        FACTOR_HEADING: [_factor(one) for one in predictions],
         "plan 1\nbetter": ["" if one.first_is_better is None else _chance(one.first_is_better) for one in entries],
-        f"samples\n/s/{device}": [_each(one) for one in shown],
+        f"samples\n/s/{device}": [_each(one) for one in predictions],
         "effi-\nciency": ["" if one.efficiency is None else f"{one.efficiency:.0%}" for one in entries],
-        f"{device}-\nhours": [_device_hours(one) for one in shown],
+        f"{device}-\nhours": [_device_hours(one) for one in predictions],
         "USD per\nepoch": [_usd(one) for one in entries],
-        "memory\nGiB": [format_number(one.memory_bytes["total"] / 2**30, 3) for one in shown],
-        "": ["".join(mark for mark, holds in MARKS.items() if holds(one)) for one in shown],
+        "memory\nGiB": [format_number(one.memory_bytes["total"] / 2**30, 3) for one in predictions],
+        "": ["".join(mark for mark, holds in MARKS.items() if holds(one)) for one in predictions],
     }
 
 
@@ -114,17 +117,17 @@ def _where_they_differ(cells: list[str]) -> list[str]:
     return cells if len(set(cells)) > 1 else [""] * len(cells)
 
 
-def _mini_batches(shown: Sequence[Prediction]) -> list[str]:
-    words = [parts.mini_batch(one.mini_batch) for one in shown]
-    return words if any(one.mini_batch.std for one in shown) else _where_they_differ(words)
+def _mini_batches(predictions: Sequence[Prediction]) -> list[str]:
+    words = [parts.mini_batch(one.mini_batch) for one in predictions]
+    return words if any(one.mini_batch.std for one in predictions) else _where_they_differ(words)
 
 
-def _speeds(shown: Sequence[Prediction]) -> dict[str, list[str]]:
+def _speeds(predictions: Sequence[Prediction]) -> dict[str, list[str]]:
     """Return the column of epoch times, or of samples/s where one has no data set."""
-    epochs = [one.epoch_s for one in shown if one.epoch_s]
-    if len(epochs) == len(shown):
+    epochs = [one.epoch_s for one in predictions if one.epoch_s]
+    if len(epochs) == len(predictions):
         return {"epoch": [format_duration(one.value, parts.digits_of(one)) for one in epochs]}
-    speeds = [one.samples_per_s for one in shown]
+    speeds = [one.samples_per_s for one in predictions]
     return {"samples/s": [format_number(one.value, parts.digits_of(one)) for one in speeds]}
 
 
@@ -163,4 +166,4 @@ def _extrapolates(one: Prediction) -> bool:
 
 MARKS: Mapping[str, Callable[[Prediction], bool]] = {"*": _extrapolates, "!": _out_of_memory}
 """Mark of a row -> what it says of a prediction."""
-MEANINGS = {"*": BEYOND, "!": "! more memory than one {device} has"}
+MEANINGS = {"*": BEYOND_NOTE, "!": "! more memory than one {device} has"}

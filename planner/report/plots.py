@@ -17,35 +17,35 @@ from planner.domain.arrays import FloatArray
 from planner.domain.validation import ScoredRow
 from planner.errors import MissingPackageError
 
-__all__ = ["FORMS", "PER", "Points", "check_matplotlib", "validation_plot"]
+__all__ = ["PICTURE_FORMS", "TIME_OF_METRIC", "Points", "check_matplotlib", "validation_plot"]
 
-FORMS: Mapping[str, Mapping[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+PICTURE_FORMS: Mapping[str, Mapping[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 """Form of a picture -> what it must not say, because it would differ the next time."""
-PER = {"iteration_s": "step", "update_s": "update", "epoch_s": "epoch", "samples_per_s": "sample"}
+TIME_OF_METRIC = {"iteration_s": "step", "update_s": "update", "epoch_s": "epoch", "samples_per_s": "sample"}
 """Metric -> what its times are of; the time of a rate is 1 / rate."""
-MISSING = "plots must be drawn with Matplotlib, got no package matplotlib; pip install 'epoch-planner[plot]'"
-SALT = "planner"
+MISSING_PACKAGE = "plots must be drawn with Matplotlib, got no package matplotlib; pip install 'epoch-planner[plot]'"
+SVG_SALT = "planner"
 """Of the names of things in SVG, which would be random."""
 COLOURS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22", "#17becf", "#1a237e",
 )  # fmt: skip
-LOOKS = tuple({"color": colour, "marker": marker} for colour, marker in zip(COLOURS, "os^DvP<X>p", strict=True))
-GREY = {"color": "#8a8a8a", "marker": "o"}
-FILLINGS = {
+SERIES_LOOKS = tuple({"color": colour, "marker": marker} for colour, marker in zip(COLOURS, "os^DvP<X>p", strict=True))
+OTHERS_LOOK = {"color": "#8a8a8a", "marker": "o"}
+MARKER_FILLINGS = {
     "held out": {"markeredgecolor": "white", "markeredgewidth": 0.3},
     "in-sample": {"markerfacecolor": "none", "markeredgewidth": 0.9},
 }
 """What is known of a row -> how its marker is filled."""
-LINE = "#404040"
-SIZES = ((100, 6.0), (1000, 4.5), (math.inf, 3.0))
+LINE_COLOUR = "#404040"
+MARKER_SIZES = ((100, 6.0), (1000, 4.5), (math.inf, 3.0))
 """Rows up to which a marker has this size, in points."""
-MARGIN = 0.2
+LINE_MARGIN = 0.2
 """Error at which a line runs on either side of the diagonal."""
-LONGEST = 48
+LONGEST_NAME = 48
 """Letters of a name in the legend."""
-EXPONENT = 200
-"""Axes go from 10^-EXPONENT to 10^EXPONENT at most, as ticks beyond their ends must be numbers too."""
-FEW_DECADES = 2.5
+LARGEST_EXPONENT = 200
+"""Axes go from 10^-LARGEST_EXPONENT to 10^LARGEST_EXPONENT at most, as ticks beyond their ends must be numbers too."""
+LONGEST_FINE_AXIS = 2.5
 """Where axes span less, 2 and 5 of each decade are ticks too."""
 
 
@@ -65,7 +65,7 @@ class Points:
 def check_matplotlib() -> None:
     """Raise MissingPackageError where Matplotlib is not installed, without the time that importing it takes."""
     if find_spec("matplotlib") is None:
-        raise MissingPackageError(MISSING)
+        raise MissingPackageError(MISSING_PACKAGE)
 
 
 def validation_plot(points: Points, form: str) -> bytes:
@@ -91,7 +91,7 @@ def validation_plot(points: Points, form: str) -> bytes:
     picture = BytesIO()
     with (
         style.context("default", after_reset=True),
-        rc_context({"svg.hashsalt": SALT, "text.parse_math": False, "font.size": 9.0, "savefig.dpi": 150.0}),
+        rc_context({"svg.hashsalt": SVG_SALT, "text.parse_math": False, "font.size": 9.0, "savefig.dpi": 150.0}),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", "Glyph")  # letters that the font lacks become boxes
@@ -106,12 +106,12 @@ def validation_plot(points: Points, form: str) -> bytes:
         axes.set_title(_title(points), loc="left")
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.0}
         axes.legend(handles=handles, title=_axis(points.rows), alignment="left", frameon=False, **place)
-        figure.savefig(picture, format=form, bbox_inches="tight", metadata=dict(FORMS[form]))
+        figure.savefig(picture, format=form, bbox_inches="tight", metadata=dict(PICTURE_FORMS[form]))
     return picture.getvalue()
 
 
 def _unit(metrics: Collection[str]) -> str:
-    *others, last = [name for metric, name in PER.items() if metric in metrics]
+    *others, last = [name for metric, name in TIME_OF_METRIC.items() if metric in metrics]
     return f"seconds per {', '.join(others)}{' or ' if others else ''}{last}"
 
 
@@ -119,13 +119,13 @@ def _title(points: Points) -> str:
     """Return how many rows there are and their mean error, held-out ones apart from in-sample ones."""
     sources = {row.source for row in points.rows}
     parts = []
-    for words, seen in (("held out", False), ("in-sample", True)):
-        errors = [abs(row.error) for row in points.rows if row.in_sample == seen and row.error is not None]
+    for words, in_sample in (("held out", False), ("in-sample", True)):
+        errors = [abs(row.error) for row in points.rows if row.in_sample == in_sample and row.error is not None]
         if errors:
             parts.append(f"{_rows(len(errors))} {words}, mean error {np.mean(errors):.1%}")
-    left = f"\n{_rows(points.omitted)} left out: neither times nor rates" if points.omitted else ""
+    rest = f"\n{_rows(points.omitted)} left out: neither times nor rates" if points.omitted else ""
     name = _short(sources.pop()) + ": " if len(sources) == 1 else ""
-    return name + "; ".join(parts) + left
+    return name + "; ".join(parts) + rest
 
 
 def _rows(count: int) -> str:
@@ -134,7 +134,9 @@ def _rows(count: int) -> str:
 
 def _limits(points: Points) -> tuple[float, float]:
     """Return the ends of both axes, with some room around the points."""
-    logarithms = np.log10(np.concatenate([points.predicted_s, points.measured_s])).clip(-EXPONENT, EXPONENT)
+    logarithms = np.log10(np.concatenate([points.predicted_s, points.measured_s])).clip(
+        -LARGEST_EXPONENT, LARGEST_EXPONENT
+    )
     low, high = float(logarithms.min()), float(logarithms.max())
     room = max(0.05 * (high - low), 0.1)
     return 10 ** (low - room), 10 ** (high + room)
@@ -144,7 +146,7 @@ def _scale(axes: Any, limits: tuple[float, float]) -> None:
     """Let both axes be logarithmic, of one scale, with plain numbers at the ticks."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415 - heavy, and optional
 
-    steps = (1.0, 2.0, 5.0) if np.log10(limits[1] / limits[0]) < FEW_DECADES else (1.0,)
+    steps = (1.0, 2.0, 5.0) if np.log10(limits[1] / limits[0]) < LONGEST_FINE_AXIS else (1.0,)
     axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=steps))
@@ -157,10 +159,10 @@ def _scale(axes: Any, limits: tuple[float, float]) -> None:
 def _lines(axes: Any, limits: tuple[float, float]) -> list[Any]:
     """Draw the diagonal and a line on either side; return what the legend names."""
     ends = np.array(limits)
-    look = {"color": LINE, "zorder": 1.5, "linewidth": 0.9}
+    look = {"color": LINE_COLOUR, "zorder": 1.5, "linewidth": 0.9}
     equal = axes.plot(ends, ends, label="predicted = measured", **look)
-    above, _ = (axes.plot(ends, share * ends, linestyle="--", **look) for share in (1 + MARGIN, 1 - MARGIN))
-    above[0].set_label(f"\N{PLUS-MINUS SIGN}{MARGIN:.0%}")
+    above, _ = (axes.plot(ends, share * ends, linestyle="--", **look) for share in (1 + LINE_MARGIN, 1 - LINE_MARGIN))
+    above[0].set_label(f"\N{PLUS-MINUS SIGN}{LINE_MARGIN:.0%}")
     return [*equal, *above]
 
 
@@ -176,44 +178,44 @@ def _series(axes: Any, points: Points) -> list[Any]:
     counts = Counter(names)
     frequent = sorted(counts, key=lambda name: (-counts[name], name))
     handles = []
-    for name, look in zip(sorted(frequent[: len(LOOKS)]), LOOKS, strict=False):
+    for name, look in zip(sorted(frequent[: len(SERIES_LOOKS)]), SERIES_LOOKS, strict=False):
         use = [one == name for one in names]
         handles.append(_markers(axes, points, use, look | {"zorder": 3 + frequent.index(name)}))
         handles[-1].set_label(f"{_short(name)} ({counts[name]:,})")
-    if rest := frozenset(frequent[len(LOOKS) :]):
+    if rest := frozenset(frequent[len(SERIES_LOOKS) :]):
         use = [one in rest for one in names]
-        handles.append(_markers(axes, points, use, GREY | {"zorder": 2}))
+        handles.append(_markers(axes, points, use, OTHERS_LOOK | {"zorder": 2}))
         handles[-1].set_label(f"{len(rest):,} others ({sum(use):,})")
     return handles
 
 
 def _markers(axes: Any, points: Points, use: Sequence[bool], look: Mapping[str, Any]) -> Any:
     """Draw some rows, held-out ones filled and in-sample ones hollow; return one of the two."""
-    seen = np.array([row.in_sample for row in points.rows])
-    drawn = []
-    for known, some in (("held out", ~seen & use), ("in-sample", seen & use)):
+    in_sample = np.array([row.in_sample for row in points.rows])
+    handles = []
+    for kind, some in (("held out", ~in_sample & use), ("in-sample", in_sample & use)):
         if some.any():
             x, y = points.measured_s[some], points.predicted_s[some]
-            drawn += axes.plot(x, y, linestyle="", markersize=_size(points), **FILLINGS[known], **look)
-            drawn[-1].set_gid(f"{known.replace(' ', '-')}-{len(axes.lines)}")
-    return drawn[0]
+            handles += axes.plot(x, y, linestyle="", markersize=_size(points), **MARKER_FILLINGS[kind], **look)
+            handles[-1].set_gid(f"{kind.replace(' ', '-')}-{len(axes.lines)}")
+    return handles[0]
 
 
 def _fillings(axes: Any, points: Points) -> list[Any]:
     """Return what the legend says of filled and hollow markers, where there are both or hollow ones alone."""
     if not any(row.in_sample for row in points.rows):
         return []
-    look = {"color": LINE, "marker": "o", "linestyle": "", "markersize": _size(points)}
-    return [axes.plot([], [], label=known, **look, **filling)[0] for known, filling in FILLINGS.items()]
+    look = {"color": LINE_COLOUR, "marker": "o", "linestyle": "", "markersize": _size(points)}
+    return [axes.plot([], [], label=kind, **look, **filling)[0] for kind, filling in MARKER_FILLINGS.items()]
 
 
 def _size(points: Points) -> float:
     """Return the size of markers: the more rows, the smaller."""
-    return next(size for most, size in SIZES if len(points.rows) <= most)
+    return next(size for most, size in MARKER_SIZES if len(points.rows) <= most)
 
 
 def _short(name: str) -> str:
     """Return a name of one line; the legend leaves out what begins with an underscore."""
     line = " ".join(name.split()) or "-"
-    line = line if len(line) <= LONGEST else line[: LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    line = line if len(line) <= LONGEST_NAME else line[: LONGEST_NAME - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return " " + line if line.startswith("_") else line

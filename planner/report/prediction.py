@@ -29,20 +29,20 @@ def prediction_details(prediction: Prediction, subject: Subject, citations: Iter
     words = parts.precision_words(prediction.configuration.precision, subject.settings.framework)
     if words:
         yield Line(words)
-    yield heading(parts.ORIGINS)
+    yield heading(parts.ORIGINS_HEADING)
     yield parts.origins(prediction.terms, citations)
 
 
 def prediction_rest(
-    numbered: Sequence[tuple[Subject, Prediction]],
+    rows: Sequence[tuple[Subject, Prediction]],
     request: Mapping[str, Sourced[object]],
     citations: Iterable[Citation],
 ) -> Iterator[Block]:
     """Yield what a short answer leaves out: every figure of each prediction, and the values they rest on."""
-    cited = list(citations)
-    for subject, one in numbered:
+    all_citations = list(citations)
+    for subject, one in rows:
         yield heading(f"{place(subject)}: {parts.configuration_words(one.configuration, subject.device)}")
-        yield from prediction_details(one, subject, cited)
+        yield from prediction_details(one, subject, all_citations)
     if request:
         yield heading("Values and their sources")
         yield from parts.request_values(request)
@@ -68,6 +68,7 @@ def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
         ),
         ("update thread's period", parts.duration(prediction.update_s)),
         ("speed", parts.figure(prediction.samples_per_s, "samples/s")),
+        ("utilization", parts.utilization(prediction)),
         ("mini-batch", _mini_batch(prediction)),
         ("staleness", _staleness(prediction)),
         ("memory", parts.memory_line(prediction.memory_bytes, subject.device)),
@@ -76,11 +77,11 @@ def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
     ]
 
 
-def lookups(shown: Sequence[Prediction]) -> Iterator[Line]:
+def lookups(predictions: Sequence[Prediction]) -> Iterator[Line]:
     """Yield how the kernel time was found, by share: from the least to the most of several; nothing without kernels."""
-    told = [one.kernel_shares for one in shown if any(one.kernel_shares.values())]
-    found = {words: [shares[lookup] for shares in told] for lookup, words in LOOKUPS.items()}
-    words = [f"{_span(shares)} {by}" for by, shares in found.items() if any(shares)]
+    shares_of_each = [one.kernel_shares for one in predictions if any(one.kernel_shares.values())]
+    shares_in_words = {words: [shares[lookup] for shares in shares_of_each] for lookup, words in LOOKUPS.items()}
+    words = [f"{_span(shares)} {by}" for by, shares in shares_in_words.items() if any(shares)]
     if words:
         yield Line(f"Kernel time: {', '.join(words)}")
 

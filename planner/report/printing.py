@@ -12,9 +12,9 @@ from typing import Any, Literal, TextIO
 
 from planner.report.blocks import Block, Line, Pairs, Table
 
-__all__ = ["WIDTH", "console", "print_blocks"]
+__all__ = ["LINE_WIDTH", "console", "print_blocks"]
 
-WIDTH = 80
+LINE_WIDTH = 80
 """Columns where there is no terminal to ask."""
 GLUE = "\ue000"
 """Stands for a space at which lines are not broken; for private use in Unicode, so in no text."""
@@ -30,12 +30,12 @@ def console(stream: TextIO) -> Any:
     from rich.console import Console  # noqa: PLC0415 - heavy, and JSON answers do without
 
     terminal = stream.isatty()
-    styled = not os.environ.get("NO_COLOR") and (terminal or bool(os.environ.get("FORCE_COLOR")))
+    has_style = not os.environ.get("NO_COLOR") and (terminal or bool(os.environ.get("FORCE_COLOR")))
     columns = os.environ.get("COLUMNS", "")
-    width = int(columns) if columns.isdecimal() and int(columns) else None if terminal else WIDTH
+    width = int(columns) if columns.isdecimal() and int(columns) else None if terminal else LINE_WIDTH
     return Console(
         file=stream, width=width, highlight=False, emoji=False, markup=False,
-        force_terminal=styled, color_system="auto" if styled else None,
+        force_terminal=has_style, color_system="auto" if has_style else None,
     )  # fmt: skip
 
 
@@ -46,11 +46,11 @@ def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:
     ``stream``, whose errors reach the caller.
     """
     out = console(stream)
-    with out.capture() as captured:
+    with out.capture() as output:
         for block in blocks:
             fitting = block.within(out.width) if isinstance(block, Table) and block.dropped else block
             out.print(_rendered(fitting), soft_wrap=isinstance(block, Line) and block.whole)
-    text = captured.get().replace(GLUE, " ")
+    text = output.get().replace(GLUE, " ")
     stream.write(text if out.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
 
 
@@ -68,7 +68,7 @@ def _line(line: Line) -> object:
 
     if line.whole:  # padding would cut it off
         return Text.assemble((" " * line.indent + line.label, "yellow"), (line.text, line.style))
-    words = COMMAND.sub(lambda found: found[0].replace(" ", GLUE), line.text)
+    words = COMMAND.sub(lambda command: command[0].replace(" ", GLUE), line.text)
     text = Text.assemble((line.label, "yellow"), (words, line.style))
     return Padding(text, (0, 0, 0, line.indent), expand=False) if line.indent else text
 
@@ -82,7 +82,8 @@ def _grid(table: Table, *, names: bool) -> object:
         number, name = column in table.right, names and at == 0
         style = "dim" if name else None
         justify: Literal["left", "right"] = "right" if number else "left"
-        grid.add_column(column, justify=justify, style=style, no_wrap=number or name or table.fixed, overflow="fold")
+        whole = number or name or table.fixed or column in table.whole
+        grid.add_column(column, justify=justify, style=style, no_wrap=whole, overflow="fold")
     for at, row in enumerate(table.rows):
         grid.add_row(*row, style="bold" if at in table.strong else None)
     return grid

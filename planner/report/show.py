@@ -12,7 +12,7 @@ from planner.domain.kernels import WorkTotals
 from planner.domain.network import Network
 from planner.domain.samples import COMMAND
 from planner.report.blocks import Block, Line, Pairs, Table, given, heading, title
-from planner.report.entries import Cells, Stored, entry_view, is_assumed, share
+from planner.report.entries import CallWeights, Cells, entry_view, is_assumed, share
 from planner.report.parts import sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
@@ -52,7 +52,7 @@ class LayerFigures(Protocol):
 
 def networks_view(rows: Iterable[tuple[Network, WorkTotals]]) -> Iterator[Block]:
     """Yield one line a network; FLOP are of one sample, training is forward and backward."""
-    columns = ("name", "input", "layers", "parameters", "forward\nFLOP", "training\nFLOP", "data set")
+    columns = ("name", "input", "layers", "para-\nmeters", "forward\nFLOP", "training\nFLOP", "data set")
     lines = [
         (
             network.name,
@@ -119,7 +119,7 @@ def clusters_view(clusters: Iterable[Cluster]) -> Iterator[Block]:
         )
         for one in clusters
     ]
-    yield Table(columns, rows, right=("nodes", "GPUs", "memory", "storage"))
+    yield Table(columns, rows, right=("nodes", "GPUs", "memory", "storage"), whole=("name",))
 
 
 def cluster_view(cluster: Cluster) -> Iterator[Block]:
@@ -223,24 +223,24 @@ def calibrations_view(bundled: Iterable[Calibration], own: Iterable[Calibration]
             str(len(one.entries)),
             _errors(one),
         )
-        for mark, shown in (("", bundled), (", own", own))
-        for one in shown
+        for mark, calibrations in (("", bundled), (", own", own))
+        for one in calibrations
     ]
     yield Table(columns, rows, right=("entries", "held-out\nerror"))
 
 
 def _errors(calibration: Calibration) -> str:
-    known = [entry.held_out_error for entry in calibration.entries if entry.held_out_error is not None]
-    if not known:
+    errors = [entry.held_out_error for entry in calibration.entries if entry.held_out_error is not None]
+    if not errors:
         return "-"
-    return f"{min(known):.0%}" if len(known) == 1 else f"{min(known):.0%} - {max(known):.0%}"
+    return f"{min(errors):.0%}" if len(errors) == 1 else f"{min(errors):.0%} - {max(errors):.0%}"
 
 
 def calibration_view(
     calibration: Calibration,
     formulas: Mapping[str, str],
     cells: Cells = lambda _: {},
-    stored: Stored = lambda _: (),
+    stored: CallWeights = lambda _: (),
 ) -> Iterator[Block]:
     """Yield where a calibration comes from, then every entry; ``formulas`` maps a term to its formula in words."""
     yield title(calibration.name)

@@ -54,16 +54,16 @@ def part_of_plan(plan: Plan, subject: Subject, citations: Sequence[Citation], pa
 
 
 def _warnings(suggestion: Suggestion, *, result: bool = False) -> Iterable[Line]:
-    shown = suggestion.plans or suggestion.nearest
-    of_rows = [(plan.position, plan.prediction.warnings) for plan in shown]
+    plans = suggestion.plans or suggestion.nearest
+    of_rows = [(plan.position, plan.prediction.warnings) for plan in plans]
     return parts.warnings(suggestion.warnings, of_rows, result=result)
 
 
 def suggestion_rest(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     """Yield what a short answer leaves out: the chosen plan in full, the request, the search."""
-    chosen = suggestion.chosen_plan
-    if chosen is not None:
-        yield from _plan_details(chosen, subject, suggestion.citations)
+    plan = suggestion.chosen_plan
+    if plan is not None:
+        yield from _plan_details(plan, subject, suggestion.citations)
     yield heading("Request")
     yield from parts.request_values(suggestion.request)
     yield heading("Search")
@@ -81,10 +81,10 @@ def _plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -
 
 def _refusals(search: SearchReport) -> Iterator[Block]:
     """Yield how a space was searched, and how many plans were refused for which reason."""
-    certified = "no better prediction in the space" if search.certified else "a better one may exist"
-    refused = [(f"{one.count:,}", one.reason.replace("_", " ")) for one in search.refused]
-    counted = f"{search.candidates:,} candidates: {search.evaluated:,} ranked"
-    counted += f", {sum(one.count for one in search.refused):,} refused" if refused else ""
-    yield Pairs([("method", f"{search.method}: {certified}"), ("plans", counted)])
-    if refused:
-        yield Table(("refused", "because"), refused, right=("refused",))
+    proof = "no better prediction in the space" if search.certified else "a better one may exist"
+    rows = [(f"{one.count:,}", one.reason.replace("_", " ")) for one in search.refused]
+    counts = f"{search.candidates:,} candidates: {search.evaluated:,} ranked"
+    counts += f", {sum(one.count for one in search.refused):,} refused" if rows else ""
+    yield Pairs([("method", f"{search.method}: {proof}"), ("plans", counts)])
+    if rows:
+        yield Table(("refused", "because"), rows, right=("refused",))

@@ -10,11 +10,11 @@ from planner.report.blocks import Block, Line, Pairs, Table, heading, title
 
 __all__ = ["validation_view"]
 
-WORST = 5
-REASONS = 10
-VALUES = 4
+MOST_WORST_ROWS = 5
+MOST_REASONS = 10
+MOST_VALUES = 4
 """Rules that refused rows broke, and values that broke each, that are listed: the most frequent ones."""
-ERRORS = ("rows", "mean", "median", "90 %", "bias", "covered")
+ERROR_COLUMNS = ("rows", "mean", "median", "90 %", "bias", "covered")
 
 
 def validation_view(validation: Validation, files: Sequence[str], omitted: int = 0) -> Iterator[Block]:
@@ -26,7 +26,9 @@ def validation_view(validation: Validation, files: Sequence[str], omitted: int =
     for axis, summaries in validation.by.items():
         if summaries:
             yield heading(f"By {axis}")
-            yield Table((axis, *ERRORS), [(name or "-", *_cells(one)) for name, one in summaries.items()], ERRORS)
+            yield Table(
+                (axis, *ERROR_COLUMNS), [(name or "-", *_cells(one)) for name, one in summaries.items()], ERROR_COLUMNS
+            )
     if validation.ranking.groups:
         yield heading("Ranking of the plans of a group")
         yield Pairs(list(_ranking(validation)))
@@ -36,17 +38,17 @@ def validation_view(validation: Validation, files: Sequence[str], omitted: int =
 def _counts(validation: Validation, omitted: int) -> Iterator[tuple[str, str]]:
     rows = validation.rows
     unread = sum(row.refused is not None for row in rows) + omitted
-    predicted = sum(row.predicted is not None for row in rows)
-    seen = sum(row.in_sample for row in rows)
-    yield "rows", f"{len(rows) + omitted:,}: {predicted:,} predicted, {unread:,} refused"
-    if seen:
-        yield "in-sample", f"{seen:,} of the predicted rows: a calibration was made from them"
+    n_predicted = sum(row.predicted is not None for row in rows)
+    n_in_sample = sum(row.in_sample for row in rows)
+    yield "rows", f"{len(rows) + omitted:,}: {n_predicted:,} predicted, {unread:,} refused"
+    if n_in_sample:
+        yield "in-sample", f"{n_in_sample:,} of the predicted rows: a calibration was made from them"
 
 
 def _errors(validation: Validation) -> Iterator[Block]:
     kinds = {"held out": validation.summary, "in-sample": validation.in_sample}
     rows = [(name, *_cells(one)) for name, one in kinds.items() if one.n or name == "held out"]
-    yield Table(("", *ERRORS), rows, ERRORS)
+    yield Table(("", *ERROR_COLUMNS), rows, ERROR_COLUMNS)
 
 
 def _cells(one: ErrorSummary) -> tuple[str, ...]:
@@ -59,27 +61,27 @@ def _percent(share: float | None, sign: str = "", places: int = 1) -> str:
 
 
 def _ranking(validation: Validation) -> Iterator[tuple[str, str]]:
-    found = validation.ranking
-    yield "groups", f"{found.groups:,}"
-    if found.spearman is not None:
-        yield "rank correlation", f"{found.spearman:.2f} on average (Spearman)"
-    yield "first choice fastest", f"in {_percent(found.top1, places=0)} of the groups"
-    yield "regret of the first", f"{_percent(found.regret_mean)} on average, {_percent(found.regret_max)} at worst"
+    ranking = validation.ranking
+    yield "groups", f"{ranking.groups:,}"
+    if ranking.spearman is not None:
+        yield "rank correlation", f"{ranking.spearman:.2f} on average (Spearman)"
+    yield "first choice fastest", f"in {_percent(ranking.top1, places=0)} of the groups"
+    yield "regret of the first", f"{_percent(ranking.regret_mean)} on average, {_percent(ranking.regret_max)} at worst"
     yield (
         "best of the first three",
-        f"{_percent(found.regret_best3)} on average, {_percent(found.regret_best3_max)} at worst",
+        f"{_percent(ranking.regret_best3)} on average, {_percent(ranking.regret_best3_max)} at worst",
     )
-    if found.chose_out_of_memory:
-        yield "first out of memory", f"in {_percent(found.chose_out_of_memory, places=0)} of the groups"
+    if ranking.chose_out_of_memory:
+        yield "first out of memory", f"in {_percent(ranking.chose_out_of_memory, places=0)} of the groups"
 
 
 def _closing(validation: Validation) -> Iterator[Block]:
     memory = validation.memory
-    called = memory.true_out_of_memory + memory.false_out_of_memory
-    if called or memory.false_ok:
+    n_called = memory.true_out_of_memory + memory.false_out_of_memory
+    if n_called or memory.false_ok:
         yield heading("Memory")
         rows = [
-            ("called out of memory", f"{called:,}: {memory.true_out_of_memory:,} ran out, the others ran"),
+            ("called out of memory", f"{n_called:,}: {memory.true_out_of_memory:,} ran out, the others ran"),
             ("called ok", f"{memory.true_ok + memory.false_ok:,}: {memory.true_ok:,} ran, the others ran out"),
         ]
         yield Pairs(rows)
@@ -102,32 +104,32 @@ def _refusals(rows: Sequence[ScoredRow]) -> Iterator[Block]:
             first.setdefault(rule, row.line)
     if not rules:
         return
-    ordered = sorted(rules.items(), key=lambda item: (-item[1].total(), item[0]))
+    by_count = sorted(rules.items(), key=lambda item: (-item[1].total(), item[0]))
     yield heading("Refused rows")
-    shown = [
-        (f"{values.total():,}", str(first[rule]), rule + _got(values, values.total()))
-        for rule, values in ordered[:REASONS]
+    cells = [
+        (f"{values.total():,}", str(first[rule]), rule + _values_in_words(values, values.total()))
+        for rule, values in by_count[:MOST_REASONS]
     ]
-    yield Table(("rows", "first line", "because"), shown, ("rows", "first line"))
-    if len(ordered) > REASONS:
-        rest = sum(values.total() for _, values in ordered[REASONS:])
-        yield Line(f"and {rest:,} more for {len(ordered) - REASONS:,} other reasons", indent=2)
+    yield Table(("rows", "first line", "because"), cells, ("rows", "first line"))
+    if len(by_count) > MOST_REASONS:
+        rest = sum(values.total() for _, values in by_count[MOST_REASONS:])
+        yield Line(f"and {rest:,} more for {len(by_count) - MOST_REASONS:,} other reasons", indent=2)
 
 
-def _got(values: Counter[str], total: int) -> str:
+def _values_in_words(values: Counter[str], total: int) -> str:
     """Return the most frequent values, with their rows where there are several."""
-    listed = sorted(((value, count) for value, count in values.items() if value), key=lambda pair: -pair[1])
-    if not listed:
+    by_count = sorted(((value, count) for value, count in values.items() if value), key=lambda pair: -pair[1])
+    if not by_count:
         return ""
-    words = [f"{value} ({count:,})" if count < total else value for value, count in listed[:VALUES]]
-    more = f" and {len(listed) - VALUES:,} other values" if len(listed) > VALUES else ""
+    words = [f"{value} ({count:,})" if count < total else value for value, count in by_count[:MOST_VALUES]]
+    more = f" and {len(by_count) - MOST_VALUES:,} other values" if len(by_count) > MOST_VALUES else ""
     return f", got {', '.join(words)}{more}"
 
 
 def _worst(rows: Sequence[ScoredRow]) -> Iterator[Block]:
     errors = [(row, row.error) for row in rows if not row.in_sample]
-    known = [(row, error) for row, error in errors if error is not None]
-    worst = sorted(known, key=lambda pair: -abs(pair[1]))[:WORST]
+    with_error = [(row, error) for row, error in errors if error is not None]
+    worst = sorted(with_error, key=lambda pair: -abs(pair[1]))[:MOST_WORST_ROWS]
     if not worst:
         return
     yield heading("Worst rows")

@@ -46,9 +46,9 @@ def log_scores(predicted: FloatArray, measured: FloatArray, spread: FloatArray |
     """
     width = np.ones_like(predicted) if spread is None else spread
     columns = np.stack([predicted, measured, width])
-    known = np.all(np.isfinite(columns) & (columns > 0), axis=0)
+    is_known = np.all(np.isfinite(columns) & (columns > 0), axis=0)
     result = np.full(predicted.shape, np.nan)
-    result[known] = np.abs(np.log(predicted[known]) - np.log(measured[known])) / width[known]
+    result[is_known] = np.abs(np.log(predicted[is_known]) - np.log(measured[is_known])) / width[is_known]
     return result
 
 
@@ -99,14 +99,14 @@ def conformal_scores(
 ) -> dict[str, ConformalScore]:
     """Return one score for every quantity (a Mondrian partition), by name; each from its own rows alone."""
     quantity, group = np.asarray(quantities, dtype=np.str_), np.asarray(groups, dtype=np.str_)
-    found = {}
+    by_quantity = {}
     for name in np.unique(quantity).tolist():
         rows = quantity == name
-        found[name] = conformal_score(scores[rows], group[rows].tolist(), unit, level)
-    return found
+        by_quantity[name] = conformal_score(scores[rows], group[rows].tolist(), unit, level)
+    return by_quantity
 
 
-def scores_of(quantities: Sequence[str], found: Mapping[str, ConformalScore]) -> FloatArray:
+def scores_of(quantities: Sequence[str], by_quantity: Mapping[str, ConformalScore]) -> FloatArray:
     """Return the score of each row's quantity, shape (n,); NaN where there is none."""
-    by_name = {name: math.nan if one.score is None else one.score for name, one in found.items()}
+    by_name = {name: math.nan if one.score is None else one.score for name, one in by_quantity.items()}
     return np.array([by_name.get(name, math.nan) for name in quantities], dtype=np.float64)

@@ -41,8 +41,8 @@ def relative_errors(predicted: FloatArray, measured: FloatArray) -> FloatArray:
 
 def summarise(figures: Figures, mask: BoolArray | None = None) -> ErrorSummary:
     """Return the summary of the masked rows that can be compared; of none, n = 0 and figures None."""
-    found = summaries_by([""] * figures.predicted.size, figures, mask)
-    return found.get("", ErrorSummary(0))
+    of_all = summaries_by([""] * figures.predicted.size, figures, mask)
+    return of_all.get("", ErrorSummary(0))
 
 
 def summaries_by(groups: Sequence[str], figures: Figures, mask: BoolArray | None = None) -> dict[str, ErrorSummary]:

@@ -27,12 +27,9 @@ from planner.steps.predict import Evaluator
 
 __all__ = ["Answer", "Sorted", "answers_of", "refused", "sort_runs", "unread", "validation_of"]
 
-SLICE = 1024
+SLICE_PLANS = 1024
 """Configurations priced at once: a full prediction and the tables behind it are large, and a row keeps little."""
-ONLY = {"tensor_parallel": 1, "pipeline_parallel": 1, "virtual_stages": 1, "recompute": "none", "sharding": 0}
-"""Fields of a run -> the value that predictions cover so far."""
-
-MEANS: Mapping[str, Callable[[Prediction], float]] = {
+MEAN_METRICS: Mapping[str, Callable[[Prediction], float]] = {
     "mini_batch_mean": lambda prediction: prediction.mini_batch.mean,
     "staleness_mean": lambda prediction: prediction.staleness.mean,
 }
@@ -74,7 +71,7 @@ def _row(
 ) -> ScoredRow:
     """Return the row of a run; ``figures`` are predicted, low and high."""
     predicted, low, high = figures
-    wanted = run.value is None and run.status == "ok"
+    is_question = run.value is None and run.status == "ok"
     return ScoredRow(
         id=run.id,
         line=run.line,
@@ -84,7 +81,7 @@ def _row(
         high=high,
         measured=run.value,
         status_predicted=status,
-        status_measured=None if wanted else run.status,
+        status_measured=None if is_question else run.status,
         in_sample=in_sample,
         refused=refused,
         network=run.network,
@@ -117,8 +114,8 @@ def sort_runs(problem: Problem, runs: Sequence[Run]) -> Sorted:
 
     A run is refused where its plan is not supported yet, does not fit on the cluster, or nothing prices it.
     """
-    found = _planned(problem, runs)
-    plans, refusals = dict(found.plans), dict(found.refused)
+    planned_runs = _planned(problem, runs)
+    plans, refusals = dict(planned_runs.plans), dict(planned_runs.refused)
     for evaluator, some in _slices(problem, plans):
         for one, reason in _refusals(evaluator, some).items():
             refusals |= dict.fromkeys(plans.pop(one), reason)
@@ -140,13 +137,13 @@ def _planned(problem: Problem, runs: Sequence[Run]) -> Sorted:
 def _slices(
     problem: Problem, plans: Iterable[Configuration], like: Evaluator | None = None
 ) -> Iterator[tuple[Evaluator, list[Configuration]]]:
-    """Yield SLICE plans at a time, with an evaluator of their own: its tables go with it.
+    """Yield SLICE_PLANS plans at a time, with an evaluator of their own: its tables go with it.
 
     Plans of like sub-batches come together, as tables are by sub-batch.
     """
-    wanted = sorted(plans, key=lambda one: (one.precision, one.mode, one.sub_batch))
-    for first in range(0, len(wanted), SLICE):
-        yield Evaluator(problem, like), wanted[first : first + SLICE]
+    in_order = sorted(plans, key=lambda one: (one.precision, one.mode, one.sub_batch))
+    for first in range(0, len(in_order), SLICE_PLANS):
+        yield Evaluator(problem, like), in_order[first : first + SLICE_PLANS]
 
 
 def answers_of(problem: Problem, runs: Sequence[Run], like: Evaluator | None = None) -> list[Answer]:
@@ -154,72 +151,70 @@ def answers_of(problem: Problem, runs: Sequence[Run], like: Evaluator | None = N
 
     See :class:`planner.steps.predict.Evaluator` for ``like``.
     """
-    found = _planned(problem, runs)
-    answers = {at: refused(runs[at], reason, problem.cluster) for at, reason in found.refused.items()}
-    for evaluator, some in _slices(problem, found.plans, like):
+    planned_runs = _planned(problem, runs)
+    answers = {at: refused(runs[at], reason, problem.cluster) for at, reason in planned_runs.refused.items()}
+    for evaluator, some in _slices(problem, planned_runs.plans, like):
         reasons = _refusals(evaluator, some)
         for one, reason in reasons.items():
-            answers |= {at: refused(runs[at], reason, problem.cluster) for at in found.plans[one]}
+            answers |= {at: refused(runs[at], reason, problem.cluster) for at in planned_runs.plans[one]}
         for one, prediction in _described(evaluator, [one for one in some if one not in reasons]):
             shares = _shares(prediction)
-            answers |= {at: _answer(runs[at], prediction, problem, shares) for at in found.plans[one]}
+            answers |= {at: _answer(runs[at], prediction, problem, shares) for at in planned_runs.plans[one]}
     return [answers[at] for at in range(len(runs))]
 
 
 def _configuration(run: Run, problem: Problem) -> Configuration:
     """Return the plan of a run, or raise ParameterError saying why it is not predicted."""
-    for what, value in ONLY.items():
-        if getattr(run, what) != value:
-            raise ParameterError(what, f"{value}, the only value supported yet", getattr(run, what))
     if run.is_uneven:
-        written = "+".join(str(count) for count in run.placement)
-        raise ParameterError("placement", "as many GPUs on every node, as others are not supported yet", written)
+        in_words = "+".join(str(count) for count in run.placement)
+        raise ParameterError("placement", "as many GPUs on every node, as others are not supported yet", in_words)
     if problem.dataset is None and "storage" in (run.input, problem.settings.input):
         raise ParameterError("dataset", f"given where input is storage, as {run.network} has none of its own", "")
     if problem.dataset is None and run.metric == "epoch_s":
         raise ParameterError("dataset", f"given for an epoch, as {run.network} has none of its own", "")
-    placed = run.on(problem.cluster.node.gpus)
-    values: dict[str, Any] = {axis.name: getattr(placed, axis.name) or 1 for axis in AXES}
+    on_cluster = run.on(problem.cluster.node.gpus)
+    values: dict[str, Any] = {axis.name: getattr(on_cluster, axis.name) or axis.least for axis in AXES}
     return Configuration(**values)
 
 
-def _refusals(evaluator: Evaluator, wanted: list[Configuration]) -> dict[Configuration, Refusal]:
+def _refusals(evaluator: Evaluator, plans: list[Configuration]) -> dict[Configuration, Refusal]:
     """Return the configurations that cannot be priced, with the reasons: those depend on precision, mode and place."""
-    if not wanted or not _reason(evaluator, wanted):
+    if not plans or not _reason(evaluator, plans):
         return {}
-    reasons: dict[tuple[str, str, int, int], Refusal | None] = {}
-    for one in wanted:
+    reasons: dict[tuple[object, ...], Refusal | None] = {}
+    for one in plans:
         key = _case(one)
         if key not in reasons:
             reasons[key] = _reason(evaluator, [one])
-    found = ((one, reasons[_case(one)]) for one in wanted)
-    return {one: reason for one, reason in found if reason is not None}
+    pairs = ((one, reasons[_case(one)]) for one in plans)
+    return {one: reason for one, reason in pairs if reason is not None}
 
 
-def _case(one: Configuration) -> tuple[str, str, int, int]:
-    return (one.precision, one.mode, one.nodes, one.gpus_per_node)
+def _case(one: Configuration) -> tuple[object, ...]:
+    split = (one,) if one.is_split else ()
+    return (one.precision, one.mode, one.nodes, one.gpus_per_node, *split)
 
 
-def _reason(evaluator: Evaluator, wanted: list[Configuration]) -> Refusal | None:
+def _reason(evaluator: Evaluator, plans: list[Configuration]) -> Refusal | None:
     """Return why configurations cannot be priced together; None where they can."""
     try:
-        evaluator.evaluate(Configurations.of(wanted))
+        evaluator.evaluate(Configurations.of(plans))
     except PlannerError as error:
         return error.refusal
     return None
 
 
-def _described(evaluator: Evaluator, wanted: list[Configuration]) -> Iterator[tuple[Configuration, Prediction]]:
-    return zip(wanted, evaluator.describe(Configurations.of(wanted)), strict=True)
+def _described(evaluator: Evaluator, plans: list[Configuration]) -> Iterator[tuple[Configuration, Prediction]]:
+    return zip(plans, evaluator.describe(Configurations.of(plans)), strict=True)
 
 
 def _shares(prediction: Prediction) -> dict[str, Mapping[str, float]]:
     """Return the exposed parts of a prediction by thread: one map for all rows of a plan."""
-    found: dict[str, dict[str, float]] = {}
+    by_thread: dict[str, dict[str, float]] = {}
     for term in prediction.terms:
         if term.share:
-            found.setdefault(term.thread, {})[term.name] = term.share
-    return {thread: frozen_map(shares) for thread, shares in found.items()}
+            by_thread.setdefault(term.thread, {})[term.name] = term.share
+    return {thread: frozen_map(shares) for thread, shares in by_thread.items()}
 
 
 def _has_seen(run: Run, prediction: Prediction, problem: Problem) -> bool:
@@ -232,8 +227,8 @@ def _has_seen(run: Run, prediction: Prediction, problem: Problem) -> bool:
 def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[str, Mapping[str, float]]) -> Answer:
     value = _metric(run.metric, prediction)
     if value is None or not math.isfinite(value.value):
-        shown = "none" if value is None else f"{value.value:g}"
-        why = Refusal("not_finite", f"the predicted {run.metric} must be a finite number", run.metric, shown)
+        figure = "none" if value is None else f"{value.value:g}"
+        why = Refusal("not_finite", f"the predicted {run.metric} must be a finite number", run.metric, figure)
         return refused(run, why, problem.cluster)
     ends = [end if end is not None and math.isfinite(end) else None for end in (value.low, value.high)]
     low, high = ends if None not in ends else (None, None)
@@ -252,15 +247,15 @@ def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[
 
 def _metric(metric: str, prediction: Prediction) -> Quantity | None:
     """Return what is predicted of a metric; means of random variables come without an interval."""
-    if metric in MEANS:
-        return Quantity(MEANS[metric](prediction))
-    found: Quantity | None = getattr(prediction, metric)
-    return found
+    if metric in MEAN_METRICS:
+        return Quantity(MEAN_METRICS[metric](prediction))
+    quantity: Quantity | None = getattr(prediction, metric)
+    return quantity
 
 
 def _thread(run: Run) -> str:
     """Return the thread whose period the metric of a run is, or is proportional to; empty: of none."""
-    if run.metric in MEANS:
+    if run.metric in MEAN_METRICS:
         return ""
     if run.mode == "sync":
         return "step"

@@ -7,6 +7,7 @@ timed as they are, and those that cannot be, are none of these.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -22,7 +23,7 @@ from planner.domain.kernels import PRODUCT_KINDS, KernelCalls
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem
-from planner.numbers import constant
+from planner.numbers import constant, constants
 from planner.sources.sources import Source, Sources
 from planner.steps.compute import call_work
 from planner.workload.calls import layer_calls
@@ -32,17 +33,15 @@ __all__ = ["CanMeasure", "gaps_of"]
 
 IMAGES, SEQUENCES = {"gpu": 32, "cpu": 8}, {"gpu": 8, "cpu": 2}
 """Samples of the step whose shares are taken, by kind of device."""
-SPECIFIED_ERROR = constant("gaps.specified_error")
-"""Of kernels from peak rates and stated efficiencies (docs/numbers.md)."""
-UNKNOWN_ERROR = 0.4
-"""Of an entry that states no error on rows left out."""
-OUTSIDE = constant("gaps.outside")
+STATED_ERROR = constants("intervals.stated")["kernels"] * math.sqrt(2 / math.pi)
+"""Mean error of kernels from data sheets, and of an entry that states none on rows left out (docs/numbers.md)."""
+OUTSIDE_FACTOR = constant("gaps.outside")
 """Times the held-out error, outside the fit (docs/numbers.md)."""
-POOR = 0.25
+POOR_ERROR = 0.25
 """Held-out error from which an entry is poor."""
 LEAST_WEIGHT = 0.001
 """Of the step's time: less is not worth a measurement."""
-UNTIMED = ("int8",)
+UNTIMED_PRECISIONS = ("int8",)
 """PyTorch has no int8 convolutions to time."""
 
 
@@ -64,17 +63,21 @@ def gaps_of(
     networks : sequence of Network
     can_measure : CanMeasure, optional
     """
-    held = {entry.precision for entry in calibration.entries if entry.kind in PRODUCT_KINDS}
-    if calibration.node is None or not held:
+    precisions = {entry.precision for entry in calibration.entries if entry.kind in PRODUCT_KINDS}
+    if calibration.node is None or not precisions:
         return ()
     device = calibration.node.accelerator
-    found: list[Gap] = []
+    gaps: list[Gap] = []
     for network in networks:
         sources = _sources(calibration, calibration.node, network)
-        had = [name for name in PRECISIONS if name in device.peak_flop_per_s and name not in UNTIMED]
-        found += [gap for name in PRECISIONS if name in held for gap in _of_step(sources, network, name, can_measure)]
-        found += _of_precisions(sources, network, [name for name in had if name not in held])
-    return tuple(sorted((gap for gap in found if gap.weight >= LEAST_WEIGHT), key=lambda gap: -gap.weight))
+        device_precisions = [
+            name for name in PRECISIONS if name in device.peak_flop_per_s and name not in UNTIMED_PRECISIONS
+        ]
+        gaps += [
+            gap for name in PRECISIONS if name in precisions for gap in _of_step(sources, network, name, can_measure)
+        ]
+        gaps += _of_precisions(sources, network, [name for name in device_precisions if name not in precisions])
+    return tuple(sorted((gap for gap in gaps if gap.weight >= LEAST_WEIGHT), key=lambda gap: -gap.weight))
 
 
 def _of_precisions(sources: Sources, network: Network, absent: Sequence[str]) -> Iterator[Gap]:
@@ -90,25 +93,25 @@ def _of_precisions(sources: Sources, network: Network, absent: Sequence[str]) ->
     if kinds:
         worst, *others = sorted(shares, key=lambda name: -shares[name])
         nor = f"nor in {', '.join(others)}" if others else ""
-        yield Gap(network.name, " and ".join(kinds), "", worst, "missing", shares[worst], SPECIFIED_ERROR, nor)
+        yield Gap(network.name, " and ".join(kinds), "", worst, "missing", shares[worst], STATED_ERROR, nor)
 
 
 def _of_step(sources: Sources, network: Network, precision: str, can_measure: CanMeasure) -> Iterator[Gap]:
     """Yield a gap for every kind and direction of kernels in a step of a network; two where part lies outside."""
-    timed = list(_timed(sources, network, precision, can_measure))
-    total = sum(float(times.sum()) for *_, times, _ in timed)
-    for calls, source, work, every_s, is_open in timed:
+    parts = list(_timed(sources, network, precision, can_measure))
+    total = sum(float(times.sum()) for *_, times, _ in parts)
+    for calls, source, work, every_s, is_open in parts:
         times = every_s * is_open
         entry, key = source.entry, (network.name, calls.kind, calls.direction, precision)
         if source.origin == "specified":
-            yield Gap(*key, "missing", float(times.sum()) / total, SPECIFIED_ERROR)
+            yield Gap(*key, "missing", float(times.sum()) / total, STATED_ERROR)
             continue
-        error = UNKNOWN_ERROR if entry.held_out_error is None else entry.held_out_error
+        error = STATED_ERROR if entry.held_out_error is None else entry.held_out_error
         outside = np.broadcast_to(extrapolates(entry, work), times.shape) if entry.ranges else np.zeros_like(times)
         far_s = float((times * outside).sum())
         if far_s:
-            yield Gap(*key, "outside", far_s / total, OUTSIDE * error, _farthest(entry, work))
-        yield Gap(*key, "poor" if error >= POOR else "worst known", (float(times.sum()) - far_s) / total, error)
+            yield Gap(*key, "outside", far_s / total, OUTSIDE_FACTOR * error, _farthest(entry, work))
+        yield Gap(*key, "poor" if error >= POOR_ERROR else "worst known", (float(times.sum()) - far_s) / total, error)
 
 
 def _sources(calibration: Calibration, node: Node, network: Network) -> Sources:
@@ -130,9 +133,9 @@ def _timed(
     sub_batch = np.array([(IMAGES if is_image else SEQUENCES)[sources.accelerator.kind]])
     itemsize = precision_named(precision).activation_bytes
     convolution = sources.convolution_lowering(precision)
-    made = layer_calls(network, convolution=convolution, optimizer=network.optimizer)
+    by_kernel = layer_calls(network, convolution=convolution, optimizer=network.optimizer)
     for calls in lower(network, sub_batch, convolution=convolution, optimizer=network.optimizer):
-        of_layers = zip(calls.layer.tolist(), made[calls.kind, calls.direction], strict=True)
+        of_layers = zip(calls.layer.tolist(), by_kernel[calls.kind, calls.direction], strict=True)
         can = {(layer, *call.at(int(sub_batch[0])).values()): can_measure(call, precision) for layer, call in of_layers}
         for part, looked_up, runs_in in sources.split(calls, sub_batch, precision):
             source = looked_up or sources.find_kernel(part.kind, part.direction, runs_in)
@@ -152,10 +155,10 @@ def _farthest(entry: Entry, work: Work) -> str:
     values = {name: np.asarray(work[name], dtype=np.float64) for name in entry.ranges if name in work}
     values |= {name: features[..., at] for at, name in enumerate(names) if name in entry.ranges}
     far: list[tuple[float, str]] = []
-    for name, given in values.items():
+    for name, of_calls in values.items():
         low, high = entry.ranges[name]
         margin = RANGE_MARGIN * max(abs(low), abs(high))
-        least, most = float(given.min()), float(given.max())
+        least, most = float(of_calls.min()), float(of_calls.max())
         if most > high + margin:
             far.append((most / high if high else np.inf, f"{name} up to {most:.3g}, seen to {high:.3g}"))
         elif least < low - margin:

@@ -33,14 +33,14 @@ def quantiles(values: FloatArray, code: IntArray, count: int, level: float) -> F
     """Return the quantile of every group (k,), linear between its sorted values; NaN where it has no row."""
     result = np.full(count, np.nan)
     if values.size:
-        ordered = values[np.lexsort((values, code))]
+        in_order = values[np.lexsort((values, code))]
         sizes = np.bincount(code, minlength=count)
         some = sizes > 0
         first = (np.cumsum(sizes) - sizes)[some]
         place = level * (sizes[some] - 1)
         below = np.floor(place).astype(np.int64)
         above = np.minimum(below + 1, sizes[some] - 1)
-        low, high = ordered[first + below], ordered[first + above]
+        low, high = in_order[first + below], in_order[first + above]
         result[some] = low + (place - below) * (high - low)
     return result
 

@@ -40,7 +40,8 @@ class _Residuals(NamedTuple):
         kinds = [INSIDE.get(row.kind, "") for row in rows]
         is_used = [row.error is not None and not row.in_sample and row.kind != "" for row in rows]
         figures = [
-            (row.predicted, row.measured) if used else (None, None) for row, used in zip(rows, is_used, strict=True)
+            (row.predicted, row.measured) if is_used_ else (None, None)
+            for row, is_used_ in zip(rows, is_used, strict=True)
         ]
         predicted, measured = np.array(figures, dtype=np.float64).reshape(-1, 2).T
         groups = [f"{family_of(row.network)} on {row.gpu}" for row in rows]
@@ -51,11 +52,11 @@ class _Residuals(NamedTuple):
         """Return the scores of the masked rows by kind; only kinds that have a residual."""
         at = np.flatnonzero(mask & np.isfinite(self.z)).tolist()
         kinds, groups, z = [self.kind[i] for i in at], [self.group[i] for i in at], self.z[at]
-        found: dict[str, ConformalScore] = {}
+        by_kind: dict[str, ConformalScore] = {}
         for unit in ("group", "maximum"):
             of_kinds = conformal_scores(kinds, z, groups, unit)
-            found |= {OUTSIDE[kind] if unit == "maximum" else kind: one for kind, one in of_kinds.items()}
-        return dict(sorted(found.items()))
+            by_kind |= {OUTSIDE[kind] if unit == "maximum" else kind: one for kind, one in of_kinds.items()}
+        return dict(sorted(by_kind.items()))
 
 
 def scores(answers: Sequence[Answer]) -> dict[str, ConformalScore]:
@@ -95,10 +96,10 @@ def rescaled(answers: Sequence[Sequence[Answer]], left_out: Sequence[str]) -> li
     residuals, by_row = _Residuals.of(rows), np.full(len(rows), np.nan)
     for name in np.unique(names):
         own = names == name
-        kinds = [row.kind for row, chosen in zip(rows, own.tolist(), strict=True) if chosen]
+        kinds = [row.kind for row, is_own in zip(rows, own.tolist(), strict=True) if is_own]
         by_row[own] = scores_of(kinds, residuals.scores(~own))
-    changed = map(_with_interval, flat, np.where(np.isnan(by_row), NORMAL_90, by_row).tolist())
-    return [[next(changed) for _ in some] for some in answers]
+    answers_ = map(_with_interval, flat, np.where(np.isnan(by_row), NORMAL_90, by_row).tolist())
+    return [[next(answers_) for _ in some] for some in answers]
 
 
 def _with_interval(answer: Answer, score: float) -> Answer:

@@ -72,25 +72,25 @@ def rank_groups(groups: Sequence[str], outcomes: Outcomes, mask: BoolArray | Non
         Rows that may count.
     """
     positive = np.isfinite(outcomes.predicted_s) & (outcomes.predicted_s > 0)
-    ran = np.isfinite(outcomes.measured_s) & (outcomes.measured_s > 0) & ~outcomes.ran_out_of_memory
-    use = positive & (ran | outcomes.ran_out_of_memory) & (np.asarray(groups, dtype=np.str_) != "")
+    has_run = np.isfinite(outcomes.measured_s) & (outcomes.measured_s > 0) & ~outcomes.ran_out_of_memory
+    use = positive & (has_run | outcomes.ran_out_of_memory) & (np.asarray(groups, dtype=np.str_) != "")
     use &= True if mask is None else mask
     names, code = numbered(groups, use)
-    large = np.bincount(code[ran[use]], minlength=len(names)) >= 2
+    large = np.bincount(code[has_run[use]], minlength=len(names)) >= 2
     use[use] = large[code]
     names, code = numbered(groups, use)
     if not names:
         return ()
-    kept, ran = outcomes.take(use), ran[use]
-    top1, chose = _first_choice(code, kept, len(names))
-    code, kept = code[ran], kept.take(ran)
-    least = _expected_least(code, kept, 10**9, len(names))
+    plans, has_run = outcomes.take(use), has_run[use]
+    top1, chose = _first_choice(code, plans, len(names))
+    code, plans = code[has_run], plans.take(has_run)
+    least = _expected_least(code, plans, 10**9, len(names))
     columns = (
         np.bincount(code),
-        _spearman(code, _digits(kept.predicted_s), _digits(kept.measured_s), len(names)),
+        _spearman(code, _digits(plans.predicted_s), _digits(plans.measured_s), len(names)),
         top1,
-        _expected_least(code, kept, 1, len(names)) / least - 1,
-        _expected_least(code, kept, BEST_OF, len(names)) / least - 1,
+        _expected_least(code, plans, 1, len(names)) / least - 1,
+        _expected_least(code, plans, BEST_OF, len(names)) / least - 1,
         chose,
     )
     rows = zip(names, *(column.tolist() for column in columns), strict=True)
@@ -164,12 +164,12 @@ def _expected_least(code: IntArray, rows: Outcomes, picks: int, count: int) -> F
     sure = size <= slots
     least = np.full(count, np.inf)
     np.minimum.at(least, group[sure], time[sure])
-    drawn = (slots > 0) & ~sure
-    group, time, slots, size = group[drawn], time[drawn], slots[drawn], size[drawn]
-    slower = size - 1 - (position - block_start)[drawn]
+    is_chance = (slots > 0) & ~sure
+    group, time, slots, size = group[is_chance], time[is_chance], slots[is_chance], size[is_chance]
+    slower = size - 1 - (position - block_start)[is_chance]
     chance = _choose(slower, slots - 1) / _choose(size, slots)
-    expected = np.bincount(group, weights=chance * np.minimum(time, least[group]), minlength=count)
-    return np.where(np.bincount(group, minlength=count) > 0, expected, least)
+    by_chance = np.bincount(group, weights=chance * np.minimum(time, least[group]), minlength=count)
+    return np.where(np.bincount(group, minlength=count) > 0, by_chance, least)
 
 
 def _choose(n: IntArray, k: IntArray) -> FloatArray:

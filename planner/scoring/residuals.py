@@ -4,12 +4,12 @@ p: predicted times (n,), v: measured (n,), x: exposed time of each term over v (
 
 With term j scaled by 1 + d the error of row i is e_i + d·x_ij. The scale minimises
 
-    sum over i of (e_i + d·x_ij)^2 + (mean of e^2 / PRIOR^2)·d^2,    SCALES[0] <= 1 + d <= SCALES[1]
+    sum over i of (e_i + d·x_ij)^2 + (mean of e^2 / PRIOR_DEVIATION^2)·d^2,    SCALE_RANGE[0] <= 1 + d <= SCALE_RANGE[1]
 
-a parabola in d, solved exactly. The second part is the prior that a term is right within PRIOR: few rows, or a small
-share, cannot ask for a large scale. The error that is reported with it is that of each row with the scale that all
-others ask for, so that no row explains itself. A term may stand in for another with which it grows: the scale is a hint
-where to look, not a coefficient.
+a parabola in d, solved exactly. The second part is the prior that a term is right within PRIOR_DEVIATION: few rows, or
+a small share, cannot ask for a large scale. The error that is reported with it is that of each row with the scale that
+all others ask for, so that no row explains itself. A term may stand in for another with which it grows: the scale is a
+hint where to look, not a coefficient.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from planner.scoring.errors import comparable
 
 __all__ = ["explaining_terms"]
 
-PRIOR = 0.5
-SCALES = (0.25, 4.0)
+PRIOR_DEVIATION = 0.5
+SCALE_RANGE = (0.25, 4.0)
 LEAST_GAIN = 0.1
 """A term explains something if it takes away at least this share of the mean error."""
 
@@ -55,19 +55,19 @@ def explaining_terms(
     x = exposed_s[use] / measured_s[use, None]
     e = (predicted_s[use] / measured_s[use] - 1)[:, None]
     slope, curve = -(e * x).sum(axis=0), (x * x).sum(axis=0)
-    prior = float(np.mean(e * e)) / PRIOR**2
+    prior = float(np.mean(e * e)) / PRIOR_DEVIATION**2
     change = _bounded(slope, curve + prior)
     others = _bounded(slope + e * x, np.maximum(curve - x * x, 0) + prior)
     before, after = float(np.abs(e).mean()), np.abs(e + others * x).mean(axis=0)
-    found = [
+    scales = [
         TermScale(name, 1 + d, int(use.sum()), before, error)
         for name, d, error in zip(terms, change.tolist(), after.tolist(), strict=True)
         if error < (1 - LEAST_GAIN) * before
     ]
-    return tuple(sorted(found, key=lambda one: (one.scaled_mape, one.term)))
+    return tuple(sorted(scales, key=lambda one: (one.scaled_mape, one.term)))
 
 
 def _bounded(slope: FloatArray, curve: FloatArray) -> FloatArray:
-    """Return the change of scale that minimises curve·d^2 / 2 - slope·d within SCALES; 0 where nothing asks for one."""
+    """Return the change of scale that minimises curve·d^2 / 2 - slope·d within SCALE_RANGE; 0 where nothing asks."""
     change = np.divide(slope, curve, out=np.zeros_like(slope), where=curve > 0)
-    return np.clip(change, SCALES[0] - 1, SCALES[1] - 1)
+    return np.clip(change, SCALE_RANGE[0] - 1, SCALE_RANGE[1] - 1)

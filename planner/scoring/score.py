@@ -39,25 +39,25 @@ def score(
         What was left out in turn.
     """
     figures = Figures(*(_floats([getattr(row, name) for row in rows]) for name in Figures._fields))
-    called, out = (
+    called_out, out = (
         np.array([getattr(row, name) == "out_of_memory" for row in rows], dtype=np.bool_)
         for name in ("status_predicted", "status_measured")
     )
     metrics = [row.metric for row in rows]
     figures.measured[out] = np.nan
-    seen = np.array([row.in_sample for row in rows], dtype=np.bool_)
-    held = ~seen & np.isfinite(figures.predicted)
+    in_sample = np.array([row.in_sample for row in rows], dtype=np.bool_)
+    is_held_out = ~in_sample & np.isfinite(figures.predicted)
     predicted_s, measured_s = as_times(figures.predicted, metrics), as_times(figures.measured, metrics)
-    groups = rank_groups(_one_metric_groups(rows), Outcomes(predicted_s, measured_s, called, out), held)
+    groups = rank_groups(_one_metric_groups(rows), Outcomes(predicted_s, measured_s, called_out, out), is_held_out)
     exposed_s = np.zeros((len(rows), 0)) if shares is None else shares * predicted_s[:, None]
     return Validation(
-        summary=summarise(figures, held),
-        by={axis: summaries_by([getattr(row, axis) for row in rows], figures, held) for axis in AXES},
+        summary=summarise(figures, is_held_out),
+        by={axis: summaries_by([getattr(row, axis) for row in rows], figures, is_held_out) for axis in AXES},
         ranking=summarise_ranking(groups),
         groups=groups,
-        memory=memory_calls(called, out, held & (out | np.isfinite(figures.measured))),
-        terms=explaining_terms(terms, exposed_s, predicted_s, measured_s, held),
-        in_sample=summarise(figures, seen),
+        memory=memory_calls(called_out, out, is_held_out & (out | np.isfinite(figures.measured))),
+        terms=explaining_terms(terms, exposed_s, predicted_s, measured_s, is_held_out),
+        in_sample=summarise(figures, in_sample),
         rows=tuple(rows),
         hold_out=hold_out,
     )

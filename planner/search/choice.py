@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.domain.configuration import SPLIT_AXES
 from planner.domain.suggestion import Plan
-from planner.search.evaluator import Evaluator, Priced
+from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.explain import listed_positions
 from planner.search.ranking import Order
 
 __all__ = [
-    "AMONG",
-    "SURE",
+    "MOST_COMPARED_PLANS",
+    "SURE_PROBABILITY",
     "Distinct",
     "chosen_of",
     "distinct_plans",
@@ -24,9 +25,9 @@ __all__ = [
     "tied_plans",
 ]
 
-AMONG = 50
+MOST_COMPARED_PLANS = 50
 """Plans, best first, that are looked at for ties."""
-SURE = 0.9
+SURE_PROBABILITY = 0.9
 """Probability that plan 1 is better from which a plan is not tied with it."""
 
 
@@ -36,22 +37,22 @@ class Distinct:
 
     Attributes
     ----------
-    priced : Priced
+    priced : PricedPlans
         Of each the configuration in its first precision.
     precisions : tuple of tuple of str
         Those in which each has this very prediction, bf16 first.
     """
 
-    priced: Priced
+    priced: PricedPlans
     precisions: tuple[tuple[str, ...], ...]
 
 
-def distinct_plans(order: Order, best: Priced) -> Distinct:
+def distinct_plans(order: Order, best: PricedPlans) -> Distinct:
     """Return plans without their equals: those that differ in precision alone, by every key of the order.
 
     Parameters
     ----------
-    best : Priced, shape (n,)
+    best : PricedPlans, shape (n,)
         In order.
     """
     keys = order.keys_but_precision(best)
@@ -59,30 +60,32 @@ def distinct_plans(order: Order, best: Priced) -> Distinct:
     starts = np.ones(best.size, dtype=np.bool_)
     starts[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
     groups = np.split(np.arange(best.size), np.flatnonzero(starts)[1:])
-    ordered = [sorted(group.tolist(), key=lambda at: names[codes[at]] != "bf16") for group in groups]
-    first = np.array([group[0] for group in ordered], dtype=np.int64)
-    return Distinct(best.take(first), tuple(tuple(names[codes[at]] for at in group) for group in ordered))
+    by_precision = [sorted(group.tolist(), key=lambda at: names[codes[at]] != "bf16") for group in groups]
+    first = np.array([group[0] for group in by_precision], dtype=np.int64)
+    return Distinct(best.take(first), tuple(tuple(names[codes[at]] for at in group) for group in by_precision))
 
 
-def in_all_precisions(order: Order, evaluator: Evaluator, some: Priced) -> Distinct:
+def in_all_precisions(order: Order, evaluator: Evaluator, some: PricedPlans) -> Distinct:
     """Return some plans, in their order, each with every precision of the space in which it has this very prediction.
 
     Parameters
     ----------
-    some : Priced, shape (n,)
+    some : PricedPlans, shape (n,)
         No two of them equal.
     """
     names = some.configurations.precisions
-    repeated = some.configurations.take(np.repeat(np.arange(some.size), len(names)))
-    wide = replace(repeated, precision=np.tile(np.arange(len(names)), some.size))
-    found = distinct_plans(order, order.best(Priced(wide, evaluator.evaluate(wide)), wide.size))
+    copies = some.configurations.take(np.repeat(np.arange(some.size), len(names)))
+    wide = replace(copies, precision=np.tile(np.arange(len(names)), some.size))
+    distinct = distinct_plans(order, order.best(PricedPlans(wide, evaluator.evaluate(wide)), wide.size))
     at = {
-        replace(found.priced.configurations.one(group), precision=name): group
-        for group, alike in enumerate(found.precisions)
+        replace(distinct.priced.configurations.one(group), precision=name): group
+        for group, alike in enumerate(distinct.precisions)
         for name in alike
     }
     groups = [at[some.configurations.one(position)] for position in range(some.size)]
-    return Distinct(found.priced.take(np.array(groups, dtype=np.int64)), tuple(found.precisions[one] for one in groups))
+    return Distinct(
+        distinct.priced.take(np.array(groups, dtype=np.int64)), tuple(distinct.precisions[one] for one in groups)
+    )
 
 
 def probability_better(first: float, other: float, deviation: float | None) -> float | None:
@@ -100,16 +103,19 @@ def probability_better(first: float, other: float, deviation: float | None) -> f
 
 def tied_plans(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     """Return plan 1 and those of the best that it is not surely better than; alone where errors are not known."""
-    first, *others = plans[:AMONG]
-    return (first, *(one for one in others if one.first_is_better is not None and one.first_is_better < SURE))
+    first, *others = plans[:MOST_COMPARED_PLANS]
+    return (
+        first,
+        *(one for one in others if one.first_is_better is not None and one.first_is_better < SURE_PROBABILITY),
+    )
 
 
-def chosen_of(ranked: Sequence[Plan], tied: Sequence[Plan], choose: str, device: str = "GPU") -> tuple[Plan, str]:
+def chosen_of(plans: Sequence[Plan], tied: Sequence[Plan], choose: str, device: str = "GPU") -> tuple[Plan, str]:
     """Return the plan to take among the tied, and why in words.
 
-    ``fewest-gpus``: the fewest devices, then the larger sub-batch, then the better position. A plan that is tied only
-    because little is known of it is not taken: one that another plan beats by prediction on no more devices, though
-    plan 1 is surely better than that one. ``fastest``: plan 1.
+    ``fewest-gpus``: the fewest devices, then the larger sub-batch, then the network least split, then the better
+    position. A plan that is tied only because little is known of it is not taken: one that another plan beats by
+    prediction on no more devices, though plan 1 is surely better than that one. ``fastest``: plan 1.
     """
     first = tied[0]
     if len(tied) == 1:
@@ -117,19 +123,28 @@ def chosen_of(ranked: Sequence[Plan], tied: Sequence[Plan], choose: str, device:
     others = listed_positions([one.position for one in tied])
     if choose == "fastest":
         return first, f"plans {others} are tied; it has the best prediction of them"
-    surely_worse = [one for one in ranked[:AMONG] if one not in tied]
+    surely_worse = [one for one in plans[:MOST_COMPARED_PLANS] if one not in tied]
     sound = [one for one in tied if not any(_beats(other, one) for other in surely_worse)]
-    chosen = min(sound, key=lambda one: (_gpus(one), -one.prediction.configuration.sub_batch, one.position))
-    alike = [one for one in sound if _gpus(one) == _gpus(chosen)]
-    larger = any(one.prediction.configuration.sub_batch < chosen.prediction.configuration.sub_batch for one in alike)
-    fewest = any(_gpus(one) > _gpus(chosen) for one in sound)
-    fewer_aside = any(_gpus(one) < _gpus(chosen) for one in tied)
-    why = " and ".join(filter(None, (f"the fewest {device}s" * fewest, "the largest sub-batch" * larger)))
+    choice = min(
+        sound, key=lambda one: (_gpus(one), -one.prediction.configuration.sub_batch, _splits(one), one.position)
+    )
+    alike = [one for one in sound if _gpus(one) == _gpus(choice)]
+    larger = any(one.prediction.configuration.sub_batch < choice.prediction.configuration.sub_batch for one in alike)
+    simpler = any(_splits(one) > _splits(choice) for one in alike)
+    fewest = any(_gpus(one) > _gpus(choice) for one in sound)
+    fewer_aside = any(_gpus(one) < _gpus(choice) for one in tied)
+    reasons = (f"the fewest {device}s" * fewest, "the largest sub-batch" * larger, "the simplest split" * simpler)
+    why = " and ".join(filter(None, reasons))
     if fewer_aside:
         of = f"of those that no untied plan beats on as few {device}s, it has {why or 'the best prediction'}"
     else:
         of = f"it has {why or 'the best prediction of them'}"
-    return chosen, f"plans {others} are tied; {of}"
+    return choice, f"plans {others} are tied; {of}"
+
+
+def _splits(one: Plan) -> int:
+    """Return how many axes of a plan say something else than that every device holds and keeps the whole network."""
+    return sum(getattr(one.prediction.configuration, axis.name) != axis.default for axis in SPLIT_AXES)
 
 
 def _beats(one: Plan, other: Plan) -> bool:

@@ -12,7 +12,7 @@ from planner.domain.arrays import BoolArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.prediction import Prediction, Predictions
 
-__all__ = ["Evaluator", "Priced"]
+__all__ = ["Evaluator", "PricedPlans"]
 
 
 class Evaluator(Protocol):
@@ -36,7 +36,7 @@ class Evaluator(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class PricedPlans:
     """n configurations with their predictions."""
 
     configurations: Configurations
@@ -47,15 +47,15 @@ class Priced:
         """Number of configurations."""
         return self.configurations.size
 
-    def take(self, chosen: IntArray | BoolArray | slice) -> Priced:
+    def take(self, rows: IntArray | BoolArray | slice) -> PricedPlans:
         """Return those at positions, where a mask is true, or of a slice."""
-        arrays = {f.name: getattr(self.predictions, f.name)[chosen] for f in fields(Predictions)}
-        return Priced(self.configurations.take(chosen), Predictions(**arrays))
+        arrays = {f.name: getattr(self.predictions, f.name)[rows] for f in fields(Predictions)}
+        return PricedPlans(self.configurations.take(rows), Predictions(**arrays))
 
-    def joined(self, other: Priced) -> Priced:
+    def joined(self, other: PricedPlans) -> PricedPlans:
         """Return these, then those of ``other``."""
         columns = {
             f.name: np.concatenate([getattr(self.predictions, f.name), getattr(other.predictions, f.name)])
             for f in fields(Predictions)
         }
-        return Priced(Configurations.joined([self.configurations, other.configurations]), Predictions(**columns))
+        return PricedPlans(Configurations.joined([self.configurations, other.configurations]), Predictions(**columns))

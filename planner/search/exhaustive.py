@@ -11,8 +11,8 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
 from planner.errors import Refusal
-from planner.search.evaluator import Evaluator, Priced
-from planner.search.feasibility import ABOVE, BELOW, KEPT, REASONS, SUB_BATCH, Rules
+from planner.search.evaluator import Evaluator, PricedPlans
+from planner.search.feasibility import ABOVE_WINDOW, BELOW_WINDOW, LARGE_SUB_BATCH, LAWFUL, REASONS, Rules
 from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
 from planner.search.space import CHUNK, Limits, Space, space_of
@@ -26,14 +26,14 @@ class Outcome:
 
     Attributes
     ----------
-    best : Priced or None
+    best : PricedPlans or None
         The first ones, in order; None: nothing satisfies the request.
-    pareto : Priced or None
+    pareto : PricedPlans or None
         The front of objective, GPUs and distance from the target, in order; None where not asked for.
-    nearest : Priced or None
+    nearest : PricedPlans or None
         Where nothing satisfies the request: for each mode the nearest below and above its window; a plan whose
         sub-batch is above the window counts as above.
-    smallest : Priced or None
+    smallest : PricedPlans or None
         Of the plans on the fewest devices the first ones, in order: as many as may be equal but for their precision.
     candidates, evaluated : int
         In all; priced and satisfying the request.
@@ -41,10 +41,10 @@ class Outcome:
         The others: ``evaluated`` and these add up to ``candidates``.
     """
 
-    best: Priced | None
-    pareto: Priced | None
-    nearest: Priced | None
-    smallest: Priced | None
+    best: PricedPlans | None
+    pareto: PricedPlans | None
+    nearest: PricedPlans | None
+    smallest: PricedPlans | None
     candidates: int
     evaluated: int
     refused: Mapping[Refusal, int]
@@ -61,34 +61,34 @@ def search(
         As :func:`planner.search.space.space_of`.
     """
     space = space_of(request, limits)
-    run = _Run(evaluator, order, Rules.of(request, limits, space.precisions), keep, pareto)
-    for batch in _batches(run.sift(chunk) for chunk in space.chunks()):
-        run.price(batch)
-    if run.best is None and run.counts[SUB_BATCH]:
-        for batch in _batches(run.too_large(chunk) for chunk in space.chunks()):
-            run.offer_too_large(batch)
-    return run.outcome(space)
+    progress = _Progress(evaluator, order, Rules.of(request, limits, space.precisions), keep, pareto)
+    for batch in _batches(progress.sift(chunk) for chunk in space.chunks()):
+        progress.price(batch)
+    if progress.best is None and progress.counts[LARGE_SUB_BATCH]:
+        for batch in _batches(progress.too_large(chunk) for chunk in space.chunks()):
+            progress.offer_too_large(batch)
+    return progress.outcome(space)
 
 
 def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
     """Join rows of at most CHUNK until more would exceed it: few and large calls of the evaluator; products stay."""
-    held: list[Configurations] = []
+    parts_so_far: list[Configurations] = []
     size = 0
     for part in parts:
         if size and size + part.size > CHUNK:
-            yield Configurations.joined(held)
-            held, size = [], 0
+            yield Configurations.joined(parts_so_far)
+            parts_so_far, size = [], 0
         if part.size and part.is_product:
             yield part
         elif part.size:
-            held.append(part)
+            parts_so_far.append(part)
             size += part.size
-    if held:
-        yield Configurations.joined(held)
+    if parts_so_far:
+        yield Configurations.joined(parts_so_far)
 
 
 @dataclass(slots=True)
-class _Run:
+class _Progress:
     """What a search has seen so far."""
 
     evaluator: Evaluator
@@ -97,66 +97,64 @@ class _Run:
     keep: int
     wants_pareto: bool
     counts: IntArray = field(default_factory=lambda: np.zeros(len(REASONS), dtype=np.int64))
-    best: Priced | None = None
-    pareto: Priced | None = None
-    smallest: Priced | None = None
+    best: PricedPlans | None = None
+    pareto: PricedPlans | None = None
+    smallest: PricedPlans | None = None
     nearest: dict[tuple[int, int], tuple[float, Configurations]] = field(default_factory=dict)
 
     def sift(self, chunk: Configurations) -> Configurations:
         """Count those that need no price to be refused, and return the others."""
         reasons = self.rules.why_not_before_pricing(chunk)
         why = np.broadcast_to(reasons, chunk.shape).ravel()
-        self.counts += np.bincount(why[why != KEPT], minlength=len(REASONS))
+        self.counts += np.bincount(why[why != LAWFUL], minlength=len(REASONS))
         if self.best is None:
             rows = chunk.rows
             fits = self.rules.fits(rows)
-            self._offer(rows, rows.synchronous_mini_batch.astype(np.float64), np.where(fits, why, KEPT))
-        return chunk.where(reasons == KEPT)
+            self._offer(rows, rows.synchronous_mini_batch.astype(np.float64), np.where(fits, why, LAWFUL))
+        return chunk.where(reasons == LAWFUL)
 
     def too_large(self, chunk: Configurations) -> Configurations:
         """Return those whose sub-batch is above the window, of those that fit in memory."""
-        return chunk.where((self.rules.why_not_before_pricing(chunk) == SUB_BATCH) & self.rules.fits(chunk))
+        return chunk.where((self.rules.why_not_before_pricing(chunk) == LARGE_SUB_BATCH) & self.rules.fits(chunk))
 
     def offer_too_large(self, batch: Configurations) -> None:
         """Price those whose sub-batch is above the window: one may be the nearest when nothing is inside."""
         mean = self.evaluator.evaluate(batch).mini_batch_mean
-        self._offer(batch.rows, mean, np.full(batch.size, ABOVE))
+        self._offer(batch.rows, mean, np.full(batch.size, ABOVE_WINDOW))
 
     def price(self, batch: Configurations) -> None:
         """Price a batch, and keep what is good in it."""
         predictions, batch = self.evaluator.evaluate(batch), batch.rows
         why = self.rules.why_not_after_pricing(batch, predictions.mini_batch_mean)
         self.counts += np.bincount(why, minlength=len(REASONS))
-        lawful = why == KEPT
+        lawful = why == LAWFUL
         if lawful.any():
-            priced = Priced(batch, predictions).take(lawful)
-            self.best = self.order.best(_after(self.best, priced), self.keep)
-            self.smallest = replace(self.order, leading=_gpus).best(
-                _after(self.smallest, priced), len(batch.precisions)
-            )
+            plans = PricedPlans(batch, predictions).take(lawful)
+            self.best = self.order.best(_after(self.best, plans), self.keep)
+            self.smallest = replace(self.order, leading=_gpus).best(_after(self.smallest, plans), len(batch.precisions))
             if self.wants_pareto:
-                self.pareto = self._front(_after(self.pareto, priced))
+                self.pareto = self._front(_after(self.pareto, plans))
         if self.best is None:
             self._offer(batch, predictions.mini_batch_mean, why)
 
     def outcome(self, space: Space) -> Outcome:
         """Return what was found in the whole of a space."""
-        refused = space.refused()
-        refused |= {why: int(n) for why, n in zip(REASONS, self.counts, strict=True) if why is not None and n}
-        evaluated = int(self.counts[KEPT])
+        refusals = space.refused()
+        refusals |= {why: int(n) for why, n in zip(REASONS, self.counts, strict=True) if why is not None and n}
+        evaluated = int(self.counts[LAWFUL])
         nearest = self._nearest() if self.best is None else None
-        return Outcome(self.best, self.pareto, nearest, self.smallest, space.candidates, evaluated, refused)
+        return Outcome(self.best, self.pareto, nearest, self.smallest, space.candidates, evaluated, refusals)
 
-    def _front(self, priced: Priced) -> Priced:
-        ordered = self.order.best(priced, priced.size)
-        gpus = ordered.configurations.gpus
-        return ordered.take(pareto_front(self.order.values(ordered), gpus, self.order.distances(ordered)))
+    def _front(self, plans: PricedPlans) -> PricedPlans:
+        in_order = self.order.best(plans, plans.size)
+        gpus = in_order.configurations.gpus
+        return in_order.take(pareto_front(self.order.values(in_order), gpus, self.order.distances(in_order)))
 
     def _offer(self, configurations: Configurations, mini_batch: FloatArray, why: IntArray) -> None:
         """Keep those nearest to the window, by mode and side, all that are equally near."""
         distance = self.order.reaches(configurations, mini_batch)
         for mode in range(len(MODES)):
-            for side in (BELOW, ABOVE):
+            for side in (BELOW_WINDOW, ABOVE_WINDOW):
                 here = (configurations.mode == mode) & (why == side) & np.isfinite(distance)
                 if here.any():
                     self._offer_side((mode, side), configurations, distance, here)
@@ -165,26 +163,26 @@ class _Run:
         self, key: tuple[int, int], configurations: Configurations, distance: FloatArray, here: BoolArray
     ) -> None:
         least = float(distance[here].min())
-        known = self.nearest.get(key, (np.inf, None))
-        if least > known[0]:
+        nearest = self.nearest.get(key, (np.inf, None))
+        if least > nearest[0]:
             return
-        found = configurations.take(here & (distance == least))
-        same = [known[1]] if least == known[0] and known[1] is not None else []
-        self.nearest[key] = (least, Configurations.joined([*same, found]))
+        at_least_distance = configurations.take(here & (distance == least))
+        same = [nearest[1]] if least == nearest[0] and nearest[1] is not None else []
+        self.nearest[key] = (least, Configurations.joined([*same, at_least_distance]))
 
-    def _nearest(self) -> Priced | None:
+    def _nearest(self) -> PricedPlans | None:
         """Return the best of the equally near ones, by mode and side."""
-        result: Priced | None = None
+        result: PricedPlans | None = None
         for key in sorted(self.nearest):
             configurations = self.nearest[key][1]
-            one = self.order.best(Priced(configurations, self.evaluator.evaluate(configurations)), 1)
+            one = self.order.best(PricedPlans(configurations, self.evaluator.evaluate(configurations)), 1)
             result = _after(result, one)
         return result
 
 
-def _gpus(priced: Priced) -> FloatArray:
-    return priced.configurations.gpus.astype(np.float64)
+def _gpus(plans: PricedPlans) -> FloatArray:
+    return plans.configurations.gpus.astype(np.float64)
 
 
-def _after(before: Priced | None, priced: Priced) -> Priced:
-    return priced if before is None else before.joined(priced)
+def _after(before: PricedPlans | None, plans: PricedPlans) -> PricedPlans:
+    return plans if before is None else before.joined(plans)

@@ -6,14 +6,19 @@ from collections.abc import Sequence
 
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import Prediction
-from planner.search.evaluator import Priced
+from planner.search.evaluator import PricedPlans
 from planner.search.ranking import Order
 from planner.units import format_bytes, format_duration, format_number
 
-__all__ = ["hardly_inside", "label", "listed_positions", "whys", "whys_nearest", "whys_pareto"]
+__all__ = ["hardly_inside", "label", "listed_positions", "why_split", "whys", "whys_nearest", "whys_pareto"]
 
 
-_MODES = {"sync": "synchronous", "async": "asynchronous"}
+_MESSAGE_TERMS = (
+    "tensor_messages", "context_messages", "expert_messages", "stage_messages", "sharded_weights", "all_reduce",
+    "embedding_all_reduce", "updated_weights",
+)  # fmt: skip
+_LEAST_SHARE = 0.005
+_MODE_WORDS = {"sync": "synchronous", "async": "asynchronous"}
 
 
 def label(configuration: Configuration, device: str = "GPU") -> str:
@@ -21,12 +26,12 @@ def label(configuration: Configuration, device: str = "GPU") -> str:
     c = configuration
     accumulation = f" x {c.accumulation_steps} accumulated" if c.accumulation_steps > 1 else ""
     nodes, gpus = (f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((c.nodes, "node"), (c.gpus_per_node, device)))
-    words = [f"{nodes} x {gpus}, sub-batch {c.sub_batch}{accumulation}", c.precision, _MODES[c.mode], *c.besides]
+    words = [f"{nodes} x {gpus}, sub-batch {c.sub_batch}{accumulation}", c.precision, _MODE_WORDS[c.mode], *c.besides]
     return ", ".join(words)
 
 
-def whys(order: Order, best: Priced, evaluated: int, reported: int) -> list[str]:
-    """Return why each of the first ``reported`` plans of ``best`` stands there.
+def whys(order: Order, best: PricedPlans, n_plans: int, n_reported: int) -> list[str]:
+    """Return why each of the first ``n_reported`` plans of ``best`` stands there.
 
     ``best`` is in order and holds one plan more than is reported, where there is one: the first is compared with it.
     """
@@ -34,7 +39,7 @@ def whys(order: Order, best: Priced, evaluated: int, reported: int) -> list[str]
         return []
     values = order.values(best)
     superlative, comparative = _words(order)
-    first = f"{superlative} of {evaluated:,} plan{'s' if evaluated > 1 else ''}: {_shown(order, values[0])}"
+    first = f"{superlative} of {n_plans:,} plan{'s' if n_plans > 1 else ''}: {_value_words(order, values[0])}"
     if best.size > 1:
         second = label(best.configurations.one(1), order.device)
         if values[1] == values[0]:
@@ -42,25 +47,25 @@ def whys(order: Order, best: Priced, evaluated: int, reported: int) -> list[str]
         else:
             first += f"; the next, {second}, is {_percent(values[1], values[0])} {comparative}"
     sentences = [first]
-    for i in range(1, min(reported, best.size)):
+    for i in range(1, min(n_reported, best.size)):
         if values[i] == values[i - 1]:
             sentences.append(f"same within 9 digits as position {i}, {_difference(order, best, i, i - 1)}")
         else:
             sentences.append(f"{_percent(values[i], values[0])} {comparative} than position 1")
-    return sentences[:reported]
+    return sentences[:n_reported]
 
 
-def whys_pareto(order: Order, front: Priced) -> list[str]:
+def whys_pareto(order: Order, front: PricedPlans) -> list[str]:
     """Return why each plan of a Pareto front is on it."""
     rows = zip(order.values(front), front.configurations.gpus, order.distances(front), strict=True)
     return [
-        f"no plan is better in one and no worse in the others: {_shown(order, value)}, {gpus} {order.device}s, "
+        f"no plan is better in one and no worse in the others: {_value_words(order, value)}, {gpus} {order.device}s, "
         f"{distance:.4g} samples from the target"
         for value, gpus, distance in rows
     ]
 
 
-def whys_nearest(order: Order, nearest: Priced, windows: list[tuple[float, float]]) -> list[str]:
+def whys_nearest(order: Order, nearest: PricedPlans, windows: list[tuple[float, float]]) -> list[str]:
     """Return why each plan outside its window (low, high) [samples] is shown."""
     sentences = []
     means = nearest.predictions.mini_batch_mean
@@ -87,6 +92,22 @@ def listed_positions(positions: Sequence[int]) -> str:
     return " and ".join(filter(None, (", ".join(spans[:-1]), spans[-1])))
 
 
+def why_split(prediction: Prediction, whole_bytes: float) -> str:
+    """Return why a plan splits the network, and what that costs; ``whole_bytes``: of a GPU that holds all of it."""
+    capacity = prediction.memory_bytes["capacity"]
+    if whole_bytes <= capacity:
+        return "whole it would be slower"
+    reason = f"whole it would need {format_bytes(whole_bytes)} of the {format_bytes(capacity)} of a GPU"
+    shares = {term.name: term.share for term in prediction.terms}
+    parts = {
+        "messages": sum(shares.get(name, 0.0) for name in _MESSAGE_TERMS),
+        "waiting for other stages": shares.get("bubble", 0.0),
+        "recompute": shares.get("recompute", 0.0),
+    }
+    costs = [f"{name} {share:.0%}" for name, share in parts.items() if share >= _LEAST_SHARE]
+    return f"{reason}; of the step: {', '.join(costs)}" if costs else reason
+
+
 def hardly_inside(prediction: Prediction) -> str:
     """Return the end of a sentence about a plan whose mean lies inside the window that its updates hardly ever hit."""
     if all(warning.code != "window_missed" for warning in prediction.warnings):
@@ -101,7 +122,7 @@ def _words(order: Order) -> tuple[str, str]:
     return ("shortest epoch" if order.has_dataset else "most samples per second", "slower")
 
 
-def _shown(order: Order, value: float) -> str:
+def _value_words(order: Order, value: float) -> str:
     if order.objective == "cost":
         return f"{value:.4g} USD"
     return format_duration(float(value), 4) if order.has_dataset else f"{format_number(1 / value, 4)} samples/s"
@@ -115,7 +136,7 @@ def _used(memory_bytes: float) -> str:
     return f"{format_bytes(memory_bytes)} used"
 
 
-def _difference(order: Order, best: Priced, one: int, other: int) -> str:
+def _difference(order: Order, best: PricedPlans, one: int, other: int) -> str:
     """Return in what ``one`` differs from ``other`` where the objective does not decide."""
     c, p = best.configurations, best.predictions
     columns = (
@@ -124,8 +145,8 @@ def _difference(order: Order, best: Priced, one: int, other: int) -> str:
         (order.distances(best), "nearer the target", "farther from the target", "{:.4g} samples".format),
         (p.memory_bytes, "larger memory margin", "smaller memory margin", _used),
     )
-    for key, (column, less, more, shown) in zip(order.keys(best)[1:], columns, strict=False):
+    for key, (column, less, more, format_value) in zip(order.keys(best)[1:], columns, strict=False):
         if key[one] != key[other]:
             word = less if key[one] < key[other] else more
-            return f"{word} ({shown(column[one])} against {shown(column[other])})"
+            return f"{word} ({format_value(column[one])} against {format_value(column[other])})"
     return ("earlier" if one < other else "later") + " in configuration order"

@@ -14,8 +14,18 @@ from planner.domain.dataset import Dataset
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal
 from planner.search.space import Limits, accepted_mini_batches
+from planner.search.split_space import SplitLimits
 
-__all__ = ["ABOVE", "BELOW", "KEPT", "MEMORY", "REASONS", "SUB_BATCH", "Rules", "check_target"]
+__all__ = [
+    "ABOVE_WINDOW",
+    "BELOW_WINDOW",
+    "LARGE_SUB_BATCH",
+    "LAWFUL",
+    "OUT_OF_MEMORY",
+    "REASONS",
+    "Rules",
+    "check_target",
+]
 
 REASONS = (
     None,
@@ -31,7 +41,9 @@ REASONS = (
 A sub-batch above the window is refused in asynchronous plans whatever their mean: an update holds whole sub-batches, so
 that every one that is not empty exceeds the window."""
 
-KEPT, _ACCUMULATION, BELOW, ABOVE, MEMORY, SUB_BATCH, _DEGREES = range(len(REASONS))
+LAWFUL, _ASYNC_ACCUMULATION, BELOW_WINDOW, ABOVE_WINDOW, OUT_OF_MEMORY, LARGE_SUB_BATCH, _UNEVEN_DEGREES = range(
+    len(REASONS)
+)
 
 
 def check_target(request: SpaceRequest, dataset: Dataset | None) -> None:
@@ -50,42 +62,52 @@ class Rules:
     low, high : ndarray of float, shape (modes,)
         Accepted mini-batches [samples], in the order of MODES.
     largest_sub_batch : ndarray of int, shape (precisions, modes)
-        In the order of the space's precisions and of MODES.
+        In the order of the space's precisions and of MODES; of plans that do not split the network.
+    split : SplitLimits or None
+        Of those that do.
     """
 
     low: FloatArray
     high: FloatArray
     largest_sub_batch: IntArray
+    split: SplitLimits | None = None
 
     @staticmethod
     def of(request: SpaceRequest, limits: Limits, precisions: tuple[str, ...]) -> Rules:
         """Return the rules of a request for a space with these precisions."""
         windows = np.array([accepted_mini_batches(request, mode) for mode in MODES])
         largest = [[limits.fits(precision, mode) for mode in MODES] for precision in precisions]
-        return Rules(windows[:, 0], windows[:, 1], np.array(largest, dtype=np.int64))
+        return Rules(windows[:, 0], windows[:, 1], np.array(largest, dtype=np.int64), limits.split)
 
     def fits(self, configurations: Configurations) -> BoolArray:
         """Return whether each sub-batch fits in memory, shape (n,)."""
         largest = self.largest_sub_batch[configurations.precision, configurations.mode]
-        return np.less_equal(configurations.sub_batch, largest)
+        whole = np.less_equal(configurations.sub_batch, largest)
+        is_split = configurations.is_split
+        if self.split is None or not is_split.any():
+            return whole
+        found = np.broadcast_to(whole, configurations.shape).copy()
+        where = np.broadcast_to(is_split, configurations.shape)
+        found[where] = self.split.fits(configurations.where(where).rows)
+        return found
 
     def why_not_before_pricing(self, configurations: Configurations) -> IntArray:
         """Return the reason of each that needs no price, as positions in REASONS, shape (n,)."""
         is_async = configurations.is_async
-        window = np.where(is_async, KEPT, self._window(configurations, configurations.synchronous_mini_batch))
-        not_alone = [getattr(configurations, a.name) != a.default for a in AXES if a.only_sync]
-        accumulated = is_async & reduce(np.logical_or, not_alone)
+        window = np.where(is_async, LAWFUL, self._window(configurations, configurations.synchronous_mini_batch))
+        not_alone = [getattr(configurations, a.name) != configurations.code(a, a.default) for a in AXES if a.only_sync]
+        accumulates = is_async & reduce(np.logical_or, not_alone)
         too_large = is_async & (configurations.sub_batch > self.high[configurations.mode])
         if DEGREES:
-            window = np.where(configurations.gpus % configurations.replica_gpus, _DEGREES, window)
-        reasons = np.where(accumulated, _ACCUMULATION, np.where(too_large, SUB_BATCH, window))
-        return np.where((reasons == KEPT) & ~self.fits(configurations), MEMORY, reasons)
+            window = np.where(configurations.gpus % configurations.replica_gpus, _UNEVEN_DEGREES, window)
+        reasons = np.where(accumulates, _ASYNC_ACCUMULATION, np.where(too_large, LARGE_SUB_BATCH, window))
+        return np.where((reasons == LAWFUL) & ~self.fits(configurations), OUT_OF_MEMORY, reasons)
 
     def why_not_after_pricing(self, configurations: Configurations, mini_batch_mean: FloatArray) -> IntArray:
         """Return the reason of each, given the mean mini-batch (n,) [samples], as positions in REASONS."""
-        return np.where(configurations.is_async, self._window(configurations, mini_batch_mean), KEPT)
+        return np.where(configurations.is_async, self._window(configurations, mini_batch_mean), LAWFUL)
 
     def _window(self, configurations: Configurations, mini_batch: FloatArray | IntArray) -> IntArray:
         low, high = self.low[configurations.mode], self.high[configurations.mode]
         # written so that NaN, which is neither, is refused
-        return np.where(mini_batch < low, BELOW, np.where(mini_batch <= high, KEPT, ABOVE))
+        return np.where(mini_batch < low, BELOW_WINDOW, np.where(mini_batch <= high, LAWFUL, ABOVE_WINDOW))

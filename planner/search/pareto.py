@@ -30,19 +30,19 @@ def pareto_front(value: FloatArray, gpus: IntArray, distance: FloatArray) -> Int
     rank = np.unique(distance, return_inverse=True)[1][order]
     order = order[_below_all_before(rank - group * k)]  # every group starts below all groups before it
     parts = np.split(order, np.searchsorted(gpus[order], counts[1:]))
-    kept: list[IntArray] = []
+    survivors: list[IntArray] = []
     stairs_value, stairs_distance = np.empty(0), np.empty(0)
     for part in parts:
         step = np.searchsorted(stairs_value, value[part], side="right") - 1
         least = np.append(stairs_distance, np.inf)[step]  # step -1: no smaller count is as fast
         part = part[distance[part] < least]  # noqa: PLW2901 - the same points, fewer
-        kept.append(part)
-        merged_value = np.concatenate([stairs_value, value[part]])
-        merged_distance = np.concatenate([stairs_distance, distance[part]])
-        stairs = np.lexsort((merged_distance, merged_value))
-        stairs = stairs[_below_all_before(merged_distance[stairs])]
-        stairs_value, stairs_distance = merged_value[stairs], merged_distance[stairs]
-    return np.sort(np.concatenate(kept))
+        survivors.append(part)
+        values = np.concatenate([stairs_value, value[part]])
+        distances = np.concatenate([stairs_distance, distance[part]])
+        stairs = np.lexsort((distances, values))
+        stairs = stairs[_below_all_before(distances[stairs])]
+        stairs_value, stairs_distance = values[stairs], distances[stairs]
+    return np.sort(np.concatenate(survivors))
 
 
 def _below_all_before(values: FloatArray | IntArray) -> BoolArray:

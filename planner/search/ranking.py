@@ -16,14 +16,14 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import ParameterError, Refusal, UsageError
-from planner.search.evaluator import Priced
+from planner.search.evaluator import PricedPlans
 
 __all__ = ["OBJECTIVES", "Order", "order_of", "rounded"]
 
 OBJECTIVES = ("epoch-time", "cost", "time-to-accuracy")
 DIGITS = 9
 
-LeadingKey = Callable[[Priced], FloatArray]
+LeadingKey = Callable[[PricedPlans], FloatArray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Order:
     has_dataset : bool
         Without a data set, seconds per sample stand for the epoch.
     usd_per_gpu_hour : float or None
-    leading : callable of Priced (n,) to ndarray (n,), or None
+    leading : callable of PricedPlans (n,) to ndarray (n,), or None
         Compared before all others, smaller first.
     device : {"GPU", "CPU"}
         What plans compute on, in the words of a sentence.
@@ -50,16 +50,16 @@ class Order:
     leading: LeadingKey | None = None
     device: str = "GPU"
 
-    def values(self, priced: Priced) -> FloatArray:
+    def values(self, plans: PricedPlans) -> FloatArray:
         """Return the objective (n,): epoch time [s] (without a data set s/sample), or its cost [USD], rounded."""
-        seconds = priced.predictions.epoch_s if self.has_dataset else 1.0 / priced.predictions.samples_per_s
+        seconds = plans.predictions.epoch_s if self.has_dataset else 1.0 / plans.predictions.samples_per_s
         if self.objective == "cost":
-            seconds = seconds * priced.configurations.gpus * (self.usd_per_gpu_hour or 0.0) / 3600.0
+            seconds = seconds * plans.configurations.gpus * (self.usd_per_gpu_hour or 0.0) / 3600.0
         return rounded(seconds)
 
-    def distances(self, priced: Priced) -> FloatArray:
+    def distances(self, plans: PricedPlans) -> FloatArray:
         """Return the distance of the mean mini-batch from the target (n,) [samples], rounded."""
-        return rounded(np.abs(rounded(priced.predictions.mini_batch_mean) - self.target_batch))
+        return rounded(np.abs(rounded(plans.predictions.mini_batch_mean) - self.target_batch))
 
     def reaches(self, configurations: Configurations, mini_batch: FloatArray) -> FloatArray:
         """Return how far from the target a window must reach to hold each plan (n,) [samples], rounded.
@@ -70,25 +70,25 @@ class Order:
         above = np.where(configurations.is_async, configurations.sub_batch - self.target_batch, 0)
         return rounded(np.maximum(mean, above))
 
-    def keys(self, priced: Priced) -> list[FloatArray | IntArray]:
+    def keys(self, plans: PricedPlans) -> list[FloatArray | IntArray]:
         """Return the columns that are compared, (n,) each, the first one first; the precision is the last."""
-        last = (getattr(priced.configurations, axis.name) for axis in AXES if not axis.tells_apart)
-        return [*self.keys_but_precision(priced), *last]
+        last = (getattr(plans.configurations, axis.name) for axis in AXES if not axis.tells_apart)
+        return [*self.keys_but_precision(plans), *last]
 
-    def keys_but_precision(self, priced: Priced) -> list[FloatArray | IntArray]:
+    def keys_but_precision(self, plans: PricedPlans) -> list[FloatArray | IntArray]:
         """Return all that is compared before the precision: plans that are alike in it are equal."""
-        c, p = priced.configurations, priced.predictions
-        columns: list[FloatArray | IntArray] = [] if self.leading is None else [rounded(self.leading(priced))]
-        columns += [self.values(priced), c.gpus, rounded(p.staleness_mean), self.distances(priced)]
+        c, p = plans.configurations, plans.predictions
+        columns: list[FloatArray | IntArray] = [] if self.leading is None else [rounded(self.leading(plans))]
+        columns += [self.values(plans), c.gpus, rounded(p.staleness_mean), self.distances(plans)]
         return [*columns, rounded(p.memory_bytes), *(getattr(c, axis.name) for axis in AXES if axis.tells_apart)]
 
-    def best(self, priced: Priced, keep: int) -> Priced:
+    def best(self, plans: PricedPlans, keep: int) -> PricedPlans:
         """Return the first ``keep`` in order."""
-        if priced.size > keep:
-            first = self.values(priced) if self.leading is None else rounded(self.leading(priced))
+        if plans.size > keep:
+            first = self.values(plans) if self.leading is None else rounded(self.leading(plans))
             worst = np.partition(first, keep - 1)[keep - 1]
-            priced = priced.take(~(first > worst))  # not "<=": NaN, which comes last, must not empty the pool
-        return priced.take(np.lexsort(self.keys(priced)[::-1])[:keep])
+            plans = plans.take(~(first > worst))  # not "<=": NaN, which comes last, must not empty the pool
+        return plans.take(np.lexsort(self.keys(plans)[::-1])[:keep])
 
 
 def order_of(problem: Problem, request: SpaceRequest) -> Order:
@@ -105,12 +105,12 @@ def order_of(problem: Problem, request: SpaceRequest) -> Order:
         raise ParameterError("objective", "one of " + ", ".join(OBJECTIVES), request.objective)
     if request.objective == "time-to-accuracy":
         rest = ", which is not supported yet"
-        rule, got = "objective must be epoch-time or cost", "'time-to-accuracy'"
-        raise UsageError(Refusal("unsupported", rule, "objective", got, rest))
+        rule, value = "objective must be epoch-time or cost", "'time-to-accuracy'"
+        raise UsageError(Refusal("unsupported", rule, "objective", value, rest))
     price = problem.cluster.usd_per_gpu_hour
     if request.objective == "cost" and price is None:
-        got, rest = f"none in cluster {problem.cluster.name}", "; write usd_per_gpu_hour under [price] in its file"
-        raise UsageError(Refusal("price_missing", "objective 'cost' must have a price", "objective", got, rest))
+        value, rest = f"none in cluster {problem.cluster.name}", "; write usd_per_gpu_hour under [price] in its file"
+        raise UsageError(Refusal("price_missing", "objective 'cost' must have a price", "objective", value, rest))
     device = problem.subject.device
     return Order(request.objective, request.target_batch, problem.dataset is not None, price, device=device)
 

@@ -23,6 +23,7 @@ from planner.domain.configuration import DEGREES, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
+from planner.search.split_space import DATA, SplitBlock, SplitLimits
 
 __all__ = ["CHUNK", "LARGEST_SPACE", "Block", "Limits", "Space", "accepted_mini_batches", "space_of"]
 
@@ -32,8 +33,8 @@ CHUNK = 2**17
 LARGEST_SPACE = 10**8
 """Candidates that are enumerated at most; more would take minutes, and are refused instead."""
 
-_SOLVED = "accumulation_steps"
-_SLACK = 1e-12  # relative; a product such as 100 x 1.1 must not lose its own edge to rounding
+_SOLVED_AXIS = "accumulation_steps"
+_RELATIVE_SLACK = 1e-12  # relative; a product such as 100 x 1.1 must not lose its own edge to rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Limits:
         Of the scenario; multiplies the largest sub-batch of fp32 plans.
     memory_bytes : float or None
         Of one device, where it is known.
+    split : SplitLimits or None
+        Of plans that split the network; None: it cannot be split.
     """
 
     cluster: str
@@ -65,6 +68,7 @@ class Limits:
     sub_batch_factor: int = 1
     refused_modes: Mapping[str, Refusal] = field(default_factory=dict)
     memory_bytes: float | None = None
+    split: SplitLimits | None = None
 
     def __post_init__(self) -> None:
         for name in ("largest_sub_batch", "refused_precisions", "refused_modes"):
@@ -107,13 +111,13 @@ class Block:
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return tuple(values.size for name, values in self.values.items() if name != _SOLVED)
+        return tuple(values.size for name, values in self.values.items() if name != _SOLVED_AXIS)
 
     def count(self) -> int:
         """Return the number of candidates, without making them."""
-        if _SOLVED in self.values:
-            return self.bases * self.values[_SOLVED].size
-        return sum(int(steps.sum()) for _, _, steps in self._solved_bases())
+        if _SOLVED_AXIS in self.values:
+            return self.bases * self.values[_SOLVED_AXIS].size
+        return sum(int(steps.sum()) for _, _, steps in self._bases_with_steps())
 
     def candidates(self, precision: int, precisions: tuple[str, ...]) -> Iterator[Configurations]:
         """Yield the candidates, at most CHUNK at a time: products, or rows where their accumulation is solved.
@@ -121,22 +125,22 @@ class Block:
         ``precision``: position in ``precisions``, the names of the space.
         """
         kinds = {"precision": np.array([precision]), "mode": np.array([MODES.index(self.mode)])}
-        if _SOLVED in self.values:
+        if _SOLVED_AXIS in self.values:
             yield from Configurations.product({**self.values, **kinds}, precisions).pieces(CHUNK)
             return
-        for base, first, steps in self._solved_bases():
+        for base, first, steps in self._bases_with_steps():
             ends = np.cumsum(steps)
             for start in range(0, int(ends[-1]), CHUNK):
                 flat = np.arange(start, min(start + CHUNK, int(ends[-1])))
                 owner = np.searchsorted(ends, flat, side="right")
                 step = flat - (ends - steps)[owner]
-                columns = {name: column[owner] for name, column in base.items()} | {_SOLVED: first[owner] + step}
+                columns = {name: column[owner] for name, column in base.items()} | {_SOLVED_AXIS: first[owner] + step}
                 every = {name: np.broadcast_to(code, flat.shape) for name, code in kinds.items()}
                 yield Configurations(**columns, **every, precisions=precisions)
 
-    def _solved_bases(self) -> Iterator[tuple[dict[str, IntArray], IntArray, IntArray]]:
+    def _bases_with_steps(self) -> Iterator[tuple[dict[str, IntArray], IntArray, IntArray]]:
         """Yield bases, the first accumulation of each and how many it has, each array (b,) with b at most CHUNK."""
-        names = [name for name in self.values if name != _SOLVED]
+        names = [name for name in self.values if name != _SOLVED_AXIS]
         for start in range(0, self.bases, CHUNK):
             at = np.unravel_index(np.arange(start, min(start + CHUNK, self.bases)), self._shape)
             base = {name: self.values[name][i] for name, i in zip(names, at, strict=True)}
@@ -147,7 +151,7 @@ class Block:
 class Space:
     """The blocks of a request, the candidates of each, and the precisions that can be priced, as in PRECISIONS."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block | SplitBlock, ...]
     counts: tuple[int, ...]
     precisions: tuple[str, ...]
 
@@ -174,7 +178,7 @@ class Space:
 def accepted_mini_batches(request: SpaceRequest, mode: str) -> tuple[float, float]:
     """Return the window of a mode [samples], wider by a rounding error."""
     low, high = request.window(mode)
-    return low * (1 - math.copysign(_SLACK, low)), high * (1 + _SLACK)
+    return low * (1 - math.copysign(_RELATIVE_SLACK, low)), high * (1 + _RELATIVE_SLACK)
 
 
 def space_of(request: SpaceRequest, limits: Limits) -> Space:
@@ -192,7 +196,9 @@ def space_of(request: SpaceRequest, limits: Limits) -> Space:
     _check(request, limits)
     precisions = [name for name in PRECISIONS if name in (request["precision"] or PRECISIONS)]
     modes = [mode for mode in MODES if mode in request.modes]
-    blocks = tuple(_block(request, limits, precision, mode) for mode in modes for precision in precisions)
+    blocks = tuple(
+        block for mode in modes for precision in precisions for block in _blocks(request, limits, precision, mode)
+    )
     _check_size(sum(block.bases for block in blocks))  # each has a candidate: counting too many would take long
     counts = tuple(block.count() for block in blocks)
     _check_size(sum(counts))
@@ -213,44 +219,66 @@ def _check(request: SpaceRequest, limits: Limits) -> None:
     for mode in request.modes:
         check_not_negative(f"the {mode} tolerance", request.tolerance(mode), "relative half-width")
     for axis in AXES:
-        if (asked := request[axis.name]) is not None:
-            _check_values(axis, asked, limits)
+        if (values := request[axis.name]) is not None:
+            _check_values(axis, values, limits)
 
 
-def _check_values(axis: Axis, asked: tuple[Any, ...], limits: Limits) -> None:
-    if not asked:
+def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
+    if not values:
         raise ParameterError(axis.title, "at least one value", ())
-    for word in asked if axis.words else ():
+    for word in values if axis.words else ():
         if word not in axis.words:
             raise UnknownNameError(axis.title, word, axis.words)
-    most = getattr(limits, axis.name) if axis.of_cluster else LARGEST_COUNT
+    if axis.is_split and limits.split is None and set(values) != {axis.default}:
+        remedy = "the network is no transformer, and is not split yet"
+        raise ParameterError(
+            f"--{axis.option.replace('_', '-')}", str(axis.default), ",".join(map(str, values)), remedy
+        )
+    most = getattr(limits, axis.name) if axis.of_cluster else axis.most or LARGEST_COUNT
     of = f"the {most} of cluster {limits.cluster}" if axis.of_cluster else most
-    for value in () if axis.words else (min(asked), max(asked)):
+    for value in () if axis.words else (min(values), max(values)):
         if not axis.least <= value <= most:
             raise ParameterError(axis.title, f"from {axis.least} to {of}", value)
+
+
+def _blocks(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> Iterator[Block | SplitBlock]:
+    """Yield the candidates with a whole network on every device, and those that split it."""
+    asked = [request[axis.name] for axis in AXES if axis.is_split]
+    defaults = [axis.default for axis in AXES if axis.is_split]
+    if DATA in request.parallelism and all(
+        values is None or default in values for values, default in zip(asked, defaults, strict=True)
+    ):
+        yield _block(request, limits, precision, mode)
+    if limits.split is not None and mode == "sync":
+        low, high = accepted_mini_batches(request, mode)
+        most = {"nodes": limits.nodes, "gpus_per_node": limits.gpus_per_node}
+        window = (math.ceil(low), math.floor(high))
+        of = limits.split
+        yield SplitBlock(of.network, of.framework, request, most, window, precision, limits.why_not(precision, mode))
 
 
 def _block(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> Block:
     low, high = accepted_mini_batches(request, mode)
     window = (math.ceil(low), math.floor(high))
-    solved = _SOLVED if mode == "sync" and request[_SOLVED] is None else ""
+    solved_axis = _SOLVED_AXIS if mode == "sync" and request[_SOLVED_AXIS] is None else ""
     of_block = {"sub_batch": _sub_batches(request, limits, (precision, mode), window[1])}
+    whole = request.changed(**{axis.name: None for axis in AXES if axis.is_split})
     values = {
-        axis.name: of_block[axis.name] if axis.name in of_block else _values(axis, request, limits)
+        axis.name: of_block[axis.name] if axis.name in of_block else _values(axis, whole, limits)
         for axis in AXES
-        if axis.name not in ("precision", "mode", solved)
+        if axis.name not in ("precision", "mode", solved_axis)
     }
     return Block(values, window, precision, mode, limits.why_not(precision, mode))
 
 
 def _values(axis: Axis, request: SpaceRequest, limits: Limits) -> IntArray:
     """Return the values of an axis to try, as numbers or codes."""
-    asked = request[axis.name]
-    if asked is None and axis.of_cluster:
+    request_values = request[axis.name]
+    if request_values is None and axis.of_cluster:
         most: int = getattr(limits, axis.name)
         return np.arange(1 if axis.of_cluster == "any" else most, most + 1)
-    tried = (axis.default,) if asked is None else asked
-    return _ascending(tuple(axis.words.index(word) for word in tried) if axis.words else tried)
+    values = (axis.default,) if request_values is None else request_values
+    return _ascending(tuple(axis.words.index(word) for word in values) if axis.words else values)
 
 
 def _sub_batches(request: SpaceRequest, limits: Limits, kind: tuple[str, str], most: int) -> IntArray:
@@ -264,11 +292,11 @@ def _sub_batches(request: SpaceRequest, limits: Limits, kind: tuple[str, str], m
     if request["sub_batch"] is None:
         largest = limits.fits(*kind)
         return np.arange(1, max(1, min(largest, most) if kind[1] == "sync" else largest) + 1)
-    asked = _ascending(request["sub_batch"])
-    if factor == 1 or asked.size == 1:
-        return asked
-    step = int(asked[-1] - asked[-2])
-    return np.union1d(asked, np.arange(asked[-1], factor * asked[-1] + 1, step))
+    request_values = _ascending(request["sub_batch"])
+    if factor == 1 or request_values.size == 1:
+        return request_values
+    step = int(request_values[-1] - request_values[-2])
+    return np.union1d(request_values, np.arange(request_values[-1], factor * request_values[-1] + 1, step))
 
 
 def _ascending(values: tuple[Any, ...]) -> IntArray:
@@ -287,5 +315,5 @@ def _accumulations(samples: IntArray, window: tuple[int, int]) -> tuple[IntArray
     low, high = window
     first = np.maximum(-(-low // samples), 1)
     last = high // samples
-    missed = last < first
-    return np.where(missed, np.maximum(first - 1, 1), first), np.where(missed, np.minimum(first, 2), last - first + 1)
+    misses = last < first
+    return np.where(misses, np.maximum(first - 1, 1), first), np.where(misses, np.minimum(first, 2), last - first + 1)

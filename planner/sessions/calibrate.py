@@ -15,11 +15,11 @@ from planner.fitting.calibration import SampleOrigin, fit_calibration
 from planner.fitting.overheads import overheads_doubt
 from planner.probes.calibrate import WARNING_DISTURBED, Measurement, disturbed
 from planner.probes.resume import holds_measured, remove_if_empty
-from planner.sessions.asked import Asked
 from planner.sessions.coverage import check_complete, check_served
 from planner.sessions.kept_samples import samples_text
 from planner.sessions.measure import measured
 from planner.sessions.plan_runs import Asking, refined_here
+from planner.sessions.request import Request
 from planner.sessions.sample_files import fitted_with_steps, samples_of
 from planner.sessions.say import Say
 from planner.sessions.session import Session
@@ -51,20 +51,20 @@ def kept_when_interrupted(partial: Path, say: Say) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        kept = f"what was measured so far is kept in {partial}; the same command goes on from there"
-        say(kept if holds_measured(partial) else "nothing was measured yet, so nothing is kept")
+        sentence = f"what was measured so far is kept in {partial}; the same command goes on from there"
+        say(sentence if holds_measured(partial) else "nothing was measured yet, so nothing is kept")
         remove_if_empty(partial)
         raise
 
 
 def fitted_here(
-    asked: Asked, name: str, partial: Path, session: Session, *, date: str, began_s: float
+    request: Request, name: str, partial: Path, session: Session, *, date: str, began_s: float
 ) -> tuple[Calibration, str]:
     """Return the calibration that measuring this machine gives, and the text of a samples file of what was measured.
 
     Parameters
     ----------
-    asked : Asked
+    request : Request
     name, date : str
         Of the calibration.
     partial : Path
@@ -79,25 +79,31 @@ def fitted_here(
         It would serve no network; the budget that suffices is named.
     """
     before_s = session.clock_s() - began_s
-    made = measured(asked, partial, session, before_s)
-    made = with_doubts(made, session.clock_s() - began_s - before_s, catalog.own_calibrations(), session.say)
-    origin = SampleOrigin(source=f"this machine: {made.accelerator.name}", date=date)
-    _tell_disturbed(made.samples, session.say)
-    calibration = _fitted(made, name, origin, asked, session)
+    measurement = measured(request, partial, session, before_s)
+    measurement = with_doubts(
+        measurement, session.clock_s() - began_s - before_s, catalog.own_calibrations(), session.say
+    )
+    origin = SampleOrigin(source=f"this machine: {measurement.accelerator.name}", date=date)
+    _tell_disturbed(measurement.samples, session.say)
+    calibration = _fitted(measurement, name, origin, request, session)
     for doubt in filter(None, (overheads_doubt(one) for one in calibration.entries if one.scope == "overheads")):
         session.say(doubt)
-    return calibration, samples_text(made, origin.source, date)
+    return calibration, samples_text(measurement, origin.source, date)
 
 
-def _fitted(made: Measurement, name: str, origin: SampleOrigin, asked: Asked, session: Session) -> Calibration:
+def _fitted(
+    measurement: Measurement, name: str, origin: SampleOrigin, request: Request, session: Session
+) -> Calibration:
     try:
-        calibration = session.fit(made.samples, name, made.accelerator, made.node, origin, steps=made.steps)
+        calibration = session.fit(
+            measurement.samples, name, measurement.accelerator, measurement.node, origin, steps=measurement.steps
+        )
     except CoverageError:
-        calibration = Calibration(name, made.accelerator.name, ())
-    if asked.networks:
-        check_served(calibration, made.node, asked, session.say, made.precisions)
+        calibration = Calibration(name, measurement.accelerator.name, ())
+    if request.networks:
+        check_served(calibration, measurement.node, request, session.say, measurement.precisions)
     else:
-        check_complete(calibration, session.needed_kernels(), asked, session.say, made.precisions)
+        check_complete(calibration, session.needed_kernels(), request, session.say, measurement.precisions)
     return calibration
 
 
@@ -108,7 +114,7 @@ def refined_for_plans(
 
     Parameters and errors are those of :func:`planner.sessions.plan_runs.refined_here`.
     """
-    calibration, made = refined_here(asking, name, session, budget_s=budget_s, began_s=began_s)
-    source = f"training runs on {made.accelerator.name}"
+    calibration, measurement = refined_here(asking, name, session, budget_s=budget_s, began_s=began_s)
+    source = f"training runs on {measurement.accelerator.name}"
     environment = {key: value for key, value in calibration.environment.items() if key != COMMAND}  # of the base alone
-    return replace(calibration, date=date, environment=environment), samples_text(made, source, date)
+    return replace(calibration, date=date, environment=environment), samples_text(measurement, source, date)

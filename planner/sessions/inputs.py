@@ -28,13 +28,14 @@ from planner.sessions.say import Say
 from planner.sessions.values import DEFAULT_REQUEST, Values, listed, merge, said
 from planner.sources.completion import completions
 from planner.sources.devices import on_other_device
-from planner.sources.same_die import is_sibling
+from planner.sources.same_die import is_same_die
 from planner.sources.sources import LOCAL, Sources
 from planner.sources.usable import why_not_precision
 
 __all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "own_calibration"]
 
 OWN = "own calibration"
+Calibrations = tuple[Calibration, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,10 @@ class Machine:
     """What the networks run on, resolved once for all of them; ``files`` are the calibrations that have names."""
 
     cluster: Cluster
-    calibrations: tuple[Calibration, ...]
+    calibrations: Calibrations
     explicit: bool
     sources: Values
-    files: tuple[Calibration, ...]
+    files: Calibrations
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +75,26 @@ def own_calibration(say: Say, accelerator: str | None = None) -> Calibration | N
 
 def machine_of(values: Values, say: Say) -> Machine:
     """Return cluster and calibrations; a calibration without a cluster implies cluster ``local``, its one node."""
-    named = tuple(catalog.find_calibration(name) for name in listed(values, "calibration"))
-    cluster, source, own = _cluster(values, named, say)
-    _check_device(named, cluster, say)
-    named_by = values["calibration"].source if named else ""
-    bundled = catalog.calibrations_for(cluster)
-    completed = _completions(cluster, (*named, *own, *bundled), named=bool(named))
-    chosen, where = _in_order((named_by, named), (OWN, own), ("bundled", bundled), *completed)
-    if named:
-        chosen = tuple(one if one in named else _without_products(one) for one in chosen)
-    found = tuple(one for one in (*own, *bundled) if one not in named and _serves(one, cluster))
-    names = dict.fromkeys((*listed(values, "calibration"), *(one.name for one in found)))
+    of_user = tuple(catalog.find_calibration(name) for name in listed(values, "calibration"))
+    cluster, source, own = _cluster(values, of_user, say)
+    _check_device(of_user, cluster, say)
+    named_by = values["calibration"].source if of_user else ""
+    of_catalog = catalog.calibrations_for(cluster)
+    completion = _completions(cluster, (*of_user, *own, *of_catalog), is_named=bool(of_user))
+    calibrations, where = _in_order((named_by, of_user), (OWN, own), ("bundled", of_catalog), *completion)
+    if of_user:
+        calibrations = tuple(one if one in of_user else _without_products(one) for one in calibrations)
+    others = tuple(one for one in (*own, *of_catalog) if one not in of_user and _serves(one, cluster))
+    names = dict.fromkeys((*listed(values, "calibration"), *(one.name for one in others)))
     sources: Values = {
         "cluster": Sourced(values["cluster"].value if "cluster" in values else cluster.name, source),
         "calibration": Sourced(tuple(names), where),
     }
-    return Machine(cluster, chosen, bool(named), sources, (*named, *found))
+    return Machine(cluster, calibrations, bool(of_user), sources, (*of_user, *others))
 
 
-def _completions(
-    cluster: Cluster, known: tuple[Calibration, ...], *, named: bool
-) -> Iterator[tuple[str, tuple[Calibration, ...]]]:
-    return completions(cluster, known, catalog.sibling_calibrations, catalog.transfer_scores(), named=named)
+def _completions(cluster: Cluster, known: Calibrations, *, is_named: bool) -> Iterator[tuple[str, Calibrations]]:
+    return completions(cluster, known, catalog.sibling_calibrations, catalog.transfer_scores(), is_named=is_named)
 
 
 def _serves(calibration: Calibration, cluster: Cluster) -> bool:
@@ -113,21 +112,23 @@ def _to_give_back(values: Values, machine: Machine, network: Network, settings: 
     alone = Sources(
         Problem(network, None, machine.cluster, machine.files, explicit_calibration=True, settings=settings)
     )
-    wanted = values["precision"].value if "precision" in values else ("fp32",)
-    covers = machine.explicit or not any(why_not_precision(alone, one) for one in wanted)
+    precisions = values["precision"].value if "precision" in values else ("fp32",)
+    covers = machine.explicit or not any(why_not_precision(alone, one) for one in precisions)
     return names if covers else ()
 
 
-def _check_device(named: tuple[Calibration, ...], cluster: Cluster, say: Say) -> None:
+def _check_device(calibrations: Calibrations, cluster: Cluster, say: Say) -> None:
     """Refuse named calibrations that are all of other devices than the cluster's; of some among others, say so.
 
     Those of a device of the same chip serve calls that they timed.
     """
     device = cluster.node.accelerator.name
-    foreign = [one for one in named if one.accelerator not in (device, ANY_ACCELERATOR) and one.cluster != cluster.name]
+    foreign = [
+        one for one in calibrations if one.accelerator not in (device, ANY_ACCELERATOR) and one.cluster != cluster.name
+    ]
     got = _listed(foreign)
-    if foreign and len(foreign) < len(named):
-        strange = [one for one in foreign if not is_sibling(one, cluster.node.accelerator)]
+    if foreign and len(foreign) < len(calibrations):
+        strange = [one for one in foreign if not is_same_die(one, cluster.node.accelerator)]
         if strange:
             say(
                 f"--calibration {_listed(strange)}: cluster {cluster.name!r} has {device}, so no kernel is priced by it"
@@ -142,7 +143,7 @@ def _listed(calibrations: Iterable[Calibration]) -> str:
     return ", ".join(f"{one.name} of {one.accelerator}" for one in calibrations)
 
 
-def _cluster(values: Values, named: tuple[Calibration, ...], say: Say) -> tuple[Cluster, str, tuple[Calibration, ...]]:
+def _cluster(values: Values, calibrations: Calibrations, say: Say) -> tuple[Cluster, str, Calibrations]:
     """Return the cluster, its source, and this machine's own calibration where it is one of the cluster's device."""
     if "cluster" in values and values["cluster"].value != LOCAL:
         cluster, source = catalog.find_cluster(values["cluster"].value), values["cluster"].source
@@ -151,34 +152,34 @@ def _cluster(values: Values, named: tuple[Calibration, ...], say: Say) -> tuple[
         )
     else:
         own = own_calibration(say)
-        cluster, source = _local(values, named, own)
+        cluster, source = _local(values, calibrations, own)
     return cluster, source, (own,) if own and own.accelerator == cluster.node.accelerator.name else ()
 
 
-def _in_order(*groups: tuple[str, tuple[Calibration, ...]]) -> tuple[tuple[Calibration, ...], str]:
+def _in_order(*groups: tuple[str, Calibrations]) -> tuple[Calibrations, str]:
     """Return the calibrations of (source, calibrations) groups, each once, and the sources that had any."""
-    chosen: tuple[Calibration, ...] = ()
-    used = []
-    for source, found in groups:
-        new = tuple(one for one in found if one not in chosen)
-        chosen += new
-        used += [source] if new else []
-    return chosen, ", then ".join(used) or DEFAULT
+    calibrations: Calibrations = ()
+    sources = []
+    for source, group in groups:
+        new = tuple(one for one in group if one not in calibrations)
+        calibrations += new
+        sources += [source] if new else []
+    return calibrations, ", then ".join(sources) or DEFAULT
 
 
 def _without_products(calibration: Calibration) -> Calibration:
     """Return a calibration without products: a named calibration must cover those itself, others only complete it."""
-    kept = tuple(one for one in calibration.entries if one.kind not in ("gemm", "convolution"))
-    return replace(calibration, entries=kept)
+    entries = tuple(one for one in calibration.entries if one.kind not in ("gemm", "convolution"))
+    return replace(calibration, entries=entries)
 
 
-def _local(values: Values, named: tuple[Calibration, ...], own: Calibration | None) -> tuple[Cluster, str]:
+def _local(values: Values, calibrations: Calibrations, own: Calibration | None) -> tuple[Cluster, str]:
     """Return the cluster that the named calibrations, or this machine's own, imply, and its source."""
-    for calibration in named or ((own,) if own else ()):
+    for calibration in calibrations or ((own,) if own else ()):
         if calibration.node is not None:
-            return Cluster(LOCAL, 1, calibration.node), "calibration" if named else OWN
-    if named:
-        what = f"calibration {named[0].name!r}"
+            return Cluster(LOCAL, 1, calibration.node), "calibration" if calibrations else OWN
+    if calibrations:
+        what = f"calibration {calibrations[0].name!r}"
         raise ParameterError("--cluster", f"given beside {what}, which records no node", NOTHING)
     remedy = "this machine has no calibration of its own: name a cluster, or measure with 'planner calibrate'"
     raise ParameterError("--cluster or --calibration", f"given with {said(values, 'network')}", NOTHING, remedy)
@@ -198,9 +199,17 @@ def check_nodes(cluster: Cluster, values: Values) -> None:
 
 
 def cases(values: Values, machine: Machine) -> tuple[Case, ...]:
-    """Return every network under every scenario."""
+    """Return every network in every framework under every scenario."""
     scenarios = _scenarios(values, machine.cluster)
-    return tuple(_case(values, machine, name, one) for name in values["network"].value for one in scenarios)
+    each = [
+        merge({"framework": replace(values["framework"], value=one)}, values) for one in listed(values, "framework")
+    ]
+    return tuple(
+        _case(of_framework, machine, name, one)
+        for name in values["network"].value
+        for of_framework in each or [values]
+        for one in scenarios
+    )
 
 
 def _scenarios(values: Values, cluster: Cluster) -> tuple[Scenario, ...]:
@@ -229,18 +238,22 @@ def _under(scenario: Scenario, machine: Machine) -> Machine:
     """Return what the networks run on under a scenario, which may put another device into the nodes."""
     if scenario.accelerator is None:
         return machine
-    known = tuple(one for one in machine.calibrations if one.provenance.kind not in (DERIVED, NEAREST))
+    unscaled = tuple(one for one in machine.calibrations if one.provenance.kind not in (DERIVED, NEAREST))
     there = replace(machine.cluster, node=replace(machine.cluster.node, accelerator=scenario.accelerator))
-    cluster, found = on_other_device(
-        machine.cluster, scenario.accelerator, known, catalog.transfer_scores(), catalog.calibrations_for(there)
+    cluster, calibrations = on_other_device(
+        machine.cluster, scenario.accelerator, unscaled, catalog.transfer_scores(), catalog.calibrations_for(there)
     )
-    for _, more in _completions(cluster, found, named=machine.explicit):
-        found += more
+    for _, more in _completions(cluster, calibrations, is_named=machine.explicit):
+        calibrations += more
     if machine.explicit:
-        given = {(one.name, one.accelerator) for one in machine.calibrations}
-        found = tuple(_without_products(one) if (one.name, one.accelerator) in given else one for one in found)
+        of_user = {(one.name, one.accelerator) for one in machine.calibrations}
+        calibrations = tuple(
+            _without_products(one) if (one.name, one.accelerator) in of_user else one for one in calibrations
+        )
     names = replace(machine.sources["calibration"], source=f"{machine.sources['calibration'].source}, scaled")
-    return replace(machine, cluster=cluster, calibrations=found, sources=merge({"calibration": names}, machine.sources))
+    return replace(
+        machine, cluster=cluster, calibrations=calibrations, sources=merge({"calibration": names}, machine.sources)
+    )
 
 
 def _dataset(values: Values, network: Network) -> tuple[Dataset | None, str]:
@@ -259,17 +272,17 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
         "framework": Sourced(base.framework.name, DEFAULT),
         "input": Sourced(base.input, DEFAULT),
     }
-    chosen = {key: values.get(key, default) for key, default in defaults.items()}
-    missing = _why_input_is_not_modelled(machine, network, dataset) if chosen["input"].value == "storage" else ""
-    if missing and chosen["input"].source != DEFAULT:
+    sources = {key: values.get(key, default) for key, default in defaults.items()}
+    missing = _why_input_is_not_modelled(machine, network, dataset) if sources["input"].value == "storage" else ""
+    if missing and sources["input"].source != DEFAULT:
         rule = "--input must be synthetic here"
         raise CoverageError(Refusal("input_missing", rule, "--input", "'storage'", f"; {missing}"))
     if missing:
-        chosen["input"] = Sourced("synthetic", f"default, as {missing}")
-    framework = catalog.find_framework(chosen["framework"].value)
-    chosen["framework"] = replace(chosen["framework"], value=framework.label)
-    shared = {key: one.value for key, one in chosen.items()}
-    return replace(base, **(shared | {"framework": framework})), chosen
+        sources["input"] = Sourced("synthetic", f"default, as {missing}")
+    framework = catalog.find_framework(sources["framework"].value)
+    sources["framework"] = replace(sources["framework"], value=framework.label)
+    names = {key: one.value for key, one in sources.items()}
+    return replace(base, **(names | {"framework": framework})), sources
 
 
 def _why_input_is_not_modelled(machine: Machine, network: Network, dataset: Dataset | None) -> str:

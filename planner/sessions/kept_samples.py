@@ -35,24 +35,24 @@ def samples_path(calibration: Path) -> Path:
     return calibration.with_suffix(SUFFIX)
 
 
-def samples_text(made: Measurement, source: str, date: str) -> str:
+def samples_text(measurement: Measurement, source: str, date: str) -> str:
     """Return the samples file of a measurement, with its source and date."""
     rows: list[Mapping[str, Any]] = [
         {
             "kind": STEP,
             "precision": step.precision,
-            "device": made.accelerator.name,
+            "device": measurement.accelerator.name,
             "library": "pytorch",
             "call": step.network.name,
             "sub_batch": step.sub_batch,
             "time_s": step.time_s,
             "spread_s": step.spread_s,
         }
-        for step in made.steps
+        for step in measurement.steps
     ]
-    added = {"source": source, "date": date, NODE: text_of_node(made.node)}
-    whole = made.samples.joined(Samples.from_rows(rows, {})) if rows else made.samples
-    return write_samples(Samples(whole.text, whole.number, {**whole.circumstances, **added}))
+    circumstances = {"source": source, "date": date, NODE: text_of_node(measurement.node)}
+    whole = measurement.samples.joined(Samples.from_rows(rows, {})) if rows else measurement.samples
+    return write_samples(Samples(whole.text, whole.number, {**whole.circumstances, **circumstances}))
 
 
 def node_of(samples: Samples, path: str) -> Node | None:
@@ -69,19 +69,19 @@ def steps_of(samples: Samples, say: Say) -> dict[int, TimedStep]:
         samples.number["spread_s"][at], samples.text["precision"][at],
     )  # fmt: skip
     networks = {name: _network(name, say) for name in dict.fromkeys(columns[1].tolist())}
-    found = {}
+    steps = {}
     for row, name, sub_batch, time_s, spread_s, precision in zip(*(column.tolist() for column in columns), strict=True):
         network = networks[name]
         if network is not None and sub_batch >= 1:
             known_spread_s = 0.0 if np.isnan(spread_s) else spread_s
-            found[row] = TimedStep(network, int(sub_batch), time_s, known_spread_s, precision or "fp32")
-    return found
+            steps[row] = TimedStep(network, int(sub_batch), time_s, known_spread_s, precision or "fp32")
+    return steps
 
 
 def _network(name: str, say: Say) -> Network | None:
-    known = {network.name: network for network in probe_networks("gpu")}
-    if name in known:
-        return known[name]
+    probe = {network.name: network for network in probe_networks("gpu")}
+    if name in probe:
+        return probe[name]
     try:
         return catalog.find_network(name)
     except PlannerError as error:

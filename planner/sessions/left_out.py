@@ -35,20 +35,20 @@ def left_out(calls: Sequence[LayerCall], networks: Sequence[Network], extent: Ex
     most: dict[tuple[str, str, str], int] = {}
     for call in calls:
         reasons = {name: unmeasurable(call, extent, name) for name in extent.precisions}
-        kept_out = [name for name, reason in reasons.items() if reason]
+        names = [name for name, reason in reasons.items() if reason]
         reason = next(filter(None, reasons.values()), None)
         if reason:
-            key = _layer(call, networks), "" if "fp32" in kept_out else f" in {', '.join(kept_out)}", reason.words
+            key = _layer(call, networks), "" if "fp32" in names else f" in {', '.join(names)}", reason.words
             kernels.setdefault(key, []).append((call.kind, call.direction))
             most[key] = max(reason.needed_bytes, most.get(key, 0))
     alike: dict[str, list[str]] = {}
-    for (layer, kept, words), found in kernels.items():
-        several, mib = len(set(found)) > 1, most[layer, kept, words] / 2**20
+    for (layer, precisions, words), ways in kernels.items():
+        several, mib = len(set(ways)) > 1, most[layer, precisions, words] / 2**20
         verb = f"{'have up to' if several else 'has'} {mib:,.0f} MiB" if mib else "are" if several else "is"
-        alike.setdefault(f"{grouped(found)}{kept} {verb} {words}", []).append(layer)
-    for said, layers in alike.items():
+        alike.setdefault(f"{grouped(ways)}{precisions} {verb} {words}", []).append(layer)
+    for what, layers in alike.items():
         more = f" (and {len(layers) - 1} more layer{'s' if layers[2:] else ''})" if layers[1:] else ""
-        yield f"layer {layers[0]}{more}: {said}; not timed as in the network, but predicted by a fit to other kernels"
+        yield f"layer {layers[0]}{more}: {what}; not timed as in the network, but predicted by a fit to other kernels"
 
 
 def never_timed(network: Network, extent: Extent, precision: str = "fp32") -> int:
@@ -74,7 +74,7 @@ def grouped(kernels: Iterable[Kernel]) -> str:
     for kind, direction in kernels:
         ways.setdefault(kind, set()).add(direction)
     kinds: dict[str, list[str]] = {}
-    for kind, found in ways.items():
-        shown = "all three directions" if found >= THREE_WAYS else ", ".join(way for way in DIRECTIONS if way in found)
-        kinds.setdefault("" if found == {kind} else f" ({shown})", []).append(kind)  # an update has no direction
-    return "; ".join(", ".join(alike) + shown for shown, alike in kinds.items()).replace("_", " ")
+    for kind, own in ways.items():
+        text = "all three directions" if own >= THREE_WAYS else ", ".join(way for way in DIRECTIONS if way in own)
+        kinds.setdefault("" if own == {kind} else f" ({text})", []).append(kind)  # an update has no direction
+    return "; ".join(", ".join(alike) + text for text, alike in kinds.items()).replace("_", " ")

@@ -18,12 +18,12 @@ from planner.probes.layer_points import Extent, layer_points
 from planner.probes.places import Place
 from planner.probes.points import Point
 from planner.probes.resume import holds_measured
-from planner.probes.run import EXPECTED_ERROR, Progress, Wanted, used_before
+from planner.probes.run import EXPECTED_ERROR, Goal, Progress, used_before
 from planner.probes.steps import CPU_BYTES, StepNeed
 from planner.probes.torch_package import check_torch
-from planner.sessions.asked import Asked, needed_bytes, trained
 from planner.sessions.coverage import check_started
 from planner.sessions.left_out import enough_s, left_out
+from planner.sessions.request import Request, needed_bytes, trained
 from planner.sessions.say import Say
 from planner.sessions.session import Session
 from planner.workload.calls import distinct_calls
@@ -34,13 +34,13 @@ __all__ = ["check_writable", "measured"]
 
 LARGEST_FIT_SHARE = 0.4
 """Of the budget that is kept for fitting, however long it is expected to take."""
-LEAST_FIT = 0.3
+LEAST_FIT_SHARE = 0.3
 """Of the time that fitting a whole design takes, for a few rows, with what is checked and written after it."""
-MOST_LOADING = 0.4
+MOST_LOADING_SHARE = 0.4
 """Of the budget: where loading alone takes more, choosing points and fitting them would take the rest."""
 ENDING_S = 1.0
 """Of the budget: what a process that has loaded PyTorch takes to end [s]."""
-LEAST_S = 0.1
+LEAST_MEASURING_S = 0.1
 """What is measured for at least [s]."""
 
 
@@ -54,7 +54,7 @@ def check_writable(what: str, path: Path) -> None:
         raise OutputError(f"{what} must be in a folder that can be written, got {folder}: {error.strerror}") from error
 
 
-def measured(asked: Asked, partial: Path, session: Session, used_s: float = 0.0) -> Measurement:
+def measured(request: Request, partial: Path, session: Session, used_s: float = 0.0) -> Measurement:
     """Return the measurements of a device, going on from ``partial`` where it has some.
 
     ``used_s``: of the budget, before [s]. What fitting is expected to take is kept of it too.
@@ -62,35 +62,35 @@ def measured(asked: Asked, partial: Path, session: Session, used_s: float = 0.0)
     check_torch()
     check_writable("what is measured", partial)
     began = session.clock_s()
-    place = session.place_of(asked.device, asked.precisions, catalog.known_accelerator)
-    calls, extent = distinct_calls(asked.all_networks), place.extent()
-    _check_loaded(asked, used_s + session.clock_s() - began, partial)
-    for sentence in left_out(calls, asked.all_networks, extent):
+    place = session.place_of(request.device, request.precisions, catalog.known_accelerator)
+    calls, extent = distinct_calls(request.all_networks), place.extent()
+    _check_loaded(request, used_s + session.clock_s() - began, partial)
+    for sentence in left_out(calls, request.all_networks, extent):
         session.say(sentence)
-    wanted = _wanted(asked, place, session)
-    left_s = max(asked.budget_s - ENDING_S - used_s, LEAST_S)
-    shown = "this CPU" if asked.device == "cpu" else f"this {place.accelerator.name}"
+    goal = _goal(request, place, session)
+    left_s = max(request.budget_s - ENDING_S - used_s, LEAST_MEASURING_S)
+    device = "this CPU" if request.device == "cpu" else f"this {place.accelerator.name}"
     own = layer_points(calls, extent)
-    names = {point.name for point in (*own, *place.points(), *wanted.later)}
+    names = {point.name for point in (*own, *place.points(), *goal.later)}
     used_before_s = used_before(partial, place.circumstances, names)
-    sentence = f"measuring {shown} for {max(left_s - used_before_s, 0.0):.0f} s{' more' if used_before_s else ''}"
-    with session.bar(f"measuring {shown}", left_s, sentence) as show:
-        found = session.measure(
+    sentence = f"measuring {device} for {max(left_s - used_before_s, 0.0):.0f} s{' more' if used_before_s else ''}"
+    with session.bar(f"measuring {device}", left_s, sentence) as show:
+        measurement = session.measure(
             place,
             left_s,
-            own=Own(asked.networks, own, _step_needs(asked)),
-            wanted=wanted,
+            own=Own(request.networks, own, _step_needs(request)),
+            goal=goal,
             input_folder=Path(),
             resume=partial,
             progress=lambda now: show(now.elapsed_s, _state(now)),
             say=session.say,
         )
-    check_started(found, asked, session.say)
-    _tell_error(found.samples, asked, session.say)
-    return _of_networks(found, asked)
+    check_started(measurement, request, session.say)
+    _tell_error(measurement.samples, request, session.say)
+    return _of_networks(measurement, request)
 
 
-def _kept_s(asked: Asked, place: Place, session: Session) -> Callable[[int], float]:
+def _kept_s(request: Request, place: Place, session: Session) -> Callable[[int], float]:
     """Return what is kept of the budget to fit so many points [s]: a part in any case, the rest in proportion."""
 
     @cache
@@ -98,29 +98,29 @@ def _kept_s(asked: Asked, place: Place, session: Session) -> Callable[[int], flo
         return session.expected_fit_s(place.accelerator, _times_fp32(place))
 
     def kept_s(points: int) -> float:
-        share = LEAST_FIT + (1 - LEAST_FIT) * min(points / len(place.points()), 1.0)
-        return min(share * whole_s(), LARGEST_FIT_SHARE * asked.budget_s)
+        share = LEAST_FIT_SHARE + (1 - LEAST_FIT_SHARE) * min(points / len(place.points()), 1.0)
+        return min(share * whole_s(), LARGEST_FIT_SHARE * request.budget_s)
 
     return kept_s
 
 
-def _check_loaded(asked: Asked, used_s: float, partial: Path) -> None:
+def _check_loaded(request: Request, used_s: float, partial: Path) -> None:
     """Refuse a budget that is as good as spent before anything is measured, unless an earlier run measured it."""
-    if used_s > MOST_LOADING * asked.budget_s and not holds_measured(partial):
+    if used_s > MOST_LOADING_SHARE * request.budget_s and not holds_measured(partial):
         raise CoverageError(
-            f"--budget must leave time to measure, got {asked.budget_s:.0f} s, of which loading PyTorch took "
-            f"{used_s:.0f} s; use --budget {enough_s(asked.budget_s):.0f}s, or wait until the machine is less busy"
+            f"--budget must leave time to measure, got {request.budget_s:.0f} s, of which loading PyTorch took "
+            f"{used_s:.0f} s; use --budget {enough_s(request.budget_s):.0f}s, or wait until the machine is less busy"
         )
 
 
-def _step_needs(asked: Asked) -> dict[str, StepNeed]:
+def _step_needs(request: Request) -> dict[str, StepNeed]:
     """Return what steps of the networks ask of a CPU; of a GPU it is tried out."""
     return {
         network.name: StepNeed(
             float(totals(network).training_flop),
             largest_sub_batch(network, "fp32", "none", "cpu", CPU_BYTES),
         )
-        for network in (asked.networks if asked.device == "cpu" else ())
+        for network in (request.networks if request.device == "cpu" else ())
     }
 
 
@@ -130,30 +130,33 @@ def _times_fp32(place: Place) -> float:
     return len(points) / sum(point.precision == "fp32" for point in points)
 
 
-def _of_networks(found: Measurement, asked: Asked) -> Measurement:
+def _of_networks(measurement: Measurement, request: Request) -> Measurement:
     """Return measurements that name the networks that they were made for, and the budget."""
-    if not asked.networks:
-        return found
-    names = "; ".join(network.name for network in asked.networks)
-    named = {NETWORKS: names, BUDGET: f"{asked.budget_s:.0f}"}
-    return replace(found, samples=replace(found.samples, circumstances={**found.samples.circumstances, **named}))
+    if not request.networks:
+        return measurement
+    names = "; ".join(network.name for network in request.networks)
+    circumstances = {NETWORKS: names, BUDGET: f"{request.budget_s:.0f}"}
+    return replace(
+        measurement,
+        samples=replace(measurement.samples, circumstances={**measurement.samples.circumstances, **circumstances}),
+    )
 
 
-def _wanted(asked: Asked, place: Place, session: Session) -> Wanted:
+def _goal(request: Request, place: Place, session: Session) -> Goal:
     """Return what the measuring is for: the networks, or, from the generic design, all bundled ones that fit.
 
     The layers of these are timed as they are where time is left.
     """
     device = place.accelerator
-    networks = asked.all_networks or _bundled(device.kind, device.memory_bytes)
-    later = () if asked.networks else _bundled_layers(device.kind, device.memory_bytes, place.extent())
+    networks = request.all_networks or _bundled(device.kind, device.memory_bytes)
+    later = () if request.networks else _bundled_layers(device.kind, device.memory_bytes, place.extent())
     precisions = trained(place.precisions)
     products = tuple(one for one in place.precisions if one not in precisions)
-    return Wanted(
+    return Goal(
         lambda points: session.next_points(points, networks, device, precisions, products),
         later,
-        asked.target_error,
-        _kept_s(asked, place, session),
+        request.target_error,
+        _kept_s(request, place, session),
     )
 
 
@@ -169,14 +172,14 @@ def _bundled_layers(kind: str, memory_bytes: float, extent: Extent) -> tuple[Poi
     return layer_points(distinct_calls(_bundled(kind, memory_bytes)), extent)
 
 
-def _tell_error(samples: Samples, asked: Asked, say: Say) -> None:
+def _tell_error(samples: Samples, request: Request, say: Say) -> None:
     """Say whether the error that is aimed at is reached, as far as is known."""
-    if asked.target_error is None:
+    if request.target_error is None:
         return
-    expected = float(samples.circumstances.get(EXPECTED_ERROR, "inf"))
-    is_reached = expected <= asked.target_error
-    said = "is reached" if is_reached else "is not reached: a larger --budget goes on"
-    say(f"target error {asked.target_error:.1%} {said}; steps are expected to miss by {expected:.1%} on average")
+    error = float(samples.circumstances.get(EXPECTED_ERROR, "inf"))
+    is_reached = error <= request.target_error
+    outcome = "is reached" if is_reached else "is not reached: a larger --budget goes on"
+    say(f"target error {request.target_error:.1%} {outcome}; steps are expected to miss by {error:.1%} on average")
 
 
 def _state(now: Progress) -> str:

@@ -20,17 +20,17 @@ from planner.sessions.left_out import DEFAULT_BUDGET_S, enough_s
 
 __all__ = ["can_be_measured", "measured_for", "measuring"]
 
-MEASURED_NEXT = ("resnet50", "gpt")
+NEXT_NETWORKS = ("resnet50", "gpt")
 """Networks whose kernels a calibration made for none should know: one of convolutions, one of products."""
 
 
 def measured_for(calibration: Calibration) -> tuple[Network, ...]:
     """Return the networks that a calibration was made for, those known here; of none, those of usual kernels."""
-    found: dict[str, Network] = {}
+    networks: dict[str, Network] = {}
     for name in calibration.environment.get(NETWORKS, "").split("; "):
         with contextlib.suppress(PlannerError):
-            found[name] = catalog.find_network(name)
-    return tuple(found.values()) or tuple(catalog.find_network(name) for name in MEASURED_NEXT)
+            networks[name] = catalog.find_network(name)
+    return tuple(networks.values()) or tuple(catalog.find_network(name) for name in NEXT_NETWORKS)
 
 
 def can_be_measured(calibration: Calibration) -> CanMeasure:
@@ -64,8 +64,8 @@ def measuring(gaps: Iterable[Gap], calibration: Calibration) -> str:
     networks = "".join(f" --network {name}" for name in names)
     more = ""
     if set(names) & set(calibration.environment.get(NETWORKS, "").split("; ")):
-        stated = re.findall(r"\d+", calibration.environment.get(BUDGET, ""))
-        more = f" --budget {enough_s(max(map(float, stated), default=DEFAULT_BUDGET_S)):.0f}s"
+        budgets_s = re.findall(r"\d+", calibration.environment.get(BUDGET, ""))
+        more = f" --budget {enough_s(max(map(float, budgets_s), default=DEFAULT_BUDGET_S)):.0f}s"
     others = ",".join(_precisions(calibration)[1:])
     device = "cuda" if _is_gpu(calibration) else f"cpu{f' --precision {others}' if others else ''}"
     return f"planner calibrate --device {device}{networks}{more}"

@@ -11,18 +11,20 @@ from typing import Any
 from planner import catalog
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.framework import PYTORCH, Framework
 from planner.domain.request import Problem
-from planner.domain.samples import MAY_DIFFER, Samples
+from planner.domain.samples import FREE_CIRCUMSTANCES, Samples
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, UnknownNameError
-from planner.fitting.cells import CellRun, refined
+from planner.fitting.plan_points import PlanPointRun, with_plan_points
 from planner.formats.configuration import subject_of
 from planner.formats.suggestion import SUGGESTION
-from planner.probes.bench import DISTURBED
+from planner.probes.bench import DISTURBED_RATIO
 from planner.probes.calibrate import Measurement
 from planner.probes.gpu import Gpu
 from planner.probes.lost_device import told_when_lost
 from planner.probes.machine import describe_cpu
-from planner.probes.plan_runs import PlanRun, Wanted, enough_s
+from planner.probes.places import KEPT_MEMORY
+from planner.probes.plan_runs import PlanPoint, PlanRun, enough_s
 from planner.probes.timing import keep_freed_memory
 from planner.probes.torch_package import check_torch, import_torch
 from planner.sessions.say import Say
@@ -31,11 +33,10 @@ from planner.units import format_seconds
 
 __all__ = ["Asking", "asking_of", "refined_here"]
 
-KEPT = "freed memory kept"
 LOCAL = "local"
 MEASURING_SHARE = 0.9
 """Of the time that is left, for the runs; what follows takes next to none."""
-ROUND_S = 5
+BUDGET_STEP_S = 5
 """A budget that is named is a multiple [s]."""
 WHEN_QUIET = "run it again when the machine is quiet"
 Key = tuple[int, int, str]
@@ -49,11 +50,11 @@ class Asking:
     ----------
     problem : Problem
         The network, priced by the base calibration.
-    cells : tuple of (tensor-parallel degree, sub-batch, precision)
+    points : tuple of (tensor-parallel degree, sub-batch, precision)
         Of its plans, the best first, each once.
-    expected_s : mapping of a cell to float
+    expected_s : mapping of a point to float
         What a pass forward and backward is expected to take [s].
-    memory_bytes : mapping of a cell to float
+    memory_bytes : mapping of a point to float
         What it is expected to hold [bytes].
     base : Calibration
         What the suggestion was made with of the accelerator, as one.
@@ -64,7 +65,7 @@ class Asking:
     """
 
     problem: Problem
-    cells: tuple[Key, ...]
+    points: tuple[Key, ...]
     expected_s: Mapping[Key, float]
     memory_bytes: Mapping[Key, float]
     base: Calibration
@@ -72,14 +73,14 @@ class Asking:
     circumstances: Mapping[str, str]
 
 
-def asking_of(path: str, given: Sequence[str], session: Session) -> Asking:
+def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
     """Return what the suggestion of ``--plan`` leaves to be measured on this machine.
 
     Parameters
     ----------
     path : str
         Of the suggestion.
-    given : sequence of str
+    names : sequence of str
         Names and files of calibrations, before those that are known.
     session : Session
 
@@ -90,34 +91,47 @@ def asking_of(path: str, given: Sequence[str], session: Session) -> Asking:
     ParameterError
         It has no plans, or a calibration that it was made with is not found.
     CoverageError
-        Its accelerator is not in this machine, a plan divides layers between devices, or the calibration was made
-        under other circumstances.
+        Its accelerator is not in this machine, its framework is not PyTorch, a plan divides layers between devices,
+        or the calibration was made under other circumstances.
     """
     suggestion = SUGGESTION.read(path)
     plans = [plan["configuration"] for plan in suggestion["plans"]]
     if not plans:
         raise ParameterError("--plan", "a suggestion with plans", path, "loosen its request first")
     request, subject = {key: one["value"] for key, one in suggestion["request"].items()}, suggestion["subject"]
-    calibrations = _calibrations(request.get("calibration", ()), given)
+    calibrations = _calibrations(request.get("calibration", ()), names)
     cluster = _cluster(request.get("cluster", subject["cluster"]), calibrations)
     gpu = _gpu(cluster, session)
     base = _joined(calibrations, cluster.node.accelerator)
     circumstances = _circumstances(base.environment, gpu)
     _check_circumstances(base, circumstances)
     expected_s = {_key(plan["configuration"]): _passes_s(plan) for plan in reversed(suggestion["plans"])}
-    held = {_key(plan["configuration"]): plan["prediction"]["memory_bytes"]["total"] for plan in suggestion["plans"]}
-    cells = tuple(dict.fromkeys(map(_key, plans)))
-    divided = next((tensor for tensor, _, _ in cells if tensor > 1), 1)
-    if divided > 1:
-        raise CoverageError(f"--plan must be of plans that one device can run, got tensor-parallel degree {divided}")
-    settings = replace(subject_of(subject, plans).settings, input="synthetic")
+    bytes_of = {
+        _key(plan["configuration"]): plan["prediction"]["memory_bytes"]["total"] for plan in suggestion["plans"]
+    }
+    points = tuple(dict.fromkeys(map(_key, plans)))
+    degree = next((tensor for tensor, _, _ in points if tensor > 1), 1)
+    if degree > 1:
+        raise CoverageError(f"--plan must be of plans that one device can run, got tensor-parallel degree {degree}")
+    settings = replace(subject_of(subject, plans).settings, input="synthetic", framework=_framework(subject))
     network = catalog.find_network(request.get("network", subject["network"]))
     problem = Problem(network, None, cluster, (base,), settings=settings)
-    return Asking(problem, cells, expected_s, held, base, gpu.device if gpu else "cpu", circumstances)
+    return Asking(problem, points, expected_s, bytes_of, base, gpu.device if gpu else "cpu", circumstances)
+
+
+def _framework(subject: Mapping[str, Any]) -> Framework:
+    """Return the framework of a suggestion, which must be the one that runs are made with."""
+    framework = Framework.labelled(subject["framework"])
+    if framework.name != PYTORCH.name:
+        raise CoverageError(
+            f"--plan must be of framework {PYTORCH.name}, which runs are made with, got {framework.label}; suggest "
+            f"with --framework {PYTORCH.name}"
+        )
+    return catalog.find_framework(framework.label)
 
 
 def _key(configuration: Mapping[str, Any]) -> Key:
-    """Return the cell of a plan."""
+    """Return the plan point of a plan."""
     return configuration["tensor_parallel"], configuration["sub_batch"], configuration["precision"]
 
 
@@ -127,20 +141,20 @@ def _passes_s(plan: Mapping[str, Any]) -> float:
     return float(passes) / int(plan["configuration"]["accumulation_steps"])
 
 
-def _calibrations(names: Sequence[str], given: Sequence[str]) -> tuple[Calibration, ...]:
+def _calibrations(names: Sequence[str], files: Sequence[str]) -> tuple[Calibration, ...]:
     """Return the calibrations of a suggestion: those that are given, by their names, else those that are known."""
-    by_name = {text: one for name in given for one in (catalog.find_calibration(name),) for text in (name, one.name)}
-    found = []
+    by_name = {text: one for name in files for one in (catalog.find_calibration(name),) for text in (name, one.name)}
+    calibrations = []
     for name in names:
-        known = by_name.get(name) or by_name.get(Path(name).stem)
+        one_known = by_name.get(name) or by_name.get(Path(name).stem)
         try:
-            found.append(known or catalog.find_calibration(name))
+            calibrations.append(one_known or catalog.find_calibration(name))
         except (UnknownNameError, InputFileError):
             if Path(name).exists():
                 raise
             rule = f"given with the file of calibration {name!r}, which the suggestion was made with"
-            raise ParameterError("--calibration", rule, ", ".join(given) or NOTHING) from None
-    return tuple(found)
+            raise ParameterError("--calibration", rule, ", ".join(files) or NOTHING) from None
+    return tuple(calibrations)
 
 
 def _cluster(name: str, calibrations: Sequence[Calibration]) -> Cluster:
@@ -155,16 +169,16 @@ def _cluster(name: str, calibrations: Sequence[Calibration]) -> Cluster:
 
 def _gpu(cluster: Cluster, session: Session) -> Gpu | None:
     """Return the GPU of this machine that is the cluster's accelerator, or None where that is its CPU."""
-    wanted = cluster.node.accelerator
+    device = cluster.node.accelerator
     check_torch()
-    if wanted.kind == "cpu" and describe_cpu()[0].name == wanted.name:
+    if device.kind == "cpu" and describe_cpu()[0].name == device.name:
         return None
-    gpus = session.present_gpus(catalog.known_accelerator) if wanted.kind == "gpu" else ()
-    found = next((gpu for gpu in gpus if gpu.accelerator.name == wanted.name), None)
-    if found:
-        return found
+    gpus = session.present_gpus(catalog.known_accelerator) if device.kind == "gpu" else ()
+    gpu = next((gpu for gpu in gpus if gpu.accelerator.name == device.name), None)
+    if gpu:
+        return gpu
     raise CoverageError(
-        f"--plan must be of an accelerator of this machine, got {wanted.name} of cluster {cluster.name!r}; run it on a "
+        f"--plan must be of an accelerator of this machine, got {device.name} of cluster {cluster.name!r}; run it on a "
         "node of that cluster"
     )
 
@@ -186,7 +200,7 @@ def _joined(calibrations: Sequence[Calibration], device: Accelerator) -> Calibra
 
 def _check_circumstances(base: Calibration, now: Mapping[str, str]) -> None:
     """Refuse a calibration of other circumstances than those of a run on this machine now."""
-    for key in sorted(now.keys() & base.environment.keys() - MAY_DIFFER):
+    for key in sorted(now.keys() & base.environment.keys() - FREE_CIRCUMSTANCES):
         if now[key] != base.environment[key]:
             raise CoverageError(
                 f"circumstance {key} must be {base.environment[key]!r}, as in calibration {base.name}, got "
@@ -196,18 +210,18 @@ def _check_circumstances(base: Calibration, now: Mapping[str, str]) -> None:
 
 def _circumstances(of_base: Mapping[str, str], gpu: Gpu | None) -> dict[str, str]:
     """Return what is true of a run on a device now, as far as the base says it of itself."""
-    found = {**describe_cpu()[2], "framework": f"pytorch {import_torch().__version__}"}
+    circumstances = {**describe_cpu()[2], "framework": f"pytorch {import_torch().__version__}"}
     if gpu:
-        found |= gpu.circumstances
-    if of_base.get("allocator") == KEPT:
-        found["allocator"] = KEPT if keep_freed_memory() else "as it is"
-    return found
+        circumstances |= gpu.circumstances
+    if of_base.get("allocator") == KEPT_MEMORY:
+        circumstances["allocator"] = KEPT_MEMORY if keep_freed_memory() else "as it is"
+    return circumstances
 
 
 def refined_here(
     asking: Asking, name: str, session: Session, *, budget_s: float, began_s: float
 ) -> tuple[Calibration, Measurement]:
-    """Return the base calibration with the cells that short runs give, and these runs.
+    """Return the base calibration with the plan points that short runs give, and these runs.
 
     Parameters
     ----------
@@ -230,54 +244,55 @@ def refined_here(
     network, base, device = asking.problem.network, asking.base, asking.device
     used_s = session.clock_s() - began_s
     seconds = max(MEASURING_SHARE * (budget_s - used_s), 0.0)
-    wanted = [Wanted(*cell[1:], asking.expected_s[cell], asking.memory_bytes[cell]) for cell in asking.cells]
-    made: tuple[PlanRun, ...] = (PlanRun(),) * len(wanted)
+    points = [PlanPoint(*key[1:], asking.expected_s[key], asking.memory_bytes[key]) for key in asking.points]
+    results: tuple[PlanRun, ...] = (PlanRun(),) * len(points)
     if seconds:
-        sentence = f"running {network.name} {len(wanted)} times for at most {format_seconds(seconds)}"
+        sentence = f"running {network.name} {len(points)} times for at most {format_seconds(seconds)}"
         quiet_s = _number(base.environment.get("reference_s", "")) if device == "cpu" else 0.0
         with session.bar("running", seconds, sentence) as show, told_when_lost(device, None):
-            made = session.run_plans(network, wanted, seconds, device=device, quiet_s=quiet_s, progress=show)
-    enough = ROUND_S * math.ceil((used_s + 1 + max(enough_s(wanted, made), seconds) / MEASURING_SHARE) / ROUND_S)
-    runs = _runs(asking, made, f"--budget {enough}s", session.say)
+            results = session.run_plans(network, points, seconds, device=device, quiet_s=quiet_s, progress=show)
+    whole_s = used_s + 1 + max(enough_s(points, results), seconds) / MEASURING_SHARE
+    enough = BUDGET_STEP_S * math.ceil(whole_s / BUDGET_STEP_S)
+    runs = _runs(asking, results, f"--budget {enough}s", session.say)
     accelerator = asking.problem.cluster.node.accelerator
-    circumstances = {key: value for key, value in base.environment.items() if key not in MAY_DIFFER}
+    circumstances = {key: value for key, value in base.environment.items() if key not in FREE_CIRCUMSTANCES}
     samples = Samples.from_rows([], {**circumstances, **asking.circumstances})
     steps = tuple(run.step for run in runs)
-    calibration = replace(refined(base, asking.problem, runs), name=name)
+    calibration = replace(with_plan_points(base, asking.problem, runs), name=name)
     return calibration, Measurement(samples, steps, accelerator, asking.problem.cluster.node)
 
 
-def _runs(asking: Asking, made: Sequence[PlanRun], enough: str, say: Say) -> list[CellRun]:
-    """Return the runs that were made in quiet; say of which cells there are none, and why.
+def _runs(asking: Asking, results: Sequence[PlanRun], enough: str, say: Say) -> list[PlanPointRun]:
+    """Return the runs that were made in quiet; say of which plan points there are none, and why.
 
     ``enough``: the budget that suffices for all of them, as an option.
     """
-    network, cells = asking.problem.network.name, tuple(zip(_names(asking), made, strict=True))
+    network, outcomes = asking.problem.network.name, tuple(zip(_names(asking), results, strict=True))
     runs = [
-        CellRun(cell[0], cell[2], one.step)
-        for cell, one in zip(asking.cells, made, strict=True)
+        PlanPointRun(key[0], key[2], one.step)
+        for key, one in zip(asking.points, results, strict=True)
         if one.step and not one.is_disturbed
     ]
-    missing = [name for name, one in cells if not one.step and not one.failed]
-    failed = [f"{name}: {one.failed}" for name, one in cells if one.failed]
-    slow = [f"{name}: {one.slower:.3g} times slower than in quiet" for name, one in cells if one.is_disturbed]
+    missing = [name for name, one in outcomes if not one.step and not one.failed]
+    failures = [f"{name}: {one.failed}" for name, one in outcomes if one.failed]
+    slow = [f"{name}: {one.slower:.3g} times slower than in quiet" for name, one in outcomes if one.is_disturbed]
     if not runs:
-        said = f" ({'; '.join((*failed, *slow))})" if failed or slow else ""
-        rule = f"a run of {network} must be made in time, in memory and on a quiet machine, got none{said}"
+        reasons = f" ({'; '.join((*failures, *slow))})" if failures or slow else ""
+        rule = f"a run of {network} must be made in time, in memory and on a quiet machine, got none{reasons}"
         remedies = [f"{enough} suffices"] * bool(missing) + [WHEN_QUIET] * bool(slow)
         raise CoverageError(f"{rule}; {'; '.join(remedies) or 'make a suggestion of other plans'}")
     if missing:
         say(f"no run was made in time of {', '.join(missing)}; {enough} suffices for every plan")
-    if failed:
-        say(f"no run could be made of {'; '.join(failed)}")
+    if failures:
+        say(f"no run could be made of {'; '.join(failures)}")
     if slow:
-        rule = f"runs of {network} on a machine more than {DISTURBED} times slower than in quiet are left out"
+        rule = f"runs of {network} on a machine more than {DISTURBED_RATIO} times slower than in quiet are left out"
         say(f"{rule}, got {'; '.join(slow)}; {WHEN_QUIET}")
     return runs
 
 
 def _names(asking: Asking) -> list[str]:
-    return [f"sub-batch {sub_batch} in {precision}" for _, sub_batch, precision in asking.cells]
+    return [f"sub-batch {sub_batch} in {precision}" for _, sub_batch, precision in asking.points]
 
 
 def _number(text: str) -> float:

@@ -44,26 +44,26 @@ class Table(NamedTuple):
     """A file: answers to rows that are not predicted whatever the coefficients, and the runs of each problem."""
 
     answers: list[Answer]
-    asked: list[tuple[Problem, list[Run]]]
+    problems: list[tuple[Problem, list[Run]]]
 
 
 def table_of(runs: Runs, folder: Path, values: Values, say: Say) -> Table:
     """Return the rows of a file in ``folder``, where relative paths in them start."""
     files = _Files(folder, values, say)
-    grouped: dict[_Key, list[Run]] = {}
+    by_key: dict[_Key, list[Run]] = {}
     for one in runs.rows:
-        grouped.setdefault(_key(one, values), []).append(one)
-    found = Table([unread(row) for row in runs.refused], [])
-    for key, some in grouped.items():
+        by_key.setdefault(_key(one, values), []).append(one)
+    table = Table([unread(row) for row in runs.refused], [])
+    for key, some in by_key.items():
         cluster = None
         try:
             _check_texts(key)
             machine = files.machine(key.cluster)
             cluster = machine.cluster
-            found.asked.append((files.problem(key, machine), some))
+            table.problems.append((files.problem(key, machine), some))
         except PlannerError as error:
-            found.answers.extend(refused(one, error.refusal, cluster) for one in some)
-    return found
+            table.answers.extend(refused(one, error.refusal, cluster) for one in some)
+    return table
 
 
 def _key(run: Run, values: Values) -> _Key:
@@ -87,15 +87,15 @@ class _Once(Generic[T]):
 
     def __init__(self, find: Callable[[str], T]) -> None:
         self.find = find
-        self.found: dict[str, T | PlannerError] = {}
+        self.results: dict[str, T | PlannerError] = {}
 
     def __call__(self, text: str) -> T:
-        if text not in self.found:
+        if text not in self.results:
             try:
-                self.found[text] = self.find(text)
+                self.results[text] = self.find(text)
             except PlannerError as error:
-                self.found[text] = error
-        one = self.found[text]
+                self.results[text] = error
+        one = self.results[text]
         if isinstance(one, PlannerError):
             raise one
         return one
@@ -109,8 +109,8 @@ class _Files:
         self.network = _Once(self._network)
         self.machine = _Once(self._machine)
         # An option must be known, where a row may name anything; a path in it starts from the working directory.
-        asked = catalog.find_framework(values["framework"].value) if "framework" in values else None
-        self.framework = _Once(self._framework if asked is None else lambda _: asked)
+        of_option = catalog.find_framework(values["framework"].value) if "framework" in values else None
+        self.framework = _Once(self._framework if of_option is None else lambda _: of_option)
 
     def problem(self, key: _Key, machine: Machine) -> Problem:
         """Return the problem of rows, or raise PlannerError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from planner.fitting.calibration import with_overheads
 from planner.fitting.overheads import times_over_kernels
 from planner.fitting.repeats import contradictions, merged_steps, repeated, runs_apart, undisputed
 from planner.fitting.rows import take, usable
-from planner.fitting.screening import OffCourse, off_course, unit_doubt
+from planner.fitting.screening import Outlier, outliers, unit_doubt
 from planner.formats.sample_files import SampleFiles, read_sample_files
 from planner.numbers import constant
 from planner.sessions.kept_samples import NODE, node_of, steps_of
@@ -33,37 +34,34 @@ __all__ = ["StepRows", "fitted_with_steps", "samples_of"]
 REJECTED = "rejected"
 """Circumstance: how many rows took no part in the fit, where the first ones stand, and why."""
 DISPUTED = "another row of its call differs by more than the spread, and is undisturbed or faster"
-MOST_TOLD = 5
+SENTENCES_SAID = 5
 """Reasons for rejected rows that are listed."""
-MOST_RECORDED = 3
+SENTENCES_RECORDED = 3
 """Of these, those that a calibration holds."""
 LOG_FAR_OFF = math.log(constant("sample_files.far_off"))
 """Of steps over the sum of their kernels and 10 us a call: between good ones and those off by a unit (docs/numbers.md).
 """
 
 
-class _Sifted(NamedTuple):
-    """Rows that take part in a fit, and those that do not, in lots of one reason each.
-
-    Attributes
-    ----------
-    files : SampleFiles
-    rejected : tuple of (SampleFiles, str)
-        The rows of a lot, and the reason.
-    """
+class _Selection(NamedTuple):
+    """Rows that take part in a fit, and lots of rows that do not, each with its reason."""
 
     files: SampleFiles
-    rejected: tuple[tuple[SampleFiles, str], ...] = ()
+    lots: tuple[tuple[SampleFiles, str], ...] = ()
 
-    def without(self, reasons: Mapping[int, str]) -> _Sifted:
+    def without(self, reasons: Mapping[int, str]) -> _Selection:
         """Return this with rows left out by their position, each for its reason."""
-        rows_of: dict[str, list[int]] = {}
-        for row in sorted(reasons):
-            rows_of.setdefault(reasons[row], []).append(row)
-        size = self.files.samples.size
-        lots = [(_kept(self.files, np.isin(np.arange(size), rows)), reason) for reason, rows in rows_of.items()]
-        rest = _kept(self.files, ~np.isin(np.arange(size), list(reasons)))
-        return _Sifted(rest, (*self.rejected, *lots))
+        rows = np.arange(self.files.samples.size)
+        lots = [
+            (self.files.select(np.isin(rows, [row for row in reasons if reasons[row] == reason])), reason)
+            for reason in dict.fromkeys(reasons[row] for row in sorted(reasons))
+        ]
+        return _Selection(self.files.select(~np.isin(rows, list(reasons))), (*self.lots, *lots))
+
+    @property
+    def rejections(self) -> int:
+        """Rows that take no part."""
+        return sum(lot.samples.size for lot, _ in self.lots)
 
 
 class StepRows(NamedTuple):
@@ -95,22 +93,23 @@ def samples_of(folder: Path, name: str, say: Say) -> tuple[Samples, Node, StepRo
         contradict others.
     """
     paths = sample_paths(folder)
-    read = read_sample_files(paths)
-    steps, files = _steps(read, say), _without_steps(read)
+    every = read_sample_files(paths)
+    steps, files = _steps(every, say), every.select(every.samples.text["kind"] != STEP)
     if not files.places:
-        raise InputFileError(str(paths[0]), _no_kernels(len(read.places)))
+        raise InputFileError(str(paths[0]), _no_kernels(len(every.places)))
     node = _node(files)
     accelerator = node.accelerator
     if name != accelerator.name and name in catalog.names("accelerators"):
         rule = f"the name of the samples' device, {accelerator.name}, or that of no device"
         raise ParameterError("--name", rule, name, f"these are no samples of {name}")
-    sifted = _sifted(files, accelerator)
-    _tell(sifted, say)
-    again = repeated(sifted.files.samples)
+    selection = _selection(files, accelerator)
+    _tell(selection, say)
+    samples = selection.files.samples
+    again = repeated(samples)
     if again:
-        say(f"{again} of {sifted.files.samples.size} rows time a call again; the median of each call is fitted")
+        say(f"{again} of {samples.size} rows time a call again; the median of each call is fitted")
     circumstances = {key: value for key, value in files.samples.circumstances.items() if key != NODE}
-    return replace(sifted.files.samples, circumstances=circumstances | _recorded(sifted)), node, steps
+    return replace(samples, circumstances=circumstances | _rejections(selection)), node, steps
 
 
 def fitted_with_steps(calibration: Calibration, rows: StepRows, say: Say) -> Calibration:
@@ -122,42 +121,41 @@ def fitted_with_steps(calibration: Calibration, rows: StepRows, say: Say) -> Cal
         More than half of the steps of a file take 30 times as long as their kernels, or a thirtieth.
     """
     factors = times_over_kernels(calibration.entries, rows.steps)
-    off = [OffCourse(int(row), float(factors[row])) for row in np.flatnonzero(np.abs(np.log(factors)) >= LOG_FAR_OFF)]
-    runs = _runs(rows.files)
-    for run in np.unique(runs).tolist():
-        found = [one for one in off if runs[one.row] == run]
-        if 2 * len(found) > np.sum(runs == run):
-            raise _steps_apart(rows.files, found, int(np.sum(runs == run)))
+    off = [Outlier(int(row), float(factors[row])) for row in np.flatnonzero(np.abs(np.log(factors)) >= LOG_FAR_OFF)]
+    for own in _rows_by_file(rows.files):
+        of_file = [one for one in off if one.row in own]
+        if 2 * len(of_file) > own.size:
+            raise _steps_apart(rows.files, of_file, own.size)
     reasons = {one.row: f"time_s is {rows.steps[one.row].time_s:g} s, {_off(one)} as its kernels" for one in off}
     before = {REJECTED: calibration.environment.get(REJECTED, "")}
-    sifted = _Sifted(replace(rows.files, samples=replace(rows.files.samples, circumstances=before))).without(reasons)
-    sifted = sifted.without(_disputed_rows(sifted.files, np.zeros_like(_runs(sifted.files))))
-    _tell(sifted, say)
-    kept = sifted.files.samples
-    again = repeated(kept)
+    files = replace(rows.files, samples=replace(rows.files.samples, circumstances=before))
+    selection = _without_disputed(_Selection(files).without(reasons))
+    _tell(selection, say)
+    samples = selection.files.samples
+    again = repeated(samples)
     if again:
-        say(f"{again} of {kept.size} training steps are timed again; the median of each is fitted")
-    made = with_overheads(calibration, merged_steps(steps_of(kept, say).values()))
-    return replace(made, environment={**made.environment, **_recorded(sifted)})
+        say(f"{again} of {samples.size} training steps are timed again; the median of each is fitted")
+    whole = with_overheads(calibration, merged_steps(steps_of(samples, say).values()))
+    return replace(whole, environment={**whole.environment, **_rejections(selection)})
 
 
-def _steps_apart(files: SampleFiles, found: Sequence[OffCourse], rows: int) -> InputFileError:
+def _steps_apart(files: SampleFiles, off: Sequence[Outlier], rows: int) -> InputFileError:
     """Return the refusal of a file most of whose steps are far off their kernels."""
-    path, median = files.places[found[0].row][0], float(np.median([one.factor for one in found]))
-    middle = OffCourse(found[0].row, median)
-    got = f"got {len(found)} of {rows} rows of kind step that are {_off(middle)} as their kernels (median)"
+    path, median = files.places[off[0].row][0], float(np.median([one.factor for one in off]))
+    middle = Outlier(off[0].row, median)
+    got = f"got {len(off)} of {rows} rows of kind step that are {_off(middle)} as their kernels (median)"
     if middle.unit is None:
         rule, remedy = "time_s must go with the kernels of the step", "leave these rows out, or measure them again"
     else:
         rule, remedy = "time_s must be in seconds", _guess(middle, *middle.unit, "these rows")
-    lines = files.where(one.row for one in found).removeprefix(f"{path}: ")
+    lines = files.where(one.row for one in off).removeprefix(f"{path}: ")
     return InputFileError(path, f"{rule}, {got}: {remedy}", lines)
 
 
 def _steps(files: SampleFiles, say: Say) -> StepRows:
     """Return the training steps among rows."""
-    found = steps_of(files.samples, say)
-    return StepRows(tuple(found.values()), _kept(files, np.isin(np.arange(files.samples.size), list(found))))
+    steps = steps_of(files.samples, say)
+    return StepRows(tuple(steps.values()), files.select(np.isin(np.arange(files.samples.size), list(steps))))
 
 
 def _no_kernels(steps: int) -> str:
@@ -169,56 +167,50 @@ def _no_kernels(steps: int) -> str:
     return f"rows of kernels must follow the header, got {got}; {remedy}"
 
 
-def _sifted(files: SampleFiles, accelerator: Accelerator) -> _Sifted:
+def _selection(files: SampleFiles, accelerator: Accelerator) -> _Selection:
     """Return the rows that a fit can use, and those it cannot; refuse files that are wrong as a whole."""
-    sifted = _Sifted(files).without(dict(usable(files.samples)[1]))
-    _check_repeats(sifted.files)
-    sifted = sifted.without(_disputed_rows(sifted.files, _runs(sifted.files)))
-    _check_units(sifted.files, accelerator)
-    sifted = sifted.without(_off_course_rows(sifted.files, accelerator))
-    _check_runs(sifted.files)
-    return sifted.without(_disputed_rows(sifted.files, np.zeros_like(_runs(sifted.files))))
+    selection = _Selection(files).without(dict(usable(files.samples)[1]))
+    _check_repeats(selection.files)
+    selection = selection.without(_disputed_rows(selection.files, _rows_by_file(selection.files)))
+    _check_units(selection.files, accelerator)
+    selection = selection.without(_off_course_rows(selection.files, accelerator))
+    _check_files(selection.files)
+    return _without_disputed(selection)
 
 
-def _tell(sifted: _Sifted, say: Say) -> None:
-    for sentence in _told(sifted, MOST_TOLD):
+def _without_disputed(selection: _Selection) -> _Selection:
+    """Return rows without those that disagree with another one of their call in any file."""
+    return selection.without(_disputed_rows(selection.files, [np.arange(selection.files.samples.size)]))
+
+
+def _tell(selection: _Selection, say: Say) -> None:
+    for sentence in _sentences(selection, SENTENCES_SAID):
         say(f"rejected: {sentence}")
 
 
-def _told(sifted: _Sifted, most: int) -> Iterator[str]:
+def _sentences(selection: _Selection, most: int) -> Iterator[str]:
     """Yield a sentence on each of the first lots of rejected rows, then how many rows are in others."""
-    for lot, reason in sifted.rejected[:most]:
+    for lot, reason in selection.lots[:most]:
         yield f"{lot.where(range(lot.samples.size))}: {reason}"
-    more = sum(lot.samples.size for lot, _ in sifted.rejected[most:])
+    more = _Selection(selection.files, selection.lots[most:]).rejections
     if more:
         yield f"{more} more rows, for other reasons"
 
 
-def _recorded(sifted: _Sifted) -> dict[str, str]:
+def _rejections(selection: _Selection) -> dict[str, str]:
     """Return the circumstance of the rejected rows, behind what the files say of theirs; nothing without any."""
-    if not sifted.rejected:
+    if not selection.lots:
         return {}
-    named = sifted._replace(rejected=tuple((_by_name(lot), reason) for lot, reason in sifted.rejected))
-    rows = sum(lot.samples.size for lot, _ in sifted.rejected)
-    said = f"{rows} of {sifted.files.samples.size + rows} rows: {'; '.join(_told(named, MOST_RECORDED))}"
-    before = sifted.files.samples.circumstances.get(REJECTED, "")
-    return {REJECTED: f"{before}; {said}" if before else said}
+    lots = tuple((_by_name(lot), reason) for lot, reason in selection.lots)
+    rows, samples = selection.rejections, selection.files.samples
+    sentences = "; ".join(_sentences(_Selection(selection.files, lots), SENTENCES_RECORDED))
+    before = samples.circumstances.get(REJECTED, "")
+    return {REJECTED: f"{before}{'; ' if before else ''}{rows} of {samples.size + rows} rows: {sentences}"}
 
 
 def _by_name(files: SampleFiles) -> SampleFiles:
     """Return rows whose files are named without the folder: a calibration is read elsewhere."""
     return SampleFiles(files.samples, tuple((Path(path).name, line) for path, line in files.places))
-
-
-def _without_steps(files: SampleFiles) -> SampleFiles:
-    """Return the rows of calls, those of whole training steps left out."""
-    return _kept(files, files.samples.text["kind"] != STEP)
-
-
-def _kept(files: SampleFiles, kept: BoolArray) -> SampleFiles:
-    """Return the rows where ``kept``, shape (k,), is true."""
-    places = tuple(place for place, is_kept in zip(files.places, kept.tolist(), strict=True) if is_kept)
-    return SampleFiles(files.samples.select(kept), places)
 
 
 def _node(files: SampleFiles) -> Node:
@@ -263,10 +255,9 @@ def _error(files: SampleFiles, row: int, problem: str) -> InputFileError:
 
 def _check_units(files: SampleFiles, accelerator: Accelerator) -> None:
     """Refuse a file whose times, those of a kind in it, or those of some rows are evidently not seconds."""
-    runs = _runs(files)
-    for run in np.unique(runs).tolist():
-        own = _kept(files, runs == run)
-        _refuse_other_units(own, off_course(own.samples, accelerator))
+    for rows in _rows_by_file(files):
+        own = files.select(np.isin(np.arange(files.samples.size), rows))
+        _refuse_other_units(own, outliers(own.samples, accelerator))
         doubt = unit_doubt(own.samples, accelerator)
         if doubt:
             path = own.places[0][0]
@@ -274,28 +265,28 @@ def _check_units(files: SampleFiles, accelerator: Accelerator) -> None:
             raise InputFileError(path, doubt.sentence, lines)
 
 
-def _refuse_other_units(files: SampleFiles, found: Sequence[OffCourse]) -> None:
-    for one in found:
+def _refuse_other_units(files: SampleFiles, off: Sequence[Outlier]) -> None:
+    for one in off:
         if one.unit is not None:
-            raise _error(files, one.row, _other_unit(files, one, *one.unit, found))
+            raise _error(files, one.row, _other_unit(files, one, *one.unit, off))
 
 
 def _off_course_rows(files: SampleFiles, accelerator: Accelerator) -> dict[int, str]:
     """Return the rows whose times are far off those of their like, with the reason; refuse those off by a unit."""
-    found, times = off_course(files.samples, accelerator), files.samples.time_s
-    _refuse_other_units(files, found)
-    return {one.row: f"time_s is {times[one.row]:g} s, {_off(one)} as its like" for one in found}
+    off, times = outliers(files.samples, accelerator), files.samples.time_s
+    _refuse_other_units(files, off)
+    return {one.row: f"time_s is {times[one.row]:g} s, {_off(one)} as its like" for one in off}
 
 
-def _off(one: OffCourse) -> str:
+def _off(one: Outlier) -> str:
     return f"{one.factor:,.0f} times as long" if one.factor > 1 else f"{1 / one.factor:,.0f} times as short"
 
 
-def _other_unit(files: SampleFiles, one: OffCourse, unit: str, per_second: float, found: Sequence[OffCourse]) -> str:
+def _other_unit(files: SampleFiles, one: Outlier, unit: str, per_second: float, off: Sequence[Outlier]) -> str:
     """Return what is wrong with a time that is off by a unit, and with all those off to the same side by no other."""
     alike = [
         other.row
-        for other in found
+        for other in off
         if (other.factor > 1) == (one.factor > 1) and other.unit in (None, (unit, per_second))
     ]
     kind, time_s = files.samples.text["kind"][one.row], files.samples.time_s[one.row]
@@ -305,7 +296,7 @@ def _other_unit(files: SampleFiles, one: OffCourse, unit: str, per_second: float
     return f"time_s must be in seconds, got {got}: {_guess(one, unit, per_second, these)}"
 
 
-def _guess(one: OffCourse, unit: str, per_second: float, these: str) -> str:
+def _guess(one: Outlier, unit: str, per_second: float, these: str) -> str:
     """Return what a time looks like that is off by a unit, and what to do."""
     if one.factor > 1:
         return f"looks like {unit}; divide {these} alone by {per_second:,.0f}"
@@ -313,9 +304,15 @@ def _guess(one: OffCourse, unit: str, per_second: float, these: str) -> str:
     return f"looks like {often}; multiply {these} alone by {per_second:,.0f}"
 
 
-def _runs(files: SampleFiles) -> IntArray:
+def _file_numbers(files: SampleFiles) -> IntArray:
     """Return the number of each row's file, shape (k,)."""
     return np.unique([path for path, _ in files.places], return_inverse=True)[1].astype(np.int64)
+
+
+def _rows_by_file(files: SampleFiles) -> list[IntArray]:
+    """Return the rows of each file."""
+    numbers = _file_numbers(files)
+    return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
 
 
 def _disturbed(files: SampleFiles) -> BoolArray:
@@ -326,22 +323,22 @@ def _disturbed(files: SampleFiles) -> BoolArray:
 
 def _check_repeats(files: SampleFiles) -> None:
     """Refuse undisturbed rows of one file and one call whose times differ by more than their spread."""
-    runs, disturbed, times = _runs(files), _disturbed(files), files.samples.time_s
-    for run in np.unique(runs).tolist():
-        own = np.flatnonzero((runs == run) & ~disturbed)
-        found = contradictions(take(files.samples, own))
-        if found:
-            fast, slow = (int(own[at]) for at in found[0])
-            more = f" (and {len(found) - 1} more such calls)" if found[1:] else ""
+    disturbed, times = _disturbed(files), files.samples.time_s
+    for rows in _rows_by_file(files):
+        own = rows[~disturbed[rows]]
+        pairs = contradictions(take(files.samples, own))
+        if pairs:
+            fast, slow = (int(own[at]) for at in pairs[0])
+            more = f" (and {len(pairs) - 1} more such calls)" if pairs[1:] else ""
             rule = f"time_s of one call must agree within its spread, got {times[slow]:g} s, but {times[fast]:g} s in "
             remedy = "leave out the wrong row, or tell them apart in library or source"
             raise _error(files, slow, f"{rule}{files.where([fast])}{more}; {remedy}")
 
 
-def _check_runs(files: SampleFiles) -> None:
+def _check_files(files: SampleFiles) -> None:
     """Refuse files whose times of the same calls contradict each other grossly: more than runs of one machine do."""
     times, disturbed = files.samples.time_s, _disturbed(files)
-    apart = runs_apart(files.samples, _runs(files), disturbed)
+    apart = runs_apart(files.samples, _file_numbers(files), disturbed)
     if apart is not None:
         rule = f"times of one call must be alike in all files, got {times[apart.slow]:g} s, but {times[apart.fast]:g} s"
         noisy = [row for row in (apart.slow, apart.fast) if disturbed[row]]
@@ -359,16 +356,12 @@ def _noise(files: SampleFiles, noisy: Sequence[int]) -> str:
     paths, disturbed = np.array([path for path, _ in files.places]), _disturbed(files)
     shares = {path: float(np.mean(disturbed[paths == path])) for path in paths[list(noisy)].tolist()}
     worst = max(shares, key=lambda path: shares[path])
-    said = (
-        f"{files.where(noisy)} {'were' if noisy[1:] else 'was'} {DISTURBED_NOTE}, as {shares[worst]:.0%} of the rows "
-    )
-    return f"{said}of {worst} were: leave that file out, or calibrate again on a quiet machine"
+    were = f"{files.where(noisy)} {'were' if noisy[1:] else 'was'} {DISTURBED_NOTE}, as {shares[worst]:.0%}"
+    return f"{were} of the rows of {worst} were: leave that file out, or calibrate again on a quiet machine"
 
 
-def _disputed_rows(files: SampleFiles, runs: IntArray) -> dict[int, str]:
-    """Return the rows that disagree with the best one of their call in the same run, with the reason."""
-    found, disturbed = [], _disturbed(files)
-    for run in np.unique(runs).tolist():
-        own = np.flatnonzero(runs == run)
-        found += own[~undisputed(take(files.samples, own), disturbed[own])].tolist()
-    return dict.fromkeys(found, DISPUTED)
+def _disputed_rows(files: SampleFiles, groups: Sequence[IntArray]) -> dict[int, str]:
+    """Return the rows that disagree with the best one of their call in the same group, with the reason."""
+    disturbed = _disturbed(files)
+    rows = (own[~undisputed(take(files.samples, own), disturbed[own])].tolist() for own in groups)
+    return dict.fromkeys(itertools.chain.from_iterable(rows), DISPUTED)

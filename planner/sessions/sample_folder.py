@@ -34,10 +34,10 @@ def sample_paths(folder: Path) -> list[Path]:
         raise ParameterError(what, rule, str(folder), f"it cannot be read: {error.strerror}") from None
     paths = _tables(names)
     if not paths:
-        held = "no such file is in it" if names else "it is empty"
+        content = "no such file is in it" if names else "it is empty"
         below = _folders_with_tables(names)
         remedy = f"give one of its folders: {below}" if below else "put the files of one device there"
-        raise ParameterError(what, rule, str(folder), f"{held}; {remedy}")
+        raise ParameterError(what, rule, str(folder), f"{content}; {remedy}")
     return paths
 
 
@@ -47,9 +47,9 @@ def _tables(names: Iterable[Path]) -> list[Path]:
 
 def _folders_with_tables(names: Sequence[Path]) -> str:
     """Return the first folders that hold such files, and how many more do; empty without any."""
-    found = []
+    folders = []
     for path in names:
         with contextlib.suppress(OSError):
-            found += [str(path)] if path.is_dir() and _tables(path.iterdir()) else []
-    more = f" and {len(found) - MOST_FOLDERS} more" if found[MOST_FOLDERS:] else ""
-    return ", ".join(found[:MOST_FOLDERS]) + more
+            folders += [str(path)] if path.is_dir() and _tables(path.iterdir()) else []
+    more = f" and {len(folders) - MOST_FOLDERS} more" if folders[MOST_FOLDERS:] else ""
+    return ", ".join(folders[:MOST_FOLDERS]) + more

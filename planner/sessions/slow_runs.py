@@ -6,51 +6,51 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from planner.domain.calibration import Calibration
-from planner.domain.samples import MAY_DIFFER
-from planner.probes.bench import DISTURBED
+from planner.domain.samples import FREE_CIRCUMSTANCES
+from planner.probes.bench import DISTURBED_RATIO
 from planner.probes.calibrate import Measurement
 from planner.sessions.say import Say
 from planner.units import format_seconds
 
-__all__ = ["LARGEST_STEAL", "slower_than_before", "stolen", "with_doubts"]
+__all__ = ["LARGEST_STEAL_SHARE", "slower_than_before", "stolen", "with_doubts"]
 
-LARGEST_STEAL = 0.05
+LARGEST_STEAL_SHARE = 0.05
 """Of the wall time, taken by the host from the one thread that measures."""
-REFERENCE, STEAL = "reference_s", "steal_during_s"
+REFERENCE_KEY, STEAL_KEY = "reference_s", "steal_during_s"
 
 
-def with_doubts(made: Measurement, wall_s: float, earlier: Iterable[Calibration], say: Say) -> Measurement:
+def with_doubts(measurement: Measurement, wall_s: float, earlier: Iterable[Calibration], say: Say) -> Measurement:
     """Return a measurement that warns of a run that was slow throughout, and say so.
 
     Parameters
     ----------
-    made : Measurement
+    measurement : Measurement
     wall_s : float
         That the run took [s].
     earlier : iterable of Calibration
         Of this machine.
     say : callable
     """
-    circumstances, device = made.samples.circumstances, made.accelerator.name
-    found = {
+    circumstances, device = measurement.samples.circumstances, measurement.accelerator.name
+    doubts = {
         "warning_slower": slower_than_before(circumstances, device, earlier),
         "warning_steal": stolen(circumstances, wall_s),
     }
-    said = {key: sentence for key, sentence in found.items() if sentence}
-    for sentence in said.values():
+    sentences = {key: sentence for key, sentence in doubts.items() if sentence}
+    for sentence in sentences.values():
         say(sentence)
-    return replace(made, samples=replace(made.samples, circumstances={**circumstances, **said}))
+    return replace(measurement, samples=replace(measurement.samples, circumstances={**circumstances, **sentences}))
 
 
 def slower_than_before(circumstances: Mapping[str, str], device: str, earlier: Iterable[Calibration]) -> str:
     """Return that the reference kernel was much slower than in an earlier run of the same circumstances, else ''."""
     alike = [one for one in earlier if one.accelerator == device and _is_alike(one.environment, circumstances)]
-    known = [(seconds, one) for one in alike if (seconds := _number(one.environment, REFERENCE))]
-    now_s = _number(circumstances, REFERENCE)
-    if not known or not now_s:
+    times = [(seconds, one) for one in alike if (seconds := _number(one.environment, REFERENCE_KEY))]
+    now_s = _number(circumstances, REFERENCE_KEY)
+    if not times or not now_s:
         return ""
-    best_s, best = min(known, key=lambda pair: pair[0])
-    if now_s <= DISTURBED * best_s:
+    best_s, best = min(times, key=lambda pair: pair[0])
+    if now_s <= DISTURBED_RATIO * best_s:
         return ""
     return (
         f"the reference kernel took {format_seconds(now_s)} in the quiet part of this run, {now_s / best_s:.2g} times "
@@ -61,14 +61,14 @@ def slower_than_before(circumstances: Mapping[str, str], device: str, earlier: I
 
 def _is_alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     # Another design may have another reference kernel.
-    lasting = [key for key in one.keys() & other.keys() if key not in MAY_DIFFER or key == "design"]
+    lasting = [key for key in one.keys() & other.keys() if key not in FREE_CIRCUMSTANCES or key == "design"]
     return all(one[key] == other[key] for key in lasting)
 
 
 def stolen(circumstances: Mapping[str, str], wall_s: float) -> str:
     """Return that the host took much of the CPU time during a run of ``wall_s`` seconds, else ''."""
-    share = _number(circumstances, STEAL) / wall_s
-    if share <= LARGEST_STEAL:
+    share = _number(circumstances, STEAL_KEY) / wall_s
+    if share <= LARGEST_STEAL_SHARE:
         return ""
     return (
         f"the host took CPU time worth {share:.0%} of this run for other machines: times are too long by about as "

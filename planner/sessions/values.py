@@ -28,5 +28,8 @@ def said(values: Values, key: str) -> str:
 
 
 def listed(values: Values, key: str) -> tuple[Any, ...]:
-    """Return the values of an option that is a list; none where it is absent."""
-    return tuple(values[key].value) if key in values else ()
+    """Return the values of an option that is, or may be, a list; none where it is absent."""
+    if key not in values:
+        return ()
+    value = values[key].value
+    return (value,) if isinstance(value, str) else tuple(value)

@@ -3,8 +3,8 @@
 A kernel is served by the first of these that does (``find_kernel`` and ``split`` of :mod:`planner.sources.sources`):
 
 ===================  ========================================================================================
-exact call           the very call as the device was timed at it; at other sub-batches its scaling curve
-                     (:mod:`planner.sources.layer_calls`, :mod:`planner.costs.measured_calls`)
+exact call           the very call as the device was timed at it (:mod:`planner.sources.layer_calls`)
+scaling curve        that call at a sub-batch that it was not timed at (:mod:`planner.costs.measured_calls`)
 same die             the call as a device with the same die was timed at it, by the ratio of the two
                      (:mod:`planner.sources.same_die`)
 fit                  a fit to kernels of the device, calibrations in their order; inside one an entry of the very

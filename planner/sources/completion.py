@@ -22,36 +22,41 @@ from planner.sources.precisions import derived_precisions
 
 __all__ = ["Offers", "completions"]
 
-SAME_DIE, RELATED = ("chip",), ("architecture", "vendor")
+SAME_DIE_RELATIONS, NEAR_RELATIONS = ("chip",), ("architecture", "vendor")
 """Relations of devices whose fits serve another, and of those whose fits specify it."""
-WAYS = ("", *DIRECTIONS[:3])
+MATRIX_DIRECTIONS = ("", *DIRECTIONS[:3])
 Offers = Callable[[Accelerator, Missing, Collection[str], Collection[str]], tuple[Offer, ...]]
 """Device, missing kernels, relations, precisions of fits (none: whole calibrations) -> devices so near that hold any,
 and their calibrations."""
 
 
 def completions(
-    cluster: Cluster, calibrations: Iterable[Calibration], offers: Offers, known: Transfers, *, named: bool
+    cluster: Cluster, calibrations: Iterable[Calibration], offers: Offers, transfers: Transfers, *, is_named: bool
 ) -> Iterator[tuple[str, tuple[Calibration, ...]]]:
     """Yield in words, and as calibrations, what each source says of kernels that all before it miss."""
-    device, every = cluster.node.accelerator, tuple(calibrations)
-    misses = what_misses(every, cluster)
-    found = same_die_fits(device, offers(device, misses, SAME_DIE, ()), known, misses)
-    yield "bundled of a sibling", found
-    if named:
+    device, fits = cluster.node.accelerator, tuple(calibrations)
+    misses = what_misses(fits, cluster)
+    same_die = same_die_fits(device, offers(device, misses, SAME_DIE_RELATIONS, ()), transfers, misses)
+    yield "bundled of a sibling", same_die
+    if is_named:
         return
-    every += found
-    found = derived_precisions(device, every, known, what_misses(every, cluster))
-    yield "derived from another precision", found
-    every += found
-    misses = what_misses(every, cluster)
-    products = (k for k in product(PRODUCT_KINDS, WAYS, device.peak_flop_per_s) if is_taken_over(k[0], k[2], device))
-    wanted = [kernel for kernel in products if misses(*kernel)]
-    near = offers(device, lambda *kernel: kernel in wanted, RELATED, {name for *_, name in wanted}) if wanted else ()
-    found = nearest_fits(device, near, known, misses)
-    every += found
-    found += derived_precisions(device, every, known, what_misses(every, cluster))
-    yield "specified by another GPU", tuple(map(_specifying, found))
+    fits += same_die
+    derived = derived_precisions(device, fits, transfers, what_misses(fits, cluster))
+    yield "derived from another precision", derived
+    fits += derived
+    misses = what_misses(fits, cluster)
+    products = (
+        (kind, way, precision)
+        for kind, way, precision in product(PRODUCT_KINDS, MATRIX_DIRECTIONS, device.peak_flop_per_s)
+        if is_taken_over(kind, precision, device)
+    )
+    absent = [kernel for kernel in products if misses(*kernel)]
+    precisions = {precision for *_, precision in absent}
+    near = offers(device, lambda *kernel: kernel in absent, NEAR_RELATIONS, precisions) if absent else ()
+    nearest = nearest_fits(device, near, transfers, misses)
+    fits += nearest
+    nearest += derived_precisions(device, fits, transfers, what_misses(fits, cluster))
+    yield "specified by another GPU", tuple(map(_specifying, nearest))
 
 
 def _specifying(calibration: Calibration) -> Calibration:

@@ -1,6 +1,6 @@
 """Kernels of a device that was not measured, from calibrations of another: scaled by specification, with scores.
 
-Three uses. A *sibling*, a device of the same chip, serves the kernels that no calibration of the device itself does.
+Three uses. A same-die device serves the kernels that no calibration of the device itself does.
 What none serves is specified by the nearest device that was measured, where multiplying at the peak rate is not what
 bounds it: convolutions, of which libraries choose algorithms that multiply less (Winograd, FFT) or more (padded tiles),
 and products of matrix units, which multiply faster than they are fed. Products on CUDA cores are bound by these, and
@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from planner.costs.scaling import scaled_entry
-from planner.costs.specified import issued
+from planner.costs.specified import at_issue_rate
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
@@ -50,51 +50,53 @@ def as_scaled(calibration: Calibration, kind: str) -> Calibration:
 
 
 def scaled_calibration(
-    calibration: Calibration, source: Accelerator, target: Accelerator, known: Transfers
+    calibration: Calibration, source: Accelerator, target: Accelerator, transfers: Transfers
 ) -> Calibration:
     """Return the kernels of a calibration of ``source`` as they would be on ``target``; those that cannot be are left.
 
     Their held-out errors are those of transfers between devices as near; a specified one stays as unsure as it is.
     """
-    return _made(calibration, _scaled(calibration, (source, target), known), (source, target), known)
+    return _made(calibration, _scaled(calibration, (source, target), transfers), (source, target), transfers)
 
 
 def _scaled(
-    calibration: Calibration, of: Pair, known: Transfers, wanted: Callable[[Entry], bool] = lambda _: True
+    calibration: Calibration, of: Pair, transfers: Transfers, is_wanted: Callable[[Entry], bool] = lambda _: True
 ) -> tuple[Entry, ...]:
-    near, (before, after) = relation(*of), map(issued, of)
-    found = []
+    near, (before, after) = relation(*of), map(at_issue_rate, of)
+    entries = []
     for entry in calibration.entries:
-        if entry.scope == "kernels" and entry.origin != "reconstructed" and wanted(entry):
+        if entry.scope == "kernels" and entry.origin != "reconstructed" and is_wanted(entry):
             with suppress(ParameterError):  # a precision that one of them lacks, or times of calls that are not told
-                scaled = scaled_entry(entry, before, after, calibration.entries)
-                score = score_for(known.scores, near, entry.kind, entry.precision)
+                there = scaled_entry(entry, before, after, calibration.entries)
+                score = score_for(transfers.scores, near, entry.kind, entry.precision)
                 if score is not None and entry.origin != "specified":
-                    scaled = unsure(scaled, score.mean, "gpu")
-                found.append(scaled)
-    return tuple(found)
+                    there = unsure(there, score.mean, "gpu")
+                entries.append(there)
+    return tuple(entries)
 
 
-def _made(calibration: Calibration, entries: tuple[Entry, ...], of: Pair, known: Transfers) -> Calibration:
+def _made(calibration: Calibration, entries: tuple[Entry, ...], of: Pair, transfers: Transfers) -> Calibration:
     return replace(
         as_scaled(calibration, SCALED), accelerator=of[1].name, entries=entries, cluster=None, node=None,
-        warnings=(_in_words(entries, *of, known), *calibration.warnings), conformal={},
+        warnings=(_in_words(entries, *of, transfers), *calibration.warnings), conformal={},
     )  # fmt: skip
 
 
-def _in_words(entries: Iterable[Entry], source: Accelerator, target: Accelerator, known: Transfers) -> str:
+def _in_words(entries: Iterable[Entry], source: Accelerator, target: Accelerator, transfers: Transfers) -> str:
     """Return how far off products and convolutions are, and where a few measurements of the device would do better."""
-    near, own = relation(source, target), {(one.kind, one.precision): one.own for one in known.own_points}
-    said = {}
+    near, own = relation(source, target), {(one.kind, one.precision): one.own for one in transfers.own_points}
+    by_kernel = {}
     for entry in entries:
-        score = score_for(known.scores, near, entry.kind, entry.precision)
+        score = score_for(transfers.scores, near, entry.kind, entry.precision)
         if score is not None and entry.kind in PRODUCT_KINDS:
             few = own.get((score.kind, score.precision))
-            said[f"{entry.kind} {entry.precision}"] = f"{score.mean:.0%}{_instead(score.mean, few, known.points)}"
-    missed = ", ".join(f"{kernels} {errors}" for kernels, errors in said.items())
-    scored = f", which misses other GPUs on average by so much: {missed}" if missed else ""
+            by_kernel[f"{entry.kind} {entry.precision}"] = (
+                f"{score.mean:.0%}{_instead(score.mean, few, transfers.points)}"
+            )
+    errors_in_words = ", ".join(f"{kernels} {errors}" for kernels, errors in by_kernel.items())
+    clause = f", which misses other GPUs on average by so much: {errors_in_words}" if errors_in_words else ""
     return (
-        f"Kernels were scaled from {source.name} to {target.name} by their data sheets{scored}. `planner calibrate "
+        f"Kernels were scaled from {source.name} to {target.name} by their data sheets{clause}. `planner calibrate "
         f"--device cuda` times those of {target.name} itself, `--samples DIR` fits what others timed."
     )
 
@@ -107,7 +109,7 @@ def _instead(transfer: float, few: float | None, points: int) -> str:
 
 def what_misses(calibrations: Iterable[Calibration], cluster: Cluster) -> Missing:
     """Return what tells which kernels no calibration of the cluster's device serves."""
-    served = {
+    keys = {
         entry.key[1:4]
         for one in calibrations
         if one.computes(cluster)
@@ -118,35 +120,35 @@ def what_misses(calibrations: Iterable[Calibration], cluster: Cluster) -> Missin
     def is_missing(kind: str, direction: str, precision: str) -> bool:
         kinds = {kind, POINTWISE} if kind in TRAFFIC_KINDS else {kind}
         kinds |= {SERVED_BY[kind]} if kind in SERVED_BY else set()
-        ways = {direction, ""} if direction else {way for _, way, _ in served}
-        return not any((k, d, p) in served for k in kinds for d in ways for p in {precision, "any"})
+        ways = {direction, ""} if direction else {way for _, way, _ in keys}
+        return not any((k, d, p) in keys for k in kinds for d in ways for p in {precision, "any"})
 
     return is_missing
 
 
 def same_die_fits(
-    target: Accelerator, offers: Iterable[Offer], known: Transfers, missing: Missing
+    target: Accelerator, offers: Iterable[Offer], transfers: Transfers, missing: Missing
 ) -> tuple[Calibration, ...]:
     """Return what devices of the same die know of kernels that the device's own calibrations miss.
 
     The least unsure serves a kernel: errors are the scored ones of the transfer, unless a fit's own is worse.
     """
     return _best(
-        target, offers, known,
+        target, offers, transfers,
         lambda _, entry: missing(*entry.key[1:4]),
         lambda _, entry: (math.inf if entry.held_out_error is None else entry.held_out_error,),
     )  # fmt: skip
 
 
 def nearest_fits(
-    target: Accelerator, offers: Iterable[Offer], known: Transfers, missing: Missing
+    target: Accelerator, offers: Iterable[Offer], transfers: Transfers, missing: Missing
 ) -> tuple[Calibration, ...]:
     """Return fits of convolutions, and of products of matrix units, that nothing serves, of the nearest device each.
 
     Nearest: by relation, then by the data sheets (:func:`_apart`).
     """
     return _best(
-        target, offers, known,
+        target, offers, transfers,
         lambda device, entry: _can_specify(entry, device, target) and missing(*entry.key[1:4]),
         lambda device, entry: (RELATIONS.index(relation(device, target)), _apart(device, target, entry.precision)),
     )  # fmt: skip
@@ -155,22 +157,24 @@ def nearest_fits(
 def _best(
     target: Accelerator,
     offers: Iterable[Offer],
-    known: Transfers,
-    wanted: Callable[[Accelerator, Entry], bool],
+    transfers: Transfers,
+    is_wanted: Callable[[Accelerator, Entry], bool],
     rank: Callable[[Accelerator, Entry], tuple[float, ...]],
 ) -> tuple[Calibration, ...]:
     """Return wanted kernels of other devices, scaled; that of the least rank serves a kernel, of these the first."""
     every = tuple(offers)
-    scaled = [_scaled(one, (device, target), known, partial(wanted, device)) for device, one in every]
+    offer_entries = [_scaled(one, (device, target), transfers, partial(is_wanted, device)) for device, one in every]
     best: dict[tuple[str, str, str], tuple[tuple[float, ...], int]] = {}
-    for at, ((device, _), entries) in enumerate(zip(every, scaled, strict=True)):
+    for at, ((device, _), entries) in enumerate(zip(every, offer_entries, strict=True)):
         for entry in entries:
             place = (rank(device, entry), at)
             best[entry.key[1:4]] = min(place, best.get(entry.key[1:4], place))
-    chosen = [tuple(one for one in entries if best[one.key[1:4]][1] == at) for at, entries in enumerate(scaled)]
+    by_offer = [
+        tuple(one for one in entries if best[one.key[1:4]][1] == at) for at, entries in enumerate(offer_entries)
+    ]
     return tuple(
-        _made(one, entries, (device, target), known)
-        for (device, one), entries in zip(every, chosen, strict=True)
+        _made(one, entries, (device, target), transfers)
+        for (device, one), entries in zip(every, by_offer, strict=True)
         if entries
     )
 
@@ -197,7 +201,7 @@ def on_other_device(
     cluster: Cluster,
     target: Accelerator,
     calibrations: Iterable[Calibration],
-    known: Transfers,
+    transfers: Transfers,
     own: Iterable[Calibration] = (),
 ) -> tuple[Cluster, tuple[Calibration, ...]]:
     """Return a cluster with another device, and its calibrations with kernels of the present one scaled to it.
@@ -206,17 +210,17 @@ def on_other_device(
     make up for its own kernels. Links, storage and what the framework adds stay those of the cluster and of the present
     device: its hosts are the same. The price is not: it is that of another device, and not known.
     """
-    source, changed = cluster.node.accelerator, []
+    source, there_calibrations = cluster.node.accelerator, []
     for one in calibrations:
         if one.accelerator != source.name:
-            changed.append(one)
+            there_calibrations.append(one)
             continue
         rest = tuple(entry for entry in one.entries if entry.scope != "kernels")
-        kept = replace(one, accelerator=target.name, entries=rest, node=None, conformal={})
-        changed += [scaled_calibration(one, source, target, known), kept]
+        others = replace(one, accelerator=target.name, entries=rest, node=None, conformal={})
+        there_calibrations += [scaled_calibration(one, source, target, transfers), others]
     there = replace(cluster, node=replace(cluster.node, accelerator=target), usd_per_gpu_hour=None)
-    missing = what_misses(changed, there)
+    missing = what_misses(there_calibrations, there)
     for one in (one for one in own if one.accelerator == target.name):
         kernels = tuple(x for x in one.entries if x.scope == "kernels" and missing(*x.key[1:4]))
-        changed.append(replace(one, entries=kernels, conformal={}))
-    return there, tuple(one for one in changed if one.entries)
+        there_calibrations.append(replace(one, entries=kernels, conformal={}))
+    return there, tuple(one for one in there_calibrations if one.entries)

@@ -1,7 +1,7 @@
 """Which calls of a network a calibration has measured as they are: those are looked up, the others are not.
 
-What the device was not timed at, but another of the same chip, is looked up there and scaled by a ratio, or tells the
-course of a call over sub-batches (:mod:`planner.sources.same_die`).
+What the device was not timed at, but a same-die device was, is looked up there and scaled by a ratio, or tells the
+scaling curve of a call over sub-batches (:mod:`planner.sources.same_die`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.costs.features import vector
-from planner.costs.measured_calls import COURSE, COURSE_ERROR, course
+from planner.costs.measured_calls import CURVE, CURVE_ERROR, relative_curve
 from planner.costs.terms import evaluate
 from planner.costs.work import transposition
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
@@ -23,14 +24,24 @@ from planner.domain.calls import LOOKED_UP, LayerCall, kind_of_kernel
 from planner.domain.kernels import SERVED_BY, KernelCalls
 from planner.domain.network import Network
 from planner.domain.precision import precision_named
-from planner.sources.same_die import common_times, course_of, ratio_of, scaled_table
+from planner.sources.same_die import common_ratios, ratio_of, same_die_curve, scaled_table
 from planner.sources.source import Source, source_of
 from planner.workload.calls import layer_calls
 
 __all__ = ["Fits", "LayerCalls"]
 
+Key = tuple[str, str]
+"""Kind and direction."""
 Fits = Callable[[str, str], Entry | None]
 """Kind and direction -> what is fitted to such kernels of the device, or None."""
+
+
+class _Holding(NamedTuple):
+    """A table, the positions of the calls that are looked up in it, and their places in it, shape (k,) each."""
+
+    source: Source
+    calls: IntArray
+    places: IntArray
 
 
 class LayerCalls:
@@ -46,9 +57,9 @@ class LayerCalls:
         How convolutions are done.
     precision : str
     fits : callable, optional
-        What tells the course of a call over the sub-batches between and beyond those that it was measured at.
-    siblings : tuple of Calibration, optional
-        Of other devices of the same chip, in order; they serve the calls that the others do not hold.
+        Give the scaling curve of a call between and beyond the sub-batches that it was measured at.
+    same_die : tuple of Calibration, optional
+        Of same-die devices, in order; they serve the calls that the others do not hold.
     """
 
     def __init__(
@@ -60,138 +71,137 @@ class LayerCalls:
         convolution: str,
         precision: str,
         fits: Fits = lambda _kind, _direction: None,
-        siblings: tuple[Calibration, ...] = (),
+        same_die: tuple[Calibration, ...] = (),
     ) -> None:
         self._network, self._optimizer, self._convolution = network, optimizer, convolution
         self._fits, self._itemsize = fits, float(precision_named(precision).activation_bytes)
-        self._sources = _tables(calibrations, precision)
-        self._siblings = _tables(siblings, precision)
-        self._places: dict[tuple[str, str], list[tuple[Source, IntArray, IntArray]]] = {}
-        self._scaled: dict[tuple[str, str], list[tuple[Source, float]]] = {}
+        self._own, self._same_die = _tables(calibrations, precision), _tables(same_die, precision)
+        self._holdings: dict[Key, list[_Holding]] = {}
+        self._scaled_tables: dict[Key, list[tuple[Source, float]]] = {}
 
     @cached_property
-    def _calls(self) -> Mapping[tuple[str, str], tuple[LayerCall, ...]]:
+    def _calls(self) -> Mapping[Key, tuple[LayerCall, ...]]:
         return layer_calls(self._network, convolution=self._convolution, optimizer=self._optimizer)
 
-    def _found(self, key: tuple[str, str]) -> list[tuple[Source, IntArray, IntArray]]:
-        """Return (source, positions of the calls that it holds, their places in it) for a kind and direction."""
-        if key not in self._sources and key not in self._siblings:
+    def _holdings_of(self, key: Key) -> list[_Holding]:
+        """Return the tables that hold calls of a kind and direction, in order, each call in the first that has it."""
+        if key not in self._own and key not in self._same_die:
             return []
-        if key not in self._places:
-            names = [call.name for call in self._calls.get(key, ())]
-            left = dict.fromkeys(range(len(names)))
-            self._places[key] = []
-            for source in (*self._sources.get(key, ()), *(source for source, _ in self._of_siblings(key))):
-                place = {name: at for at, name in enumerate(sorted(source.entry.settings))}
-                held = [at for at in left if names[at] in place]
-                if held:
-                    places = np.array([place[names[at]] for at in held])
-                    self._places[key].append((source, np.array(held), places))
-                left = {at: None for at in left if at not in held}
-        return self._places[key]
+        if key not in self._holdings:
+            names = {at: call.name for at, call in enumerate(self._calls.get(key, ()))}
+            self._holdings[key] = []
+            for source in (*self._own.get(key, ()), *(source for source, _ in self._tables_of_same_die(key))):
+                rows = {name: row for row, name in enumerate(sorted(source.entry.settings))}
+                own = [at for at, name in names.items() if name in rows]
+                if own:
+                    places = np.array([rows[names.pop(at)] for at in own])
+                    self._holdings[key].append(_Holding(source, np.array(own), places))
+        return self._holdings[key]
 
-    def _of_siblings(self, key: tuple[str, str]) -> list[tuple[Source, float]]:
-        """Return the siblings' tables as they would be here, each with the error of what makes them so.
+    def _tables_of_same_die(self, key: Key) -> list[tuple[Source, float]]:
+        """Return tables of same-die devices as they would be here, each with the error of what makes them so.
 
         Those are left out that nothing compares with the device, and those that the fit serves in place of.
         """
-        if key not in self._scaled:
-            own = [source.entry for source in self._sources.get(key, ()) if not source.provenance.device]
-            self._scaled[key] = []
-            for source in self._siblings.get(key, ()):
-                fitted_s, error = self._fitted_as(key, source.entry)
+        if key not in self._scaled_tables:
+            own = [source.entry for source in self._own.get(key, ()) if not source.provenance.device]
+            self._scaled_tables[key] = []
+            for source in self._same_die.get(key, ()):
+                fitted_s, error = self._fits_to_calls(key, source.entry)
                 by_fit = [times / vector(source.entry.settings, name)[1::2] for name, times in fitted_s.items()]
-                known = ratio_of(common_times(own, source.entry), np.concatenate([*by_fit, np.empty(0)]), error)
-                if known is not None:
-                    scaled = replace(source, entry=scaled_table(source.entry, known, fitted_s))
-                    self._scaled[key].append((scaled, known.error))
-        return self._scaled[key]
+                ratio = ratio_of(common_ratios(own, source.entry), np.concatenate([*by_fit, np.empty(0)]), error)
+                if ratio is not None:
+                    table = replace(source, entry=scaled_table(source.entry, ratio, fitted_s))
+                    self._scaled_tables[key].append((table, ratio.error))
+        return self._scaled_tables[key]
 
-    def _fitted_as(self, key: tuple[str, str], table: Entry) -> tuple[dict[str, FloatArray], float | None]:
+    def _fits_to_calls(self, key: Key, table: Entry) -> tuple[dict[str, FloatArray], float | None]:
         """Return what fits say of calls at the sub-batches of a table that holds them [s], and their largest error."""
-        found: dict[str, FloatArray] = {}
+        fitted_s: dict[str, FloatArray] = {}
         errors = []
         for call in (call for call in self._calls.get(key, ()) if call.name in table.settings):
             fit = self._fits(kind_of_kernel(call.kind, call.layer), call.direction)
-            error = None if fit is None else fit.miss
-            if fit is not None and error is not None:
-                found[call.name] = self._fitted_s(fit, [call], vector(table.settings, call.name)[::2])[:, 0]
-                errors.append(error)
-        return found, max(errors, default=None)
+            if fit is not None and fit.miss is not None:
+                fitted_s[call.name] = self._fitted_s(fit, [call], vector(table.settings, call.name)[::2])[:, 0]
+                errors.append(fit.miss)
+        return fitted_s, max(errors, default=None)
 
-    def covers(self, calls: KernelCalls, wanted: BoolArray | None = None) -> bool:
+    def covers(self, calls: KernelCalls, mask: BoolArray | None = None) -> bool:
         """Tell whether all calls of a kind and direction, or those of a mask of shape (k,), are looked up."""
-        left = np.ones(calls.layer.size, dtype=np.bool_) if wanted is None else wanted.copy()
-        for _, positions, _ in self._found((calls.kind, calls.direction)):
-            left[positions] = False
-        return not left.any()
+        rest = np.ones(calls.layer.size, dtype=np.bool_) if mask is None else mask.copy()
+        for holding in self._holdings_of((calls.kind, calls.direction)):
+            rest[holding.calls] = False
+        return not rest.any()
 
     def split(
-        self, calls: KernelCalls, sub_batch: IntArray, wanted: BoolArray | None = None
+        self, calls: KernelCalls, sub_batch: IntArray, mask: BoolArray | None = None
     ) -> Iterator[tuple[KernelCalls, Source | None]]:
         """Yield calls, or those of a mask of shape (k,), apart by what they are looked up in; None: in nothing.
 
         Those that are looked up carry their place in the table, the sub-batch, shape (s, 1), and where a fit or
-        a sibling serves any of them their course with its error, each of shape (s, k).
+        a same-die device serves any of them their scaling curve with its error, each of shape (s, k).
         """
-        found = self._found((calls.kind, calls.direction))
-        rest = np.ones(calls.layer.size, dtype=np.bool_) if wanted is None else wanted.copy()
-        for source, held, places_held in found:
-            is_wanted = rest[held]
-            positions, places = held[is_wanted], places_held[is_wanted]
-            if not positions.size:
-                continue
-            rest[positions] = False
-            part = _taken(calls, positions)
-            made = [self._calls[calls.kind, calls.direction][at] for at in positions.tolist()]
-            courses, served_by = self._courses(part, made, source, sub_batch)
-            yield replace(part, looked_up={"call": places, "samples": sub_batch[:, None], **courses}), served_by
+        rest = np.ones(calls.layer.size, dtype=np.bool_) if mask is None else mask.copy()
+        for source, own, places in self._holdings_of((calls.kind, calls.direction)):
+            is_open = rest[own]
+            positions = own[is_open]
+            if positions.size:
+                rest[positions] = False
+                part = _some(calls, positions)
+                table_calls = [self._calls[calls.kind, calls.direction][at] for at in positions.tolist()]
+                curves, server = self._curves(part, table_calls, source, sub_batch)
+                columns: dict[str, IntArray | FloatArray] = {
+                    "call": places[is_open],
+                    "samples": sub_batch[:, None],
+                    **curves,
+                }
+                yield replace(part, looked_up=columns), server
         for kind in self._kinds(calls) if rest.any() else ():
-            chosen = rest & (self._kind_of(calls) == kind)
-            if chosen.any():
-                part = calls if chosen.all() else _taken(calls, np.flatnonzero(chosen))
+            of_kind = rest & (self._kind_of(calls) == kind)
+            if of_kind.any():
+                part = calls if of_kind.all() else _some(calls, np.flatnonzero(of_kind))
                 yield part if kind == calls.kind else replace(part, kind=kind), None
 
-    def _courses(
-        self, calls: KernelCalls, made: list[LayerCall], held: Source, sub_batch: IntArray
+    def _curves(
+        self, calls: KernelCalls, table_calls: list[LayerCall], source: Source, sub_batch: IntArray
     ) -> tuple[dict[str, FloatArray], Source]:
-        """Return what fits say of calls that a table holds, in columns, nothing where none serves them; and the table.
+        """Return the scaling curves of calls that a table holds, in columns, none where none is known; and the table.
 
-        At sub-batches that a sibling was timed at, as at the measured ones around, it says so instead, and what it has
-        seen goes along.
+        They are those of fits; at sub-batches that a same-die device was timed at, as at the measured ones around, they
+        are its own, and what it has seen goes along.
         """
-        table, seen = held.entry, held.provenance.seen
-        along, error = np.full((2, sub_batch.size, len(made)), np.nan)
-        knots = [vector(table.settings, call.name)[::2] for call in made]
+        table, seen = source.entry, source.provenance.seen
+        curve, error = np.full((2, sub_batch.size, len(table_calls)), np.nan)
+        knots = [vector(table.settings, call.name)[::2] for call in table_calls]
         every = np.unique(np.concatenate(knots))
         for kind in self._kinds(calls):
-            fit, chosen = self._fits(kind, calls.direction), np.flatnonzero(self._kind_of(calls) == kind)
-            known = None if fit is None else fit.miss
-            if fit is None or known is None or not chosen.size:
+            fit, own = self._fits(kind, calls.direction), np.flatnonzero(self._kind_of(calls) == kind)
+            if fit is None or fit.miss is None or not own.size:
                 continue
-            of_kind = [made[at] for at in chosen.tolist()]
+            of_kind = [table_calls[at] for at in own.tolist()]
             at_knots, fitted_s = (self._fitted_s(fit, of_kind, samples) for samples in (every, sub_batch))
-            for column, at in enumerate(chosen.tolist()):
-                known_s = at_knots[np.searchsorted(every, knots[at]), column]
-                along[:, at] = course(sub_batch.astype(np.float64), fitted_s[:, column], knots[at], known_s)
-            error[:, chosen] = known
-        for source, unsure in reversed(self._of_siblings((calls.kind, calls.direction))):  # the first has the last word
-            for at, call in enumerate(made):
-                if call.name in source.entry.settings:
-                    found = course_of(sub_batch, knots[at], vector(source.entry.settings, call.name))
-                    told = np.isfinite(found)
-                    seen = seen | source.provenance.seen if told.any() else seen
-                    along[told, at], error[told, at] = found[told], unsure
-        if seen != held.provenance.seen:
-            held = replace(held, provenance=replace(held.provenance, seen=seen))
-        return {} if np.isnan(error).all() else {COURSE: along, COURSE_ERROR: error}, held
+            for column, at in enumerate(own.tolist()):
+                knots_s = at_knots[np.searchsorted(every, knots[at]), column]
+                curve[:, at] = relative_curve(sub_batch.astype(np.float64), fitted_s[:, column], knots[at], knots_s)
+            error[:, own] = fit.miss
+        # The first same-die device has the last word.
+        for other, ratio_error in reversed(self._tables_of_same_die((calls.kind, calls.direction))):
+            for at, call in enumerate(table_calls):
+                if call.name in other.entry.settings:
+                    own_curve = same_die_curve(sub_batch, knots[at], vector(other.entry.settings, call.name))
+                    is_known = np.isfinite(own_curve)
+                    seen = seen | other.provenance.seen if is_known.any() else seen
+                    curve[is_known, at], error[is_known, at] = own_curve[is_known], ratio_error
+        if seen != source.provenance.seen:
+            source = replace(source, provenance=replace(source.provenance, seen=seen))
+        return {} if np.isnan(error).all() else {CURVE: curve, CURVE_ERROR: error}, source
 
     def _fitted_s(self, fit: Entry, calls: list[LayerCall], samples: FloatArray | IntArray) -> FloatArray:
         """Return what a fit says that k calls of one kind take at s sub-batches [s], shape (s, k)."""
         amounts = {name: np.array([call.work[name] for call in calls]).T for name in calls[0].work}
         work = {name: base + slope * samples[:, None] for name, (base, slope) in amounts.items()}
-        sized = {**work, **transposition(calls[0].kind, calls[0].direction), "itemsize": self._itemsize}
-        return evaluate(fit, sized)
+        transposes = transposition(calls[0].kind, calls[0].direction)
+        return evaluate(fit, {**work, **transposes, "itemsize": self._itemsize})
 
     def _kinds(self, calls: KernelCalls) -> tuple[str, ...]:
         """Return the kinds of kernels that calls of a kind may be."""
@@ -204,17 +214,17 @@ class LayerCalls:
         return np.array([kind_of_kernel(calls.kind, self._network.layers[at]) for at in calls.layer.tolist()])
 
 
-def _tables(calibrations: Iterable[Calibration], precision: str) -> dict[tuple[str, str], list[Source]]:
+def _tables(calibrations: Iterable[Calibration], precision: str) -> dict[Key, list[Source]]:
     """Return the measured calls of calibrations by kind and direction, in order."""
-    found: dict[tuple[str, str], list[Source]] = {}
+    tables: dict[tuple[str, str], list[Source]] = {}
     for calibration in calibrations:
         for entry in calibration.entries:
             if entry.term == LOOKED_UP and entry.precision in (precision, "any"):
-                found.setdefault((entry.kind, entry.direction), []).append(source_of(entry, calibration))
-    return found
+                tables.setdefault((entry.kind, entry.direction), []).append(source_of(entry, calibration))
+    return tables
 
 
-def _taken(calls: KernelCalls, positions: IntArray) -> KernelCalls:
+def _some(calls: KernelCalls, positions: IntArray) -> KernelCalls:
     """Return some of the calls."""
     size = calls.layer.size
     work = {

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from planner.costs.collectives import BYTES_BETWEEN, BYTES_INSIDE
+from planner.costs.collectives import BYTES_BETWEEN, BYTES_INSIDE, MESSAGES_INSIDE
 from planner.costs.features import BYTE, Column
+from planner.costs.specified import specified_collective
 from planner.costs.terms import term_named
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Link
 from planner.errors import ParameterError
 from planner.sources.source import Source, source_of
 
-__all__ = ["MULTIPLES", "as_elsewhere", "slower", "with_links", "with_value"]
+__all__ = [
+    "MULTIPLES", "as_elsewhere", "between_devices", "measured_inside", "multiples_of", "of_node", "slower",
+    "with_links", "with_value",
+]  # fmt: skip
 
 MULTIPLES = "specified"
 """Library of pooled collectives: by what times over links as specified are multiplied."""
@@ -37,8 +41,10 @@ def with_links(entry: Entry, before: Cluster, after: Cluster) -> Entry:
     settings = dict(entry.settings)
     if isinstance(ratio := settings.get("beta_ratio"), float):
         settings["beta_ratio"] = ratio * factors[BYTES_BETWEEN.name] / factors[BYTES_INSIDE.name]
-    scaled = {name: value * factors[name] for name, value in entry.coefficients.items()}
-    return replace(entry, coefficients=scaled, settings=settings, covariance=None, error=None, held_out_error=None)
+    coefficients = {name: value * factors[name] for name, value in entry.coefficients.items()}
+    return replace(
+        entry, coefficients=coefficients, settings=settings, covariance=None, error=None, held_out_error=None
+    )
 
 
 def _link_factor(column: Column, before: Cluster, after: Cluster) -> float:
@@ -63,22 +69,70 @@ def _link_factor(column: Column, before: Cluster, after: Cluster) -> float:
 
 def slower(all_reduce: Entry, inside: float, between: float) -> Entry:
     """Return the specified all-reduce over links inside and between nodes that take so many times longer a byte."""
-    found = dict(all_reduce.coefficients)
-    found[BYTES_INSIDE.name] *= inside
-    found[BYTES_BETWEEN.name] *= between
-    ratio = float(found[BYTES_BETWEEN.name] / found[BYTES_INSIDE.name]) if found[BYTES_INSIDE.name] else 0.0
-    return replace(all_reduce, coefficients=found, settings={**all_reduce.settings, "beta_ratio": ratio})
+    coefficients = dict(all_reduce.coefficients)
+    coefficients[BYTES_INSIDE.name] *= inside
+    coefficients[BYTES_BETWEEN.name] *= between
+    return _with_ratio(replace(all_reduce, coefficients=coefficients))
 
 
-def as_elsewhere(all_reduce: Entry, pooled: Iterable[Calibration]) -> Source:
-    """Return the specified all-reduce as much slower as runs on other clusters were, if pooled calibrations tell."""
-    for one in pooled:
-        for entry in one.entries:
-            if (entry.scope, entry.library) == ("collectives", MULTIPLES):
-                inside, between = (entry.coefficients[one.name] for one in (BYTES_INSIDE, BYTES_BETWEEN))
-                said = (
-                    f"as in runs elsewhere, a byte takes {inside:.3g} times as long inside nodes, {between:.3g} between"
-                )
-                changed = replace(slower(all_reduce, inside, between), notes=f"{all_reduce.notes}; {said}")
-                return source_of(changed, one)
+def _with_ratio(all_reduce: Entry) -> Entry:
+    """Return an all-reduce with the ratio of its bytes between nodes and inside, by which the slower link is told."""
+    inside, between = (all_reduce.coefficients[one.name] for one in (BYTES_INSIDE, BYTES_BETWEEN))
+    ratio = float(between / inside) if inside else 0.0
+    return replace(all_reduce, settings={**all_reduce.settings, "beta_ratio": ratio})
+
+
+def of_node(kind: str, chip: str) -> str:
+    """Return the library of collectives that were measured inside nodes of a chip and kind of link."""
+    return f"{kind}:{chip}"
+
+
+def measured_inside(cluster: Cluster, pooled: Iterable[Calibration]) -> Entry | None:
+    """Return the all-reduce that was measured inside nodes of the same chip and kind of link, or None."""
+    chip = cluster.node.accelerator.chip
+    if cluster.intra_node is None or not chip:
+        return None
+    key = "collectives", of_node(cluster.intra_node.kind, chip)
+    return next((one for some in pooled for one in some.entries if (one.scope, one.library) == key), None)
+
+
+def between_devices(before: Cluster, after: Cluster, inside: Entry | None) -> Entry:
+    """Return the all-reduce over the links of a cluster, as specified; inside nodes as it was measured, if it was.
+
+    ``after`` is the cluster with the links that a scenario gives it.
+    """
+    entry, link, now = specified_collective(after), before.intra_node, after.intra_node
+    if inside is None or link is None or now is None:
+        return entry
+    coefficients = dict(entry.coefficients)
+    coefficients[BYTES_INSIDE.name] = inside.coefficients[BYTES_INSIDE.name] * (
+        link.stream_bytes_per_s / now.stream_bytes_per_s
+    )
+    slower_start = now.latency_s / link.latency_s if link.latency_s else 1.0
+    coefficients[MESSAGES_INSIDE.name] = inside.coefficients[MESSAGES_INSIDE.name] * slower_start
+    notes = f"{entry.notes}; inside nodes as measured ({inside.source})"
+    return _with_ratio(replace(entry, coefficients=coefficients, notes=notes))
+
+
+def multiples_of(cluster: Cluster) -> str:
+    """Return the library of multiples that runs on clusters with the same kinds of links showed."""
+    kinds = (one.kind if one else "none" for one in (cluster.intra_node, cluster.inter_node))
+    return f"{MULTIPLES}:{'+'.join(kinds)}"
+
+
+def as_elsewhere(cluster: Cluster, all_reduce: Entry, inside: Entry | None, pooled: Iterable[Calibration]) -> Source:
+    """Return the all-reduce as much slower as runs on other clusters were, if pooled calibrations tell.
+
+    Those of the same kinds of links go before those of any, which say nothing of nodes whose links were measured.
+    """
+    found = [(one, entry) for one in pooled for entry in one.entries if entry.scope == "collectives"]
+    for library in (multiples_of(cluster), MULTIPLES):
+        for one, entry in found:
+            if entry.library == library:
+                times = [entry.coefficients[column.name] for column in (BYTES_INSIDE, BYTES_BETWEEN)]
+                if inside is not None and library == MULTIPLES:
+                    times[0] = 1.0
+                words = " times as long inside nodes, ".join(f"{each:.3g}" for each in times)
+                note = f"as in runs elsewhere, a byte takes {words} between"
+                return source_of(replace(slower(all_reduce, *times), notes=f"{all_reduce.notes}; {note}"), one)
     return source_of(all_reduce)

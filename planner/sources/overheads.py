@@ -23,11 +23,13 @@ from planner.sources.source import Source, source_of
 __all__ = [
     "ASSUMED_HOST_S_PER_CALL",
     "ASSUMED_SCALE_DEVIATION",
-    "DEVIATION",
+    "DATASHEET_LIBRARY",
+    "DEVIATION_SETTING",
     "EXPONENTS",
+    "FAMILY_COEFFICIENTS",
     "FORMULA",
-    "OF_FAMILIES",
-    "ON_SPECIFIED",
+    "SPLIT_DATASHEET_LIBRARY",
+    "SPLIT_LIBRARY",
     "Overheads",
     "assumed_overheads",
     "exponent_name",
@@ -35,17 +37,21 @@ __all__ = [
     "find_overheads",
 ]
 
-ON_SPECIFIED = "specified"
+DATASHEET_LIBRARY = "specified"
 """Library of overheads that were fitted on top of specified kernels."""
+SPLIT_LIBRARY = "split"
+SPLIT_DATASHEET_LIBRARY = "split-specified"
+"""Libraries of overheads that were fitted to runs which split transformers: they go before others of a framework, for
+all plans of transformers, as plans of one network are compared with each other."""
 ASSUMED_HOST_S_PER_CALL = constant("overheads.host_s_per_call")
 """Host time of a kernel call on a GPU where no framework was measured (docs/numbers.md).
 
 Not added to kernels that are specified: their launch is stated with them."""
-DEVIATION = "deviation"
+DEVIATION_SETTING = "deviation"
 """Setting of what is assumed: its relative standard deviation."""
 ASSUMED_SCALE_DEVIATION = constants("overheads.scale_deviation")
 """Of a stage's kernels at their full speed where no framework was measured, by kind of device (docs/numbers.md)."""
-NEUTRAL: Mapping[str, float] = {
+NEUTRAL_COEFFICIENTS: Mapping[str, float] = {
     "kernel_scale": 1.0,
     "matrix_scale": 1.0,
     "host_s_per_call": 0.0,
@@ -56,10 +62,12 @@ NEUTRAL: Mapping[str, float] = {
 EXPONENTS = constants("overheads.exponents")
 """Exponent of the composition where nothing tells it, of networks with attention and of all others (docs/numbers.md).
 """
-OF_FAMILIES = ("matrix_scale", "host_s_per_call")
+FAMILY_COEFFICIENTS = ("matrix_scale", "host_s_per_call")
 """Coefficients that an entry may state for networks with attention and for all others: matrix kernels of the ones are
 products, of the others convolutions, and host time means another thing under another exponent."""
+ATTENTION = "exponent_attention"
 MATCHES = ("exact", "framework", "framework", "generic")
+GENERIC_MATCH = MATCHES.index("generic")
 FORMULA = (
     "a stage (forward, backward, update) takes ((kernel_scale·(matrix_scale·M + K))^exponent + (host_s_per_call·calls "
     "+ host_s_per_layer·layers)^exponent)^(1/exponent), M = seconds of its products, convolutions and attention, K = "
@@ -120,7 +128,7 @@ def exponent_name(network: Network) -> str:
 
 
 def family_name(coefficient: str, exponent: str) -> str:
-    """Return the name of a coefficient, one of OF_FAMILIES, in networks of the family of an exponent.
+    """Return the name of a coefficient, one of FAMILY_COEFFICIENTS, in networks of the family of an exponent.
 
     >>> family_name("matrix_scale", "exponent"), family_name("matrix_scale", "exponent_attention")
     ('matrix_scale', 'matrix_scale_attention')
@@ -153,20 +161,24 @@ def find_overheads(
         Entries of it go before those of any mode, these before those of the other.
     """
     name, _ = name_and_version(framework)
-    library = ON_SPECIFIED if on_specified else ""
+    library = DATASHEET_LIBRARY if on_specified else ""
+    of_split = SPLIT_DATASHEET_LIBRARY if on_specified else SPLIT_LIBRARY
+    libraries = (of_split, library, "") if exponent == ATTENTION else (library, "")
     best: tuple[tuple[int, ...], Source] | None = None
     for place, (source, pooled) in enumerate(sources):
         entry = source.entry
-        matched = _match(entry.kind, framework, name)
-        if matched is None or entry.precision not in ("", precision) or entry.library not in ("", library):
+        match = _match(entry.kind, framework, name)
+        if match is None or entry.precision not in ("", precision) or entry.library not in libraries:
             continue
         at = (mode, "", entry.mode).index(entry.mode)
-        rank = (int(pooled), matched, at, int(entry.library != library), int(entry.precision != precision), place)
+        is_other = int(entry.library != of_split or match == GENERIC_MATCH)
+        of_library = libraries.index(entry.library)
+        rank = (is_other, int(pooled), match, at, of_library, int(entry.precision != precision), place)
         if best is None or rank < best[0]:
             best = (rank, source)
     if best is None:
         return None
-    return _overheads(best[1], MATCHES[best[0][1]], exponent, EXPONENTS[exponent], pooled=bool(best[0][0]))
+    return _overheads(best[1], MATCHES[best[0][2]], exponent, EXPONENTS[exponent], pooled=bool(best[0][1]))
 
 
 def _match(kind: str, framework: str, name: str) -> int | None:
@@ -182,12 +194,18 @@ def _match(kind: str, framework: str, name: str) -> int | None:
 
 def assumed_overheads(device_kind: str, exponent: str = "exponent") -> Overheads:
     """Return what is assumed where no framework was measured."""
-    values = {**NEUTRAL, **EXPONENTS, "host_s_per_call": ASSUMED_HOST_S_PER_CALL if device_kind == "gpu" else 0.0}
+    values = {
+        **NEUTRAL_COEFFICIENTS,
+        **EXPONENTS,
+        "host_s_per_call": ASSUMED_HOST_S_PER_CALL if device_kind == "gpu" else 0.0,
+    }
     entry = Entry(
         "overheads", "generic", "", "", "", "overheads", {}, values, fixed=tuple(values), origin="assumed",
         source="stated assumption: no framework was measured on this accelerator",
     )  # fmt: skip
-    doubt = replace(entry, settings={DEVIATION: ASSUMED_SCALE_DEVIATION[device_kind]}, coefficients={}, fixed=())
+    doubt = replace(
+        entry, settings={DEVIATION_SETTING: ASSUMED_SCALE_DEVIATION[device_kind]}, coefficients={}, fixed=()
+    )
     return _overheads(source_of(entry), "assumed", exponent, EXPONENTS[exponent], scale_doubt=doubt)
 
 
@@ -200,9 +218,9 @@ def _overheads(
     pooled: bool = False,
     scale_doubt: Entry | None = None,
 ) -> Overheads:
-    stated = source.entry.coefficients
-    values = {name: stated.get(name, value) for name, value in NEUTRAL.items()}
+    coefficients = source.entry.coefficients
+    values = {name: coefficients.get(name, value) for name, value in NEUTRAL_COEFFICIENTS.items()}
     # What an entry states once, it says of every family.
-    power = stated.get(exponent, stated.get("exponent", usual))
-    values |= {name: stated.get(family_name(name, exponent), values[name]) for name in OF_FAMILIES}
+    power = coefficients.get(exponent, coefficients.get("exponent", usual))
+    values |= {name: coefficients.get(family_name(name, exponent), values[name]) for name in FAMILY_COEFFICIENTS}
     return Overheads(**values, exponent=power, source=source, matched=matched, pooled=pooled, scale_doubt=scale_doubt)

@@ -2,7 +2,7 @@
 
 A kind of regression: the fit of the nearest measured precision, its FLOP by the ratio of the peak rates, its tensors by
 the bytes of an element (:func:`planner.costs.scaling.in_precision`). Goes behind all that was measured and before the
-specification. Across units nothing is derived: what the lanes of fp32 reach says less of tensor cores, and the reverse,
+specification. Across units nothing is derived: what CUDA cores reach says less of tensor cores, and the reverse,
 than their data sheet (docs/transfer.md). Nor is a precision whose training must be measured.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["derived_precisions"]
 
 
 def derived_precisions(
-    device: Accelerator, calibrations: Iterable[Calibration], known: Transfers, missing: Missing
+    device: Accelerator, calibrations: Iterable[Calibration], transfers: Transfers, missing: Missing
 ) -> tuple[Calibration, ...]:
     """Return what calibrations of a device say of its other precisions: one for each precision and what it is from.
 
@@ -43,15 +43,15 @@ def derived_precisions(
                 key = (entry.kind, entry.direction, precision)
                 if missing(*key) and (key not in best or abs(log(rate)) < abs(log(best[key][0]))):
                     best[key] = (rate, calibration, entry)
-    found: dict[tuple[str, str, str], tuple[Calibration, list[Entry]]] = {}
+    parts: dict[tuple[str, str, str], tuple[Calibration, list[Entry]]] = {}
     for (_, _, precision), (rate, calibration, entry) in best.items():
         with suppress(ParameterError):  # a term that cannot be told in another precision
-            derived = in_precision(entry, device, precision, rate)
+            there = in_precision(entry, device, precision, rate)
             units = UNITS[not device.has_matrix_units(precision)]
-            score = precision_score(known.precisions, units, entry.kind, precision)
-            made = derived if score is None else unsure(derived, score.mean, "precision")
-            found.setdefault((calibration.name, precision, entry.precision), (calibration, []))[1].append(made)
-    return tuple(_calibration(one, entries, source) for (_, _, source), (one, entries) in found.items())
+            score = precision_score(transfers.precisions, units, entry.kind, precision)
+            scored_entry = there if score is None else unsure(there, score.mean, "precision")
+            parts.setdefault((calibration.name, precision, entry.precision), (calibration, []))[1].append(scored_entry)
+    return tuple(_calibration(one, entries, source) for (_, _, source), (one, entries) in parts.items())
 
 
 def _within_reach(entry: Entry, device: Accelerator) -> Iterator[tuple[str, float]]:
@@ -69,20 +69,22 @@ def _calibration(calibration: Calibration, entries: list[Entry], source: str) ->
     """Return derived entries as a calibration whose name and warning say from which precision."""
     precision = entries[0].precision
     errors = {f"{one.kind} {one.held_out_error:.0%}" for one in entries if one.held_out_error is not None}
-    missed = f", and are expected to miss by so much: {', '.join(sorted(errors))}" if errors else ""
-    told = (
+    misses = f", and are expected to miss by so much: {', '.join(sorted(errors))}" if errors else ""
+    warning = (
         f"{precision} kernels ({', '.join(dict.fromkeys(one.kind for one in entries))}) were derived from those in "
-        f"{source}, which the same units compute, by the ratio of the peak rates and the bytes of an element{missed}; "
+        f"{source}, which the same units compute, by the ratio of the peak rates and the bytes of an element{misses}; "
         f"`planner calibrate --device cuda --precision {precision}` measures them."
     )
-    made = calibration.provenance
-    of = "" if made.device and made.device == made.calibration else "of "  # else it begins with what was done to it
+    origin = calibration.provenance
+    of = (
+        "" if origin.device and origin.device == origin.calibration else "of "
+    )  # else it begins with what was done to it
     return replace(
         calibration,
         name=f"{precision} derived from {source} {of}{calibration.name}",
-        made_from=replace(made, kind=DERIVED, precision=source),
+        made_from=replace(origin, kind=DERIVED, precision=source),
         entries=tuple(entries),
         cluster=None,
-        warnings=(told, *calibration.warnings),
+        warnings=(warning, *calibration.warnings),
         conformal={},
     )

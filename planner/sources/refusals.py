@@ -91,11 +91,13 @@ def unpriced_precision(precision: str, reason: Refusal, usable: Sequence[str], c
     Where a named calibration prices none, those that specifications do.
     """
     accelerator = cluster.node.accelerator
-    specified = [x for x, one in PRECISIONS.items() if x in accelerator.peak_flop_per_s and not one.measured_only]
-    *most, last = usable or specified or [""]
+    sheet_precisions = [
+        x for x, one in PRECISIONS.items() if x in accelerator.peak_flop_per_s and not one.measured_only
+    ]
+    *most, last = usable or sheet_precisions or [""]
     names = f"{', '.join(most)} or {last}" if most else last
     instead = f"ask for --precision {names}" if names else measuring(accelerator)
-    if specified and not usable:
+    if sheet_precisions and not usable:
         instead += f" and, to use specifications, {_without_calibration(cluster)}"
     if accelerator.kind == "cpu" and precision in MEASURED_ON_CPUS:
         instead += f", or measure it there with `planner calibrate --device cpu --network NAME --precision {precision}`"
@@ -123,8 +125,8 @@ def _without_calibration(cluster: Cluster) -> str:
         return f"{left_out} and describe {device.name} by --cluster FILE"
     lines = ('format = "planner/cluster"', "version = 1", 'name = "one"', "nodes = 1",
              f'node = {{gpus = 1, gpu = "{device.name}"}}')  # fmt: skip
-    quoted = " ".join(f"'{line}'" for line in lines)
-    return f"{left_out} and name the GPU by --cluster one.toml, made by `printf '%s\\n' {quoted} > one.toml`"
+    arguments = " ".join(f"'{line}'" for line in lines)
+    return f"{left_out} and name the GPU by --cluster one.toml, made by `printf '%s\\n' {arguments} > one.toml`"
 
 
 def missing_link(cluster: Cluster, name: str, why: str) -> CoverageError:

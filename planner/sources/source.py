@@ -30,8 +30,8 @@ def unsure(entry: Entry, mean: float, by: str) -> Entry:
 
 def without_unused(calibration: Calibration) -> Calibration:
     """Return a calibration without the entries that are not used."""
-    used = tuple(filter(is_used, calibration.entries))
-    return calibration if len(used) == len(calibration.entries) else replace(calibration, entries=used)
+    entries = tuple(filter(is_used, calibration.entries))
+    return calibration if len(entries) == len(calibration.entries) else replace(calibration, entries=entries)
 
 
 def miss_in_words(entry: Entry, calibration: str) -> str:
@@ -60,7 +60,7 @@ class Source:
 
 def source_of(entry: Entry, calibration: Calibration | None = None) -> Source:
     """Return an entry with its provenance; without a calibration it is a data sheet's, or an assumption."""
-    made = Provenance(FIT) if calibration is None else calibration.provenance
-    stated = {"specified": DATASHEET, "assumed": ASSUMED}.get(entry.origin, FIT)
-    own = EXACT if entry.term == LOOKED_UP else stated
-    return Source(entry, replace(made, kind=own) if made.kind == FIT else made)
+    origin = Provenance(FIT) if calibration is None else calibration.provenance
+    of_origin = {"specified": DATASHEET, "assumed": ASSUMED}.get(entry.origin, FIT)
+    own = EXACT if entry.term == LOOKED_UP else of_origin
+    return Source(entry, replace(origin, kind=own) if origin.kind == FIT else origin)

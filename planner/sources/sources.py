@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
 from planner.costs.specified import (
-    specified_collective,
     specified_copy,
     specified_entry,
     specified_host,
@@ -22,16 +22,17 @@ from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Cluster, Link
 from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
 from planner.domain.kernels import FORWARD, SERVED_BY, TRAFFIC_KINDS, KernelCalls
+from planner.domain.network import Network
 from planner.domain.provenance import SAME_DIE
 from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError, Refusal
-from planner.sources.cells import Cell, cells_of
 from planner.sources.devices import as_scaled
 from planner.sources.layer_calls import LayerCalls
-from planner.sources.links import as_elsewhere, with_links, with_value
+from planner.sources.links import as_elsewhere, between_devices, measured_inside, with_links, with_value
 from planner.sources.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
+from planner.sources.plan_points import PlanPoint, plan_points_of
 from planner.sources.refusals import LOCAL, missing_kernel, missing_link
-from planner.sources.same_die import is_sibling
+from planner.sources.same_die import is_same_die
 from planner.sources.source import Source, source_of, without_unused
 from planner.workload.products import narrow_calls, narrow_layers, rest_precision
 
@@ -51,6 +52,13 @@ class Sources:
         self._kernels: dict[tuple[str, str, str], Source | None] = {}
         self._overheads: dict[tuple[str, str], Overheads] = {}
         self._layer_calls: dict[str, LayerCalls] = {}
+
+    def of_network(self, network: Network) -> Sources:
+        """Return the sources of the same problem with another network, such as a rank's shard of this one."""
+        other = copy(self)
+        other.problem = replace(self.problem, network=network)
+        other._layer_calls = {}  # noqa: SLF001 - its own
+        return other
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -75,9 +83,9 @@ class Sources:
         return tuple(c for c in self.calibrations if c.computes(self.problem.cluster))
 
     @cached_property
-    def of_siblings(self) -> tuple[Calibration, ...]:
-        """Calibrations of other devices of the same chip, in order, named as what they serve is scaled."""
-        return tuple(as_scaled(c, SAME_DIE) for c in self.calibrations if is_sibling(c, self.accelerator))
+    def of_same_die(self) -> tuple[Calibration, ...]:
+        """Calibrations of same-die devices, in order, named as what they serve is scaled."""
+        return tuple(as_scaled(c, SAME_DIE) for c in self.calibrations if is_same_die(c, self.accelerator))
 
     @cached_property
     def for_cluster(self) -> tuple[Calibration, ...]:
@@ -93,19 +101,19 @@ class Sources:
         """Return what serves a kernel: the first of those who may be asked that does, or None."""
         key = (kind, direction, precision)
         if key not in self._kernels:
-            asked = (self._fit, self._fit_of_like_kind, self._data_sheet)
-            self._kernels[key] = next(filter(None, (provide(*key) for provide in asked)), None)
+            providers = (self._fit, self._fit_of_like_kind, self._data_sheet)
+            self._kernels[key] = next(filter(None, (provide(*key) for provide in providers)), None)
         return self._kernels[key]
 
     def _fit(self, kind: str, direction: str, precision: str) -> Source | None:
         shares = kind in TRAFFIC_KINDS and kind not in SERVED_BY
         kinds = (kind, "pointwise") if shares else (kind,)
         for calibration in self.for_accelerator:
-            fitted = (e for e in reversed(calibration.entries) if e.scope == "kernels" and e.term != LOOKED_UP)
-            entries = {e.key[1:4]: e for e in fitted}
-            for wanted in ((k, d, p) for k in kinds for p in (precision, "any") for d in (direction, "")):
-                if wanted in entries:
-                    return source_of(entries[wanted], calibration)
+            fits = (e for e in reversed(calibration.entries) if e.scope == "kernels" and e.term != LOOKED_UP)
+            entries = {e.key[1:4]: e for e in fits}
+            for key in ((k, d, p) for k in kinds for p in (precision, "any") for d in (direction, "")):
+                if key in entries:
+                    return source_of(entries[key], calibration)
         return None
 
     def _fit_of_like_kind(self, kind: str, direction: str, precision: str) -> Source | None:
@@ -120,8 +128,8 @@ class Sources:
 
     def is_calibrated(self, kind: str, direction: str, precision: str) -> bool:
         """Tell whether a calibration serves a kernel, rather than the specification or nothing."""
-        found = self.find_kernel(kind, direction, precision)
-        return found is not None and bool(found.calibration)
+        source = self.find_kernel(kind, direction, precision)
+        return source is not None and bool(source.calibration)
 
     def layer_calls(self, precision: str) -> LayerCalls:
         """Return the calls of the network that were measured as they are, which go before all fits."""
@@ -133,7 +141,7 @@ class Sources:
                 convolution=self.convolution_lowering(precision),
                 precision=precision,
                 fits=partial(self._fitted, precision=precision),
-                siblings=self.of_siblings,
+                same_die=self.of_same_die,
             )
         return self._layer_calls[precision]
 
@@ -143,10 +151,10 @@ class Sources:
 
     def kernel(self, kind: str, direction: str, precision: str) -> Source:
         """Return what serves a kernel, or raise CoverageError saying what is missing and how to get it."""
-        found = self.find_kernel(kind, direction, precision)
-        if found is None:
+        source = self.find_kernel(kind, direction, precision)
+        if source is None:
             raise CoverageError(missing_kernel(self.problem, self.for_accelerator, (kind, direction, precision)))
-        return found
+        return source
 
     def convolution_lowering(self, precision: str) -> str:
         """Return ``direct`` where convolutions have entries, else ``im2col`` where products and copies have."""
@@ -166,16 +174,16 @@ class Sources:
     def by_precision(self, calls: KernelCalls, precision: str) -> Iterator[tuple[str, BoolArray]]:
         """Yield the precisions that calls of a step run in, and which of them do, a mask of shape (k,)."""
         narrow = narrow_calls(calls, self.problem.network, precision)
-        for name, chosen in ((precision, narrow), (self.rest_precision(precision), ~narrow)):
-            if chosen.any():
-                yield name, chosen
+        for name, own in ((precision, narrow), (self.rest_precision(precision), ~narrow)):
+            if own.any():
+                yield name, own
 
     def split(
         self, calls: KernelCalls, sub_batch: IntArray, precision: str
     ) -> Iterator[tuple[KernelCalls, Source | None, str]]:
         """Yield calls apart by the precision they run in and what they are looked up in, None: in nothing."""
-        for name, chosen in self.by_precision(calls, precision):
-            for part, looked_up in self.layer_calls(name).split(calls, sub_batch, chosen):
+        for name, own in self.by_precision(calls, precision):
+            for part, looked_up in self.layer_calls(name).split(calls, sub_batch, own):
                 yield part, looked_up, name
 
     def overheads(self, precision: str, mode: str) -> Overheads:
@@ -183,18 +191,18 @@ class Sources:
         key = (precision, mode)
         if key not in self._overheads:
             entries = (
-                (source_of(entry, calibration), pooled)
-                for pooled, calibrations in ((False, self.for_accelerator), (True, self.pooled))
+                (source_of(entry, calibration), is_pooled)
+                for is_pooled, calibrations in ((False, self.for_accelerator), (True, self.pooled))
                 for calibration in calibrations
                 for entry in calibration.entries
                 if entry.scope == "overheads"
-                and not (pooled and entry.precision == precision and not self._speeds_up(precision))
+                and not (is_pooled and entry.precision == precision and not self._speeds_up(precision))
             )
             framework, exponent = self.problem.settings.framework.label, exponent_name(self.problem.network)
-            found = find_overheads(
+            overheads = find_overheads(
                 entries, framework, precision, on_specified=self.is_specified(precision), exponent=exponent, mode=mode
             )
-            self._overheads[key] = found or assumed_overheads(self.accelerator.kind, exponent)
+            self._overheads[key] = overheads or assumed_overheads(self.accelerator.kind, exponent)
         return self._overheads[key]
 
     def _speeds_up(self, precision: str) -> bool:
@@ -202,10 +210,10 @@ class Sources:
         peaks = self.accelerator.peak_flop_per_s
         return precision == "fp32" or peaks.get(precision, 0.0) > peaks.get("fp32", 0.0)
 
-    def cells(self, precision: str) -> Mapping[tuple[int, int], Cell]:
+    def plan_points(self, precision: str) -> Mapping[tuple[int, int], PlanPoint]:
         """Return what measured runs of the network say by tensor-parallel degree and sub-batch."""
         problem = self.problem
-        return cells_of(self.for_accelerator, problem.network.name, problem.settings.framework.label, precision)
+        return plan_points_of(self.for_accelerator, problem.network.name, problem.settings.framework.label, precision)
 
     @property
     def pooled(self) -> tuple[Calibration, ...]:
@@ -226,23 +234,44 @@ class Sources:
 
         Libraries are wanted in their order; without any, every library serves.
         """
-        found = [
+        of_cluster = [
             source_of(entry, calibration)
             for calibration in self.for_cluster
             for entry in calibration.entries
             if (entry.scope, entry.kind) == (scope, kind) and (not libraries or entry.library in libraries)
         ]
-        if not found:
+        if not of_cluster:
             return None
-        best = min(found, key=lambda source: libraries.index(source.entry.library) if libraries else 0)
+        best = min(of_cluster, key=lambda source: libraries.index(source.entry.library) if libraries else 0)
         return replace(best, entry=with_links(best.entry, self.problem.cluster, self.cluster))
 
     @cached_property
     def device_all_reduce(self) -> Source:
         """What serves the all-reduce between devices."""
+        source = self._between_devices("all_reduce")
+        before = self.problem.cluster
+        return source or as_elsewhere(
+            before, self.unfitted_all_reduce, measured_inside(before, self.pooled), self.pooled
+        )
+
+    @cached_property
+    def unfitted_all_reduce(self) -> Entry:
+        """The all-reduce as links are specified, inside nodes as measured on such: what runs multiply."""
+        before = self.problem.cluster
+        return between_devices(before, self.cluster, measured_inside(before, self.pooled))
+
+    @property
+    def is_all_reduce_unfitted(self) -> bool:
+        """Whether nothing says how fast the all-reduce is on this very cluster."""
+        return self._between_devices("all_reduce") is None
+
+    def device_collective(self, operation: str) -> Source:
+        """Return what serves an operation between devices: an entry of its own, else that of the all-reduce."""
+        return self._between_devices(operation) or self.device_all_reduce
+
+    def _between_devices(self, operation: str) -> Source | None:
         every = {e.library for c in self.for_cluster for e in c.entries if e.scope == "collectives"}
-        found = self.cluster_entry("collectives", "all_reduce", tuple(sorted(every - {HOST_LIBRARY})) or ("",))
-        return found or as_elsewhere(specified_collective(self.cluster), self.pooled)
+        return self.cluster_entry("collectives", operation, tuple(sorted(every - {HOST_LIBRARY})) or ("",))
 
     @cached_property
     def host_all_reduce(self) -> Source:
@@ -256,9 +285,9 @@ class Sources:
         """What serves the copy of a sub-batch to the device; None where there is no such copy."""
         if self.accelerator.kind == "cpu" or self.problem.settings.input == "synthetic":
             return None
-        found = self.cluster_entry("host", "copy", (PINNED, "", PAGEABLE))
+        source = self.cluster_entry("host", "copy", (PINNED, "", PAGEABLE))
         why = "samples are copied to the device; --input synthetic leaves them out"
-        return found or self._over_host_link(specified_copy(self.cluster), why)
+        return source or self._over_host_link(specified_copy(self.cluster), why)
 
     def _over_host_link(self, sheet: Entry | None, why: str) -> Source:
         if sheet is None:
@@ -275,17 +304,17 @@ class Sources:
         """What serves loading; None where input is synthetic or its bytes are not known."""
         if self.problem.settings.input == "synthetic":
             return None
-        found, specified = self.cluster_entry("storage", LOAD), specified_storage(self.cluster)
-        if found is None and specified is None:
-            found = self.cluster_entry("storage", LOAD_CACHED)
-        if found is not None:
-            return None if found.entry.term in READING_TERMS and self.problem.dataset is None else found
-        if specified is None:
+        source, sheet = self.cluster_entry("storage", LOAD), specified_storage(self.cluster)
+        if source is None and sheet is None:
+            source = self.cluster_entry("storage", LOAD_CACHED)
+        if source is not None:
+            return None if source.entry.term in READING_TERMS and self.problem.dataset is None else source
+        if sheet is None:
             name = f"storage of cluster {self.cluster.name}"
             rule = f"{name} must be described to price input from it"
             remedy = "; give a cluster file with [storage] by --cluster, or ask for --input synthetic"
             raise CoverageError(Refusal("storage_missing", rule, name, "nothing", remedy))
-        return None if self.problem.dataset is None else source_of(specified)
+        return None if self.problem.dataset is None else source_of(sheet)
 
     def why_not_mode(self, mode: str) -> str:
         """Return why no plan of a mode can be priced, though those of the other can; empty: nothing is in the way."""
@@ -307,13 +336,13 @@ class Sources:
         """
         if kind == "update_weights" and self.problem.settings.optimizer == "none":
             raise ParameterError("optimizer", "one that updates the weights of an asynchronous plan", "none")
-        found = self.cluster_entry("host", kind)
-        if found is not None:
-            return found
+        source = self.cluster_entry("host", kind)
+        if source is not None:
+            return source
         if self.problem.explicit_calibration:
-            named = ", name a --cluster with [links.host]," if self.cluster.name == LOCAL else ""
+            how = ", name a --cluster with [links.host]," if self.cluster.name == LOCAL else ""
             rule = f"host term {kind} must be covered by the calibration given for cluster {self.cluster.name}"
-            remedy = f"; leave out --calibration{named} to use stated assumptions, or ask for --mode sync"
+            remedy = f"; leave out --calibration{how} to use stated assumptions, or ask for --mode sync"
             raise CoverageError(Refusal("host_term_missing", rule, f"host term {kind}", "none", remedy))
         sheet = specified_host(self.cluster, kind, self.problem.settings.optimizer)
         return self._over_host_link(sheet, "gradients and weights are copied between host and device")

@@ -39,8 +39,8 @@ def why_not_precision(sources: Sources, precision: str) -> Refusal | None:
     if precision not in sources.accelerator.peak_flop_per_s:
         return absent_precision(precision, sources.accelerator)
     for calls in _calls(sources, precision):
-        for name, chosen in sources.by_precision(calls, precision):
-            is_looked_up = sources.layer_calls(name).covers(calls, chosen)
+        for name, own in sources.by_precision(calls, precision):
+            is_looked_up = sources.layer_calls(name).covers(calls, own)
             if not is_looked_up and sources.find_kernel(calls.kind, calls.direction, name) is None:
                 return missing_kernel(sources.problem, sources.for_accelerator, (calls.kind, calls.direction, name))
     return None
@@ -57,11 +57,11 @@ def why_not_candidate(sources: Sources, precision: str, *, allow_specified: bool
         return reason
     network = sources.problem.network
     every = [(calls, narrow_calls(calls, network, precision)) for calls in _calls(sources, precision)]
-    narrow = [(calls, chosen) for calls, chosen in every if chosen.any()]
+    narrow = [(calls, own) for calls, own in every if own.any()]
     if not narrow:
         return no_narrow_layer(precision, network.name)
-    for calls, chosen in narrow:
-        is_looked_up = sources.layer_calls(precision).covers(calls, chosen)
+    for calls, own in narrow:
+        is_looked_up = sources.layer_calls(precision).covers(calls, own)
         if not is_looked_up and not _is_measured(sources, calls.kind, calls.direction, precision):
             return unmeasured_precision(precision, calls.kind, sources.accelerator)
     return None

@@ -33,7 +33,7 @@ __all__ = ["INTEGER_GUARD", "Asynchrony", "binomial_pmf", "update_period_s", "wh
 
 INTEGER_GUARD = 1e-9
 """A period ratio this near to an integer is one: .6 / .2 is 2.9999999999999996."""
-_WIDTH = 40.0
+_SUPPORT_DEVIATIONS = 40.0
 """Standard deviations from the mean beyond which a binomial probability is below 1e-300 and left out."""
 _CHUNK = 1 << 18
 """Terms of the binomial sums evaluated at once; bounds memory at a few MB."""
@@ -72,8 +72,8 @@ def update_period_s(
     summing_s = per_gradient_s * gpus_per_node
     full_s = fixed_s + summing_s
     # Where the first case holds, 1 - s·N / T_GPU may be zero or negative and is not used.
-    share_left = np.where(full_s >= gpu_s, 1.0, 1.0 - summing_s / gpu_s)
-    return np.where(full_s >= gpu_s, full_s, fixed_s / share_left)
+    remaining_share = np.where(full_s >= gpu_s, 1.0, 1.0 - summing_s / gpu_s)
+    return np.where(full_s >= gpu_s, full_s, fixed_s / remaining_share)
 
 
 _STIRLING_FROM = 16
@@ -104,8 +104,8 @@ def binomial_pmf(k: FloatArray, trials: FloatArray, probability: FloatArray) -> 
     point_mass = probability <= 0
     p = np.where(point_mass, 0.5, probability)
     ways = _log_factorial(trials) - _log_factorial(k) - _log_factorial(trials - k)
-    found = np.exp(ways + k * np.log(p) + (trials - k) * np.log1p(-p))
-    return np.where(point_mass, np.where(k == 0, 1.0, 0.0), found)
+    masses = np.exp(ways + k * np.log(p) + (trials - k) * np.log1p(-p))
+    return np.where(point_mass, np.where(k == 0, 1.0, 0.0), masses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,20 +210,20 @@ class Asynchrony:
         first = np.maximum(np.ceil(low / self.sub_batch - offset - INTEGER_GUARD), least)
         last = np.minimum(np.floor(high / self.sub_batch - offset + INTEGER_GUARD), most)
         terms = np.maximum(last - first + 1, 0).astype(np.int64)
-        found = np.zeros(terms.size)
-        for chosen in _chunks(terms):
-            sizes = terms[chosen]
+        probabilities = np.zeros(terms.size)
+        for chunk in _chunks(terms):
+            sizes = terms[chunk]
             owner = np.repeat(np.arange(sizes.size), sizes)
             within = np.arange(owner.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-            pmf = binomial_pmf(first[chosen][owner] + within, trials[chosen][owner], f[chosen][owner])
-            found[chosen] = np.bincount(owner, weights=pmf, minlength=sizes.size)
-        return np.minimum(found, 1.0)
+            pmf = binomial_pmf(first[chunk][owner] + within, trials[chunk][owner], f[chunk][owner])
+            probabilities[chunk] = np.bincount(owner, weights=pmf, minlength=sizes.size)
+        return np.minimum(probabilities, 1.0)
 
 
 def _support(trials: FloatArray, probability: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the least and largest count worth evaluating."""
     mean = trials * probability
-    width = _WIDTH * (np.sqrt(mean * (1 - probability)) + _WIDTH)
+    width = _SUPPORT_DEVIATIONS * (np.sqrt(mean * (1 - probability)) + _SUPPORT_DEVIATIONS)
     return np.maximum(np.floor(mean - width), 0.0), np.minimum(np.ceil(mean + width), trials)
 
 

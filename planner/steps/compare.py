@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from planner.domain.prediction import Quantity
-from planner.steps.describe import Described
+from planner.steps.describe import Description
 from planner.steps.intervals import NORMAL_90
 
 __all__ = ["deviation_of_ratio"]
 
 
-def deviation_of_ratio(one: Described, other: Described) -> float | None:
+def deviation_of_ratio(one: Description, other: Description) -> float | None:
     """Return the standard deviation of the logarithm of the time of ``one`` over that of ``other``; None: not known.
 
     That of :meth:`planner.steps.intervals.Gradient.relative_difference`, times what measured runs asked of the

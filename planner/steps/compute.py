@@ -30,17 +30,18 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls, MemoryBytes
 from planner.domain.precision import precision_named
-from planner.sources.cells import cell_factors
+from planner.sources.plan_points import plan_point_factors
 from planner.sources.sources import Source, Sources
 from planner.sources.usable import check_precision
 from planner.steps.synchronous import ready_s
 from planner.steps.tables import CaseTable
+from planner.workload.fusion import fused_calls
 from planner.workload.gradients import GradientSlots, gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
 from planner.workload.program import Program, program
 
-__all__ = ["STAGES", "Compute", "ComputeTable", "call_work", "composed_s", "composed_slopes", "counted", "term_of"]
+__all__ = ["STAGES", "Compute", "ComputeTable", "call_counts", "call_work", "composed_s", "composed_slopes", "term_of"]
 
 STAGES = ("forward", "backward", "accumulating", "update")
 
@@ -62,10 +63,10 @@ def call_work(calls: KernelCalls, itemsize: int) -> dict[str, IntArray | FloatAr
     return {**calls.work, **transposition(calls.kind, calls.direction), "itemsize": float(itemsize)}
 
 
-def counted(served: list[tuple[KernelCalls, Source]]) -> tuple[int, int]:
+def call_counts(calls_with_sources: list[tuple[KernelCalls, Source]]) -> tuple[int, int]:
     """Return how many calls there are in all, and without those whose kernels are specified."""
-    counts = [(int(calls.count.sum()), source.origin != "specified") for calls, source in served]
-    return sum(count for count, _ in counts), sum(count for count, measured in counts if measured)
+    counts = [(int(calls.count.sum()), source.origin != "specified") for calls, source in calls_with_sources]
+    return sum(count for count, _ in counts), sum(count for count, is_measured in counts if is_measured)
 
 
 def call_times_s(entry: Entry, calls: KernelCalls, itemsize: int) -> FloatArray:
@@ -77,8 +78,8 @@ def composed_s(gpu_s: FloatArray, host_s: FloatArray | float, exponent: FloatArr
     """Return (GPU^p + host^p)^(1/p) [s], shape of all together; see :class:`planner.sources.overheads.Overheads`."""
     longer = np.maximum(gpu_s, host_s)
     parts = np.divide(np.minimum(gpu_s, host_s), longer, out=np.zeros_like(longer), where=longer > 0)
-    found: FloatArray = longer * (1 + parts**exponent) ** (1 / exponent)
-    return found
+    seconds: FloatArray = longer * (1 + parts**exponent) ** (1 / exponent)
+    return seconds
 
 
 def composed_slopes(
@@ -110,7 +111,7 @@ class KernelTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class KernelCosts:
     """What s sub-batches take whatever the overheads and messages: kernel times by stage, and memory by mode."""
 
     kernels: Mapping[str, KernelTimes]
@@ -160,36 +161,40 @@ class Compute:
         settings = sources.problem.settings
         self.program: Program = program(self.network, input_gradient=settings.framework.input_gradient)
         self.slots: GradientSlots = gradient_slots(self.network)
-        self.kept: dict[bytes, Alone] = like.kept if like else {}
-        self.cases = CaseTable(self._priced)
+        self.kernel_costs: dict[bytes, KernelCosts] = like.kernel_costs if like else {}
+        self.cases = CaseTable(self._table_of)
 
     @property
     def table(self) -> ComputeTable:
         """The cases that were asked for."""
         return self.cases.columns
 
-    def served(self, sub_batch: IntArray) -> dict[str, list[tuple[KernelCalls, Source]]]:
-        """Return the kernel calls of sub-batches, shape (s,), and what serves them, by stage.
-
-        Calls of one kind are apart where some were measured as they are, or run in another precision.
-        """
+    def lowered(self, sub_batch: IntArray) -> tuple[KernelCalls, ...]:
+        """Return the kernel calls of sub-batches, shape (s,), but those that accumulation adds."""
         settings = self.sources.problem.settings
-        lowered = lower(
+        calls = lower(
             self.network,
             sub_batch,
             convolution=self.convolution,
             optimizer=settings.optimizer,
             input_gradient=settings.framework.input_gradient,
         )
-        found: dict[str, list[tuple[KernelCalls, Source]]] = {stage: [] for stage in STAGES}
-        for calls in lowered:
-            for part, looked_up, precision in self.sources.split(calls, sub_batch, self.precision.name):
-                source = looked_up or self.sources.kernel(part.kind, part.direction, precision)
+        return fused_calls(calls, self.program, settings.framework.fuses)
+
+    def calls_with_sources(self, sub_batch: IntArray) -> dict[str, list[tuple[KernelCalls, Source]]]:
+        """Return the kernel calls of sub-batches, shape (s,), and what serves them, by stage.
+
+        Calls of one kind are apart where some were measured as they are, or run in another precision.
+        """
+        by_stage: dict[str, list[tuple[KernelCalls, Source]]] = {stage: [] for stage in STAGES}
+        for calls in self.lowered(sub_batch):
+            for part, own_source, precision in self.sources.split(calls, sub_batch, self.precision.name):
+                source = own_source or self.sources.kernel(part.kind, part.direction, precision)
                 for stage in _stages_of(part.direction):
-                    found[stage].append((part, source))
+                    by_stage[stage].append((part, source))
         if self.accumulation_source is not None:
-            found["accumulating"].append((self._accumulation, self.accumulation_source))
-        return found
+            by_stage["accumulating"].append((self._accumulation, self.accumulation_source))
+        return by_stage
 
     @cached_property
     def accumulation_source(self) -> Source | None:
@@ -199,8 +204,8 @@ class Compute:
         """
         keys = (("add", BACKWARD_DATA), ("update", UPDATE))
         rest = self.sources.rest_precision(self.precision.name)
-        found = [source for key in keys if (source := self.sources.find_kernel(*key, rest))]
-        return min(found, key=lambda source: source.origin == "specified", default=None)
+        sources = [source for key in keys if (source := self.sources.find_kernel(*key, rest))]
+        return min(sources, key=lambda source: source.origin == "specified", default=None)
 
     def check_accumulation(self) -> None:
         """Raise CoverageError where nothing serves adding to gradients."""
@@ -210,10 +215,14 @@ class Compute:
     @cached_property
     def _accumulation(self) -> KernelCalls:
         """Sums of a new gradient and the one that is there: two are read, one is written."""
-        trained = [(site.position, count, site.parameters) for site, count in self.program.counted() if site.parameters]
-        layer, count, elements = np.array(trained, dtype=np.int64).reshape(-1, 3).T
-        moved = 3 * self.sources.problem.settings.framework.gradient_bytes(self.precision.name) * elements[None, :]
-        work = {"elements": elements[None, :], "traffic": np.zeros_like(moved), "fixed_bytes": moved}
+        rows = [
+            (site.position, count, site.parameters) for site, count in self.program.site_counts() if site.parameters
+        ]
+        layer, count, elements = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        traffic_bytes = (
+            3 * self.sources.problem.settings.framework.gradient_bytes(self.precision.name) * elements[None, :]
+        )
+        work = {"elements": elements[None, :], "traffic": np.zeros_like(traffic_bytes), "fixed_bytes": traffic_bytes}
         return KernelCalls("add", BACKWARD_DATA, layer, count, work)
 
     def memory(self, sub_batch: IntArray, mode: str) -> MemoryBytes:
@@ -222,7 +231,7 @@ class Compute:
         A scenario that lets fp32 plans hold larger sub-batches stores their activations, and what the workspace holds
         of their gradients, in as many fewer bytes: what if they computed in fp16. Weights and gradients stay.
         """
-        found = memory_bytes(
+        whole = memory_bytes(
             self.network,
             sub_batch,
             self.precision.name,
@@ -233,77 +242,79 @@ class Compute:
             framework=self.sources.problem.settings.framework,
         )
         factor = self.sources.problem.scenario.sub_batch_factor if self.precision.name == "fp32" else 1
-        return replace(found, activations=found.activations / factor, workspace=found.workspace / factor)
+        return replace(whole, activations=whole.activations / factor, workspace=whole.workspace / factor)
 
     def host_s(self, stage: str, calls: int, measured_calls: int) -> float:
         """Return the framework's host time [s] of a stage; a specified kernel's launch stands for an assumed one."""
         overheads = self.overheads
-        counted = measured_calls if overheads.matched == "assumed" else calls
+        n_calls = measured_calls if overheads.matched == "assumed" else calls
         layers = self.slots.layer.size if stage == UPDATE else len(self.network.layers)
-        return overheads.host_s_per_call * counted + overheads.host_s_per_layer * layers
+        return overheads.host_s_per_call * n_calls + overheads.host_s_per_layer * layers
 
     def host_to_device_s(self, sub_batch: IntArray) -> FloatArray:
         """Return the copy of a sub-batch to the device [s], shape (s,); 0 where the input is synthetic or on a CPU."""
         source = self.sources.host_to_device
         if source is None:
             return np.zeros(sub_batch.size)
-        copied = {"bytes": sub_batch.astype(np.float64) * self.input_bytes}
-        return self.sources.multiplied("host_to_device", evaluate(source.entry, copied))
+        work = {"bytes": sub_batch.astype(np.float64) * self.input_bytes}
+        return self.sources.multiplied("host_to_device", evaluate(source.entry, work))
 
     @property
     def input_bytes(self) -> float:
         """Bytes of one sample on the device."""
         return float(prod(self.network.input_shape) * self.itemsize)
 
-    def _priced(self, sub_batch: IntArray) -> ComputeTable:
-        alone = self._alone(sub_batch)
-        staged = {
-            stage: self._composed(stage, alone.kernels[stage])
-            * cell_factors(self.sources.cells(self.precision.name), stage, sub_batch)[:, None]
+    def _table_of(self, sub_batch: IntArray) -> ComputeTable:
+        alone = self._kernel_costs(sub_batch)
+        stages = {
+            stage: self._stage_s(stage, alone.kernels[stage])
+            * plan_point_factors(self.sources.plan_points(self.precision.name), stage, sub_batch)[:, None]
             for stage in STAGES
         }
-        passes = (staged[stage][:, self.program.segment] for stage in ("backward", "accumulating"))
+        passes = (stages[stage][:, self.program.segment] for stage in ("backward", "accumulating"))
         ready = np.stack([ready_s(one) for one in passes], axis=1)
         return ComputeTable(
-            self.program.total(staged["forward"]),
+            self.program.total(stages["forward"]),
             # The sum in the order of the suffix sums: nothing is exposed by rounding.
             ready[:, :, 0],
-            self.program.total(staged["update"]),
+            self.program.total(stages["update"]),
             self.host_to_device_s(sub_batch),
             np.ascontiguousarray(ready[:, :, 1:]),
             alone.sync_bytes,
             alone.async_bytes,
         )
 
-    def _alone(self, sub_batch: IntArray) -> Alone:
+    def _kernel_costs(self, sub_batch: IntArray) -> KernelCosts:
         key = sub_batch.tobytes()
-        if key not in self.kept:
+        if key not in self.kernel_costs:
             sync, later = (self.memory(sub_batch, mode).total for mode in ("sync", "async"))
-            self.kept[key] = Alone(self._kernel_times(sub_batch), sync, later)
-        return self.kept[key]
+            self.kernel_costs[key] = KernelCosts(self._kernel_times(sub_batch), sync, later)
+        return self.kernel_costs[key]
 
     def _kernel_times(self, sub_batch: IntArray) -> dict[str, KernelTimes]:
         """Return kernel times by stage; what stages share is timed once."""
-        served = self.served(sub_batch) if sub_batch.size else {stage: [] for stage in STAGES}
+        by_stage = self.calls_with_sources(sub_batch) if sub_batch.size else {stage: [] for stage in STAGES}
         shape = (2, sub_batch.size, self.program.repeats.size)
         gpu_s = {stage: np.zeros(shape) for stage in STAGES}
-        shared = {id(calls) for calls, _ in served["backward"]}
+        in_backward = {id(calls) for calls, _ in by_stage["backward"]}
         for stage in STAGES:
-            for calls, source in served[stage]:
-                if stage == "accumulating" and id(calls) in shared:
+            for calls, source in by_stage[stage]:
+                if stage == "accumulating" and id(calls) in in_backward:
                     continue
                 part = 0 if calls.kind in MATRIX_KINDS else 1
                 times = np.broadcast_to(call_times_s(source.entry, calls, self.itemsize), (shape[1], calls.layer.size))
                 gpu_s[stage][part] += self.program.by_segment(times, calls.layer)
         gpu_s["accumulating"] += gpu_s["backward"]
-        return {stage: KernelTimes(gpu_s[stage][0], gpu_s[stage][1], *counted(served[stage])) for stage in STAGES}
+        return {stage: KernelTimes(gpu_s[stage][0], gpu_s[stage][1], *call_counts(by_stage[stage])) for stage in STAGES}
 
-    def _composed(self, stage: str, kernels: KernelTimes) -> FloatArray:
+    def _stage_s(self, stage: str, kernels: KernelTimes) -> FloatArray:
         """Return the stage by distinct segment [s], shape (s, D)."""
         overheads = self.overheads
         gpu_s = overheads.kernel_scale * (overheads.matrix_scale * kernels.matrix_s + kernels.traffic_s)
         total = self.program.total(gpu_s)
         whole = composed_s(total, self.host_s(stage, kernels.calls, kernels.measured_calls), overheads.exponent)
         factor = np.divide(whole, total, out=np.zeros_like(total), where=total > 0)
-        spread = np.where(total > 0, 0.0, whole / self.program.segment.size)
-        return self.sources.multiplied(term_of(stage), gpu_s * factor[:, None] + spread[:, None], self.precision.name)
+        even_share = np.where(total > 0, 0.0, whole / self.program.segment.size)
+        return self.sources.multiplied(
+            term_of(stage), gpu_s * factor[:, None] + even_share[:, None], self.precision.name
+        )

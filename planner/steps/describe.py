@@ -18,80 +18,89 @@ from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, sco
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.stages import kernel_shares, stages_of
 from planner.steps.terms import Case, gradient_of, terms_of, update_gradient
+from planner.steps.utilization import utilization
 from planner.steps.warnings import empty_updates, own_layers, warnings_of, window_missed
 
-__all__ = ["Described", "described"]
+__all__ = ["Description", "descriptions"]
 
 Window = Callable[[str], tuple[float, float]]
-CASES = 64
+CASES_AT_ONCE = 64
 """Sub-batches looked at in detail at once; bounds memory at some 50 MB."""
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class Description:
     """A prediction, and the gradient of its ``iteration_s``."""
 
     prediction: Prediction
     gradient: Gradient
 
 
-def described(pricer: Pricer, chosen: Configurations, window: Window | None) -> list[Described]:
+def descriptions(pricer: Pricer, configurations: Configurations, window: Window | None) -> list[Description]:
     """Return the predictions of configurations of one precision and mode, whose cases are tabled."""
-    priced = pricer.price(chosen)
-    found: dict[int, Described] = {}
-    sub_batches, which = np.unique(chosen.sub_batch, return_inverse=True)
-    for first in range(0, sub_batches.size, CASES):
-        cases = sub_batches[first : first + CASES]
+    prices = pricer.price(configurations)
+    by_row: dict[int, Description] = {}
+    sub_batches, which = np.unique(configurations.sub_batch, return_inverse=True)
+    for first in range(0, sub_batches.size, CASES_AT_ONCE):
+        cases = sub_batches[first : first + CASES_AT_ONCE]
         stages, memory = stages_of(pricer, cases), _memory(pricer, cases, pricer.mode)
-        for i in np.flatnonzero((which >= first) & (which < first + CASES)).tolist():
+        for i in np.flatnonzero((which >= first) & (which < first + CASES_AT_ONCE)).tolist():
             place, row = int(which[i]) - first, slice(i, i + 1)
-            case = Case(pricer, chosen.one(i), stages[place], priced.take(row))
-            found[i] = _described(case, chosen.take(row), memory[place], window)
-    return [found[i] for i in range(chosen.size)]
+            case = Case(pricer, configurations.one(i), stages[place], prices.take(row))
+            by_row[i] = _description(case, configurations.take(row), memory[place], window)
+    return [by_row[i] for i in range(configurations.size)]
 
 
-def _described(case: Case, chosen: Configurations, memory: Mapping[str, float], window: Window | None) -> Described:
-    pricer, one, priced = case.pricer, case.one, case.priced
-    gradient = gradient_of(case, priced.iteration)
-    spread = gradient.spread()
-    threads = [terms_of(case, timed) for timed in priced.threads.values()]
-    terms, used = (tuple(chain.from_iterable(part)) for part in zip(*threads, strict=True))
+def _description(
+    case: Case, configurations: Configurations, memory: Mapping[str, float], window: Window | None
+) -> Description:
+    pricer, one, prices = case.pricer, case.one, case.priced
+    gradient = gradient_of(case, prices.iteration)
+    deviation = gradient.spread()
+    threads = [terms_of(case, thread) for thread in prices.threads.values()]
+    terms, sources = (tuple(chain.from_iterable(part)) for part in zip(*threads, strict=True))
     kind = kind_of(one, terms, on_specified=pricer.sources.is_specified(one.precision))
-    score = score_of(kind, _scored(pricer, one))
-    iteration = quantity(float(priced.iteration.period_s[0]), spread, score)
+    score = score_of(kind, _score_calibrations(pricer, one))
+    iteration = quantity(float(prices.iteration.period_s[0]), deviation, score)
     samples, steps = one.samples_per_update, _epoch_steps(pricer, one.samples_per_update)
-    first_s, first_spread = float(priced.first_epoch.period_s[0]), spread
+    first_s, first_deviation = float(prices.first_epoch.period_s[0]), deviation
     if first_s != iteration.value:
-        first_spread = gradient_of(replace(case, in_first_epoch=True), priced.first_epoch).spread()
-    update, mini_batch, staleness, notes = _updates(case, chosen, gradient, window)
+        first_deviation = gradient_of(replace(case, in_first_epoch=True), prices.first_epoch).spread()
+    update, mini_batch, staleness, notes = _updates(case, configurations, gradient, window)
     shares = kernel_shares(case.stages, one.accumulation_steps)
-    found = (float(priced.memory_bytes[0]), mini_batch.mean)
+    memory_and_mini_batch = (float(prices.memory_bytes[0]), mini_batch.mean)
+    speed = reciprocal(iteration, samples)
+    mfu, hfu = utilization(pricer.sources, one, speed.value)
     prediction = Prediction(
         configuration=one,
         iteration_s=iteration,
         update_s=update,
-        epoch_s=_scaled(iteration, steps),
-        first_epoch_s=_scaled(quantity(first_s, first_spread, score), steps),
-        samples_per_s=reciprocal(iteration, samples),
+        epoch_s=_times_steps(iteration, steps),
+        first_epoch_s=_times_steps(quantity(first_s, first_deviation, score), steps),
+        samples_per_s=speed,
         mini_batch=mini_batch,
         staleness=staleness,
         memory_bytes=memory,
         terms=terms,
-        bottleneck=_bottleneck(terms, priced.iteration.schedule.thread),
+        bottleneck=_bottleneck(terms, prices.iteration.schedule.thread),
         warnings=(
-            *warnings_of(pricer.sources, one, terms, used, found, interval_basis=iteration.interval_basis),
+            *warnings_of(
+                pricer.sources, one, terms, sources, memory_and_mini_batch, interval_basis=iteration.interval_basis
+            ),
             *own_layers(shares, pricer.sources.problem.network.name),
             *notes,
         ),
         kind=kind,
         kernel_shares=shares,
-        doubt=spread.shares if spread else {},
+        doubt=deviation.shares if deviation else {},
+        mfu=mfu,
+        hfu=hfu,
     )
-    return Described(prediction, gradient)
+    return Description(prediction, gradient)
 
 
 def _updates(
-    case: Case, chosen: Configurations, gradient: Gradient, window: Window | None
+    case: Case, configurations: Configurations, gradient: Gradient, window: Window | None
 ) -> tuple[Quantity | None, MiniBatch, Staleness, tuple[PlanWarning, ...]]:
     """Return the period of the update thread, what lies behind an update, and what to say of both."""
     if case.pricer.mode == "sync":
@@ -99,7 +108,7 @@ def _updates(
         low, high = (0, samples) if window is None else window("sync")
         inside = None if window is None else float(low <= samples <= high)
         return None, MiniBatch(samples, 0.0, samples, samples, inside), Staleness(0.0, 0.0, {0: 1.0}), ()
-    statistics = asynchrony_of(chosen, case.priced)
+    statistics = asynchrony_of(configurations, case.priced)
     mini_batch = _mini_batch(statistics, window)
     staleness = Staleness(
         float(statistics.staleness_mean[0]), float(statistics.staleness_std[0]), statistics.staleness_pmf(0)
@@ -112,15 +121,15 @@ def _updates(
     return update, mini_batch, staleness, notes
 
 
-def _scored(pricer: Pricer, one: Configuration) -> tuple[Calibration, ...]:
+def _score_calibrations(pricer: Pricer, one: Configuration) -> tuple[Calibration, ...]:
     """Return the calibrations whose conformal scores hold, in order.
 
     Scores of an accelerator are those of runs whose accelerator and cluster took part in the fit. Where overheads are
     pooled, or messages go over links that no run showed, those come first that were found without.
     """
-    own, pooled = pricer.sources.for_accelerator, pricer.sources.pooled
+    own, of_all_gpus = pricer.sources.for_accelerator, pricer.sources.pooled
     unseen_links = one.gpus > 1 and pricer.messages.source.origin == "specified"
-    return (*pooled, *own) if pricer.compute.overheads.pooled or unseen_links else (*own, *pooled)
+    return (*of_all_gpus, *own) if pricer.compute.overheads.pooled or unseen_links else (*own, *of_all_gpus)
 
 
 def _mini_batch(statistics: Asynchrony, window: Window | None) -> MiniBatch:
@@ -138,7 +147,7 @@ def _epoch_steps(pricer: Pricer, samples_per_step: int) -> float | None:
     return None if dataset is None else dataset.samples / samples_per_step
 
 
-def _scaled(period: Quantity, steps: float | None) -> Quantity | None:
+def _times_steps(period: Quantity, steps: float | None) -> Quantity | None:
     if steps is None:
         return None
     low, high = (None if end is None else end * steps for end in (period.low, period.high))
@@ -147,8 +156,8 @@ def _scaled(period: Quantity, steps: float | None) -> Quantity | None:
 
 def _memory(pricer: Pricer, sub_batch: IntArray, mode: str) -> list[dict[str, float]]:
     """Return bytes by kind, in all and that there are, of each sub-batch."""
-    found = pricer.compute.memory(sub_batch, mode)
-    columns = {f.name: getattr(found, f.name).tolist() for f in fields(MemoryBytes)} | {"total": found.total.tolist()}
+    sizes = pricer.compute.memory(sub_batch, mode)
+    columns = {f.name: getattr(sizes, f.name).tolist() for f in fields(MemoryBytes)} | {"total": sizes.total.tolist()}
     capacity = {"capacity": pricer.sources.accelerator.memory_bytes}
     return [dict(zip(columns, values, strict=True)) | capacity for values in zip(*columns.values(), strict=True)]
 

@@ -87,9 +87,9 @@ class Input:
         is_image = len(sources.problem.network.input_shape) == IMAGE_SIDES
         self.decode = sources.cluster_entry("storage", DECODE) if self.reads_bytes and is_image else None
         self._cached = sources.cluster_entry("storage", LOAD_CACHED) if self.reads_bytes else None
-        self.later_share = self._missed() if self.reads_bytes else 1.0
+        self.later_share = self._later_share() if self.reads_bytes else 1.0
 
-    def _missed(self) -> float:
+    def _later_share(self) -> float:
         """Return the share of the data set that a later epoch reads from storage."""
         cluster, dataset = self._sources.cluster, self._dataset
         if dataset is None or self._cached == self._sources.storage:
@@ -129,12 +129,12 @@ class Input:
         if not self.reads_bytes:
             alone = self._sources.multiplied("load_input", evaluate(source.entry, {"samples": samples}))
             return InputTimes(alone, alone)
-        taken, share = samples.astype(np.float64), 1.0 if first_epoch else self.later_share
+        count, share = samples.astype(np.float64), 1.0 if first_epoch else self.later_share
         alone = np.zeros(samples.shape)
-        for part, work in self._reads(taken, nodes, share):
+        for part, work in self._reads(count, nodes, share):
             alone = alone + evaluate(part.entry, work)
         node = alone * gpus_per_node
-        for part, work in self._decoding(taken):
+        for part, work in self._decoding(count):
             threads, decoding = worker_threads(self._sources.cluster, gpus_per_node), evaluate(part.entry, work)
             alone, node = (
                 loading_s(alone, decoding, threads / gpus_per_node),
@@ -149,14 +149,14 @@ class Input:
 
         Seconds are in proportion alone: those that a device's node takes are another multiple of them.
         """
-        source, taken = self._sources.storage, np.array([float(samples)])
+        source, count = self._sources.storage, np.array([float(samples)])
         if source is None:
             return ()
         if not self.reads_bytes:
-            return (_part(source, {"samples": taken}),)
+            return (_part(source, {"samples": count}),)
         share = 1.0 if first_epoch else self.later_share
-        reading = tuple(_part(*one) for one in self._reads(taken, np.array([float(nodes)]), share))
-        decoding = tuple(_part(*one) for one in self._decoding(taken))
+        reading = tuple(_part(*one) for one in self._reads(count, np.array([float(nodes)]), share))
+        decoding = tuple(_part(*one) for one in self._decoding(count))
         read_s, decode_s = (sum(part.seconds for part in parts) for parts in (reading, decoding))
         threads = float(worker_threads(self._sources.cluster, gpus_per_node))
         by_storage = read_s if alone else read_s * gpus_per_node
@@ -166,11 +166,11 @@ class Input:
         self, samples: FloatArray, nodes: FloatArray | IntArray, share: float
     ) -> Iterator[tuple[Source, Mapping[str, FloatArray | IntArray]]]:
         """Yield what serves reading samples, of which a share comes from storage, with the work of each."""
-        dataset, kept = self._dataset, self._cached if share < 1 else None
-        for source, part in ((self._sources.storage, share), (kept, 1.0 - share)):
+        dataset, cached = self._dataset, self._cached if share < 1 else None
+        for source, part in ((self._sources.storage, share), (cached, 1.0 - share)):
             if source is not None and dataset is not None:
-                read = samples * (dataset.bytes_per_sample * part)
-                yield source, {"images": samples * part, "bytes": read, "nodes": nodes}
+                read_bytes = samples * (dataset.bytes_per_sample * part)
+                yield source, {"images": samples * part, "bytes": read_bytes, "nodes": nodes}
 
     def _decoding(self, samples: FloatArray) -> Iterator[tuple[Source, Mapping[str, FloatArray | IntArray]]]:
         """Yield what serves decoding, with its work; nothing where it was not measured or samples are no images."""

@@ -9,7 +9,7 @@ A period is Σ weight·link(Φ·θ) over calls, along the path that decides it. 
   standard deviation is 1.25·e times the seconds of that entry. For a normal distribution 1.25 = sqrt(π/2) turns a mean
   absolute error into a standard deviation. The error of a framework's overheads is one of whole steps. That of a
   measured call counts once more for every doubling of the sub-batch beyond those that it was timed at; that of a
-  fitted one a part more for every doubling of a feature outside the range of the fit (:func:`unsure`).
+  fitted one a part more for every doubling of a feature outside the range of the fit (:func:`doubt_factor`).
 
 What was never compared with measurements has neither, and gets a stated relative standard deviation (below). So do
 kernels of known error where no framework was measured, besides their own: steps take longer than their kernels
@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.costs.features import number
-from planner.costs.measured_calls import BEYOND
+from planner.costs.measured_calls import DOUBLINGS_BEYOND
 from planner.costs.terms import Work, doublings_outside, evaluate, features_of, term_named
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import END_TO_END, OUTSIDE, Calibration, ConformalScore, Entry
@@ -41,23 +41,23 @@ from planner.domain.calls import LOOKED_UP
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import Quantity, Term
 from planner.numbers import constant, constants
-from planner.sources.overheads import DEVIATION
+from planner.sources.overheads import DEVIATION_SETTING
 
 __all__ = [
-    "MORE_ABOVE",
-    "MORE_BELOW",
-    "MORE_BELOW_OF_PRODUCTS",
+    "DOUBT_ABOVE",
+    "DOUBT_BELOW",
     "NORMAL_90",
+    "PRODUCT_DOUBT_BELOW",
     "Gradient",
     "Spread",
     "derivatives",
+    "doubt_factor",
     "has_scatter",
     "kind_of",
     "quantity",
     "reciprocal",
     "score_of",
     "stated_deviation",
-    "unsure",
 ]
 
 NORMAL_90 = 1.6448536269514722
@@ -72,9 +72,9 @@ ASSUMED_OVERHEADS_DEVIATION = constant("intervals.assumed_overheads")
 RECONSTRUCTED_DEVIATION = constant("intervals.reconstructed")
 """Of what was reconstructed from published results, which its errors on these do not count."""
 _OUTSIDE = constants("intervals.outside")
-MORE_ABOVE, MORE_BELOW = _OUTSIDE["above"], _OUTSIDE["below"]
+DOUBT_ABOVE, DOUBT_BELOW = _OUTSIDE["above"], _OUTSIDE["below"]
 """Share of its error by which a fitted call is more unsure for every doubling above, or below, the range of the fit."""
-MORE_BELOW_OF_PRODUCTS = _OUTSIDE["products_below"]
+PRODUCT_DOUBT_BELOW = _OUTSIDE["products_below"]
 """The same of single products below."""
 LARGEST_STATED_SHARE = 0.01
 """Of a period; beyond it an interval counts as assumed."""
@@ -98,8 +98,8 @@ def stated_deviation(entry: Entry) -> tuple[str, float] | None:
     if entry.estimator != END_TO_END and (entry.covariance is not None or has_scatter(entry)):
         return None
     if entry.scope == "overheads" and entry.origin == "assumed":
-        if DEVIATION in entry.settings:
-            return "scales", number(entry.settings, DEVIATION, 0.0)
+        if DEVIATION_SETTING in entry.settings:
+            return "scales", number(entry.settings, DEVIATION_SETTING, 0.0)
         return "overheads", ASSUMED_OVERHEADS_DEVIATION
     return entry.scope, STATED_DEVIATION[entry.scope]
 
@@ -110,7 +110,7 @@ def derivatives(entry: Entry, work: Work) -> FloatArray:
     return rows * evaluate(entry, work)[..., None] if term_named(entry.term).link == "log" else rows
 
 
-def unsure(entry: Entry, work: Work) -> FloatArray:
+def doubt_factor(entry: Entry, work: Work) -> FloatArray:
     """Return how many times as unsure as its entry calls are, shape (...) or (): 1 inside what was timed or fitted.
 
     A stated deviation is one of any call.
@@ -118,12 +118,15 @@ def unsure(entry: Entry, work: Work) -> FloatArray:
     if stated_deviation(entry) is not None:
         return np.ones(())
     if entry.term == LOOKED_UP:
-        beyond: FloatArray = features_of(entry, work)[..., list(entry.coefficients).index(BEYOND)]
+        beyond: FloatArray = features_of(entry, work)[..., list(entry.coefficients).index(DOUBLINGS_BEYOND)]
         return 1.0 + beyond
     above, below = doublings_outside(entry, work)
     is_single = entry.kind == "gemm" and np.equal(work["batch"], 1.0)
-    more: FloatArray = np.maximum(MORE_ABOVE * above, np.where(is_single, MORE_BELOW_OF_PRODUCTS, MORE_BELOW) * below)
-    return 1.0 + more
+    growth: FloatArray = np.maximum(
+        DOUBT_ABOVE * above,
+        np.where(is_single, PRODUCT_DOUBT_BELOW, DOUBT_BELOW) * below,
+    )
+    return 1.0 + growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,8 @@ class Spread:
         """Shares of the variance by scope of the entries, to four decimals, the largest first; none of next to none."""
         if not self.variance_s2:
             return {}
-        ordered = sorted(self.by_scope_s2.items(), key=lambda item: -item[1])
-        shares = {scope: round(variance / self.variance_s2, 4) for scope, variance in ordered}
+        scopes = sorted(self.by_scope_s2.items(), key=lambda item: -item[1])
+        shares = {scope: round(variance / self.variance_s2, 4) for scope, variance in scopes}
         return {scope: share for scope, share in shares.items() if share}
 
 
@@ -164,13 +167,13 @@ class Gradient:
         and are unsure for reasons of their own, the same q for all of an entry.
         """
         parts_s = np.atleast_1d(np.asarray(seconds, dtype=np.float64))
-        stated = stated_deviation(entry)
-        if stated is not None:
-            group, deviation = stated
+        statement = stated_deviation(entry)
+        if statement is not None:
+            group, deviation = statement
             self._add_stated(group, entry.scope, deviation, parts_s)
             return
-        _, before, taken = self._parts.get(id(entry), (entry, np.zeros_like(vector), np.zeros_like(parts_s)))
-        self._parts[id(entry)] = (entry, before + vector, taken + parts_s)
+        _, before, before_s = self._parts.get(id(entry), (entry, np.zeros_like(vector), np.zeros_like(parts_s)))
+        self._parts[id(entry)] = (entry, before + vector, before_s + parts_s)
 
     def add_scaled(self, other: Gradient, factor: float) -> None:
         """Add the gradient of a period that this one depends on, with this one's derivative by that period."""
@@ -215,15 +218,15 @@ class Gradient:
             return None
         return math.sqrt(sum(variance for _, variance in difference._variances(lambda parts: float(parts @ parts))))
 
-    def _variances(self, squared: Callable[[FloatArray], float]) -> Iterator[tuple[str, float]]:
-        """Yield scope and variance [s²] of every entry and stated group; ``squared``: of the seconds of its parts."""
+    def _variances(self, square_s2: Callable[[FloatArray], float]) -> Iterator[tuple[str, float]]:
+        """Yield scope and variance [s²] of every entry and stated group; ``square_s2``: of the seconds of its parts."""
         for entry, vector, parts_s in self._parts.values():
             cov = entry.covariance
             of_coefficients = 0.0 if cov is None else float(vector @ np.asarray(cov) @ vector)
-            scatter = (STANDARD_PER_MEAN_ERROR * (entry.miss or 0.0)) ** 2 * squared(parts_s)
+            scatter = (STANDARD_PER_MEAN_ERROR * (entry.miss or 0.0)) ** 2 * square_s2(parts_s)
             yield entry.scope, max(of_coefficients, 0.0) + scatter
         for scope, deviation, parts_s in self._stated.values():
-            yield scope, deviation**2 * squared(parts_s)
+            yield scope, deviation**2 * square_s2(parts_s)
 
 
 def kind_of(one: Configuration, terms: Iterable[Term], *, on_specified: bool) -> str:
@@ -240,7 +243,7 @@ def kind_of(one: Configuration, terms: Iterable[Term], *, on_specified: bool) ->
         Whether matrix kernels come from the specification.
     """
     terms = tuple(terms)
-    if one.mode == "async" or any("reconstructed" in term.origin for term in terms):
+    if one.mode == "async" or any("reconstructed" in term.origins for term in terms):
         return ""
     kind = "one_gpu_specified" if on_specified else "one_gpu_measured"
     if one.gpus > 1:
@@ -254,18 +257,18 @@ def score_of(kind: str, calibrations: Iterable[Calibration]) -> ConformalScore |
     return next((score for score in scores if score is not None and score.score is not None), None)
 
 
-def quantity(value: float, spread: Spread | None, score: ConformalScore | None = None) -> Quantity:
+def quantity(value: float, deviations: Spread | None, score: ConformalScore | None = None) -> Quantity:
     """Return a value with the central 90 % interval of a spread, which is above 0; None: without.
 
     ``score`` stands for the 1.645 of a normal distribution where there is one.
     """
-    if spread is None or value <= 0:
+    if deviations is None or value <= 0:
         return Quantity(value)
-    calibrated = None if score is None else score.score
-    deviation = math.sqrt(spread.variance_s2) / value
-    reach = math.exp(min((NORMAL_90 if calibrated is None else calibrated) * deviation, math.log(LARGEST_REACH)))
-    stated = "assumed" if spread.stated_s > LARGEST_STATED_SHARE * value else "covariance"
-    basis = stated if calibrated is None else "conformal"
+    conformal = None if score is None else score.score
+    deviation = math.sqrt(deviations.variance_s2) / value
+    reach = math.exp(min((NORMAL_90 if conformal is None else conformal) * deviation, math.log(LARGEST_REACH)))
+    basis_without_score = "assumed" if deviations.stated_s > LARGEST_STATED_SHARE * value else "covariance"
+    basis = basis_without_score if conformal is None else "conformal"
     return Quantity(value, value / reach, value * reach, basis, deviation)
 
 

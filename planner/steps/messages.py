@@ -56,8 +56,8 @@ def all_reduce_gradient(entry: Entry, buffer_bytes: FloatArray, groups: Groups) 
     slopes = []
     for name, value in entry.coefficients.items():
         step = 1e-6 * max(abs(value), 1e-15)
-        moved = replace(entry, coefficients=dict(entry.coefficients) | {name: value + step})
-        slopes.append((float(all_reduce_s(moved, buffer_bytes, groups).sum()) - total) / step)
+        neighbour = replace(entry, coefficients=dict(entry.coefficients) | {name: value + step})
+        slopes.append((float(all_reduce_s(neighbour, buffer_bytes, groups).sum()) - total) / step)
     return np.array(slopes), total
 
 

@@ -14,10 +14,14 @@ from planner.domain.request import Problem
 from planner.errors import ParameterError
 from planner.sources.refusals import missing_link
 from planner.sources.sources import Sources
+from planner.sources.usable import check_precision
 from planner.steps.compare import deviation_of_ratio
-from planner.steps.describe import Described, described
+from planner.steps.describe import Description, descriptions
 from planner.steps.price import Pricer, asynchrony_of
+from planner.steps.split_describe import split_descriptions
+from planner.steps.split_price import SplitPricer, plans_of
 from planner.steps.tables import CHUNK, distinct_pairs
+from planner.workload.lawful import check_lawful
 
 __all__ = ["Evaluator"]
 
@@ -36,6 +40,7 @@ class Evaluator:
         self.problem = problem
         self.sources = Sources(problem)
         self.pricers: dict[tuple[str, str], Pricer] = {}
+        self.split_pricers: dict[str, SplitPricer] = {}
         self._like = like
 
     def evaluate(self, configurations: Configurations) -> Predictions:
@@ -51,15 +56,15 @@ class Evaluator:
             A configuration is larger than the cluster.
         """
         self._prepare(configurations)
-        found = Predictions(**{f.name: np.full(configurations.size, np.nan) for f in fields(Predictions)})
+        predictions = Predictions(**{f.name: np.full(configurations.size, np.nan) for f in fields(Predictions)})
         start = 0
         for piece in configurations.pieces(CHUNK):
             whole = slice(start, start + piece.size)
             for where, alike in _alike(piece):
-                for name, value in self._evaluated(alike).items():
-                    getattr(found, name)[whole][where] = np.broadcast_to(value, alike.shape).ravel()
+                for name, value in self._columns(alike).items():
+                    getattr(predictions, name)[whole][where] = np.broadcast_to(value, alike.shape).ravel()
             start += piece.size
-        return found
+        return predictions
 
     def describe(
         self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
@@ -72,7 +77,7 @@ class Evaluator:
         window : mode -> (least, largest) mini-batch [samples], or None
             For the probability that the mini-batch lies in it.
         """
-        return [one.prediction for one in self._described(configurations, window)]
+        return [one.prediction for one in self._descriptions(configurations, window)]
 
     def compare(
         self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
@@ -82,32 +87,51 @@ class Evaluator:
         One value a configuration: the standard deviation of the logarithm of the time a sample that the first takes
         over that of each; None where errors are not known.
         """
-        found = self._described(configurations, window)
-        return [one.prediction for one in found], [deviation_of_ratio(found[0], other) for other in found]
+        descriptions = self._descriptions(configurations, window)
+        return [one.prediction for one in descriptions], [
+            deviation_of_ratio(descriptions[0], other) for other in descriptions
+        ]
 
-    def _described(
+    def _descriptions(
         self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None
-    ) -> list[Described]:
+    ) -> list[Description]:
         self._prepare(configurations)
-        found: dict[int, Described] = {}
+        by_row: dict[int, Description] = {}
         for where, alike in _alike(configurations):
             positions = np.arange(configurations.size)[where].tolist()
-            found |= zip(positions, described(self._pricer_of(alike), alike, window), strict=True)
-        return [found[i] for i in range(configurations.size)]
+            if alike.is_split.flat[0]:
+                found = split_descriptions(self._split_pricer_of(alike), alike.rows, window)
+            else:
+                found = descriptions(self._pricer_of(alike), alike, window)
+            by_row |= zip(positions, found, strict=True)
+        return [by_row[i] for i in range(configurations.size)]
+
+    def _split_pricer_of(self, alike: Configurations) -> SplitPricer:
+        """Return the pricer of split plans of one precision."""
+        precision = alike.precisions[int(alike.precision.flat[0])]
+        if precision not in self.split_pricers:
+            check_precision(self.sources, precision)
+            like = self._like.split_pricers.get(precision) if self._like else None
+            self.split_pricers[precision] = SplitPricer(self.sources, precision, like)
+        return self.split_pricers[precision]
 
     def _pricer_of(self, alike: Configurations) -> Pricer:
         """Return the pricer of configurations of one precision and mode, a new one where there is none yet."""
         key = precision, mode = alike.precisions[int(alike.precision.flat[0])], MODES[int(alike.mode.flat[0])]
         if key not in self.pricers:
             # Kernels are the same in either mode.
-            known = (self._like.pricers.get(key) if self._like else None, *self.pricers.values())
-            like = next((one for one in known if one and one.compute.precision.name == precision), None)
+            pricers = (self._like.pricers.get(key) if self._like else None, *self.pricers.values())
+            like = next((one for one in pricers if one and one.compute.precision.name == precision), None)
             self.pricers[key] = Pricer(self.sources, precision, mode, like)
         return self.pricers[key]
 
     def _prepare(self, configurations: Configurations) -> None:
         self._check(configurations)
         for _, alike in _alike(configurations):
+            if alike.is_split.flat[0]:
+                problem = self.problem
+                check_lawful(problem.network, problem.settings.framework, plans_of(alike))
+                continue
             pricer = self._pricer_of(alike)
             pricer.compute.cases.ensure(distinct_pairs(alike.mode, alike.sub_batch)[1])
             if not alike.is_async.flat[0]:
@@ -124,22 +148,27 @@ class Evaluator:
                 raise missing_link(cluster, "inter_node", f"the plan spans {nodes} nodes")
             raise ParameterError("nodes", f"at most the {cluster.nodes} of {cluster.name}", nodes)
 
-    def _evaluated(self, chosen: Configurations) -> dict[str, FloatArray | float]:
+    def _columns(self, configurations: Configurations) -> dict[str, FloatArray | float]:
         """Return the fields of Predictions for configurations of one precision and mode."""
-        pricer = self._pricer_of(chosen)
         samples = self.problem.dataset.samples if self.problem.dataset else np.nan
-        priced = pricer.price(chosen)
-        period, first = priced.iteration.period_s, priced.first_epoch.period_s
-        if chosen.is_async.flat[0]:
-            statistics = asynchrony_of(chosen, priced)
-            amount = chosen.gpus * chosen.sub_batch
+        if configurations.is_split.flat[0]:
+            split = self._split_pricer_of(configurations).price(configurations)
+            period = first = split.period_s
+            memory_bytes = split.memory.total
+        else:
+            prices = self._pricer_of(configurations).price(configurations)
+            period, first = prices.iteration.period_s, prices.first_epoch.period_s
+            memory_bytes = prices.memory_bytes
+        if configurations.is_async.flat[0]:
+            statistics = asynchrony_of(configurations, prices)
+            amount = configurations.gpus * configurations.sub_batch
             more: dict[str, FloatArray | float] = {
                 "update_s": statistics.update_s,
                 "mini_batch_mean": statistics.mini_batch_mean,
                 "staleness_mean": statistics.staleness_mean,
             }
         else:
-            amount = chosen.synchronous_mini_batch
+            amount = configurations.synchronous_mini_batch
             more = {"mini_batch_mean": amount.astype(np.float64), "staleness_mean": 0.0}
         steps = samples / amount
         return more | {
@@ -147,15 +176,16 @@ class Evaluator:
             "samples_per_s": amount / period,
             "epoch_s": steps * period,
             "first_epoch_s": steps * first,
-            "memory_bytes": priced.memory_bytes,
+            "memory_bytes": memory_bytes,
         }
 
 
 def _alike(some: Configurations) -> Iterator[tuple[slice | IntArray, Configurations]]:
-    """Yield the configurations of each precision and mode, and their rows."""
-    kind = some.precision * len(MODES) + some.mode
+    """Yield the configurations of each precision and mode, split ones apart as rows, and their places."""
+    kind = (some.precision * len(MODES) + some.mode) * 2 + some.is_split
     if kind.size and np.all(kind == kind.flat[0]):
-        yield slice(None), some
+        yield slice(None), some.rows if some.is_split.flat[0] else some
         return
     for value in np.unique(kind).tolist():
-        yield np.flatnonzero(np.broadcast_to(kind == value, some.shape)), some.where(kind == value)
+        part = some.where(kind == value)
+        yield np.flatnonzero(np.broadcast_to(kind == value, some.shape)), part.rows if value % 2 else part

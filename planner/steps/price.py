@@ -17,39 +17,39 @@ from planner.steps.asynchronous import Asynchrony, update_period_s
 from planner.steps.compute import Compute
 from planner.steps.epoch import Input, InputTimes
 from planner.steps.messages import Messages, host_all_reduce_s
-from planner.steps.schedule import GPU_THREAD, UPDATE_THREAD, Timed, step_schedule
+from planner.steps.schedule import GPU_THREAD, UPDATE_THREAD, TimedSchedule, step_schedule
 from planner.steps.synchronous import backward_end_s, exposed_s
 from planner.steps.tables import PairTable
 
-__all__ = ["Priced", "Pricer", "asynchrony_of", "deposited"]
+__all__ = ["Pricer", "Prices", "asynchrony_of", "deposited_gradients"]
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class Prices:
     """n configurations of one precision and mode.
 
     Attributes
     ----------
-    threads : thread -> Timed
+    threads : thread -> TimedSchedule
         Of later epochs; the first thread is the one whose period sets the throughput.
-    first_epoch : Timed
+    first_epoch : TimedSchedule
         That one in the first epoch.
     memory_bytes : ndarray of float, shape (n,)
     """
 
-    threads: Mapping[str, Timed]
-    first_epoch: Timed
+    threads: Mapping[str, TimedSchedule]
+    first_epoch: TimedSchedule
     memory_bytes: FloatArray
 
     @property
-    def iteration(self) -> Timed:
+    def iteration(self) -> TimedSchedule:
         """The thread that sets the throughput, in later epochs."""
         return next(iter(self.threads.values()))
 
-    def take(self, rows: slice) -> Priced:
-        """Return part of the configurations."""
-        threads = {name: timed.take(rows) for name, timed in self.threads.items()}
-        return Priced(threads, self.first_epoch.take(rows), self.memory_bytes[rows])
+    def take(self, rows: slice) -> Prices:
+        """Return part of the plans."""
+        threads = {name: thread.take(rows) for name, thread in self.threads.items()}
+        return Prices(threads, self.first_epoch.take(rows), self.memory_bytes[rows])
 
 
 class Pricer:
@@ -59,8 +59,8 @@ class Pricer:
         self.sources, self.mode = sources, mode
         self.strategy = sources.problem.settings.overlap
         self.compute: Compute = Compute(sources, precision, mode, like.compute if like else None)
-        sent_bytes = sources.problem.settings.framework.gradient_bytes(precision)
-        self.messages = Messages(sources, (self.compute.slots.elements * sent_bytes).astype(np.float64))
+        gradient_bytes = sources.problem.settings.framework.gradient_bytes(precision)
+        self.messages = Messages(sources, (self.compute.slots.elements * gradient_bytes).astype(np.float64))
         self.input = Input(sources)
         self._pairs = PairTable(self._outlasting)
 
@@ -88,19 +88,19 @@ class Pricer:
     def _outlasting(self, last_pass: IntArray, message_case: IntArray) -> FloatArray:
         return self.outlasting_s(self.messages.prefix_s, last_pass, message_case)
 
-    def price(self, chosen: Configurations) -> Priced:
+    def price(self, plans: Configurations) -> Prices:
         """Price configurations of this mode whose cases are tabled."""
-        return self._asynchronous(chosen) if self.mode == "async" else self._synchronous(chosen)
+        return self._asynchronous(plans) if self.mode == "async" else self._synchronous(plans)
 
-    def _synchronous(self, chosen: Configurations) -> Priced:
-        table, steps = self.compute.table, chosen.accumulation_steps
+    def _synchronous(self, plans: Configurations) -> Prices:
+        table, steps = self.compute.table, plans.accumulation_steps
         further = steps > 1
         if further.any():
             self.compute.check_accumulation()
-        row = self.compute.cases.rows(chosen.sub_batch)
-        group = self.messages.cases.rows(chosen.nodes, chosen.gpus_per_node)
+        row = self.compute.cases.rows(plans.sub_batch)
+        group = self.messages.cases.rows(plans.nodes, plans.gpus_per_node)
         schedule = step_schedule(self.strategy)
-        run_s = {
+        stage_s = {
             "host_to_device": table.host_to_device_s,
             "forward": table.forward_s,
             "backward": table.backward_s[:, 0],
@@ -108,34 +108,36 @@ class Pricer:
             "update": table.update_s,
         }
         seconds = {
-            task.name: run_s[task.name][row] if task.count == ONCE else run_s[task.name][row] * task.count.of(steps)
+            task.name: stage_s[task.name][row] if task.count == ONCE else stage_s[task.name][row] * task.count.of(steps)
             for task in schedule.tasks
-            if task.name in run_s
+            if task.name in stage_s
         }
-        sent = self.messages.prefix_s[group, -1] if self.messages.slot.size else np.zeros(group.shape)
+        all_reduce = self.messages.prefix_s[group, -1] if self.messages.slot.size else np.zeros(group.shape)
         outlasting = {}
         if self.strategy.overlap:
-            outlasting["all_reduce"] = np.where(sent > 0, self._pairs.gather(2 * row + further, group), 0.0)
-        share = np.where(chosen.gpus > 1, self.compute.overheads.replica_wait, 0.0)
-        first, later = self._loads(chosen)
-        shared = {**seconds, "all_reduce": sent, "replica_wait": share}
-        step = Timed(schedule, {**shared, "load_input": later.node_s}, outlasting)
-        return self._priced({"step": step}, {"load_input": first.node_s}, table.memory_bytes[row])
+            outlasting["all_reduce"] = np.where(all_reduce > 0, self._pairs.gather(2 * row + further, group), 0.0)
+        wait_share = np.where(plans.gpus > 1, self.compute.overheads.replica_wait, 0.0)
+        first, later = self._loads(plans)
+        times = {**seconds, "all_reduce": all_reduce, "replica_wait": wait_share}
+        step = TimedSchedule(schedule, {**times, "load_input": later.node_s}, outlasting)
+        return self._prices({"step": step}, {"load_input": first.node_s}, table.memory_bytes[row])
 
-    def _priced(self, threads: Mapping[str, Timed], first: Mapping[str, FloatArray], memory: FloatArray) -> Priced:
-        one = next(iter(threads.values()))
-        return Priced(threads, one.changed(first) if self.input.is_cached else one, memory)
+    def _prices(
+        self, threads: Mapping[str, TimedSchedule], first: Mapping[str, FloatArray], memory: FloatArray
+    ) -> Prices:
+        thread = next(iter(threads.values()))
+        return Prices(threads, thread.changed(first) if self.input.is_cached else thread, memory)
 
-    def _loads(self, chosen: Configurations) -> tuple[InputTimes, InputTimes]:
+    def _loads(self, plans: Configurations) -> tuple[InputTimes, InputTimes]:
         """Return what loading the samples of a step takes in the first epoch, and in later ones."""
-        arguments = (chosen.sub_batch * chosen.accumulation_steps, chosen.gpus_per_node, chosen.nodes)
+        arguments = (plans.sub_batch * plans.accumulation_steps, plans.gpus_per_node, plans.nodes)
         first = self.input.times(*arguments, first_epoch=True)
         return first, self.input.times(*arguments, first_epoch=False) if self.input.is_cached else first
 
-    def _asynchronous(self, chosen: Configurations) -> Priced:
-        table, row = self.compute.table, self.compute.cases.rows(chosen.sub_batch)
-        first, later = ({"load_node_input": load.node_s, "load_input": load.alone_s} for load in self._loads(chosen))
-        update_gradient, weights, fixed_sum, summed = (
+    def _asynchronous(self, plans: Configurations) -> Prices:
+        table, row = self.compute.table, self.compute.cases.rows(plans.sub_batch)
+        first, later = ({"load_node_input": load.node_s, "load_input": load.alone_s} for load in self._loads(plans))
+        update_gradient, weights, empty_sum, sum_of_one = (
             np.full(row.shape, self.host_s(kind, buffers))
             for kind, buffers in (
                 ("update_gradient", 1.0), ("update_weights", 1.0), ("sum_gradient", 0.0), ("sum_gradient", 1.0)
@@ -147,14 +149,14 @@ class Pricer:
             "backward": table.backward_s[row, 0],
             "update_gradient": update_gradient,
         }
-        gpu = Timed(GPU_THREAD, {**later, **computing}, {})
-        sent = host_all_reduce_s(self.sources, self.parameters, chosen.nodes)
-        per_gradient, fixed = summed - fixed_sum, fixed_sum + sent + weights
-        period = update_period_s(fixed, per_gradient, chosen.gpus_per_node, gpu.period_s)
-        summing = per_gradient * deposited(period, gpu.period_s, chosen.gpus_per_node) + fixed_sum
-        given = {"sum_gradient": summing, "host_all_reduce": sent, "update_weights": weights}
-        update = Timed(UPDATE_THREAD, given, {})
-        return self._priced({"gpu": gpu, "update": update}, first, table.async_memory_bytes[row])
+        gpu = TimedSchedule(GPU_THREAD, {**later, **computing}, {})
+        all_reduce = host_all_reduce_s(self.sources, self.parameters, plans.nodes)
+        per_gradient, constant = sum_of_one - empty_sum, empty_sum + all_reduce + weights
+        period = update_period_s(constant, per_gradient, plans.gpus_per_node, gpu.period_s)
+        summing = per_gradient * deposited_gradients(period, gpu.period_s, plans.gpus_per_node) + empty_sum
+        times = {"sum_gradient": summing, "host_all_reduce": all_reduce, "update_weights": weights}
+        update = TimedSchedule(UPDATE_THREAD, times, {})
+        return self._prices({"gpu": gpu, "update": update}, first, table.async_memory_bytes[row])
 
     def host_s(self, kind: str, buffers: float) -> float:
         """Return a host term [s] where so many gradient buffers are summed."""
@@ -163,13 +165,13 @@ class Pricer:
         return float(self.sources.multiplied(kind, seconds)[0])
 
 
-def asynchrony_of(chosen: Configurations, priced: Priced) -> Asynchrony:
-    """Return the statistics of priced asynchronous configurations."""
-    periods = (priced.threads[name].period_s for name in ("gpu", "update"))
-    return Asynchrony(chosen.gpus, chosen.sub_batch, *periods)
+def asynchrony_of(plans: Configurations, prices: Prices) -> Asynchrony:
+    """Return the statistics of priced asynchronous plans."""
+    periods = (prices.threads[name].period_s for name in ("gpu", "update"))
+    return Asynchrony(plans.gpus, plans.sub_batch, *periods)
 
 
-def deposited(update_s: FloatArray, gpu_s: FloatArray, gpus_per_node: IntArray | int) -> FloatArray:
+def deposited_gradients(update_s: FloatArray, gpu_s: FloatArray, gpus_per_node: IntArray | int) -> FloatArray:
     """Return the gradients that a node's update thread finds on average, of the common shape."""
-    found: FloatArray = np.minimum(update_s / gpu_s, 1.0) * gpus_per_node
-    return found
+    gradients: FloatArray = np.minimum(update_s / gpu_s, 1.0) * gpus_per_node
+    return gradients

@@ -2,7 +2,7 @@
 
 A task starts when what it waits for is done, and what its resource did before. So it ends with the longest path to it,
 and a thread's period is the latest end: sums and maxima, of many configurations at once. Intervals and fits
-differentiate along the path that decides (:attr:`Timed.slopes`).
+differentiate along the path that decides (:attr:`TimedSchedule.slopes`).
 
 Of a task that follows the parts of another one by one, what outlasts the other is given
 (:mod:`planner.steps.synchronous`).
@@ -10,7 +10,7 @@ Of a task that follows the parts of another one by one, what outlasts the other 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache, reduce
 
 import numpy as np
@@ -19,7 +19,7 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.framework import Strategy
 from planner.domain.schedule import ONCE, Count, Schedule, Task
 
-__all__ = ["GPU_THREAD", "STAGE_RUNS", "UPDATE_THREAD", "Timed", "step_schedule"]
+__all__ = ["GPU_THREAD", "STAGE_RUNS", "UPDATE_THREAD", "TimedSchedule", "step_schedule"]
 
 Times = Mapping[str, FloatArray]
 EACH_PASS = Count(0, 1)
@@ -72,7 +72,7 @@ def step_schedule(strategy: Strategy) -> Schedule:
     return Schedule("step", tasks)
 
 
-class Timed:
+class TimedSchedule:
     """A schedule with its times, of n configurations.
 
     Parameters
@@ -90,25 +90,34 @@ class Timed:
         How long the thread takes to repeat.
     """
 
-    def __init__(self, schedule: Schedule, given: Times, outlasting: Times) -> None:
-        self.schedule, self.given, self.outlasting = schedule, given, outlasting
-        self.seconds, self._ends = dict(given), dict[str, FloatArray]()
+    def __init__(self, schedule: Schedule, times: Times, outlasting: Times) -> None:
+        self.schedule, self.given, self.outlasting = schedule, times, outlasting
+        self.seconds, self._ends = dict(times), dict[str, FloatArray]()
         for task in schedule.tasks:
             if task.share_of:
-                shared = reduce(np.add, [self.seconds[name] for name in task.share_of])
-                self.seconds[task.name] = given[task.name] * shared
-            adds, awaited = self._adds(task), schedule.awaited[task.name]
-            self._ends[task.name] = self._latest(awaited) + adds if awaited else adds
+                base_s = reduce(np.add, [self.seconds[name] for name in task.share_of])
+                self.seconds[task.name] = times[task.name] * base_s
+            adds, before = self._adds(task), schedule.awaited[task.name]
+            self._ends[task.name] = self._latest(before) + adds if before else adds
         self.period_s = self._latest(schedule.last)
 
-    def changed(self, given: Times, outlasting: Times | None = None) -> Timed:
+    def changed(self, times: Times, outlasting: Times | None = None) -> TimedSchedule:
         """Return the schedule with other times of some tasks."""
-        return Timed(self.schedule, {**self.given, **given}, {**self.outlasting, **(outlasting or {})})
+        return TimedSchedule(self.schedule, {**self.given, **times}, {**self.outlasting, **(outlasting or {})})
 
-    def take(self, rows: slice) -> Timed:
+    @staticmethod
+    def stacked(parts: Sequence[TimedSchedule]) -> TimedSchedule:
+        """Return the configurations of several, one after another; all have the same schedule."""
+        given, outlasting = (
+            {task: np.concatenate([getattr(one, name)[task] for one in parts]) for task in getattr(parts[0], name)}
+            for name in ("given", "outlasting")
+        )
+        return TimedSchedule(parts[0].schedule, given, outlasting)
+
+    def take(self, rows: slice) -> TimedSchedule:
         """Return part of the configurations."""
-        given, outlasting = ({task: s[rows] for task, s in of.items()} for of in (self.given, self.outlasting))
-        return Timed(self.schedule, given, outlasting)
+        times, outlasting = ({task: s[rows] for task, s in of.items()} for of in (self.given, self.outlasting))
+        return TimedSchedule(self.schedule, times, outlasting)
 
     @cached_property
     def on_path(self) -> Mapping[str, BoolArray]:
@@ -118,22 +127,22 @@ class Timed:
     @cached_property
     def slopes(self) -> Times:
         """Derivatives of the period by the seconds of each task, shape (n,), those that share in them included."""
-        found = {name: is_on.astype(np.float64) for name, is_on in self.on_path.items()}
+        slopes = {name: is_on.astype(np.float64) for name, is_on in self.on_path.items()}
         for task in self.schedule.tasks:
             if task.each_after:
-                found[task.name] = found[task.name] * (self.outlasting[task.name] > 0)
+                slopes[task.name] = slopes[task.name] * (self.outlasting[task.name] > 0)
             for name in task.share_of:
-                found[name] = found[name] + self.given[task.name] * found[task.name]
-        return found
+                slopes[name] = slopes[name] + self.given[task.name] * slopes[task.name]
+        return slopes
 
     @cached_property
     def exposed_s(self) -> Times:
         """What each task adds to the period [s], shape (n,)."""
-        paced = [task.name for task in self.schedule.tasks if task.is_paced]
-        last = tuple(name for name in self.schedule.last if name not in paced)
+        paced_tasks = [task.name for task in self.schedule.tasks if task.is_paced]
+        last = tuple(name for name in self.schedule.last if name not in paced_tasks)
         path, alone_s = self._path_to(last), self._latest(last)
-        found = {task.name: np.where(path[task.name], self._adds(task), 0.0) for task in self.schedule.tasks}
-        return found | {name: np.maximum(self._ends[name] - alone_s, 0.0) for name in paced}
+        seconds = {task.name: np.where(path[task.name], self._adds(task), 0.0) for task in self.schedule.tasks}
+        return seconds | {name: np.maximum(self._ends[name] - alone_s, 0.0) for name in paced_tasks}
 
     def _adds(self, task: Task) -> FloatArray:
         return self.outlasting[task.name] if task.each_after else self.seconds[task.name]
@@ -143,14 +152,14 @@ class Timed:
 
     def _path_to(self, last: tuple[str, ...]) -> dict[str, BoolArray]:
         """Return whether each task is on the path to the latest of some; of equal ones the one listed last decides."""
-        found = {task.name: np.zeros(self.period_s.shape, dtype=np.bool_) for task in self.schedule.tasks}
-        self._mark(last, np.ones(self.period_s.shape, dtype=np.bool_), found)
+        path = {task.name: np.zeros(self.period_s.shape, dtype=np.bool_) for task in self.schedule.tasks}
+        self._mark(last, np.ones(self.period_s.shape, dtype=np.bool_), path)
         for task in reversed(self.schedule.tasks):
-            self._mark(self.schedule.awaited[task.name], found[task.name], found)
-        return found
+            self._mark(self.schedule.awaited[task.name], path[task.name], path)
+        return path
 
-    def _mark(self, names: tuple[str, ...], wanted: BoolArray, found: dict[str, BoolArray]) -> None:
+    def _mark(self, names: tuple[str, ...], where: BoolArray, path: dict[str, BoolArray]) -> None:
         for name in reversed(names):
-            latest = wanted & (self._ends[name] >= self._latest(names))
-            found[name] = found[name] | latest
-            wanted = wanted & ~latest
+            latest = where & (self._ends[name] >= self._latest(names))
+            path[name] = path[name] | latest
+            where = where & ~latest

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,16 +14,19 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import MATRIX_KINDS, KernelCalls
 from planner.domain.prediction import LOOKUPS
+from planner.domain.provenance import EXACT, SCALING_CURVE
 from planner.sources.sources import Source
-from planner.steps.compute import STAGES, call_work, composed_s, composed_slopes, counted, term_of
-from planner.steps.intervals import derivatives, stated_deviation, unsure
+from planner.steps.compute import STAGES, call_counts, call_work, composed_s, composed_slopes, term_of
+from planner.steps.intervals import derivatives, doubt_factor, stated_deviation
 from planner.steps.price import Pricer
 from planner.workload.program import Program
 
-__all__ = ["EXTRAPOLATED_SHARE", "Part", "Stage", "kernel_shares", "stages_of"]
+__all__ = ["EXTRAPOLATED_SHARE", "Part", "Stage", "TimedCalls", "kernel_shares", "stages_of"]
 
 EXTRAPOLATED_SHARE = 0.05
 """A stage counts as extrapolated when calls outside their fit take more than this share of its GPU time."""
+CURVE_LOOKUPS = WHEREABOUTS[1:]
+"""Of measured calls at other sub-batches than theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class _Timed:
+class TimedCalls:
     """Calls, what serves them, their work and their times [s], shape (s, k); what stages share is worked out once."""
 
     calls: KernelCalls
@@ -97,30 +100,39 @@ class _Timed:
     @cached_property
     def unsure_s(self) -> FloatArray:
         """Seconds that the entry's deviation counts for, shape (s, D)."""
-        return self.program.by_segment(self.times_s * unsure(self.source.entry, self.work), self.calls.layer)
+        return self.program.by_segment(self.times_s * doubt_factor(self.source.entry, self.work), self.calls.layer)
 
     @cached_property
     def outside_s(self) -> FloatArray:
         """Seconds of calls that lie outside the fit, shape (s,)."""
         entry = self.source.entry
-        found: FloatArray = (self.times_s * (extrapolates(entry, self.work) if entry.ranges else 0.0)).sum(axis=1)
-        return found
+        seconds: FloatArray = (self.times_s * (extrapolates(entry, self.work) if entry.ranges else 0.0)).sum(axis=1)
+        return seconds
 
     @cached_property
     def lookups_s(self) -> FloatArray:
         """Times by how calls are found, shape (s, len(LOOKUPS)); specified stays so when scaled."""
         places = list(LOOKUPS)
-        found: IntArray | int
+        place: IntArray | int
         if self.source.origin == "specified":
-            found = places.index("specification")
+            place = places.index("specification")
         elif self.source.provenance.device:
-            found = places.index("sibling")
+            place = places.index("sibling")
         elif self.calls.looked_up:
             here = whereabouts(self.work, self.source.entry.settings)
-            found = np.array([places.index(name) for name in WHEREABOUTS])[here]
+            place = np.array([places.index(name) for name in WHEREABOUTS])[here]
         else:
-            found = places.index("regression")
-        return np.stack([(self.times_s * (found == at)).sum(axis=1) for at in range(len(places))], axis=1)
+            place = places.index("regression")
+        return np.stack([(self.times_s * (place == at)).sum(axis=1) for at in range(len(places))], axis=1)
+
+    def sources_of(self, case: int) -> Iterator[Source]:
+        """Yield what serves the calls of a sub-batch: measured ones, at another than theirs, their scaling curves."""
+        source, seconds = self.source, self.lookups_s[case]
+        on_curve_s = sum(seconds[at] for at, name in enumerate(LOOKUPS) if name in CURVE_LOOKUPS)
+        if source.provenance.kind != EXACT or on_curve_s < seconds.sum():
+            yield source
+        if source.provenance.kind == EXACT and on_curve_s > 0:
+            yield replace(source, provenance=replace(source.provenance, kind=SCALING_CURVE))
 
 
 def kernel_shares(stages: Mapping[str, Stage], accumulation_steps: int) -> dict[str, float]:
@@ -135,41 +147,41 @@ def kernel_shares(stages: Mapping[str, Stage], accumulation_steps: int) -> dict[
 
 def stages_of(pricer: Pricer, sub_batch: IntArray) -> list[dict[str, Stage]]:
     """Return the stages of each of s sub-batches by name."""
-    served = pricer.compute.served(sub_batch)
-    known: dict[int, _Timed] = {}
+    by_stage = pricer.compute.calls_with_sources(sub_batch)
+    groups: dict[int, TimedCalls] = {}
     stages = []
     for name in STAGES:
-        for calls, source in served[name]:
-            if id(calls) not in known:
+        for calls, source in by_stage[name]:
+            if id(calls) not in groups:
                 work = call_work(calls, pricer.compute.itemsize)
                 times = np.broadcast_to(evaluate(source.entry, work), (sub_batch.size, calls.layer.size))
-                known[id(calls)] = _Timed(calls, source, work, times * calls.count, pricer.compute.program)
-        stages.append(_stages(pricer, name, [known[id(calls)] for calls, _ in served[name]], sub_batch.size))
+                groups[id(calls)] = TimedCalls(calls, source, work, times * calls.count, pricer.compute.program)
+        stages.append(_stages(pricer, name, [groups[id(calls)] for calls, _ in by_stage[name]], sub_batch.size))
     return [dict(zip(STAGES, of_case, strict=True)) for of_case in zip(*stages, strict=True)]
 
 
-def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[Stage]:
+def _stages(pricer: Pricer, name: str, groups: list[TimedCalls], cases: int) -> list[Stage]:
     """Return one stage of every case."""
     overheads = pricer.compute.overheads
-    host_s = pricer.compute.host_s(name, *counted([(group.calls, group.source) for group in timed]))
+    host_s = pricer.compute.host_s(name, *call_counts([(group.calls, group.source) for group in groups]))
     adds = host_s > 0 or overheads.scales
     total, outside, lookups = np.zeros(cases), np.zeros(cases), np.zeros((cases, len(LOOKUPS)))
-    used: list[dict[int, Source]] = [{} for _ in range(cases)]
-    for group in timed:
+    sources: list[dict[tuple[int, str], Source]] = [{} for _ in range(cases)]
+    for group in groups:
         total += group.times_s.sum(axis=1)
         lookups += group.lookups_s
         outside += group.outside_s
         for case in np.flatnonzero(group.times_s.any(axis=1)).tolist():
-            used[case][id(group.source)] = group.source
+            sources[case] |= {(id(group.source), one.provenance.kind): one for one in group.sources_of(case)}
     if adds:
-        for of_case in used:
-            of_case[id(overheads.source)] = overheads.source
-    parts = _parts(pricer, name, timed, (cases, host_s))
+        for of_case in sources:
+            of_case[id(overheads.source), overheads.source.provenance.kind] = overheads.source
+    parts = _parts(pricer, name, groups, (cases, host_s))
     extrapolated = outside > EXTRAPOLATED_SHARE * total
     return [
         Stage(
             name,
-            tuple(used[i].values()),
+            tuple(sources[i].values()),
             bool(extrapolated[i]),
             parts[i],
             float(total[i]),
@@ -179,7 +191,7 @@ def _stages(pricer: Pricer, name: str, timed: list[_Timed], cases: int) -> list[
     ]
 
 
-def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]) -> list[tuple[Part, ...]]:
+def _parts(pricer: Pricer, name: str, groups: list[TimedCalls], of: tuple[int, float]) -> list[tuple[Part, ...]]:
     """Return the parts of one stage of every case; the error of a framework's overheads is that of whole stages.
 
     Of assumed overheads it is that of the host time, and apart from it that of kernels whose own deviation is known:
@@ -190,38 +202,38 @@ def _parts(pricer: Pricer, name: str, timed: list[_Timed], of: tuple[int, float]
     compute, overheads = pricer.compute, pricer.compute.overheads
     factor = float(pricer.sources.problem.scenario.factor(term_of(name), compute.precision.name))
     program = compute.program
-    gpu_s, known_s, matrix_s = np.zeros((3, cases, program.repeats.size))
-    for group in timed:
+    gpu_s, measured_s, matrix_s = np.zeros((3, cases, program.repeats.size))
+    for group in groups:
         seconds = overheads.scale_of(group.calls.kind) * group.by_segment
         gpu_s += seconds
         if group.calls.kind in MATRIX_KINDS:
             matrix_s += seconds
         if stated_deviation(group.source.entry) is None:
-            known_s += seconds
+            measured_s += seconds
     total = program.total(gpu_s)
     whole = composed_s(total, host_s, overheads.exponent)
     share, _ = composed_slopes(total, host_s, overheads.exponent)
-    found: dict[int, tuple[Entry, FloatArray, FloatArray]] = {}
-    for group in timed:
+    parts: dict[int, tuple[Entry, FloatArray, FloatArray]] = {}
+    for group in groups:
         entry = group.source.entry
         slope = factor * overheads.scale_of(group.calls.kind) * share
-        _, slopes, before = found.get(id(entry), (entry, 0.0, 0.0))
+        _, slopes, before = parts.get(id(entry), (entry, 0.0, 0.0))
         seconds = before + group.unsure_s * slope[:, None]
-        found[id(entry)] = (entry, slopes + group.slopes * slope[:, None, None], seconds)
+        parts[id(entry)] = (entry, slopes + group.slopes * slope[:, None, None], seconds)
     if host_s > 0 or overheads.scales:
         entry = overheads.source.entry
-        spread = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, program.segment.size)
+        shares = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, program.segment.size)
         on_gpu = np.zeros((cases, 2))
         if overheads.matched != "assumed":
             products = share * program.total(matrix_s)
             on_gpu = np.stack([products, share * total - products], axis=1)
-        covered = np.column_stack([on_gpu, np.maximum(whole - share * total, 0.0)])
-        seconds = factor * spread.T[:, :, None] * covered[:, None, :]
-        found[id(entry)] = (entry, np.zeros((*seconds.shape[:2], len(entry.coefficients))), seconds)
+        overheads_s = np.column_stack([on_gpu, np.maximum(whole - share * total, 0.0)])
+        seconds = factor * shares.T[:, :, None] * overheads_s[:, None, :]
+        parts[id(entry)] = (entry, np.zeros((*seconds.shape[:2], len(entry.coefficients))), seconds)
     if overheads.scale_doubt is not None:
-        seconds = factor * known_s * share[:, None]
-        found[id(overheads.scale_doubt)] = (overheads.scale_doubt, np.zeros((*seconds.shape, 0)), seconds)
+        seconds = factor * measured_s * share[:, None]
+        parts[id(overheads.scale_doubt)] = (overheads.scale_doubt, np.zeros((*seconds.shape, 0)), seconds)
     return [
-        tuple(Part(entry, slopes[case], seconds[case]) for entry, slopes, seconds in found.values())
+        tuple(Part(entry, slopes[case], seconds[case]) for entry, slopes, seconds in parts.values())
         for case in range(cases)
     ]

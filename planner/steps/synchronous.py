@@ -23,7 +23,7 @@ __all__ = ["backward_end_s", "communication_prefix_s", "exposed_s", "ready_s"]
 
 _TILE = 1 << 15
 """Numbers of one temporary array: 256 KiB, which stay in a core's cache."""
-_FEW, _SPARSE = 1 << 12, 4
+_FEWEST_TILED_PAIRS, _SPARSE_RATIO = 1 << 12, 4
 """Pairs up to which, and share of all pairs of their cases below which, they are taken one by one."""
 
 
@@ -63,33 +63,33 @@ def backward_end_s(ready: FloatArray, prefix: FloatArray, compute_case: IntArray
         return np.zeros(compute_case.size)
     computes, row = _distinct(compute_case, ready.shape[0])
     messages, column = _distinct(message_case, prefix.shape[0])
-    if _FEW < computes.size * messages.size <= _SPARSE * compute_case.size:
+    if _FEWEST_TILED_PAIRS < computes.size * messages.size <= _SPARSE_RATIO * compute_case.size:
         return _largest_sums(ready[computes], prefix[messages])[row, column]
-    found = np.empty(compute_case.size)
+    end_s = np.empty(compute_case.size)
     step = max(1, _TILE // ready.shape[1])
-    for part in (slice(start, start + step) for start in range(0, found.size, step)):
-        np.max(ready[compute_case[part]] + prefix[message_case[part]], axis=1, out=found[part])
-    return found
+    for part in (slice(start, start + step) for start in range(0, end_s.size, step)):
+        np.max(ready[compute_case[part]] + prefix[message_case[part]], axis=1, out=end_s[part])
+    return end_s
 
 
 def _distinct(cases: IntArray, possible: int) -> tuple[IntArray, IntArray]:
     """Return the distinct cases in ascending order, and the place of each case among them."""
-    used = np.zeros(possible, dtype=np.bool_)
-    used[cases] = True
-    return np.flatnonzero(used), (np.cumsum(used) - 1)[cases]
+    is_present = np.zeros(possible, dtype=np.bool_)
+    is_present[cases] = True
+    return np.flatnonzero(is_present), (np.cumsum(is_present) - 1)[cases]
 
 
 def _largest_sums(ready: FloatArray, prefix: FloatArray) -> FloatArray:
     """Return max over l of ready(l) + prefix(l) for every pair of c and m cases, shape (c, m)."""
-    found = np.full((ready.shape[0], prefix.shape[0]), -np.inf)
+    sums_max = np.full((ready.shape[0], prefix.shape[0]), -np.inf)
     step = max(1, _TILE // prefix.shape[0])
     by_slot = np.ascontiguousarray(prefix.T)
     for start in range(0, ready.shape[0], step):
-        tile, held = found[start : start + step], np.ascontiguousarray(ready[start : start + step].T)
+        tile, ready_by_slot = sums_max[start : start + step], np.ascontiguousarray(ready[start : start + step].T)
         sums = np.empty_like(tile)
-        for one, others in zip(held, by_slot, strict=True):
+        for one, others in zip(ready_by_slot, by_slot, strict=True):
             np.maximum(tile, np.add(one[:, None], others, out=sums), out=tile)
-    return found
+    return sums_max
 
 
 def exposed_s(end_s: FloatArray, backward_s: FloatArray) -> FloatArray:

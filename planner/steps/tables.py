@@ -16,7 +16,7 @@ Columns = TypeVar("Columns", bound=Any)
 
 CHUNK = 1 << 16
 """Configurations priced at once: temporary arrays of 512 KiB stay in a core's cache."""
-_DENSE = 1 << 22
+_LARGEST_DENSE_TABLE = 1 << 22
 """Largest number of possible keys that are kept as an array by key (16 to 32 MB)."""
 
 
@@ -36,11 +36,11 @@ def distinct_pairs(first: IntArray, second: IntArray) -> tuple[IntArray, IntArra
         return first, second
     width = int(second.max()) + 1
     possible = (int(first.max()) + 1) * width
-    if possible <= _DENSE:
-        used = np.zeros(possible, dtype=np.bool_)
+    if possible <= _LARGEST_DENSE_TABLE:
+        is_present = np.zeros(possible, dtype=np.bool_)
         for part in slices(first.size):
-            used[first[part] * width + second[part]] = True
-        keys = np.flatnonzero(used)
+            is_present[first[part] * width + second[part]] = True
+        keys = np.flatnonzero(is_present)
     else:
         keys = np.unique(first * width + second)
     return keys // width, keys % width
@@ -71,19 +71,21 @@ class CaseTable(Generic[Columns]):
 
     def rows(self, *keys: IntArray) -> IntArray:
         """Return the row of each case, all of which must be there, of the shape that the keys broadcast to."""
-        codes = self._coded(keys)
+        codes = self._codes_of(keys)
         if self._is_dense:
             return self._row[codes]
         return self._row[np.searchsorted(self._codes, codes, sorter=self._row)]
 
     def ensure(self, *keys: IntArray) -> None:
         """Make the cases that are missing, of keys of shape (k,)."""
-        missing = np.setdiff1d(self._coded(keys), self._codes)
+        missing = np.setdiff1d(self._codes_of(keys), self._codes)
         if missing.size == 0:
             return
-        made = self._make(*self._keys(missing))
-        joined = {f.name: np.concatenate([getattr(one, f.name) for one in (self.columns, made)]) for f in fields(made)}
-        self.columns = replace(made, **joined)
+        columns = self._make(*self._keys(missing))
+        all_columns = {
+            f.name: np.concatenate([getattr(one, f.name) for one in (self.columns, columns)]) for f in fields(columns)
+        }
+        self.columns = replace(columns, **all_columns)
         self._codes = np.concatenate([self._codes, missing])
         if self._is_dense:
             self._row = np.full(int(self._codes.max()) + 1, -1)
@@ -93,9 +95,9 @@ class CaseTable(Generic[Columns]):
 
     @property
     def _is_dense(self) -> bool:
-        return int(self._codes.max(initial=0)) < _DENSE
+        return int(self._codes.max(initial=0)) < _LARGEST_DENSE_TABLE
 
-    def _coded(self, keys: tuple[IntArray, ...]) -> IntArray:
+    def _codes_of(self, keys: tuple[IntArray, ...]) -> IntArray:
         codes = keys[0]
         for key, width in zip(keys[1:], self._widths, strict=True):
             codes = codes * width + key
@@ -126,18 +128,18 @@ class PairTable:
         rows, columns = (int(one.max(initial=-1)) + 1 for one in (row, column))
         height, width = max(rows, self._values.shape[0]), max(columns, self._values.shape[1])
         pairs = row * width + column
-        if height * width > _DENSE:
+        if height * width > _LARGEST_DENSE_TABLE:
             distinct, inverse = np.unique(pairs, return_inverse=True)
-            found: FloatArray = self._compute(distinct // width, distinct % width)[inverse]
-            return found.reshape(pairs.shape)
+            values_of_pairs: FloatArray = self._compute(distinct // width, distinct % width)[inverse]
+            return values_of_pairs.reshape(pairs.shape)
         if (height, width) != self._values.shape:
-            known, self._values = self._values, np.full((height, width), np.nan)
-            self._values[: known.shape[0], : known.shape[1]] = known
+            before, self._values = self._values, np.full((height, width), np.nan)
+            self._values[: before.shape[0], : before.shape[1]] = before
         values = self._values.ravel()
-        wanted = np.zeros(values.size, dtype=np.bool_)
-        wanted[pairs] = True
-        missing = np.flatnonzero(wanted & np.isnan(values))
+        is_missing = np.zeros(values.size, dtype=np.bool_)
+        is_missing[pairs] = True
+        missing = np.flatnonzero(is_missing & np.isnan(values))
         if missing.size:
             values[missing] = self._compute(missing // width, missing % width)
-        gathered: FloatArray = values[pairs]
-        return gathered
+        result: FloatArray = values[pairs]
+        return result

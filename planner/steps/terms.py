@@ -20,8 +20,8 @@ from planner.domain.schedule import Task
 from planner.sources.sources import Source
 from planner.steps.intervals import Gradient, derivatives
 from planner.steps.messages import host_gradient
-from planner.steps.price import Priced, Pricer, deposited
-from planner.steps.schedule import Timed
+from planner.steps.price import Pricer, Prices, deposited_gradients
+from planner.steps.schedule import TimedSchedule
 from planner.steps.stages import Part, Stage
 
 __all__ = ["Case", "gradient_of", "terms_of", "update_gradient"]
@@ -34,7 +34,7 @@ class Case:
     pricer: Pricer
     one: Configuration
     stages: Mapping[str, Stage]
-    priced: Priced
+    priced: Prices
     in_first_epoch: bool = False
 
     def multiplier(self, term: str, nodes: int = 1) -> float:
@@ -56,7 +56,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class _Served:
+class _Service:
     """What serves a task, whether that extrapolates, and one run of it by entry."""
 
     sources: tuple[Source, ...] = ()
@@ -68,66 +68,66 @@ def _part(source: Source, slopes: FloatArray, seconds: float, factor: float) -> 
     return Part(source.entry, factor * slopes[None], np.array([factor * seconds]))
 
 
-def _input(case: Case, seconds: float, *, alone: bool) -> _Served:
+def _input(case: Case, seconds: float, *, alone: bool) -> _Service:
     one, loads = case.one, case.pricer.input
 
     def parts() -> list[Part]:
         samples, first = one.sub_batch * one.accumulation_steps, case.in_first_epoch
-        found = loads.parts(samples, one.gpus_per_node, one.nodes, first_epoch=first, alone=alone)
-        whole = sum(part.seconds for part in found)
-        return [_part(part.source, part.slopes, part.seconds, seconds / whole) for part in found if whole]
+        input_parts = loads.parts(samples, one.gpus_per_node, one.nodes, first_epoch=first, alone=alone)
+        whole = sum(part.seconds for part in input_parts)
+        return [_part(part.source, part.slopes, part.seconds, seconds / whole) for part in input_parts if whole]
 
-    return _Served(loads.used, loads.extrapolates, parts)
+    return _Service(loads.used, loads.extrapolates, parts)
 
 
-def _call(case: Case, source: Source | None, term: str, work: Work) -> _Served:
+def _call(case: Case, source: Source | None, term: str, work: Work) -> _Service:
     """Return what serves a term that is one call of an entry."""
     if source is None:
-        return _Served()
+        return _Service()
     entry, factor = source.entry, case.multiplier(term)
     one = (source, derivatives(entry, work), float(evaluate(entry, work)))
-    return _Served((source,), parts=lambda: [_part(*one, factor)])
+    return _Service((source,), parts=lambda: [_part(*one, factor)])
 
 
-def _host(case: Case, kind: str, buffers: float = 1.0) -> _Served:
+def _host(case: Case, kind: str, buffers: float = 1.0) -> _Service:
     work = {"parameters": float(case.pricer.parameters), "buffers": buffers}
     return _call(case, case.pricer.sources.host(kind), kind, work)
 
 
-def _sum(case: Case, _: float) -> _Served:
+def _sum(case: Case, _: float) -> _Service:
     gpu, update = (case.priced.threads[name].period_s for name in ("gpu", "update"))
-    return _host(case, "sum_gradient", float(deposited(update, gpu, case.one.gpus_per_node)[0]))
+    return _host(case, "sum_gradient", float(deposited_gradients(update, gpu, case.one.gpus_per_node)[0]))
 
 
-def _messages(case: Case, _: float) -> _Served:
+def _messages(case: Case, _: float) -> _Service:
     messages, groups = case.pricer.messages, (case.one.nodes, case.one.gpus_per_node)
 
     def parts() -> list[Part]:
-        found = messages.gradient(*groups, case.message_path()[0])
-        return [_part(messages.source, *found, case.multiplier("all_reduce", case.one.nodes))]
+        slopes_and_sum = messages.gradient(*groups, case.message_path()[0])
+        return [_part(messages.source, *slopes_and_sum, case.multiplier("all_reduce", case.one.nodes))]
 
-    return _Served((messages.source,), messages.extrapolates(*groups), parts)
+    return _Service((messages.source,), messages.extrapolates(*groups), parts)
 
 
-def _host_messages(case: Case, _: float) -> _Served:
+def _host_messages(case: Case, _: float) -> _Service:
     pricer, nodes = case.pricer, case.one.nodes
     source, factor = pricer.sources.host_all_reduce, case.multiplier("all_reduce", nodes)
-    return _Served(
+    return _Service(
         (source,), parts=lambda: [_part(source, *host_gradient(pricer.sources, pricer.parameters, nodes), factor)]
     )
 
 
-def _copied(case: Case, _: float) -> _Served:
-    copied = {"bytes": case.pricer.compute.input_bytes * case.one.sub_batch}
-    return _call(case, case.pricer.sources.host_to_device, "host_to_device", copied)
+def _copy(case: Case, _: float) -> _Service:
+    work = {"bytes": case.pricer.compute.input_bytes * case.one.sub_batch}
+    return _call(case, case.pricer.sources.host_to_device, "host_to_device", work)
 
 
-_SERVERS: Mapping[str, Callable[[Case, float], _Served]] = {
+_SERVERS: Mapping[str, Callable[[Case, float], _Service]] = {
     "load_input": lambda case, seconds: _input(case, seconds, alone=case.one.mode == "async"),
     "load_node_input": lambda case, seconds: _input(case, seconds, alone=False),
-    "host_to_device": _copied,
+    "host_to_device": _copy,
     "all_reduce": _messages,
-    "replica_wait": lambda case, _: _Served((case.pricer.compute.overheads.source,)),
+    "replica_wait": lambda case, _: _Service((case.pricer.compute.overheads.source,)),
     "update_gradient": lambda case, _: _host(case, "update_gradient"),
     "sum_gradient": _sum,
     "host_all_reduce": _host_messages,
@@ -136,66 +136,66 @@ _SERVERS: Mapping[str, Callable[[Case, float], _Served]] = {
 """Task -> what serves it in a configuration, where it takes so many seconds; stages serve those of their names."""
 
 
-def _served(case: Case, task: Task, seconds: float) -> _Served:
+def _service(case: Case, task: Task, seconds: float) -> _Service:
     if task.name in case.stages:
         stage = case.stages[task.name]
-        return _Served(stage.sources, stage.extrapolated, lambda: stage.parts)
-    return _SERVERS[task.name](case, seconds) if seconds > 0 else _Served()
+        return _Service(stage.sources, stage.extrapolated, lambda: stage.parts)
+    return _SERVERS[task.name](case, seconds) if seconds > 0 else _Service()
 
 
-def terms_of(case: Case, timed: Timed) -> tuple[list[Term], list[Source]]:
+def terms_of(case: Case, thread: TimedSchedule) -> tuple[list[Term], list[Source]]:
     """Return the terms of a thread, and everything that serves them."""
     passes = np.array([case.one.accumulation_steps])
     rows: dict[str, tuple[float, float, dict[int, Source], bool]] = {}
-    for task in timed.schedule.tasks:
-        exposed = float(timed.exposed_s[task.name][0])
-        seconds = exposed if task.is_paced else float(timed.seconds[task.name][0])
+    for task in thread.schedule.tasks:
+        exposed_s = float(thread.exposed_s[task.name][0])
+        seconds = exposed_s if task.is_paced else float(thread.seconds[task.name][0])
         if not task.count.of(passes).any() or (task.share_of and not seconds):
             continue
-        served, term = _served(case, task, seconds), task.term or task.name
-        taken, shown, sources, outside = rows.get(term, (0.0, 0.0, {}, False))
-        sources |= {id(source): source for source in served.sources}
-        rows[term] = (taken + seconds, shown + exposed, sources, outside or served.extrapolated)
-    period = sum(exposed for _, exposed, *_ in rows.values())
+        service, term = _service(case, task, seconds), task.term or task.name
+        seconds_before, exposed_before, sources, outside = rows.get(term, (0.0, 0.0, {}, False))
+        sources |= {id(source): source for source in service.sources}
+        rows[term] = (seconds_before + seconds, exposed_before + exposed_s, sources, outside or service.extrapolated)
+    period = sum(exposed_s for _, exposed_s, *_ in rows.values())
     terms = [
-        _term(name, timed.schedule.thread, row, row[1] / period if period > 0 else 0.0) for name, row in rows.items()
+        _term(name, thread.schedule.thread, row, row[1] / period if period > 0 else 0.0) for name, row in rows.items()
     ]
     return terms, [source for _, _, sources, _ in rows.values() for source in sources.values()]
 
 
 def _term(name: str, thread: str, row: tuple[float, float, Mapping[int, Source], bool], share: float) -> Term:
-    seconds, exposed, sources, extrapolated = row
+    seconds, exposed_s, sources, is_extrapolated = row
     origins = {source.origin for source in sources.values()}
     provenance = tuple(dict.fromkeys(source.provenance for source in sources.values()))
-    names = ", ".join(dict.fromkeys(one.name for one in provenance if one.name))
-    origin = "+".join(one for one in ORIGINS if one in origins) or "none"
-    return Term(name, thread, seconds, exposed, share, origin, names, extrapolated, provenance)
+    names = tuple(dict.fromkeys(one.name for one in provenance if one.name))
+    in_order = tuple(one for one in ORIGINS if one in origins) or ("none",)
+    return Term(name, thread, seconds, exposed_s, share, in_order, names, is_extrapolated, provenance)
 
 
-def gradient_of(case: Case, timed: Timed) -> Gradient:
+def gradient_of(case: Case, thread: TimedSchedule) -> Gradient:
     """Return the gradient of a thread's period."""
-    found, passes = Gradient(), np.array([case.one.accumulation_steps])
-    hidden: dict[str, tuple[int, float]] = {}  # stage -> segments that messages outlast instead, and by which slope
-    slopes = {name: float(slope[0]) for name, slope in timed.slopes.items()}
-    for task in timed.schedule.tasks:
+    gradient, passes = Gradient(), np.array([case.one.accumulation_steps])
+    overlaps: dict[str, tuple[int, float]] = {}  # stage -> segments that messages outlast instead, and by which slope
+    slopes = {name: float(slope[0]) for name, slope in thread.slopes.items()}
+    for task in thread.schedule.tasks:
         if task.each_after and slopes[task.name]:
-            tasks = {one.name: one for one in timed.schedule.tasks}
+            tasks = {one.name: one for one in thread.schedule.tasks}
             last = [name for name in task.each_after if tasks[name].count.of(passes).any()][-1]
-            hidden[last] = case.message_path()[1], slopes[task.name]
-    for task in timed.schedule.tasks:
-        seconds, slope = float(timed.seconds[task.name][0]), slopes[task.name]
+            overlaps[last] = case.message_path()[1], slopes[task.name]
+    for task in thread.schedule.tasks:
+        seconds, slope = float(thread.seconds[task.name][0]), slopes[task.name]
         if not slope or not seconds or task.share_of:
             continue
         weight = np.full(1, slope * task.count.of(passes)[0])
         if task.name in case.stages:
-            compute, (segments, less) = case.pricer.compute, hidden.get(task.name, (0, 0.0))
+            compute, (segments, less) = case.pricer.compute, overlaps.get(task.name, (0, 0.0))
             by_segment = np.repeat(weight, compute.slots.layer.size + 1)
             by_segment[:segments] -= less
-            weight = compute.program.gathered(by_segment)
-        for part in _served(case, task, seconds).parts():
-            if np.any(taken := weight @ part.seconds):
-                found.add_vector(part.entry, weight @ part.slopes, taken)
-    return found
+            weight = compute.program.gather(by_segment)
+        for part in _service(case, task, seconds).parts():
+            if np.any(seconds_by_part := weight @ part.seconds):
+                gradient.add_vector(part.entry, weight @ part.slopes, seconds_by_part)
+    return gradient
 
 
 def update_gradient(case: Case, of_gpu: Gradient) -> Gradient:
@@ -204,11 +204,11 @@ def update_gradient(case: Case, of_gpu: Gradient) -> Gradient:
     Where q < 1, T = C / (1 - s·N / T_GPU): deviations of C and s grow by T / C, and those of T_GPU enter with the
     opposite sign: the longer it is, the fewer gradients are summed.
     """
-    timed, found, growth = case.priced.threads["update"], Gradient(), 1.0
+    thread, gradient, growth = case.priced.threads["update"], Gradient(), 1.0
     update, gpu = (float(case.priced.threads[name].period_s[0]) for name in ("update", "gpu"))
     if update < gpu:
-        summing = float(timed.seconds["sum_gradient"][0]) - case.pricer.host_s("sum_gradient", 0.0)
+        summing = float(thread.seconds["sum_gradient"][0]) - case.pricer.host_s("sum_gradient", 0.0)
         growth = update / (update - summing)
-        found.add_scaled(of_gpu, -growth * summing / gpu)
-    found.add_scaled(gradient_of(case, timed), growth)
-    return found
+        gradient.add_scaled(of_gpu, -growth * summing / gpu)
+    gradient.add_scaled(gradient_of(case, thread), growth)
+    return gradient

@@ -16,10 +16,10 @@ from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
 from planner.domain.provenance import DATASHEET
-from planner.domain.samples import MAY_DIFFER
+from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.domain.shapes import layer_shapes
-from planner.sources.cells import told
 from planner.sources.overheads import Overheads
+from planner.sources.plan_points import runs_in_words
 from planner.sources.refusals import measuring
 from planner.sources.source import is_used, miss_in_words
 from planner.sources.sources import Source, Sources
@@ -37,9 +37,9 @@ TIGHT_MEMORY = 0.95
 """Of the capacity; beyond it what is not counted, such as fragmentation, may not fit."""
 CALIBRATED_OPTIMIZER = "sgd-momentum"
 """What the weight updates of calibrations were timed with."""
-LEAST_SHARE = 0.0005
+SMALLEST_SHARE_STATED = 0.0005
 """Of the kernel time; below it a share is printed as none."""
-FOUND_IN_WORDS = {
+LOOKUP_WORDS = {
     "exact": "as exact calls",
     "between": "between measured sub-batches",
     "beyond": "beyond the measured sub-batches",
@@ -51,29 +51,29 @@ def warnings_of(
     sources: Sources,
     one: Configuration,
     terms: tuple[Term, ...],
-    used: Iterable[Source],
+    sources_in_use: Iterable[Source],
     of: tuple[float, float],
     *,
     interval_basis: str = "none",
 ) -> tuple[PlanWarning, ...]:
     """Return the warnings of one prediction, in a fixed order; ``of``: its memory [byte] and mean mini-batch."""
     memory_bytes, mini_batch = of
-    chosen = tuple({(s.entry.key, s.calibration): s for s in used}.values())
+    distinct = tuple({(s.entry.key, s.calibration): s for s in sources_in_use}.values())
     overheads = sources.overheads(one.precision, one.mode)
     return (
         *_memory(sources, memory_bytes),
         *_missing_input(sources),
         *_loading(sources, one),
         *_small_dataset(sources, mini_batch),
-        *_extrapolated(terms, is_wider=interval_basis == "conformal"),
-        *_origins(sources, chosen),
+        *_extrapolations(terms, is_wider=interval_basis == "conformal"),
+        *_origins(sources, distinct),
         *_overheads(sources, overheads),
         *_other_mode(one.mode, overheads),
-        *_unused(sources, chosen, one.precision),
-        *_calibrations(sources, chosen),
-        *_mixed(sources, chosen),
+        *_entries_not_used(sources, distinct, one.precision),
+        *_calibrations(sources, distinct),
+        *_mixed_circumstances(sources, distinct),
         *_measured_runs(sources, one),
-        *_proportional(overheads, chosen),
+        *_proportional(overheads, distinct),
         *_links(sources, one),
         *_optimizer(sources, one),
         *_heads(sources.problem.network),
@@ -101,11 +101,11 @@ def own_layers(shares: Mapping[str, float], network: str) -> tuple[PlanWarning, 
     shares : mapping of one of LOOKUPS to float
     network : str
     """
-    share = sum(shares[where] for where in FOUND_IN_WORDS)
-    if share < LEAST_SHARE:
+    share = sum(shares[where] for where in LOOKUP_WORDS)
+    if share < SMALLEST_SHARE_STATED:
         return ()
-    found = {words: shares[where] for where, words in FOUND_IN_WORDS.items() if shares[where] >= LEAST_SHARE}
-    how = " and ".join(words if len(found) == 1 else f"{part:.1%} {words}" for words, part in found.items())
+    parts = {words: shares[where] for where, words in LOOKUP_WORDS.items() if shares[where] >= SMALLEST_SHARE_STATED}
+    how = " and ".join(words if len(parts) == 1 else f"{part:.1%} {words}" for words, part in parts.items())
     message = f"{share:.1%} of the kernel time was measured with the layers of {network} themselves, {how}."
     return (PlanWarning("own_layers", network, message),)
 
@@ -122,14 +122,16 @@ def window_missed(mini_batch: MiniBatch, window: tuple[float, float]) -> tuple[P
     return (PlanWarning("window_missed", "mini_batch", message),)
 
 
-def _memory(sources: Sources, needed: float) -> Iterator[PlanWarning]:
+def _memory(sources: Sources, memory_bytes: float) -> Iterator[PlanWarning]:
     capacity = sources.accelerator.memory_bytes
-    if needed > capacity:
-        message = f"It needs {format_bytes(needed)} of the {format_bytes(capacity)} of a {sources.accelerator.name}."
-        yield PlanWarning("out_of_memory", sources.accelerator.name, message)
-    elif needed > TIGHT_MEMORY * capacity:
+    if memory_bytes > capacity:
         message = (
-            f"It needs {needed / capacity:.1%} of the memory of a {sources.accelerator.name}; what the allocator "
+            f"It needs {format_bytes(memory_bytes)} of the {format_bytes(capacity)} of a {sources.accelerator.name}."
+        )
+        yield PlanWarning("out_of_memory", sources.accelerator.name, message)
+    elif memory_bytes > TIGHT_MEMORY * capacity:
+        message = (
+            f"It needs {memory_bytes / capacity:.1%} of the memory of a {sources.accelerator.name}; what the allocator "
             "wastes and what libraries choose as workspace is not counted."
         )
         yield PlanWarning("memory_tight", sources.accelerator.name, message)
@@ -174,21 +176,21 @@ def _small_dataset(sources: Sources, mini_batch: float) -> Iterator[PlanWarning]
         yield PlanWarning("mini_batch_above_dataset", "mini_batch", message)
 
 
-def _extrapolated(terms: tuple[Term, ...], *, is_wider: bool) -> Iterator[PlanWarning]:
+def _extrapolations(terms: tuple[Term, ...], *, is_wider: bool) -> Iterator[PlanWarning]:
     """Yield one warning for all terms of the same calibrations; its subject lists them."""
     interval = "; the interval is the wider one, which holds all runs of a network at once" if is_wider else ""
     names: dict[str, list[str]] = {}
     for term in terms:
         if term.extrapolated:
             names.setdefault(term.calibration, []).append(term.name)
-    for calibration, found in names.items():
-        words = "time lies" if len(found) == 1 else "times lie"
-        message = f"The {' and '.join(found)} {words} outside what {calibration} was fitted on{interval}."
-        yield PlanWarning("extrapolated", ", ".join(found), message)
+    for calibration, terms_of_one in names.items():
+        words = "time lies" if len(terms_of_one) == 1 else "times lie"
+        message = f"The {' and '.join(terms_of_one)} {words} outside what {calibration} was fitted on{interval}."
+        yield PlanWarning("extrapolated", ", ".join(terms_of_one), message)
 
 
-def _origins(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
-    sheet = [s.entry for s in used if s.provenance.kind == DATASHEET]
+def _origins(sources: Sources, sources_in_use: tuple[Source, ...]) -> Iterator[PlanWarning]:
+    sheet = [s.entry for s in sources_in_use if s.provenance.kind == DATASHEET]
     kernels = sorted({_kernel_words(entry) for entry in sheet if entry.scope == "kernels"})
     if kernels:
         message = (
@@ -201,7 +203,9 @@ def _origins(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning
         notes = "; ".join(sorted({one.notes for one in others.values()}))
         message = f"Times of {', '.join(sorted(others))} come from specifications; {notes}"
         yield PlanWarning("specified", sources.cluster.name, message + ".")
-    for kind in sorted({s.entry.kind for s in used if s.entry.scope != "overheads" and s.origin == "assumed"}):
+    for kind in sorted(
+        {s.entry.kind for s in sources_in_use if s.entry.scope != "overheads" and s.origin == "assumed"}
+    ):
         yield PlanWarning("assumed", kind, f"Times of {kind} rest on a stated assumption, not on a measurement.")
 
 
@@ -244,9 +248,9 @@ def _other_mode(mode: str, overheads: Overheads) -> Iterator[PlanWarning]:
         yield PlanWarning("overheads_of_other_mode", overheads.source.entry.kind, message)
 
 
-def _unused(sources: Sources, used: tuple[Source, ...], precision: str) -> Iterator[PlanWarning]:
+def _entries_not_used(sources: Sources, sources_in_use: tuple[Source, ...], precision: str) -> Iterator[PlanWarning]:
     """Yield a warning for every entry of a kernel that is passed over for its error, where another serves instead."""
-    passed_over = [
+    rejects = [
         (entry, calibration.name)
         for calibration in sources.problem.calibrations
         for entry in calibration.entries
@@ -255,15 +259,15 @@ def _unused(sources: Sources, used: tuple[Source, ...], precision: str) -> Itera
         and entry.precision in (precision, "any")
         and not is_used(entry)
     ]
-    if not passed_over:
+    if not rejects:
         return
-    problem, serving = sources.problem, {(source.entry.key, source.calibration) for source in used}
+    problem, serving = sources.problem, {(source.entry.key, source.calibration) for source in sources_in_use}
     calls = lower(problem.network, np.ones(1, dtype=np.int64), optimizer=problem.settings.optimizer)
-    called = dict.fromkeys((one.kind, one.direction) for one in calls)
-    for entry, name in passed_over:
-        ways = [way for kind, way in called if kind == entry.kind and entry.direction in ("", way)]
-        found = [sources.find_kernel(entry.kind, way, precision) for way in ways]
-        instead = [one for one in found if one and (one.entry.key, one.calibration) in serving]
+    calls_of_step = dict.fromkeys((one.kind, one.direction) for one in calls)
+    for entry, name in rejects:
+        ways = [way for kind, way in calls_of_step if kind == entry.kind and entry.direction in ("", way)]
+        sources_of_ways = [sources.find_kernel(entry.kind, way, precision) for way in ways]
+        instead = [one for one in sources_of_ways if one and (one.entry.key, one.calibration) in serving]
         if instead:
             by = " and ".join(dict.fromkeys(map(_in_words, instead)))
             message = f"{miss_in_words(entry, name)} and is not used: {by} instead."
@@ -278,9 +282,9 @@ def _in_words(source: Source) -> str:
     return f"{' '.join(filter(None, (entry.kind, entry.direction))).replace('_', ' ')} of {source.calibration} serves"
 
 
-def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
-    for calibration in (*sources.problem.calibrations, *sources.of_siblings):
-        precisions = {s.entry.precision for s in used if s.calibration == calibration.name}
+def _calibrations(sources: Sources, sources_in_use: tuple[Source, ...]) -> Iterator[PlanWarning]:
+    for calibration in (*sources.problem.calibrations, *sources.of_same_die):
+        precisions = {s.entry.precision for s in sources_in_use if s.calibration == calibration.name}
         if not precisions:
             continue
         if calibration.origin == "reconstructed":
@@ -295,10 +299,10 @@ def _calibrations(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWa
             yield PlanWarning("calibration", calibration.name, sentence)
 
 
-def _mixed(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
+def _mixed_circumstances(sources: Sources, sources_in_use: tuple[Source, ...]) -> Iterator[PlanWarning]:
     """Yield a warning for calibrations whose kernels add up to one step though they were measured in unlike ways."""
-    names = {source.calibration for source in used if source.entry.scope == "kernels"}
-    serving = [one for one in (*sources.for_accelerator, *sources.of_siblings) if one.name in names]
+    names = {source.calibration for source in sources_in_use if source.entry.scope == "kernels"}
+    serving = [one for one in (*sources.for_accelerator, *sources.of_same_die) if one.name in names]
     for at, other in enumerate(serving):
         for first in serving[:at]:
             unlike = _unlike(first, other)
@@ -313,7 +317,7 @@ def _mixed(sources: Sources, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
 def _unlike(one: Calibration, other: Calibration) -> str:
     """Return how the circumstances of two calibrations differ, else ''; one that states none differs from none."""
     first, second = (
-        {key: value for key, value in calibration.environment.items() if key not in MAY_DIFFER}
+        {key: value for key, value in calibration.environment.items() if key not in FREE_CIRCUMSTANCES}
         for calibration in (one, other)
     )
     if first and second and not first.keys() & second.keys():
@@ -324,8 +328,8 @@ def _unlike(one: Calibration, other: Calibration) -> str:
     return f"which were measured under other circumstances: {'; '.join(differ)}" if differ else ""
 
 
-def _proportional(overheads: Overheads, used: tuple[Source, ...]) -> Iterator[PlanWarning]:
-    kernels = [source for source in used if source.entry.scope == "kernels"]
+def _proportional(overheads: Overheads, sources_in_use: tuple[Source, ...]) -> Iterator[PlanWarning]:
+    kernels = [source for source in sources_in_use if source.entry.scope == "kernels"]
     host_s = overheads.host_s_per_call + overheads.host_s_per_layer
     if kernels and host_s == 0 and all(_is_proportional(source) for source in kernels):
         names = " and ".join(dict.fromkeys(source.calibration for source in kernels))
@@ -344,15 +348,15 @@ def _is_proportional(source: Source) -> bool:
 
 def _measured_runs(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
     """Yield the word that runs of the network were measured; no plan divides a tensor yet."""
-    said = told(sources.cells(one.precision), one.sub_batch)
-    if said:
-        message = f"For sub-batch {one.sub_batch} in {one.precision} {said}."
+    sentence = runs_in_words(sources.plan_points(one.precision), one.sub_batch)
+    if sentence:
+        message = f"For sub-batch {one.sub_batch} in {one.precision} {sentence}."
         yield PlanWarning("measured_run", sources.problem.network.name, message)
 
 
 def _links(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
-    needed = {"intra_node": one.gpus_per_node > 1, "inter_node": one.nodes > 1, "host": True}
-    for name, is_crossed in needed.items():
+    crossings = {"intra_node": one.gpus_per_node > 1, "inter_node": one.nodes > 1, "host": True}
+    for name, is_crossed in crossings.items():
         link = getattr(sources.cluster, name)
         if is_crossed and link is not None and link.kind not in LINK_KINDS:
             message = f"Link kind {link.kind!r} is not known; it is modelled by its bandwidth and latency alone."
@@ -362,14 +366,14 @@ def _links(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
 def _optimizer(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
     # A calibrated update is not scaled to another optimizer: what part of it moves bytes is not known.
     optimizer = sources.problem.settings.optimizer
-    timed, asked = UPDATE_BYTES[CALIBRATED_OPTIMIZER], UPDATE_BYTES[optimizer]
-    if one.mode != "async" or timed == asked:
+    calibrated_bytes, optimizer_bytes = UPDATE_BYTES[CALIBRATED_OPTIMIZER], UPDATE_BYTES[optimizer]
+    if one.mode != "async" or calibrated_bytes == optimizer_bytes:
         return
     calibration = sources.host("update_weights").calibration
     if calibration:
         message = (
-            f"The weight update of {calibration} is that of {CALIBRATED_OPTIMIZER}, which moves {timed} bytes a "
-            f"parameter; {optimizer} moves {asked}, and is not accounted for."
+            f"The weight update of {calibration} is that of {CALIBRATED_OPTIMIZER}, which moves {calibrated_bytes} "
+            f"bytes a parameter; {optimizer} moves {optimizer_bytes}, and is not accounted for."
         )
         yield PlanWarning("optimizer_differs", optimizer, message)
 
@@ -380,11 +384,11 @@ def _heads(network: Network) -> Iterator[PlanWarning]:
     if at is None:
         return
     attention, before = network.layers[at], network.layers[:at]
-    joined = next((layer for layer in before if layer.name == attention.inputs[0]), None)
-    if joined is None or joined.kind != "linear":
+    source = next((layer for layer in before if layer.name == attention.inputs[0]), None)
+    if source is None or source.kind != "linear":
         return
-    shapes = layer_shapes(replace(network, layers=before))
-    heads, hidden, width = attention.integer("heads"), shapes[joined.inputs[0]][-1], shapes[joined.name][-1] // 3
+    shapes = layer_shapes(replace(network, layers=before, blocks=()))
+    heads, hidden, width = attention.integer("heads"), shapes[source.inputs[0]][-1], shapes[source.name][-1] // 3
     if hidden % heads and width == hidden // heads * heads:
         message = (
             f"The {heads} heads of attention do not divide the {hidden} features that they read: each has "

@@ -11,14 +11,18 @@ from planner.networks.zoo import (
     googlenet,
     inception,
     inception_bn,
+    llama,
     mlp,
     mobilenet,
+    mpt,
     overfeat,
     preresnet,
     resnet,
     sprint,
+    t5,
     transformers,
     vgg,
+    vit,
     yolo,
 )
 from planner.networks.zoo.entry import ZooEntry
@@ -26,8 +30,8 @@ from planner.networks.zoo.entry import ZooEntry
 __all__ = ["arguments_of", "build", "zoo_names"]
 
 _FAMILIES = (
-    alexnet, googlenet, inception, inception_bn, mlp, mobilenet, overfeat, preresnet, resnet, sprint, transformers, vgg,
-    yolo,
+    alexnet, googlenet, inception, inception_bn, mlp, mobilenet, overfeat, preresnet, resnet, sprint, transformers,
+    llama, mpt, t5, vgg, vit, yolo,
 )  # fmt: skip
 _ENTRIES: Mapping[str, ZooEntry] = {name: entry for family in _FAMILIES for name, entry in family.ENTRIES.items()}
 
@@ -46,7 +50,7 @@ def arguments_of(name: str) -> Mapping[str, str]:
         No bundled network has that name.
     """
     return {
-        key: f"{argument.doc} ({argument.rule if argument.counts else ', '.join(argument.values)}; "
+        key: f"{argument.doc} ({argument.rule if argument.counts or argument.factor else ', '.join(argument.values)}; "
         f"default {argument.values[0]})"
         for key, argument in _entry(name).arguments.items()
     }

@@ -3,8 +3,10 @@
 ``gpt``: Radford et al. (2019), "Language models are unsupervised multitask learners", as Megatron-LM trains it:
 normalisation before attention and before the feed-forward part, one more at the end, learned positions, dropout of 0.1,
 and an output layer that shares the table of the embedding. ``gpt2`` is its smallest published size, with 1024 learned
-positions however short the sequence. ``opt-1.3b``: Zhang et al. (2022), arXiv:2205.01068: the same with ReLU and 2050
-positions.
+positions however short the sequence; ``gpt2-medium``, ``gpt2-large`` and ``gpt2-xl`` are the others. ``gpt3-175b``:
+Brown et al. (2020), arXiv:2005.14165, with the 51200 tokens of Megatron-LM's padded table; ``megatron-22b``,
+``megatron-530b`` and ``gpt3-1t``: Korthikanti et al. (2022), arXiv:2205.05198. ``opt-1.3b``: Zhang et al. (2022),
+arXiv:2205.01068: the same with ReLU and 2050 positions.
 
 ``bert``: Devlin et al. (2018), arXiv:1810.04805: normalisation behind each sum, 512 learned positions, two types of
 token. ``bert-base`` and ``bert-large`` are its published sizes.
@@ -17,7 +19,9 @@ What follows the last layer is the head:
 
 - ``tokens``: the logits of the vocabulary at every position (BERT: behind a linear layer, GELU and a normalisation);
 - ``labels``: two numbers at every position, as for answers in SQuAD (start and end) or for classes;
-- ``pooler`` (BERT): a linear layer and tanh on the first position. The loss is over its features, without a classifier.
+- ``pooler`` (BERT): a linear layer and tanh on the first position. The loss is over its features, without a classifier;
+- ``pretraining`` (BERT): the logits at ``predictions`` masked positions alone, and two numbers behind the pooler, on
+  whether one sentence follows the other.
 
 ``attention`` says how scores, softmax and context are computed: ``unfused``, kernel by kernel, the weights dropped
 between; or ``fused``, in one kernel that keeps no weights (FlashAttention, Dao et al. 2022, arXiv:2205.14135) and drops
@@ -30,11 +34,12 @@ positions alone need less.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
 from planner.domain.network import Network, family_of
+from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import Argument, ZooEntry
@@ -47,6 +52,8 @@ _TYPES = 2
 _FFN = "4 x hidden"
 _HEAD_SIZE = "hidden / heads"
 _UNFUSED, _FUSED = "unfused", "fused"
+_PRETRAINING = "pretraining"
+_MASKED = "15 % of sequence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,28 @@ class _Sizes:
     causal: bool
     fused: bool
     function: str = "gelu"
+    predictions: int = 0
+
+    def architecture(self, family: str, head: str, positions: int) -> Transformer:
+        """Return it as a record, but for what gpt and bert differ in."""
+        return Transformer(
+            family,
+            self.layers,
+            self.hidden,
+            self.heads,
+            self.heads,
+            self.head_size,
+            self.ffn,
+            self.sequence,
+            self.vocabulary,
+            activation=self.function,
+            positions=positions,
+            dropout=_RATE,
+            causal=self.causal,
+            fused=self.fused,
+            head=head,
+            classes=_LABELS if head in ("labels", "pretraining") else 0,
+        )
 
     @property
     def notes(self) -> str:
@@ -99,18 +128,26 @@ def _gpt(name: str, arguments: Mapping[str, str], *, positions: int = 0, functio
     top = net.add("dropout", "embedding.dropout", top, rate=_RATE)
     for number, (name_of_part, part) in product(range(1, sizes.layers + 1), _PARTS.items()):
         block = f"layer{number}.{name_of_part}"
+        if name_of_part == "attention":
+            net.begin_block()
         branch = part(net, block, net.add("layer_norm", f"{block}.norm", top), sizes)
         top = net.add("add", f"{block}.add", (branch, top))
+    net.begin_block()
     top = net.add("layer_norm", "norm", top)
     if arguments["head"] == "tokens":
         net.add("loss", "loss", net.linear("logits", top, sizes.vocabulary, tied=True, bias=False))
     else:
         net.add("loss", "loss", net.linear("labels", top, _LABELS, bias=False))
-    return net.network(name, (sizes.sequence,), f"decoder of {sizes.notes}", dataset=None, optimizer="adam")
+    family = "opt" if function == "relu" else "gpt"
+    of = sizes.architecture(family, arguments["head"], rows["positions"])
+    notes = f"decoder of {sizes.notes}"
+    return net.network(name, (sizes.sequence,), notes, dataset=None, optimizer="adam", transformer=of)
 
 
 def _bert(name: str, arguments: Mapping[str, str]) -> Network:
     sizes = _sizes(name, arguments, causal=False)
+    if arguments["head"] == _PRETRAINING:
+        sizes = replace(sizes, predictions=_predictions(arguments["predictions"], sizes.sequence))
     net = NetworkBuilder()
     rows = {"vocabulary": sizes.vocabulary, "positions": max(_BERT_POSITIONS, sizes.sequence), "types": _TYPES}
     top = net.add("embedding", "embedding", "input", features=sizes.hidden, **rows)
@@ -118,10 +155,22 @@ def _bert(name: str, arguments: Mapping[str, str]) -> Network:
     top = net.add("dropout", "embedding.dropout", top, rate=_RATE)
     for number, (name_of_part, part) in product(range(1, sizes.layers + 1), _PARTS.items()):
         block = f"layer{number}.{name_of_part}"
+        if name_of_part == "attention":
+            net.begin_block()
         branch = part(net, block, top, sizes)
         top = net.add("layer_norm", f"{block}.norm", net.add("add", f"{block}.add", (branch, top)))
+    net.begin_block()
     net.add("loss", "loss", _BERT_HEADS[arguments["head"]](net, top, sizes))
-    return net.network(name, (sizes.sequence,), f"encoder of {sizes.notes}", dataset=None, optimizer="adam")
+    head = "masked" if arguments["head"] == "tokens" else arguments["head"]
+    of = replace(
+        sizes.architecture("bert", head, rows["positions"]),
+        norm_first=False,
+        head_bias=True,
+        types=_TYPES,
+        predictions=sizes.predictions,
+    )
+    notes = f"encoder of {sizes.notes}"
+    return net.network(name, (sizes.sequence,), notes, dataset=None, optimizer="adam", transformer=of)
 
 
 def _attention(net: NetworkBuilder, name: str, source: str, sizes: _Sizes) -> str:
@@ -150,13 +199,27 @@ def _labels(net: NetworkBuilder, source: str, _sizes: _Sizes) -> str:
     return net.linear("labels", source, _LABELS)
 
 
+def _predictions(typed: str, sequence: int) -> int:
+    found = max(1, sequence * 15 // 100) if typed == _MASKED else int(typed)
+    if found > sequence:
+        raise ParameterError("argument predictions of network bert", f"at most sequence = {sequence}", found)
+    return found
+
+
+def _pretraining(net: NetworkBuilder, source: str, sizes: _Sizes) -> str:
+    """Append the loss over whether sentences follow each other; what is returned are the logits of masked tokens."""
+    net.add("loss", "next_sentence.loss", net.linear("next_sentence", _pooler(net, source, sizes), _LABELS))
+    masked = net.add("positions", "masked", source, count=sizes.predictions, scattered=True)
+    return _masked_tokens(net, masked, sizes)
+
+
 def _masked_tokens(net: NetworkBuilder, source: str, sizes: _Sizes) -> str:
     top = net.add("activation", "tokens.gelu", net.linear("tokens", source, sizes.hidden), function="gelu")
     return net.linear("logits", net.add("layer_norm", "tokens.norm", top), sizes.vocabulary, tied=True)
 
 
 _BERT_POSITIONS = 512
-_BERT_HEADS = {"pooler": _pooler, "labels": _labels, "tokens": _masked_tokens}
+_BERT_HEADS = {"pooler": _pooler, "labels": _labels, "tokens": _masked_tokens, _PRETRAINING: _pretraining}
 
 
 def _arguments(sequence: int, *heads: str) -> dict[str, Argument]:
@@ -189,10 +252,20 @@ def _preset(make: _Make, layers: int, hidden: int, heads: int, vocabulary: int) 
 
 _GPT2 = partial(_gpt, positions=1024)
 _OPT = partial(_gpt, positions=2050, function="relu")
-_OF_GPT, _OF_BERT = _arguments(1024, "tokens", "labels"), _arguments(512, *_BERT_HEADS)
+_GPT3 = partial(_gpt, positions=2048)
+_PREDICTIONS = Argument((_MASKED,), "positions that pretraining predicts", counts=True, most=999_999)
+_OF_GPT, _OF_BERT = _arguments(1024, "tokens", "labels"), _arguments(512, *_BERT_HEADS) | {"predictions": _PREDICTIONS}
+_OF_GPT3 = _arguments(2048, "tokens", "labels")
 ENTRIES = {
     "gpt": ZooEntry(_gpt, _sized(50257) | _OF_GPT),
     "gpt2": ZooEntry(_preset(_GPT2, 12, 768, 12, 50257), _OF_GPT),
+    "gpt2-medium": ZooEntry(_preset(_GPT2, 24, 1024, 16, 50257), _OF_GPT),
+    "gpt2-large": ZooEntry(_preset(_GPT2, 36, 1280, 20, 50257), _OF_GPT),
+    "gpt2-xl": ZooEntry(_preset(_GPT2, 48, 1600, 25, 50257), _OF_GPT),
+    "megatron-22b": ZooEntry(_preset(_GPT3, 48, 6144, 64, 51200), _OF_GPT3),
+    "gpt3-175b": ZooEntry(_preset(_GPT3, 96, 12288, 96, 51200), _OF_GPT3),
+    "megatron-530b": ZooEntry(_preset(_GPT3, 105, 20480, 128, 51200), _OF_GPT3),
+    "gpt3-1t": ZooEntry(_preset(_GPT3, 128, 25600, 160, 51200), _OF_GPT3),
     "opt-1.3b": ZooEntry(_preset(_OPT, 24, 2048, 32, 50272), _arguments(2048, "tokens", "labels")),
     "bert": ZooEntry(_bert, _sized(30522) | _OF_BERT),
     "bert-base": ZooEntry(_preset(_bert, 12, 768, 12, 30522), _OF_BERT),

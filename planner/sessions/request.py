@@ -12,18 +12,18 @@ from planner.domain.cluster import Accelerator
 from planner.domain.network import Network
 from planner.errors import NOTHING, ParameterError
 from planner.probes.gpu import describe_gpu
-from planner.probes.layer_points import SMALL
+from planner.probes.layer_points import SMALL_SUB_BATCH
 from planner.probes.machine import describe_cpu
 from planner.probes.steps import STEP_PRECISIONS
 from planner.units import format_bytes
 from planner.workload.memory import memory_bytes
 from planner.workload.shards import has_tensor_shards, tensor_shard
 
-__all__ = ["Asked", "needed_bytes", "networks_of", "shards_of", "trained"]
+__all__ = ["Request", "needed_bytes", "networks_of", "shards_of", "trained"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     """What is to be measured.
 
     Attributes
@@ -87,17 +87,17 @@ def _accelerator(device: str) -> Accelerator:
 
 def needed_bytes(network: Network, kind: str) -> float:
     """Return the bytes of a network at the small sub-batch, on a device of a kind."""
-    needed = memory_bytes(network, np.array([SMALL]), "fp32", network.optimizer, kind)
-    return float(needed.total[0])
+    memory = memory_bytes(network, np.array([SMALL_SUB_BATCH]), "fp32", network.optimizer, kind)
+    return float(memory.total[0])
 
 
 def _check_fits(networks: Iterable[Network], accelerator: Accelerator) -> None:
     for network in networks:
-        needed = needed_bytes(network, accelerator.kind)
-        if needed > accelerator.memory_bytes:
+        bytes_needed = needed_bytes(network, accelerator.kind)
+        if bytes_needed > accelerator.memory_bytes:
             raise ParameterError(
                 "--network",
                 f"a network that fits the {format_bytes(accelerator.memory_bytes)} of this machine at a sub-batch of "
-                f"{SMALL}",
-                f"{network.name}, which needs {format_bytes(needed)}",
+                f"{SMALL_SUB_BATCH}",
+                f"{network.name}, which needs {format_bytes(bytes_needed)}",
             )

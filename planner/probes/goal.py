@@ -8,7 +8,7 @@ from typing import Protocol
 
 from planner.probes.points import Point
 
-__all__ = ["Chooser", "Wanted", "nothing_kept"]
+__all__ = ["Chooser", "Goal", "nothing_kept"]
 
 
 class Chooser(Protocol):
@@ -33,7 +33,7 @@ def nothing_kept(_points: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Goal:
     """What a run is for.
 
     Attributes

@@ -1,0 +1,240 @@
+"""Decoders of the Llama family, dense and with experts, of any size.
+
+``llama``: Touvron et al. (2023), arXiv:2302.13971: normalisation by the root mean square before each part and at the
+end, rotary positions, a gated feed-forward part (SwiGLU), no biases, no dropout; ``kv_heads`` below ``heads`` groups
+queries (Ainslie et al. 2023, arXiv:2305.13245). ``llama-7b`` is also Llama 2's; ``llama2-13b``, ``llama2-70b``: Touvron
+et al. (2023), arXiv:2307.09288; ``llama3-8b``, ``llama3-70b``, ``llama3-405b``: Llama Team (2024), arXiv:2407.21783.
+
+``moe``: the same with experts in the place of the feed-forward part: Jiang et al. (2024), "Mixtral of experts",
+arXiv:2401.04088, as ``mixtral-8x7b``. ``shared_experts`` all tokens pass besides, the first ``dense_layers`` have a
+feed-forward part of ``ffn``, and with ``kv_rank`` keys and values are compressed (multi-head latent attention):
+``deepseek-v2-lite``, DeepSeek-AI (2024), arXiv:2405.04434.
+
+``capacity_factor`` is how many tokens an expert takes at most, as a multiple of the mean; ``none`` drops and pads none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from planner.domain.network import AttributeValue, Network, family_of
+from planner.domain.transformer import Latent, Transformer
+from planner.errors import ParameterError
+from planner.networks.builder import NetworkBuilder
+from planner.networks.zoo.entry import Argument, ZooEntry
+
+__all__ = ["ENTRIES"]
+
+_AS_HEADS = "heads"
+_FFN = "8/3 x hidden"
+_FFN_MULTIPLE = 256
+_HEAD_SIZE = "hidden / heads"
+_NONE = "none"
+
+
+class Preset(NamedTuple):
+    """Sizes of a published network; ``others``: arguments besides that it fixes."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocabulary: int
+    sequence: int
+    others: Mapping[str, str] = {}
+
+
+def _llama(name: str, arguments: Mapping[str, str]) -> Network:
+    of = _architecture(name, arguments)
+    net = NetworkBuilder()
+    top = net.add("embedding", "embedding", "input", features=of.hidden, vocabulary=of.vocabulary)
+    for number in range(1, of.layers + 1):
+        block = f"layer{number}"
+        net.begin_block()
+        branch = _attention(net, f"{block}.attention", net.add("rms_norm", f"{block}.attention.norm", top), of)
+        top = net.add("add", f"{block}.attention.add", (branch, top))
+        source = net.add("rms_norm", f"{block}.mlp.norm", top)
+        has_experts = of.experts > 0 and number > of.dense_layers
+        branch = _experts(net, block, source, of) if has_experts else _feed_forward(net, f"{block}.mlp", source, of)
+        top = net.add("add", f"{block}.mlp.add", (branch, top))
+    net.begin_block()
+    top = net.add("rms_norm", "norm", top)
+    net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=of.tied, bias=False))
+    return net.network(name, (of.sequence,), _notes(of), dataset=None, optimizer="adam", transformer=of)
+
+
+def _attention(net: NetworkBuilder, name: str, source: str, of: Transformer) -> str:
+    how: dict[str, AttributeValue] = {"heads": of.heads, "causal": True, "fused": of.fused}
+    if of.latent is None:
+        joined = net.linear(f"{name}.qkv", source, of.query_width + 2 * of.kv_width, bias=False)
+        joined = net.add("rotary", f"{name}.rotary", joined, features=of.query_width + of.kv_width)
+        core = net.add("attention", f"{name}.core", joined, kv_heads=of.kv_heads, **how)
+    else:
+        core = net.add("attention", f"{name}.core", _latent(net, name, source, of), value_size=of.latent.value, **how)
+    return net.linear(f"{name}.project", core, of.hidden, bias=False)
+
+
+def _latent(net: NetworkBuilder, name: str, source: str, of: Transformer) -> str:
+    """Append queries, compressed keys and values, and what they are made of them."""
+    latent = of.latent
+    assert latent is not None  # noqa: S101 - asked for such attention only
+    sizes = {"plain": latent.plain, "rotary": latent.rotary, "value": latent.value}
+    queries = net.linear(f"{name}.queries", source, of.heads * (latent.plain + latent.rotary), bias=False)
+    small = net.linear(f"{name}.compress", source, latent.rank + latent.rotary, bias=False)
+    normed = net.add("rms_norm", f"{name}.compress.norm", small, features=latent.rank)
+    both = net.linear(f"{name}.expand", normed, of.heads * (latent.plain + latent.value), bias=False)
+    return net.add("latent", f"{name}.join", (queries, small, both), heads=of.heads, **sizes)
+
+
+def _feed_forward(net: NetworkBuilder, name: str, source: str, of: Transformer, width: int = 0) -> str:
+    wide = net.linear(f"{name}.widen", source, 2 * (width or of.ffn), bias=False)
+    return net.linear(f"{name}.narrow", net.add("gated_activation", f"{name}.swiglu", wide), of.hidden, bias=False)
+
+
+def _experts(net: NetworkBuilder, block: str, source: str, of: Transformer) -> str:
+    scores = net.linear(f"{block}.router", source, of.experts, bias=False)
+    how = {"experts": of.experts, "top_k": of.top_k, "ffn": of.expert_ffn, "capacity": of.capacity}
+    routed = net.add("experts", f"{block}.experts", (source, scores), **how)
+    if not of.shared_ffn:
+        return routed
+    shared = _feed_forward(net, f"{block}.shared", source, of, of.shared_ffn)
+    return net.add("add", f"{block}.shared.add", (routed, shared))
+
+
+def _architecture(name: str, arguments: Mapping[str, str]) -> Transformer:
+    family = family_of(name)
+    hidden, heads = int(arguments["hidden"]), int(arguments["heads"])
+    shared = heads if arguments["kv_heads"] == _AS_HEADS else int(arguments["kv_heads"])
+    if heads % shared:
+        raise ParameterError(f"argument kv_heads of network {family}", f"a divisor of heads = {heads}", shared)
+    if arguments["head_size"] == _HEAD_SIZE and heads > hidden:
+        rule = f"at most hidden = {hidden} unless head_size is given"
+        raise ParameterError(f"argument heads of network {family}", rule, heads)
+    dense = Transformer(
+        family="llama",
+        layers=int(arguments["layers"]),
+        hidden=hidden,
+        heads=heads,
+        sequence=int(arguments["sequence"]),
+        vocabulary=int(arguments["vocabulary"]),
+        kv_heads=shared,
+        head_size=hidden // heads if arguments["head_size"] == _HEAD_SIZE else int(arguments["head_size"]),
+        ffn=_rounded_ffn(hidden) if arguments["ffn"] == _FFN else int(arguments["ffn"]),
+        gated=True,
+        activation="silu",
+        norm="rms",
+        tied=arguments["tied"] == "true",
+        biases=False,
+        rotary=True,
+        fused=arguments["attention"] == "fused",
+        latent=_latent_sizes(arguments),
+    )
+    return _with_experts(dense, family, arguments) if "experts" in arguments else dense
+
+
+def _rounded_ffn(hidden: int) -> int:
+    """Return 8/3 of the features, up to a multiple of 256, as Llama 1 and 2 have it."""
+    return -(-(8 * hidden // 3) // _FFN_MULTIPLE) * _FFN_MULTIPLE
+
+
+def _with_experts(dense: Transformer, family: str, arguments: Mapping[str, str]) -> Transformer:
+    experts, top_k, first = (int(arguments[key]) for key in ("experts", "top_k", "dense_layers"))
+    if top_k > experts:
+        raise ParameterError(f"argument top_k of network {family}", f"at most experts = {experts}", top_k)
+    if first > dense.layers:
+        raise ParameterError(f"argument dense_layers of network {family}", f"at most layers = {dense.layers}", first)
+    width, capacity = int(arguments["expert_ffn"]), arguments["capacity_factor"]
+    return replace(
+        dense,
+        family="moe",
+        experts=experts,
+        top_k=top_k,
+        expert_ffn=width,
+        shared_ffn=int(arguments["shared_experts"]) * width,
+        capacity=0.0 if capacity == _NONE else float(capacity),
+        dense_layers=first,
+    )
+
+
+def _latent_sizes(arguments: Mapping[str, str]) -> Latent | None:
+    if arguments.get("kv_rank", _NONE) == _NONE:
+        return None
+    return Latent(*(int(arguments[key]) for key in ("kv_rank", "plain_size", "rotary_size", "value_size")))
+
+
+def _notes(of: Transformer) -> str:
+    groups = "" if of.kv_heads == of.heads else f" on {of.kv_heads} of keys and values"
+    latent = f", keys and values of {of.latent.rank} features" if of.latent else ""
+    experts = f", {of.top_k} of {of.experts} experts of {of.expert_ffn}" if of.experts else ""
+    heads = f"{of.heads} heads{groups}{latent}{experts}"
+    return f"decoder of {of.layers} layers, {of.hidden} features, {heads}, {of.sequence} positions"
+
+
+_COMMON = {
+    "sequence": Argument(("4096",), "positions of a sample", counts=True, most=999_999),
+    "attention": Argument(("fused", "unfused"), "kernels of attention; fused: one"),
+}
+_SIZES = {
+    "layers": Argument(("32",), "transformer layers", counts=True),
+    "hidden": Argument(("4096",), "features of a position", counts=True, most=999_999),
+    "heads": Argument(("32",), "heads of attention", counts=True),
+    "kv_heads": Argument((_AS_HEADS,), "heads of keys and values, that groups of heads share", counts=True),
+    "head_size": Argument((_HEAD_SIZE,), "features of a head; its default is rounded down", counts=True),
+    "ffn": Argument((_FFN,), f"features inside the feed-forward part; default up to a multiple of {_FFN_MULTIPLE}",
+                    counts=True, most=9_999_999),
+    "vocabulary": Argument(("32000",), "tokens told apart", counts=True, most=9_999_999),
+    "tied": Argument(("false", "true"), "whether the output layer shares the table of tokens"),
+}  # fmt: skip
+_EXPERTS = {
+    "experts": Argument(("8",), "experts of a layer", counts=True),
+    "top_k": Argument(("2",), "experts that a token goes to", counts=True),
+    "expert_ffn": Argument(("14336",), "features inside an expert", counts=True, most=9_999_999),
+    "shared_experts": Argument(("0",), "experts of that width that every token passes besides; 0: none", counts=True),
+    "capacity_factor": Argument((_NONE,), "tokens an expert takes at most, in means", factor=True),
+    "dense_layers": Argument(("0",), "first layers, without experts; 0: none", counts=True),
+    "kv_rank": Argument((_NONE,), "features that keys and values are compressed to (latent attention)", counts=True,
+                        most=999_999),
+    "plain_size": Argument(("128",), "with kv_rank, features of a head's keys without positions", counts=True),
+    "rotary_size": Argument(("64",), "with kv_rank, features of a head's keys with rotary positions", counts=True),
+    "value_size": Argument(("128",), "with kv_rank, features of a head's values", counts=True),
+}  # fmt: skip
+_DEEPSEEK = {
+    "experts": "64",
+    "top_k": "6",
+    "expert_ffn": "1408",
+    "shared_experts": "2",
+    "dense_layers": "1",
+    "kv_rank": "512",
+}
+_PRESETS = {
+    "llama-7b": Preset(32, 4096, 32, 32, 11008, 32000, 2048),
+    "llama2-13b": Preset(40, 5120, 40, 40, 13824, 32000, 4096),
+    "llama2-70b": Preset(80, 8192, 64, 8, 28672, 32000, 4096),
+    "llama3-8b": Preset(32, 4096, 32, 8, 14336, 128256, 8192),
+    "llama3-70b": Preset(80, 8192, 64, 8, 28672, 128256, 8192),
+    "llama3-405b": Preset(126, 16384, 128, 8, 53248, 128256, 8192),
+    "mixtral-8x7b": Preset(32, 4096, 32, 8, 14336, 32000, 4096, {"experts": "8"}),
+    "deepseek-v2-lite": Preset(27, 2048, 16, 16, 10944, 102400, 4096, _DEEPSEEK),
+}
+
+
+def _preset(sizes: Preset) -> ZooEntry:
+    *numbers, others = sizes
+    fixed = {key: str(value) for key, value in zip(Preset._fields, numbers, strict=False)}
+    fixed = {"head_size": _HEAD_SIZE, "tied": "false", **fixed, **others}
+    taken = {**_COMMON, "sequence": Argument((str(sizes.sequence),), "positions of a sample", True, 999_999)}  # noqa: FBT003
+    if "experts" in others:
+        defaults = {key: argument.values[0] for key, argument in _EXPERTS.items()}
+        fixed = defaults | fixed
+        taken["capacity_factor"] = _EXPERTS["capacity_factor"]
+    return ZooEntry(lambda name, arguments: _llama(name, {**fixed, **arguments}), taken)
+
+
+ENTRIES = {
+    "llama": ZooEntry(_llama, _SIZES | _COMMON),
+    "moe": ZooEntry(_llama, _SIZES | _EXPERTS | _COMMON),
+    **{name: _preset(sizes) for name, sizes in _PRESETS.items()},
+}

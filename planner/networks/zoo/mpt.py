@@ -1,0 +1,87 @@
+"""MPT: decoders of MosaicML (2023), "Introducing MPT-7B: a new standard for open-source, commercially usable LLMs".
+
+As GPT, without biases anywhere: normalisation has a scale alone, and positions are linear biases of attention, which
+have no parameters (ALiBi, Press et al. 2021, arXiv:2108.12409). The output layer shares the table of tokens; there is
+no dropout. Sizes are those of mosaicml/mpt-7b and mpt-30b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.domain.network import AttributeValue, Network, family_of
+from planner.domain.transformer import Transformer
+from planner.errors import ParameterError
+from planner.networks.builder import NetworkBuilder
+from planner.networks.zoo.entry import Argument, ZooEntry
+
+__all__ = ["ENTRIES"]
+
+
+def _mpt(name: str, arguments: Mapping[str, str]) -> Network:
+    hidden, heads = int(arguments["hidden"]), int(arguments["heads"])
+    if heads > hidden:
+        raise ParameterError(f"argument heads of network {family_of(name)}", f"at most hidden = {hidden}", heads)
+    of = Transformer(
+        family="mpt",
+        layers=int(arguments["layers"]),
+        hidden=hidden,
+        heads=heads,
+        sequence=int(arguments["sequence"]),
+        vocabulary=int(arguments["vocabulary"]),
+        kv_heads=heads,
+        head_size=hidden // heads,
+        ffn=4 * hidden,
+        norm="scale",
+        biases=False,
+        fused=arguments["attention"] == "fused",
+    )
+    net = NetworkBuilder()
+    top = net.add("embedding", "embedding", "input", features=hidden, vocabulary=of.vocabulary)
+    for number in range(1, of.layers + 1):
+        net.begin_block()
+        top = _block(net, f"layer{number}", top, of)
+    net.begin_block()
+    top = net.add("layer_norm", "norm", top, shift=False)
+    net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=True, bias=False))
+    notes = f"decoder of {of.layers} layers, {hidden} features, {heads} heads, {of.sequence} positions"
+    return net.network(name, (of.sequence,), notes, dataset=None, optimizer="adam", transformer=of)
+
+
+def _block(net: NetworkBuilder, block: str, source: str, of: Transformer) -> str:
+    name = f"{block}.attention"
+    top = net.add("layer_norm", f"{name}.norm", source, shift=False)
+    joined = net.linear(f"{name}.qkv", top, 3 * of.query_width, bias=False)
+    how: dict[str, AttributeValue] = {"heads": of.heads, "causal": True, "fused": of.fused, "bias": "fixed"}
+    core = net.add("attention", f"{name}.core", joined, **how)
+    source = net.add("add", f"{name}.add", (net.linear(f"{name}.project", core, of.hidden, bias=False), source))
+    name = f"{block}.mlp"
+    wide = net.linear(f"{name}.widen", net.add("layer_norm", f"{name}.norm", source, shift=False), of.ffn, bias=False)
+    wide = net.add("activation", f"{name}.gelu", wide, function="gelu")
+    return net.add("add", f"{name}.add", (net.linear(f"{name}.narrow", wide, of.hidden, bias=False), source))
+
+
+def _arguments(sequence: int) -> dict[str, Argument]:
+    return {
+        "sequence": Argument((str(sequence),), "positions of a sample", counts=True, most=999_999),
+        "attention": Argument(("fused", "unfused"), "kernels of attention; fused: one"),
+    }
+
+
+def _preset(layers: int, hidden: int, heads: int, sequence: int) -> ZooEntry:
+    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "vocabulary": 50432}
+    fixed = {key: str(value) for key, value in sizes.items()}
+    return ZooEntry(lambda name, arguments: _mpt(name, {**fixed, **arguments}), _arguments(sequence))
+
+
+_SIZES = {
+    "layers": Argument(("32",), "transformer layers", counts=True),
+    "hidden": Argument(("4096",), "features of a position", counts=True, most=999_999),
+    "heads": Argument(("32",), "heads of attention", counts=True),
+    "vocabulary": Argument(("50432",), "tokens told apart", counts=True, most=9_999_999),
+}
+ENTRIES = {
+    "mpt": ZooEntry(_mpt, _SIZES | _arguments(2048)),
+    "mpt-7b": _preset(32, 4096, 32, 2048),
+    "mpt-30b": _preset(48, 7168, 64, 8192),
+}

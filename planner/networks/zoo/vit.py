@@ -1,0 +1,104 @@
+"""Vision transformers: Dosovitskiy et al. (2020), arXiv:2010.11929, as torchvision ships them.
+
+A convolution turns patches into features, a class token goes before them, learned positions are added; then blocks as
+in GPT, without a mask, one more normalisation, and a linear layer on the class token. No dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.domain.network import Network, family_of
+from planner.domain.transformer import Transformer
+from planner.errors import ParameterError
+from planner.networks.builder import NetworkBuilder
+from planner.networks.zoo.entry import Argument, ZooEntry
+
+__all__ = ["ENTRIES"]
+
+_CHANNELS = 3
+_FFN = "4 x hidden"
+_IMAGENET_CLASSES = 1000
+
+
+def _vit(name: str, arguments: Mapping[str, str]) -> Network:
+    of, side, patch = _architecture(name, arguments), int(arguments["image"]), int(arguments["patch"])
+    net = NetworkBuilder()
+    top = net.convolution("patches", "input", of.hidden, patch, stride=patch)
+    top = net.add("class_token", "class_token", top)
+    for number in range(1, of.layers + 1):
+        net.begin_block()
+        top = _block(net, f"layer{number}", top, of)
+    net.begin_block()
+    top = net.add("first_position", "first", net.add("layer_norm", "norm", top))
+    net.add("loss", "loss", net.linear("classes", top, of.classes))
+    notes = f"encoder of {of.layers} layers, {of.hidden} features, {of.heads} heads, patches of {patch} x {patch}"
+    dataset = "imagenet-1k" if of.classes == _IMAGENET_CLASSES else None
+    return net.network(name, (_CHANNELS, side, side), notes, dataset, optimizer="adam", transformer=of)
+
+
+def _architecture(name: str, arguments: Mapping[str, str]) -> Transformer:
+    keys = ("layers", "hidden", "heads", "image", "patch", "classes")
+    layers, hidden, heads, side, patch, classes = (int(arguments[key]) for key in keys)
+    family = family_of(name)
+    if heads > hidden:
+        raise ParameterError(f"argument heads of network {family}", f"at most hidden = {hidden}", heads)
+    if patch > side:
+        raise ParameterError(f"argument patch of network {family}", f"at most image = {side}", patch)
+    positions = (side // patch) ** 2 + 1
+    return Transformer(
+        "vit",
+        layers,
+        hidden,
+        heads,
+        heads,
+        hidden // heads,
+        4 * hidden if arguments["ffn"] == _FFN else int(arguments["ffn"]),
+        positions,
+        vocabulary=0,
+        positions=positions,
+        causal=False,
+        fused=arguments["attention"] == "fused",
+        head="classes",
+        head_bias=True,
+        classes=classes,
+        patch=_CHANNELS * patch**2,
+    )
+
+
+def _block(net: NetworkBuilder, block: str, source: str, of: Transformer) -> str:
+    name = f"{block}.attention"
+    joined = net.linear(f"{name}.qkv", net.add("layer_norm", f"{name}.norm", source), 3 * of.query_width)
+    core = net.add("attention", f"{name}.core", joined, heads=of.heads, fused=of.fused)
+    source = net.add("add", f"{name}.add", (net.linear(f"{name}.project", core, of.hidden), source))
+    name = f"{block}.mlp"
+    wide = net.linear(f"{name}.widen", net.add("layer_norm", f"{name}.norm", source), of.ffn)
+    wide = net.add("activation", f"{name}.gelu", wide, function="gelu")
+    return net.add("add", f"{name}.add", (net.linear(f"{name}.narrow", wide, of.hidden), source))
+
+
+_COMMON = {
+    "image": Argument(("224",), "height and width of the image", counts=True),
+    "classes": Argument(("1000",), "classes told apart", counts=True, most=999_999),
+    "attention": Argument(("fused", "unfused"), "kernels of attention; fused: one"),
+}
+_SIZES = {
+    "layers": Argument(("12",), "transformer layers", counts=True),
+    "hidden": Argument(("768",), "features of a position", counts=True, most=999_999),
+    "heads": Argument(("12",), "heads of attention", counts=True),
+    "ffn": Argument((_FFN,), "features inside the feed-forward part", counts=True, most=9_999_999),
+    "patch": Argument(("16",), "height and width of a patch", counts=True),
+}
+
+
+def _preset(layers: int, hidden: int, heads: int) -> ZooEntry:
+    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "patch": 16}
+    fixed = {"ffn": _FFN, **{key: str(value) for key, value in sizes.items()}}
+    return ZooEntry(lambda name, arguments: _vit(name, {**fixed, **arguments}), _COMMON)
+
+
+ENTRIES = {
+    "vit": ZooEntry(_vit, _SIZES | _COMMON),
+    "vit-b16": _preset(12, 768, 12),
+    "vit-l16": _preset(24, 1024, 16),
+}

@@ -1,0 +1,228 @@
+"""Event count of a pipeline: every operation of every stage, one after the other, as soon as its input has arrived.
+
+=========  ======================================================================================================
+p, m, v    stages, micro-batches of a step, chunks (virtual stages) of each stage
+N          micro-batches that pass one chunk before the next chunk takes its turn (interleaved)
+F, B, W    forward of a chunk, its backward, and the gradients of its weights where these are a time of their own
+=========  ======================================================================================================
+
+Chunk c of stage s is the part c p + s of v p parts of the network: its input comes from the part before, its output
+gradient from the part behind. A stage runs one operation at a time, in the order that its schedule lays down; sending
+takes time but no stage's time.
+
+Orders: GPipe (Huang et al. 2019); 1F1B (Narayanan et al. 2019); interleaved 1F1B as Megatron-LM runs it (Narayanan et
+al. 2021): 2 (p - s - 1) + (v - 1) N forwards of chunks, then a forward and a backward in turn; ZB-H1 (Qi et al. 2023):
+1F1B, with weight gradients s micro-batches behind their backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, check_count
+from planner.errors import ParameterError
+
+__all__ = ["Events", "Operation", "count_events", "operations"]
+
+Kind = Literal["F", "B", "W"]
+
+
+class Operation(NamedTuple):
+    """What a stage does at a time: ``kind`` of one of its chunks for one micro-batch."""
+
+    kind: Kind
+    chunk: int
+    micro_batch: int
+
+
+Order = tuple[Operation, ...]
+
+
+def operations(
+    schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1, group: int | None = None
+) -> tuple[Order, ...]:
+    """Return what every stage does, in order.
+
+    Parameters
+    ----------
+    schedule : {"gpipe", "1f1b", "interleaved", "zero-bubble"}
+    stages, micro_batches, virtual_stages : int
+        p, m, v; v is above 1 for "interleaved" alone.
+    group : int, optional
+        N, of "interleaved"; p where it is not given.
+
+    Raises
+    ------
+    ParameterError
+        For an unknown schedule, or counts that it cannot run: it would wait for itself.
+    """
+    for what, value in (("stages", stages), ("micro-batches", micro_batches), ("virtual stages", virtual_stages)):
+        check_count(what, value)
+    if schedule == "interleaved":
+        return _interleaved(stages, micro_batches, virtual_stages, stages if group is None else group)
+    if schedule not in _WHOLE:
+        raise ParameterError("schedule of a pipeline", f"one of {', '.join((*_WHOLE, 'interleaved'))}", schedule)
+    if virtual_stages != 1:
+        raise ParameterError(f"virtual stages of schedule {schedule}", "1", virtual_stages)
+    return tuple(_WHOLE[schedule](stages, micro_batches, stage) for stage in range(stages))
+
+
+def _gpipe(stages: int, micro_batches: int, stage: int) -> Order:
+    del stages, stage
+    return tuple(Operation(kind, 0, one) for kind in ("F", "B") for one in range(micro_batches))
+
+
+def _one_forward_one_backward(stages: int, micro_batches: int, stage: int) -> Order:
+    forwards, backwards = ([Operation(kind, 0, one) for one in range(micro_batches)] for kind in ("F", "B"))
+    return _alternating(forwards, backwards, stages - stage - 1)
+
+
+def _zero_bubble(stages: int, micro_batches: int, stage: int) -> Order:
+    order: list[Operation] = []
+    for one in _one_forward_one_backward(stages, micro_batches, stage):
+        order.append(one)
+        if one.kind == "B" and one.micro_batch >= stage:
+            order.append(Operation("W", 0, one.micro_batch - stage))
+    rest = range(max(0, micro_batches - stage), micro_batches)
+    return (*order, *(Operation("W", 0, one) for one in rest))
+
+
+_WHOLE = {"gpipe": _gpipe, "1f1b": _one_forward_one_backward, "zero-bubble": _zero_bubble}
+
+
+def _interleaved(stages: int, micro_batches: int, virtual_stages: int, group: int) -> tuple[Order, ...]:
+    rest = micro_batches % group if group > 0 else 0
+    if not stages <= group <= micro_batches or 0 < rest < stages:
+        rule = f"from {stages} stages to the {micro_batches} micro-batches, the last group too"
+        raise ParameterError("micro-batches of a group of the interleaved schedule", rule, group)
+    forwards, backwards = [], []
+    for first in range(0, micro_batches, group):
+        together = range(first, min(first + group, micro_batches))
+        for chunk in range(virtual_stages):
+            forwards += [Operation("F", chunk, one) for one in together]
+            backwards += [Operation("B", virtual_stages - 1 - chunk, one) for one in together]
+    ahead = (virtual_stages - 1) * group
+    return tuple(_alternating(forwards, backwards, 2 * (stages - stage - 1) + ahead) for stage in range(stages))
+
+
+def _alternating(forwards: Sequence[Operation], backwards: Sequence[Operation], warm_up: int) -> Order:
+    """Return ``warm_up`` forwards, then one forward and one backward in turn, then the backwards that are left."""
+    ahead = min(warm_up, len(forwards))
+    pairs = zip(forwards[ahead:], backwards, strict=False)
+    done = len(forwards) - ahead
+    return (*forwards[:ahead], *(one for pair in pairs for one in pair), *backwards[done:])
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """What a step of a pipeline came to.
+
+    Attributes
+    ----------
+    end_s : float
+        End of the last operation of any stage, from the start of the first.
+    last_backward_s : ndarray of float, shape (p, v)
+        End of the last operation of each chunk.
+    idle_s : ndarray of float, shape (p,)
+        From start to end of the step, without operations.
+    live : ndarray of int, shape (p,)
+        Largest number of chunks' micro-batches of which forward has begun and backward has not ended.
+    """
+
+    end_s: float
+    last_backward_s: FloatArray
+    idle_s: FloatArray
+    live: tuple[int, ...]
+
+
+def count_events(
+    orders: Sequence[Order],
+    forward_s: FloatArray,
+    backward_s: FloatArray,
+    weight_s: FloatArray | None = None,
+    transfer_s: float = 0.0,
+) -> Events:
+    """Return when the operations of all stages are done, in O(operations).
+
+    Parameters
+    ----------
+    orders : sequence of tuple of Operation, length p
+        By :func:`operations`.
+    forward_s, backward_s, weight_s : ndarray of float, shape (p, v)
+        Of one micro-batch through one chunk; weight gradients are part of ``backward_s`` unless the order has them
+        apart.
+    transfer_s : float
+        From the end of an operation to its output's arrival at another stage.
+
+    Raises
+    ------
+    ParameterError
+        If a stage waits for what is behind it in its own order.
+    """
+    run = _Run(orders, {"F": forward_s, "B": backward_s, "W": backward_s if weight_s is None else weight_s}, transfer_s)
+    waiting = list(range(len(orders)))
+    while waiting:
+        stage = waiting.pop()
+        waiting += run.advance(stage)
+    if any(done < len(order) for done, order in zip(run.done, orders, strict=True)):
+        raise ParameterError("orders of the stages", "free of circles of waiting", "operations that never start")
+    return run.events()
+
+
+class _Run:
+    """State of a count: how far each stage is, and when."""
+
+    def __init__(self, orders: Sequence[Order], durations: dict[str, FloatArray], transfer_s: float) -> None:
+        self.orders, self.durations, self.transfer_s = orders, durations, transfer_s
+        self.stages, self.chunks = durations["F"].shape
+        self.done = [0] * self.stages
+        self.free_s = [0.0] * self.stages
+        self.end_s: dict[tuple[str, int, int], float] = {}
+        self.last_s = np.zeros((self.stages, self.chunks))
+        self.busy_s = np.zeros(self.stages)
+
+    def advance(self, stage: int) -> list[int]:
+        """Run what a stage can run now; return the neighbours that may go on."""
+        order, begun = self.orders[stage], self.done[stage]
+        while self.done[stage] < len(order):
+            kind, chunk, micro_batch = order[self.done[stage]]
+            part = chunk * self.stages + stage
+            arrival_s = self._arrival_s(kind, part, micro_batch)
+            if arrival_s is None:
+                break
+            duration_s = float(self.durations[kind][stage, chunk])
+            end_s = max(self.free_s[stage], arrival_s) + duration_s
+            self.free_s[stage] = self.end_s[kind, part, micro_batch] = self.last_s[stage, chunk] = end_s
+            self.busy_s[stage] += duration_s
+            self.done[stage] += 1
+        return [(stage + 1) % self.stages, (stage - 1) % self.stages] if self.done[stage] > begun else []
+
+    def _arrival_s(self, kind: str, part: int, micro_batch: int) -> float | None:
+        """Return when the input of an operation is there; None: not known yet."""
+        last = self.stages * self.chunks - 1
+        if kind == "F":
+            before = ("F", part - 1) if part > 0 else None
+        elif kind == "B":
+            before = ("B", part + 1) if part < last else ("F", part)
+        else:
+            before = ("B", part)
+        if before is None:
+            return 0.0
+        end_s = self.end_s.get((*before, micro_batch))
+        if end_s is None:
+            return None
+        return end_s + (self.transfer_s if before[1] != part and self.stages > 1 else 0.0)
+
+    def events(self) -> Events:
+        end_s = max(self.free_s)
+        return Events(end_s, self.last_s, end_s - self.busy_s, tuple(map(_most_live, self.orders)))
+
+
+def _most_live(order: Order) -> int:
+    """Return the most forwards without their backward at any time, that of the last of them counted."""
+    changes = [{"F": 1, "B": -1, "W": 0}[one.kind] for one in order]
+    return int(np.cumsum(changes).max())

@@ -1,0 +1,229 @@
+"""Predictions of split plans with every field: terms, memory, intervals and warnings.
+
+The gradient of a step is that of the slowest stage's passes, and of its share of waiting for other stages, which are as
+unsure as it is; messages are as unsure as what serves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+
+import numpy as np
+
+from planner.costs.terms import evaluate
+from planner.domain.arrays import FloatArray
+from planner.domain.calibration import ORIGINS
+from planner.domain.configuration import Configuration, Configurations
+from planner.domain.kernels import MATRIX_KINDS
+from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
+from planner.domain.prediction import LOOKUPS, MiniBatch, Prediction, Quantity, Staleness, Term
+from planner.domain.split import SplitMemoryBytes
+from planner.sources.source import Source
+from planner.steps.compute import call_work, composed_s, composed_slopes
+from planner.steps.describe import Description
+from planner.steps.intervals import Gradient, quantity, reciprocal
+from planner.steps.split_offload import offload_source
+from planner.steps.split_part import SPLIT_TERMS, SplitPart
+from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
+from planner.steps.split_warnings import split_warnings
+from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
+from planner.steps.utilization import utilization
+from planner.steps.warnings import warnings_of
+
+__all__ = ["split_descriptions"]
+
+Window = Callable[[str], tuple[float, float]]
+_NO_MEMORY = ("to_host", "to_device", "stage")
+_PASS_OF = {"forward": "forward", "backward": "backward", "recompute": "forward", "update": "update"}
+"""Term -> pass whose kernels it runs."""
+_OPERATION_OF = {
+    "tensor_messages": ALL_REDUCE,
+    "context_messages": SEND_RECEIVE,
+    "expert_messages": ALL_TO_ALL,
+    "sharded_weights": ALL_GATHER,
+    "stage_messages": SEND_RECEIVE,
+    "all_reduce": ALL_REDUCE,
+    "embedding_all_reduce": ALL_REDUCE,
+    "updated_weights": ALL_GATHER,
+}
+"""Term -> operation whose entry serves it."""
+
+
+def split_descriptions(pricer: SplitPricer, chosen: Configurations, window: Window | None) -> list[Description]:
+    """Return the predictions of split plans of one precision, rows of shape (n,)."""
+    priced, plans = pricer.price(chosen), plans_of(chosen)
+    found = []
+    for i in range(chosen.size):
+        row = np.array([i])
+        part = pricer.part(type(plans)(**{one.name: getattr(plans, one.name)[row] for one in fields(plans)}))
+        found.append(_Case(pricer, part, chosen.one(i), priced, i).description(window))
+    return found
+
+
+class _Case:
+    """One plan."""
+
+    def __init__(self, pricer: SplitPricer, part: SplitPart, one: Configuration, priced: SplitPriced, row: int) -> None:
+        self.pricer, self.part, self.one = pricer, part, one
+        self.seconds = {name: float(priced.seconds[name][row]) for name in SPLIT_TERMS}
+        self.exposed = {name: float(priced.exposed_s[name][row]) for name in SPLIT_TERMS}
+        self.period_s = float(priced.period_s[row])
+        self.memory: dict[str, float] = {
+            one.name: float(getattr(priced.memory, one.name)[row]) for one in fields(SplitMemoryBytes)
+        }
+        self.memory["total"] = float(priced.memory.total[row])
+        self.stage = part.slowest_stage()
+        rank = part.rank
+        self._calls = rank.calls_with_sources(part.plans.sub_batch[:1])
+        self._timed: dict[int, TimedCalls] = {}
+
+    def description(self, window: Window | None) -> Description:
+        """Return the prediction with every field."""
+        pricer, one = self.pricer, self.one
+        gradient = self._gradient()
+        deviation = gradient.spread()
+        iteration = quantity(self.period_s, deviation)
+        terms, sources = self._terms()
+        samples = one.samples_per_update
+        dataset = pricer.sources.problem.dataset
+        epoch = None if dataset is None else _times(iteration, dataset.samples / samples)
+        low, high = (0, samples) if window is None else window("sync")
+        memory = {name: value for name, value in self.memory.items() if name not in _NO_MEMORY}
+        memory["capacity"] = pricer.sources.accelerator.memory_bytes
+        basis = iteration.interval_basis
+        speed = reciprocal(iteration, samples)
+        mfu, hfu = utilization(pricer.sources, one, speed.value)
+        prediction = Prediction(
+            configuration=one,
+            iteration_s=iteration,
+            update_s=None,
+            epoch_s=epoch,
+            first_epoch_s=epoch,
+            samples_per_s=speed,
+            mini_batch=MiniBatch(
+                samples, 0.0, samples, samples, None if window is None else float(low <= samples <= high)
+            ),
+            staleness=Staleness(0.0, 0.0, {0: 1.0}),
+            memory_bytes=memory,
+            terms=terms,
+            bottleneck=max(terms, key=lambda term: term.share).name,
+            warnings=(
+                *warnings_of(
+                    pricer.sources, one, terms, sources, (self.memory["total"], samples), interval_basis=basis
+                ),
+                *split_warnings(pricer.sources, one),
+            ),
+            kernel_shares=self._shares(),
+            doubt=deviation.shares if deviation else {},
+            mfu=mfu,
+            hfu=hfu,
+        )
+        return Description(prediction, gradient)
+
+    def _timed_calls(self, name: str) -> Iterator[TimedCalls]:
+        """Yield the calls of a pass, timed."""
+        rank = self.part.rank
+        for calls, source in self._calls[name]:
+            if id(calls) not in self._timed:
+                work = call_work(calls, rank.itemsize)
+                times = np.broadcast_to(evaluate(source.entry, work), (1, calls.layer.size)) * calls.count
+                self._timed[id(calls)] = TimedCalls(calls, source, work, times, rank.program)
+            yield self._timed[id(calls)]
+
+    @property
+    def _held(self) -> FloatArray:
+        """How many of each distinct segment the slowest stage holds, shape (D,)."""
+        held: FloatArray = self.part.counts[self.stage] @ self.part.rank.units.segments
+        return held
+
+    def _gradient(self) -> Gradient:
+        found, m = Gradient(), self.one.accumulation_steps
+        own = sum(self.exposed[name] for name in ("forward", "backward", "recompute", "host"))
+        waits = 1.0 + (self.exposed["bubble"] + self.exposed["replica_wait"]) / own if own > 0 else 1.0
+        again = self.exposed["recompute"] / self.exposed["forward"] if self.exposed["forward"] > 0 else 0.0
+        self._add_pass(found, "forward", waits * m * (1 + again))
+        self._add_pass(found, "backward", waits)
+        if m > 1:
+            self._add_pass(found, "accumulating", waits * (m - 1))
+        self._add_pass(found, "update", 1.0)
+        for name, operation in _OPERATION_OF.items():
+            if self.exposed[name] > 0:
+                entry = self.pricer.sources.device_collective(operation).entry
+                found.add_vector(entry, np.zeros(len(entry.coefficients)), self.exposed[name])
+        if self.exposed["offload"] > 0:
+            entry = offload_source(self.pricer.sources).entry
+            found.add_vector(entry, np.zeros(len(entry.coefficients)), self.exposed["offload"])
+        return found
+
+    def _add_pass(self, found: Gradient, name: str, count: float) -> None:
+        """Add so many passes over the slowest stage; see planner.steps.stages for the parts of overheads."""
+        overheads, held = self.pricer.overheads, self._held
+        host_s = float(self.part.host_s(name)[self.stage])
+        groups = list(self._timed_calls(name))
+        scaled = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ held) for group in groups]
+        total = np.array(sum(scaled))
+        whole = float(composed_s(total, host_s, overheads.exponent))
+        share = float(composed_slopes(total, host_s, overheads.exponent)[0])
+        shared = 1.0
+        if name == "update" and whole > 0:
+            shared = self.exposed["update"] / whole
+        for group in groups:
+            slope = count * shared * overheads.scale_of(group.calls.kind) * share
+            entry = group.source.entry
+            found.add_vector(entry, slope * (held @ group.slopes[0]), slope * float(held @ group.unsure_s[0]))
+        if host_s > 0 or overheads.scales:
+            matrix = sum(one for one, group in zip(scaled, groups, strict=True) if group.calls.kind in MATRIX_KINDS)
+            entry, on_gpu = overheads.source.entry, share * float(total)
+            products = share * matrix if overheads.matched != "assumed" else 0.0
+            others = on_gpu - products if overheads.matched != "assumed" else 0.0
+            covered = np.array([products, others, max(whole - on_gpu, 0.0)])
+            found.add_vector(entry, np.zeros(len(entry.coefficients)), count * shared * covered)
+        if overheads.scale_doubt is not None:
+            found.add_vector(overheads.scale_doubt, np.zeros(0), count * shared * share * float(total))
+
+    def _terms(self) -> tuple[tuple[Term, ...], list[Source]]:
+        found, used = [], []
+        for name in SPLIT_TERMS:
+            if not self.seconds[name] and not self.exposed[name]:
+                continue
+            sources, outside = self._served(name)
+            used += sources
+            origins = {source.origin for source in sources}
+            provenance = tuple(dict.fromkeys(source.provenance for source in sources))
+            names = tuple(dict.fromkeys(one.name for one in provenance if one.name))
+            origin = tuple(one for one in ORIGINS if one in origins) or ("none",)
+            share = self.exposed[name] / self.period_s
+            found.append(
+                Term(name, "step", self.seconds[name], self.exposed[name], share, origin, names, outside, provenance)
+            )
+        return tuple(found), used
+
+    def _served(self, term: str) -> tuple[list[Source], bool]:
+        """Return what serves a term, and whether kernels outside their fit take more than a small share of it."""
+        if term in _OPERATION_OF:
+            return [self.pricer.sources.device_collective(_OPERATION_OF[term])], False
+        if term == "offload":
+            return [offload_source(self.pricer.sources)], False
+        if term in ("host", "replica_wait"):
+            return [self.pricer.overheads.source], False
+        groups = list(self._timed_calls(_PASS_OF.get(term, "forward")))
+        total = sum(float(group.times_s.sum()) for group in groups)
+        outside = sum(float(group.outside_s[0]) for group in groups)
+        sources = {id(group.source): group.source for group in groups if group.times_s.any()}
+        return list(sources.values()), outside > EXTRAPOLATED_SHARE * total
+
+    def _shares(self) -> dict[str, float]:
+        """Return the shares of kernel time by how it is found."""
+        counts = {"forward": self.one.accumulation_steps, "backward": self.one.accumulation_steps, "update": 1}
+        found = np.zeros(len(LOOKUPS))
+        for name, count in counts.items():
+            for group in self._timed_calls(name):
+                found += count * group.lookups_s[0]
+        whole = float(found.sum())
+        return dict(zip(LOOKUPS, (found / whole if whole > 0 else found).tolist(), strict=True))
+
+
+def _times(period: Quantity, steps: float) -> Quantity:
+    low, high = (None if end is None else end * steps for end in (period.low, period.high))
+    return Quantity(period.value * steps, low, high, period.interval_basis, period.deviation)

@@ -1,0 +1,53 @@
+"""Times of the messages of split networks: any operation, one buffer a configuration."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.costs.collectives import ALPHA_BETA, collective_s
+from planner.domain.arrays import FloatArray, distinct_rows
+from planner.domain.messages import Groups
+from planner.sources.sources import Sources
+
+__all__ = ["operation_s"]
+
+
+def operation_s(sources: Sources, operation: str, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return times [s] of an operation between devices, shape (n,), the scenario applied.
+
+    By an entry of the operation, else by that of the all-reduce, whose multipliers in a scenario are those of every
+    operation.
+
+    Parameters
+    ----------
+    operation : str
+        See :func:`planner.costs.collectives.collective_s`.
+    buffer_bytes : ndarray of shape (n,)
+    groups : Groups, n of them, or a single one
+
+    Raises
+    ------
+    CoverageError
+        The groups need a link, or a kind of placement, that nothing serves.
+    """
+    entry = sources.device_collective(operation).entry
+    if entry.term == ALPHA_BETA:
+        times = collective_s(entry, operation, buffer_bytes[:, None], groups)[:, 0]
+        return sources.multiplied("all_reduce", times, nodes=groups.nodes)
+    columns = (groups.nodes, groups.ranks_per_node, groups.streams_per_nic, buffer_bytes)
+    n, r, s, v = np.broadcast_arrays(*columns)
+    first, number = distinct_rows(n, r, s, v)
+    distinct = Groups(n, r, s).rows(first)
+    times = collective_s(entry, operation, v[first][:, None], distinct)[:, 0] * _crowd(sources, distinct)
+    return sources.multiplied("all_reduce", times, nodes=distinct.nodes)[number]
+
+
+def _crowd(sources: Sources, groups: Groups) -> FloatArray:
+    """Return how many times longer measured times get where several groups of a node share its NICs.
+
+    Measured was one group at a time, with all ranks of its nodes.
+    """
+    link, gpus = sources.cluster.inter_node, sources.cluster.node.gpus
+    measured = max(gpus / (link.nics_per_node if link else 1), 1.0) / gpus
+    share = np.maximum(groups.streams_per_nic / groups.ranks_per_node / measured, 1.0)
+    return np.where(groups.nodes > 1, share, 1.0)
