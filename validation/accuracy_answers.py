@@ -19,12 +19,17 @@ from planner.scoring.evaluate import Answer, answers_of
 from planner.scoring.refit import Asked, held_out_answers
 from planner.sessions.runs import Table, table_of
 
-__all__ = ["AXES", "BUNDLED", "FOLDER", "Views", "answer_all"]
+__all__ = ["AXES", "BUNDLED", "FOLDER", "PENDING", "UNCOUNTED", "Views", "answer_all", "files_of_runs"]
 
 FOLDER = Path(__file__).resolve().parent
 BUNDLED = "bundled"
 AXES = ("network", "gpu", "cluster")
 """What is left out in turn."""
+PENDING = ("superbench",)
+"""Files of runs that are neither predicted nor learned from yet: their steps include copies that plans do not say."""
+UNCOUNTED = ("torchtitan-fp8", "vtrain-single")
+"""Sources that are shown by themselves, but in no sum, and that no fit learns from: fp8 and context parallelism, and
+rows that a formula composed (:mod:`validation.vtrain_cells` scores them). All views predict them as bundled."""
 Say = Callable[[str], None]
 T = TypeVar("T")
 
@@ -46,19 +51,29 @@ class Views:
     kernels: Sequence[str]
 
 
-def answer_all(folder: Path = FOLDER, say: Say = lambda _text: None) -> Views:
-    """Return the answers to every run of the folder's tables; ``say`` is called with what is done next."""
-    tables = [table_of(read_runs(path), folder, {}, note) for path in sorted(folder.glob("*.csv"))]
+def answer_all(folder: Path = FOLDER, say: Say = lambda _text: None, axes: Sequence[str] = AXES) -> Views:
+    """Return the answers to every run of the folder's tables; ``say`` is called with what is done next.
+
+    ``axes``: what is left out in turn.
+    """
+    tables = [table_of(read_runs(path), folder, {}, note) for path in files_of_runs(folder)]
     say("predicting with the bundled calibrations")
-    bundled = [answers_of(problem, runs) for table in tables for problem, runs in table.asked]
-    asked = [Asked(problem, runs) for table in tables for problem, runs in table.asked]
+    bundled = [answers_of(problem, runs) for table in tables for problem, runs in table.problems]
+    asked = [Asked(problem, runs) for table in tables for problem, runs in table.problems]
     found = {BUNDLED: _in_order(tables, bundled)}
-    for axis in AXES:
-        answers = held_out_answers(asked, axis, _progress(axis, say), os.cpu_count() or 1)
-        found[axis] = _in_order(tables, answers)
+    learned = {at: one for at, one in enumerate(asked) if one.runs[0].source not in UNCOUNTED}
+    for axis in axes:
+        answers = held_out_answers(list(learned.values()), axis, _progress(axis, say), os.cpu_count() or 1)
+        held_out = dict(zip(learned, answers, strict=True))
+        found[axis] = _in_order(tables, [held_out.get(at, some) for at, some in enumerate(bundled)])
     kernels = [list(_kernels(one, some)) for one, some in zip(asked, bundled, strict=True)]
     of_rest = [[""] * len(table.answers) for table in tables]
     return Views(found, _interleaved(tables, of_rest, kernels))
+
+
+def files_of_runs(folder: Path = FOLDER) -> list[Path]:
+    """Return the files of runs of a folder, sorted, but for those that are PENDING."""
+    return [path for path in sorted(folder.glob("*.csv")) if path.stem not in PENDING]
 
 
 def _progress(axis: str, say: Say) -> Callable[[str, int, int], None]:
@@ -75,7 +90,7 @@ def _interleaved(tables: Sequence[Table], rest: Sequence[Sequence[T]], asked: Se
     return [
         one
         for table, first in zip(tables, rest, strict=True)
-        for some in (first, *(next(each) for _ in table.asked))
+        for some in (first, *(next(each) for _ in table.problems))
         for one in some
     ]
 

@@ -8,7 +8,7 @@ the mean error bounds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +52,11 @@ class Comparison:
     better: tuple[str, ...]
 
 
-def compared(committed: Mapping[str, Any], now: Mapping[str, Any]) -> Comparison:
-    """Return which figures of a document worsened and which got better or are new."""
-    before, after = dict(_figures(committed)), dict(_figures(now))
+def compared(committed: Mapping[str, Any], now: Mapping[str, Any], without: Collection[str] = ()) -> Comparison:
+    """Return which figures of a document worsened and which got better or are new; ``without``: views left out."""
+    before, after = (
+        {name: value for name, value in _figures(one) if not set(name) & set(without)} for one in (committed, now)
+    )
     worse, better = [], []
     for name, old in before.items():
         new = after.get(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from planner.domain.arrays import BoolArray
 from planner.domain.validation import ErrorSummary, ScoredRow
 from planner.scoring.errors import Figures, summaries_by
 from planner.scoring.evaluate import Answer, validation_of
-from validation.accuracy_answers import AXES, BUNDLED, Views
+from validation.accuracy_answers import AXES, BUNDLED, UNCOUNTED, Views
 
 __all__ = ["TARGET", "document_of", "rounded"]
 
@@ -37,25 +38,34 @@ TARGETS: Mapping[str, Belongs] = {
 
 def document_of(views: Views) -> dict[str, Any]:
     """Return the document ``planner/accuracy``: figures by source, GPU and target, ranking, memory, worst rows."""
+    every = {view: [one.row for one in answers] for view, answers in views.answers.items()}
+    sources, rankings = [row.source for row in every[NETWORK]], dict(_rankings(views.answers[NETWORK]))
+    views = _counted(views)
     rows = {view: [one.row for one in answers] for view, answers in views.answers.items()}
     held_out = rows[NETWORK]
-    sources = [row.source for row in held_out]
     gpus = [f"{row.gpu}, {kernels} kernels" for row, kernels in zip(held_out, views.kernels, strict=True)]
     found = {
         "format": "planner/accuracy",
         "version": 1,
         "all": _by(rows, [""] * len(held_out))[""],
-        "sources": _with_counts(_by(rows, sources), held_out),
+        "sources": _with_counts(_by(every, sources), every[NETWORK]),
         "kernels": _by(rows, list(views.kernels)),
         "gpus": _by(rows, gpus),
         "targets": dict(_targets(held_out)),
-        "ranking": dict(_rankings(views.answers[NETWORK])),
+        "ranking": rankings,
         "memory": asdict(validation_of(views.answers[NETWORK], NETWORK).memory),
         "worst": _worst(views.answers[NETWORK]),
-        "refused": _refusals(held_out),
+        "refused": _refusals(every[NETWORK]),
     }
     sorted_and_rounded: dict[str, Any] = rounded(found)
     return sorted_and_rounded
+
+
+def _counted(views: Views) -> Views:
+    """Return the views of the rows that count in sums."""
+    mask = [one.row.source not in UNCOUNTED for one in views.answers[NETWORK]]
+    answers = {view: list(compress(some, mask)) for view, some in views.answers.items()}
+    return Views(answers, list(compress(views.kernels, mask)))
 
 
 def rounded(value: Any) -> Any:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from validation.accuracy_answers import AXES, BUNDLED
+from validation.accuracy_answers import AXES, BUNDLED, UNCOUNTED
 from validation.tables import markdown_table
 
 __all__ = ["NOT_EXPLAINED", "page_of", "reason_of", "table_named"]
@@ -87,6 +87,9 @@ def _sources(document: Mapping[str, Any]) -> Iterator[str]:
     rows = [((name, *(f"{one[key]:,}" for key in counts)), one) for name, one in sources.items()]
     rows.append((("all", *(f"{sum(one[key] for one in sources.values()):,}" for key in counts)), document["all"]))
     yield markdown_table(head, ((*cells, _percent(one[BUNDLED]["mape"]), *_views(one)) for cells, one in rows))
+    apart = ", ".join(f"`{name}`" for name in UNCOUNTED if name in sources)
+    if apart:
+        yield f"In no sum, and predicted as bundled in all columns: {apart}.\n"
     seen = sum(one["in_sample"] for one in sources.values())
     yield (
         "*As bundled*: with the calibrations that come with the program, where they have not seen the row; - where "

@@ -19,7 +19,17 @@ from planner.domain.runs import Run
 from planner.formats.documents import write_file
 from planner.formats.runs import write_runs
 from validation.command import finished, parser_of
-from validation.sources import data_parallel, image_frameworks, mixed_precision, seeds, torch7, transformers
+from validation.sources import (
+    data_parallel,
+    image_frameworks,
+    megatron,
+    mixed_precision,
+    modern,
+    seeds,
+    sharded,
+    torch7,
+    transformers,
+)
 from validation.sources.rows import Dropped, Source
 from validation.tables import read_table
 
@@ -30,7 +40,8 @@ SOURCES: tuple[Source, ...] = (
     image_frameworks.TENSORFLOW, image_frameworks.MXNET, image_frameworks.TIMM, image_frameworks.TORCHVISION,
     mixed_precision.PADDLE, torch7.CNN_BENCHMARKS, torch7.CONVNET_BENCHMARKS, data_parallel.POLLUX,
     data_parallel.ELASTICFLOW, transformers.NEUSIGHT, transformers.VTRAIN_MULTI, transformers.VTRAIN_SINGLE,
-    transformers.BIGSCIENCE, seeds.SEEDS,
+    transformers.BIGSCIENCE, megatron.MEGATRON, sharded.TORCHTITAN, sharded.TORCHTITAN_FP8, sharded.FMS_FSDP,
+    modern.PRIMUS, modern.NANOTRON, modern.SUPERBENCH, seeds.SEEDS,
 )  # fmt: skip
 
 

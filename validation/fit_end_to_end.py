@@ -10,79 +10,51 @@ pooled entry that of runs predicted by a fit without their accelerator. So it is
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from planner.cli.streams import note
 from planner.domain.calibration import ANY_ACCELERATOR, END_TO_END, Calibration, ConformalScore, Entry
 from planner.domain.samples import COMMAND
-from planner.fitting.end_to_end import HALF, EndToEnd, Observed, properties_of
+from planner.fitting.end_to_end import HALF_PRECISIONS, EndToEnd, Observed
 from planner.formats.calibration import write_calibration
 from planner.formats.documents import write_file
 from planner.formats.runs import read_runs
-from planner.scoring.evaluate import Answer
 from planner.scoring.intervals import scores
-from planner.scoring.refit import Asked, fit_runs, held_out_answers
+from planner.scoring.refit import Asked, Fitted, fit_runs, held_out_answers
 from planner.sessions.runs import table_of
 from planner.sources.links import MULTIPLES
+from validation.accuracy_answers import UNCOUNTED, files_of_runs
 from validation.command import existing_folder, finished, parser_of
+from validation.fitted_rows import GENERIC, POOLED_PRECISIONS, Cell, Rows, few, rounded, stated
+from validation.split_entries import SplitEntries
 
 FOLDER = Path(__file__).resolve().parent
 CALIBRATIONS = FOLDER.parent / "calibrations"
-COMPOSED = ("vtrain-single",)
-"""Sources whose rows a formula made: not measured."""
-GENERIC = "generic"
-POOLED_PRECISIONS = {"": "fp32", "fp16": "half", "bf16": "half", "tf32": "tf32"}
-"""Precision of a pooled entry -> the class of precisions that it takes its effects from."""
+SPLIT = "-split"
+"""In names of calibrations of runs that split transformers."""
 MADE_BY = {COMMAND: "python -m validation.fit_end_to_end"}
-DIGITS = 4
-"""Significant digits that are stored: fits agree in them on every machine."""
-
-Cell = tuple[str, str, str, str]
-"""Framework, accelerator, class of precisions, measured or specified kernels."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Runs of one problem, with their errors when their network, or their accelerator, took no part in the fit."""
-
-    asked: Asked
-    by_network: Sequence[Answer]
-    by_gpu: Sequence[Answer]
-
-    @property
-    def version(self) -> str:
-        """Of the framework and its libraries; empty where it is not known."""
-        return self.asked.problem.settings.framework.version
-
-    @cached_property
-    def cells(self) -> frozenset[Cell]:
-        """What the coefficients of the runs that a fit learns from belong to."""
-        names = [one.configurations.precisions[0] for one in self.asked.observed]
-        found = [properties_of(self.asked.problem, name) for name in names]
-        return frozenset((one["framework"], one["accelerator"], one["precision"], one["kernels"]) for one in found)
 
 
 def asked_runs(folder: Path = FOLDER) -> list[Asked]:
     """Return the measured runs of a folder's tables, by problem."""
-    paths = [path for path in sorted(folder.glob("*.csv")) if path.stem not in COMPOSED]
+    paths = [path for path in files_of_runs(folder) if path.stem not in UNCOUNTED]
     tables = (table_of(read_runs(path), folder, {}, note) for path in paths)
-    return [Asked(problem, runs) for table in tables for problem, runs in table.asked]
+    return [Asked(problem, runs) for table in tables for problem, runs in table.problems]
 
 
 def held_out_rows(asked: Sequence[Asked]) -> list[Rows]:
     """Return runs with their errors under both ways of leaving out."""
-    both = zip(asked, held_out_answers(asked, "network"), held_out_answers(asked, "gpu"), strict=True)
-    return [Rows(*one) for one in both]
+    found = (held_out_answers(asked, axis, processes=os.cpu_count() or 1) for axis in ("network", "gpu"))
+    return [Rows(*one) for one in zip(asked, *found, strict=True)]
 
 
-def calibrations(fitted: EndToEnd, rows: Sequence[Rows]) -> list[Calibration]:
-    """Return one calibration for every accelerator of the runs, and one for all others."""
+def calibrations(both: Fitted, rows: Sequence[Rows]) -> list[Calibration]:
+    """Return calibrations for every accelerator of the runs, and for all others; those of split plans apart."""
+    fitted, of_split = both.whole, SplitEntries(both.split, rows)
     cells = sorted({cell for one in rows for cell in one.cells})
     found = [
         _calibration(name, [entry for cell in cells if cell[1] == name for entry in _entries(fitted, cell, rows)])
@@ -94,15 +66,28 @@ def calibrations(fitted: EndToEnd, rows: Sequence[Rows]) -> list[Calibration]:
         for kernels in sorted({cell[3] for cell in cells})
         for entry in _pooled(fitted, framework, kernels, rows)
     ]
-    seen = scores([one for some in rows for one in some.by_network])
-    unseen = scores([one for some in rows for one in some.by_gpu])
-    own = [replace(one, conformal=_few_scores(seen)) for one in found]
-    shared = replace(_calibration(ANY_ACCELERATOR, [*pooled, *_multiples(fitted, rows)]), conformal=_few_scores(unseen))
-    return [*own, shared, *_links(fitted, rows)]
+    shared = _calibration(ANY_ACCELERATOR, [*pooled, *_multiples(fitted, rows)])
+    return [*_with_scores(found, shared, rows), *_of_split(of_split), *_links(both, rows)]
+
+
+def _of_split(of_split: SplitEntries) -> list[Calibration]:
+    """Return what runs of split plans tell, by accelerator and of all others."""
+    if not of_split.rows:
+        return []
+    own = [_calibration(name, of_split.entries(name), SPLIT) for name in of_split.accelerators]
+    shared = _calibration(ANY_ACCELERATOR, [*of_split.pooled(), *of_split.multiples()], SPLIT)
+    return _with_scores(own, shared, of_split.rows)
+
+
+def _with_scores(own: Sequence[Calibration], shared: Calibration, rows: Sequence[Rows]) -> list[Calibration]:
+    """Return calibrations with conformal scores of rows left out: by network, and by GPU of what all share."""
+    seen = _few_scores(scores([one for some in rows for one in some.by_network]))
+    unseen = _few_scores(scores([one for some in rows for one in some.by_gpu]))
+    return [*(replace(one, conformal=seen) for one in own), replace(shared, conformal=unseen)]
 
 
 def _few_scores(found: Mapping[str, ConformalScore]) -> dict[str, ConformalScore]:
-    return {name: one if one.score is None else replace(one, score=_few(one.score)) for name, one in found.items()}
+    return {name: one if one.score is None else replace(one, score=few(one.score)) for name, one in found.items()}
 
 
 def _multiples(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Entry]:
@@ -111,11 +96,11 @@ def _multiples(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Entry]:
     values, errors = fitted.coefficients({}), fitted.deviations({})
     if several:
         links = {"bytes_inside": "intra_node", "bytes_between": "inter_node"}
-        scales = {name: _few(values[link]) for name, link in links.items()}
+        scales = {name: few(values[link]) for name, link in links.items()}
         yield Entry(
             "collectives", "all_reduce", "", "", MULTIPLES, "collective.alpha_beta", {},
             {"messages_inside": 1.0, "messages_between": 1.0, **scales},
-            {name: _few(errors[link]) for name, link in links.items()},
+            {name: few(errors[link]) for name, link in links.items()},
             fixed=("messages_inside", "messages_between"),
             samples=sum(part.measured_s.size for _, part in several),
             estimator=END_TO_END,
@@ -125,11 +110,11 @@ def _multiples(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Entry]:
         )  # fmt: skip
 
 
-def _links(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Calibration]:
+def _links(fitted: Fitted, rows: Sequence[Rows]) -> Iterator[Calibration]:
     """Yield the collectives of every cluster, as the framework with most runs on several GPUs there uses them."""
     several: dict[str, list[tuple[int, Observed]]] = {}
     for one in rows:
-        for observed in one.asked.observed:
+        for observed in (*one.asked.observed, *one.asked.split):
             count = int((observed.configurations.gpus > 1).sum())
             several.setdefault(one.asked.problem.cluster.name, []).append((count, observed))
     for cluster, counted in sorted(several.items()):
@@ -142,7 +127,7 @@ def _links(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Calibration]:
                 for entry in one.entries
                 if entry.scope == "collectives"
             )
-            entry = replace(entry, coefficients=_rounded(entry.coefficients), samples=samples)
+            entry = replace(entry, coefficients=rounded(entry.coefficients), samples=samples)
             name = f"{cluster}-links"
             yield Calibration(
                 name,
@@ -155,10 +140,10 @@ def _links(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Calibration]:
             )
 
 
-def _calibration(accelerator: str, entries: Sequence[Entry]) -> Calibration:
+def _calibration(accelerator: str, entries: Sequence[Entry], part: str = "") -> Calibration:
     sources = tuple(sorted({name for entry in entries for name in entry.source.split(", ")}))
     return Calibration(
-        f"{accelerator}-steps",
+        f"{accelerator}{part}-steps",
         accelerator,
         tuple(entries),
         origin="published",
@@ -182,10 +167,10 @@ def _entries(fitted: EndToEnd, cell: Cell, rows: Sequence[Rows]) -> Iterator[Ent
             ({"version": name}, f"{cell[0]}@{name}", [one for one in mine if one.version == name]) for name in versions
         ]
     has = mine[0].asked.problem.cluster.node.accelerator.peak_flop_per_s
-    for precision in sorted(HALF & set(has)) if cell[2] == "half" else (cell[2],):
+    for precision in sorted(HALF_PRECISIONS & set(has)) if cell[2] == "half" else (cell[2],):
         for version, kind, some in shown:
             entry = fitted.overheads(properties | version, precision, kind)
-            yield _stated(entry, some, [one.by_network for one in some])
+            yield stated(entry, some, [one.by_network for one in some])
 
 
 def _pooled(fitted: EndToEnd, framework: str, kernels: str, rows: Sequence[Rows]) -> Iterator[Entry]:
@@ -194,31 +179,7 @@ def _pooled(fitted: EndToEnd, framework: str, kernels: str, rows: Sequence[Rows]
     mine = [one for one in rows if any(cell[3] == kernels and framework in (cell[0], GENERIC) for cell in one.cells)]
     for precision, precision_class in POOLED_PRECISIONS.items() if mine else ():
         entry = fitted.overheads({**named, "precision": precision_class, "kernels": kernels}, precision, framework)
-        yield _stated(entry, mine, [one.by_gpu for one in mine])
-
-
-def _stated(entry: Entry, rows: Sequence[Rows], answers: Iterable[Sequence[Answer]]) -> Entry:
-    """Return an entry with the errors and sources of the runs behind it, in few digits."""
-    errors = np.array([abs(one.row.error) for some in answers for one in some if one.row.error is not None])
-    sources = sorted({one.asked.runs[0].source for one in rows if one.asked.observed})
-    return replace(
-        entry,
-        coefficients=_rounded(entry.coefficients),
-        standard_errors=_rounded(entry.standard_errors),
-        samples=int(errors.size),
-        held_out_error=_few(float(errors.mean())) if errors.size else None,
-        held_out_by="group" if errors.size else "",
-        worst_error=_few(float(errors.max())) if errors.size else None,
-        source=", ".join(sources),
-    )
-
-
-def _rounded(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: _few(value) for name, value in values.items()}
-
-
-def _few(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+        yield stated(entry, mine, [one.by_gpu for one in mine])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -227,13 +188,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "folder", nargs="?", type=existing_folder, default=CALIBRATIONS, help="for the files; default: calibrations/"
     )
+    parser.add_argument("--split", action="store_true", help="only what plans that split transformers tell")
     given = parser.parse_args(arguments)
-    return finished(lambda: _write(given.folder))
+    return finished(lambda: (_write_split if given.split else _write)(given.folder))
 
 
 def _write(folder: Path) -> None:
     asked = asked_runs()
-    for one in calibrations(fit_runs(asked), held_out_rows(asked)):
+    _write_all(folder, calibrations(fit_runs(asked), held_out_rows(asked)))
+
+
+def _write_split(folder: Path) -> None:
+    """Write what runs of split plans tell, and links of their clusters; other files stay."""
+    asked = [one for one in asked_runs() if one.split]
+    found = calibrations(fit_runs(asked), held_out_rows(asked))
+    _write_all(folder, [one for one in found if one.cluster or f"{SPLIT}-" in one.name])
+
+
+def _write_all(folder: Path, found: Sequence[Calibration]) -> None:
+    for one in found:
         write_file(folder / f"{one.name}.json", write_calibration(one), force=True)
 
 

@@ -25,7 +25,12 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.samples import Samples
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.rows import work_of
-from planner.steps.intervals import MORE_ABOVE, MORE_BELOW, MORE_BELOW_OF_PRODUCTS, NORMAL_90
+from planner.steps.intervals import (
+    DOUBT_ABOVE,
+    DOUBT_BELOW,
+    NORMAL_90,
+    PRODUCT_DOUBT_BELOW,
+)
 from validation.kernel_scores import BATCHED, ELEMENT_WISE, LEAST_ELEMENT_WISE_S, Key, populations
 
 __all__ = ["ABOVE", "BELOW", "Outside", "held_out", "outside_range", "outside_section", "rate"]
@@ -44,7 +49,7 @@ The entries of all GPUs, fitted anew without the upper, or the lower, quarter of
 rows left out, by how many doublings they lie outside what the entry was fitted to, and *inside* that of the same
 entries on rows left out within it. *More*: by which share of its error an entry misses more for every doubling, and the
 least and the most of it where one GPU is left out (validation/kernel_outside.py). Intervals take that of all kinds
-together, {MORE_ABOVE:g} above and {MORE_BELOW:g} below, but for single products below: {MORE_BELOW_OF_PRODUCTS:g}.
+together, {DOUBT_ABOVE:g} above and {DOUBT_BELOW:g} below, but for single products below: {PRODUCT_DOUBT_BELOW:g}.
 """
 HELD_OUT = """Every GPU in turn told by the rates of the others, by one for all kinds together (*one*) and by that of
 the same kinds (*own*): *loss*, the mean of log s + |error| / s over the rows of an entry, s the error that the rate

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from planner import catalog
-from planner.costs.measured_calls import MARGIN, course, times_s
+from planner.costs.measured_calls import MARGIN_DOUBLINGS, relative_curve, times_s
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.samples import Samples
 from planner.fitting.kernels import fit_kernels, times_left_out
 from planner.fitting.rows import group_codes, take, work_columns
 from planner.sources.same_die import LEAST_COMMON as FEW
-from planner.sources.same_die import Common, ratio_of
+from planner.sources.same_die import ratio_of
 from validation.convert_kernels import board_samples
 from validation.kernel_boards import BOARDS, Board
 from validation.kernel_rows import Table
@@ -179,7 +179,7 @@ def beyond_scores(batches: Iterable[Batches]) -> Iterator[Score]:
     errors: dict[Key, list[FloatArray]] = defaultdict(list)
     for one in batches:
         for at in (0, 2):
-            near = np.abs(np.log2(one.batch[:, at] / one.batch[:, 1])) <= MARGIN
+            near = np.abs(np.log2(one.batch[:, at] / one.batch[:, 1])) <= MARGIN_DOUBLINGS
             for way in (LINE, RATIO):
                 errors[one.key._replace(gpu=ABOVE if at else BELOW, other=way)].append(_errors(one, at, way)[near])
     for key, found in sorted(errors.items()):
@@ -194,7 +194,7 @@ def _errors(batches: Batches, at: int, way: str) -> FloatArray:
     errors = np.broadcast_to(batches.fit_error, found.shape)
     columns = zip(batches.batch, batches.time_s, batches.fitted_s, errors, strict=True)
     for row, (batch, time, fitted, error) in enumerate(columns):
-        along = course(batch[at], fitted[at], batch[ends], fitted[ends]) if way == RATIO else np.array(np.nan)
+        along = relative_curve(batch[at], fitted[at], batch[ends], fitted[ends]) if way == RATIO else np.array(np.nan)
         found[row] = times_s(batch[at], batch[ends], time[ends], along, error) / time[at] - 1
     return np.abs(found)
 
@@ -234,8 +234,7 @@ def sibling_batch_scores(
         told_s, errors, group = fitted_s.copy(), np.full(len(rows), one.fit_error), group_codes(part)
         for value in np.unique(group[rows[:, 1]]):
             rest = mine[group[mine] != value]
-            common = Common(part.time_s[rest] / theirs_s[rest], theirs_s[rest])
-            ratio = ratio_of(common, np.empty(0), float(np.mean(one.fit_error)))
+            ratio = ratio_of(part.time_s[rest] / theirs_s[rest], np.empty(0), float(np.mean(one.fit_error)))
             if ratio is not None:
                 chosen = group[rows[:, 1]] == value
                 scaled_s = ratio.times_s(theirs_s[rows[chosen]].ravel(), fitted_s[chosen].ravel())
@@ -290,7 +289,7 @@ def _ways(
         some = random.choice(rest, min(FEW, rest.size), replace=False)
         by_fit = fitted_s[out] / theirs_s[out]
         by_fit_s[out] = np.median(by_fit) * theirs_s[out]
-        ratio = ratio_of(Common(rows.time_s[some] / theirs_s[some], theirs_s[some]), by_fit, error)
+        ratio = ratio_of(rows.time_s[some] / theirs_s[some], by_fit, error)
         if ratio is not None:
             five_s[out] = ratio.times_s(theirs_s[out], fitted_s[out])
     return {f"{FEW} calls": five_s, "ratio of the fit": by_fit_s, "the fit": fitted_s}
@@ -325,7 +324,7 @@ def _by_median(samples: Samples, theirs_s: FloatArray) -> FloatArray:
 def _by_ratio(samples: Samples, theirs_s: FloatArray, fit: tuple[FloatArray, float | None]) -> FloatArray:
     (fitted_s, error), errors = fit, np.empty(samples.size)
     for out, rest in _left_out(samples):
-        ratio = ratio_of(Common(samples.time_s[rest] / theirs_s[rest], theirs_s[rest]), np.empty(0), error)
+        ratio = ratio_of(samples.time_s[rest] / theirs_s[rest], np.empty(0), error)
         found_s = fitted_s[out] if ratio is None else ratio.times_s(theirs_s[out], fitted_s[out])
         errors[out] = np.abs(found_s / samples.time_s[out] - 1)
     return errors

@@ -106,30 +106,28 @@ the rows rejected below are those farthest off.
 """
 RATIO = """## Measured shapes on a sibling GPU
 
-By the other GPU's name, as predictions take them: its time of the very call, times the ratio of the two GPUs among
-calls of all other groups, each weighed by how near its time is to that one; what is short is bound by launching, what
-is long by compute or memory. The entry, made without the group, has a say as large as the errors of both allow
-(planner/sources/same_die.py). *Median alone*: times the one median ratio of all other groups.
+By the other GPU's name, as predictions take them: its time of the very call, times the median ratio of the two GPUs
+among calls of all other groups. The entry, made without the group, has a say as large as the errors of both allow
+(planner/sources/same_die.py). *Median alone*: without the entry.
 """
 TRIED = """### What was tried for a sibling GPU
 
-Means of the 23 rows above: the median alone misses 4.1 % (12 of convolutions 4.8 %), weights by time make it 3.8 %
-(4.4 %), and the entry besides 3.6 %: nothing for convolutions, 4.2 instead of 4.8 % for products. The target was set
-for convolutions by pairs of NVIDIA GPUs; the 9 such rows miss 3.9 %, by the median alone 3.8 %. Within how many
-doublings of the time calls are near (0.5, 1, 2), and how many all together count for (1, 3, 10), was chosen on all
-pairs, these, turned round and Titan X (Pascal) with Titan Xp, with all calls in common and with ten: the middle ones.
-Chosen without the chip that is scored weights by time miss 3.9 %. For the entry no setting was chosen; by how much it
-may be off the ratio's times (2 or 3 errors, any) changes the mean by 0.01 points.
+Means of the 23 rows above: the median alone misses 4.1 % (12 of convolutions 4.8 %), with the entry besides 3.9 %:
+nothing for convolutions, 4.2 instead of 4.8 % for products. No setting was chosen for it. The target was set for
+convolutions by pairs of NVIDIA GPUs; the 9 such rows miss 3.9 %, by the median alone 3.8 %.
 
-Not kept: weights by FLOP and bytes instead (3.7 %; convolutions 4.2 %, mostly by Vega FE; with five calls in common as
-much as by time, and 3.5 instead of 3.6 % with the entry), by these and the time (3.7 %), by achieved rates (3.9 %), by
-all columns of the shape (4.0 %); a Gaussian process over these (3.7 to 4.0 %); a robust line over the logarithm of the
-time (3.9 %), of FLOP, bytes and time (3.8 %), of the ratio of both GPUs' entries (3.9 %); that ratio times the median
-of what it leaves (6.5 %), or its root (4.7 %); means instead of medians (4.1 %). The mean of two siblings is better for
-convolutions on Titan X (Pascal), 5.2 instead of 5.6 %, and worse on Titan Xp, 4.3 instead of 4.0 %. Where only single
-rows are left out, the ratio at the nearest other batch of the same call misses 5.0 % for convolutions and products, the
-median 4.5 and 5.2 %, the geometric mean of both 4.2 and 4.5 %. So on NVIDIA's GPUs the ratio goes up and down from call
-to call by about what is missed, and work, time and shape do not tell how.
+Not kept, as it gains less than a tenth of what is missed: weights by how near the other call's time is, as what is
+short is bound by launching and what is long by compute or memory (3.6 %, within one doubling, all calls together as
+much as three of that very time; without the entry 3.8 %, and 3.9 % chosen without the chip that is scored). Nor weights
+by FLOP and bytes instead (3.7 %; convolutions 4.2 %, mostly by Vega FE; with five calls in common as much as by time,
+and 3.5 instead of 3.6 % with the entry), by these and the time (3.7 %), by achieved rates (3.9 %), by all columns of
+the shape (4.0 %); a Gaussian process over these (3.7 to 4.0 %); a robust line over the logarithm of the time (3.9 %),
+of FLOP, bytes and time (3.8 %), of the ratio of both GPUs' entries (3.9 %); that ratio times the median of what it
+leaves (6.5 %), or its root (4.7 %); means instead of medians (4.1 %). The mean of two siblings, with weights by time,
+is better for convolutions on Titan X (Pascal), 5.2 instead of 5.6 %, and worse on Titan Xp, 4.3 instead of 4.0 %. Where
+only single rows are left out, the ratio at the nearest other batch of the same call misses 5.0 % for convolutions and
+products, the median 4.5 and 5.2 %, the geometric mean of both 4.2 and 4.5 %. So on NVIDIA's GPUs the ratio goes up and
+down from call to call by about what is missed, and work, time and shape do not tell how.
 """
 ACROSS = """### Across a generation
 

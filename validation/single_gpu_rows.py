@@ -20,9 +20,10 @@ import numpy as np
 from planner.cli.streams import note
 from planner.domain.arrays import FloatArray
 from planner.domain.runs import Run
-from planner.fitting.end_to_end import COEFFICIENTS, ROW_DEVIATION, fit_end_to_end
+from planner.fitting.end_to_end import COEFFICIENTS, fit_end_to_end
 from planner.fitting.estimators import robust_least_squares
 from planner.fitting.observed import AloneSteps, Observed
+from planner.fitting.residuals import ROW_DEVIATION
 from planner.formats.runs import read_runs
 from planner.scoring.refit import Asked
 from planner.sessions.runs import table_of
@@ -153,7 +154,7 @@ def measured_steps(folder: Path = FOLDER, sources: Sequence[str] = SOURCES) -> l
     found: list[Steps] = []
     for source in sources:
         path = folder / f"{source}.csv"
-        for problem, runs in table_of(read_runs(path), folder, {}, note).asked:
+        for problem, runs in table_of(read_runs(path), folder, {}, note).problems:
             wanted = [run for run in runs if _is_wanted(run)]
             if wanted and problem.settings.input == "synthetic":
                 names = source, wanted[0].network, problem.settings.framework.label

@@ -144,5 +144,5 @@ def _scenario(cluster: Cluster, source: Accelerator, target: Accelerator) -> Sce
     there, known = on_other_device(
         owned, target, catalog.calibrations_for(owned), scores, catalog.calibrations_for(cluster)
     )
-    ((_, same_die),) = completions(there, known, catalog.sibling_calibrations, scores, named=True)
+    ((_, same_die),) = completions(there, known, catalog.sibling_calibrations, scores, is_named=True)
     return there, known + same_die

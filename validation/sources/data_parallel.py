@@ -30,7 +30,7 @@ def _pollux(rows: Sequence[Cells]) -> Converted:
         where = "".join(str(count) for count in placement) if stated else f"n{nodes}-g{gpus}"
         yield Run(
             id=name_of("pollux", row["network"].partition(" ")[0], where, f"b{batch}"),
-            source="pollux-t4", network=network, cluster="clusters/ec2-g4dn-12xlarge.toml", nodes=nodes,
+            source="pollux-t4", network=network, cluster="ec2-g4dn-12xlarge", nodes=nodes,
             gpus_per_node=max(placement), sub_batch=batch, accumulation_steps=1, data_parallel=gpus,
             precision="fp16" if row["precision"].startswith("mixed") else "fp32", optimizer=optimizer,
             framework="pytorch", strategy="bucketed", metric="iteration_s", value=digits(float(row["iter_s"])),

@@ -10,7 +10,17 @@ from dataclasses import dataclass, replace
 
 from planner.domain.runs import Run
 
-__all__ = ["Cells", "Converted", "Dropped", "Source", "digits", "grouped", "name_of", "settled"]
+__all__ = [
+    "Cells",
+    "Converted",
+    "Dropped",
+    "Source",
+    "digits",
+    "grouped",
+    "llama",
+    "name_of",
+    "settled",
+]
 
 Cells = Mapping[str, str]
 """One row of a published table."""
@@ -56,6 +66,13 @@ def digits(value: float) -> float:
 def name_of(*parts: object) -> str:
     """Return an id: parts joined by hyphens, in small letters."""
     return re.sub(r"[^a-z0-9.]+", "-", "-".join(str(part) for part in parts if part != "").lower()).strip("-")
+
+
+def llama(sizes: tuple[int, int, int, int, int], sequence: int, vocabulary: int) -> str:
+    """Return the name of a network of the LLaMA family; sizes: layers, hidden, heads, kv_heads, ffn."""
+    names = ("layers", "hidden", "heads", "kv_heads", "ffn")
+    values = ",".join(f"{name}={value}" for name, value in zip(names, sizes, strict=True))
+    return f"llama:{values},sequence={sequence},vocabulary={vocabulary}"
 
 
 def settled(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from planner.domain.runs import Run
@@ -52,18 +53,29 @@ VTRAIN_SINGLE = Source(
 )
 
 HEADS = {"gpt2": 32, "tr3m": 16}
-"""Attention heads: of gpt2.md as in its scripts, of tr3m assumed."""
+"""Attention heads, as in the scripts beside the tables."""
 WITHOUT_RECOMPUTE = range(44, 49)
 """Lines of tr3m-1B3.md under "after removing --checkpoint-activations"."""
 OFFLOADED = (*range(400, 449), *range(466, 469), *range(483, 488))
 """Lines of gpt2.md whose tables say that optimizer state or parameters are kept in the memory of the host."""
+MEGATRON_ALONE = (186, 253)
+"""Lines of gpt2.md among those of DeepSpeed whose column DS says N."""
+ZERO_1 = range(213, 252)
+"""Lines of gpt2.md under "zero_stage:1 + reduce_bucket_size", its experiments 1 and 2."""
+PARTITIONED = range(213, 216)
+"""Lines of gpt2.md with --partition-activations: each of the tensor-parallel GPUs keeps a part of the checkpoints."""
+CHECKPOINTS_ON_HOST = range(371, 392)
+"""Lines of gpt2.md whose script says --checkpoint-in-cpu."""
+OTHER_SUB_BATCH = {181: 6, 182: 8}
+"""Lines of gpt2.md -> sub-batch: 4 is printed there, but not what 256 sub-batches of the mini-batch and the rise of
+memory from 26 to 29 and 32 GB say."""
 BIGSCIENCE_FRAMEWORKS = {
     "Megatron": ("megatron-lm", "", 0),
     "Megatron + Deepspeed 3D (new branch)": ("megatron-deepspeed", "3D, new branch", 0),
     "Megatron + Deepspeed 3D (old branch)": ("megatron-deepspeed", "3D, old branch", 0),
     "Megatron + Deepspeed ZeRO (old branch)": ("megatron-deepspeed", "ZeRO, old branch", 3),
     "HF + Deepspeed Zero 3 + Full Offload": ("transformers-deepspeed", "ZeRO 3", 3),
-    "Megatron-DeepSpeed": ("megatron-deepspeed", "", 0),
+    "Megatron-DeepSpeed": ("megatron-deepspeed", "", 1),
 }
 """Framework, version, sharding."""
 
@@ -81,7 +93,7 @@ def _why_not(row: Cells) -> str:
     if not row["hidden"] or not row["layers"]:
         return "the size of the network is not published"
     if "gpt2.md" in document and line in OFFLOADED:
-        return "kept in host memory (offload), which no column of a run says"
+        return "optimizer state or parameters in host memory, with checkpoints there too"
     degrees = [int(float(row[name] or 1)) for name in ("tp", "pp", "dp")]
     if row["dp"] and degrees[0] * degrees[1] * degrees[2] != int(row["gpus"]):
         return "degrees that do not multiply to the GPUs"
@@ -89,27 +101,47 @@ def _why_not(row: Cells) -> str:
 
 
 def _bigscience_run(row: Cells) -> Run:
-    document = "tr3m" if "tr3m" in row["source"] else "gpt2"
-    framework, version, sharding = BIGSCIENCE_FRAMEWORKS[row["framework"]]
+    document, line = "tr3m" if "tr3m" in row["source"] else "gpt2", int(row["line"])
+    framework, version, sharding = _framework(row["framework"], document, line)
     memory = "16gb" if row["gpu"].endswith("16GB") else "32gb"
     tensor, pipeline = (int(float(row[name] or 1)) for name in ("tp", "pp"))
     failed = row["status"] == "OOM"
-    recompute = "none" if document == "tr3m" and int(row["line"]) in WITHOUT_RECOMPUTE else "full"
-    notes = [
-        "times differ by 40 % between days, says the source (shared network)" if document == "gpt2" else "",
-        "whether ZeRO 1 was on is not stated" if version.startswith("3D") else "",
-        "ZeRO stage 3 assumed of the branch" if version.startswith("ZeRO,") else "",
-    ]
+    recompute = "none" if document == "tr3m" and line in WITHOUT_RECOMPUTE else "full"
+    printed = _whole(row["micro_batch"])
     return Run(
-        id=name_of("bigscience", document, f"line{row['line']}"), source="bigscience-v100",
+        id=name_of("bigscience", document, f"line{line}"), source="bigscience-v100",
         network=_gpt(_whole(row["layers"]), _whole(row["hidden"]), HEADS[document], row["seq"]),
         cluster=f"clusters/jean-zay-v100-{memory}.toml", nodes=int(row["nodes"]),
         gpus_per_node=int(row["gpus_per_node"]), mini_batch=int(row["global_batch"]),
-        sub_batch=_whole(row["micro_batch"]), precision="fp16", tensor_parallel=tensor, pipeline_parallel=pipeline,
-        recompute=recompute, sharding=sharding, optimizer="adam", framework=framework, framework_version=version,
-        metric="iteration_s", value=None if failed else float(row["value"]),
-        status="out_of_memory" if failed else "ok", notes="; ".join(filter(None, notes)),
+        sub_batch=OTHER_SUB_BATCH.get(line, printed) if document == "gpt2" else printed, precision="fp16",
+        tensor_parallel=tensor, pipeline_parallel=pipeline, recompute=recompute, sharding=sharding, optimizer="adam",
+        framework=framework, framework_version=version, metric="iteration_s",
+        value=None if failed else float(row["value"]), status="out_of_memory" if failed else "ok",
+        notes="; ".join(filter(None, _bigscience_notes(row, document, line))),
+        offload="activations" if document == "gpt2" and line in CHECKPOINTS_ON_HOST else "none",
     )  # fmt: skip
+
+
+def _framework(said: str, document: str, line: int) -> tuple[str, str, int]:
+    """Return framework, version and sharding."""
+    framework, version, sharding = BIGSCIENCE_FRAMEWORKS[said]
+    if document == "gpt2" and line in MEGATRON_ALONE:
+        return BIGSCIENCE_FRAMEWORKS["Megatron"]
+    return framework, version, 1 if document == "gpt2" and line in ZERO_1 else sharding
+
+
+def _bigscience_notes(row: Cells, document: str, line: int) -> Sequence[str]:
+    used = re.search(r"(\d+) ?GB(?! node)", row["notes"])
+    notes = [f"{used[1]} GB of a GPU in use" if used else ""]
+    if document == "tr3m":
+        return notes
+    return [
+        "times differ by 40 % between days, says the source (shared network)",
+        *notes,
+        "sub-batch printed as 4" if line in OTHER_SUB_BATCH else "",
+        "checkpoints partitioned over the tensor-parallel GPUs" if line in PARTITIONED else "",
+        "checkpoints in host memory" if line in CHECKPOINTS_ON_HOST else "",
+    ]
 
 
 def _whole(cell: str) -> int:
@@ -158,13 +190,15 @@ def _neusight_run(row: Cells) -> Run:
     fused = "torch.compile" if "fusion" in row["notes"] else ""
     where = (cluster.removesuffix("-box"), row["network"], f"b{row['global_batch']}")
     heads = NEUSIGHT_ASSUMED.get(row["network"], "")
+    split = row["framework"] == "Megatron-LM"
     return Run(
         id=name_of("neusight", *where, row["parallel"], fused),
         source="neusight-e2e", network=NEUSIGHT_NETWORKS[row["network"]].format(row["seq"]),
         cluster=f"clusters/{cluster}.toml", nodes=1, gpus_per_node=int(row["gpus_per_node"]),
         mini_batch=int(row["global_batch"]), accumulation_steps=1, optimizer="none",
         tensor_parallel=4 if row["parallel"] == "tp4" else 1, pipeline_parallel=4 if row["parallel"] == "pp4_1" else 1,
-        framework=f"pytorch{'-compile' if fused else ''}", framework_version="2.1", metric="iteration_s",
+        framework="megatron-lm" if split else f"pytorch{'-compile' if fused else ''}",
+        framework_version="" if split else "2.1", metric="iteration_s",
         value=digits(float(row["value"]) / 1e3), notes=f"forward and backward, TF32 off{heads}",
     )  # fmt: skip
 
