@@ -77,6 +77,9 @@ def test_names_of_something_else_are_refused() -> None:
         ("tsubame-kfc", (42, 8, "k80"), [7e9]),
         ("tsubame-2.5", (1408, 3, "k20x"), [4e9] * 2),
         ("dgx1-v100", (64, 8, "v100-sxm2-16gb"), [12.5e9] * 4),
+        # Narayanan et al. (2021): 3072 GPUs, 8 HDR. EC2 G4 instances: 4 T4, 50 Gb/s; 16 in Pollux (2021).
+        ("selene", (384, 8, "a100-sxm4-80gb"), [25e9] * 8),
+        ("ec2-g4dn-12xlarge", (16, 4, "t4"), [6.25e9]),
     ],
 )
 def test_bundled_clusters_have_the_published_figures(name: str, node: tuple[int, int, str], nics: list[float]) -> None:
@@ -87,6 +90,18 @@ def test_bundled_clusters_have_the_published_figures(name: str, node: tuple[int,
     assert [link.bytes_per_s] * link.nics_per_node == nics
     assert cluster.storage is None
     assert cluster.usd_per_gpu_hour is None
+
+
+@pytest.mark.parametrize("gpus", [4096, 16384, 131072])
+def test_clusters_to_measure_searches_on_are_selene_of_another_size(gpus: int) -> None:
+    cluster = catalog.find_cluster(str(Path(__file__).parents[1] / f"benchmarks/clusters/a100-{gpus}.toml"))
+    selene = catalog.find_cluster("selene")
+    assert cluster.nodes * cluster.node.gpus == gpus
+    assert (cluster.node, cluster.intra_node, cluster.inter_node) == (
+        selene.node,
+        selene.intra_node,
+        selene.inter_node,
+    )
 
 
 @pytest.mark.parametrize("name", catalog.names("clusters"))

@@ -9,15 +9,15 @@ import pytest
 
 from planner import catalog
 from planner.domain.configuration import Settings
-from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
+from planner.domain.framework import FUSIONS, PYTORCH, STRATEGIES, Framework, Strategy
 from planner.errors import InputFileError, UnknownNameError
 from planner.formats.runs import read_runs
+from validation.accuracy_answers import files_of_runs
 
 
 def frameworks_of_runs() -> set[str]:
-    """Return every framework that bundled runs name."""
-    files = sorted((Path(__file__).parents[1] / "validation").glob("*.csv"))
-    return {one.framework for path in files for one in read_runs(path).rows}
+    """Return every framework that bundled runs name, but for runs that are not predicted yet."""
+    return {one.framework for path in files_of_runs() for one in read_runs(path).rows}
 
 
 def test_every_framework_of_runs_and_calibrations_has_a_record() -> None:
@@ -53,7 +53,9 @@ def test_records_say_what_frameworks_do_otherwise_than_most() -> None:
     every = {name: catalog.find_framework(name) for name in catalog.names("frameworks")}
     assert [name for name, one in every.items() if one.input_gradient] == ["torch7"]
     wide = {name for name, one in every.items() if one.gradient_type == "fp32"}
-    assert wide == {"pytorch", "pytorch-channels-last", "pytorch-compile"}
+    assert {name for name in wide if not name.startswith("pytorch")} == {
+        "nanotron", "torchtitan", "torchtitan-async-tensor", "torchtitan-compile",
+    }  # fmt: skip
     assert every["generic"].strategies == STRATEGIES
     assert every["pytorch"].strategies == {"bucketed": STRATEGIES["bucketed"]}
     assert replace(every["pytorch"], aliases=(), source="", strategies={}) == PYTORCH
@@ -79,4 +81,28 @@ def test_a_file_declares_a_framework(tmp_path: Path) -> None:
     assert Settings(framework=found).overlap == own
     path.write_text('format = "planner/framework"\nversion = 1\nname = "Own"\n')
     with pytest.raises(InputFileError, match="name must be lower-case letters"):
+        catalog.find_framework(str(path))
+
+
+def test_records_say_how_frameworks_split_networks() -> None:
+    every = {name: catalog.find_framework(name) for name in catalog.names("frameworks")}
+    megatron, fork = every["megatron-lm"], every["megatron-deepspeed"]
+    assert catalog.find_framework("megatron") == megatron
+    assert (megatron.most_sharded, fork.most_sharded, fork.most_sharded_in_pipeline) == (1, 3, 1)
+    assert {name for name, one in every.items() if one.overlaps_tensor} == {
+        "megatron-lm", "nanotron", "torchtitan-async-tensor",
+    }  # fmt: skip
+    assert {name for name, one in every.items() if one.pads_vocabulary} == {"megatron-deepspeed", "megatron-lm"}
+    assert every["fsdp"].can == ()
+    assert all(set(one.fuses) <= set(FUSIONS) for one in every.values())
+
+
+def test_a_file_says_how_its_framework_splits(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    lines = ('can = ["tensor"]', "most_sharded = 1", 'fuses = ["residual"]', 'loss = "eager"', "gathers_ahead = 2")
+    path.write_text('format = "planner/framework"\nversion = 1\nname = "own"\n' + "\n".join(lines))
+    own = Framework("own", can=("tensor",), most_sharded=1, fuses=("residual",), loss="eager", gathers_ahead=2)
+    assert catalog.find_framework(str(path)) == own
+    path.write_text(path.read_text().replace('"residual"', '"norm"'))
+    with pytest.raises(InputFileError, match="norm"):
         catalog.find_framework(str(path))

@@ -87,11 +87,11 @@ def test_the_smaller_stands_first_where_plans_are_equal_otherwise() -> None:
 import numpy as np
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import Predictions
-from planner.search.evaluator import Priced
+from planner.search.evaluator import PricedPlans
 from planner.search.ranking import Order
 plans = Configurations.of([Configuration(1, 4, 8, made_up=made_up) for made_up in (4, 1, 2)])
 same = Predictions(**{name: np.ones(3) for name in Predictions.__dataclass_fields__})
-best = Order("epoch-time", 8, has_dataset=True).best(Priced(plans, same), 3)
+best = Order("epoch-time", 8, has_dataset=True).best(PricedPlans(plans, same), 3)
 print(best.configurations.made_up.tolist())
 """
     assert python(code).strip() == "[1, 2, 4]"
@@ -111,6 +111,6 @@ print(runs.rows[0].data_parallel, runs.rows[0].mini_batch, runs.refused[0].reaso
 print(write_runs(runs.rows))
 """
     found, *written = python(code, str(file)).splitlines()
-    product = "tensor_parallel x pipeline_parallel x made_up"
+    product = "tensor_parallel x context_parallel x pipeline_parallel x made_up"
     assert found == f"4|64|the number of GPUs must be a multiple of {product} = 3, got 8"
     assert ("made_up", "2") in zip(written[1].split(","), written[2].split(","), strict=True)

@@ -27,7 +27,7 @@ from planner.probes.calibrate import Measurement, Own
 from planner.probes.places import Place
 from planner.probes.points import Point
 from planner.probes.resume import Measured, holds_measured, start_file
-from planner.probes.run import PASSING, Wanted
+from planner.probes.run import PASSING_CIRCUMSTANCES, Goal
 from planner.sessions.needed import needed_kernels
 
 Run = Callable[..., tuple[int, str, str]]
@@ -82,7 +82,7 @@ def measuring(instruments: Instruments, missing: dict[str, int]) -> list[float]:
         budget_s: float,
         *,
         own: Own,
-        wanted: Wanted,
+        goal: Goal,
         input_folder: Path,
         resume: Path,
         progress: object,
@@ -93,10 +93,10 @@ def measuring(instruments: Instruments, missing: dict[str, int]) -> list[float]:
         assert callable(say)
         assert place.device == "cpu"
         assert bool(own.points) == bool(own.networks)
-        assert bool(wanted.later) != bool(own.networks)
+        assert bool(goal.later) != bool(own.networks)
         resume.parent.mkdir(parents=True, exist_ok=True)
         start_file(resume, place.circumstances, [POINT])
-        budgets.append(budget_s - wanted.kept_s(10**6))
+        budgets.append(budget_s - goal.kept_s(10**6))
         layers = points_as_samples(own.points[: len(own.points) - missing.get("points", 0)])
         return Measurement(made_samples(CPU.name).joined(layers), (), CPU, Node(1, CPU))
 
@@ -312,7 +312,7 @@ def test_the_time_that_is_said_is_what_an_earlier_run_left(run: Run, measuring: 
         (known, "?", 0, ""),
         ({"cpu": "?"}, own, 0, ""),
     ):
-        lasting = {key: value for key, value in circumstances.items() if key not in PASSING}
+        lasting = {key: value for key, value in circumstances.items() if key not in PASSING_CIRCUMSTANCES}
         start_file(partial, lasting, [POINT, replace(POINT, name=name, used_s=26.0)])
         code, _, err = run("calibrate", "--out", "fit.json", "--force")
         assert code == 0
@@ -358,8 +358,13 @@ def test_what_cannot_be_is_exit_2(arguments: tuple[str, ...], words: str, run: R
 
 
 def started(*arguments: str) -> subprocess.Popen[bytes]:
-    command = (sys.executable, "-m", "planner", "calibrate", *arguments)
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    """Start a calibration that an interrupt reaches, also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        command = (sys.executable, "-m", "planner", "calibrate", *arguments)
+        return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.live

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner import catalog
-from planner.costs.measured_calls import BEYOND, MEASURED_S
+from planner.costs.measured_calls import DOUBLINGS_BEYOND, MEASURED_S
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
@@ -139,7 +139,7 @@ def test_calls_that_a_sibling_timed_go_before_the_devices_fits(run: Run, sibling
     calls = layer_calls(catalog.find_network("mlp"), optimizer="sgd")["gemm", "forward"]
     timed = Entry(
         "kernels", "gemm", "forward", "fp32", "own layers", LOOKED_UP,
-        {call.name: (1.0, 1e-4, 64.0, 2e-4) for call in calls}, {MEASURED_S: 1.0, BEYOND: 0.0},
+        {call.name: (1.0, 1e-4, 64.0, 2e-4) for call in calls}, {MEASURED_S: 1.0, DOUBLINGS_BEYOND: 0.0},
         held_out_error=0.02, origin="measured", source="here",
     )  # fmt: skip
     Path("mine.toml").write_text(CLUSTER.format(gpu="titan-xp"))

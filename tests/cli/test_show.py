@@ -48,7 +48,7 @@ def test_every_bundled_thing_is_listed_and_shown(what: str, run: Run, shown: Cal
     assert catalog.names(what)
     assert max(map(len, out.splitlines())) <= 80
     for name in catalog.names(what):
-        assert name in out
+        assert name in "".join(line.split("  ")[0] for line in out.splitlines())  # a long one goes on in the next line
         one = shown(what, name)
         assert one.startswith(name)
         assert max(len(line) for line in one.splitlines() if not line.startswith(TO_BE_PASTED)) <= 80

@@ -113,7 +113,13 @@ def test_loosening_never_worsens_the_best_plan(run: Run) -> None:
         (("--nodes", "43"), "--nodes must be at most 42 on cluster 'tsubame-kfc', got 43"),
         (("--gpus-per-node", "9"), "--gpus-per-node must be at most 8 on cluster 'tsubame-kfc', got 9"),
         (("--task", "inference"), "--task must be training, the only value supported yet, got 'inference'"),
-        (("--parallelism", "hybrid"), "--parallelism must be data, the only value supported yet, got 'hybrid'"),
+        (
+            ("--parallelism", "hybrid"),
+            (
+                "--parallelism must be of the kinds that sprint-15 and framework pytorch allow, data, got 'hybrid'; "
+                "layer pipelines and hybrid schemes of other networks than transformers follow"
+            ),
+        ),
     ],
 )
 def test_what_is_not_there_is_refused(arguments: tuple[str, ...], sentence: str, run: Run) -> None:
@@ -239,7 +245,8 @@ def test_request_values_have_one_type(run: Run) -> None:
     assert request["scenario"] == {}
 
 
-GPT2 = ("--network", "gpt2", "--cluster", "dgx-h100", "--target-batch", "512", "--top", "1000")
+WHOLE = ("--parallelism", "data", "--sharding", "0", "--recompute", "none")
+GPT2 = ("--network", "gpt2", "--cluster", "dgx-h100", "--target-batch", "512", "--top", "1000", *WHOLE)
 
 
 def precisions_of(answer: dict[str, Any]) -> set[str]:

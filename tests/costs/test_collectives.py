@@ -5,16 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.costs.collectives import COLLECTIVES, algorithm_named, all_reduce_s, ring_all_reduce
+from planner.costs.collectives import (
+    COLLECTIVES,
+    algorithm_named,
+    all_reduce_s,
+    collective_s,
+    ring_all_reduce,
+)
 from planner.costs.terms import Work, evaluate, extrapolates
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
-from planner.domain.messages import Groups
+from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECEIVE, Groups
 from planner.errors import CoverageError, ParameterError, UnknownNameError
 
-NAMES = sorted(one.name for one in COLLECTIVES)
+NAMES = sorted(one.name for one in COLLECTIVES if one.operation == ALL_REDUCE)
 SIZES = st.lists(st.integers(0, 2**40), min_size=1, max_size=8).map(lambda x: np.array(x, dtype=np.float64))
 THETA = {"messages_inside": 3e-6, "bytes_inside": 1e-11, "messages_between": 8e-6, "bytes_between": 1e-10}
+FREE_INSIDE = THETA | {"messages_inside": 0.0, "bytes_inside": 0.0, "messages_between": 0.0}
 
 
 def groups(nodes: int, ranks: int, streams: float = 1.0) -> Groups:
@@ -171,7 +178,7 @@ def test_a_sort_of_placement_that_was_never_measured_is_refused() -> None:
         all_reduce_s(CASES, np.array([8.0]), groups(2, 4))
 
 
-@pytest.mark.parametrize("sizes", [[-1.0], [np.nan], [[1.0]]])
+@pytest.mark.parametrize("sizes", [[-1.0], [np.nan], [[[1.0]]]])
 def test_bad_buffers_are_named(sizes: list[float]) -> None:
     with pytest.raises(ParameterError, match=r"^buffer_bytes must be"):
         ring_all_reduce(np.array(sizes), groups(1, 2))
@@ -182,3 +189,92 @@ def test_bad_groups_and_unknown_algorithms_are_named() -> None:
         ring_all_reduce(np.array([1.0]), groups(0, 2))
     with pytest.raises(UnknownNameError, match="did you mean 'ring'"):
         all_reduce_s(entry("rinq"), np.array([1.0]), groups(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("operation", "nodes", "ranks", "streams", "expected"),
+    [
+        (ALL_GATHER, 1, 4, 1, [3, 300, 0, 0]),
+        (REDUCE_SCATTER, 4, 1, 1, [0, 0, 3, 300]),
+        # 350 bytes along the ring, through half a NIC: two of a node's four ranks are of another group
+        (ALL_GATHER, 4, 2, 4, [4, 350, 3, 700]),
+        # of 8 parts of 50 bytes one stays, three go to the node, four leave it, as those of the three neighbours do
+        (ALL_TO_ALL, 2, 4, 4, [3, 150, 4, 800]),
+        (ALL_TO_ALL, 1, 8, 8, [7, 350, 0, 0]),
+        (SEND_RECEIVE, 1, 2, 1, [1, 400, 0, 0]),
+        (SEND_RECEIVE, 2, 1, 8, [0, 0, 1, 3200]),
+        (SEND_RECEIVE, 1, 1, 1, [0, 0, 0, 0]),
+    ],
+)
+def test_hand_counts_of_other_operations_of_400_bytes(
+    operation: str, nodes: int, ranks: int, streams: float, expected: list[float]
+) -> None:
+    (one,) = (one for one in COLLECTIVES if one.operation == operation)
+    sizes, group = np.array([400.0]), groups(nodes, ranks, streams)
+    np.testing.assert_allclose(one.features(sizes, group), [[expected]])
+    # the entry of all-reduce serves it, whichever algorithms of all-reduce it enables
+    by_hand = float(np.dot(expected, list(THETA.values())))
+    assert collective_s(entry("double_binary_tree"), operation, sizes, group)[0, 0] == pytest.approx(by_hand)
+
+
+@given(sizes=SIZES, n=st.integers(1, 64), r=st.integers(1, 16))
+def test_a_ring_scatters_then_gathers(sizes: FloatArray, n: int, r: int) -> None:
+    halves = sum(collective_s(entry("ring"), one, sizes, groups(n, r)) for one in (REDUCE_SCATTER, ALL_GATHER))
+    np.testing.assert_allclose(halves, all_reduce_s(entry("ring"), sizes, groups(n, r)))
+
+
+def test_an_entry_of_the_operation_itself_names_its_algorithms() -> None:
+    own = replace(entry("ring"), kind=ALL_GATHER)
+    measured = collective_s(own, ALL_GATHER, np.array([400.0]), groups(1, 4))
+    np.testing.assert_allclose(measured, collective_s(entry("ring"), ALL_GATHER, np.array([400.0]), groups(1, 4)))
+    with pytest.raises(UnknownNameError, match="all-gather algorithm must be a known name, got 'hierarchical'"):
+        collective_s(replace(own, settings={"algorithms": "hierarchical"}), ALL_GATHER, np.ones(1), groups(1, 4))
+
+
+def test_each_group_may_have_buffers_of_its_own() -> None:
+    several = Groups(np.array([1, 2, 4]), np.array([8, 8, 1]), np.array([1.0, 2.0, 1.0]))
+    own = np.array([1e3, 1e6, 1e9])
+    for one in (entry("ring double_binary_tree"), CASES):
+        part = several.rows(np.array([0])) if one is CASES else several
+        sizes = own[: part.nodes.size]
+        product = all_reduce_s(one, sizes, part)
+        np.testing.assert_allclose(all_reduce_s(one, sizes[:, None], part)[:, 0], np.diagonal(product))
+
+
+def test_measured_all_reduce_serves_other_operations() -> None:
+    sizes, group = np.array([8.0]), groups(1, 4)
+    whole = all_reduce_s(CASES, sizes, group)
+    for operation in (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL):
+        np.testing.assert_allclose(collective_s(CASES, operation, sizes, group), whole / 2)
+    np.testing.assert_allclose(collective_s(CASES, SEND_RECEIVE, sizes, groups(1, 2)), 4 * 1 / 2 + 4 * 0.5 / 0.75)
+    # across nodes the same links carry what all ranks of a node send away, where a ring sends it once
+    across = replace(
+        CASES,
+        settings={"form": "sqrt", "cases": (2.0, 4.0)},
+        coefficients={"2x4_calls": 0.0, "2x4_sqrt_bytes": 0.0, "2x4_bytes": 1.0, "unmeasured": 0.0},
+    )
+    gathered, exchanged = (collective_s(across, one, sizes, groups(2, 4))[0, 0] for one in (ALL_GATHER, ALL_TO_ALL))
+    by_links = [
+        collective_s(entry("ring", FREE_INSIDE), one, sizes, groups(2, 4, 4.0))[0, 0]
+        for one in (ALL_GATHER, ALL_TO_ALL)
+    ]
+    assert exchanged / gathered == pytest.approx(by_links[1] / by_links[0])
+    own = replace(CASES, kind=ALL_GATHER)
+    np.testing.assert_allclose(collective_s(own, ALL_GATHER, sizes, group), whole)
+
+
+def test_unequal_parts_of_a_group_are_looked_up_by_their_mean() -> None:
+    one_and_a_half = Groups(np.array([2]), np.array([1.5]), np.array([1.0]))
+    assert one_and_a_half.ranks.tolist() == [3]
+    across = replace(
+        CASES,
+        settings={"form": "sqrt", "cases": (2.0, 2.0)},
+        coefficients={"2x2_calls": 0.0, "2x2_sqrt_bytes": 0.0, "2x2_bytes": 0.75, "unmeasured": 0.0},
+    )
+    np.testing.assert_allclose(all_reduce_s(across, np.array([6.0]), one_and_a_half), 6 * 2 / 3)
+
+
+@pytest.mark.parametrize("one", [entry("ring"), CASES], ids=["links", "table"])
+def test_an_operation_that_nobody_knows_is_named(one: Entry) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'all_gather'"):
+        collective_s(one, "allgather", np.array([1.0]), groups(1, 4))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.costs.features import Settings, Work
-from planner.costs.gaussian_process import EXTENTS, ROUGH, coordinates, covariances
+from planner.costs.gaussian_process import PRODUCT_EXTENTS, ROUGH_ORDER, coordinates, covariances
 from planner.costs.terms import TERMS, evaluate, extrapolates
 from planner.costs.work import flop, moved_bytes, transposition
 from planner.domain.calibration import Entry, SettingValue
@@ -67,7 +67,7 @@ def test_covariance_is_matern_of_order_three_halves() -> None:
 
 def test_covariance_of_order_one_half_is_exponential() -> None:
     places, points = np.array([[0.0, 4.0], [3.0, 4.0]]), np.array([[0.0, 0.0]])
-    found = covariances(places, points, np.array([3.0, 4.0]), ROUGH)[:, 0]
+    found = covariances(places, points, np.array([3.0, 4.0]), ROUGH_ORDER)[:, 0]
     np.testing.assert_allclose(found, np.exp([-1.0, -np.sqrt(2.0)]))
 
 
@@ -84,23 +84,17 @@ def test_far_from_all_points_it_is_what_it_is_around_times_one_constant(
     assert seconds == pytest.approx(max(before * np.exp(0.5), floor_s(work)), rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("work", "larger"),
-    [
-        (POINT, product_of(2**20, 64, 512)),
-        (POINT, product_of(2**20, 2**16, 2**19)),
-        (CONVOLUTION, CONVOLUTION | {"images": 2**14}),
-    ],
-)
-def test_beyond_the_largest_extents_of_the_points_the_correction_at_their_edge_holds(work: Work, larger: Work) -> None:
-    lengths = tuple(0.5 if at < EXTENTS["m" in work] else 1e9 for at in range(10 if "m" in work else 7))
-    entry = entry_of(work, 0.1, 0.3, lengths=lengths)
+@pytest.mark.parametrize("larger", [product_of(2**20, 64, 512), product_of(2**20, 2**16, 2**19)])
+def test_beyond_the_largest_product_the_correction_at_its_edge_holds(larger: Work) -> None:
+    lengths = tuple(0.5 if at < PRODUCT_EXTENTS else 1e9 for at in range(10))
+    entry = entry_of(POINT, 0.1, 0.3, lengths=lengths)
     assert float(evaluate(entry, larger)) == pytest.approx(linear_s(larger) * np.exp(0.4))
 
 
-def test_more_channels_than_those_of_the_points_are_far_from_them() -> None:
-    entry, more = entry_of(CONVOLUTION, 0.1, 0.3), CONVOLUTION | {"in_c": 2**14}
-    assert float(evaluate(entry, more)) == pytest.approx(linear_s(more) * np.exp(0.1), rel=0.01)
+@pytest.mark.parametrize("column", ["images", "in_c"])
+def test_larger_convolutions_are_far_from_the_points(column: str) -> None:
+    entry, larger = entry_of(CONVOLUTION, 0.1, 0.3), CONVOLUTION | {column: 2**14}
+    assert float(evaluate(entry, larger)) == pytest.approx(linear_s(larger) * np.exp(0.1), rel=0.01)
 
 
 @pytest.mark.parametrize("work", [POINT, CONVOLUTION])

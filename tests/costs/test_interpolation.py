@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.costs.interpolation import BEYOND, grid_name, hat_weights
+from planner.costs.interpolation import FLOP_BEYOND, grid_name, hat_weights
 from planner.costs.terms import Work, evaluate, extrapolates
 from planner.domain.calibration import Entry
 from planner.errors import ParameterError
@@ -16,8 +16,8 @@ RNG = np.random.default_rng(5)
 TIMES = {point: float(RNG.uniform(1e-5, 1e-2)) for point in itertools.product(*AXES.values())}
 GRID = Entry(
     "kernels", "gemm", "", "fp32", "", "gemm.interpolation", AXES,
-    {grid_name(*point): math.log(value) for point, value in TIMES.items()} | {BEYOND: 1.0},
-    ranges={BEYOND: (0.0, 0.0)},
+    {grid_name(*point): math.log(value) for point, value in TIMES.items()} | {FLOP_BEYOND: 1.0},
+    ranges={FLOP_BEYOND: (0.0, 0.0)},
 )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_series_of_one_layer_keeps_to_its_neighbours() -> None:
     axes = {"m": (16.0,), "n": (2.0, 8.0), "k": (32.0,)}
     series = Entry(
         "kernels", "gemm", "", "fp32", "", "gemm.interpolation", axes,
-        {"16x2x32": math.log(1.0), "16x8x32": math.log(3.0), BEYOND: 1.0}, ranges={BEYOND: (0.0, 0.0)},
+        {"16x2x32": math.log(1.0), "16x8x32": math.log(3.0), FLOP_BEYOND: 1.0}, ranges={FLOP_BEYOND: (0.0, 0.0)},
     )  # fmt: skip
     work: Work = {"m": 16, "n": np.array([1, 2, 4, 8, 16]), "k": 32, "batch": 1, "itemsize": 4}
     np.testing.assert_allclose(evaluate(series, work), [0.5, 1, math.sqrt(3), 3, 6])

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.costs.measured_calls import (
-    BEYOND,
-    COURSE,
-    COURSE_ERROR,
-    MARGIN,
+    CURVE,
+    CURVE_ERROR,
+    DOUBLINGS_BEYOND,
+    MARGIN_DOUBLINGS,
     MEASURED_S,
     WHEREABOUTS,
-    course,
     line_times_s,
+    relative_curve,
     times_s,
     whereabouts,
 )
@@ -21,8 +21,8 @@ from planner.domain.calibration import Entry
 
 TABLE = {"b": (1.0, 3.0, 16.0, 18.0), "a": (1.0, 0.5), "c": (2.0, 4.0, 4.0, 6.0, 8.0, 20.0)}
 ENTRY = Entry(
-    "kernels", "gemm", "forward", "fp32", "", "calls.measured", TABLE, {MEASURED_S: 1.0, BEYOND: 0.0},
-    ranges={BEYOND: (0.0, MARGIN)},
+    "kernels", "gemm", "forward", "fp32", "", "calls.measured", TABLE, {MEASURED_S: 1.0, DOUBLINGS_BEYOND: 0.0},
+    ranges={DOUBLINGS_BEYOND: (0.0, MARGIN_DOUBLINGS)},
 )  # fmt: skip
 A, B, C = 0, 1, 2
 """Places of the calls among the sorted names."""
@@ -106,7 +106,7 @@ def tiled(n: FloatArray) -> FloatArray:
 
 def followed(measured_s: FloatArray, fitted_s: FloatArray, error: float) -> FloatArray:
     """Return the times at ANYWHERE of a call measured at KNOTS, by a fit with times there and at KNOTS."""
-    along = course(ANYWHERE, fitted_s, KNOTS, fitted_s[np.searchsorted(ANYWHERE, KNOTS)])
+    along = relative_curve(ANYWHERE, fitted_s, KNOTS, fitted_s[np.searchsorted(ANYWHERE, KNOTS)])
     return times_s(ANYWHERE, KNOTS, measured_s, along, np.array(error))
 
 
@@ -140,21 +140,21 @@ def test_a_bend_within_the_error_of_the_fit_is_not_believed() -> None:
     assert log_bend(1e6) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_call_without_a_course_is_on_the_line_and_one_beside_it_is_not() -> None:
+def test_a_call_without_a_curve_is_on_the_line_and_one_beside_it_is_not() -> None:
     work = {
         "call": np.array([B, B]), "samples": np.array([[8], [32]]),
-        COURSE: np.array([[np.nan, 1.1], [np.nan, 2.0]]), COURSE_ERROR: np.array([np.nan, 0.0]),
+        CURVE: np.array([[np.nan, 1.1], [np.nan, 2.0]]), CURVE_ERROR: np.array([np.nan, 0.0]),
     }  # fmt: skip
     np.testing.assert_allclose(evaluate(ENTRY, work), [[10.0, 11.0], [34.0, 36.0]])
 
 
-def test_a_fit_that_gives_no_time_has_no_course() -> None:
-    nothing = course(ANYWHERE, np.zeros(ANYWHERE.size), KNOTS, np.zeros(KNOTS.size))
+def test_a_fit_that_gives_no_time_has_no_curve() -> None:
+    nothing = relative_curve(ANYWHERE, np.zeros(ANYWHERE.size), KNOTS, np.zeros(KNOTS.size))
     assert np.isnan(nothing).all()
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=3), st.lists(st.floats(1e-3, 1e3), min_size=10, max_size=10))
-def test_times_lie_between_the_line_and_the_course(measured: list[float], fitted: list[float]) -> None:
+def test_times_lie_between_the_line_and_the_curve(measured: list[float], fitted: list[float]) -> None:
     line = line_times_s(ANYWHERE, KNOTS, np.array(measured))
     whole = followed(np.array(measured), np.array(fitted), error=0.0)
     some = followed(np.array(measured), np.array(fitted), error=0.3)

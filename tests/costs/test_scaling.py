@@ -10,7 +10,7 @@ import pytest
 
 from planner import catalog
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS
-from planner.costs.interpolation import BEYOND
+from planner.costs.interpolation import FLOP_BEYOND
 from planner.costs.measured_calls import MEASURED_S
 from planner.costs.scaling import in_precision, rate_ratio, ratios, scaled_entry, without_process
 from planner.costs.specified import specified_entry
@@ -171,9 +171,9 @@ def test_stored_times_scale_by_the_roofline_of_their_own_call() -> None:
     """A large product by its FLOP (1/2), a product with a vector by its bytes (4/5)."""
     settings = {"m": (1.0, 4096.0), "n": (4096.0,), "k": (4096.0,)}
     names = TERMS["gemm.interpolation"].names(settings)
-    one = entry("gemm.interpolation", dict.fromkeys(names, -7.0) | {BEYOND: 1.0}, settings=settings)
+    one = entry("gemm.interpolation", dict.fromkeys(names, -7.0) | {FLOP_BEYOND: 1.0}, settings=settings)
     scaled = scaled_entry(one, HERE, THERE)
-    assert scaled.coefficients[BEYOND] == 1.0
+    assert scaled.coefficients[FLOP_BEYOND] == 1.0
     shifts = [scaled.coefficients[name] + 7.0 for name in names[:2]]
     np.testing.assert_allclose(np.exp(shifts), [4 / 5, 1 / 2])
 
@@ -262,6 +262,6 @@ def test_a_precision_of_the_same_rate_and_bytes_takes_the_same_time() -> None:
 
 
 def test_measured_times_are_of_their_precision_alone() -> None:
-    one = entry(LOOKED_UP, {MEASURED_S: 1.0, BEYOND: 0.0}, precision="bf16")
+    one = entry(LOOKED_UP, {MEASURED_S: 1.0, FLOP_BEYOND: 0.0}, precision="bf16")
     with pytest.raises(ParameterError, match=r"^term to derive tf32 from must be a linear one"):
         in_precision(one, UNITS, "tf32", 2.0)

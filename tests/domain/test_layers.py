@@ -6,28 +6,35 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from planner import catalog
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.kernels import BACKWARD_WEIGHT, FORWARD
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.layers.record import Attribute, Call, LayerKind, traffic
-from planner.domain.network import Network
+from planner.domain.layers.record import Attribute, Call, LayerKind, Share, traffic
+from planner.domain.network import INPUT, Layer, Network
 from planner.domain.request import Problem
 from planner.formats.network import read_network, write_network
+from planner.probes.modules import build_module
 from planner.steps.predict import Evaluator
 from planner.workload.memory import memory_bytes
+from planner.workload.shards import tensor_shard
 from planner.workload.totals import layer_work
 
 DECLARED = LayerKind(
     {"gates": Attribute("int", 2, "gates by which every feature is scaled")},
-    parameters=lambda layer, shape: layer.integer("gates") * shape[-1],
+    parameters=lambda layer, shape: (shape[-1],) * layer.integer("gates"),
     calls=lambda site, _lowering: [
         Call("activation", FORWARD, traffic(site.output_elements, site.layer.integer("gates") * site.output_elements)),
         Call("bias", BACKWARD_WEIGHT, traffic(site.output_elements, site.output_elements)),
     ],
     keeps=lambda _layer: (True, False),
     kept_besides=lambda site, itemsize: 3 * itemsize * site.output_elements,
+    share=lambda _layer: Share("gates", is_rounded_up=True),
+    module=lambda torch, layer, inputs: torch.nn.Sequential(
+        *(torch.nn.PReLU(inputs[0][-1]) for _ in range(layer.integer("gates")))
+    ),
 )
 TEXT = """format = "planner/network"
 version = 1
@@ -91,3 +98,20 @@ def test_a_declared_kind_takes_memory(networks: tuple[Network, Network]) -> None
     assert with_it.weights[0] - without.weights[0] == 4 * 5 * 32
     # what it keeps besides, and the input of the last layer, which is another tensor now
     assert with_it.activations[0] - without.activations[0] == 7 * 4 * (3 * 32 + 32)
+
+
+def test_a_declared_kind_is_trained(networks: tuple[Network, Network]) -> None:
+    module = build_module(networks[1])
+    module(torch.randn(3, 64), None).backward()
+    gradients = [parameter.grad for parameter in module.parameters()]
+    assert [gradient.numel() for gradient in gradients if gradient is not None][2:-2] == [32] * 5
+
+
+def test_a_declared_kind_is_split_between_ranks(networks: tuple[Network, Network]) -> None:
+    gate = networks[1].layers[1]
+    layers = (
+        Layer("heads", "attention", (INPUT,), {"heads": 4}),
+        Layer("gate", gate.kind, ("heads",), gate.attributes),
+    )
+    shard = tensor_shard(Network("split", (5, 24), layers), 4)
+    assert [shard.layers[0].integer("heads"), shard.layers[1].integer("gates")] == [1, 2]

@@ -18,7 +18,7 @@ from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.request import Problem
-from planner.fitting.end_to_end import COEFFICIENTS, ROW_DEVIATION, SET_ROWS, Coefficient, EndToEnd, fit_end_to_end
+from planner.fitting.end_to_end import COEFFICIENTS, EndToEnd, fit_end_to_end
 from planner.fitting.observed import (
     AloneSteps,
     Observed,
@@ -27,6 +27,7 @@ from planner.fitting.observed import (
     properties_of,
     without_end_to_end,
 )
+from planner.fitting.residuals import MOST_SET_ROWS, ROW_DEVIATION, Coefficient
 from planner.sources.overheads import find_overheads
 from planner.sources.source import source_of
 from planner.steps.predict import Evaluator
@@ -98,11 +99,11 @@ def prior_cost(**coefficients: float) -> float:
 
 
 def cost(observed: Sequence[Observed], fitted: EndToEnd) -> float:
-    """Return Σ w·r² of rows, each set counting as SET_ROWS at most."""
+    """Return Σ w·r² of rows, each set counting as MOST_SET_ROWS at most."""
     total = 0.0
     for one in observed:
         errors = np.log(predicted_s(one, fitted) / one.measured_s) / ROW_DEVIATION
-        total += min(1.0, SET_ROWS / errors.size) * float(np.sum(errors**2))
+        total += min(1.0, MOST_SET_ROWS / errors.size) * float(np.sum(errors**2))
     return total
 
 
@@ -252,9 +253,9 @@ def test_compute_takes_no_longer_than_steps_on_several_gpus() -> None:
 
 
 def test_more_than_a_sets_rows_weigh_no_more() -> None:
-    small = made(problem_of(), [Configuration(1, 1, 16)] * int(SET_ROWS), host_s_per_call=40e-6)
+    small = made(problem_of(), [Configuration(1, 1, 16)] * int(MOST_SET_ROWS), host_s_per_call=40e-6)
     large = made(problem_of("alexnet"), [Configuration(1, 1, 16)] * 1000, host_s_per_call=10e-6)
-    as_many = made(problem_of("alexnet"), [Configuration(1, 1, 16)] * int(SET_ROWS), host_s_per_call=10e-6)
+    as_many = made(problem_of("alexnet"), [Configuration(1, 1, 16)] * int(MOST_SET_ROWS), host_s_per_call=10e-6)
     fewer = made(problem_of("alexnet"), [Configuration(1, 1, 16)] * 2, host_s_per_call=10e-6)
     found = [
         fit_end_to_end([small, other]).coefficients(small.properties)["host_s_per_call"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from planner.costs.features import number, vector
-from planner.costs.gaussian_process import ROUGH, SMOOTH, coordinates, covariances, log_prior
+from planner.costs.gaussian_process import ROUGH_ORDER, SMOOTH_ORDER, coordinates, covariances, log_prior
 from planner.costs.terms import evaluate, term_named
 from planner.costs.work import flop, moved_bytes
 from planner.domain.arrays import FloatArray
@@ -43,7 +43,7 @@ def base_of(samples: Samples) -> Entry:
     return fit_entry(samples, KEY, "gemm.tiles", PEAKS)
 
 
-def process_of(samples: Samples, around: str = "mean", share: float = 1.0, order: float = SMOOTH) -> Entry:
+def process_of(samples: Samples, around: str = "mean", share: float = 1.0, order: float = SMOOTH_ORDER) -> Entry:
     found = fit_gaussian_process(samples, base_of(samples), Process(around, share, order), 80.0)
     assert found is not None
     return found[0]
@@ -55,7 +55,7 @@ def residuals(entry: Entry, samples: Samples) -> FloatArray:
     return found
 
 
-@pytest.mark.parametrize("order", [SMOOTH, ROUGH])
+@pytest.mark.parametrize("order", [SMOOTH_ORDER, ROUGH_ORDER])
 def test_where_every_call_is_a_point_it_is_the_mean_of_the_process(order: float) -> None:
     samples = products(60, 0.5)
     entry, work = process_of(samples, order=order), work_of(samples, "gemm")

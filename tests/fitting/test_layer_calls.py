@@ -12,7 +12,7 @@ from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.kernels import fit_kernels
-from planner.fitting.layer_calls import BETWEEN, BETWEEN_OF_PRODUCTS, fit_layer_calls, fits_among
+from planner.fitting.layer_calls import ERROR_BETWEEN, PRODUCT_ERROR_BETWEEN, fit_layer_calls, fits_among
 from planner.workload.calls import distinct_calls
 
 CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
@@ -49,9 +49,9 @@ def test_rows_come_back_at_their_sub_batches() -> None:
 def test_the_error_is_of_repeats_and_of_lines() -> None:
     (two,) = fitted(row("a", 1, 2.0), row("a", 16, 5.0))
     assert two.error == pytest.approx(SPREAD)
-    assert two.held_out_error == pytest.approx((SPREAD**2 + BETWEEN_OF_PRODUCTS**2) ** 0.5)
+    assert two.held_out_error == pytest.approx((SPREAD**2 + PRODUCT_ERROR_BETWEEN**2) ** 0.5)
     copies = [row("a", n, n, kind="copy", elements=n, traffic=2 * n, fixed_bytes=0) for n in (1, 16)]
-    assert fitted(*copies)[0].held_out_error == pytest.approx((SPREAD**2 + BETWEEN**2) ** 0.5)
+    assert fitted(*copies)[0].held_out_error == pytest.approx((SPREAD**2 + ERROR_BETWEEN**2) ** 0.5)
     (three,) = fitted(row("a", 1, 2.0), row("a", 6, 4.0), row("a", 16, 5.0))
     assert three.held_out_error == pytest.approx((SPREAD**2 + 0.25**2) ** 0.5)  # the line says 3 where 4 was measured
     assert three.held_out_by == "sub-batch"
@@ -86,7 +86,7 @@ def test_neighbouring_sub_batches_of_convolutions_are_not_predicted_across_the_s
 
     beside = entry((1, 1.0), (15, 15.0), (16, 11.0))
     assert (beside.held_out_by, beside.worst_error) == ("", None)
-    assert beside.held_out_error == pytest.approx((SPREAD**2 + BETWEEN**2) ** 0.5)
+    assert beside.held_out_error == pytest.approx((SPREAD**2 + ERROR_BETWEEN**2) ** 0.5)
     assert entry((1, 1.0), (8, 10.0), (16, 16.0)).worst_error == pytest.approx(0.2)
 
 

@@ -82,6 +82,17 @@ def test_steps_on_one_gpu_are_those_of_an_evaluator(name: str, values: FloatArra
     np.testing.assert_allclose(AloneSteps(observed_of(problem, ALONE)).times_s(values), expected, rtol=1e-9)
 
 
+def test_stacked_steps_are_each_with_its_own_coefficients_and_exponent() -> None:
+    parts = [AloneSteps(observed_of(PROBLEMS[name], ALONE)) for name in ("wait-free", "transformer", "specified")]
+    parts[1] = parts[1].at_exponent(1.25)
+    values = [USUAL, QUICK, 0.5 * (USUAL + QUICK)]
+    stack, rows = AloneSteps.stacked(parts), np.repeat(values, len(ALONE), axis=0)
+    times_s = np.concatenate([one.times_s(own) for one, own in zip(parts, values, strict=True)])
+    slopes = np.concatenate([one.slopes(own) for one, own in zip(parts, values, strict=True)])
+    np.testing.assert_allclose(stack.times_s(rows), times_s, rtol=1e-12)
+    np.testing.assert_allclose(stack.slopes(rows), slopes, rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("values", [(0.0, 1.0, 1.0), (0.05, 0.2, 4.0), (0.3, 30.0, 0.5)])
 def test_steps_on_several_are_those_of_an_evaluator(name: str, values: tuple[float, ...]) -> None:

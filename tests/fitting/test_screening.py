@@ -9,7 +9,7 @@ import pytest
 from planner.domain.cluster import Accelerator
 from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.samples import Samples
-from planner.fitting.screening import off_course, unit_doubt
+from planner.fitting.screening import outliers, unit_doubt
 
 GPU = Accelerator("made-up", "gpu", 16 * 2.0**30, 1e12, {"fp32": 1e13, "fp16": 1e14})
 
@@ -133,7 +133,7 @@ def changed(samples: Samples, rows: Sequence[int], factor: float) -> Samples:
 @pytest.mark.parametrize("call_s", [1e-6, 5e-6, 1e-4])
 @pytest.mark.parametrize("scatter", [1.0, 3.0])
 def test_no_time_is_off_course_for_launch_overhead_or_scatter(call_s: float, scatter: float) -> None:
-    assert off_course(many(call_s, scatter), GPU) == ()
+    assert outliers(many(call_s, scatter), GPU) == ()
 
 
 @pytest.mark.parametrize(("unit", "factor"), [("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9)])
@@ -141,7 +141,7 @@ def test_no_time_is_off_course_for_launch_overhead_or_scatter(call_s: float, sca
 def test_rows_of_another_unit_are_found_and_no_others(unit: str, factor: float, rows: Sequence[int]) -> None:
     """Up to a fifth of all rows, whatever their size; too short by a unit as well as too long."""
     for times in (factor, 1 / factor):
-        found = off_course(changed(many(), rows, times), GPU)
+        found = outliers(changed(many(), rows, times), GPU)
         assert [one.row for one in found] == list(rows)
         assert {one.unit for one in found} <= {(unit, factor), None}
         assert sum(one.unit is not None for one in found) >= 0.9 * len(rows)
@@ -151,7 +151,7 @@ def test_rows_of_another_unit_are_found_and_no_others(unit: str, factor: float, 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.85])
 def test_rows_of_another_unit_are_found_however_many_they_are(factor: float, share: float) -> None:
     rows = np.flatnonzero(np.random.default_rng(2).random(90) < share).tolist()
-    found = off_course(changed(many(), rows, factor), GPU)
+    found = outliers(changed(many(), rows, factor), GPU)
     assert [one.row for one in found] == rows
     assert {one.factor > 1 for one in found} == {factor > 1}
     assert sum(one.unit is not None for one in found) >= 0.9 * len(rows)
@@ -159,8 +159,8 @@ def test_rows_of_another_unit_are_found_however_many_they_are(factor: float, sha
 
 def test_rows_of_a_kind_too_rare_for_a_course_are_found_beside_others() -> None:
     both = many().joined(copies(0.8e12))
-    assert [one.row for one in off_course(changed(both, [7, 91], 1e3), GPU)] == [7, 91]
-    assert off_course(changed(both, [91], 1e3), GPU) == ()
+    assert [one.row for one in outliers(changed(both, [7, 91], 1e3), GPU)] == [7, 91]
+    assert outliers(changed(both, [91], 1e3), GPU) == ()
 
 
 @pytest.mark.parametrize("rows", [[0, 2, 3, 6], [0, 1, 2, 3, 4, 5]])
@@ -180,21 +180,21 @@ def test_of_a_rare_kind_rows_of_another_unit_are_told_apart() -> None:
 
 
 def test_a_row_off_by_no_unit_is_an_outlier() -> None:
-    first, second = off_course(changed(changed(many(scatter=1.0), [3], 180.0), [8], 3e4), GPU)
+    first, second = outliers(changed(changed(many(scatter=1.0), [3], 180.0), [8], 3e4), GPU)
     assert (first.row, first.unit, second.row, second.unit) == (3, None, 8, None)
     assert first.factor == pytest.approx(180, rel=0.5)
-    assert off_course(changed(many(scatter=1.0), [3], 60.0), GPU) == ()
+    assert outliers(changed(many(scatter=1.0), [3], 60.0), GPU) == ()
 
 
 def test_a_row_far_above_peak_rates_is_an_outlier() -> None:
     made = many(0.0, scatter=1.0)
     largest = int(np.argmax(made.time_s))
-    assert [one.row for one in off_course(changed(made, [largest], 1 / 50), GPU)] == [largest]
-    assert off_course(changed(made, [largest], 1 / 8), GPU) == ()
+    assert [one.row for one in outliers(changed(made, [largest], 1 / 50), GPU)] == [largest]
+    assert outliers(changed(made, [largest], 1 / 8), GPU) == ()
 
 
 def test_few_rows_make_no_course() -> None:
-    assert off_course(changed(many(rows=7), [0], 1e3), GPU) == ()
+    assert outliers(changed(many(rows=7), [0], 1e3), GPU) == ()
 
 
 def test_a_kind_in_another_unit_is_named_among_others() -> None:
@@ -271,7 +271,7 @@ def test_products_of_a_precision_without_a_peak_may_take_long() -> None:
 
 def test_no_rows_give_no_doubt() -> None:
     none = many().select(np.zeros(90, dtype=np.bool_))
-    assert (off_course(none, GPU), unit_doubt(none, GPU)) == ((), None)
+    assert (outliers(none, GPU), unit_doubt(none, GPU)) == ((), None)
 
 
 def test_a_column_is_in_one_unit_though_a_call_takes_no_time() -> None:

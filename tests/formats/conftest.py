@@ -90,7 +90,18 @@ def _prediction(mode: str) -> Prediction:
         MiniBatch(64.0, 3.0, 60.0, 70.0, 0.9 if is_async else None),
         Staleness(1.5, 0.5, {1: 0.5, 2: 0.5}) if is_async else Staleness(0.0, 0.0, {0: 1.0}),
         dict.fromkeys(MEMORY, 1e9),
-        (Term("forward", "gpu" if is_async else "step", 0.3, 0.3, 0.6, "measured", "imagined", extrapolated=False),),
+        (
+            Term(
+                "forward",
+                "gpu" if is_async else "step",
+                0.3,
+                0.3,
+                0.6,
+                ("measured",),
+                ("imagined",),
+                extrapolated=False,
+            ),
+        ),
         "forward",
         (PlanWarning("overheads_generic", "pytorch", "overheads are those of no framework"),),
     )

@@ -148,7 +148,7 @@ def test_configurations_that_cannot_be_are_input_errors(
     with pytest.raises(InputFileError, match="mini_batch: key must be given of an asynchronous"):
         parse_answers(dump_json(document), "x")
     divided = document["configuration"] | {"tensor_parallel": 2}
-    with pytest.raises(InputFileError, match="tensor_parallel must be 1, the only degree supported yet, got 2"):
+    with pytest.raises(InputFileError, match="tensor_parallel must be 1 in an asynchronous plan, got 2"):
         parse_answers(dump_json(document | {"configuration": divided}), "x")
     with pytest.raises(VersionError, match="version: value must be at most 2, got 3"):
         parse_answers(dump_json(document | {"version": 3}), "x")

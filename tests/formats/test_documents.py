@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from planner.errors import InputFileError, OutputError
 from planner.formats.documents import (
-    TEMPORARY,
+    TEMPORARY_PREFIX,
     dump_json,
     dump_toml,
     parse_text,
@@ -168,13 +168,18 @@ def test_a_killed_write_leaves_nothing_that_the_next_one_does_not_clean(tmp_path
     )
     left = subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, check=False)
     assert left.returncode == -signal.SIGKILL
-    assert [path.name.startswith(TEMPORARY) for path in tmp_path.iterdir()] == [True]
+    assert [path.name.startswith(TEMPORARY_PREFIX) for path in tmp_path.iterdir()] == [True]
     write_file(tmp_path / "b.json", "whole")
     assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
 
 
 def test_temporary_files_of_others_stay(tmp_path: Path) -> None:
-    others = {f"{TEMPORARY}{os.getppid()}.tmp", ".planner-elsewhere-1.tmp", f"{TEMPORARY}notes.tmp", ".a.json.1.tmp"}
+    others = {
+        f"{TEMPORARY_PREFIX}{os.getppid()}.tmp",
+        ".planner-elsewhere-1.tmp",
+        f"{TEMPORARY_PREFIX}notes.tmp",
+        ".a.json.1.tmp",
+    }
     for name in others:
         (tmp_path / name).touch()
     write_file(tmp_path / "a.json", "whole")

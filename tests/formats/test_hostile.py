@@ -15,8 +15,8 @@ import pytest
 
 from planner.errors import InputFileError, ParameterError, UnknownNameError, printable, shown
 from planner.formats.dataset import DATASET
-from planner.formats.documents import LARGEST, opened, parse_text, place_of, read_text
-from planner.formats.nesting import DEEPEST
+from planner.formats.documents import LARGEST_DOCUMENTS, opened, parse_text, place_of, read_text
+from planner.formats.nesting import DEEPEST_LEVELS
 from planner.formats.network import MOST_LAYERS, NETWORK
 from planner.formats.runs import read_runs
 from planner.formats.samples import read_samples
@@ -104,7 +104,7 @@ def test_standard_input_is_read_once_and_within_the_same_limits(monkeypatch: pyt
     monkeypatch.setattr("sys.stdin", Piped(DATASET_TEXT.format("piped", 7).replace("\n", "\r\n").encode()))
     assert [DATASET.read("-").samples for _ in range(2)] == [7, 7]
     assert place_of("-") == "standard input"
-    monkeypatch.setattr("sys.stdin", Piped(b"\n" * (LARGEST["toml"] + 1)))
+    monkeypatch.setattr("sys.stdin", Piped(b"\n" * (LARGEST_DOCUMENTS["toml"] + 1)))
     with pytest.raises(InputFileError, match=r"^standard input: file must be of at most 524,288 bytes, got more$"):
         DATASET.read("-")
 
@@ -184,7 +184,7 @@ def test_lists_are_refused_by_their_depth_whatever_strings_and_comments_hold(dep
     generator = np.random.default_rng(seed)
     inner = [", ".join(generator.choice(BRACKETS_IN_STRINGS, 3)) for _ in range(depth)]
     text = "a = " + "".join(f"[{strings}, " for strings in inner) + "]" * depth
-    if depth < DEEPEST["toml"] or (depth == DEEPEST["toml"] and "{}" not in inner[-1]):
+    if depth < DEEPEST_LEVELS["toml"] or (depth == DEEPEST_LEVELS["toml"] and "{}" not in inner[-1]):
         assert parse_text(text, "x", "toml") == tomllib.loads(text)
     else:
         with pytest.raises(InputFileError, match="nested less deeply"):

@@ -118,7 +118,9 @@ def test_terms_name_their_source_once_and_leave_out_what_takes_no_time(
     prediction: Callable[[str], Prediction], subject: Subject
 ) -> None:
     (forward,) = prediction("sync").terms
-    hidden = replace(forward, name="all_reduce", exposed_seconds=0.1, share=0.2, origin="specified", calibration="")
+    hidden = replace(
+        forward, name="all_reduce", exposed_seconds=0.1, share=0.2, origins=("specified",), calibrations=()
+    )
     none = replace(forward, name="load_input", seconds=0.0, exposed_seconds=0.0, share=0.0)
     document = prediction_document(subject, replace(prediction("sync"), terms=(none, forward, hidden)))
     assert document["terms"] == [

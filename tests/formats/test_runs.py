@@ -225,14 +225,14 @@ def test_wanted_runs_need_no_value(tmp_path: Path) -> None:
 
 
 def test_refused_rows_beyond_those_listed_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_format, "MOST_LISTED", 3)
+    monkeypatch.setattr(runs_format, "MOST_LISTED_REFUSALS", 3)
     runs = read(tmp_path, HEAD, GOOD, *["bad"] * 10)
     assert (len(runs.refused), runs.omitted) == (3, 7)
 
 
 def test_runs_beyond_the_most_are_counted_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_format, "MOST_RUNS", 2)
-    monkeypatch.setattr(runs_format, "MOST_LISTED", 1)
+    monkeypatch.setattr(runs_format, "MOST_LISTED_REFUSALS", 1)
     rows = ["bad", "bad", GOOD, "b" + GOOD, "", "c" + GOOD, "bad", "", "d" + GOOD + '"two', 'lines"', "e\0"]
     runs = read(tmp_path, HEAD, *rows)
     assert [one.id for one in runs.rows] == ["a", "ba"]
@@ -292,7 +292,7 @@ def measured(path: Path) -> tuple[Runs, int]:
 
 
 def test_memory_does_not_grow_with_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_format, "MOST_LISTED", 100)
+    monkeypatch.setattr(runs_format, "MOST_LISTED_REFUSALS", 100)
     path = tmp_path / "bad.csv"
     path.write_text(f"{HEAD}\n{GOOD}\n" + "bad,row\n" * 20_000 + "x" * 2_000_000)
     runs, peak = measured(path)

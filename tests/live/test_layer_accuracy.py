@@ -2,7 +2,7 @@
 
 With: every distinct call at two sub-batches, and a step of each network at a third; without: what ``planner calibrate``
 measures by default. A step is forward and backward. Each run of the command must keep to its budget and to 2 GB; other
-work on the machine only lengthens what it takes, so the better of two tries counts.
+work on the machine only lengthens what it takes, so the better of two tries counts; a second is made of what failed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -124,11 +124,11 @@ def real_s(networks: Mapping[str, Network], quiet_s: float) -> dict[tuple[str, i
     return times
 
 
-def report(folder: Path) -> dict[str, Outcome] | None:
-    """Calibrate both ways, predict, measure, print every row; None where the machine was disturbed."""
+def report(folder: Path, ways: Iterable[str]) -> dict[str, Outcome]:
+    """Calibrate each way, predict, measure, print every row; nothing where the machine was disturbed."""
     folder.mkdir()
     networks = {name: find_network(name) for name in NETWORKS}
-    runs = {way: calibrated(way, folder) for way in BUDGETS_S}
+    runs = {way: calibrated(way, folder) for way in ways}
     quiet_s = min(float(run.calibration.environment["reference_s"]) for run in runs.values())
     real = real_s(networks, quiet_s)
     outcomes = {}
@@ -150,30 +150,30 @@ def report(folder: Path) -> dict[str, Outcome] | None:
         within = float(np.mean(inside)) if inside else 0.0
         say(f"{way}: mean absolute error {mean:.1%}, {within:.0%} of {len(errors)} in 90 % intervals")
         outcomes[way] = Outcome(mean, within, run.took_s / BUDGETS_S[way], run.most_bytes)
-    return outcomes if len(real) >= len(networks) * len(SUB_BATCHES) - 3 else None
+    return outcomes if len(real) >= len(networks) * len(SUB_BATCHES) - 3 else {}
 
 
-def is_good(outcomes: Mapping[str, Outcome] | None) -> bool:
+def is_good(one: Outcome | None) -> bool:
     """Tell whether a try met its bounds of error and time."""
-    return outcomes is not None and all(
-        one.mean_error < LARGEST_MEAN_ERROR and one.inside >= LEAST_INSIDE and one.budget_share <= LONGEST
-        for one in outcomes.values()
-    )
+    if one is None:
+        return False
+    return one.mean_error < LARGEST_MEAN_ERROR and one.inside >= LEAST_INSIDE and one.budget_share <= LONGEST
 
 
 @pytest.mark.live
 def test_steps_at_other_sub_batches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with capsys.disabled():
         say()
-        tries = [report(tmp_path / "first")]
-        if not is_good(tries[0]):
+        tries = [report(tmp_path / "first", BUDGETS_S)]
+        again = [way for way in BUDGETS_S if not is_good(tries[0].get(way))]
+        if again:
             say("the machine may have been disturbed: once more")
-            tries.append(report(tmp_path / "second"))
-    quiet = [outcomes for outcomes in tries if outcomes is not None]
-    if not quiet:
+            tries.append(report(tmp_path / "second", again))
+    outcomes = {way: [one[way] for one in tries if way in one] for way in BUDGETS_S}
+    if not all(outcomes.values()):
         pytest.skip("the machine did not become as quiet as it was when it was calibrated")
-    for way in BUDGETS_S:
-        assert min(one[way].mean_error for one in quiet) < LARGEST_MEAN_ERROR
-        assert max(one[way].inside for one in quiet) >= LEAST_INSIDE
-        assert min(one[way].budget_share for one in quiet) <= LONGEST
-        assert max(one[way].most_bytes for one in quiet) < MOST_BYTES
+    for quiet in outcomes.values():
+        assert min(one.mean_error for one in quiet) < LARGEST_MEAN_ERROR
+        assert max(one.inside for one in quiet) >= LEAST_INSIDE
+        assert min(one.budget_share for one in quiet) <= LONGEST
+        assert max(one.most_bytes for one in quiet) < MOST_BYTES

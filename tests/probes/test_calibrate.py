@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.domain.samples import MAY_DIFFER
+from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.domain.training import TimedStep
 from planner.errors import MissingPackageError, ParameterError
 from planner.probes import calibrate, places
@@ -74,9 +74,9 @@ def test_a_run_without_training_steps_says_so(
 ) -> None:
     monkeypatch.setattr(places, "CpuBench", fake_bench)
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes(steps))
-    warning = calibrate.measure_device(places.CpuPlace(), 140.0).samples.circumstances.get(calibrate.WITHOUT_STEPS, "")
+    warning = calibrate.measure_device(places.CpuPlace(), 140.0).samples.circumstances.get(calibrate.WARNING_STEPS, "")
     assert ("no training step was timed" in warning) == (not steps)
-    assert calibrate.WITHOUT_STEPS in MAY_DIFFER
+    assert calibrate.WARNING_STEPS in FREE_CIRCUMSTANCES
 
 
 def test_steps_that_are_left_out_are_said(fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,11 +85,13 @@ def test_steps_that_are_left_out_are_said(fake_bench: MakeBench, monkeypatch: py
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes((STEP,), failed))
     circumstances = calibrate.measure_device(places.CpuPlace(), 140.0, say=said.append).samples.circumstances
     sentence = "training steps are left out of " + "; ".join(failed)
-    assert circumstances[calibrate.FAILED_STEPS] == sentence
+    assert circumstances[calibrate.WARNING_FAILED_STEPS] == sentence
     assert sentence in said
-    assert calibrate.FAILED_STEPS in MAY_DIFFER
+    assert calibrate.WARNING_FAILED_STEPS in FREE_CIRCUMSTANCES
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes((STEP,)))
-    assert calibrate.FAILED_STEPS not in calibrate.measure_device(places.CpuPlace(), 140.0).samples.circumstances
+    assert (
+        calibrate.WARNING_FAILED_STEPS not in calibrate.measure_device(places.CpuPlace(), 140.0).samples.circumstances
+    )
 
 
 def test_steps_stop_when_the_budget_is_used_up(fake_bench: MakeBench) -> None:

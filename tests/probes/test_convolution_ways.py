@@ -6,7 +6,7 @@ import pytest
 from planner.catalog import find_network
 from planner.domain.calls import LayerCall
 from planner.probes.bench import one_thread
-from planner.probes.convolution_ways import first_of_another_way
+from planner.probes.layer_points import first_of_another_way
 from planner.probes.torch_package import import_torch
 from planner.workload.calls import distinct_calls
 

@@ -8,19 +8,19 @@ from planner.domain.samples import Samples
 from planner.probes import calibrate, inputs, places
 from planner.probes.inputs import measure_input
 from planner.probes.steps import StepTimes
-from planner.probes.storage import Found
+from planner.probes.storage import InputRows
 
 
 def test_rows_of_all_parts_are_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, float] = {}
 
-    def images(for_s: float, **_: object) -> Found:
+    def images(for_s: float, **_: object) -> InputRows:
         asked["images"] = for_s
-        return Found(({"kind": "decode", "time_s": 1.0},))
+        return InputRows(({"kind": "decode", "time_s": 1.0},))
 
-    def storage(_folder: Path, for_s: float, **_: object) -> Found:
+    def storage(_folder: Path, for_s: float, **_: object) -> InputRows:
         asked["storage"] = for_s
-        return Found(({"kind": "load", "time_s": 2.0},), "too slow", {"storage": "ext4"})
+        return InputRows(({"kind": "load", "time_s": 2.0},), "too slow", {"storage": "ext4"})
 
     def copies(device: str, for_s: float, **_: object) -> tuple[dict[str, object], ...]:
         asked[device] = for_s

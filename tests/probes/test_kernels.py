@@ -10,10 +10,10 @@ from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDA
 from planner.domain.network import INPUT, Layer
 from planner.probes.design import designed_points
 from planner.probes.kernels import timed_call
-from planner.probes.narrow_products import narrow_product
 from planner.probes.operands import Operands
 from planner.probes.points import Point
 from planner.probes.precisions import HALF_KINDS
+from planner.probes.products import narrow_product
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,13 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from planner.domain.kernels import BACKWARD_DATA
+from planner.domain.layers import LAYER_KINDS
 from planner.domain.network import INPUT, Layer, Network
 from planner.probes.kernels import timed_call
 from planner.probes.layer_points import layer_points
-from planner.probes.modules import PARTS
 from planner.probes.operands import Operands
 from planner.workload.calls import distinct_calls
 
@@ -38,8 +39,8 @@ def test_graphs_are_made_until_what_they_save_overflows_the_cache(kind: str, mon
         part = plain(*given)
         return run
 
-    plain = PARTS[kind]
-    monkeypatch.setitem(PARTS, kind, counted)
+    plain = LAYER_KINDS[kind].module
+    monkeypatch.setitem(LAYER_KINDS, kind, replace(LAYER_KINDS[kind], module=counted))
     four_inputs = 4 * 4 * 8 * 16 * 16 * point.sub_batch
     timed_call(point, Operands(elements=1 << 20, cold_bytes=four_inputs)).run()
     assert made == graphs + 1  # the first one tells how much is saved

@@ -9,11 +9,11 @@ from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
 from planner.probes.layer_points import (
     ALONE_ELEMENTS,
-    FEW_ROWS,
     GPU_SUB_BATCHES,
-    LARGE,
+    LARGE_SUB_BATCH,
     MOST_OPERAND_ELEMENTS,
-    SMALL,
+    ROW_SUB_BATCHES,
+    SMALL_SUB_BATCH,
     Extent,
     layer_points,
     unmeasurable,
@@ -110,9 +110,13 @@ def test_points_are_small_and_large_and_of_fixed_work_once() -> None:
         assert point.call is not None
         assert dict(point.work) == point.call.at(point.sub_batch)
         by_call.setdefault(f"{point.kind} {point.direction} {point.call.name}", []).append(point.sub_batch)
-    assert set(map(tuple, by_call.values())) == {(SMALL, LARGE), (SMALL,), (SMALL, *FEW_ROWS, LARGE)}
+    assert set(map(tuple, by_call.values())) == {
+        (SMALL_SUB_BATCH, LARGE_SUB_BATCH),
+        (SMALL_SUB_BATCH,),
+        (SMALL_SUB_BATCH, *ROW_SUB_BATCHES, LARGE_SUB_BATCH),
+    }
     assert all(name.startswith("gemm") for name, sizes in by_call.items() if len(sizes) > 2)
-    assert all(name.startswith("update") for name, sizes in by_call.items() if sizes == [SMALL])
+    assert all(name.startswith("update") for name, sizes in by_call.items() if sizes == [SMALL_SUB_BATCH])
     assert len({point.name for point in layer_points(calls)}) == len(layer_points(calls))
 
 
@@ -125,13 +129,13 @@ def test_a_convolution_is_timed_on_both_sides_of_where_its_way_changes() -> None
         return [(p.precision, p.sub_batch) for p in points if p.direction == "forward"]
 
     kernel = 1
-    assert found(4) == [("fp32", n) for n in (SMALL, 15, LARGE)]
-    assert found(700) == [("fp32", n) for n in (SMALL, 8)]  # all that fit are computed in one way
-    assert found(4, on_gpu=True) == [("fp32", n) for n in (SMALL, LARGE)]
-    assert [n for name, n in found(4, ("fp32", "bf16")) if name == "bf16"] == [SMALL, LARGE]
+    assert found(4) == [("fp32", n) for n in (SMALL_SUB_BATCH, 15, LARGE_SUB_BATCH)]
+    assert found(700) == [("fp32", n) for n in (SMALL_SUB_BATCH, 8)]  # all that fit are computed in one way
+    assert found(4, on_gpu=True) == [("fp32", n) for n in (SMALL_SUB_BATCH, LARGE_SUB_BATCH)]
+    assert [n for name, n in found(4, ("fp32", "bf16")) if name == "bf16"] == [SMALL_SUB_BATCH, LARGE_SUB_BATCH]
     kernel = 3
-    assert found(4) == [("fp32", n) for n in (SMALL, 2, LARGE)]
-    assert found(60) == [("fp32", n) for n in (SMALL, LARGE)]
+    assert found(4) == [("fp32", n) for n in (SMALL_SUB_BATCH, 2, LARGE_SUB_BATCH)]
+    assert found(60) == [("fp32", n) for n in (SMALL_SUB_BATCH, LARGE_SUB_BATCH)]
 
 
 @pytest.mark.parametrize("name", ["resnet50", "vgg16", "yolov3", "gpt2", "bert-large"])
@@ -220,7 +224,7 @@ def test_a_large_sub_batch_that_does_not_fit_is_halved_and_a_call_that_never_fit
         return Network("wide", (features,), (Layer("relu", "activation", (INPUT,)),))
 
     halved = layer_points(distinct_calls([network(MOST_OPERAND_ELEMENTS // 12)]))
-    assert [point.sub_batch for point in halved] == [SMALL, 8]
+    assert [point.sub_batch for point in halved] == [SMALL_SUB_BATCH, 8]
     (call,) = distinct_calls([network(2 * MOST_OPERAND_ELEMENTS)])
     assert layer_points([call]) == ()
     assert unmeasurable(call) is not None

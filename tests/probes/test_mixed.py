@@ -13,12 +13,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from planner.domain.layers import LAYER_KINDS
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.shapes import layer_shapes
 from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
-from planner.probes.layer_points import ALWAYS_FP32
-from planner.probes.modules import PARTS, build_module
+from planner.probes.layer_points import FP32_KINDS
+from planner.probes.modules import build_module
 from planner.probes.operands import Operands
 from planner.probes.points import Point
 from planner.workload.autocast import wide_tensors
@@ -76,8 +77,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[bool, ...]]:
         part.register_forward_hook(note)
         return part
 
-    for kind, plain in PARTS.items():
-        monkeypatch.setitem(PARTS, kind, partial(watched, plain))
+    for kind, declared in LAYER_KINDS.items():
+        module = partial(watched, declared.module)
+        monkeypatch.setitem(LAYER_KINDS, kind, replace(declared, module=module))
     return found
 
 
@@ -167,7 +169,7 @@ def test_types_and_casts_of_a_step_are_those_of_its_timed_calls(network: Network
     operands = Operands(elements=1 << 20)
     made: dict[str, float] = {}
     for call in distinct_calls([network]):
-        precision = "fp32" if call.kind in ALWAYS_FP32 else "bf16"
+        precision = "fp32" if call.kind in FP32_KINDS else "bf16"
         point = Point(call.kind, call.direction, call.at(SAMPLES), call=call, sub_batch=SAMPLES, precision=precision)
         timed = timed_call(point, operands)
         for types, count in types_of(timed.run).items():

@@ -11,9 +11,17 @@ from planner.probes.kernels import timed_call
 from planner.probes.modules import build_module, gradient_time
 from planner.probes.operands import Operands
 from planner.probes.steps import probe_networks
+from planner.workload.totals import totals
+from planner.workload.transformer import parameters
 
 
-@pytest.mark.parametrize("name", ["alexnet", "googlenet", "resnet18", "sprint-15", "yolov3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alexnet", "googlenet", "resnet18", "sprint-15", "yolov3",
+        "megatron-22b", "llama3-70b", "mixtral-8x7b", "deepseek-v2-lite", "mpt-7b", "t5-base", "vit-b16",
+    ],
+)  # fmt: skip
 def test_module_has_the_parameters_of_the_network(name: str) -> None:
     network = build(name, {})
     module = build_module(network, "meta")
@@ -152,3 +160,42 @@ def test_operands_of_two_calls_do_not_overlap() -> None:
     cold = Operands(elements=1 << 20).cold(64, 64)
     first, second = next(cold), next(cold)
     assert abs(first.data_ptr() - second.data_ptr()) >= 4 * 64 * 64
+
+
+TINY = {"layers": "2", "hidden": "48", "heads": "4", "sequence": "12", "vocabulary": "60"}
+LATENT = {"kv_rank": "8", "plain_size": "6", "rotary_size": "4", "value_size": "5", "shared_experts": "1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("gpt", TINY),
+        ("bert", TINY | {"head": "pretraining", "predictions": "3"}),
+        ("llama", TINY | {"kv_heads": "2"}),
+        ("llama", TINY | {"kv_heads": "1", "attention": "unfused", "tied": "true"}),
+        ("mpt", TINY),
+        ("mpt", TINY | {"attention": "unfused"}),
+        ("moe", TINY | {"kv_heads": "2", "expert_ffn": "16", "experts": "3"}),
+        ("moe", TINY | {"expert_ffn": "16", "capacity_factor": "1.25", "dense_layers": "1"} | LATENT),
+        ("t5", TINY | {"head_size": "10", "target": "7"}),
+        ("vit", {"layers": "2", "hidden": "48", "heads": "4", "image": "32", "patch": "8", "classes": "10"}),
+    ],
+)
+def test_modules_of_transformers_have_the_parameters_that_are_counted(name: str, arguments: dict[str, str]) -> None:
+    network = build(name, arguments)
+    module = build_module(network)
+    assert network.transformer is not None
+    trained = sum(parameter.numel() for parameter in module.parameters())
+    assert trained == totals(network).parameters == parameters(network.transformer)
+    timed = gradient_time(module, network, 2, repeats=1, warm_up=1)
+    assert timed.time_s > 0
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_every_parameter_of_new_layers_gets_a_gradient() -> None:
+    for name, more in (("moe", {"expert_ffn": "16", "attention": "unfused"} | LATENT), ("t5", {"head_size": "8"})):
+        network = build(name, TINY | more)
+        module = build_module(network)
+        tokens = torch.randint(0, 60, (2, *network.input_shape))
+        module(tokens, torch.randint(0, 60, (2, 12))).backward()
+        assert all(parameter.grad is not None for parameter in module.parameters())

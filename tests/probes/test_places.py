@@ -68,7 +68,7 @@ def card(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> dict[str, An
 
 def test_a_gpu_is_measured_in_its_own_design_and_precisions(card: dict[str, Any], tmp_path: Path) -> None:
     said: list[str] = []
-    place = place_of("cuda:0", known=lambda _name: CARD)
+    place = place_of("cuda:0", lookup=lambda _name: CARD)
     made = measure_device(place, 1000.0, resume=tmp_path / "partial", say=said.append)
     assert place.points() == gpu_points(PRECISIONS)
     assert set(made.samples.text["precision"].tolist()) == set(PRECISIONS)

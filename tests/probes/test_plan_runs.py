@@ -12,7 +12,7 @@ import torch
 from planner.domain.network import INPUT, Layer, Network
 from planner.probes import lost_device, plan_runs
 from planner.probes.lost_device import DeviceLostError
-from planner.probes.plan_runs import Wanted, enough_s, timed_runs
+from planner.probes.plan_runs import PlanPoint, enough_s, timed_runs
 from planner.probes.timing import Timing
 
 MakeBench = Callable[..., Any]
@@ -55,13 +55,13 @@ def running(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> Callable[
     return use
 
 
-def wanted(*sub_batches: int) -> list[Wanted]:
-    return [Wanted(n, "fp32", STEP_S * n) for n in sub_batches]
+def points_of(*sub_batches: int) -> list[PlanPoint]:
+    return [PlanPoint(n, "fp32", STEP_S * n) for n in sub_batches]
 
 
 def test_every_cell_is_run_once_within_the_time(running: Callable[..., Any]) -> None:
     bench, runs = running()
-    found = timed_runs(NETWORK, wanted(4, 1, 2), 60.0)
+    found = timed_runs(NETWORK, points_of(4, 1, 2), 60.0)
     steps = [one.step for one in found]
     assert [step.sub_batch for step in steps if step] == [4, 1, 2]
     assert [step.time_s for step in steps if step] == pytest.approx([4 * STEP_S, STEP_S, 2 * STEP_S])
@@ -72,7 +72,7 @@ def test_every_cell_is_run_once_within_the_time(running: Callable[..., Any]) -> 
 
 def test_long_steps_are_repeated_less_and_left_out_where_they_do_not_fit(running: Callable[..., Any]) -> None:
     bench, runs = running()
-    found = timed_runs(NETWORK, wanted(16, 100, 1), 6.0)
+    found = timed_runs(NETWORK, points_of(16, 100, 1), 6.0)
     assert [one.step is not None for one in found] == [True, False, True]
     (first, repeats), _ = runs
     assert (first, 1 <= repeats < 7) == (16, True)
@@ -82,7 +82,7 @@ def test_long_steps_are_repeated_less_and_left_out_where_they_do_not_fit(running
 def test_the_best_is_run_first_even_where_it_takes_most_of_the_time(running: Callable[..., Any]) -> None:
     """Steps of 64 take 3.2 s: two fit in 10 s, and two of each of the others beside them."""
     bench, runs = running()
-    found = timed_runs(NETWORK, wanted(64, 8, 4, 2), 10.0)
+    found = timed_runs(NETWORK, points_of(64, 8, 4, 2), 10.0)
     assert all(one.step for one in found)
     assert (runs[0], [n for n, _ in runs]) == ((64, 1), [64, 8, 4, 2])
     assert bench.now <= 10
@@ -91,7 +91,7 @@ def test_the_best_is_run_first_even_where_it_takes_most_of_the_time(running: Cal
 def test_time_that_steps_did_not_take_is_offered_to_those_left_out(running: Callable[..., Any]) -> None:
     """Half as long as expected: what did not fit at first does once a run has shown it."""
     bench, runs = running(pace=0.5)
-    found = timed_runs(NETWORK, wanted(100, 4, 1), 9.0)
+    found = timed_runs(NETWORK, points_of(100, 4, 1), 9.0)
     assert [n for n, _ in runs] == [4, 100, 1]
     assert all(one.step for one in found)
     assert bench.now <= 9
@@ -99,7 +99,7 @@ def test_time_that_steps_did_not_take_is_offered_to_those_left_out(running: Call
 
 def test_steps_that_take_longer_than_expected_leave_no_time_to_overrun(running: Callable[..., Any]) -> None:
     bench, runs = running(pace=2.0)
-    found = timed_runs(NETWORK, wanted(4, 16, 12, 1), 6.0)
+    found = timed_runs(NETWORK, points_of(4, 16, 12, 1), 6.0)
     assert [one.step is not None for one in found] == [True, True, False, True]
     assert [n for n, _ in runs] == [4, 16, 1]
     assert bench.now <= 6
@@ -107,7 +107,7 @@ def test_steps_that_take_longer_than_expected_leave_no_time_to_overrun(running: 
 
 @pytest.mark.parametrize("pace", [0.7, 1.0, 1.8])
 def test_the_time_that_is_said_to_suffice_does(running: Callable[..., Any], pace: float) -> None:
-    cells = wanted(64, 32, 16, 8)
+    cells = points_of(64, 32, 16, 8)
     running(pace=pace)
     found = timed_runs(NETWORK, cells, 5.0)
     assert not all(one.step for one in found)
@@ -119,7 +119,7 @@ def test_the_time_that_is_said_to_suffice_does(running: Callable[..., Any], pace
 
 def test_runs_that_were_never_quiet_are_marked_in_time(running: Callable[..., Any]) -> None:
     bench, runs = running(slow=(0.5, 1e9))
-    found = timed_runs(NETWORK, wanted(1, 2), 10.0)
+    found = timed_runs(NETWORK, points_of(1, 2), 10.0)
     assert [(one.step is not None, one.is_disturbed) for one in found] == [(True, True)] * 2
     assert found[0].slower == pytest.approx(3.0)
     assert len(runs) > 2
@@ -138,7 +138,7 @@ def test_a_run_that_fails_is_said_and_the_others_are_made(
         return Timing(STEP_S, 1e-4, repeats)
 
     monkeypatch.setattr(plan_runs, "gradient_time", failing)
-    first, second, third = timed_runs(NETWORK, wanted(1, 2, 4), 60.0)
+    first, second, third = timed_runs(NETWORK, points_of(1, 2, 4), 60.0)
     assert (second.step, second.failed) == (None, "could not create a primitive")
     assert first.step is not None
     assert third.step is not None
@@ -151,7 +151,7 @@ def test_what_is_out_of_memory_is_said(running: Callable[..., Any], monkeypatch:
         raise MemoryError
 
     monkeypatch.setattr(plan_runs, "gradient_time", failing)
-    assert timed_runs(NETWORK, wanted(1), 60.0) == (plan_runs.PlanRun(failed=lost_device.NO_MEMORY),)
+    assert timed_runs(NETWORK, points_of(1), 60.0) == (plan_runs.PlanRun(failed=lost_device.NO_MEMORY),)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_network_that_the_device_does_not_hold_is_left_out(
         raise error
 
     monkeypatch.setattr(plan_runs, "build_module", build_module)
-    assert timed_runs(NETWORK, wanted(1, 2), 60.0) == (plan_runs.PlanRun(failed=said),) * 2
+    assert timed_runs(NETWORK, points_of(1, 2), 60.0) == (plan_runs.PlanRun(failed=said),) * 2
     assert runs == []
 
 
@@ -183,7 +183,7 @@ def test_a_lost_device_is_no_run_that_failed(
     monkeypatch.setattr(plan_runs, lost_in, failing)
     monkeypatch.setattr(lost_device, "why_no_kernel", lambda _torch, _device: "illegal memory access")
     with pytest.raises(DeviceLostError) as lost:
-        timed_runs(NETWORK, wanted(2), 60.0)
+        timed_runs(NETWORK, points_of(2), 60.0)
     assert lost.value.what == (
         "making one" if lost_in == "build_module" else "training steps of one on 2 samples in fp32"
     )
@@ -191,21 +191,22 @@ def test_a_lost_device_is_no_run_that_failed(
 
 def test_the_quiet_of_an_earlier_run_counts(running: Callable[..., Any]) -> None:
     running(slow=(-1.0, 1e9))
-    assert not timed_runs(NETWORK, wanted(1), 5.0)[0].is_disturbed
+    assert not timed_runs(NETWORK, points_of(1), 5.0)[0].is_disturbed
     running(slow=(-1.0, 1e9))
-    assert timed_runs(NETWORK, wanted(1), 5.0, quiet_s=0.003)[0].is_disturbed
+    assert timed_runs(NETWORK, points_of(1), 5.0, quiet_s=0.003)[0].is_disturbed
 
 
 TOUCHING = """
 import torch
-from planner.probes.plan_runs import Wanted, timed_runs
+from planner.probes.plan_runs import PlanPoint, timed_runs
 from planner.probes.timing import keep_freed_memory, touched_pages
 from planner.catalog import find_network
 
 size = 2**28
 touched = touched_pages()
 if touched and keep_freed_memory():
-    timed_runs(find_network("mlp:input=64,hidden=64,layers=2,classes=10"), [Wanted(1, "fp32", 1e-3, float(size))], 5.0)
+    network = find_network("mlp:input=64,hidden=64,layers=2,classes=10")
+    timed_runs(network, [PlanPoint(1, "fp32", 1e-3, float(size))], 5.0)
     before = touched_pages()
     torch.ones(size // 4, dtype=torch.float32)
     print(before - touched, touched_pages() - before)

@@ -11,8 +11,8 @@ from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError, UnknownNameError
 from planner.probes.operands import Operands
 from planner.probes.precisions import (
+    COMPUTING,
     CPU_PRECISIONS,
-    STORED,
     autocast,
     byte_precisions,
     computes,
@@ -27,7 +27,7 @@ def test_every_precision_is_stored_as_wide_as_it_is_described() -> None:
     operands = Operands(elements=1 << 12)
     for name, precision in PRECISIONS.items():
         assert operands.of(name).itemsize == precision.weight_bytes
-        assert operands.of(name).warm(3, 5).dtype == getattr(torch, STORED[name])
+        assert operands.of(name).warm(3, 5).dtype == getattr(torch, COMPUTING[name].stored)
 
 
 def test_operands_of_a_precision_share_a_block_and_those_of_another_do_not() -> None:

@@ -13,7 +13,7 @@ from planner.domain.network import INPUT, Layer
 from planner.domain.samples import Samples
 from planner.errors import OutputError
 from planner.probes.points import Point
-from planner.probes.run import Progress, Run, Wanted, continued
+from planner.probes.run import Goal, Progress, Run, continued
 
 MakeBench = Callable[..., Any]
 CIRCUMSTANCES = {"cpu_model": "test", "load_average": "0.1"}
@@ -26,7 +26,7 @@ def measure_points(
     bench: Any, points: Sequence[Point], budget_s: float, circumstances: Mapping[str, str], **options: Any
 ) -> Samples:
     """Return the samples of one run of the loop, continued where it has a file."""
-    options = {"wanted": None, "resume": None, "progress": None} | options
+    options = {"goal": None, "resume": None, "progress": None} | options
     run = Run(
         bench,
         points,
@@ -150,7 +150,7 @@ def test_a_run_disturbed_throughout_is_measured_again_as_far_as_time_allows(
 ) -> None:
     """Once a much faster reference is seen; what is not measured again says so."""
     bench = fake_bench(slow=(0.0, 20.0))
-    run = Run(bench, POINTS, 11.0, continued(None, {}, ()), wanted=Wanted(InOrder), resume=None, progress=None)
+    run = Run(bench, POINTS, 11.0, continued(None, {}, ()), goal=Goal(InOrder), resume=None, progress=None)
     assert not any(run.samples("", {}).text["notes"])
     bench.now, timed = 20.0, len(bench.timed)
     run.measure_again(3 * REFERENCE_S / 1.1, 20.0 + seconds)
@@ -168,8 +168,8 @@ def test_calls_of_networks_are_measured_again_first(fake_bench: MakeBench) -> No
     """Those that the run is for, not those that were kept for later."""
     own, later = OWN[:2], OWN[2]
     bench = fake_bench(slow=(0.0, 1e3))
-    wanted = Wanted(InOrder, later=(later,))
-    run = Run(bench, (*POINTS, *own), 1e2, continued(None, {}, ()), wanted=wanted, resume=None, progress=None)
+    goal = Goal(InOrder, later=(later,))
+    run = Run(bench, (*POINTS, *own), 1e2, continued(None, {}, ()), goal=goal, resume=None, progress=None)
     assert later.name in bench.timed
     bench.now, timed = 1e3, len(bench.timed)
     run.measure_again(REFERENCE_S, 2e3)
@@ -180,8 +180,8 @@ def test_calls_of_networks_are_measured_again_first(fake_bench: MakeBench) -> No
 
 def test_a_target_that_disturbed_timings_reached_ends_no_measuring_again(fake_bench: MakeBench) -> None:
     bench = fake_bench(slow=(0.0, 20.0))
-    wanted = Wanted(InOrder, target_error=0.1)
-    run = Run(bench, POINTS, 11.0, continued(None, {}, ()), wanted=wanted, resume=None, progress=None)
+    goal = Goal(InOrder, target_error=0.1)
+    run = Run(bench, POINTS, 11.0, continued(None, {}, ()), goal=goal, resume=None, progress=None)
     assert run.is_reached
     bench.now = 20.0
     run.measure_again(REFERENCE_S, 40.0)
@@ -292,7 +292,7 @@ def size(name: str) -> int:
 
 def test_points_come_in_the_order_of_the_chooser_then_the_rest(fake_bench: MakeBench) -> None:
     bench = fake_bench()
-    samples = measure_points(bench, POINTS, 12.0, CIRCUMSTANCES, wanted=Wanted(InOrder))
+    samples = measure_points(bench, POINTS, 12.0, CIRCUMSTANCES, goal=Goal(InOrder))
     assert [size(name) for name in bench.timed[:58]] == list(range(107, 49, -1))
     assert samples.size == len(POINTS)
     assert float(samples.circumstances["expected_error"]) == pytest.approx(0.01)
@@ -309,7 +309,7 @@ def test_more_is_chosen_at_once_where_a_choice_takes_long(choice_s: float, fake_
             bench.now += choice_s
             return 2 * super().choose(left, seconds, most_s)
 
-    measure_points(bench, POINTS[-10:], 12.0, CIRCUMSTANCES, wanted=Wanted(Slow))
+    measure_points(bench, POINTS[-10:], 12.0, CIRCUMSTANCES, goal=Goal(Slow))
     assert asked[0] == 1.5
     assert asked[1:] == pytest.approx([max(1.5, 20 * choice_s)] * (len(asked) - 1))
     assert len(asked) > 2
@@ -321,7 +321,7 @@ def test_the_run_stops_when_the_target_error_is_reached(target_error: float, fak
     seen: list[Progress] = []
     bench = fake_bench()
     run = Run(
-        bench, POINTS, 1e6, continued(None, {}, ()), wanted=Wanted(InOrder, target_error=target_error), resume=None,
+        bench, POINTS, 1e6, continued(None, {}, ()), goal=Goal(InOrder, target_error=target_error), resume=None,
         progress=seen.append,
     )  # fmt: skip
     assert run.is_reached
@@ -331,8 +331,8 @@ def test_the_run_stops_when_the_target_error_is_reached(target_error: float, fak
 
 def test_a_budget_that_ends_first_leaves_the_target_unreached(fake_bench: MakeBench) -> None:
     bench = fake_bench()
-    wanted = Wanted(InOrder, target_error=1e-6)
-    run = Run(bench, POINTS, 3.0, continued(None, {}, ()), wanted=wanted, resume=None, progress=None)
+    goal = Goal(InOrder, target_error=1e-6)
+    run = Run(bench, POINTS, 3.0, continued(None, {}, ()), goal=goal, resume=None, progress=None)
     assert not run.is_reached
     assert bench.now <= 1.1 * 3
 
@@ -340,7 +340,7 @@ def test_a_budget_that_ends_first_leaves_the_target_unreached(fake_bench: MakeBe
 @pytest.mark.parametrize("budget_s", [11.0, 33.0, 1000.0])
 def test_points_for_later_wait_for_the_passes_of_all_others(budget_s: float, fake_bench: MakeBench) -> None:
     bench = fake_bench()
-    samples = measure_points(bench, POINTS, budget_s, CIRCUMSTANCES, wanted=Wanted(InOrder, later=OWN))
+    samples = measure_points(bench, POINTS, budget_s, CIRCUMSTANCES, goal=Goal(InOrder, later=OWN))
     own = [point.name for point in OWN]
     first = min((bench.timed.index(name) for name in own if name in bench.timed), default=len(bench.timed))
     counts = Counter(bench.timed[:first])
@@ -355,22 +355,22 @@ def test_points_for_later_wait_for_the_passes_of_all_others(budget_s: float, fak
 
 def test_points_for_later_come_before_passes_where_an_error_is_aimed_at(fake_bench: MakeBench) -> None:
     bench = fake_bench()
-    wanted = Wanted(InOrder, later=OWN, target_error=1e-6)
-    measure_points(bench, POINTS, 12.0, CIRCUMSTANCES, wanted=wanted)
+    goal = Goal(InOrder, later=OWN, target_error=1e-6)
+    measure_points(bench, POINTS, 12.0, CIRCUMSTANCES, goal=goal)
     assert {point.name for point in OWN} <= set(bench.timed[:103])
 
 
 def test_a_continued_run_chooses_from_what_it_kept(tmp_path: Path, fake_bench: MakeBench) -> None:
-    file, wanted = tmp_path / "here.jsonl", Wanted(InOrder, later=OWN)
+    file, goal = tmp_path / "here.jsonl", Goal(InOrder, later=OWN)
     whole = fake_bench()
-    measure_points(whole, POINTS, 1000.0, CIRCUMSTANCES, wanted=wanted)
+    measure_points(whole, POINTS, 1000.0, CIRCUMSTANCES, goal=goal)
     first = fake_bench(stop_after=31)
     with pytest.raises(KeyboardInterrupt):
-        measure_points(first, POINTS, 1000.0, CIRCUMSTANCES, wanted=wanted, resume=file)
+        measure_points(first, POINTS, 1000.0, CIRCUMSTANCES, goal=goal, resume=file)
     kept = len(file.read_text().splitlines()) - 1
     second = fake_bench()
-    samples = measure_points(second, POINTS, 1000.0, CIRCUMSTANCES, wanted=wanted, resume=file)
+    samples = measure_points(second, POINTS, 1000.0, CIRCUMSTANCES, goal=goal, resume=file)
     assert second.timed[:20] == whole.timed[kept : kept + 20]
     third = fake_bench()
-    again = measure_points(third, POINTS, 1000.0, CIRCUMSTANCES, wanted=wanted, resume=file)
+    again = measure_points(third, POINTS, 1000.0, CIRCUMSTANCES, goal=goal, resume=file)
     assert (third.timed, again.size) == ([], samples.size)

@@ -8,7 +8,7 @@ import pytest
 
 from planner.domain.kernels import FORWARD
 from planner.probes.points import Point
-from planner.probes.run import Run, Wanted, continued
+from planner.probes.run import Goal, Run, continued
 
 MakeBench = Callable[..., Any]
 POINTS = tuple(Point("gemm", FORWARD, {"m": m, "n": 8, "k": 8, "batch": 1}) for m in range(8, 108))
@@ -44,10 +44,8 @@ def test_points_of_the_start_may_take_what_is_kept_for_all_others(
         asked.append(timed)
         return max(budget_s - 1.0 - 0.02 * timed, 0.0)
 
-    bench, wanted = fake_bench(), Wanted(FirstTwenty)
-    run = Run(
-        bench, POINTS, budget_s, continued(None, {}, ()), wanted=wanted, resume=None, progress=None, later_s=later_s
-    )
+    bench, goal = fake_bench(), Goal(FirstTwenty)
+    run = Run(bench, POINTS, budget_s, continued(None, {}, ()), goal=goal, resume=None, progress=None, later_s=later_s)
     assert len(run.missing) == pytest.approx(left, abs=1)
     assert {point.name for point in run.missing} | set(bench.timed) >= set(FirstTwenty(POINTS).start())
     assert bench.now <= budget_s + 0.2
@@ -62,7 +60,7 @@ def test_a_start_that_an_earlier_run_measured_is_not_measured_again(fake_bench: 
     file, names = tmp_path / "here.jsonl", {point.name for point in POINTS}
     for budget_s, missing in ((1.2, True), (4.0, False)):
         run = Run(
-            fake_bench(), POINTS, budget_s, continued(file, {}, names), wanted=Wanted(FirstTwenty), resume=file,
+            fake_bench(), POINTS, budget_s, continued(file, {}, names), goal=Goal(FirstTwenty), resume=file,
             progress=None, later_s=lambda _timed: 3.0,
         )  # fmt: skip
         assert bool(run.missing) == missing

@@ -10,7 +10,7 @@ from planner.probes import steps as module
 from planner.probes.steps import (
     OWN_SUB_BATCHES,
     REFERENCE_FLOP,
-    SLOWER,
+    STEP_FACTOR,
     StepNeed,
     StepTimes,
     probe_networks,
@@ -191,13 +191,13 @@ def test_steps_of_many_samples_are_left_out_where_time_or_memory_is_too_short(
 def test_steps_that_a_cpu_has_no_memory_or_time_for_give_way_to_those_of_the_probe_networks(
     fake_bench: MakeBench,
 ) -> None:
-    """By the rate of the reference, and SLOWER, a sample of the slow one takes 0.25 s, four times."""
+    """By the rate of the reference, and STEP_FACTOR, a sample of the slow one takes 0.25 s, four times."""
     small, large, slow = probe_networks()[:3]
     needs = {small.name: StepNeed(1e6, 9), large.name: StepNeed(1e6, 0)}
     steps, failed, _ = timed_steps(fake_bench(), REFERENCE_S, 100.0, [small, large], needs=needs)
     assert {(s.network.name, s.sub_batch) for s in steps} == {(small.name, 2)}
     assert failed == (f"{large.name}, as one sample takes more than 953.7 MiB",)
-    needs = {slow.name: StepNeed(0.25 / (SLOWER * REFERENCE_S) * REFERENCE_FLOP, 9)}
+    needs = {slow.name: StepNeed(0.25 / (STEP_FACTOR * REFERENCE_S) * REFERENCE_FLOP, 9)}
     bench = fake_bench()
     bench.now = 100.0 - 0.9
     steps, failed, _ = timed_steps(bench, REFERENCE_S, 100.0, [slow], needs=needs)

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from planner.domain.kernels import FORWARD
-from planner.domain.samples import MAY_DIFFER
+from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.probes import lost_device
 from planner.probes.cuda_bench import CudaBench
 from planner.probes.lost_device import DeviceLostError
 from planner.probes.operands import Operands
 from planner.probes.points import Point
-from planner.probes.precisions import LEAST_CAPABILITY
+from planner.probes.precisions import COMPUTING
 from planner.probes.sustained import LEFT_OUT, WARNING_CLOCKS, sustained
 
 BURST_S = 1e-3
@@ -84,7 +84,7 @@ def test_a_cpu_is_not_loaded(fake_bench: Callable[..., Any]) -> None:
 
 
 def test_runs_that_differ_in_it_are_fitted_together() -> None:
-    assert {f"sustained_{name}" for name in LEAST_CAPABILITY if name != "fp32"} | {WARNING_CLOCKS} <= MAY_DIFFER
+    assert {f"sustained_{name}" for name in COMPUTING if name != "fp32"} | {WARNING_CLOCKS} <= FREE_CIRCUMSTANCES
 
 
 @pytest.mark.parametrize("is_memory", [True, False])

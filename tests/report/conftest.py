@@ -15,11 +15,11 @@ from planner.report.blocks import Block
 from planner.report.printing import print_blocks
 
 TERMS = (
-    Term("load_input", "gpu", 0.2104, 0.2104, 0.28, "reconstructed", "tsubame-kfc", extrapolated=False),
-    Term("forward", "gpu", 0.175, 0.175, 0.24, "reconstructed", "tsubame-kfc", extrapolated=False),
-    Term("update_gradient", "gpu", 0.02, 0.02, 0.03, "specified", "", extrapolated=True),
-    Term("sum_gradient", "update", 0.0571, 0.0571, 0.31, "reconstructed", "tsubame-kfc", extrapolated=False),
-    Term("all_reduce", "update", 0.0876, 0.0876, 0.69, "reconstructed", "tsubame-kfc", extrapolated=False),
+    Term("load_input", "gpu", 0.2104, 0.2104, 0.28, ("reconstructed",), ("tsubame-kfc",), extrapolated=False),
+    Term("forward", "gpu", 0.175, 0.175, 0.24, ("reconstructed",), ("tsubame-kfc",), extrapolated=False),
+    Term("update_gradient", "gpu", 0.02, 0.02, 0.03, ("specified",), (), extrapolated=True),
+    Term("sum_gradient", "update", 0.0571, 0.0571, 0.31, ("reconstructed",), ("tsubame-kfc",), extrapolated=False),
+    Term("all_reduce", "update", 0.0876, 0.0876, 0.69, ("reconstructed",), ("tsubame-kfc",), extrapolated=False),
 )
 MEMORY = {
     "weights": 2.0**26,

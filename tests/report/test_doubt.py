@@ -14,7 +14,7 @@ RUN, LAYERS = "planner calibrate --plan plan.json", "planner calibrate --network
 @pytest.fixture
 def measured(prediction: Prediction) -> Prediction:
     """Return a prediction of one node that rests on no reconstruction."""
-    terms = tuple(replace(term, origin="measured") for term in prediction.terms)
+    terms = tuple(replace(term, origins=("measured",)) for term in prediction.terms)
     return replace(prediction, configuration=Configuration(1, 8, 8), terms=terms, iteration_s=PERIOD)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from planner.domain.prediction import PlanWarning
 from planner.report.blocks import Block
-from planner.report.notices import HEADLINES, MOST, notices
+from planner.report.notices import HEADLINES, MOST_NOTICES, notices
 
 Printed = Callable[[Iterable[Block]], str]
 MORE = "-v shows all"
@@ -31,7 +31,7 @@ def test_the_gravest_come_first_and_the_others_are_counted() -> None:
         "warning: it needs nearly all the memory of of 1 and of 2",
         "warning: 6 more; -v shows all",
     ]
-    assert len(said(found[:6])) == MOST
+    assert len(said(found[:6])) == MOST_NOTICES
     assert "more;" not in "".join(said(found[:6]))
 
 

@@ -14,7 +14,16 @@ def test_a_source_is_named_once() -> None:
 
 def test_several_origins_break_between_words(printed: Callable[[Iterable[Block]], str]) -> None:
     shown = [
-        Term(name, "step", 0.1234, 0.1234, 0.5, "published+specified", "v100-sxm2-16gb, any-steps", extrapolated=True)
+        Term(
+            name,
+            "step",
+            0.1234,
+            0.1234,
+            0.5,
+            ("published", "specified"),
+            ("v100-sxm2-16gb", "any-steps"),
+            extrapolated=True,
+        )
         for name in ("host to device", "all reduce")
     ]
     words = set(printed([terms(shown, "all reduce")]).split())
@@ -78,8 +87,8 @@ def test_collectives_are_hyphenated() -> None:
 
 
 def test_short_terms_mark_what_extrapolates(printed: Callable[[Iterable[Block]], str]) -> None:
-    far = Term("forward", "gpu", 0.1, 0.1, 0.5, "published+specified", "a100", extrapolated=True)
-    near = Term("all_reduce", "update", 0.1, 0.1, 0.5, "measured", "links", extrapolated=False)
+    far = Term("forward", "gpu", 0.1, 0.1, 0.5, ("published", "specified"), ("a100",), extrapolated=True)
+    near = Term("all_reduce", "update", 0.1, 0.1, 0.5, ("measured",), ("links",), extrapolated=False)
     lines = [line.split() for line in printed([terms([far, near], "", "CPU", brief=True)]).splitlines()]
     assert lines[0] == ["thread", "term", "takes", "adds", "share", "origin"]
     assert lines[1] == ["CPU", "forward", "100", "ms", "100", "ms", "50.0%", "published", "+", "specified", "*"]

@@ -13,7 +13,7 @@ import pytest
 
 from planner.domain.validation import ScoredRow
 from planner.errors import MissingPackageError
-from planner.report.plots import COLOURS, GREY, PER, Points, validation_plot
+from planner.report.plots import COLOURS, OTHERS_LOOK, TIME_OF_METRIC, Points, validation_plot
 from planner.scoring.ranking import RATE_METRICS, TIME_METRICS
 
 ROW = ScoredRow(
@@ -106,8 +106,8 @@ def test_more_names_than_colours_are_grey_others() -> None:
     assert "2 others (2)" in words(picture)
     assert "source-11 (4)" in words(picture)
     assert len(series(picture)) == len(COLOURS) + 1
-    assert GREY["color"].encode() in picture
-    assert GREY["color"] not in COLOURS
+    assert OTHERS_LOOK["color"].encode() in picture
+    assert OTHERS_LOOK["color"] not in COLOURS
 
 
 @pytest.mark.parametrize("name", ["_hidden", "a$b^{$", "two\nlines", "\u8a66\u9a13", "", "x" * 300, "<&>"])
@@ -140,7 +140,7 @@ def test_pictures_do_not_depend_on_settings_of_matplotlib_nor_change_them() -> N
 
 
 def test_metrics_are_those_that_are_times_or_rates() -> None:
-    assert set(PER) == {*TIME_METRICS, *RATE_METRICS}
+    assert set(TIME_OF_METRIC) == {*TIME_METRICS, *RATE_METRICS}
 
 
 def test_without_matplotlib_the_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

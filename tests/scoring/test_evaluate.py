@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from planner import catalog
-from planner.costs.measured_calls import BEYOND, MEASURED_S
+from planner.costs.measured_calls import DOUBLINGS_BEYOND, MEASURED_S
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
@@ -114,7 +114,7 @@ def test_memory_is_called_and_the_time_is_as_if_it_sufficed() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"tensor_parallel": 2}, "tensor_parallel must be 1, the only value supported yet, got 2"),
+        ({"tensor_parallel": 2}, "tensor_parallel must be 1 for .*, which is no transformer, got 2"),
         ({"pipeline_parallel": 4}, "pipeline_parallel must be 1"),
         ({"recompute": "full"}, "recompute must be none"),
         ({"sharding": 1}, "sharding must be 0"),
@@ -171,7 +171,7 @@ def looked_up_on(gpu: str, network: str, **fields: Any) -> Calibration:
     calls = layer_calls(catalog.find_network(network), optimizer="sgd")["gemm", "forward"]
     timed = {call.name: (1.0, 1e-4, 64.0, 2e-4) for call in calls}
     table = Entry(
-        "kernels", "gemm", "forward", "fp32", "own layers", LOOKED_UP, timed, {MEASURED_S: 1.0, BEYOND: 0.0},
+        "kernels", "gemm", "forward", "fp32", "own layers", LOOKED_UP, timed, {MEASURED_S: 1.0, DOUBLINGS_BEYOND: 0.0},
         held_out_error=0.02,
     )  # fmt: skip
     return Calibration("theirs", gpu, (table,), node=Node(1, catalog.find_accelerator(gpu)), **fields)
@@ -221,7 +221,7 @@ def mixed_runs(count: int) -> list[Run]:
 def test_answers_do_not_depend_on_how_many_plans_are_priced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = mixed_runs(60)
     whole, plans = answers_of(PROBLEM, runs), sort_runs(PROBLEM, runs)
-    monkeypatch.setattr(evaluate, "SLICE", 7)
+    monkeypatch.setattr(evaluate, "SLICE_PLANS", 7)
     parts = answers_of(PROBLEM, runs)
     assert [one.row.refused for one in parts] == [one.row.refused for one in whole]
     assert any(one.row.refused for one in whole)
@@ -252,7 +252,7 @@ def test_tables_do_not_grow_with_the_runs(monkeypatch: pytest.MonkeyPatch, what:
             return found
 
     monkeypatch.setattr(evaluate, "Evaluator", Counted)
-    monkeypatch.setattr(evaluate, "SLICE", 10)
+    monkeypatch.setattr(evaluate, "SLICE_PLANS", 10)
     what(PROBLEM, [run_of(sub_batch=at) for at in range(1, 56)])
     assert len(alive) == 6
     assert max(sizes) == 10

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.costs.measured_calls import BEYOND, MEASURED_S
+from planner.costs.measured_calls import DOUBLINGS_BEYOND, MEASURED_S
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Node
@@ -58,7 +58,7 @@ def test_share_times_error_decides_the_order() -> None:
 @pytest.mark.parametrize(("error", "reason"), [(0.3, "poor"), (0.2, "worst known"), (None, "poor")])
 def test_a_large_or_unknown_error_is_poor(error: float | None, reason: str) -> None:
     gap = found(calibration(*everything(held_out_error=error)))["forward", reason]
-    assert gap.error == (gaps.UNKNOWN_ERROR if error is None else error)
+    assert gap.error == (gaps.STATED_ERROR if error is None else error)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_calls_outside_the_fit_name_the_feature(seen: tuple[float, float], words
     gap = known.get(("forward", "outside"))
     assert (gap.detail if gap else None) == words
     if gap:
-        assert gap.error == pytest.approx(gaps.OUTSIDE * 0.1)
+        assert gap.error == pytest.approx(gaps.OUTSIDE_FACTOR * 0.1)
         assert ("forward", "worst known") not in known  # nothing of it is inside
 
 
@@ -100,7 +100,7 @@ def test_calls_that_were_timed_or_cannot_be_are_no_gaps_but_part_of_the_step() -
         "",
         LOOKED_UP,
         {name: (8.0, 1e-9 * FLOP)},
-        {MEASURED_S: 1.0, BEYOND: 0.0},
+        {MEASURED_S: 1.0, DOUBLINGS_BEYOND: 0.0},
     )
     timed = replace(one, entries=(table, *one.entries))
     now = {(gap.direction): gap.share for gap in gaps_of(timed, [network]) if gap.precision == "fp32"}
@@ -110,7 +110,7 @@ def test_calls_that_were_timed_or_cannot_be_are_no_gaps_but_part_of_the_step() -
 def test_kinds_that_only_the_data_sheet_has_are_missing() -> None:
     one = calibration(entry("gemm", held_out_error=0.0))
     (gap,) = found(one).values()
-    assert (gap.kind, gap.reason, gap.error) == ("update", "missing", gaps.SPECIFIED_ERROR)
+    assert (gap.kind, gap.reason, gap.error) == ("update", "missing", gaps.STATED_ERROR)
 
 
 def test_precisions_without_products_are_one_gap() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from planner.domain.arrays import FloatArray
-from planner.scoring.residuals import PRIOR, SCALES, explaining_terms
+from planner.scoring.residuals import PRIOR_DEVIATION, SCALE_RANGE, explaining_terms
 
 TERMS = ("forward", "backward", "all_reduce")
 
@@ -49,8 +49,8 @@ def test_one_row_does_not_explain_itself() -> None:
 def test_scales_stay_within_their_bounds() -> None:
     found = explaining_terms(TERMS, *made(8.0, 2000))
     assert found
-    assert all(SCALES[0] <= one.scale <= SCALES[1] for one in found)
-    assert found[0].scale == SCALES[1]
+    assert all(SCALE_RANGE[0] <= one.scale <= SCALE_RANGE[1] for one in found)
+    assert found[0].scale == SCALE_RANGE[1]
 
 
 SHARES = arrays(np.float64, (8, 2), elements=st.floats(0, 1))
@@ -61,8 +61,8 @@ ERRORS = arrays(np.float64, 8, elements=st.floats(-0.9, 2).filter(lambda e: abs(
 def test_scale_is_the_best_of_a_fine_search(shares: FloatArray, errors: FloatArray) -> None:
     """No scale on a grid has a smaller objective, and the error is that of leaving rows out one by one."""
     measured = 1 / (1 + errors)
-    prior = np.mean(errors**2) / PRIOR**2
-    grid = np.linspace(SCALES[0], SCALES[1], 4001)
+    prior = np.mean(errors**2) / PRIOR_DEVIATION**2
+    grid = np.linspace(SCALE_RANGE[0], SCALE_RANGE[1], 4001)
 
     def best(x: FloatArray, e: FloatArray) -> float:
         objective = ((e + (grid[:, None] - 1) * x) ** 2).sum(axis=1) + prior * (grid - 1) ** 2

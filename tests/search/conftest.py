@@ -15,7 +15,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, Prediction, Predictions, Quantity, Staleness
 from planner.domain.request import SpaceRequest
 from planner.errors import Refusal
-from planner.search.evaluator import Priced
+from planner.search.evaluator import PricedPlans
 from planner.search.ranking import Order
 from planner.search.space import Limits
 
@@ -154,12 +154,12 @@ def machine() -> SyntheticMachine:
 
 
 @pytest.fixture(scope="session")
-def priced(machine: SyntheticMachine) -> Callable[[list[Configuration]], Priced]:
+def priced(machine: SyntheticMachine) -> Callable[[list[Configuration]], PricedPlans]:
     """Price records with the synthetic machine."""
 
-    def price(records: list[Configuration]) -> Priced:
+    def price(records: list[Configuration]) -> PricedPlans:
         configurations = Configurations.of(records)
-        return Priced(configurations, machine.evaluate(configurations))
+        return PricedPlans(configurations, machine.evaluate(configurations))
 
     return price
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening, Plan, Suggestion
-from planner.search.choice import AMONG, SURE, chosen_of, probability_better, tied_plans
+from planner.search.choice import MOST_COMPARED_PLANS, SURE_PROBABILITY, chosen_of, probability_better, tied_plans
 from planner.search.explain import listed_positions
 from planner.search.suggest import suggest_with
 
@@ -79,12 +79,12 @@ def test_the_tied_plan_of_fewest_gpus_is_taken_and_reported_even_behind_the_othe
     unsure = replace(machine, unsure=2.0)
     request = SpaceRequest(36).changed(mode=("sync",), top=2)
     answer = answered(unsure, request)
-    every = answered(unsure, request.changed(top=AMONG))
+    every = answered(unsure, request.changed(top=MOST_COMPARED_PLANS))
     tied = [plan for plan in every.plans if plan.position in every.tied]
     assert len(tied) > 2
-    assert all(plan.first_is_better is None or plan.first_is_better < SURE for plan in tied)
+    assert all(plan.first_is_better is None or plan.first_is_better < SURE_PROBABILITY for plan in tied)
     outside = [plan for plan in every.plans if plan.position not in every.tied]
-    assert all(plan.first_is_better is not None and plan.first_is_better >= SURE for plan in outside)
+    assert all(plan.first_is_better is not None and plan.first_is_better >= SURE_PROBABILITY for plan in outside)
     worse = [plan for plan in every.plans if plan.position not in every.tied]
     sound = [
         plan
@@ -104,7 +104,7 @@ def test_the_tied_plan_of_fewest_gpus_is_taken_and_reported_even_behind_the_othe
 
 
 def test_efficiency_is_relative_to_the_best_plan_on_the_fewest_gpus(machine: Any) -> None:
-    answer = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=AMONG))
+    answer = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=MOST_COMPARED_PLANS))
     assert answer.baseline is not None
     rates = {plan.prediction.configuration: plan.prediction.samples_per_s.value for plan in answer.plans}
     fewest = min(one.gpus for one in rates)
@@ -134,7 +134,7 @@ def of_gpus(plans: Sequence[Plan], gpus: int) -> list[Plan]:
 
 
 def test_why_the_plan_is_taken_is_said(machine: Any) -> None:
-    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=AMONG)).plans
+    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=MOST_COMPARED_PLANS)).plans
     counts = list(dict.fromkeys(plan.prediction.configuration.gpus for plan in plans))
     alike = next(group for group in (of_gpus(plans, gpus) for gpus in counts) if len(group) > 1)
     assert chosen_of(alike, alike, "fewest-gpus")[1].endswith("it has the largest sub-batch")
@@ -145,7 +145,7 @@ def test_why_the_plan_is_taken_is_said(machine: Any) -> None:
 
 def test_a_plan_that_is_tied_for_want_of_knowledge_alone_is_not_taken(machine: Any) -> None:
     """The second plan beats the third on as many GPUs and is surely worse than the first: so is the third."""
-    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=AMONG)).plans
+    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=MOST_COMPARED_PLANS)).plans
     few = next(group for group in (of_gpus(plans, n) for n in (3, 6, 9, 12)) if len(group) > 1)
     first = next(plan for plan in plans if plan.prediction.configuration.gpus > few[0].prediction.configuration.gpus)
     assert first.position < few[0].position

@@ -17,7 +17,7 @@ from planner.domain.network import Layer, Network
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import ParameterError, UsageError
-from planner.search.evaluator import Priced
+from planner.search.evaluator import PricedPlans
 from planner.search.explain import label, whys, whys_nearest, whys_pareto
 from planner.search.ranking import Order, order_of, rounded
 
@@ -25,11 +25,11 @@ ORDER = Order("epoch-time", 64, has_dataset=True)
 FIRST = {"epoch_s": 100.0, "staleness_mean": 3.0, "mini_batch_mean": 64.0, "memory_bytes": 2.0**30}
 
 
-def plans(*rows: tuple[Configuration, dict[str, float]]) -> Priced:
+def plans(*rows: tuple[Configuration, dict[str, float]]) -> PricedPlans:
     """Return plans that are alike but for what is given."""
     values = [FIRST | {"samples_per_s": 1e4 / (FIRST | row)["epoch_s"]} | row for _, row in rows]
     columns = {name: np.array([row.get(name, math.nan) for row in values]) for name in Predictions.__dataclass_fields__}
-    return Priced(Configurations.of([c for c, _ in rows]), Predictions(**columns))
+    return PricedPlans(Configurations.of([c for c, _ in rows]), Predictions(**columns))
 
 
 def problem(price: float | None, dataset: Dataset | None = None) -> Problem:
@@ -111,7 +111,7 @@ def test_plans_without_a_price_come_last() -> None:
 
 @given(st.permutations(range(8)), st.integers(1, 8))
 def test_best_is_the_head_of_the_sorted_whole_in_any_order_of_input(
-    priced: Callable[[list[Configuration]], Priced], shuffle: list[int], keep: int
+    priced: Callable[[list[Configuration]], PricedPlans], shuffle: list[int], keep: int
 ) -> None:
     records = [Configuration(n, 2, s, 1, p, "async") for n in (1, 2) for s in (3, 5) for p in ("fp32", "fp16")]
     whole = ORDER.best(priced(records), 8)

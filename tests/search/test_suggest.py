@@ -8,7 +8,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,6 @@ from planner.domain.axes import AXES
 from planner.domain.prediction import MiniBatch, Prediction
 from planner.domain.request import Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Refused, Suggestion
-from planner.errors import ParameterError
 from planner.search.loosen import tolerance_that_suffices
 from planner.search.suggest import suggest_with
 from planner.steps.warnings import window_missed
@@ -67,11 +65,6 @@ def test_missing_data_set_is_a_warning(machine: Any) -> None:
     answer = suggest_with(machine, order, machine.limits(), request, {})
     assert [warning.code for warning in answer.warnings] == ["no_dataset"]
     assert answered(machine, request).warnings == ()
-
-
-def test_unsupported_parallelism_is_refused(machine: Any) -> None:
-    with pytest.raises(ParameterError, match=r"^parallelism must be data"):
-        answered(machine, SpaceRequest(60).changed(parallelism=("data", "pipeline")))
 
 
 NAMES = {"--" + axis.option.replace("_", "-"): axis.name for axis in AXES}

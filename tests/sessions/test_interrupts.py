@@ -31,7 +31,7 @@ def test_an_interrupt_leaves_no_calibration_and_says_what_is_kept(run: Run, inst
     def interrupted(_place: object, _budget_s: float, *, resume: Path, **given: Any) -> Measurement:
         assert given["input_folder"] == Path()
         assert given["own"] == Own()
-        assert given["wanted"].later
+        assert given["goal"].later
         assert callable(given["progress"])
         assert callable(given["say"])
         start_file(resume, {}, [POINT])

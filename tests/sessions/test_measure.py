@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from planner.catalog import find_accelerator, find_network
-from planner.costs.measured_calls import BEYOND, MEASURED_S
+from planner.costs.measured_calls import DOUBLINGS_BEYOND, MEASURED_S
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import BACKWARD_DATA, DIRECTIONS, FORWARD
 from planner.domain.network import INPUT, Layer, Network
-from planner.domain.samples import BUDGET, MAY_DIFFER, NETWORKS, Samples
+from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS, Samples
 from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
 from planner.formats.calibration import read_calibration
@@ -27,10 +27,10 @@ from planner.probes.gpu_points import gpu_points
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
 from planner.probes.places import CpuPlace, Place
 from planner.probes.points import Point
-from planner.probes.run import Wanted
+from planner.probes.run import Goal
 from planner.sessions import coverage, measure
-from planner.sessions.asked import Asked
 from planner.sessions.needed import needed_kernels
+from planner.sessions.request import Request
 from planner.sessions.session import Session
 from planner.sources.layer_calls import LayerCalls
 from planner.workload.calls import distinct_calls
@@ -64,8 +64,8 @@ def test_whether_the_target_error_is_reached_is_said(
 ) -> None:
     aims: list[float | None] = []
 
-    def measured(_place: object, _budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
-        aims.append(wanted.target_error)
+    def measured(_place: object, _budget_s: float, *, goal: Goal, **_named: object) -> Measurement:
+        aims.append(goal.target_error)
         samples = COPIES
         circumstances = {**samples.circumstances, "expected_error": expected}
         return Measurement(replace(samples, circumstances=circumstances), (), CPU, Node(1, CPU))
@@ -80,20 +80,20 @@ def test_whether_the_target_error_is_reached_is_said(
 def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last(
     run: Run, instruments: Instruments
 ) -> None:
-    found: list[Wanted] = []
+    found: list[Goal] = []
 
-    def measured(_place: object, _budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
-        found.append(wanted)
+    def measured(_place: object, _budget_s: float, *, goal: Goal, **_named: object) -> Measurement:
+        found.append(goal)
         return Measurement(COPIES, (), CPU, Node(1, CPU))
 
     instruments["measure"] = measured
     assert run("calibrate", "--out", "fit.json")[0] == 0
-    (wanted,) = found
-    layers = {point.call.layer.kind for point in wanted.later if point.call}
+    (goal,) = found
+    layers = {point.call.layer.kind for point in goal.later if point.call}
     assert {"convolution", "linear", "attention", "embedding", "batch_norm", "layer_norm"} <= layers
-    assert wanted.target_error is None
+    assert goal.target_error is None
     points = designed_points()
-    chooser = wanted.chooser((*points, *wanted.later))
+    chooser = goal.chooser((*points, *goal.later))
     needed = {kind for kind, _ in needed_kernels()} - {"bias"}
     first = set(chooser.start())
     started = [(point.kind, point.direction) for point in points if point.name in first]
@@ -149,49 +149,49 @@ def test_on_a_gpu_too_the_layers_of_bundled_networks_come_last(
     instruments: Instruments, session: Callable[[], Session], tmp_path: Path
 ) -> None:
     """In all its precisions, at its sub-batches; the design holds none of them, and both may be chosen from."""
-    found: list[tuple[Place, Wanted]] = []
+    found: list[tuple[Place, Goal]] = []
 
-    def measured(place: Place, _budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
-        found.append((place, wanted))
+    def measured(place: Place, _budget_s: float, *, goal: Goal, **_named: object) -> Measurement:
+        found.append((place, goal))
         return Measurement(COPIES, (), CPU, Node(1, CPU))
 
     instruments["place_of"] = lambda *_given: Card()
     instruments["measure"] = measured
-    measure.measured(Asked(60.0, device="cuda"), tmp_path / "partial.jsonl", session())
-    measure.measured(Asked(60.0, (find_network("mlp"),), device="cuda"), tmp_path / "partial.jsonl", session())
-    (place, wanted), (_, of_one) = found
+    measure.measured(Request(60.0, device="cuda"), tmp_path / "partial.jsonl", session())
+    measure.measured(Request(60.0, (find_network("mlp"),), device="cuda"), tmp_path / "partial.jsonl", session())
+    (place, goal), (_, of_one) = found
     assert of_one.later == ()
-    assert {point.precision for point in wanted.later} == {"fp32", "fp16"}
-    convolutions = [point for point in wanted.later if point.kind == "convolution" and point.precision == "fp16"]
+    assert {point.precision for point in goal.later} == {"fp32", "fp16"}
+    convolutions = [point for point in goal.later if point.kind == "convolution" and point.precision == "fp16"]
     assert {point.sub_batch for point in convolutions} == {1, 8, 64}
-    assert not {point.name for point in wanted.later} & {point.name for point in place.points()}
-    chooser = wanted.chooser((*place.points(), *wanted.later))
+    assert not {point.name for point in goal.later} & {point.name for point in place.points()}
+    chooser = goal.chooser((*place.points(), *goal.later))
     chooser.learn({point.name: 1e-4 for point in place.points()})
-    assert chooser.choose([point.name for point in wanted.later], 1.0, 30.0)
+    assert chooser.choose([point.name for point in goal.later], 1.0, 30.0)
 
 
 def test_further_precisions_lengthen_the_fit_by_the_points_that_they_have(
     instruments: Instruments, session: Callable[[], Session], tmp_path: Path
 ) -> None:
     """Not as much as if each had all that fp32 has, and as much less as fewer points are fitted."""
-    found: list[tuple[float, Wanted]] = []
+    found: list[tuple[float, Goal]] = []
 
-    def measured(_place: Place, budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
-        found.append((budget_s, wanted))
+    def measured(_place: Place, budget_s: float, *, goal: Goal, **_named: object) -> Measurement:
+        found.append((budget_s, goal))
         return Measurement(COPIES, (), CPU, Node(1, CPU))
 
     instruments["place_of"] = lambda *_given: Card()
     instruments["expected_fit_s"] = lambda _accelerator, times: 100 * times
     instruments["measure"] = measured
-    measure.measured(Asked(1000.0, device="cuda"), tmp_path / "partial.jsonl", session())
+    measure.measured(Request(1000.0, device="cuda"), tmp_path / "partial.jsonl", session())
     kept_s = 100 * len(gpu_points(("fp32", "fp16"))) / len(gpu_points(("fp32",)))
     assert 120 < kept_s < 160
-    ((budget_s, wanted),) = found
+    ((budget_s, goal),) = found
     assert 1000 - 60 < budget_s <= 1000
     points = len(gpu_points(("fp32", "fp16")))
-    assert wanted.kept_s(points) == wanted.kept_s(10 * points) == pytest.approx(kept_s)
-    assert wanted.kept_s(0) == pytest.approx(0.3 * kept_s)
-    assert wanted.kept_s(points // 2) == pytest.approx(0.65 * kept_s, rel=0.01)
+    assert goal.kept_s(points) == goal.kept_s(10 * points) == pytest.approx(kept_s)
+    assert goal.kept_s(0) == pytest.approx(0.3 * kept_s)
+    assert goal.kept_s(points // 2) == pytest.approx(0.65 * kept_s, rel=0.01)
 
 
 @pytest.mark.parametrize("names", [("mlp",), ()])
@@ -199,18 +199,18 @@ def test_precisions_that_are_asked_for_come_on_top_of_fp32(
     names: tuple[str, ...], instruments: Instruments, session: Callable[[], Session], tmp_path: Path
 ) -> None:
     """What is measured first has products of all of them."""
-    found: list[tuple[Place, Own, Wanted]] = []
+    found: list[tuple[Place, Own, Goal]] = []
 
-    def measured(place: Place, _budget_s: float, *, own: Own, wanted: Wanted, **_named: object) -> Measurement:
-        found.append((place, own, wanted))
+    def measured(place: Place, _budget_s: float, *, own: Own, goal: Goal, **_named: object) -> Measurement:
+        found.append((place, own, goal))
         return Measurement(COPIES, (), CPU, Node(1, CPU))
 
     instruments["measure"] = measured
-    asked = Asked(60.0, tuple(map(find_network, names)), ("bf16", "int8"))
+    asked = Request(60.0, tuple(map(find_network, names)), ("bf16", "int8"))
     measure.measured(asked, tmp_path / "partial.jsonl", session())
-    ((place, own, wanted),) = found
-    points = (*own.points, *place.points(), *wanted.later)
-    by_name, chooser = {point.name: point for point in points}, wanted.chooser(points)
+    ((place, own, goal),) = found
+    points = (*own.points, *place.points(), *goal.later)
+    by_name, chooser = {point.name: point for point in points}, goal.chooser(points)
     started = [by_name[name] for name in chooser.start()]
     counts = Counter((point.precision, point.direction) for point in started if point.kind == "gemm")
     assert counts == {
@@ -231,9 +231,9 @@ def test_measurements_name_the_networks_that_they_were_made_for(
     made = Measurement(replace(COPIES, circumstances={"threads": "1"}), (), CPU, Node(1, CPU))
     instruments["measure"] = lambda *_given, **_named: made
     networks = tuple(find_network(name) for name in names)
-    found = measure.measured(Asked(60.0, networks), tmp_path / "partial.jsonl", session()).samples
+    found = measure.measured(Request(60.0, networks), tmp_path / "partial.jsonl", session()).samples
     assert found.circumstances == {"threads": "1"} | ({NETWORKS: said, BUDGET: "60"} if said else {})
-    assert {BUDGET, NETWORKS} <= MAY_DIFFER
+    assert {BUDGET, NETWORKS} <= FREE_CIRCUMSTANCES
 
 
 @pytest.mark.parametrize(
@@ -291,12 +291,12 @@ def test_products_of_8_bits_need_serve_no_step() -> None:
     ]  # fmt: skip
     calibration = fit_calibration(Samples.from_rows(rows, {}), "here", CPU, Node(1, CPU))
     for precisions in ((), ("fp32",), ("int8",)):
-        coverage.check_served(calibration, Node(1, CPU), Asked(60.0, (network,), precisions), print)
+        coverage.check_served(calibration, Node(1, CPU), Request(60.0, (network,), precisions), print)
     with pytest.raises(CoverageError, match=r"too few timings of gemm \(forward, backward weight\) in bf16; what was"):
-        coverage.check_served(calibration, Node(1, CPU), Asked(60.0, (network,), ("int8", "bf16")), print)
+        coverage.check_served(calibration, Node(1, CPU), Request(60.0, (network,), ("int8", "bf16")), print)
     halves = replace(calibration, entries=tuple(replace(one, precision="bf16") for one in calibration.entries))
     with pytest.raises(CoverageError, match=r"too few timings of gemm \(forward, backward weight\); what was"):
-        coverage.check_served(halves, Node(1, CPU), Asked(60.0, (network,), ("bf16",)), print)
+        coverage.check_served(halves, Node(1, CPU), Request(60.0, (network,), ("bf16",)), print)
 
 
 @pytest.mark.parametrize("are_timed", [True, False])
@@ -307,11 +307,11 @@ def test_no_budget_is_named_for_what_is_timed_in_fp32_alone(*, are_timed: bool) 
     product = Entry("kernels", "gemm", "", "fp32", "", "work.linear", {}, {"calls": 1e-6, "mac": 1e-12, "bytes": 1e-12})
     tables = [
         replace(product, direction=call.direction, term=LOOKED_UP, settings={call.name: (1.0, 1e-3, 16.0, 1e-2)},
-                coefficients={MEASURED_S: 1.0, BEYOND: 0.0})
+                coefficients={MEASURED_S: 1.0, DOUBLINGS_BEYOND: 0.0})
         for call in distinct_calls([network])
     ]  # fmt: skip
     entries = (product, replace(product, precision="bf16"), *(tables if are_timed else tables[1:]))
-    calibration, asked = Calibration("made-up", CPU.name, entries), Asked(60.0, (network,), ("bf16",))
+    calibration, asked = Calibration("made-up", CPU.name, entries), Request(60.0, (network,), ("bf16",))
     notes: list[str] = []
     coverage.check_served(calibration, Node(1, CPU), asked, notes.append, ("fp32", "bf16"))
     said = "3 of the 4 calls of the networks are left to fits; with --budget 120s more of them are timed"
@@ -328,9 +328,9 @@ def test_what_is_missing_in_precisions_that_nobody_asked_for_is_said(*, of_netwo
     precisions = ("fp32", "tf32", "fp16", "int8")
     notes: list[str] = []
     if of_networks:
-        coverage.check_served(calibration, Node(1, CPU), Asked(60.0, (network,)), notes.append, precisions)
+        coverage.check_served(calibration, Node(1, CPU), Request(60.0, (network,)), notes.append, precisions)
     else:
-        coverage.check_complete(calibration, [("gemm", FORWARD)], Asked(60.0), notes.append, precisions)
+        coverage.check_complete(calibration, [("gemm", FORWARD)], Request(60.0), notes.append, precisions)
     said = [note for note in notes if "too few" in note]
     assert [line.partition(" (")[0] for line in said] == ["tf32 has too few timings of gemm"]
     assert "; --budget 120s takes more" in said[0]
@@ -339,9 +339,9 @@ def test_what_is_missing_in_precisions_that_nobody_asked_for_is_said(*, of_netwo
 def test_every_kernel_that_is_missing_is_said_by_kind() -> None:
     empty = Calibration("none", CPU.name, ())
     with pytest.raises(CoverageError) as caught:
-        coverage.check_complete(empty, needed_kernels(), Asked(15.0), print)
+        coverage.check_complete(empty, needed_kernels(), Request(15.0), print)
     sentence = str(caught.value)
-    assert "too few timings of convolution, gemm (all three directions); activation, add, average pool, " in sentence
+    assert "too few timings of convolution, gemm (all three directions); activation, add, attention, " in sentence
     assert "; bias, embedding (forward, backward weight); copy (backward data); update; what was" in sentence
     assert {kind for kind, _ in needed_kernels() if kind.replace("_", " ") not in sentence} == set()
     assert "more" not in sentence

@@ -22,10 +22,10 @@ from planner.formats.samples import read_samples
 from planner.probes.gpu import Gpu
 from planner.probes.lost_device import DeviceLostError
 from planner.probes.machine import describe_cpu
-from planner.probes.plan_runs import PlanRun, Wanted
+from planner.probes.plan_runs import PlanPoint, PlanRun
 from planner.sessions.plan_runs import asking_of
 from planner.sessions.session import Session
-from planner.sources.cells import CELLS, cell_factors, cells_of, unpacked
+from planner.sources.plan_points import PLAN_POINTS, plan_point_factors, plan_points_of, points_of_entry
 
 Run = Callable[..., tuple[int, str, str]]
 Instruments = dict[str, Any]
@@ -63,7 +63,7 @@ def times(instruments: Instruments) -> dict[int, float]:
     found: dict[int, float] = {}
 
     def timed_runs(
-        network: Network, cells: Sequence[Wanted], seconds: float, *, device: str, **_named: Any
+        network: Network, cells: Sequence[PlanPoint], seconds: float, *, device: str, **_named: Any
     ) -> tuple[PlanRun, ...]:
         assert device == "cpu"
         assert 0 < seconds < 60
@@ -100,13 +100,15 @@ def test_the_next_suggestion_uses_the_runs_and_says_so(
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert (code, err.count("\n")) == (0, 1)
     assert err.startswith("planner: running mlp 4 times for at most 5")
-    (entry,) = (entry for entry in read_calibration("better.json").entries if entry.library == CELLS)
-    factors = {cell.sub_batch: cell.factor for cell in unpacked(entry, "mlp")}
+    (entry,) = (entry for entry in read_calibration("better.json").entries if entry.library == PLAN_POINTS)
+    factors = {cell.sub_batch: cell.factor for cell in points_of_entry(entry, "mlp")}
     assert factors == pytest.approx({n: math.exp(math.log(times[n] / plain[n]) / 1.2) for n in before})
     steps = read_samples("better.samples.csv")
     assert (sorted(steps.number["sub_batch"].tolist()), set(steps.text["kind"].tolist())) == ([1, 2, 4, 8], {"step"})
     sub_batches = np.array(list(plain))
-    used = cell_factors(cells_of((read_calibration("better.json"),), "mlp", "pytorch", "fp32"), "forward", sub_batches)
+    used = plan_point_factors(
+        plan_points_of((read_calibration("better.json"),), "mlp", "pytorch", "fp32"), "forward", sub_batches
+    )
     assert (used > 1).all()  # that of a sub-batch which was not run, too
     for given in (("better.json", "mine.json"), ("mine.json", "better.json")):
         assert list(passes_s(run, *given).values()) == pytest.approx([*(list(plain.values()) * used)])
@@ -160,7 +162,7 @@ def test_runs_of_a_busy_machine_and_one_that_failed_are_left_out_and_said(
     asked(base())
     quiet = [1, 2]
 
-    def timed_runs(network: Network, cells: Sequence[Wanted], *_rest: Any, **_named: Any) -> tuple[PlanRun, ...]:
+    def timed_runs(network: Network, cells: Sequence[PlanPoint], *_rest: Any, **_named: Any) -> tuple[PlanRun, ...]:
         made = {n: PlanRun(TimedStep(network, n, 0.1), 1.0 if n in quiet else 1.3) for n in (1, 2, 4)}
         return tuple(made.get(cell.sub_batch) or PlanRun(failed="no algorithm of such sizes") for cell in cells)
 
@@ -175,8 +177,8 @@ def test_runs_of_a_busy_machine_and_one_that_failed_are_left_out_and_said(
     )
     better = read_calibration("better.json")
     assert better.warnings == ()
-    (entry,) = (entry for entry in better.entries if entry.library == CELLS)
-    assert [cell.sub_batch for cell in unpacked(entry, "mlp")] == [1, 2]
+    (entry,) = (entry for entry in better.entries if entry.library == PLAN_POINTS)
+    assert [cell.sub_batch for cell in points_of_entry(entry, "mlp")] == [1, 2]
     assert sorted(read_samples("better.samples.csv").number["sub_batch"].tolist()) == [1, 2]
     quiet.clear()
     code, _, err = run(*arguments, "--force")
@@ -252,7 +254,9 @@ def test_the_gpu_that_a_suggestion_is_of_runs_it_with_the_library_that_it_was_ca
         node, facts = Node(2, card), {"cudnn": "91002"}
         return Gpu(f"cuda:{at}", "GPU-1", ("fp32",), 0, is_known=True, accelerator=card, node=node, circumstances=facts)
 
-    def timed_runs(_network: Network, cells: Sequence[Wanted], *_given: object, device: str, **_named: object) -> Any:
+    def timed_runs(
+        _network: Network, cells: Sequence[PlanPoint], *_given: object, device: str, **_named: object
+    ) -> Any:
         ran.append(device)
         return tuple(PlanRun(TimedStep(_network, cell.sub_batch, 1e-3)) for cell in cells)
 
@@ -354,7 +358,7 @@ def test_a_suggestion_of_version_1_asks_for_the_same_runs(
     now = asking_of(str(path), ["mine.json"], session())
     path.write_text(json.dumps(as_version_1(json.loads(path.read_text()))))
     before = asking_of(str(path), ["mine.json"], session())
-    assert (before.cells, before.expected_s) == (now.cells, now.expected_s)
+    assert (before.points, before.expected_s) == (now.points, now.expected_s)
     assert (before.memory_bytes, before.problem.settings) == (now.memory_bytes, now.problem.settings)
 
 
@@ -381,3 +385,11 @@ def test_plans_that_divide_layers_are_refused(asked: Callable[..., Path], run: R
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert code == 5
     assert "--plan must be of plans that one device can run, got tensor-parallel degree 2" in err
+
+
+def test_a_suggestion_for_another_framework_is_refused(asked: Callable[..., Path], run: Run) -> None:
+    """Runs are PyTorch's: they tell nothing of Torch7, which computes the gradient of the network's input too."""
+    asked(base(), "--framework", "torch7")
+    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert code == 5
+    assert "--plan must be of framework pytorch, which runs are made with, got torch7; suggest with --framework" in err

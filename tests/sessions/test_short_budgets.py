@@ -17,10 +17,10 @@ from planner.probes.calibrate import Measurement
 from planner.probes.design import designed_points
 from planner.probes.places import CpuPlace, Place
 from planner.probes.resume import Measured, start_file
-from planner.probes.run import Wanted
+from planner.probes.run import Goal
 from planner.sessions import coverage, measure
-from planner.sessions.asked import Asked
 from planner.sessions.needed import needed_kernels
+from planner.sessions.request import Request
 from planner.sessions.session import Session
 
 Run = Callable[..., tuple[int, str, str]]
@@ -34,13 +34,13 @@ def test_a_fit_is_kept_no_more_than_a_part_of_the_budget_for(
 ) -> None:
     kept: list[float] = []
 
-    def measured(_place: Place, _budget_s: float, *, wanted: Wanted, **_named: object) -> Measurement:
-        kept.append(wanted.kept_s(10**6))
+    def measured(_place: Place, _budget_s: float, *, goal: Goal, **_named: object) -> Measurement:
+        kept.append(goal.kept_s(10**6))
         return Measurement(NOTHING, (), CPU, Node(1, CPU))
 
     instruments["expected_fit_s"] = lambda *_given: 1e3
     instruments["measure"] = measured
-    measure.measured(Asked(50.0), tmp_path / "partial.jsonl", session())
+    measure.measured(Request(50.0), tmp_path / "partial.jsonl", session())
     assert kept == [0.4 * 50.0]
 
 
@@ -72,7 +72,7 @@ def test_a_fit_that_is_not_used_is_as_good_as_none_where_nothing_else_serves(kin
     whole = replace(known, entries=tuple(map(of, known.entries)))
     refused = pytest.raises(CoverageError, match="too few timings of gemm") if is_refused else nullcontext()
     with refused:
-        coverage.check_complete(whole, needed_kernels(), Asked(60.0), print)
+        coverage.check_complete(whole, needed_kernels(), Request(60.0), print)
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_a_budget_that_loading_takes_most_of_is_refused_before_anything_is_chose
     instruments["measure"] = lambda *_given, **_named: Measurement(NOTHING, (), CPU, Node(1, CPU))
     said = "must leave time to measure, got 12 s, of which loading PyTorch took 9 s; use --budget 60s, or wait"
     with pytest.raises(CoverageError, match=said) if is_refused else nullcontext():
-        measure.measured(Asked(12.0), partial, session(), used_s)
+        measure.measured(Request(12.0), partial, session(), used_s)

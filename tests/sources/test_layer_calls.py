@@ -3,13 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.costs.measured_calls import BEYOND, MARGIN, MEASURED_S
+from planner.costs.measured_calls import DOUBLINGS_BEYOND, MARGIN_DOUBLINGS, MEASURED_S
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.prediction import LOOKUPS, Prediction
-from planner.domain.provenance import SCALED
+from planner.domain.provenance import EXACT, FIT, SCALED, SCALING_CURVE
 from planner.domain.request import Problem
 from planner.steps.predict import Evaluator
 from planner.workload.calls import layer_calls
@@ -53,8 +53,9 @@ def looked_up(kind: str, direction: str, layers: set[str], precision: str = "fp3
     points = (1.0, MEASURED_AT_S[0], 16.0, MEASURED_AT_S[1])
     table = {call.name: points for call in calls if call.layer.name in layers}
     return Entry(
-        "kernels", kind, direction, precision, "own layers", "calls.measured", table, {MEASURED_S: 1.0, BEYOND: 0.0},
-        ranges={BEYOND: (0.0, MARGIN)}, held_out_error=0.02,
+        "kernels", kind, direction, precision, "own layers", "calls.measured", table,
+        {MEASURED_S: 1.0, DOUBLINGS_BEYOND: 0.0},
+        ranges={DOUBLINGS_BEYOND: (0.0, MARGIN_DOUBLINGS)}, held_out_error=0.02,
     )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def test_a_call_is_looked_up_and_the_others_of_its_kind_are_not(sub_batch: int, 
         (fitted("gemm", "forward"), 40.0 + 2 * 16),
     ],
 )
-def test_what_is_looked_up_takes_its_course_from_the_fit_to_its_kind(fit: Entry, measured_s: float) -> None:
+def test_what_is_looked_up_takes_its_scaling_curve_from_the_fit_to_its_kind(fit: Entry, measured_s: float) -> None:
     """At twice the larger sub-batch: twice the time by a sure fit in proportion, by none the line 8 + 2 n.
 
     A fit that is constant says 40; the bend, ln(40/72), is as far as 0.2 lets it be believed.
@@ -100,12 +101,12 @@ def test_what_is_looked_up_takes_its_course_from_the_fit_to_its_kind(fit: Entry,
     assert found == pytest.approx(measured_s)
 
 
-def test_fits_of_an_earlier_calibration_tell_the_course() -> None:
+def test_fits_of_an_earlier_calibration_give_the_scaling_curve() -> None:
     own = looked_up("gemm", "forward", {"a", "b"})
     assert forward_s(32, (in_proportion("gemm", "forward"), *FITS[1:]), (own,)) == pytest.approx(2 * 80.0 + 2)
 
 
-def test_the_course_of_a_costly_activation_is_that_of_its_own_kind() -> None:
+def test_the_scaling_curve_of_a_costly_activation_is_that_of_its_own_kind() -> None:
     own = looked_up("activation", "forward", {"gelu", "relu"})
     fits = (*FITS[:3], in_proportion("activation", "forward"), FITS[4], own)
     products = 2 * FITTED_S
@@ -172,6 +173,18 @@ def test_the_answer_tells_exact_calls_from_those_between_and_beyond(sub_batch: i
     every = tuple(looked_up(*key, {"a", "gelu", "relu", "b"}) for key in KINDS)
     (word,) = words(described(every, sub_batch), "own_layers")
     assert word == f"100.0% of the kernel time was measured with the layers of two themselves, {where}."
+
+
+@pytest.mark.parametrize(("sub_batch", "kinds"), [(1, {EXACT}), (6, {SCALING_CURVE}), (32, {SCALING_CURVE})])
+def test_provenance_tells_measured_calls_from_their_scaling_curves(sub_batch: int, kinds: set[str]) -> None:
+    every = (*(looked_up(*key, {"a", "gelu", "relu", "b"}) for key in KINDS), NOTHING_ADDED)
+    terms = described(every, sub_batch).terms
+    assert {one.kind for term in terms for one in term.provenance if term.name != "update"} - {FIT} == kinds
+    own = looked_up("gemm", "forward", {"a", "b"})
+    first, second = sorted(own.settings)
+    table = {first: (1.0, 5.0, 8.0, 30.0), second: (1.0, 3.0, 16.0, 18.0)}
+    both = described((*FITS, replace(own, settings=table)), 8).terms
+    assert {one.kind for term in both for one in term.provenance} >= {EXACT, SCALING_CURVE, FIT}
 
 
 def test_the_answer_gives_the_share_of_each() -> None:

@@ -17,7 +17,7 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.errors import ParameterError
-from planner.sources.overheads import FORMULA, OF_FAMILIES, Overheads, exponent_name, find_overheads
+from planner.sources.overheads import FAMILY_COEFFICIENTS, FORMULA, Overheads, exponent_name, find_overheads
 from planner.sources.source import Source, source_of
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
@@ -201,7 +201,7 @@ def test_the_formula_names_every_coefficient_of_bundled_overheads() -> None:
         if entry_.scope == "overheads"
         for name in entry_.coefficients
     }
-    assert {*OF_FAMILIES, "exponent", "host_s_per_layer", "replica_wait"} <= found
+    assert {*FAMILY_COEFFICIENTS, "exponent", "host_s_per_layer", "replica_wait"} <= found
     assert all(name in FORMULA for name in found)
 
 

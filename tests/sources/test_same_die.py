@@ -1,12 +1,12 @@
-"""Calls that a device of the same chip was timed at: looked up there, times one ratio."""
+"""Calls that a same-die device was timed at: looked up there, times one ratio."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from planner.costs.measured_calls import BEYOND, MARGIN, MEASURED_S
+from planner.costs.measured_calls import DOUBLINGS_BEYOND, MARGIN_DOUBLINGS, MEASURED_S
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
@@ -16,12 +16,11 @@ from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.sources.same_die import (
     LEAST_COMMON,
-    Common,
     Ratio,
-    common_times,
-    course_of,
-    is_sibling,
+    common_ratios,
+    is_same_die,
     ratio_of,
+    same_die_curve,
     scaled_table,
 )
 from planner.steps.predict import Evaluator
@@ -53,13 +52,14 @@ def fits(error: float | None = 0.2) -> tuple[Entry, ...]:
 
 
 def table(layers: str, ratio: float = 1.0, extra: Mapping[str, tuple[float, ...]] | None = None) -> Entry:
-    """Return the forward products of layers, at the sibling's times by a ratio, with further calls by name."""
+    """Return the forward products of layers, at the other's times by a ratio, with further calls by name."""
     points = {name: tuple(np.reshape(of, (-1, 2)) @ np.diag([1, ratio])) for name, of in THEIRS_S.items()}
     calls = layer_calls(NETWORK, optimizer="none")["gemm", "forward"]
     held = {call.name: tuple(np.ravel(points[call.layer.name])) for call in calls if call.layer.name in layers}
     return Entry(
         "kernels", "gemm", "forward", "fp32", "own layers", "calls.measured", {**held, **(extra or {})},
-        {MEASURED_S: 1.0, BEYOND: 0.0}, ranges={BEYOND: (0.0, MARGIN)}, held_out_error=0.02,
+        {MEASURED_S: 1.0, DOUBLINGS_BEYOND: 0.0}, ranges={DOUBLINGS_BEYOND: (0.0, MARGIN_DOUBLINGS)},
+        held_out_error=0.02,
     )  # fmt: skip
 
 
@@ -88,8 +88,8 @@ COMMON = {f"m={at} n=4 k=8n": (1.0, 8.0, 16.0, 32.0) for at in range(3)}
 HALVED = dict.fromkeys(COMMON, (1.0, 4.0, 16.0, 16.0))
 
 
-def test_a_call_is_the_devices_own_then_a_siblings_then_fitted() -> None:
-    """Own: layer a at half the sibling's times, as its calls in common; b from the sibling; c from neither."""
+def test_a_call_is_the_devices_own_then_a_same_die_devices_then_fitted() -> None:
+    """Own: layer a at half the other's times, as its calls in common; b from the other; c from neither."""
     one = predicted((*fits(), table("a", RATIO, HALVED)), (table("ab", extra=COMMON),))
     assert seconds(one) == pytest.approx(RATIO * 40.0 + RATIO * 80.0 + FITTED_S, rel=1e-6)
     kernels = seconds(one) + 2 * 3 * FITTED_S - FITTED_S  # there is no gradient of the input
@@ -99,15 +99,15 @@ def test_a_call_is_the_devices_own_then_a_siblings_then_fitted() -> None:
     assert found["regression"] == pytest.approx(1 - 60.0 / kernels)
 
 
-def test_between_own_sub_batches_the_sibling_tells_the_course() -> None:
-    """At 16 between own times at 1 and 64: half the sibling's, where it was timed at all three, else as without it."""
+def test_between_own_sub_batches_the_same_die_device_gives_the_scaling_curve() -> None:
+    """At 16 between own times at 1 and 64: half the other's, where it was timed at all three, else as without it."""
     (name, *_) = table("a").settings
     own = (*fits(), table("", RATIO, {**HALVED, name: (1.0, 5.0, 64.0, 80.0)}))
 
     def first_s(points: tuple[float, ...]) -> float:
         one = predicted(own, (table("", extra={**COMMON, name: points}),))
         (forward,) = (term for term in one.terms if term.name == "forward")
-        # What the sibling has seen goes along where it bends the course.
+        # What the other device has seen goes along where it bends the curve.
         assert any("theirs" in each.seen for each in forward.provenance) == (points[2:5:2] == (16.0, 64.0))
         return seconds(one) - 2 * FITTED_S
 
@@ -117,10 +117,10 @@ def test_between_own_sub_batches_the_sibling_tells_the_course() -> None:
     assert first_s((1.0, 10.0, 16.0, 70.0)) == first_s((1.0, 10.0, 64.0, 160.0)) == alone
 
 
-def test_a_course_is_known_where_the_sibling_was_timed_as_at_own_sub_batches_around() -> None:
+def test_a_curve_is_known_where_the_other_device_was_timed_as_at_own_sub_batches_around() -> None:
     samples, knots = np.array([1, 2, 4, 16, 64]), np.array([2.0, 8.0, 32.0])
     points = np.array([1.0, 5.0, 2.0, 10.0, 4.0, 12.0, 8.0, 40.0, 16.0, 70.0])
-    assert course_of(samples, knots, points) == pytest.approx([0.5, 1.0, 0.6, np.nan, np.nan], nan_ok=True)
+    assert same_die_curve(samples, knots, points) == pytest.approx([0.5, 1.0, 0.6, np.nan, np.nan], nan_ok=True)
 
 
 def test_without_enough_calls_in_common_the_fit_tells_the_ratio() -> None:
@@ -130,7 +130,7 @@ def test_without_enough_calls_in_common_the_fit_tells_the_ratio() -> None:
     assert set(shares(one)) == {"sibling", "regression"}
 
 
-def test_the_answer_names_the_sibling() -> None:
+def test_the_answer_names_the_other_device() -> None:
     one = predicted(fits(0.6), (table("ab"),))
     (forward,) = (term for term in one.terms if term.name == "forward")
     assert "theirs scaled from gtx-1080ti" in forward.calibration
@@ -151,7 +151,7 @@ def test_a_fit_that_ratios_differ_more_than_serves_alone() -> None:
     assert shares(predicted(fits(0.5), (table("ab"),))) == {"regression": 1.0}
 
 
-def test_a_siblings_warnings_are_said_where_it_serves() -> None:
+def test_a_same_die_devices_warnings_are_said_where_it_serves() -> None:
     for serves in (True, False):
         said = [one.message for one in predicted(fits(0.6 if serves else 0.5), (table("ab"),)).warnings]
         assert ("disturbed" in said) == serves
@@ -161,72 +161,48 @@ def test_a_fit_that_was_never_compared_with_anything_tells_no_ratio() -> None:
     assert shares(predicted(fits(None), (table("ab"),))) == {"regression": 1.0}
 
 
-def common(ratios: Sequence[float], theirs_s: float | Sequence[float] = 1.0) -> Common:
-    return Common(np.array(ratios), np.broadcast_to(theirs_s, len(ratios)).astype(np.float64))
-
-
 def own_s(ratio: Ratio | None, theirs_s: float, fitted_s: float = np.nan) -> float:
     assert ratio is not None
     return float(ratio.times_s(np.array([theirs_s]), np.array([fitted_s]))[0])
 
 
-APART = (0.4, 0.5, 0.5, 0.5, 1.0)
+APART = np.array([0.4, 0.5, 0.5, 0.5, 1.0])
 """Each is missed by the median of the others: two of them, by 0.25 and 0.5."""
 ERROR = (0.25 + 0.5) / 5
 NONE = np.empty(0)
 
 
 def test_a_ratio_of_times_in_common_is_as_unsure_as_they_differ() -> None:
-    for ratios, ratio, error in (
+    for ratios, value, error in (
         ([0.5] * LEAST_COMMON, 0.5, 0.0), (APART, 0.5, ERROR), ([0.5] * 3 + [1.0] * 3, 0.75, (1.0 + 0.5) / 2),
     ):  # fmt: skip
-        found = ratio_of(common(ratios), NONE, None)
-        assert own_s(found, 3.0) == own_s(found, 3.0, 99.0) == pytest.approx(3 * ratio)
-        assert found is not None
-        assert found.error == pytest.approx(error)
-
-
-def test_of_an_even_number_of_alike_calls_the_ratio_is_between_the_two_in_the_middle() -> None:
-    assert own_s(ratio_of(common([0.4, 0.9, 0.4, 0.6, 0.1, 0.6]), NONE, None), 1.0) == pytest.approx(0.5)
+        ratio = ratio_of(np.array(ratios), NONE, None)
+        assert own_s(ratio, 3.0) == own_s(ratio, 3.0, 99.0) == pytest.approx(3 * value)
+        assert ratio is not None
+        assert ratio.error == pytest.approx(error)
 
 
 def test_without_enough_times_in_common_the_median_ratio_of_the_fit_serves() -> None:
-    few = common([0.5] * (LEAST_COMMON - 1))
-    found = ratio_of(few, np.array([0.25, 0.3, 0.35]), 0.2)
-    assert own_s(found, 10.0) == own_s(found, 10.0, 99.0) == pytest.approx(3.0)
-    assert found is not None
-    assert found.error == 0.2
-    assert ratio_of(common([]), np.array([0.2, 0.3, 0.4]), 0.15) is None
+    few = np.full(LEAST_COMMON - 1, 0.5)
+    ratio = ratio_of(few, np.array([0.25, 0.3, 0.35]), 0.2)
+    assert own_s(ratio, 10.0) == own_s(ratio, 10.0, 99.0) == pytest.approx(3.0)
+    assert ratio is not None
+    assert ratio.error == 0.2
+    assert ratio_of(NONE, np.array([0.2, 0.3, 0.4]), 0.15) is None
     assert ratio_of(few, NONE, 0.2) is None
 
 
 def test_times_by_the_ratio_and_by_the_fit_are_weighed_by_their_errors() -> None:
     """Twice the error, a fourth of the other's weight."""
-    for fit_error, believed in ((ERROR, 0.5), (2 * ERROR, 0.2), (ERROR / 2, 0.8)):
-        found = ratio_of(common(APART), NONE, fit_error)
-        assert own_s(found, 8.0, 6.0) == pytest.approx(4.0 ** (1 - believed) * 6.0**believed)
-        assert own_s(found, 8.0) == own_s(found, 8.0, 0.0) == pytest.approx(4.0)  # no fit serves this call
-        assert found is not None
-        assert found.error == pytest.approx(min(ERROR, fit_error))
+    for fit_error, weight in ((ERROR, 0.5), (2 * ERROR, 0.2), (ERROR / 2, 0.8)):
+        ratio = ratio_of(APART, NONE, fit_error)
+        assert own_s(ratio, 8.0, 6.0) == pytest.approx(4.0 ** (1 - weight) * 6.0**weight)
+        assert own_s(ratio, 8.0) == own_s(ratio, 8.0, 0.0) == pytest.approx(4.0)  # no fit serves this call
+        assert ratio is not None
+        assert ratio.error == pytest.approx(min(ERROR, fit_error))
 
 
-def test_a_fit_that_is_far_off_has_no_more_say_than_one_off_by_three_errors() -> None:
-    found = ratio_of(common(APART), NONE, ERROR)
-    furthest = 4.0 * np.exp(3 * ERROR * np.sqrt(2))
-    assert own_s(found, 8.0, 1e9) == own_s(found, 8.0, 1.01 * furthest) == pytest.approx(np.sqrt(4.0 * furthest))
-    assert own_s(found, 8.0, 1e-9) == pytest.approx(4.0**2 / np.sqrt(4.0 * furthest))
-
-
-def test_a_ratio_is_that_of_calls_that_take_as_long() -> None:
-    """Ten long ones at half the sibling's time, forty short ones as fast as there; between them as the most."""
-    many = ratio_of(common([0.5] * 10 + [1.0] * 40, [100.0] * 10 + [1.0] * 40), NONE, None)
-    for theirs_s, ratio in ((1.0, 1.0), (1.5, 1.0), (60.0, 0.5), (100.0, 0.5), (1e6, 1.0), (1e-6, 1.0)):
-        assert own_s(many, theirs_s) == pytest.approx(ratio * theirs_s)
-    few = ratio_of(common([0.5] + [1.0] * 4, [100.0] + [1.0] * 4), NONE, None)
-    assert own_s(few, 100.0) == pytest.approx(100.0)  # one call says less than four of another time
-
-
-def test_a_prediction_weighs_the_siblings_time_with_the_fit() -> None:
+def test_a_prediction_weighs_the_other_devices_time_with_the_fit() -> None:
     """Five of six ratios are 0.0625, one 0.1: missed by 0.0625 on average, as much as by the fit, 5 s against 4 s."""
     theirs = {f"m={at} n=4 k=8n": (1.0, 8.0, 16.0, 8.0) for at in range(3)}
     own = {**dict.fromkeys(theirs, (1.0, 0.5, 16.0, 0.5)), "m=0 n=4 k=8n": (1.0, 0.5, 16.0, 0.8)}
@@ -240,19 +216,18 @@ def test_the_interval_is_wider_than_that_of_own_calls() -> None:
     scaled = predicted(fits(), (table("abc", RATIO),)).iteration_s
     widths = [np.log((one.high or np.inf) / (one.low or np.inf)) for one in (own, scaled)]
     assert widths[0] < widths[1]
-    ratio = Ratio(common([0.5]), 0.1)
+    ratio = Ratio(0.5, 0.1)
     assert scaled_table(table("abc"), ratio, {}).held_out_error == pytest.approx(np.hypot(0.02, 0.1))
 
 
 def test_times_in_common_are_of_the_very_sub_batches() -> None:
     own, theirs = {"x": (2.0, 1.0, 8.0, 3.0)}, {"x": (1.0, 5.0, 8.0, 6.0), "y": (8.0, 1.0)}
     tables = [table("", extra=of) for of in (own, {"x": (8.0, 99.0)})]
-    found = common_times(tables, table("", extra=theirs))
-    assert (found.ratio.tolist(), found.theirs_s.tolist()) == ([0.5], [6.0])
-    assert common_times([], table("", extra=theirs)).ratio.size == 0
+    assert common_ratios(tables, table("", extra=theirs)).tolist() == [0.5]
+    assert common_ratios([], table("", extra=theirs)).size == 0
 
 
-def test_a_device_is_no_sibling_of_itself() -> None:
-    assert is_sibling(Calibration("theirs", THEIRS.name, (), node=Node(1, THEIRS)), MINE)
-    assert not is_sibling(Calibration("mine", MINE.name, (), node=Node(1, MINE)), MINE)
-    assert not is_sibling(Calibration("theirs", THEIRS.name, ()), MINE)
+def test_a_device_is_not_its_own_same_die_device() -> None:
+    assert is_same_die(Calibration("theirs", THEIRS.name, (), node=Node(1, THEIRS)), MINE)
+    assert not is_same_die(Calibration("mine", MINE.name, (), node=Node(1, MINE)), MINE)
+    assert not is_same_die(Calibration("theirs", THEIRS.name, ()), MINE)

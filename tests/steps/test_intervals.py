@@ -17,10 +17,10 @@ from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.domain.shapes import layer_parameters
 from planner.steps.intervals import (
+    DOUBT_ABOVE,
     LARGEST_REACH,
-    MORE_ABOVE,
-    MORE_BELOW_OF_PRODUCTS,
     NORMAL_90,
+    PRODUCT_DOUBT_BELOW,
     RECONSTRUCTED_DEVIATION,
     STATED_DEVIATION,
 )
@@ -310,7 +310,11 @@ def test_scatter_counts_accumulated_passes_and_stops_at_the_path(
 
 @pytest.mark.parametrize(
     ("low", "high", "more"),
-    [(0.5, 2.0, 0.0), (0.5, 1 / 1.05 / 8, 3 * MORE_ABOVE), (4 / 0.95, 9.0, 2 * MORE_BELOW_OF_PRODUCTS)],
+    [
+        (0.5, 2.0, 0.0),
+        (0.5, 1 / 1.05 / 8, 3 * DOUBT_ABOVE),
+        (4 / 0.95, 9.0, 2 * PRODUCT_DOUBT_BELOW),
+    ],
 )
 def test_every_doubling_outside_the_range_of_a_fit_adds_as_much_to_its_share(
     make_problem: Make, low: float, high: float, more: float

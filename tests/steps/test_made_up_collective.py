@@ -68,9 +68,9 @@ def test_one_declaration_prices_names_and_offers_a_collective(
 
 
 def test_an_algorithm_of_another_operation_is_not_offered(make_problem: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Collective("pairwise", "all_to_all", in_switches, "pairwise", frozenset({GPUS, HOSTS}))
+    other = Collective("chained", "broadcast", in_switches, "chained", frozenset({GPUS, HOSTS}))
     monkeypatch.setattr(collectives, "COLLECTIVES", (*COLLECTIVES, other))
-    assert "pairwise" not in str(Sources(make_problem()).device_all_reduce.entry.settings["algorithms"])
-    assert [one.name for one in collectives.algorithms_between(GPUS, "all_to_all")] == ["pairwise"]
-    with pytest.raises(UnknownNameError, match="all-reduce algorithm must be a known name, got 'pairwise'"):
-        collectives.algorithm_named("pairwise")
+    assert "chained" not in str(Sources(make_problem()).device_all_reduce.entry.settings["algorithms"])
+    assert [one.name for one in collectives.algorithms_between(GPUS, "broadcast")] == ["chained"]
+    with pytest.raises(UnknownNameError, match="all-reduce algorithm must be a known name, got 'chained'"):
+        collectives.algorithm_named("chained")

@@ -155,7 +155,7 @@ def test_one_at_a_time_equals_all_at_once(
         for field in fields(Predictions):
             np.testing.assert_allclose(getattr(alone, field.name)[0], getattr(together, field.name)[i], rtol=1e-12)
     monkeypatch.setattr("planner.steps.tables.CHUNK", 7)
-    monkeypatch.setattr("planner.steps.tables._DENSE", 3)
+    monkeypatch.setattr("planner.steps.tables._LARGEST_DENSE_TABLE", 3)
     in_chunks = Evaluator(make_problem()).evaluate(every_configuration)
     for field in fields(Predictions):
         np.testing.assert_allclose(getattr(in_chunks, field.name), getattr(together, field.name), rtol=1e-12)

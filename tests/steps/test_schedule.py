@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planner.domain.framework import STRATEGIES
 from planner.domain.schedule import Schedule, Task
 from planner.errors import ParameterError
-from planner.steps.schedule import GPU_THREAD, Timed, step_schedule
+from planner.steps.schedule import GPU_THREAD, TimedSchedule, step_schedule
 from planner.steps.synchronous import backward_end_s, communication_prefix_s, exposed_s, ready_s
 
 SECONDS = st.floats(0, 100)
@@ -57,7 +57,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
 def test_the_period_is_when_the_last_event_ends(schedule: Schedule, data: st.DataObject) -> None:
     names = [task.name for task in schedule.tasks]
     seconds = data.draw(st.lists(SECONDS, min_size=len(names), max_size=len(names)))
-    timed = Timed(schedule, {name: np.array([one]) for name, one in zip(names, seconds, strict=True)}, {})
+    timed = TimedSchedule(schedule, {name: np.array([one]) for name, one in zip(names, seconds, strict=True)}, {})
     expected = counted_s(schedule, {name: [one] for name, one in zip(names, seconds, strict=True)})
     assert timed.period_s[0] == pytest.approx(expected)
     assert sum(float(one[0]) for one in timed.exposed_s.values()) == pytest.approx(expected)
@@ -67,7 +67,7 @@ def test_the_period_is_when_the_last_event_ends(schedule: Schedule, data: st.Dat
 def test_slopes_are_those_of_small_steps(schedule: Schedule, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     given_s = {task.name: rng.uniform(1, 2, 4) for task in schedule.tasks}
-    timed = Timed(schedule, given_s, {})
+    timed = TimedSchedule(schedule, given_s, {})
     for name, before in given_s.items():
         moved = timed.changed({name: before + 1e-9}).period_s - timed.period_s
         np.testing.assert_allclose(moved / 1e-9, timed.slopes[name], atol=1e-5)
@@ -88,7 +88,7 @@ def test_a_step_is_what_its_events_take(strategy: str, data: st.DataObject) -> N
     seconds = {name: np.array([sum(times)]) for name, times in parts.items()} | {"replica_wait": np.array([0.1])}
     end = backward_end_s(ready_s(backward)[None], communication_prefix_s(sent)[None], *np.zeros((2, 1), dtype=np.int64))
     outlasting = exposed_s(end, backward.sum())
-    timed = Timed(schedule, seconds, {"all_reduce": outlasting})
+    timed = TimedSchedule(schedule, seconds, {"all_reduce": outlasting})
     parts["replica_wait"] = [0.1 * sum(sum(parts[name]) for name in ("forward", "backward", "accumulating", "update"))]
     last_pass = {**parts, "accumulating": parts["accumulating"][-slots:]}
     last_pass["forward"] = [*parts["forward"], sum(parts["accumulating"][:-slots])]
@@ -99,7 +99,7 @@ def test_a_step_is_what_its_events_take(strategy: str, data: st.DataObject) -> N
 @given(st.lists(SECONDS, min_size=6, max_size=6))
 def test_threads_of_a_node_wait_for_the_storage_that_they_share(seconds: list[float]) -> None:
     names = [task.name for task in GPU_THREAD.tasks]
-    timed = Timed(GPU_THREAD, {name: np.array([one]) for name, one in zip(names, seconds, strict=True)}, {})
+    timed = TimedSchedule(GPU_THREAD, {name: np.array([one]) for name, one in zip(names, seconds, strict=True)}, {})
     shared, *own = seconds
     assert timed.period_s[0] == pytest.approx(max(shared, sum(own)))
     assert [float(timed.exposed_s[name][0]) for name in names] == pytest.approx([max(shared - sum(own), 0.0), *own])
@@ -113,7 +113,7 @@ def test_a_period_is_that_of_many_steps(strategy: str, load: float, work: float)
     nothing = np.zeros(1)
     seconds = {task.name: nothing for task in step_schedule(what).tasks}
     seconds |= {"load_input": np.array([load]), "forward": np.array([work])}
-    period = Timed(step_schedule(what), seconds, {"all_reduce": nothing}).period_s[0]
+    period = TimedSchedule(step_schedule(what), seconds, {"all_reduce": nothing}).period_s[0]
     assert period == pytest.approx(repeated_s(load, work, 2000, prefetch=what.prefetch), rel=1e-3)
 
 

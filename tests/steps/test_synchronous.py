@@ -93,7 +93,7 @@ def test_pairs_are_the_same_together_and_one_by_one(tile: int, few: int, monkeyp
     compute, message = (axis.ravel() for axis in np.indices((7, 40)))
     alone = [ends(backward, communication, [c], [m])[0] for c, m in zip(compute, message, strict=True)]
     monkeypatch.setattr("planner.steps.synchronous._TILE", tile)
-    monkeypatch.setattr("planner.steps.synchronous._FEW", few)
+    monkeypatch.setattr("planner.steps.synchronous._FEWEST_TILED_PAIRS", few)
     np.testing.assert_array_equal(ends(backward, communication, compute, message), alone)
 
 

@@ -38,7 +38,7 @@ class Counted:
 @given(GROUPS)
 def test_a_case_is_made_once_and_keeps_its_row(dense: int, groups: list[list[tuple[int, int]]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "_DENSE", dense)
+        patch.setattr(tables, "_LARGEST_DENSE_TABLE", dense)
         counted = Counted()
         table, known = CaseTable(counted.make, 5), dict[tuple[int, int], int]()
         for group in groups:
@@ -61,7 +61,7 @@ def test_rows_of_a_product_of_keys_broadcast() -> None:
 
 @pytest.mark.parametrize("dense", [1 << 22, 1])
 def test_what_pairs_gave_survives_growth(dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_DENSE", dense)
+    monkeypatch.setattr(tables, "_LARGEST_DENSE_TABLE", dense)
     asked: list[tuple[int, int]] = []
 
     def compute(row: IntArray, column: IntArray) -> FloatArray:

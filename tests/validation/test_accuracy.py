@@ -20,7 +20,7 @@ from planner.formats.documents import dump_json
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer
 from validation import __main__ as command
-from validation.accuracy_answers import AXES, BUNDLED, Views
+from validation.accuracy_answers import AXES, BUNDLED, PENDING, UNCOUNTED, Views, files_of_runs
 from validation.accuracy_check import compared
 from validation.accuracy_figures import document_of, rounded
 from validation.accuracy_page import NOT_EXPLAINED, NOT_PREDICTED, page_of, reason_of, table_named
@@ -85,6 +85,23 @@ def test_figures_are_counted_by_hand() -> None:
     assert [one["of_ten"] for one in DOCUMENT["worst"]] == [1, 2]
     (refused,) = DOCUMENT["refused"]
     assert (refused["rows"], refused["got"]) == (1, {"2": 1})
+
+
+def test_rows_that_are_shown_alone_are_in_no_sum() -> None:
+    some = views()
+    apart = Answer(row("torchtitan-8b", 9.0, 1.0, source="torchtitan-fp8", gpu="h100", group=""))
+    answers = {view: [*found, apart] for view, found in some.answers.items()}
+    document = document_of(Views(answers, [*some.kernels, "specified"]))
+    assert document["sources"]["torchtitan-fp8"]["network"]["mape"] == pytest.approx(8)
+    for part in ("all", "gpus", "kernels", "memory", "targets", "worst"):
+        assert document[part] == DOCUMENT[part]
+    assert "In no sum, and predicted as bundled in all columns: `torchtitan-fp8`." in page_of(document)
+
+
+def test_files_that_wait_and_sources_that_stand_alone_are_there() -> None:
+    names = {path.stem for path in FOLDER.glob("*.csv")}
+    assert names >= {*PENDING, *UNCOUNTED}
+    assert {path.stem for path in files_of_runs()} == names - set(PENDING)
 
 
 def test_worse_by_six_percent_is_named_and_by_four_is_not() -> None:
@@ -172,7 +189,7 @@ def test_four_digits_are_kept() -> None:
 
 @pytest.fixture
 def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(command, "answer_all", lambda say: (say("working"), views())[1])
+    monkeypatch.setattr(command, "answer_all", lambda say, **_: (say("working"), views())[1])
     return tmp_path
 
 

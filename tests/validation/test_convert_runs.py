@@ -27,7 +27,7 @@ SWEEP = {
     "source": "BigScience experiments/tr3m-1B3.md", "framework": "Megatron-DeepSpeed", "gpu": "V100-SXM2-16GB",
     "gpus_per_node": "4", "nodes": "2", "gpus": "8", "global_batch": "512", "hidden": "2048.0", "layers": "24.0",
     "seq": "2048", "tp": "1.0", "pp": "2.0", "dp": "4.0", "micro_batch": "8.0", "status": "OOM", "value": "",
-    "line": "98",
+    "line": "98", "notes": "16GB node; OOM",
 }  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def test_least_of_passes_and_of_repeated_settings_is_kept(tmp_path: Path) -> Non
 def test_sweep_keeps_what_ran_out_of_memory_and_leaves_out_what_runs_cannot_say(tmp_path: Path) -> None:
     rows = [
         SWEEP,
-        {**SWEEP, "line": "46", "status": "ok", "value": "25.0", "gpu": "V100-SXM2-32GB"},
+        {**SWEEP, "line": "46", "status": "ok", "value": "25.0", "gpu": "V100-SXM2-32GB", "notes": "32GB node; 19GB"},
         {**SWEEP, "source": "BigScience experiments/tr8-104B.md"},
         {**SWEEP, "hidden": ""},
         {**SWEEP, "dp": "3.0"},
@@ -81,7 +81,49 @@ def test_sweep_keeps_what_ran_out_of_memory_and_leaves_out_what_runs_cannot_say(
         16,
     )
     assert (fits.value, fits.recompute, fits.cluster) == (25.0, "none", "clusters/jean-zay-v100-32gb.toml")
+    assert (failed.sharding, failed.notes, fits.notes) == (1, "", "19 GB of a GPU in use")
     assert sorted(dropped.values()) == [1, 1, 1, 1]
+
+
+def test_sweep_tells_megatron_alone_from_deepspeed_and_takes_the_sub_batch_that_memory_says(tmp_path: Path) -> None:
+    ours = {**SWEEP, "source": "BigScience experiments/gpt2.md", "framework": "Megatron + Deepspeed 3D (new branch)"}
+    ours |= {"gpu": "V100-SXM2-32GB", "status": "ok", "micro_batch": "4.0", "notes": "DS=Y; GPU M=29GB; "}
+    rows = [
+        {**ours, "line": "181", "global_batch": "1536", "value": "206"},
+        {**ours, "line": "186", "value": "126"},
+        {**ours, "line": "250", "value": "104"},
+    ]
+    (deepspeed, alone, sharded), _ = converted(tmp_path, "bigscience-v100", *rows)
+    assert (deepspeed.framework, deepspeed.sub_batch, deepspeed.sharding) == ("megatron-deepspeed", 6, 0)
+    assert deepspeed.notes.endswith("29 GB of a GPU in use; sub-batch printed as 4")
+    assert (alone.framework, alone.sub_batch) == ("megatron-lm", 4)
+    assert (sharded.framework, sharded.sharding) == ("megatron-deepspeed", 1)
+
+
+LLAMA = {
+    "source": "torchtitan benchmarks/llama3_h100_202412", "network": "Llama3.1-405B", "gpus_per_node": "8",
+    "gpu": "H100 96GB HBM2e 500W cap (Grand Teton)", "nodes": "64", "gpus": "512", "precision": "fp8", "seq": "8192",
+    "batch_per_gpu": "32", "value": "100", "tp": "8", "pp": "8", "notes": "1F1B FSDP 8 TP 8 PP 8 compile full AC",
+}  # fmt: skip
+
+
+def test_sharded_plans_say_their_degrees(tmp_path: Path) -> None:
+    context = {**LLAMA, "batch_per_gpu": "8", "notes": "FSDP 4, CP 2 TP 8 PP 8 compile AsyncTP 1F1B; full AC"}
+    virtual = {**LLAMA, "notes": f"Interleaved {LLAMA['notes']}"}
+    found, dropped = converted(tmp_path, "torchtitan-fp8", LLAMA, context, virtual, {**LLAMA, "precision": "bf16"})
+    (one, ring, chunks) = found
+    assert (one.data_parallel, one.sub_batch, one.accumulation_steps, one.mini_batch) == (8, 4, 8, 256)
+    assert (one.sharding, one.recompute, one.framework, one.sequence_parallel) == (
+        3,
+        "full",
+        "torchtitan-compile",
+        "on",
+    )
+    assert one.value == pytest.approx(100 * 512 / 8192)
+    assert (ring.data_parallel, ring.context_parallel, ring.mini_batch) == (4, 2, 32)
+    assert ring.framework == "torchtitan-async-tensor"
+    assert (chunks.virtual_stages, chunks.schedule, one.schedule) == (2, "interleaved", "1f1b")
+    assert sum(dropped.values()) == 1
 
 
 def run(**changes: Any) -> Run:

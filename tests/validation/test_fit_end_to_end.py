@@ -10,7 +10,8 @@ import pytest
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.scoring.refit import fit_runs
 from planner.sources.links import MULTIPLES
-from validation.fit_end_to_end import FOLDER, Rows, asked_runs, calibrations
+from validation.fit_end_to_end import FOLDER, asked_runs, calibrations
+from validation.fitted_rows import Rows
 
 
 def bundled(folder: Path, *wanted: str) -> dict[str, Calibration]:

@@ -7,7 +7,7 @@ import pytest
 from planner.costs.features import Work
 from planner.domain.calibration import Entry
 from planner.domain.samples import Samples
-from planner.steps.intervals import unsure
+from planner.steps.intervals import doubt_factor
 from validation.kernel_outside import ABOVE, BELOW, Outside, held_out, outside_range, outside_section, rate
 from validation.kernel_scores import Key
 
@@ -93,12 +93,12 @@ def test_calls_outside_a_range_are_as_unsure_as_measured_rows_say() -> None:
     )  # fmt: skip
     rates, both = rates_of_the_page(), np.array([1.0, 2.0])
     shape: Work = {"m": 1.0, "n": 1.0, "itemsize": 4.0, "batch": both}
-    below = unsure(gemm, {**shape, "k": 1.0}) - 1  # 2 and 1 doublings below
+    below = doubt_factor(gemm, {**shape, "k": 1.0}) - 1  # 2 and 1 doublings below
     assert below / [2, 1] == pytest.approx([rates[BELOW, "products"], rates[BELOW, "all"]], abs=0.05)
-    above = unsure(gemm, {**shape, "k": 64.0}) - 1  # 2 and 3 doublings above
+    above = doubt_factor(gemm, {**shape, "k": 64.0}) - 1  # 2 and 3 doublings above
     assert above / [2, 3] == pytest.approx([rates[ABOVE, "all"]] * 2, abs=0.05)
     elements: Work = {"elements": 2.0, "traffic": 6.0, "fixed_bytes": 0.0, "itemsize": 4.0}
-    assert (unsure(replace(gemm, kind="add"), elements) - 1) / 2 == pytest.approx(rates[BELOW, "all"], abs=0.05)
+    assert (doubt_factor(replace(gemm, kind="add"), elements) - 1) / 2 == pytest.approx(rates[BELOW, "all"], abs=0.05)
 
 
 def test_too_few_rows_are_no_range() -> None:

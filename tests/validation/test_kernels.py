@@ -106,20 +106,6 @@ def test_a_sibling_is_known_by_the_ratio_of_the_other_groups() -> None:
     assert median.mean == pytest.approx(0.5 / 4)
 
 
-def test_a_sibling_is_known_by_the_ratio_of_calls_that_take_as_long() -> None:
-    """Half the time below 0.1 ms, the same above, and all rows so rough that the entry tells little."""
-    theirs = tiled()
-    times = theirs.time_s * np.random.default_rng(0).uniform(0.4, 2.5, theirs.size)
-    scale = np.where(times < 1e-4, 0.5, 1.0)
-    both = {
-        gpu: Samples(theirs.text, {**theirs.number, "time_s": factor * times}, {})
-        for gpu, factor in (("titan-xp", scale), ("gtx-1080ti", 1.0))
-    }
-    median, score = sibling_scores(both, {"titan-xp": "gtx-1080ti"})
-    assert score.mean < 0.1
-    assert median.mean > 0.4
-
-
 def test_a_sibling_follows_what_bends_both() -> None:
     """Unless its ratio differs by more than the fit, made without the layer, misses."""
     pair = {"titan-xp": "gtx-1080ti"}

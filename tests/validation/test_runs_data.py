@@ -17,6 +17,8 @@ from planner.domain.runs import Run, Runs
 from planner.domain.shapes import layer_shapes
 from planner.errors import UnknownNameError
 from planner.formats.runs import read_runs, write_runs
+from validation.accuracy_answers import PENDING
+from validation.sources.megatron import flop_of_update
 
 FOLDER = Path(__file__).parents[2] / "validation"
 FILES = sorted(FOLDER.glob("*.csv"))
@@ -24,6 +26,8 @@ CLUSTERS = sorted(FOLDER.glob("clusters/*.toml"))
 NAMES = {
     "tensorflow-2017", "mxnet", "pollux-t4", "elasticflow", "cnn-benchmarks", "convnet-benchmarks", "neusight-e2e",
     "paddle-perf", "pytorch-gpu-benchmark", "timm-rtx3090", "vtrain-multi", "vtrain-single", "bigscience-v100", "seeds",
+    "fms-fsdp", "megatron-published", "nanotron", "primus", "torchtitan", "torchtitan-fp8",
+    *PENDING,
 }  # fmt: skip
 
 
@@ -50,7 +54,7 @@ def test_no_row_is_refused_and_the_text_is_the_writers(name: str) -> None:
 
 def test_networks_are_known_but_for_a_few_of_other_families() -> None:
     unknown = set()
-    for text in {run.network for name in NAMES for run in runs_of(name).rows}:
+    for text in {run.network for name in NAMES.difference(PENDING) for run in runs_of(name).rows}:
         try:
             layer_shapes(catalog.find_network(text))
         except UnknownNameError:
@@ -109,6 +113,9 @@ PRINTED = [
     ("convnet-benchmarks", "convnet-tensorflow-googlenet", 0.445, 128),
     ("bigscience-v100", "bigscience-tr3m-line24", 28.0, 512),
     ("bigscience-v100", "bigscience-gpt2-line73", 0.661, 4),
+    ("megatron-published", "megatron-2022-gpt3-175b-selective", 13.75, 64),
+    ("megatron-published", "megatron-2022-megatron-1t-full", 94.42, 512),
+    ("superbench", "superbench-resnet50-fp16", 0.200086, 1536),
     ("seeds", "sprint-baseline-epoch-s", 1779.0, 512),
     ("seeds", "sprint-baseline-mini-batch-mean", 165.1, 512),
     ("seeds", "dell-sxm2-resnet50", 2940.0, 1024),
@@ -118,6 +125,57 @@ PRINTED = [
 @pytest.mark.parametrize(("name", "run", "value", "mini_batch"), PRINTED, ids=str)
 def test_values_are_those_printed(name: str, run: str, value: float, mini_batch: int) -> None:
     assert (by_id(name)[run].value, by_id(name)[run].mini_batch) == (value, mini_batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "tokens_per_s", "sequence"),
+    [
+        ("torchtitan", "torchtitan-8b-h100-g128-8192-bf16-compile", 6514.0, 8192),
+        ("torchtitan", "torchtitan-70b-h100-g256-8192-bf16-compile-async-tensor", 652.4, 8192),
+        ("fms-fsdp", "fms-fsdp-70b-a100", 410.0, 4096),
+        ("nanotron", "nanotron-t16-sequence", 6159.3, 4096),
+        ("primus", "primus-1f1b", 10057.0, 4096),
+    ],
+)
+def test_rates_are_those_printed_in_tokens_of_a_gpu(name: str, run: str, tokens_per_s: float, sequence: int) -> None:
+    one = by_id(name)[run]
+    assert one.value == pytest.approx(tokens_per_s * (one.gpus or 0) / sequence, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("network", "printed"),
+    [("megatron-22b", 0.415), ("gpt3-175b", 0.514), ("turing-530b", 0.560), ("megatron-1t", 0.563)],
+)
+def test_model_flop_of_megatron_are_those_of_the_printed_utilisation(network: str, printed: float) -> None:
+    """Korthikanti et al. print the share of 312 TFLOP/s that a run with selective recomputation reaches."""
+    run = by_id("megatron-published")[f"megatron-2022-{network}-selective"]
+    of = arguments(run)
+    sizes = {"layers": of["layers"], "hidden": of["hidden"], "sequence": 2048, "vocabulary": 51200}
+    flop = flop_of_update(run.mini_batch or 0, recomputed=False, **sizes)
+    assert flop / ((run.value or 0) * (run.gpus or 0) * 312e12) == pytest.approx(printed, rel=0.005)
+
+
+def arguments(run: Run) -> dict[str, int]:
+    pairs = (pair.partition("=") for pair in run.network.partition(":")[2].split(","))
+    return {key: int(value) for key, _, value in pairs if value.isdigit()}
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "tflop_per_s", "within"),
+    [("nanotron", "nanotron-t2-sequence", 363.66, 1e-5), ("primus", "primus-1f1b", 235.7, 1e-3)],
+)
+def test_inferred_sizes_have_the_printed_flop(name: str, run: str, tflop_per_s: float, within: float) -> None:
+    """Both print TFLOP/s of a GPU too: six FLOP a weight of products and token, and attention as a whole square."""
+    one = by_id(name)[run]
+    of = arguments(one)
+    weights = of["layers"] * (4 * of["hidden"] ** 2 + 3 * of["hidden"] * of["ffn"]) + of["vocabulary"] * of["hidden"]
+    of_a_sample = of["sequence"] * (6 * weights + 12 * of["layers"] * of["hidden"] * of["sequence"])
+    assert of_a_sample * (one.value or 0) / (one.gpus or 0) == pytest.approx(tflop_per_s * 1e12, rel=within)
+
+
+def test_fp8_and_context_stand_apart() -> None:
+    assert {run.precision for run in runs_of("torchtitan").rows} == {"bf16"}
+    assert {run.precision for run in runs_of("torchtitan-fp8").rows} == {"fp8"}
 
 
 def test_single_passes_have_no_update() -> None:

@@ -19,7 +19,7 @@ FOLDER = Path(transfer_steps.__file__).parent
 @pytest.fixture(scope="module")
 def asked() -> list[Asked]:
     table = table_of(read_runs(FOLDER / "cnn-benchmarks.csv"), FOLDER, {}, print)
-    every = [Asked(problem, runs) for table_ in (table,) for problem, runs in table_.asked]
+    every = [Asked(problem, runs) for table_ in (table,) for problem, runs in table_.problems]
     return [one for one in every if one.problem.cluster.node.accelerator.name == "gtx-1080ti"][:2]
 
 

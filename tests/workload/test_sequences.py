@@ -3,30 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE, KernelCalls
+from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.networks.zoo import build
 from planner.workload.gradients import gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.totals import totals
-
-SAMPLES = 3
-Rows = list[tuple[int, ...]]
-
-
-def rows_of(network: Network, layer: str, samples: int = SAMPLES) -> dict[tuple[str, str], Rows]:
-    """Return count and work of every call that a layer makes, by kind and direction."""
-    position = [one.name for one in network.layers].index(layer)
-    return {
-        (call.kind, call.direction): rows
-        for call in lower(network, np.array([samples]), merged=False)
-        if (rows := [row for at, row in rows_by_layer(call) if at == position])
-    }
-
-
-def rows_by_layer(call: KernelCalls) -> list[tuple[int, tuple[int, ...]]]:
-    columns = [np.broadcast_to(column, (1, call.layer.size))[0] for column in (call.count, *call.work.values())]
-    return [(int(at), tuple(int(column[k]) for column in columns)) for k, at in enumerate(call.layer)]
+from tests.workload.conftest import SAMPLES, rows_of
 
 
 def core(**attributes: AttributeValue) -> Network:

@@ -10,7 +10,7 @@ from planner.errors import ParameterError
 from planner.networks.zoo import build
 from planner.workload.calls import distinct_calls
 from planner.workload.lowering import lower
-from planner.workload.shards import has_tensor_shards, tensor_shard
+from planner.workload.shards import context_shard, has_tensor_shards, tensor_shard
 from planner.workload.totals import totals
 
 N, S, H, A, V = 3, 8, 24, 6, 50
@@ -175,3 +175,74 @@ def test_a_feed_forward_part_read_by_others_is_not_split() -> None:
     assert [layer.attributes.get("features") for layer in shard.layers] == [12, None, 8, None, 8, None]
     assert has_tensor_shards(shard)
     assert not has_tensor_shards(build("resnet18", {}))
+
+
+@pytest.mark.parametrize(("kv_heads", "degree", "kept"), [(6, 2, 3), (6, 3, 2), (2, 2, 1), (2, 6, 1), (1, 6, 1)])
+def test_heads_of_keys_are_split_until_one_is_left(kv_heads: int, degree: int, kept: int) -> None:
+    """QKV of a rank has a/t heads and those of keys and values that they read, of 4 features each."""
+    sizes = {**SMALL, "kv_heads": str(kv_heads), "ffn": "60", "vocabulary": "51"}
+    whole = build("llama", sizes)
+    shard = {layer.name: layer for layer in tensor_shard(whole, degree).layers}
+    assert shard["layer1.attention.qkv"].integer("features") == (A // degree + 2 * kept) * 4
+    assert shard["layer1.attention.rotary"].integer("features") == (A // degree + kept) * 4
+    core = shard["layer1.attention.core"]
+    assert (core.integer("heads"), core.integer("kv_heads")) == (A // degree, kept)
+    assert shard["layer1.mlp.widen"].integer("features") == 120 // degree
+    assert shard["logits"].integer("features") == -(-51 // degree)
+    attention, wide = (A // degree + 2 * kept) * 4 * H + H * H // degree, 3 * H * 60 // degree
+    tables = 2 * -(-51 // degree) * H
+    assert totals(tensor_shard(whole, degree)).parameters == attention + wide + 2 * H + H + tables
+
+
+def test_attention_to_another_sequence_is_split_by_heads() -> None:
+    whole = build("t5", {**SMALL, "head_size": "5", "ffn": "60"})
+    shard = {layer.name: layer for layer in tensor_shard(whole, 3).layers}
+    cross = "decoder.layer1.cross"
+    assert shard[f"{cross}.queries"].integer("features") == A * 5 // 3
+    assert shard[f"{cross}.keys_values"].integer("features") == 2 * A * 5 // 3
+    assert shard[f"{cross}.core"].integer("heads") == 2
+    assert shard["encoder.layer1.mlp.widen"].integer("features") == 20
+    assert calls_of(tensor_shard(whole, 3), "decoder.layer1.cross.norm") == calls_of(whole, "decoder.layer1.cross.norm")
+
+
+def core_of(network: Network) -> set[tuple[str, str, tuple[int, ...]]]:
+    return calls_of(network, "layer1.attention.core")
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4])
+def test_a_context_rank_has_its_positions_and_the_keys_of_all(degree: int) -> None:
+    """Products of a layer have a c-th of the rows; scores are q x s of q = s/c queries."""
+    shard = context_shard(build("gpt", SMALL), degree)
+    q, d = S // degree, H // A
+    forward = {
+        work for kind, way, work in calls_of(shard, "layer1.attention.qkv") if (kind, way) == ("gemm", "forward")
+    }
+    assert forward == {(3 * H, N * q, H, 1)}
+    scores = {work for kind, way, work in core_of(shard) if (kind, way) == ("gemm", "forward")}
+    assert scores == {(q, S, d, N * A), (q, d, S, N * A)}
+    assert calls_of(shard, "layer1.mlp.gelu") == {
+        ("activation", "forward", (N * q * 4 * H, 2 * N * q * 4 * H, 0)),
+        ("activation", "backward_data", (N * q * 4 * H, 3 * N * q * 4 * H, 0)),
+    }
+    assert totals(shard).parameters == totals(build("gpt", SMALL)).parameters
+
+
+def test_causal_pairs_are_dealt_out_evenly_where_attention_is_fused() -> None:
+    """Of s(s + 1)/2 pairs each of c ranks has its part, but for half a key a query."""
+    whole = build("gpt", {**SMALL, "attention": "fused", "sequence": "64"})
+    for degree in (2, 4, 8):
+        (work,) = {one for _, way, one in core_of(context_shard(whole, degree)) if way == "forward"}
+        _, queries, keys, width, causal = work
+        assert (queries, keys, width, causal) == (64 // degree, 32, H // A, 0)
+        assert degree * queries * keys == pytest.approx(64 * 65 / 2, rel=1 / 64)
+
+
+def test_context_ranks_of_a_split_layer_and_of_two_sequences() -> None:
+    small = {"layers": "2", "hidden": "32", "heads": "4", "head_size": "8", "sequence": "16", "vocabulary": "64"}
+    shard = context_shard(tensor_shard(build("t5", {**small, "target": "8"}), 2), 4)
+    crossed = {
+        work for kind, way, work in calls_of(shard, "decoder.layer1.cross.core") if (kind, way) == ("gemm", "forward")
+    }
+    assert crossed == {(2, 16, 8, N * 2), (2, 8, 16, N * 2)}  # 2 of 8 queries, 16 keys, 2 of 4 heads
+    with pytest.raises(ParameterError, match="context-parallel degree must be a divisor of the 24 positions of"):
+        context_shard(build("t5", {**small, "target": "8"}), 5)

@@ -1,0 +1,121 @@
+"""Plans that split a network, from the command line: what is refused, in which words, and what is answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+GPT2 = ("--network", "gpt2", "--cluster", "dgx-a100", "--precision", "fp16", "--sub-batch", "1")
+MOE = ("--network", "mixtral-8x7b", "--cluster", "dgx-a100", "--precision", "bf16", "--sub-batch", "1")
+CHUNKS = "--virtual-stages must be such that stages x virtual stages divide the 12 layers"
+PASSES = "--accumulation must be a multiple of the pipeline stages, with virtual stages"
+EXPERTS = "--expert must be a divisor of the 8 experts and of data x context ranks"
+CNN = ("--network", "resnet50", "--cluster", "dgx-a100", "--sub-batch", "1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "options", "sentence"),
+    [
+        (GPT2, "--tensor 3", "--tensor must be a divisor of the 8 GPUs, got 3; the nearest are 2 and 4"),
+        (GPT2, "--tensor 2 --pipeline 3",
+         "--tensor x --pipeline must be a divisor of the 8 GPUs, got 6; the nearest are 4 and 8"),
+        (GPT2, "--tensor 8", "--tensor must be a divisor of the 12 heads, got 8; the nearest are 6 and 12"),
+        (GPT2, "--nodes 2 --pipeline 16", "--pipeline must be at most the 12 layers, got 16; the nearest is 12"),
+        (GPT2, "--pipeline 2 --virtual-stages 4", f"{CHUNKS}, got 4; the nearest are 3 and 6"),
+        (GPT2, "--pipeline 4 --virtual-stages 3 --accumulation 6", f"{PASSES}, got 6; the nearest are 4 and 8"),
+        (GPT2, "--expert 2", "--expert must be 1 for gpt2, which has no experts, got 2"),
+        (MOE, "--nodes 2 --expert 16", f"{EXPERTS}, got 16; the nearest is 8"),
+        (GPT2, "--pipeline 2 --sharding 3 --framework megatron",
+         "--sharding must be at most 1 in framework megatron-lm, got 3; the nearest is 1"),
+        (GPT2, "--mode async --tensor 2", "--tensor must be 1 in an asynchronous plan, got 2"),
+        (CNN, "--pipeline 2", "--pipeline must be 1 for resnet50, which is no transformer, got 2"),
+        (CNN, "--recompute full", "--recompute must be none for resnet50, which is no transformer, got 'full'"),
+        (CNN, "--sharding 1", "--sharding must be 0 for resnet50, which is no transformer, got 1"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_sentence_with_the_nearest_that_can(
+    asked: tuple[str, ...], options: str, sentence: str, run: Run
+) -> None:
+    code, out, err = run("predict", *asked, *options.split())
+    assert (code, out, err) == (2, "", f"planner: {sentence}\n")
+
+
+def test_a_context_degree_beyond_the_sequence(run: Run) -> None:
+    short = ("--network", "gpt:layers=2,hidden=64,heads=4,sequence=4,vocabulary=128", *GPT2[2:])
+    code, _, err = run("predict", *short, "--context", "8")
+    assert code == 2
+    assert "--context must be such that twice as many divide the 4 positions, got 8; the nearest is 2" in err
+
+
+def test_a_degree_in_planner_toml_is_told_by_its_key(run: Run, tmp_path: Any) -> None:
+    (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\ntensor = "8"\n')
+    code, out, err = run("predict", *GPT2)
+    assert (code, out) == (3, "")
+    assert err.startswith("planner: planner.toml: tensor: tensor must be a divisor of the 12 heads, got 8")
+
+
+def test_a_mini_batch_is_that_of_the_copies(run: Run) -> None:
+    asked = (*GPT2[:-2], "--tensor", "2", "--accumulation", "3", "--mini-batch")
+    code, _, err = run("predict", *asked, "14")
+    assert code == 2
+    words = "--mini-batch must be a multiple of data-parallel copies x accumulation, here 12, got 14"
+    assert f"{words}; the nearest are 12 and 24" in err
+    code, out, _ = run("predict", *asked, "24", "--json")
+    assert (code, json.loads(out)["configuration"]["sub_batch"]) == (0, 2)
+
+
+def test_tensor_groups_beyond_a_node_are_lawful_and_warned_of(run: Run) -> None:
+    code, out, _ = run("predict", *GPT2, "--nodes", "3", "--tensor", "12", "--json")
+    assert code == 0
+    assert "tensor_across_nodes" in {one["code"] for one in json.loads(out)["warnings"]}
+
+
+@pytest.mark.parametrize(
+    "network",
+    ["gpt:layers=100,hidden=999936,heads=128,sequence=2048,vocabulary=51200",  # 10^15 parameters
+     "gpt:layers=20,hidden=8192,heads=64,sequence=999936,vocabulary=51200"],
+)  # fmt: skip
+def test_what_nobody_trains_is_answered_without_wrapping_around(network: str, run: Run) -> None:
+    asked = (
+        "--network",
+        network,
+        *GPT2[2:],
+        "--nodes",
+        "8",
+        "--tensor",
+        "8",
+        "--pipeline",
+        "4",
+        "--accumulation",
+        "64",
+    )
+    code, out, _ = run("predict", *asked, "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["iteration_s"]["value"] > 1000
+    assert answer["memory_bytes"]["total"] > 10**11
+    assert all(term["seconds"] >= 0 for term in answer["terms"])
+    assert 0 < answer["mfu"] < 1
+    assert "out_of_memory" in {one["code"] for one in answer["warnings"]}
+
+
+def test_the_answer_tells_how_it_is_split_and_its_utilization(run: Run) -> None:
+    options = "--tensor 2 --pipeline 2 --virtual-stages 2 --accumulation 4 --recompute full --sequence-parallel on"
+    code, out, _ = run("predict", *GPT2, *options.split())
+    words = " ".join(out.split())
+    assert code == 0
+    for said in ("tensor 2", "sequence parallel", "pipeline 2", "virtual 2", "recompute full", "bubble"):
+        assert said in words
+    assert "utilization MFU" in words
+    assert ", HFU" in words
+    _, document, _ = run("predict", *GPT2, *options.split(), "--json")
+    answer = json.loads(document)
+    assert answer["hfu"] == pytest.approx(answer["mfu"] * 4 / 3, rel=0.2)
+    assert sum(one.get("exposed_seconds", one["seconds"]) for one in answer["terms"]) == pytest.approx(
+        answer["iteration_s"]["value"], rel=1e-9
+    )
+    assert answer["configuration"]["data_parallel"] == 2

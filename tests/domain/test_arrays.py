@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.domain.arrays import distinct_rows
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.5, 1.0, 1e9])), max_size=30))
+def test_distinct_rows_are_those_of_a_table(rows: list[tuple[int, float]]) -> None:
+    table = np.array(rows, dtype=np.float64).reshape(-1, 2)
+    first, number = distinct_rows(table[:, 0].astype(np.int64), table[:, 1])
+    np.testing.assert_array_equal(table[first][number], table)
+    assert first.size == len(set(rows))
+    assert all(rows.index(rows[row]) == row for row in first.tolist())

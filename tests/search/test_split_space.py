@@ -1,0 +1,125 @@
+"""Candidates that split a network, against plain loops over every axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+import pytest
+
+from planner import catalog
+from planner.domain.configuration import Configuration, Configurations
+from planner.domain.framework import Framework
+from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
+from planner.domain.request import SpaceRequest
+from planner.search.explain import why_split
+from planner.search.split_space import SplitBlock, SplitLimits, kinds_of
+from planner.workload.split_memory import MemoryRules
+
+Plan = tuple[int, ...]
+NAMES = (
+    "nodes", "gpus_per_node", "tensor_parallel", "sequence_parallel", "pipeline_parallel", "virtual_stages", "sharding",
+    "recompute", "sub_batch", "accumulation_steps",
+)  # fmt: skip
+ALL = ("data", "model", "pipeline", "hybrid")
+SMALL = "gpt:layers=6,hidden=64,heads=4,sequence=32,vocabulary=128"
+GPT3 = "gpt:layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=51200"
+MEGATRON = Framework("megatron", can=("tensor", "pipeline"), most_sharded=1)
+
+
+def block(
+    name: str, framework: Framework, most: tuple[int, int], batch: int, **asked: tuple[int | str, ...]
+) -> SplitBlock:
+    request = SpaceRequest(batch).changed(**asked)
+    cluster = dict(zip(("nodes", "gpus_per_node"), most, strict=True))
+    return SplitBlock(catalog.find_network(name), framework, request, cluster, (batch, batch), "fp16")
+
+
+def rows_of(of: SplitBlock) -> set[Plan]:
+    found: list[Plan] = []
+    for some in of.candidates(0, ("fp16",)):
+        found += zip(*(getattr(some, name).tolist() for name in NAMES), strict=True)
+    assert len(found) == len(set(found)) == of.count()
+    return set(found)
+
+
+def by_loops(of: tuple[int, int], g: int, batch: int, nodes: range, sharded: int) -> Iterator[Plan]:
+    """Yield every split plan that is lawful and does something that no simpler one does; ``of``: layers and heads."""
+    layers, heads = of
+    for n, t, p, v in product(nodes, range(1, g + 1), range(1, layers + 1), range(1, layers + 1)):
+        gpus = n * g
+        if heads % t or gpus % (t * p) or (v > 1 and (p == 1 or layers % (p * v) or v * 2 > layers)):
+            continue
+        copies = gpus // (t * p)
+        if batch % copies:
+            continue
+        for shared, shards, again in product(range(2), range(sharded + 1), range(3)):
+            if (shared and t == 1) or (shards and copies == 1) or (t, p, shards, again) == (1, 1, 0, 0):
+                continue
+            for sub_batch in range(1, batch // copies + 1):
+                steps, rest = divmod(batch // copies, sub_batch)
+                if not rest and (v == 1 or steps % p == 0):
+                    yield (n, g, t, shared, p, v, shards, again, sub_batch, steps)
+
+
+@pytest.mark.parametrize("batch", [8, 24])
+def test_every_lawful_split_is_a_candidate_once(batch: int) -> None:
+    wanted = set(by_loops((6, 4), 4, batch, range(1, 4), 3))
+    assert rows_of(block(SMALL, Framework("any"), (3, 4), batch)) == wanted
+    assert len(wanted) > 100
+
+
+def test_candidates_of_a_large_network_are_those_of_plain_loops() -> None:
+    """GPT-3 on 4,096 GPUs: every tensor and pipeline degree, interleaving, sub-batch, recompute and sharding."""
+    found = rows_of(block(GPT3, MEGATRON, (512, 8), 4096, nodes=(512,)))
+    assert found == set(by_loops((96, 96), 8, 4096, range(512, 513), 1))
+
+
+def test_kinds_restrict_the_degrees() -> None:
+    for kinds, told in ((("model",), (True, False)), (("pipeline",), (False, True)), (("hybrid",), (True, True))):
+        rows = rows_of(block(SMALL, Framework("any"), (2, 4), 16, parallelism=kinds))
+        assert {(one[2] > 1, one[4] > 1) for one in rows} == {told}
+
+
+def test_what_is_asked_for_is_tried_alone() -> None:
+    of = block(SMALL, Framework("any"), (2, 4), 16, tensor_parallel=(2,), recompute=("full",), sub_batch=(2,))
+    assert {(one[2], one[7], one[8]) for one in rows_of(of)} == {(2, 2, 2)}
+
+
+def test_kinds_of_networks_and_frameworks() -> None:
+    gpt, cnn = catalog.find_network(SMALL), catalog.find_network("resnet18")
+    assert kinds_of(cnn, Framework("any")) == ("data",)
+    assert kinds_of(gpt, Framework("any")) == ALL
+    assert kinds_of(gpt, Framework("sharded", can=())) == ("data",)
+    assert kinds_of(gpt, Framework("pipes", can=("pipeline",))) == ("data", "pipeline")
+
+
+def _no_rules(_: str) -> MemoryRules:
+    raise AssertionError("asked only where nothing fits")
+
+
+def test_memory_is_asked_by_precision() -> None:
+    def memory(rows: Configurations, precision: str) -> np.ndarray:
+        return rows.sub_batch * (2.0 if precision == "fp16" else 4.0)
+
+    limits = SplitLimits(catalog.find_network(SMALL), Framework("any"), memory, 8.0, _no_rules)
+    (rows,) = block(SMALL, Framework("any"), (1, 4), 16, recompute=("full",), tensor_parallel=(4,)).candidates(
+        0, ("fp16", "fp32")
+    )
+    assert limits.fits(rows).tolist() == (rows.sub_batch <= 4).tolist()
+
+
+def test_why_a_plan_is_split_and_what_that_costs() -> None:
+    """Shares of the step by hand: 5 + 3 % messages, 10 % bubble; a share that rounds to nothing is left out."""
+    shares = {"forward": 0.5, "tensor_messages": 0.05, "all_reduce": 0.03, "bubble": 0.1, "recompute": 0.001}
+    terms = tuple(
+        Term(name, "step", 1.0, 1.0, share, ("fitted",), (), extrapolated=False) for name, share in shares.items()
+    )
+    one = Prediction(
+        Configuration(1, 8, 1, tensor_parallel=8), Quantity(1.0), None, None, None, Quantity(1.0),
+        MiniBatch(1, 0, 1, 1), Staleness(0, 0, {0: 1.0}), {"capacity": 80 * 2.0**30}, terms, "forward", (),
+    )  # fmt: skip
+    rest = "; of the step: messages 8%, waiting for other stages 10%"
+    assert why_split(one, 2.0**40) == f"whole it would need 1 TiB of the 80 GiB of a GPU{rest}"
+    assert why_split(one, 2.0**30) == "whole it would be slower"

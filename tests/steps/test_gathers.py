@@ -1,0 +1,148 @@
+"""Sharded gathers: closed forms and recurrences against a loop over events."""
+
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import ParameterError
+from planner.steps.gathers import backward_s, bucketed_s, equal_backward_s, equal_forward_s, forward_s
+from planner.steps.synchronous import backward_end_s, communication_prefix_s, ready_s
+
+LAYERS = st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=1, max_size=7)
+"""Compute, gather and reduce-scatter of every layer: whole numbers, so that instants coincide."""
+ONE = st.tuples(*[st.integers(0, 9)] * 3)
+
+
+class Clock:
+    """A pass through sharded layers, one tick after the other.
+
+    Gather l is issued when layer l - ``ahead`` starts, or when layer l - 1 ends where ``ahead`` is 0.
+    """
+
+    def __init__(self, layers: list[tuple[int, int, int]], ahead: int, channels: int, *, scatters: bool) -> None:
+        self.layers, self.ahead, self.scatters = layers, ahead, scatters
+        self.channel = {"gather": "first", "scatter": "second" if channels == 2 else "first"}
+        self.queues: dict[str, deque[tuple[str, int]]] = {name: deque() for name in self.channel.values()}
+        self.busy: dict[str, tuple[str, int, int]] = {}  # resource -> what, layer, when it ends
+        self.ended = {"compute": 0, "gather": 0, "scatter": 0}
+        self.begun = self.issued = self.now = 0
+
+    def last(self) -> int:
+        """Return when all is done."""
+        while True:
+            while self.issue() or self.finish() or self.compute() or self.send():
+                pass
+            if self.ended["compute"] == len(self.layers) and not self.busy:
+                return self.now
+            self.now += 1
+
+    def finish(self) -> bool:
+        """End one thing whose time has come."""
+        for resource, (what, layer, end) in sorted(self.busy.items()):
+            if end <= self.now:
+                del self.busy[resource]
+                self.ended[what] += 1
+                if what == "compute" and self.scatters:
+                    self.queues[self.channel["scatter"]].append(("scatter", layer))
+                return True
+        return False
+
+    def compute(self) -> bool:
+        """Start the next layer, if its weights are there and the layer before has ended."""
+        if self.begun > self.ended["compute"] or self.begun >= self.ended["gather"]:
+            return False
+        self.busy["compute"] = ("compute", self.begun, self.now + self.layers[self.begun][0])
+        self.begun += 1
+        return True
+
+    def issue(self) -> bool:
+        """Issue the next gather."""
+        wanted = self.ended["compute"] + 1 if self.ahead == 0 else self.begun + self.ahead
+        if self.issued >= min(len(self.layers), max(1, wanted)):
+            return False
+        self.queues[self.channel["gather"]].append(("gather", self.issued))
+        self.issued += 1
+        return True
+
+    def send(self) -> bool:
+        """Start the next message of a free channel."""
+        for name, queue in self.queues.items():
+            if name not in self.busy and queue:
+                what, layer = queue.popleft()
+                self.busy[name] = (what, layer, self.now + self.layers[layer][1 if what == "gather" else 2])
+                return True
+        return False
+
+
+def columns(layers: list[tuple[int, int, int]]) -> list[np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
+    return [np.array(one, dtype=np.float64)[:, None] for one in zip(*layers, strict=True)]
+
+
+@given(layers=LAYERS, prefetch=st.sampled_from([0, 1, None]))
+def test_forward_against_events(layers: list[tuple[int, int, int]], prefetch: int | None) -> None:
+    ahead = len(layers) if prefetch is None else prefetch
+    compute, gather, _ = columns(layers)
+    expected = Clock(layers, ahead, 1, scatters=False).last()
+    assert forward_s(compute, gather, prefetch=prefetch)[0] == expected
+
+
+@given(layers=LAYERS, channels=st.sampled_from([1, 2]))
+def test_backward_against_events(layers: list[tuple[int, int, int]], channels: int) -> None:
+    expected = Clock(layers, 1, channels, scatters=True).last()
+    assert backward_s(*columns(layers), channels=channels)[0] == expected
+
+
+@given(layer=ONE, count=st.integers(1, 6), prefetch=st.sampled_from([0, 1, None]), channels=st.sampled_from([1, 2]))
+def test_equal_layers(layer: tuple[int, int, int], count: int, prefetch: int | None, channels: int) -> None:
+    compute, gather, scatter = (np.array([float(value)]) for value in layer)
+    several = columns([layer] * count)
+    equal = equal_forward_s(compute, gather, np.array([count]), prefetch=prefetch)
+    assert equal[0] == forward_s(several[0], several[1], prefetch=prefetch)[0]
+    equal = equal_backward_s(compute, gather, scatter, np.array([count]), channels=channels)
+    assert equal[0] == backward_s(several[0], several[1], several[2], channels=channels)[0]
+
+
+@given(layers=LAYERS)
+def test_deeper_prefetch_and_more_channels_are_never_slower(layers: list[tuple[int, int, int]]) -> None:
+    compute, gather, scatter = columns(layers)
+    depths = [forward_s(compute, gather, prefetch=depth)[0] for depth in (0, 1, None)]
+    assert depths == sorted(depths, reverse=True)
+    one, two = (backward_s(compute, gather, scatter, channels=channels)[0] for channels in (1, 2))
+    assert two <= one
+    assert two >= max(gather[0] + compute.sum() + scatter[-1], 0)
+    assert one >= (gather + scatter).sum()
+
+
+def test_one_channel_is_below_its_published_bound() -> None:
+    """The bound g + (L - 1) max(t, g + r) + t + r, and t 4, g 3, r 2 by hand."""
+    found = equal_backward_s(np.array([4.0]), np.array([3.0]), np.array([2.0]), 3)[0]
+    assert found == 3 + 4 + 5 + 4 + 2
+    assert found < 3 + 2 * 5 + 4 + 2
+
+
+def test_configurations_are_independent() -> None:
+    rng = np.random.default_rng(8)
+    times = [rng.random((5, 30)) for _ in range(3)]
+    for channels in (1, 2):
+        together = backward_s(*times, channels=channels)
+        alone = [backward_s(*(one[:, i : i + 1] for one in times), channels=channels)[0] for i in range(30)]
+        np.testing.assert_array_equal(together, alone)
+
+
+@given(backward=st.floats(0.1, 10), message=st.floats(0, 10), buckets=st.integers(1, 9))
+def test_equal_buckets_are_equal_slots(backward: float, message: float, buckets: int) -> None:
+    slots = np.full((1, buckets), backward / buckets), np.full((1, buckets), message)
+    pair = np.array([0])
+    expected = backward_end_s(ready_s(slots[0]), communication_prefix_s(slots[1]), pair, pair)[0]
+    assert bucketed_s(np.array([backward]), np.array([message]), buckets)[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_other_channels_and_depths_are_refused() -> None:
+    one = np.ones((2, 1))
+    with pytest.raises(ParameterError, match="0, 1 or None"):
+        forward_s(one, one, prefetch=2)
+    with pytest.raises(ParameterError, match="1 or 2"):
+        backward_s(one, one, one, channels=3)

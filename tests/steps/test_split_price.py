@@ -1,0 +1,319 @@
+"""Prices of split plans: against the pricer of whole networks, loops over layers, event counts and each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.catalog import calibrations_for, find_cluster, find_network
+from planner.costs.terms import evaluate
+from planner.domain.cluster import Cluster
+from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.framework import Framework
+from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, SEND_RECEIVE, TENSOR, Groups
+from planner.domain.network import Network
+from planner.domain.request import Problem
+from planner.domain.shapes import layer_parameters
+from planner.domain.split import SplitMemoryBytes
+from planner.simulation.pipeline import count_events, operations
+from planner.sources.sources import Sources
+from planner.steps.gathers import backward_s, forward_s
+from planner.steps.predict import Evaluator
+from planner.steps.split_messages import operation_s
+from planner.steps.split_part import SPLIT_TERMS
+from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
+from planner.workload.lowering import lower
+from planner.workload.split_memory import split_memory
+
+Make = Callable[..., Problem]
+HIDDEN, SEQUENCE, LAYERS, TOKENS = 64, 32, 4, 128
+GPT = find_network(f"gpt:layers={LAYERS},hidden={HIDDEN},heads=4,sequence={SEQUENCE},vocabulary={TOKENS}")
+OWN = Framework("own")
+MESSAGES = [name for name in SPLIT_TERMS if name.endswith("messages") or "all_reduce" in name or "weights" in name]
+
+
+@pytest.fixture
+def problem(make_problem: Make) -> Problem:
+    settings = Settings("adam", input="synthetic", framework=OWN)
+    return make_problem(network=GPT, dataset=None, settings=settings)
+
+
+def plan(**changes: Any) -> Configuration:
+    return Configuration(**({"nodes": 1, "gpus_per_node": 1, "sub_batch": 2} | changes))
+
+
+def priced(problem: Problem, *plans: Configuration) -> SplitPriced:
+    return SplitPricer(Sources(problem), plans[0].precision).price(Configurations.of(list(plans)))
+
+
+def terms(problem: Problem, **changes: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what each term of one plan takes, and what it adds."""
+    found = priced(problem, plan(**changes))
+    taken, added = ({name: float(one[name][0]) for name in SPLIT_TERMS} for one in (found.seconds, found.exposed_s))
+    return taken, added
+
+
+def calls(problem: Problem, network: Network, sub_batch: int) -> Iterator[tuple[str, str, int, float]]:
+    """Yield kind, direction, layer and time of every call, layer by layer, by the toy calibration."""
+    entries = {entry.kind: entry for entry in problem.calibrations[0].entries}
+    for group in lower(network, np.array([sub_batch]), optimizer="adam", merged=False):
+        entry = entries.get(group.kind, entries["pointwise"])
+        times = np.atleast_2d(evaluate(entry, {**group.work, "itemsize": 4.0}))[0]
+        for layer, count, seconds in np.broadcast(group.layer, group.count, times):
+            yield group.kind, group.direction, int(layer), float(count * seconds)
+
+
+def stage_times(problem: Problem, stages: int, sub_batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return forward, backward, weight gradients and update of each stage [s], from sums over its layers."""
+    first = np.array(GPT.blocks)
+    each = LAYERS // stages
+    found = np.zeros((4, stages))
+    for _, direction, layer, seconds in calls(problem, GPT, sub_batch):
+        block = int(np.searchsorted(first, layer, side="right")) - 1
+        stage = min(max(block, 0) // each, stages - 1)
+        found[{"forward": 0, "update": 3}.get(direction, 1), stage] += seconds
+        found[2, stage] += seconds * (direction == "backward_weight")
+    return found[0], found[1], found[2], found[3]
+
+
+def accumulated(problem: Problem, stages: int) -> np.ndarray:
+    """Return what adding gradients to those that are there takes on each stage: read, read, write."""
+    pointwise = next(one for one in problem.calibrations[0].entries if one.kind == "pointwise")
+    start, per_byte = pointwise.coefficients.values()
+    each, first = LAYERS // stages, np.array(GPT.blocks)
+    found = np.zeros(stages)
+    for layer, parameters in enumerate(layer_parameters(GPT).tolist()):
+        if parameters:
+            block = int(np.searchsorted(first, layer, side="right")) - 1
+            found[min(max(block, 0) // each, stages - 1)] += start + per_byte * 3 * 4 * parameters
+    return found
+
+
+def test_a_plan_that_splits_nothing_costs_what_the_whole_network_does(problem: Problem) -> None:
+    for steps in (1, 3):
+        one = plan(accumulation_steps=steps)
+        taken, _ = terms(problem, accumulation_steps=steps)
+        (whole,) = Evaluator(problem).describe(Configurations.of([one]))
+        expected = {term.name: term.seconds for term in whole.terms}
+        for name in ("forward", "backward", "update"):
+            assert taken[name] == pytest.approx(expected[name], rel=1e-9), name
+        assert priced(problem, one).period_s[0] == pytest.approx(whole.iteration_s.value, rel=1e-9)
+
+
+def test_the_same_holds_of_bundled_coefficients_with_the_time_of_the_host() -> None:
+    cluster = find_cluster("dgx-a100")
+    network = find_network("gpt:layers=3,hidden=1024,heads=16,sequence=512,vocabulary=50304")
+    asked = Problem(network, None, cluster, calibrations_for(cluster), settings=Settings("adam", input="synthetic"))
+    one = plan(precision="fp16", sub_batch=4, accumulation_steps=2)
+    found, (whole,) = priced(asked, one), Evaluator(asked).describe(Configurations.of([one]))
+    passes = sum(float(found.seconds[name][0]) for name in ("forward", "backward", "host"))
+    assert found.seconds["host"][0] > 0
+    assert passes == pytest.approx(sum(t.seconds for t in whole.terms if t.name in ("forward", "backward")), rel=1e-9)
+    assert found.seconds["update"][0] == pytest.approx(
+        next(t.seconds for t in whole.terms if t.name == "update"), rel=1e-9
+    )
+
+
+def test_a_single_rank_sends_nothing_and_waits_for_nothing(problem: Problem) -> None:
+    taken, added = terms(problem, accumulation_steps=3, recompute="full")
+    assert [name for name in (*MESSAGES, "bubble") if taken[name] or added[name]] == []
+
+
+def test_recompute_adds_the_forward_kernels_of_the_blocks_or_of_their_attention(problem: Problem) -> None:
+    first, last = GPT.blocks[0], GPT.blocks[-1]
+    attention = {at for at, layer in enumerate(GPT.layers) if layer.kind == "attention"}
+    forward = [(layer, seconds) for _, way, layer, seconds in calls(problem, GPT, 2) if way == "forward"]
+    plain, _ = terms(problem, accumulation_steps=3)
+    for recompute, again in (
+        ("full", sum(seconds for layer, seconds in forward if first <= layer < last)),
+        ("selective", sum(seconds for layer, seconds in forward if layer in attention)),
+    ):
+        taken, added = terms(problem, accumulation_steps=3, recompute=recompute)
+        assert taken["recompute"] == added["recompute"] == pytest.approx(3 * again, rel=1e-9)
+        assert {name: one for name, one in taken.items() if name != "recompute"} == pytest.approx(
+            {name: one for name, one in plain.items() if name != "recompute"}, rel=1e-9
+        )
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("steps", [1, 2, 9])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_pipeline_is_the_event_count_of_its_stages(problem: Problem, stages: int, steps: int, schedule: str) -> None:
+    """One copy: passes of stages, transfers between them, the sum of the tied table, and the slowest update."""
+    forward, backward, _, update = stage_times(problem, stages, 2)
+    backward = backward + accumulated(problem, stages) * (steps - 1) / steps
+    transfer = float(sent(problem, SEND_RECEIVE, 4 * 2 * SEQUENCE * HIDDEN, NEIGHBOURS, stages=stages)[0])
+    events = count_events(operations(schedule, stages, steps), forward[:, None], backward[:, None], transfer_s=transfer)
+    found = priced(problem, plan(
+        gpus_per_node=stages, pipeline_parallel=stages, schedule=schedule, accumulation_steps=steps
+    ))  # fmt: skip
+    after = sum(float(found.exposed_s[name][0]) for name in ("update", "embedding_all_reduce"))
+    assert found.seconds["update"][0] == pytest.approx(update.max(), rel=1e-9)
+    assert found.period_s[0] - after == pytest.approx(events.end_s, rel=0.02)
+    assert found.period_s[0] - after <= events.end_s * (1 + 1e-9)
+    slowest = int(np.argmax(forward + backward))
+    assert found.seconds["forward"][0] == pytest.approx(steps * forward[slowest], rel=1e-9)
+    assert found.seconds["backward"][0] == pytest.approx(steps * backward[slowest], rel=1e-9)
+
+
+def sent(problem: Problem, operation: str, bytes_: float, group: str, *, stages: int = 1, **degrees: int) -> np.ndarray:
+    one = Configurations.of([plan(gpus_per_node=4 if stages < 3 else stages, pipeline_parallel=stages, **degrees)])
+    part = SplitPricer(Sources(problem), "fp32").part(plans_of(one))
+    return operation_s(part.costs.sources, operation, np.array([float(bytes_)]), part.placement.groups(group))
+
+
+def test_two_stages_by_hand(problem: Problem) -> None:
+    """1F1B of two stages: m times the slower one, and one pass each way of the other, transfers apart."""
+    forward, backward, _, _ = stage_times(problem, 2, 2)
+    fast = replace(problem, cluster=faster(problem.cluster))
+    steps = 5
+    backward = backward + accumulated(problem, 2) * (steps - 1) / steps
+    slow = int(np.argmax(forward + backward))
+    other = forward[1 - slow] + backward[1 - slow]
+    _, added = terms(fast, gpus_per_node=2, pipeline_parallel=2, accumulation_steps=steps)
+    assert added["forward"] + added["backward"] == pytest.approx(steps * (forward + backward)[slow], rel=1e-9)
+    assert added["bubble"] == pytest.approx(other, rel=1e-6)
+
+
+def faster(cluster: Cluster) -> Cluster:
+    links = {
+        name: replace(getattr(cluster, name), bytes_per_s=1e30, latency_s=0.0)
+        for name in ("intra_node", "inter_node", "host")
+        if getattr(cluster, name)
+    }
+    return replace(cluster, **links)
+
+
+def test_zero_bubble_delays_the_gradients_of_weights_alone(problem: Problem) -> None:
+    """Against an event count: w is the backward-weight kernels, whatever else the backward pass holds."""
+    forward, backward, weight, _ = stage_times(problem, 2, 2)
+    fast = replace(problem, cluster=faster(problem.cluster))
+    found = priced(fast, plan(gpus_per_node=2, pipeline_parallel=2, schedule="zero-bubble", recompute="full"))
+    plain = priced(fast, plan(gpus_per_node=2, pipeline_parallel=2, recompute="full"))
+    again = float(found.exposed_s["recompute"][0])
+    blocks = np.array([again, again])  # each stage has two of four equal blocks
+    b = backward - weight + blocks
+    order = operations("zero-bubble", 2, 1)
+    events = count_events(order, forward[:, None], b[:, None], weight[:, None])
+    after = sum(float(found.exposed_s[name][0]) for name in ("update", "embedding_all_reduce"))
+    assert found.period_s[0] - after == pytest.approx(events.end_s, rel=1e-6)
+    assert found.period_s[0] <= plain.period_s[0] * (1 + 1e-9)
+
+
+def test_messages_of_tensor_ranks_by_hand(problem: Problem) -> None:
+    """All-reduces of b·s·h: two a layer each way, one of the table, one of the logits; three of 4·b·s of the loss."""
+    taken, added = terms(problem, gpus_per_node=2, tensor_parallel=2, accumulation_steps=3)
+    groups = Groups(np.array([1]), np.array([2]), np.array([1.0]))
+    sources = Sources(problem)
+    whole, small = (
+        float(operation_s(sources, ALL_REDUCE, np.array([bytes_]), groups)[0])
+        for bytes_ in (4.0 * 2 * SEQUENCE * HIDDEN, 4.0 * 2 * SEQUENCE)
+    )
+    expected = 3 * ((4 * LAYERS + 2) * whole + 3 * small)
+    assert taken["tensor_messages"] == pytest.approx(expected, rel=1e-9)
+    assert added["tensor_messages"] == pytest.approx(expected, rel=1e-9)
+    assert all(taken[name] == 0 for name in ("all_reduce", "stage_messages", "bubble", "context_messages"))
+
+
+def test_sharded_weights_wait_for_gathers_as_layer_by_layer(problem: Problem) -> None:
+    slow = replace(problem, cluster=replace(problem.cluster, intra_node=problem.cluster.inter_node))
+    whole, _ = terms(slow, gpus_per_node=4)
+    taken, added = terms(slow, gpus_per_node=4, sharding=3)
+    units = LAYERS + 2  # the blocks, and what stands before and behind them
+    part = SplitPricer(Sources(slow), "fp32").part(plans_of(Configurations.of([plan(gpus_per_node=4, sharding=3)])))
+    parameters, slow_sources = part.rank.program.parameters, part.costs.sources
+    gather, scatter = (
+        operation_s(slow_sources, operation, np.array([4.0 * parameters / units]), part.placement.groups(GRADIENTS))
+        for operation in ("all_gather", "reduce_scatter")
+    )
+    each = [np.full((units, 1), whole[name] / units) for name in ("forward", "backward")]
+    ahead = forward_s(each[0], np.broadcast_to(gather, (units, 1)))[0] - whole["forward"]
+    back = backward_s(each[1], *(np.broadcast_to(one, (units, 1)) for one in (gather, scatter)))[0] - whole["backward"]
+    assert added["sharded_weights"] == pytest.approx(ahead + back, rel=1e-9)
+    assert taken["all_reduce"] == taken["updated_weights"] == 0
+    assert taken["update"] == pytest.approx(whole["update"] / 4, rel=0.5)
+
+
+def test_an_exchange_behind_the_pass_is_hidden_by_what_stages_above_still_compute(problem: Problem) -> None:
+    """Without overlap: stage s begins behind its last backward, s (b + x) before the end of the pipeline."""
+    plain = replace(problem, settings=replace(problem.settings, strategy="no-overlap"))
+    _, backward, _, _ = stage_times(plain, 2, 2)
+    taken, added = terms(plain, gpus_per_node=4, pipeline_parallel=2)
+    one = plans_of(Configurations.of([plan(gpus_per_node=4, pipeline_parallel=2)]))
+    part = SplitPricer(Sources(plain), "fp32").part(one)
+    parameters = part.counts @ part.rank.units.parameters + np.array([0, TOKENS * HIDDEN])  # the last has a copy
+    groups = part.placement.groups(GRADIENTS)
+    x = float(sent(plain, SEND_RECEIVE, 4 * 2 * SEQUENCE * HIDDEN, NEIGHBOURS, stages=2)[0])
+    exchange = [
+        float(operation_s(part.costs.sources, ALL_REDUCE, np.array([4.0 * count]), groups)[0]) for count in parameters
+    ]
+    assert taken["all_reduce"] == pytest.approx(max(exchange), rel=1e-9)
+    assert added["all_reduce"] == pytest.approx(max(exchange[0], exchange[1] - backward[0] - x, 0.0), rel=1e-9)
+
+
+def test_chunks_that_end_early_send_early(problem: Problem) -> None:
+    """Interleaved, all chunks but the last have their gradients before."""
+    shared = {"gpus_per_node": 4, "pipeline_parallel": 2, "accumulation_steps": 4}
+    _, plain = terms(problem, **shared)
+    taken, chunked = terms(problem, **shared, virtual_stages=2)
+    assert 0 < chunked["all_reduce"] < taken["all_reduce"]
+    assert chunked["bubble"] < plain["bubble"]
+
+
+def test_memory_is_that_of_the_fullest_rank(problem: Problem) -> None:
+    rows = [
+        plan(gpus_per_node=4, tensor_parallel=2, sharding=2),
+        plan(gpus_per_node=4, pipeline_parallel=4, recompute="full", accumulation_steps=8),
+        plan(gpus_per_node=4, context_parallel=2, sub_batch=4),
+    ]
+    found = priced(problem, *rows)
+    pricer = SplitPricer(Sources(problem), "fp32")
+    expected = split_memory(pricer.of, plans_of(Configurations.of(rows)), pricer.memory_rules)
+    for one in fields(SplitMemoryBytes):
+        assert np.array_equal(getattr(found.memory, one.name), getattr(expected, one.name)), one.name
+
+
+def test_context_ranks_compute_their_positions_and_hide_what_they_pass_on(problem: Problem) -> None:
+    """Products take half; a ring of slow links exposes what outlasts the blocks of attention."""
+    whole, _ = terms(problem)
+    taken, _ = terms(problem, gpus_per_node=2, context_parallel=2)
+    of_products = sum(s for kind, way, _, s in calls(problem, GPT, 2) if kind == "gemm" and way == "forward")
+    assert whole["forward"] - taken["forward"] >= of_products / 2 * (1 - 1e-9)
+    fast = replace(problem, cluster=faster(problem.cluster))
+    _, added = terms(fast, gpus_per_node=2, context_parallel=2)
+    assert added["context_messages"] == 0
+    assert problem.cluster.intra_node is not None
+    link = replace(problem.cluster.intra_node, bytes_per_s=1e3)
+    slow = replace(problem, cluster=replace(problem.cluster, intra_node=link))
+    sent_s, exposed = terms(slow, gpus_per_node=2, context_parallel=2)
+    keys = 4.0 * 2 * SEQUENCE / 2 * HIDDEN * 2
+    each = keys / 1e3
+    # Forward one message of keys and values, backward one and two of their gradients, of each layer.
+    assert sent_s["context_messages"] == pytest.approx(LAYERS * 4 * each, rel=0.01)
+    assert 0.99 * sent_s["context_messages"] < exposed["context_messages"] < sent_s["context_messages"]
+
+
+def test_gradients_of_experts_are_summed_by_the_ranks_that_have_them(problem: Problem) -> None:
+    """With x = D every expert is on one rank: what is left to sum is all other parameters."""
+    text = f"moe:layers=2,hidden={HIDDEN},heads=4,sequence={SEQUENCE},vocabulary={TOKENS},experts=4,expert_ffn=512"
+    moe = replace(problem, network=find_network(text), settings=replace(problem.settings, strategy="no-overlap"))
+    taken, _ = terms(moe, gpus_per_node=4, expert_parallel=4)
+    whole, _ = terms(moe, gpus_per_node=4, sharding=0, recompute="full")
+    part = SplitPricer(Sources(moe), "fp32").part(plans_of(Configurations.of([plan(gpus_per_node=4)])))
+    units, groups = part.rank.units, part.placement.groups(GRADIENTS)
+    every = float((part.counts @ units.parameters)[0])
+    experts = float((part.counts @ units.experts)[0])
+    for found, count in ((whole, every), (taken, every - experts)):
+        expected = operation_s(part.costs.sources, ALL_REDUCE, np.array([4.0 * count]), groups)[0]
+        assert found["all_reduce"] == pytest.approx(expected, rel=1e-9)
+    assert taken["expert_messages"] > 0
+
+
+def test_tensor_groups_are_innermost(problem: Problem) -> None:
+    one = plans_of(Configurations.of([plan(nodes=2, gpus_per_node=4, tensor_parallel=4)]))
+    groups = SplitPricer(Sources(problem), "fp32").part(one).placement.groups(TENSOR)
+    assert (groups.nodes.tolist(), groups.ranks.tolist()) == ([1], [4])

@@ -1,0 +1,40 @@
+"""What is said of how a plan is split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.catalog import find_cluster, find_network
+from planner.domain.configuration import Configuration, Settings
+from planner.domain.request import Problem
+from planner.report.notices import notices
+from planner.sources.sources import Sources
+from planner.steps.split_warnings import split_warnings
+
+SETTINGS = Settings("adam", input="synthetic")
+
+
+@pytest.mark.parametrize(
+    ("network", "axes", "said"),
+    [
+        ("gpt2", {"tensor_parallel": 2, "pipeline_parallel": 2, "recompute": "full", "sharding": 1}, []),
+        ("gpt2", {"nodes": 2, "tensor_parallel": 16}, ["tensor_across_nodes"]),
+        ("gpt2", {"nodes": 3, "tensor_parallel": 3}, ["tensor_across_nodes"]),
+        ("gpt2", {"context_parallel": 2}, ["context parallelism"]),
+        ("mixtral-8x7b", {"expert_parallel": 8}, ["balance of experts"]),
+        ("mixtral-8x7b", {"tensor_parallel": 2}, ["balance of experts"]),
+        ("gpt2", {"pipeline_parallel": 2, "schedule": "zero-bubble", "offload": "optimizer"},
+         ["zero-bubble schedule", "offload of optimizer"]),
+    ],
+)  # fmt: skip
+def test_what_no_run_shows_is_by_formula_only(network: str, axes: dict[str, Any], said: list[str]) -> None:
+    problem = Problem(find_network(network), None, find_cluster("dgx-a100"), (), settings=SETTINGS)
+    one = Configuration(**({"nodes": 1, "gpus_per_node": 8, "sub_batch": 1} | axes))
+    found = split_warnings(Sources(problem), one)
+    assert [x.subject if x.code == "formula_only" else x.code for x in found] == said
+    assert all(x.message[0].isupper() and x.message.endswith(".") for x in found)
+    lines = [line.text for line in notices(found, "")]
+    assert len(lines) == len({x.code for x in found})
+    assert not said or said[0] in " ".join(lines) or " " not in said[0]

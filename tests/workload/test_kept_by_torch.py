@@ -1,0 +1,214 @@
+"""What PyTorch's autograd keeps of blocks and whole networks, written here in plain operations, beside what is counted.
+
+On a CPU, dropout keeps its mask in the tensor's type and RMSNorm runs piece by piece: masks are counted so, and the two
+kernels that frameworks fuse (RMSNorm, SwiGLU) are functions that keep what those do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from planner.domain.split import SplitPlans
+from planner.domain.transformer import Transformer
+from planner.workload.kept_activations import layer_bytes
+from planner.workload.split_memory import MemoryRules, split_memory
+from planner.workload.split_parameters import BytesOfParameter
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+S, H, A, FFN, LAYERS, RATE = 256, 256, 4, 1024, 2, 0.1
+
+
+class RMSNorm(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    """Keeps its input and fp32 statistics, as fused kernels do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any) -> Any:  # noqa: D102 - torch's name
+        scale = x.float().pow(2).mean(-1, keepdim=True).rsqrt()
+        ctx.save_for_backward(x, scale, weight)
+        return (x * scale).to(x.dtype) * weight
+
+
+class SwiGLU(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    """Keeps both products and not the activation between."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Any, up: Any) -> Any:  # noqa: D102 - torch's name
+        ctx.save_for_backward(gate, up)
+        return F.silu(gate) * up
+
+
+def linear(*sizes: int) -> Any:
+    return torch.randn(*sizes, dtype=torch.bfloat16).mul_(0.02).requires_grad_()
+
+
+def heads(x: Any, width: int) -> Any:
+    return x.unflatten(-1, (-1, width)).transpose(1, 2)
+
+
+def attention(q: Any, k: Any, v: Any, *, fused: bool, rate: float) -> Any:
+    if fused:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    scores = (q @ k.transpose(-1, -2)).mul(q.shape[-1] ** -0.5)
+    weights = F.dropout(torch.softmax(scores, -1), rate)
+    return (weights @ v).transpose(1, 2).flatten(2)
+
+
+def gpt_block(*, fused: bool, rate: float) -> Callable[[Any], Any]:
+    qkv, project, wide, narrow = linear(3 * H, H), linear(H, H), linear(FFN, H), linear(H, FFN)
+    scale, shift = linear(H), linear(H)
+
+    def norm(x: Any) -> Any:
+        return F.layer_norm(x, (H,), scale, shift)
+
+    def block(x: Any) -> Any:
+        q, k, v = (heads(part, H // A) for part in F.linear(norm(x), qkv).chunk(3, -1))
+        x = x + F.dropout(F.linear(attention(q, k, v, fused=fused, rate=rate), project), rate)
+        return x + F.dropout(F.linear(F.gelu(F.linear(norm(x), wide)), narrow), rate)
+
+    return block
+
+
+def llama_attention(x: Any, weights: tuple[Any, ...], *, width: int) -> Any:
+    q, k, v = (heads(F.linear(x, weight), width) for weight in weights)
+    cosine = torch.ones(S, width, dtype=x.dtype)
+    q, k = (part * cosine + part.roll(1, -1) * cosine for part in (q, k))
+    return attention(q, k, v, fused=True, rate=0.0)
+
+
+def llama_block(*, fused: bool) -> Callable[[Any], Any]:
+    qkv, project, scale = (linear(H, H), linear(H, H), linear(H, H)), linear(H, H), linear(H)
+    gate, up, down = linear(FFN, H), linear(FFN, H), linear(H, FFN)
+
+    def block(x: Any) -> Any:
+        x = x + F.linear(llama_attention(RMSNorm.apply(x, scale), qkv, width=H // A), project)
+        y = RMSNorm.apply(x, scale)
+        one, other = F.linear(y, gate), F.linear(y, up)
+        return x + F.linear(SwiGLU.apply(one, other) if fused else F.silu(one) * other, down)
+
+    return block
+
+
+def moe_block(experts: int, k: int, inner: int) -> Callable[[Any], Any]:
+    qkv, project, scale = (linear(H, H), linear(H, H), linear(H, H)), linear(H, H), linear(H)
+    router = linear(experts, H)
+    weights = [(linear(inner, H), linear(inner, H), linear(H, inner)) for _ in range(experts)]
+
+    def block(x: Any) -> Any:
+        x = x + F.linear(llama_attention(RMSNorm.apply(x, scale), qkv, width=H // A), project)
+        y = RMSNorm.apply(x, scale).flatten(0, 1)
+        chances = torch.softmax(F.linear(y, router).float(), -1)
+        chance, expert = chances.topk(k, -1)
+        order = expert.flatten().argsort()
+        rows = y[order // k]
+        counts = expert.flatten().bincount(minlength=experts).tolist()
+        outputs = [
+            F.linear(SwiGLU.apply(F.linear(part, gate), F.linear(part, up)), down)
+            for part, (gate, up, down) in zip(rows.split(counts), weights, strict=True)
+        ]
+        out = torch.cat(outputs)[order.argsort()].unflatten(0, (-1, k)) * chance.to(y.dtype).unsqueeze(-1)
+        return x + out.sum(1).unflatten(0, x.shape[:2])
+
+    return block
+
+
+def kept_tensors(run: Callable[[], Any]) -> list[Any]:
+    """Return tensors with distinct storages that autograd keeps, weights among them."""
+    kept: dict[int, Any] = {}  # holding the tensors keeps their addresses from being used again
+
+    def pack(tensor: Any) -> Any:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run()
+    return list(kept.values())
+
+
+def sum_of_storages(tensors: list[Any]) -> int:
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+
+
+def kept_by_blocks(block: Callable[[Any], Any], samples: int) -> int:
+    x = torch.randn(samples, S, H, dtype=torch.bfloat16, requires_grad=True)
+
+    def run() -> Any:
+        y = x
+        for _ in range(LAYERS):
+            y = block(y)
+        return y
+
+    return sum_of_storages(kept_tensors(run))
+
+
+def architecture(**others: Any) -> Transformer:
+    return Transformer("gpt", LAYERS, H, A, A, H // A, FFN, S, 1000, **others)
+
+
+LLAMA: dict[str, Any] = {"gated": True, "activation": "silu", "norm": "rms", "biases": False, "fused": True}
+
+
+@pytest.mark.parametrize(
+    ("block", "of", "fused_activation"),
+    [
+        (gpt_block(fused=False, rate=0.0), architecture(), True),
+        (gpt_block(fused=False, rate=RATE), architecture(dropout=RATE), True),
+        (gpt_block(fused=True, rate=0.0), architecture(fused=True), True),
+        (gpt_block(fused=True, rate=RATE), architecture(fused=True, dropout=RATE), True),
+        (llama_block(fused=True), architecture(**LLAMA), True),
+        (llama_block(fused=False), architecture(**LLAMA), False),
+        (moe_block(8, 2, 512), architecture(**LLAMA, experts=8, top_k=2, expert_ffn=512), True),
+    ],
+    ids=["gpt", "gpt-dropout", "gpt-fused", "gpt-fused-dropout", "llama", "llama-eager", "moe"],
+)
+def test_blocks_keep_what_is_counted(block: Callable[[Any], Any], of: Transformer, *, fused_activation: bool) -> None:
+    """Within 1 %, by the difference of two sub-batches, so that weights and masks of positions are not in it."""
+    counted = layer_bytes(
+        of, SplitPlans.of(sub_batch=2), "experts" if of.experts else "dense", fused_activation=fused_activation
+    )
+    found = (kept_by_blocks(block, 4) - kept_by_blocks(block, 2)) / LAYERS
+    masks = bool(of.dropout) * 2 * S * (2 * H + (not of.fused) * A * S)
+    assert counted.total + masks == pytest.approx(found, rel=0.01)
+
+
+@pytest.mark.live
+def test_a_whole_network_takes_what_is_counted() -> None:
+    """Weights, gradients, state of Adam and kept activations in fp32, sizes of tensors; logits are apart."""
+    vocabulary, samples = 5000, 8
+    table = torch.nn.Embedding(vocabulary, H)
+    places = torch.nn.Parameter(torch.zeros(S, H))
+    layers = [
+        torch.nn.TransformerEncoderLayer(H, A, FFN, 0.0, F.gelu, batch_first=True, norm_first=True)
+        for _ in range(LAYERS)
+    ]
+    last = torch.nn.LayerNorm(H)
+    parameters = [places, *(p for module in (table, *layers, last) for p in module.parameters())]
+    adam = torch.optim.Adam(parameters)
+    tokens = torch.randint(vocabulary, (samples, S))
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(S)
+
+    def run() -> Any:
+        x = table(tokens) + places
+        for layer in layers:
+            x = layer(x, src_mask=mask)
+        F.cross_entropy(F.linear(last(x), table.weight).flatten(0, 1), tokens.flatten()).backward()
+
+    run()
+    adam.step()
+    weights = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    tensors = [t for t in kept_tensors(run) if t.untyped_storage().data_ptr() not in weights]
+    kept = sum_of_storages(tensors)
+    logarithms = sum_of_storages([t for t in tensors if t.dim() and t.shape[-1] == vocabulary])
+    tensors_of_state = [value for state in adam.state.values() for value in state.values()]
+    held = sum(t.nbytes + t.grad.nbytes for t in parameters) + sum(t.nbytes for t in tensors_of_state)
+    of = Transformer("gpt", LAYERS, H, A, A, H // A, FFN, S, vocabulary, positions=S, fused=True)
+    rules = MemoryRules(BytesOfParameter.of("fp32", "adam"), "fp32", loss="eager")
+    counted = split_memory(of, SplitPlans.of(sub_batch=samples), rules)
+    state = counted.weights + counted.gradients + counted.optimizer
+    assert state == pytest.approx(held, rel=1e-3)
+    assert counted.activations == pytest.approx(kept - logarithms, rel=0.01)
+    assert state + counted.activations == pytest.approx(held + kept - logarithms, rel=0.01)

@@ -1,0 +1,141 @@
+"""Which degrees a network and a framework allow: by hand, and against each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.catalog import find_network
+from planner.domain.framework import Framework
+from planner.domain.split import OFFLOADS, RECOMPUTES, SCHEDULES, SplitPlans
+from planner.errors import ParameterError
+from planner.workload.lawful import check_lawful, is_lawful, is_told_apart, rules_of
+
+GPT = find_network("gpt:layers=12,hidden=768,heads=12,sequence=1024,vocabulary=50257")
+GROUPED = find_network("llama:layers=6,hidden=512,heads=16,kv_heads=4,ffn=1536,sequence=96")
+MOE = find_network("moe:layers=4,hidden=64,heads=4,sequence=32,vocabulary=128,experts=8,expert_ffn=64")
+VIT, CNN = find_network("vit-b16"), find_network("alexnet")
+ANY = Framework("own")
+CANNOT = Framework("narrow", can=("tensor",), most_sharded=2, most_sharded_in_pipeline=1)
+GPIPE, INTERLEAVED = SCHEDULES.index("gpipe"), SCHEDULES.index("interleaved")
+
+
+BESIDE_EXPERTS = "a divisor of the 8 experts and of data x context ranks"
+POSITIONS = "such that twice as many divide the 1024 positions"
+IS_CNN = "for alexnet, which is no transformer"
+
+
+@pytest.mark.parametrize(
+    ("network", "values", "rule", "got"),
+    [
+        (GPT, {"tensor_parallel": 5}, "a divisor of the 12 heads", "5; the nearest are 4 and 6"),
+        (GPT, {"tensor_parallel": 24}, "a divisor of the 12 heads", "24; the nearest is 12"),
+        (GROUPED, {"pipeline_parallel": 7}, "at most the 6 layers", "7; the nearest is 6"),
+        (GPT, {"virtual_stages": 2, "pipeline_parallel": 4, "accumulation_steps": 4},
+         "such that stages x virtual stages divide the 12 layers", "2; the nearest are 1 and 3"),
+        (GPT, {"virtual_stages": 2}, "1 without a pipeline", "2"),
+        (GPT, {"virtual_stages": 2, "pipeline_parallel": 2, "schedule": GPIPE, "accumulation_steps": 2},
+         "1 in a gpipe or zero-bubble schedule", "2"),
+        (GPT, {"virtual_stages": 1, "pipeline_parallel": 2, "schedule": INTERLEAVED},
+         "above 1 in an interleaved schedule", "1; the nearest is 2"),
+        (GPT, {"accumulation_steps": 6, "pipeline_parallel": 4, "virtual_stages": 3},
+         "a multiple of the pipeline stages, with virtual stages", "6; the nearest are 4 and 8"),
+        (GPT, {"context_parallel": 1024}, POSITIONS, "1024; the nearest is 512"),
+        (GPT, {"context_parallel": 2048}, POSITIONS, "2048; the nearest is 512"),
+        (GPT, {"expert_parallel": 2}, "1 for gpt:.*, which has no experts", "2"),
+        (MOE, {"expert_parallel": 3, "data_parallel": 6}, BESIDE_EXPERTS, "3; the nearest is 2"),
+        (MOE, {"expert_parallel": 8, "data_parallel": 4}, BESIDE_EXPERTS, "8; the nearest is 4"),
+        (VIT, {"context_parallel": 2}, "1 for vit-b16, which reads images", "2"),
+        (GROUPED, {"sequence_parallel": 1, "tensor_parallel": 16, "context_parallel": 4},
+         "off unless tensor ranks divide the 96 positions of a context rank", "'on'"),
+        (CNN, {"tensor_parallel": 2}, f"1 {IS_CNN}", "2"),
+        (CNN, {"recompute": RECOMPUTES.index("full")}, f"none {IS_CNN}", "'full'"),
+        (CNN, {"sharding": 2}, f"0 {IS_CNN}", "2"),
+        (CNN, {"schedule": GPIPE}, f"1f1b {IS_CNN}", "'gpipe'"),
+        (CNN, {"offload": OFFLOADS.index("optimizer")}, f"none {IS_CNN}", "'optimizer'"),
+    ],
+)  # fmt: skip
+def test_the_first_rule_that_is_broken_is_told(network: Any, values: dict[str, int], rule: str, got: str) -> None:
+    refused(network, ANY, values, rule, got)
+
+
+@pytest.mark.parametrize(
+    ("framework", "values", "rule", "got"),
+    [
+        (CANNOT, {"pipeline_parallel": 2}, "1 in framework narrow, which has none", "2"),
+        (CANNOT, {"sharding": 3}, "at most 2 in framework narrow", "3; the nearest is 2"),
+        (Framework("own", most_sharded_in_pipeline=1), {"sharding": 3, "pipeline_parallel": 2},
+         "at most 1 beside a pipeline in framework own", "3; the nearest is 1"),
+    ],
+)  # fmt: skip
+def test_a_framework_is_named_that_cannot(framework: Framework, values: dict[str, int], rule: str, got: str) -> None:
+    refused(GPT, framework, values, rule, got)
+
+
+def refused(network: Any, framework: Framework, values: dict[str, int], rule: str, got: str) -> None:
+    """Check that a plan is refused for the first of its values."""
+    plans = SplitPlans.of(**values)
+    assert not is_lawful(network, framework, plans)
+    with pytest.raises(ParameterError, match=f"^{next(iter(values))} must be {rule}, got {got}$"):
+        check_lawful(network, framework, plans)
+
+
+def test_of_several_plans_the_one_that_breaks_a_rule_is_told() -> None:
+    plans = SplitPlans.of(tensor_parallel=np.array([1, 2, 5, 7]), pipeline_parallel=np.array([1, 12, 12, 12]))
+    assert is_lawful(GPT, ANY, plans).tolist() == [True, True, False, False]
+    with pytest.raises(ParameterError, match="got 5"):
+        check_lawful(GPT, ANY, plans)
+
+
+DEGREES = st.fixed_dictionaries(
+    {
+        "tensor_parallel": st.integers(1, 20),
+        "context_parallel": st.integers(1, 8),
+        "expert_parallel": st.integers(1, 9),
+        "pipeline_parallel": st.integers(1, 14),
+        "virtual_stages": st.integers(1, 4),
+        "data_parallel": st.integers(1, 8),
+        "accumulation_steps": st.integers(1, 12),
+        "sharding": st.integers(0, 3),
+        "sequence_parallel": st.integers(0, 1),
+        "schedule": st.integers(0, 3),
+    }
+)
+
+
+@given(st.sampled_from((GPT, GROUPED, MOE, CNN)), st.sampled_from((ANY, CANNOT)), DEGREES)
+def test_a_plan_is_refused_where_it_is_unlawful_and_a_nearest_value_mends_the_rule(
+    network: Any, framework: Framework, values: dict[str, int]
+) -> None:
+    plans = SplitPlans.of(**values)
+    if is_lawful(network, framework, plans):
+        check_lawful(network, framework, plans)
+        return
+    with pytest.raises(ParameterError) as caught:
+        check_lawful(network, framework, plans)
+    error = caught.value
+    rule = next(one for one in rules_of(network, framework) if not one.holds(plans).all())
+    assert (error.what, error.rule) == (rule.axis, rule.words)
+    for near in (int(word) for word in error.remedy.split() if word.isdigit()):
+        assert rule.holds(plans.but(**{rule.axis: near})).all()
+        between = range(min(near, values[rule.axis]) + 1, max(near, values[rule.axis]))
+        assert not any(rule.holds(plans.but(**{rule.axis: other})).all() for other in between)
+
+
+def test_plans_that_do_the_same_as_simpler_ones_are_left_out() -> None:
+    of = GPT.transformer
+    fused = find_network("gpt:layers=12,hidden=768,heads=12,sequence=1024,attention=fused").transformer
+    for values, is_apart in (
+        ({"sharding": 1}, False), ({"sharding": 1, "data_parallel": 2}, True),
+        ({"shard_group": 1, "data_parallel": 2}, False),
+        ({"shard_group": 1, "sharding": 1, "data_parallel": 8}, False),
+        ({"shard_group": 1, "sharding": 1, "data_parallel": 16}, True),
+        ({"sequence_parallel": 1}, False), ({"sequence_parallel": 1, "tensor_parallel": 2}, True),
+        ({"recompute": RECOMPUTES.index("selective")}, True),
+    ):  # fmt: skip
+        assert is_told_apart(of, SplitPlans.of(**values)) == is_apart, values
+    assert not is_told_apart(fused, SplitPlans.of(recompute=RECOMPUTES.index("selective")))

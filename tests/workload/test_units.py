@@ -1,0 +1,74 @@
+"""Units of networks, which no pipeline divides: counted by hand, and adding up to the whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.catalog import find_network
+from planner.workload.program import program
+from planner.workload.shards import tensor_shard
+from planner.workload.units import stage_units, units_of
+
+GPT = find_network("gpt:layers=5,hidden=64,heads=4,sequence=32,vocabulary=128")
+H = 64
+BLOCK = 12 * H * H + 13 * H
+"""Parameters: 12h² of weights, 9h of biases, 4h of norms."""
+
+
+def test_equal_blocks_are_one_unit_and_ends_their_own() -> None:
+    """The last block's sum is read once, by the norm behind it; those of others twice, so that gradients meet."""
+    units = units_of(GPT, program(GPT))
+    assert units.sequence.tolist() == [0, 1, 1, 1, 1, 2, 3]
+    assert units.layers.tolist() == [2, 12, 12, 3]
+    assert units.slots.tolist() == [1, 6, 6, 1]
+    assert units.parameters.tolist() == [128 * H + 32 * H, BLOCK, BLOCK, 2 * H]
+    kinds = [layer.kind for layer in GPT.layers]
+    assert [kinds[at] for at in np.flatnonzero(units.is_attention)] == ["attention"] * 5
+    assert np.array_equal(units.repeats_attention, units.is_attention)
+
+
+def test_experts_are_told_from_other_parameters() -> None:
+    moe = find_network("moe:layers=2,hidden=64,heads=4,sequence=32,vocabulary=128,experts=4,expert_ffn=16")
+    units = units_of(moe, program(moe))
+    assert units.experts.tolist() == [0, 3 * 64 * 16 * 4, 3 * 64 * 16 * 4, 0]
+
+
+def test_fused_attention_keeps_nothing_that_is_made_again() -> None:
+    fused = find_network("gpt:layers=2,hidden=64,heads=4,sequence=32,vocabulary=128,attention=fused")
+    units = units_of(fused, program(fused))
+    assert (units.is_attention.sum(), units.repeats_attention.sum()) == (2, 0)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+def test_stages_hold_all_units_once_the_first_ones_more(stages: int) -> None:
+    units = units_of(GPT, program(GPT))
+    held = stage_units(units, stages)
+    assert held.sum(axis=0).tolist() == [1, 4, 1, 1]
+    assert (held[:, 1] + held[:, 2]).tolist() == {1: [5], 2: [3, 2], 3: [2, 2, 1], 5: [1] * 5}[stages]
+    assert (held[0, 0], held[-1, 2], held[-1, 3]) == (1, 1, 1)
+    assert (held @ units.parameters).sum() == program(GPT).parameters
+
+
+def test_what_units_take_adds_up_to_what_segments_take() -> None:
+    of = program(GPT)
+    units = units_of(GPT, of)
+    each = np.random.default_rng(3).random((4, of.repeats.size))
+    by_unit = units.by_unit(each)
+    assert by_unit @ np.bincount(units.sequence) == pytest.approx(of.total(each), rel=1e-12)
+
+
+def test_units_of_a_shard_stand_at_the_same_layers() -> None:
+    shard = tensor_shard(GPT, 4)
+    units = units_of(GPT, program(shard))
+    weights = 12 * H * H // 4 + (3 * H + 4 * H) // 4 + 2 * H + 4 * H
+    assert units.parameters.tolist() == [128 // 4 * H + 32 * H, weights, weights, 2 * H]
+
+
+def test_stacks_that_differ_are_apart_and_a_network_without_blocks_is_one() -> None:
+    t5 = find_network("t5:layers=3,hidden=64,heads=4,head_size=16,sequence=32,vocabulary=128")
+    units = units_of(t5, program(t5))
+    # The first layer of a stack has the table of relative positions, the last is read by a norm alone.
+    assert units.sequence.tolist() == list(range(2 + 6))
+    plain = find_network("alexnet")
+    assert units_of(plain, program(plain)).sequence.tolist() == [0]

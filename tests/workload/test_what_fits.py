@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.domain.framework import GENERIC, Framework
+from planner.domain.network import INPUT, Layer, Network
+from planner.domain.split import RECOMPUTES, SCHEDULES, SplitPlans
+from planner.domain.transformer import Transformer
+from planner.errors import ParameterError
+from planner.workload.kept_activations import layer_bytes
+from planner.workload.lawful import check_lawful
+from planner.workload.least_memory import divisors, least_gpus, least_gpus_of_state, least_memory, lowest_plans
+from planner.workload.split_memory import MemoryRules, split_memory
+from planner.workload.split_parameters import BytesOfParameter, stage_parameters
+from planner.workload.what_fits import CHANGES, TERMS, layers_to_recompute, what_fits
+from tests.workload.conftest import DEEPSEEK, GPT_1T, LLAMA3_70B, LLAMA_7B, MIXTRAL, T5, gpt
+
+FULL = RECOMPUTES.index("full")
+RULES = MemoryRules(BytesOfParameter.of("bf16", "adam", 2), padded=True)
+GPT3 = gpt(96, 12288, 96)
+CASES = {
+    "gpt3": (GPT3, SplitPlans.of(
+        sub_batch=6, tensor_parallel=4, pipeline_parallel=8, data_parallel=8, accumulation_steps=48,
+    )),
+    "llama": (LLAMA3_70B, SplitPlans.of(sub_batch=4, data_parallel=64)),
+    "moe": (MIXTRAL, SplitPlans.of(sub_batch=4, data_parallel=64, expert_parallel=8, accumulation_steps=3)),
+    "t5": (T5, SplitPlans.of(sub_batch=512, data_parallel=np.array([2]))),
+    "interleaved": (GPT3, SplitPlans.of(
+        tensor_parallel=8, pipeline_parallel=8, virtual_stages=3, schedule=SCHEDULES.index("interleaved"),
+        data_parallel=4, accumulation_steps=16,
+    )),
+}  # fmt: skip
+
+
+def samples(plan: SplitPlans) -> int:
+    return int((plan.sub_batch * plan.accumulation_steps * plan.data_parallel).item())
+
+
+@pytest.mark.parametrize(("of", "plan"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("capacity", [16e9, 40e9, 80e9])
+def test_each_change_is_what_it_says(of: Transformer, plan: SplitPlans, capacity: float) -> None:
+    before = split_memory(of, plan, RULES)
+    found = what_fits(of, plan, RULES, capacity, most_nodes=512)
+    assert found.missing_bytes == before.total - capacity
+    assert found.stage == before.stage
+    terms = {name: float(getattr(before, name).item()) for name in TERMS}
+    assert sum(terms.values()) == pytest.approx(before.total.item())
+    assert [size for _, size in found.largest] == sorted(terms.values(), reverse=True)[:3]
+    assert all(terms[name] == size for name, size in found.largest)
+    names = [change.name for change in found.changes]
+    assert names == [name for name in CHANGES if name in names]
+    for change in found.changes:
+        after = split_memory(change.of, change.plan, change.rules).total
+        assert change.saved_bytes == before.total - after
+        assert change.fits == (after <= capacity)
+        if change.name != "more nodes":
+            assert change.plan.gpus == plan.gpus
+            assert samples(change.plan) == samples(plan)
+        network = Network("any", (of.sequence,), (Layer("all", "flatten", (INPUT,)),), transformer=of)
+        check_lawful(network, GENERIC, change.plan)
+    fitting = [change for change in found.changes if change.fits]
+    assert found.first_that_fits == (fitting[0] if fitting else None)
+
+
+def test_changes_of_one_plan() -> None:
+    of, plan = CASES["gpt3"]
+    changes = {one.name: one for one in what_fits(of, plan, RULES, 80e9, most_nodes=200).changes}
+    assert list(changes) == list(CHANGES)
+    assert changes["tensor degree in a node"].value == 8
+    assert changes["tensor degree beyond a node"].value == 32
+    assert changes["more nodes"].value == 128
+    narrow = Framework("other", can=("tensor",), most_sharded_in_pipeline=1)
+    without = {one.name for one in what_fits(of, plan, RULES, 80e9, framework=narrow, most_nodes=1).changes}
+    missing = ["sharding 2", "sharding 3", "pipeline degree", "context degree", "more nodes"]
+    assert [name for name in CHANGES if name not in without] == missing
+    llama, whole = CASES["llama"]
+    names = {one.name for one in what_fits(llama, whole, RULES, 80e9).changes}
+    assert names.isdisjoint({"sequence parallelism", "fused attention", "selective recompute"})
+
+
+def test_smaller_sub_batch_by_trying_all() -> None:
+    plan = SplitPlans.of(sub_batch=24, accumulation_steps=5, data_parallel=8, recompute=FULL)
+    for capacity in (15e9, 20e9, 30e9, 60e9):
+        found = next(c for c in what_fits(T5, plan, RULES, capacity).changes if c.name == "smaller sub-batch")
+        tried = {b: plan.but(sub_batch=b, accumulation_steps=120 // b) for b in divisors(120) if b < 24}
+        fitting = [b for b, other in tried.items() if split_memory(T5, other, RULES).total <= capacity]
+        assert found.value == max(fitting, default=1)
+
+
+def test_the_first_that_fits() -> None:
+    of = gpt(24, 2048, 16)
+    plan = SplitPlans.of(sub_batch=2, tensor_parallel=2, data_parallel=4)
+    needed = float(split_memory(of, plan, RULES).total)
+    assert what_fits(of, plan, RULES, needed).missing_bytes == 0
+    saved = {one.name: one.saved_bytes for one in what_fits(of, plan, RULES, needed).changes}
+    most = max(saved["sequence parallelism"], saved["fused attention"])
+    short = what_fits(of, plan, RULES, needed - most - 1)
+    assert short.first_that_fits is not None
+    assert short.first_that_fits.name not in {"sequence parallelism", "fused attention"}
+    enough = what_fits(of, plan, RULES, needed - 1).first_that_fits
+    assert enough is not None
+    assert enough.name == "sequence parallelism"
+
+
+@pytest.mark.parametrize("share", [0.999, 0.8, 0.5, 0.3])
+def test_fewest_layers_made_again(share: float) -> None:
+    of, q = gpt(48, 6144, 64), 4
+    plan = SplitPlans.of(tensor_parallel=8, pipeline_parallel=q, accumulation_steps=9)
+    rules = replace(RULES, margin=0.0)
+    found, one = split_memory(of, plan, rules), layer_bytes(of, plan)
+    rest = found.total - q * 12 * one.total
+    needed = [float(rest + q * (j * one.input + (12 - j) * one.total) + (j > 0) * one.total) for j in range(13)]
+    capacity = share * needed[0] + (1 - share) * needed[12]
+    assert layers_to_recompute(of, plan, rules, capacity) == next(j for j in range(13) if needed[j] <= capacity)
+    assert layers_to_recompute(of, plan, rules, needed[0]) == 0
+    assert layers_to_recompute(of, plan, rules, needed[12] * 0.99) is None
+
+
+def test_state_of_a_trillion_parameters() -> None:
+    """16 bytes of each on 80 GB: 202 GPUs."""
+    assert least_gpus_of_state(GPT_1T, RULES, 80e9) == 202
+
+
+@pytest.mark.parametrize("of", [LLAMA_7B, MIXTRAL, DEEPSEEK, GPT3], ids=["llama", "mixtral", "deepseek", "gpt3"])
+def test_least_gpus_by_trying_all(of: Transformer) -> None:
+    lowest = lowest_plans(of, 8, tensor_most=8)
+    for capacity in (16e9, 40e9, 80e9):
+        found = least_gpus(of, lowest, RULES, capacity)
+        state = least_gpus_of_state(of, RULES, capacity)
+        assert found is not None
+        assert found >= state
+
+        def fits(gpus: int, capacity: float = capacity) -> bool:
+            least = least_memory(of, lowest, RULES, gpus)
+            return least is not None and least[0] <= capacity
+
+        counts = [*range(1, 9), *range(16, found + 1, 8)]
+        fitting = [gpus for gpus in counts if fits(gpus)]
+        assert not any(gpus < found for gpus in fitting)
+        # On the nodes that hold them; other degrees of data parallelism may leave some of their GPUs empty.
+        assert any(fits(gpus) for gpus in range(max(1, found - 7), found + 1))
+
+
+def test_least_memory_names_its_plan() -> None:
+    found = least_memory(MIXTRAL, lowest_plans(MIXTRAL, 8), RULES, 64)
+    assert found is not None
+    least, plan = found
+    assert plan.gpus == 64
+    assert split_memory(MIXTRAL, plan, RULES).total == least
+    assert least_memory(MIXTRAL, lowest_plans(MIXTRAL, 8).but(pipeline_parallel=7), RULES, 64) is None
+
+
+def test_a_network_that_fits_nowhere() -> None:
+    long = replace(LLAMA_7B, sequence=10**9 - 1)
+    assert least_gpus(long, lowest_plans(long, 8), RULES, 80e9) is None
+
+
+def test_stages_do_not_lower_kept_inputs() -> None:
+    of = gpt(96, 12288, 96)
+    p = np.array([2, 4, 8, 16])
+    plans = SplitPlans.of(tensor_parallel=8, pipeline_parallel=p, accumulation_steps=64, recompute=FULL)
+    found = split_memory(of, plans, RULES)
+    inputs = found.activations - p * 2048 * (12288 + 8)  # masks and numbers of tokens
+    np.testing.assert_array_equal(inputs, 96 * 2 * 2048 * 12288)
+    state = found.weights + found.gradients + found.optimizer
+    np.testing.assert_array_equal(state, 16 * stage_parameters(of, plans, np.array(0), padded=True).total)
+
+
+def test_divisors() -> None:
+    assert [divisors(one) for one in (1, 12, 49, 97)] == [[1], [1, 2, 3, 4, 6, 12], [1, 7, 49], [1, 97]]
+
+
+def test_one_plan_at_a_time() -> None:
+    with pytest.raises(ParameterError, match="plans"):
+        what_fits(GPT3, SplitPlans.of(sub_batch=np.array([1, 2])), RULES, 80e9)
