@@ -14,6 +14,7 @@ from planner.cli import parsing
 from planner.cli.parsing import Parser
 from planner.domain.axes import AXES
 from planner.domain.precision import PRECISIONS
+from planner.domain.ranks import RANK_ORDER
 
 __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
 
@@ -146,6 +147,11 @@ _ALL = (
         "parallelism", "A,B", "Kinds of parallelism: data, model, pipeline, hybrid.",
         parsing.choices("data", "model", "pipeline", "hybrid"), "all that network and framework allow",
     ),
+    Option(
+        "rank_order", ",".join(RANK_ORDER),
+        "Degrees in the order in which ranks are numbered and fill nodes, innermost first.", parsing.rank_order,
+        "the framework's",
+    ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
     Option(
         "strategy", "wait-free|no-overlap|bucketed",
@@ -231,7 +237,8 @@ OPTIONS = {option.name: option for option in _ALL}
 
 _PROBLEM = ("network", "dataset", "cluster", "calibration", "framework", "mode")
 _PLAN = (
-    *(axis.option for axis in AXES if axis.name != "mode"), "optimizer", "strategy", "input", "scenario", "task",
+    *(axis.option for axis in AXES if axis.name != "mode"), "rank_order", "optimizer", "strategy", "input",
+    "scenario", "task",
 )  # fmt: skip
 
 COMMANDS = (

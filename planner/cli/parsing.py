@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from planner.domain.ranks import check_rank_order
 from planner.errors import ParameterError, nearest_name
 from planner.units import parse_fraction, parse_quantity
 
@@ -24,6 +25,7 @@ __all__ = [
     "frameworks",
     "numbers",
     "only",
+    "rank_order",
     "text",
     "whole",
 ]
@@ -120,6 +122,13 @@ def choices(*words: str) -> Parser:
         return tuple(dict.fromkeys(one(what, item.strip()) for item in value.split(",")))
 
     return parse
+
+
+def rank_order(what: str, value: str) -> tuple[str, ...]:
+    """Return the names of a comma list that has each of planner.domain.ranks.RANK_ORDER once."""
+    order = tuple(item.strip() for item in value.split(","))
+    check_rank_order(what, order)
+    return order
 
 
 def only(parser: Parser, *values: object) -> Parser:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.domain.precision import precision_named
+from planner.domain.ranks import RANK_ORDER, check_rank_order
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
@@ -115,6 +116,8 @@ class Framework:
         Whether its optimizer reads fp32 copies of gradients that are not fp32.
     keeps_weight_shards : bool
         Whether sharding 3 keeps shards of narrow weights beside those of the fp32 master copy, or makes them of it.
+    rank_order : tuple of str
+        Order of RANK_ORDER in which it numbers ranks, innermost first.
     """
 
     name: str
@@ -136,6 +139,7 @@ class Framework:
     pads_vocabulary: bool = False
     main_gradients: bool = False
     keeps_weight_shards: bool = True
+    rank_order: tuple[str, ...] = RANK_ORDER
 
     def __post_init__(self) -> None:
         for what, names in (("name", (self.name,)), ("aliases", self.aliases)):
@@ -144,6 +148,7 @@ class Framework:
                     raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
         if self.loss not in LOSSES:
             raise UnknownNameError("loss", self.loss, LOSSES)
+        check_rank_order("rank_order", self.rank_order)
 
     @classmethod
     def labelled(cls, label: str) -> Framework:

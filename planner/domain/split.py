@@ -84,6 +84,11 @@ class SplitPlans:
         """GPUs of each plan."""
         return self.data_parallel * self.tensor_parallel * self.context_parallel * self.pipeline_parallel
 
+    @property
+    def rows(self) -> SplitPlans:
+        """The same with fields of shape (n,)."""
+        return SplitPlans(**{f.name: np.broadcast_to(getattr(self, f.name), self.shape).ravel() for f in fields(self)})
+
     def row(self, at: int) -> SplitPlans:
         """Return one plan, each field of shape ()."""
         return SplitPlans(**{f.name: np.broadcast_to(getattr(self, f.name), self.shape).flat[at] for f in fields(self)})

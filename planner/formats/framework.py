@@ -19,6 +19,7 @@ from planner.domain.framework import (
     Framework,
     Strategy,
 )
+from planner.domain.ranks import RANK_ORDER
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Flag, Number, Text, Whole
@@ -58,6 +59,7 @@ FRAMEWORK = Kind(
             Field("pads_vocabulary", Flag(), "whether it is rounded up to 128 rows a tensor rank", default=False),
             Field("main_gradients", Flag(), "whether the optimizer reads fp32 copies of gradients", default=False),
             Field("keeps_weight_shards", Flag(), "whether sharding 3 keeps shards of narrow weights", default=True),
+            Field("rank_order", ListOf(Text(RANK_ORDER)), "how ranks are numbered, innermost first", RANK_ORDER),
             Field("source", Text(), "where this comes from", ""),
         ),
         Framework,

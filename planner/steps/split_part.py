@@ -92,6 +92,8 @@ class SplitCosts:
     parameter : BytesOfParameter
     memory_rules : MemoryRules
     message_rules : MessageRules
+    rank_order : tuple of str
+        How ranks are numbered, innermost first.
     overlaps_tensor : bool
         Whether messages of tensor ranks run beside products of the backward pass.
     """
@@ -107,7 +109,8 @@ class SplitCosts:
         framework = settings.framework
         self.strategy = settings.overlap
         self.gradient_bytes = float(framework.gradient_bytes(precision))
-        self.memory_rules = MemoryRules.of(precision, settings.optimizer, framework)
+        self.rank_order = settings.placed_by
+        self.memory_rules = MemoryRules.of(precision, settings.optimizer, framework, self.rank_order)
         self.parameter = self.memory_rules.parameter
         self.overlaps_tensor = framework.overlaps_tensor
         itemsize = precision_named(precision).activation_bytes
@@ -127,7 +130,7 @@ class SplitPart:
         self.rank: RankCompute = compute.ranks[int(rank[0])]
         cluster = costs.sources.cluster
         nics = cluster.inter_node.nics_per_node if cluster.inter_node else 1
-        self.placement = Placement(plans, nics)
+        self.placement = Placement(plans, nics, costs.rank_order)
         self._placed: dict[str, Groups] = {}
         self.m = plans.accumulation_steps.astype(np.float64)
         self.counts = stage_units(self.rank.units, self.stages)

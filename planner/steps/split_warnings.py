@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.domain.configuration import Configuration
+from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import PlanWarning
+from planner.domain.ranks import TENSOR
 from planner.sources.sources import Sources
+from planner.steps.split_price import plans_of
+from planner.workload.placement import Placement
 
 __all__ = ["split_warnings"]
 
@@ -17,11 +20,11 @@ def split_warnings(sources: Sources, one: Configuration) -> tuple[PlanWarning, .
 
 
 def _tensor_across_nodes(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
-    gpus = sources.cluster.node.gpus
-    if one.tensor_parallel > gpus or gpus % one.tensor_parallel:
+    placement = Placement(plans_of(Configurations.of([one])), order=sources.problem.settings.placed_by)
+    if placement.axis(TENSOR).nodes[0] > 1:
         message = (
-            f"Groups of {one.tensor_parallel} tensor-parallel ranks do not stay inside nodes of {gpus} GPUs: every "
-            "layer sends over the links between nodes."
+            f"Groups of {one.tensor_parallel} tensor-parallel ranks do not stay inside nodes of {one.gpus_per_node} "
+            "GPUs: every layer sends over the links between nodes."
         )
         yield PlanWarning("tensor_across_nodes", "tensor_parallel", message)
 

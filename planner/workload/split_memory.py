@@ -40,6 +40,7 @@ from planner.domain.arrays import (
 )
 from planner.domain.framework import LOSSES, Framework
 from planner.domain.precision import precision_named
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
@@ -102,6 +103,8 @@ class MemoryRules:
         k, layers of which one input is kept where whole layers are computed again.
     bucket_bytes : float
         Of a gradient bucket that is a copy; 0: gradients are sent from where they are.
+    rank_order : tuple of str
+        How ranks are numbered, innermost first: which of those that share shards lie in one node.
     framework_bytes, margin : float
         Assumed: of a context; of what tensors take.
     """
@@ -115,6 +118,7 @@ class MemoryRules:
     prefetch: int = 1
     recompute_every: int = 1
     bucket_bytes: float = 0.0
+    rank_order: tuple[str, ...] = RANK_ORDER
     framework_bytes: float = ASSUMED_CONTEXT_BYTES["gpu"]
     margin: float = ASSUMED_MARGIN
 
@@ -129,7 +133,9 @@ class MemoryRules:
         check_not_negative("margin", self.margin, "bytes a byte of tensors")
 
     @staticmethod
-    def of(precision: str, optimizer: str, framework: Framework) -> MemoryRules:
+    def of(
+        precision: str, optimizer: str, framework: Framework, rank_order: tuple[str, ...] = RANK_ORDER
+    ) -> MemoryRules:
         """Return the rules of a framework in a precision, with an optimizer."""
         each = BytesOfParameter.of(precision, optimizer, framework.gradient_bytes(precision))
         copies = framework.main_gradients and each.gradient < _WIDE_BYTES
@@ -141,6 +147,7 @@ class MemoryRules:
             loss=framework.loss,
             padded=framework.pads_vocabulary,
             prefetch=framework.gathers_ahead,
+            rank_order=rank_order,
         )
 
     @property
@@ -238,7 +245,7 @@ def _on(
 ) -> SplitMemoryBytes:
     """Return the memory of a rank of a stage, given the bytes of a layer of each kind."""
     parameters = stage_parameters(of, plans, stage, padded=rules.padded)
-    weights, gradients, optimizer, updated = _state(plans, rules.parameter, parameters)
+    weights, gradients, optimizer, updated = _state(plans, rules, parameters)
     kept, away, live, working = _of_layers(of, plans, stage, rules, layers)
     activations, logits = kept + _ends(of, plans, stage, rules), _logits(of, plans, stage, rules)
     updating = rules.parameter.main_gradient * updated
@@ -267,13 +274,14 @@ def _on(
 
 
 def _state(
-    plans: SplitPlans, each: BytesOfParameter, parameters: RankParameters
+    plans: SplitPlans, rules: MemoryRules, parameters: RankParameters
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return bytes of weights, gradients and optimizer, and the parameters that a rank updates."""
+    each = rules.parameter
     weights = gradients = updated = np.zeros(())
     for count, ranks in (
-        (parameters.shared, shard_ranks(plans)),
-        (parameters.experts, shard_ranks(plans, experts=True)),
+        (parameters.shared, shard_ranks(plans, rules.rank_order)),
+        (parameters.experts, shard_ranks(plans, rules.rank_order, experts=True)),
     ):
         shard = count / ranks
         kept = shard * each.keeps_weight_shards

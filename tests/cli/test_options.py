@@ -38,6 +38,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "sharding": ("4", "-1"),
     "shard_group": ("rack", ""),
     "offload": ("weights", ""),
+    "rank_order": ("tensor", "tensor,tensor,context,expert,data", "tp,cp,ep,dp,pp", ""),
     "parallelism": ("tensor", "data,model"),
     "optimizer": ("adm", ""),
     "strategy": ("overlap",),

@@ -58,6 +58,49 @@ def test_a_degree_in_planner_toml_is_told_by_its_key(run: Run, tmp_path: Any) ->
     assert err.startswith("planner: planner.toml: tensor: tensor must be a divisor of the 12 heads, got 8")
 
 
+INNER = "pipeline,data,tensor,context,expert"
+
+
+def test_the_order_of_ranks_is_said_and_places_groups(run: Run, tmp_path: Any) -> None:
+    asked = ("--nodes", "2", "--tensor", "2", "--pipeline", "4", "--accumulation", "8")
+    answers = {}
+    for order in ("tensor,context,expert,data,pipeline", INNER):
+        code, out, _ = run("predict", *GPT2, *asked, "--rank-order", order, "--json")
+        assert code == 0
+        answers[order] = json.loads(out)
+    default, inner = answers.values()
+    assert "rank_order" not in default["subject"]
+    assert inner["subject"]["rank_order"] == INNER.split(",")
+    seconds = [{term["name"]: term["seconds"] for term in one["terms"]} for one in (default, inner)]
+    assert seconds[0]["stage_messages"] > 2 * seconds[1]["stage_messages"]
+    assert seconds[0]["tensor_messages"] < seconds[1]["tensor_messages"] / 2
+    assert [any(w["code"] == "tensor_across_nodes" for w in one["warnings"]) for one in (default, inner)] == [0, 1]
+    (tmp_path / "planner.toml").write_text(
+        f'format = "planner/settings"\nversion = 1\nrank_order = {json.dumps(INNER.split(","))}\n'
+    )
+    _, out, _ = run("predict", *GPT2, *asked, "--json")
+    assert json.loads(out) == inner
+
+
+def test_an_order_of_ranks_in_a_request_and_in_a_framework_file(run: Run, tmp_path: Any) -> None:
+    file = tmp_path / "own.toml"
+    opening = 'format = "planner/framework"\nversion = 1\nname = "own"\nrank_order = '
+    file.write_text(opening + json.dumps(INNER.split(",")))
+    search = ("suggest", *GPT2[:-2], "--target-batch", "16", "--nodes", "1", "--pipeline", "2", "--json")
+    given = ("--rank-order", INNER)
+    for options, source in ((given, "option"), (("--framework", str(file)), "framework")):
+        code, out, _ = run(*search, *options)
+        answer = json.loads(out)
+        assert (code, answer["request"]["rank_order"]) == (0, {"value": INNER.split(","), "source": source})
+        assert answer["subject"]["rank_order"] == INNER.split(",")
+    _, out, _ = run(*search)
+    assert "rank_order" not in json.loads(out)["request"]
+    file.write_text(opening + '["tensor"]')
+    code, _, err = run(*search, "--framework", str(file))
+    assert code == 3
+    assert "rank_order must be tensor, context, expert, data, pipeline in some order, each once, got 'tensor'" in err
+
+
 def test_a_mini_batch_is_that_of_the_copies(run: Run) -> None:
     asked = (*GPT2[:-2], "--tensor", "2", "--accumulation", "3", "--mini-batch")
     code, _, err = run("predict", *asked, "14")

@@ -219,6 +219,36 @@ def test_messages_of_tensor_ranks_by_hand(problem: Problem) -> None:
     assert all(taken[name] == 0 for name in ("all_reduce", "stage_messages", "bubble", "context_messages"))
 
 
+def test_a_pipeline_inside_nodes_sends_between_stages_there_and_gradients_across(problem: Problem) -> None:
+    """Two nodes of two GPUs, two stages and two copies: the order says which pairs share a node."""
+    degrees = {"nodes": 2, "gpus_per_node": 2, "pipeline_parallel": 2}
+    inner = ("pipeline", "data", "tensor", "context", "expert")
+    plain = replace(problem, settings=replace(problem.settings, strategy="no-overlap"))
+    for order, stages, copies in (((), 2, 1), (inner, 1, 2)):
+        asked = replace(plain, settings=replace(plain.settings, rank_order=order))
+        taken, _ = terms(asked, **degrees)
+        part = SplitPricer(Sources(asked), "fp32").part(plans_of(Configurations.of([plan(**degrees)])))
+        sources = part.costs.sources
+        elements = float(max(part.counts @ part.rank.units.parameters + np.array([0, TOKENS * HIDDEN])))
+        apart = {nodes: Groups(np.array([nodes]), np.array([2 / nodes]), np.array([float(nodes)])) for nodes in (1, 2)}
+        exchange = operation_s(sources, ALL_REDUCE, np.array([4.0 * elements]), apart[copies])
+        assert taken["all_reduce"] == pytest.approx(float(exchange[0]), rel=1e-9)
+        passed = operation_s(sources, SEND_RECEIVE, np.array([4.0 * 2 * SEQUENCE * HIDDEN]), apart[stages])
+        assert taken["stage_messages"] == pytest.approx(2 * float(passed[0]), rel=1e-6)  # there and back
+
+
+def test_a_framework_numbers_ranks_in_its_own_order(problem: Problem) -> None:
+    order = ("data", "tensor", "context", "expert", "pipeline")
+    of_framework = replace(OWN, rank_order=order)
+    shared = {"nodes": 2, "gpus_per_node": 2, "tensor_parallel": 2}
+    own, told = (
+        terms(replace(problem, settings=replace(problem.settings, **changed)), **shared)
+        for changed in ({"framework": of_framework}, {"rank_order": order})
+    )
+    assert own == told
+    assert own[0]["tensor_messages"] > 2 * terms(problem, **shared)[0]["tensor_messages"]
+
+
 def test_sharded_weights_wait_for_gathers_as_layer_by_layer(problem: Problem) -> None:
     slow = replace(problem, cluster=replace(problem.cluster, intra_node=problem.cluster.inter_node))
     whole, _ = terms(slow, gpus_per_node=4)
