@@ -192,7 +192,8 @@ _ALL = (
         "Refit end-to-end coefficients without each of these in turn, and predict it.",
         parsing.choice("network", "gpu", "cluster", "source"),
     ),
-    Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib."),
+    Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib.",
+        help_in={"sweep": "Draw the objective against nodes, a line a sub-batch; needs Matplotlib."}),
     Option("device", "cpu|cuda[:I]", "What to measure.", parsing.device, "cuda where PyTorch sees a GPU, else cpu"),
     Option("budget", "TIME", "Time for all, with its unit: measuring, fitting and writing.", parsing.budget, "60s"),
     Option(
@@ -249,6 +250,15 @@ COMMANDS = (
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "top",
             "pareto", "choose", "epochs", "verbose", "brief", "json", "seed",
+        ),
+    ),
+    Command(
+        "sweep",
+        "Show the objective against nodes and sub-batch. "
+        "Of each the best plan; one network on one cluster.",
+        (
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "plot",
+            "force", "json", "seed",
         ),
     ),
     Command(

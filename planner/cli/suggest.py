@@ -23,7 +23,7 @@ from planner.search.suggest import suggest
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
 
-__all__ = ["answer", "run", "space_request"]
+__all__ = ["allowed_request", "answer", "check_price", "provenance", "run", "space_request", "wanted"]
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -33,13 +33,11 @@ def run(arguments: Mapping[str, Any]) -> None:
     least one of them has no plan, naming each that has none: a program that asks several questions must not take a
     missing answer for a plan.
     """
-    values = gather("suggest", arguments)
-    if "target_batch" not in values:
-        raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
+    values = wanted("suggest", arguments)
     with settings_named(values):
         _, cases = resolve(values)
         for case in cases:
-            _check_price(case.problem, values)
+            check_price(case.problem, values)
             _check_epochs(case.problem, values)
         answers = [(case.subject, answer(case, values)) for case in cases]
     epochs = values["epochs"].value if "epochs" in values else None
@@ -52,7 +50,15 @@ def run(arguments: Mapping[str, Any]) -> None:
     _check_found(answers)
 
 
-def _check_price(problem: Problem, values: Values) -> None:
+def wanted(command: str, arguments: Mapping[str, Any]) -> Values:
+    """Return the values of a command that searches, or raise ParameterError where no mini-batch is wanted."""
+    values = gather(command, arguments)
+    if "target_batch" not in values:
+        raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
+    return values
+
+
+def check_price(problem: Problem, values: Values) -> None:
     """Refuse to minimise the cost where there is no price; that of a scenario's device is not known."""
     if "objective" in values and values["objective"].value == "cost" and problem.cluster.usd_per_gpu_hour is None:
         of = "" if problem.scenario.accelerator is None else f" of {problem.scenario.accelerator.name}"
@@ -85,6 +91,12 @@ def space_request(values: Values) -> SpaceRequest:
 
 def answer(case: Case, values: Values) -> Suggestion:
     """Return the plans of one network under one scenario."""
+    request = allowed_request(case, values)
+    return suggest(case.problem, request, provenance(case, request))
+
+
+def allowed_request(case: Case, values: Values) -> SpaceRequest:
+    """Return what to search over for one network: kinds of parallelism that it and its framework allow."""
     request = space_request(values)
     allowed = kinds_of(case.problem.network, case.problem.settings.framework)
     if "parallelism" not in values:
@@ -97,7 +109,7 @@ def answer(case: Case, values: Values) -> Suggestion:
                 f"of the kinds that {case.problem.network.name} and framework {framework} allow, {', '.join(allowed)}"
             )
             raise ParameterError("--parallelism", rule, kind, remedy if allowed == (DATA,) else "")
-    return suggest(case.problem, request, provenance(case, request))
+    return request
 
 
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:

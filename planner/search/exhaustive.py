@@ -17,7 +17,7 @@ from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
 from planner.search.space import CHUNK, Limits, Space, space_of
 
-__all__ = ["Outcome", "search"]
+__all__ = ["Outcome", "batches", "search"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,15 @@ def search(
     """
     space = space_of(request, limits)
     progress = _Progress(evaluator, order, Rules.of(request, limits, space.precisions), keep, pareto)
-    for batch in _batches(progress.sift(chunk) for chunk in space.chunks()):
+    for batch in batches(progress.sift(chunk) for chunk in space.chunks()):
         progress.price(batch)
     if progress.best is None and progress.counts[LARGE_SUB_BATCH]:
-        for batch in _batches(progress.too_large(chunk) for chunk in space.chunks()):
+        for batch in batches(progress.too_large(chunk) for chunk in space.chunks()):
             progress.offer_too_large(batch)
     return progress.outcome(space)
 
 
-def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
+def batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
     """Join rows of at most CHUNK until more would exceed it: few and large calls of the evaluator; products stay."""
     parts_so_far: list[Configurations] = []
     size = 0

@@ -38,7 +38,7 @@ from planner.steps import predict
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.workload.memory import largest_sub_batch
 
-__all__ = ["limits_of", "suggest", "suggest_with"]
+__all__ = ["limits_of", "order_and_limits", "suggest", "suggest_with"]
 
 
 def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]) -> Suggestion:
@@ -58,6 +58,18 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
     CoverageError
         No precision and mode of the request can be priced, or a link or term is missing.
     """
+    order, limits = order_and_limits(problem, request)
+    answer = suggest_with(predict.Evaluator(problem), order, limits, request, provenance)
+    plans = (*answer.plans, *answer.pareto, *answer.nearest)
+    return replace(
+        answer,
+        citations=cited([plan.prediction for plan in plans], problem.calibrations),
+        warnings=(*_refusal_warnings(request, limits), *answer.warnings),
+    )
+
+
+def order_and_limits(problem: Problem, request: SpaceRequest) -> tuple[Order, Limits]:
+    """Return the order of the plans of a request, and what the machine allows; raise as :func:`suggest`."""
     check_target(request, problem.dataset)
     order = order_of(problem, request)
     limits = limits_of(problem, allow_specified=request.allow_specified)
@@ -67,13 +79,7 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
         for mode in request.modes:
             kernel_sources.check_mode(mode)
         check_candidate(kernel_sources, names[0], allow_specified=request.allow_specified)
-    answer = suggest_with(predict.Evaluator(problem), order, limits, request, provenance)
-    plans = (*answer.plans, *answer.pareto, *answer.nearest)
-    return replace(
-        answer,
-        citations=cited([plan.prediction for plan in plans], problem.calibrations),
-        warnings=(*_refusal_warnings(request, limits), *answer.warnings),
-    )
+    return order, limits
 
 
 def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:

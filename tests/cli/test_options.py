@@ -71,6 +71,7 @@ INVALID: dict[str, tuple[str, ...]] = {
 SWITCHES = {"pareto", "force", "brief", "json", "toml", "allow_specified", "verbose"}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
+    "sweep": ["--target-batch", "138"],
     "predict": ["--sub-batch", "8"],
     "validate": ["--runs", "runs.csv"],
     "show": ["networks"],
