@@ -42,6 +42,7 @@ class SplitPlans:
     sequence_parallel : 1 where tensor ranks share the positions between products; else 0
     sharding : ZeRO's 0 to 3
     recompute, shard_group, schedule, offload : positions in RECOMPUTES, SHARD_GROUPS, SCHEDULES and OFFLOADS
+    recompute_every : k, layers of a stage of which the last is computed again, with recompute full
     gpus_per_node : what ``node`` shards over
     """
 
@@ -55,6 +56,7 @@ class SplitPlans:
     virtual_stages: IntArray
     sequence_parallel: IntArray
     recompute: IntArray
+    recompute_every: IntArray
     sharding: IntArray
     shard_group: IntArray
     schedule: IntArray

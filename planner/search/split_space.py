@@ -41,7 +41,7 @@ _PRICED_TOGETHER = (
 )
 _INNER = (
     "sequence_parallel", "expert_parallel", "virtual_stages", "schedule", "sharding", "shard_group", "recompute",
-    "offload",
+    "recompute_every", "offload",
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import SPLIT_AXES
 from planner.domain.framework import Framework
 from planner.domain.network import Network
-from planner.domain.split import SCHEDULES, SHARD_GROUPS, SplitPlans
+from planner.domain.split import RECOMPUTES, SCHEDULES, SHARD_GROUPS, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 
@@ -144,6 +144,17 @@ def _of_network(network: Network) -> Iterator[Rule]:
         "virtual_stages",
         words,
         lambda plans: (plans.virtual_stages == 1) | _multiple(number, plans.pipeline_parallel * plans.virtual_stages),
+    )
+    full = RECOMPUTES.index("full")
+    yield Rule(
+        "recompute_every",
+        "1 without recompute full",
+        lambda plans: (plans.recompute_every == 1) | (plans.recompute == full),
+    )
+    yield Rule(
+        "recompute_every",
+        "at most the layers of a pipeline stage, so that one is computed again",
+        lambda plans: plans.recompute_every <= -(-number // plans.pipeline_parallel),
     )
     yield from _of_positions(network, of)
     if of.experts:

@@ -23,6 +23,7 @@ arXiv:2104.04473, and Chowdhery et al. 2022, arXiv:2204.02311, count all pairs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -205,15 +206,23 @@ def training_flop(of: Transformer, samples: int = 1, *, masked: bool = True) -> 
     return 3 * forward_flop(of, samples, masked=masked)
 
 
-def recomputed_flop(of: Transformer, recompute: str, samples: int = 1, *, masked: bool = True) -> int:
+def recomputed_flop(
+    of: Transformer,
+    recompute: str,
+    samples: int = 1,
+    *,
+    masked: bool = True,
+    layers: Mapping[str, int] | None = None,
+) -> int:
     """Return the FLOP of products that a backward pass makes again: of ``full`` layers, of ``selective`` attention.
 
-    Fused attention keeps nothing that selective recompute could make again.
+    ``layers``: of each kind, those that are made again whole; None: all. Fused attention keeps nothing that selective
+    recompute could make again.
     """
     flop = 0
     for block, count in blocks(of):
         if recompute == "full":
-            flop += count * layer_forward_flop(of, block, masked=masked)
+            flop += (count if layers is None else layers[block]) * layer_forward_flop(of, block, masked=masked)
         elif recompute == "selective" and not of.fused:
             flop += count * _layer_core_flop(of, block, masked=masked)
     return samples * flop

@@ -13,6 +13,7 @@ GPT2 = ("--network", "gpt2", "--cluster", "dgx-a100", "--precision", "fp16", "--
 MOE = ("--network", "mixtral-8x7b", "--cluster", "dgx-a100", "--precision", "bf16", "--sub-batch", "1")
 CHUNKS = "--virtual-stages must be such that stages x virtual stages divide the 12 layers"
 PASSES = "--accumulation must be a multiple of the pipeline stages, with virtual stages"
+SOME_LAYER = "--recompute-every must be at most the layers of a pipeline stage, so that one is computed again"
 EXPERTS = "--expert must be a divisor of the 8 experts and of data x context ranks"
 CNN = ("--network", "resnet50", "--cluster", "dgx-a100", "--sub-batch", "1")
 
@@ -32,6 +33,11 @@ CNN = ("--network", "resnet50", "--cluster", "dgx-a100", "--sub-batch", "1")
         (GPT2, "--pipeline 2 --sharding 3 --framework megatron",
          "--sharding must be at most 1 in framework megatron-lm, got 3; the nearest is 1"),
         (GPT2, "--mode async --tensor 2", "--tensor must be 1 in an asynchronous plan, got 2"),
+        (GPT2, "--recompute every:13", f"{SOME_LAYER}, got 13; the nearest is 12"),
+        (GPT2, "--recompute full --recompute-every 8 --pipeline 2", f"{SOME_LAYER}, got 8; the nearest is 6"),
+        (GPT2, "--recompute-every 2", "--recompute-every must be 1 without recompute full, got 2"),
+        (GPT2, "--recompute every:2 --recompute-every 3",
+         "--recompute-every must be left out beside --recompute every:2, got '3'"),
         (CNN, "--pipeline 2", "--pipeline must be 1 for resnet50, which is no transformer, got 2"),
         (CNN, "--recompute full", "--recompute must be none for resnet50, which is no transformer, got 'full'"),
         (CNN, "--sharding 1", "--sharding must be 0 for resnet50, which is no transformer, got 1"),
@@ -56,6 +62,29 @@ def test_a_degree_in_planner_toml_is_told_by_its_key(run: Run, tmp_path: Any) ->
     code, out, err = run("predict", *GPT2)
     assert (code, out) == (3, "")
     assert err.startswith("planner: planner.toml: tensor: tensor must be a divisor of the 12 heads, got 8")
+
+
+def test_recompute_of_every_kth_layer_by_its_short_form(run: Run, tmp_path: Any) -> None:
+    long = ("--recompute", "full", "--recompute-every", "4")
+    answers = [run("predict", *GPT2, *options, "--json")[:2] for options in (long, ("--recompute", "every:4"))]
+    assert answers[0] == answers[1]
+    code, out = answers[0]
+    keys = json.loads(out)["configuration"]
+    assert (code, keys["recompute"], keys["recompute_every"]) == (0, "full", 4)
+    words = " ".join(run("predict", *GPT2, *long)[1].split())
+    assert "recompute full, 1 layer in 4" in words
+    search = ("suggest", *GPT2[:-2], "--target-batch", "16", "--nodes", "1", "--tensor", "2", "--json")
+    (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\nrecompute = "every:4"\n')
+    for options, every, source in (
+        ((), [4], "planner.toml"),
+        (("--recompute", "every:2,every:3"), [2, 3], "option"),
+        (("--recompute-every", "6"), [6], "option"),
+    ):
+        answer = json.loads(run(*search, *options)[1])
+        assert answer["request"]["recompute"]["value"] == ["full"]
+        assert answer["request"]["recompute_every"] == {"value": every, "source": source}
+        assert {one["configuration"]["recompute_every"] for one in answer["plans"]} <= set(every)
+        assert answer["status"] == "found"
 
 
 INNER = "pipeline,data,tensor,context,expert"

@@ -87,6 +87,17 @@ def test_what_is_asked_for_is_tried_alone() -> None:
     assert {(one[2], one[7], one[8]) for one in rows_of(of)} == {(2, 2, 2)}
 
 
+def test_periods_of_recompute_are_tried_where_they_are_asked_for() -> None:
+    """With full recompute alone, and no longer than a stage has layers: six of them."""
+    plain, several = (
+        block(SMALL, Framework("any"), (1, 4), 8, **asked) for asked in ({}, {"recompute_every": (1, 2, 3, 4)})
+    )
+    longest = {one: -(-6 // one[4]) for one in rows_of(plain) if one[NAMES.index("recompute")] == 2}
+    assert several.count() == plain.count() + sum(min(layers, 4) - 1 for layers in longest.values())
+    (rows,) = several.candidates(0, ("fp16",))
+    assert set(rows.recompute[rows.recompute_every > 1].tolist()) == {2}
+
+
 def test_kinds_of_networks_and_frameworks() -> None:
     gpt, cnn = catalog.find_network(SMALL), catalog.find_network("resnet18")
     assert kinds_of(cnn, Framework("any")) == ("data",)

@@ -139,6 +139,49 @@ def test_recompute_adds_the_forward_kernels_of_the_blocks_or_of_their_attention(
         )
 
 
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 5])
+def test_recompute_of_every_kth_layer_adds_the_forward_kernels_of_those(problem: Problem, every: int) -> None:
+    """Of more than there are: none, in every term and byte."""
+    ends = np.array(GPT.blocks)
+    again = [range(ends[at], ends[at + 1]) for at in range(LAYERS) if (at + 1) % every == 0]
+    forward = [(layer, seconds) for _, way, layer, seconds in calls(problem, GPT, 2) if way == "forward"]
+    own = sum(seconds for layer, seconds in forward if any(layer in one for one in again))
+    shared = {"accumulation_steps": 3, "recompute": "full", "recompute_every": every}
+    taken, added = terms(problem, **shared)
+    plain, _ = terms(problem, accumulation_steps=3)
+    assert taken["recompute"] == added["recompute"] == pytest.approx(3 * own, rel=1e-9)
+    assert taken | {"recompute": 0} == pytest.approx(plain | {"recompute": 0}, rel=1e-9)
+    found = priced(problem, plan(**shared), plan(**shared | {"recompute_every": 1}), plan(accumulation_steps=3))
+    assert found.period_s[0] == pytest.approx(sum(added.values()), rel=1e-12)
+    same = {1: 1, 5: 2}.get(every)
+    if same is not None:
+        assert {name: one[0] for name, one in found.seconds.items()} == {n: s[same] for n, s in found.seconds.items()}
+        assert found.period_s[0] == found.period_s[same]
+        assert found.memory.total[0] == found.memory.total[same]
+
+
+@pytest.mark.parametrize("every", [1, 2, 4])
+def test_layers_that_are_computed_again_send_again(problem: Problem, every: int) -> None:
+    """Two all-reduces of b·s·h a layer; what they keep is less, by stages too."""
+    shared = {"gpus_per_node": 2, "tensor_parallel": 2, "accumulation_steps": 3}
+    groups = Groups(np.array([1]), np.array([2]), np.array([1.0]))
+    whole = float(operation_s(Sources(problem), ALL_REDUCE, np.array([4.0 * 2 * SEQUENCE * HIDDEN]), groups)[0])
+    plain, _ = terms(problem, **shared)
+    taken, added = terms(problem, **shared, recompute="full", recompute_every=every)
+    assert taken["tensor_messages"] - plain["tensor_messages"] == pytest.approx(3 * 2 * (LAYERS // every) * whole)
+    assert added["tensor_messages"] == pytest.approx(taken["tensor_messages"])
+
+
+def test_periods_are_priced_together_as_alone(problem: Problem) -> None:
+    periods = [
+        plan(gpus_per_node=4, pipeline_parallel=2, accumulation_steps=4, recompute="full", recompute_every=every)
+        for every in (2, 1, 2)
+    ]
+    together = priced(problem, *periods)
+    assert together.period_s.tolist() == [float(priced(problem, one).period_s[0]) for one in periods]
+    assert together.period_s[0] < together.period_s[1]
+
+
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("steps", [1, 2, 9])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

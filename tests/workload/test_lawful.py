@@ -24,6 +24,7 @@ CANNOT = Framework("narrow", can=("tensor",), most_sharded=2, most_sharded_in_pi
 GPIPE, INTERLEAVED = SCHEDULES.index("gpipe"), SCHEDULES.index("interleaved")
 
 
+SOME_LAYER = "at most the layers of a pipeline stage, so that one is computed again"
 BESIDE_EXPERTS = "a divisor of the 8 experts and of data x context ranks"
 POSITIONS = "such that twice as many divide the 1024 positions"
 IS_CNN = "for alexnet, which is no transformer"
@@ -47,6 +48,10 @@ IS_CNN = "for alexnet, which is no transformer"
         (GPT, {"context_parallel": 1024}, POSITIONS, "1024; the nearest is 512"),
         (GPT, {"context_parallel": 2048}, POSITIONS, "2048; the nearest is 512"),
         (GPT, {"expert_parallel": 2}, "1 for gpt:.*, which has no experts", "2"),
+        (GPT, {"recompute_every": 2}, "1 without recompute full", "2"),
+        (GPT, {"recompute_every": 13, "recompute": RECOMPUTES.index("full")}, SOME_LAYER, "13; the nearest is 12"),
+        (GPT, {"recompute_every": 4, "recompute": RECOMPUTES.index("full"), "pipeline_parallel": 5}, SOME_LAYER,
+         "4; the nearest is 3"),
         (MOE, {"expert_parallel": 3, "data_parallel": 6}, BESIDE_EXPERTS, "3; the nearest is 2"),
         (MOE, {"expert_parallel": 8, "data_parallel": 4}, BESIDE_EXPERTS, "8; the nearest is 4"),
         (VIT, {"context_parallel": 2}, "1 for vit-b16, which reads images", "2"),
@@ -103,6 +108,8 @@ DEGREES = st.fixed_dictionaries(
         "sharding": st.integers(0, 3),
         "sequence_parallel": st.integers(0, 1),
         "schedule": st.integers(0, 3),
+        "recompute": st.integers(0, 2),
+        "recompute_every": st.integers(1, 14),
     }
 )
 
