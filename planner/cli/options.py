@@ -192,6 +192,12 @@ _ALL = (
         "allow_specified", "",
         "Candidates in fp8 and int8 by the data sheet too, where their products were not measured.",
     ),
+    Option(
+        "why_not", "KEY=VALUE,...",
+        "Answer why plans with these values are not the answer: the constraint, or price and rank. "
+        "Keys are options of a plan, as in nodes=16,precision=fp16.",
+        parsing.pairs,
+    ),
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
     Option(
@@ -260,7 +266,7 @@ COMMANDS = (
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "top",
-            "pareto", "choose", "epochs", "verbose", "brief", "json", "seed",
+            "pareto", "choose", "epochs", "why_not", "verbose", "brief", "json", "seed",
         ),
     ),
     Command(

@@ -6,20 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
+from planner.cli.options import OPTIONS
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import settings_named
 from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
-from planner.errors import NOTHING, NothingFitsError, ParameterError
+from planner.errors import NOTHING, NothingFitsError, ParameterError, UnknownNameError
 from planner.formats.brief import brief_document, briefs_document
 from planner.formats.suggestion import suggestion_document, suggestions_document
+from planner.formats.why_not import why_not_document
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
+from planner.report.why_not import why_not_view
 from planner.search.split_space import DATA, kinds_of
 from planner.search.suggest import suggest
+from planner.search.why_not import why_not
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
 
@@ -39,6 +43,9 @@ def run(arguments: Mapping[str, Any]) -> None:
         for case in cases:
             check_price(case.problem, values)
             _check_epochs(case.problem, values)
+        if "why_not" in values:
+            _write_why_nots(cases, values, as_json="json" in arguments)
+            return
         answers = [(case.subject, answer(case, values)) for case in cases]
     epochs = values["epochs"].value if "epochs" in values else None
     if "json" in arguments:
@@ -110,6 +117,37 @@ def allowed_request(case: Case, values: Values) -> SpaceRequest:
             )
             raise ParameterError("--parallelism", rule, kind, remedy if allowed == (DATA,) else "")
     return request
+
+
+def _write_why_nots(cases: Sequence[Case], values: Values, *, as_json: bool) -> None:
+    """Write, of every network and scenario, why plans with the values of --why-not are not the answer.
+
+    Raises
+    ------
+    UnknownNameError
+        A key is no option of a plan.
+    ParameterError
+        A value breaks the rule of its option; or several answers are wanted as one document.
+    """
+    by_option = {axis.option: axis for axis in AXES}
+    asked: dict[str, tuple[Any, ...]] = {}
+    for key, text in values["why_not"].value.items():
+        axis = by_option.get(key.replace("-", "_"))
+        if axis is None:
+            raise UnknownNameError("key of --why-not", key, [name.replace("_", "-") for name in by_option])
+        parsed = OPTIONS[axis.option].parse(f"{key} in --why-not", text)
+        asked[axis.name] = parsed if isinstance(parsed, tuple) else (parsed,)
+    if as_json and len(cases) > 1:
+        rule = "of one network, framework and scenario with --json"
+        raise ParameterError("--why-not", rule, f"{len(cases)} of them", "run it once for each")
+    answers = []
+    for case in cases:
+        request = allowed_request(case, values)
+        answers.append((case.subject, why_not(case.problem, request, asked, provenance(case, request))))
+    if as_json:
+        output.write_document(why_not_document(*answers[0]))
+    else:
+        output.write_views(why_not_view(one, subject) for subject, one in answers)
 
 
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:

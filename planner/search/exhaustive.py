@@ -17,7 +17,7 @@ from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
 from planner.search.space import CHUNK, Limits, Space, space_of
 
-__all__ = ["Outcome", "batches", "search"]
+__all__ = ["Outcome", "lawful_plans", "search"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,25 @@ def search(
     """
     space = space_of(request, limits)
     progress = _Progress(evaluator, order, Rules.of(request, limits, space.precisions), keep, pareto)
-    for batch in batches(progress.sift(chunk) for chunk in space.chunks()):
+    for batch in _batches(progress.sift(chunk) for chunk in space.chunks()):
         progress.price(batch)
     if progress.best is None and progress.counts[LARGE_SUB_BATCH]:
-        for batch in batches(progress.too_large(chunk) for chunk in space.chunks()):
+        for batch in _batches(progress.too_large(chunk) for chunk in space.chunks()):
             progress.offer_too_large(batch)
     return progress.outcome(space)
 
 
-def batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
+def lawful_plans(request: SpaceRequest, limits: Limits, evaluator: Evaluator) -> Iterator[PricedPlans]:
+    """Yield every plan that satisfies a request with its prediction, some CHUNK at a time."""
+    space = space_of(request, limits)
+    rules = Rules.of(request, limits, space.precisions)
+    for batch in _batches(chunk.where(rules.why_not_before_pricing(chunk) == LAWFUL) for chunk in space.chunks()):
+        plans = PricedPlans(batch.rows, evaluator.evaluate(batch))
+        means = plans.predictions.mini_batch_mean
+        yield plans.take(rules.why_not_after_pricing(plans.configurations, means) == LAWFUL)
+
+
+def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
     """Join rows of at most CHUNK until more would exceed it: few and large calls of the evaluator; products stay."""
     parts_so_far: list[Configurations] = []
     size = 0

@@ -27,10 +27,9 @@ from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import search
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
 from planner.search.feasibility import check_target
-from planner.search.loosen import Loosener
+from planner.search.loosen import loosenings
 from planner.search.ranking import Order, order_of
-from planner.search.shortage import shortages
-from planner.search.space import Limits, space_of
+from planner.search.space import Limits
 from planner.search.split_space import SplitLimits
 from planner.sources import sources
 from planner.sources.usable import candidate_precisions, check_candidate
@@ -168,9 +167,7 @@ def suggest_with(
     )
     if outcome.best is None:
         nearest = _nearest(evaluator, order, request, outcome.nearest)
-        loosen = Loosener(request, limits, evaluator, order).loosenings(outcome)
-        if lacking := shortages(request, limits, space_of(request, limits)):
-            loosen = (*(one for one in loosen if one.option != "memory"), *lacking)
+        loosen = loosenings(request, limits, evaluator, order, outcome)
         return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, _warnings(order, nearest))
     best = distinct_plans(order, outcome.best)
     baseline = None if outcome.smallest is None else distinct_plans(order, outcome.smallest).priced.take(slice(1))

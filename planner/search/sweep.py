@@ -9,8 +9,7 @@ import numpy as np
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.sweep import Sweep, SweptPlan
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import batches
-from planner.search.feasibility import LAWFUL, Rules
+from planner.search.exhaustive import lawful_plans
 from planner.search.ranking import Order
 from planner.search.space import Limits, space_of
 from planner.search.suggest import order_and_limits
@@ -29,20 +28,15 @@ def sweep_with(
     evaluator: Evaluator, order: Order, limits: Limits, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]
 ) -> Sweep:
     """Return the sweep, given what prices and orders plans; no plans where nothing satisfies the request."""
-    space = space_of(request, limits)
-    rules = Rules.of(request, limits, space.precisions)
-    chunks = (chunk.where(rules.why_not_before_pricing(chunk) == LAWFUL) for chunk in space.chunks())
+    candidates = space_of(request, limits).candidates
     best: PricedPlans | None = None
     evaluated = 0
-    for batch in batches(chunks):
-        predictions, rows = evaluator.evaluate(batch), batch.rows
-        is_lawful = rules.why_not_after_pricing(rows, predictions.mini_batch_mean) == LAWFUL
-        plans = PricedPlans(rows, predictions).take(is_lawful)
+    for plans in lawful_plans(request, limits, evaluator):
         evaluated += plans.size
         best = _firsts(order, plans if best is None else best.joined(plans))
     if best is None or not best.size:
-        return Sweep(provenance, (), space.candidates, 0)
-    return Sweep(provenance, _plans(order, best), space.candidates, evaluated)
+        return Sweep(provenance, (), candidates, 0)
+    return Sweep(provenance, _plans(order, best), candidates, evaluated)
 
 
 def _firsts(order: Order, plans: PricedPlans) -> PricedPlans:

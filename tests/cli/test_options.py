@@ -65,6 +65,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "what": ("network", ""),
     "item": ("resnet5",),
     "choose": ("slowest", ""),
+    "why_not": ("", "nodes", "nodes=3,nodes=4"),
     "answer": ("missing.json",),
     "position": ("0", "-1", "x"),
     "part": ("cost", ""),
