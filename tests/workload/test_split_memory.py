@@ -171,6 +171,13 @@ def test_activations_of_llama(of: Transformer, per_feature: float) -> None:
     assert eager.total - one.total == 2 * n * of.ffn
 
 
+@pytest.mark.parametrize(("causal", "keys"), [(True, 512 + 512 / 2 * 3), (False, 2048)])
+def test_attention_weights_of_context_ranks_by_hand(causal: bool, keys: float) -> None:  # noqa: FBT001 - a case
+    """Of 4 ranks each keeps all of its own block, and half of the others where later positions are masked."""
+    one = layer_bytes(replace(gpt(2, 96, 3), causal=causal), SplitPlans.of(sub_batch=3, context_parallel=4))
+    assert one.scores == 5 * 3 * 512 * keys * 3
+
+
 def test_activations_of_experts_by_hand() -> None:
     n, h, f, k, experts, t = 2 * 4096, 4096, 14336, 2, 8, 4
     one = layer_bytes(MIXTRAL, SplitPlans.of(sub_batch=2), "experts")
