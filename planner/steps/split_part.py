@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.messages import ALL_REDUCE, ENDS, Groups
+from planner.domain.messages import ALL_REDUCE, ENDS, TENSOR, Groups
 from planner.domain.precision import precision_named
 from planner.domain.split import RECOMPUTES, SCHEDULES, SplitPlans
 from planner.domain.transformer import Transformer
@@ -36,6 +36,7 @@ from planner.workload.split_messages import (
     MessageRules,
     boundary_messages,
 )
+from planner.workload.split_parameters import stage_parameters
 from planner.workload.transformer import padded_vocabulary
 from planner.workload.units import stage_units
 
@@ -168,6 +169,10 @@ class SplitPart:
         terms["sharded_weights"] = (waited,) * 2
         terms["bubble"] = (np.maximum(still - shown(own), 0.0) * (self.stages > 1),) * 2
         terms["stage_messages"] = ((whole - still),) * 2
+        replicated = self._replicated_s()
+        if replicated.any():
+            taken, added = terms["tensor_messages"]
+            terms["tensor_messages"] = taken + replicated, added + replicated
         terms["all_reduce"] = self._exchange(of, gathered_backward, transfer)
         terms["embedding_all_reduce"] = (self._tied_s(),) * 2
         terms["update"] = (of.update_s.max(axis=0),) * 2
@@ -294,6 +299,21 @@ class SplitPart:
         else:
             late = np.maximum(taken - drain_s(backward_s, transfer_s, **self._schedule(of)), 0.0)
         return taken.max(axis=0), np.where(taken > 0, late, 0.0).max(axis=0)
+
+    def _replicated_s(self) -> FloatArray:
+        """Return the sum over tensor ranks of gradients that each has of its own positions alone, (n,).
+
+        With sequence parallelism: of what every tensor rank has whole, once a step and in one message behind the
+        exchange (MODEL 10.8; NVIDIA/Megatron-LM, core/distributed/finalize_model_grads, _allreduce_layernorm_grads:
+        parameters marked ``sequence_parallel`` are norms, biases behind rows, routers and products that are not split).
+        """
+        alone = (self.plans.sequence_parallel > 0) & (self.plans.tensor_parallel > 1)
+        if not alone.any():
+            return np.zeros(self.m.size)
+        stage = np.arange(self.stages)[:, None]
+        most = stage_parameters(self.costs.of, self.plans, stage).replicated.max(axis=0)
+        sent = self.costs.operation_s(ALL_REDUCE, self.costs.gradient_bytes * most, self._groups(TENSOR))
+        return np.where(alone, sent, 0.0)
 
     def _tied_s(self) -> FloatArray:
         """Return the all-reduce of a tied embedding between the first and the last stage, shape (n,)."""
