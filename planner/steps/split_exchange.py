@@ -2,7 +2,7 @@
 
 Of the c·D copies of everything else each x-th has the same experts: these c·D/x ranks sum and share what belongs to
 experts (MODEL 10.8; Megatron-LM's expert data-parallel group). Where shards lie within nodes, gradients are scattered
-in a node and then summed with the same shards of other nodes, with each micro-batch where weights are shared too (Zhao
+in a node and then summed with the same shards of other nodes: with each micro-batch where weights are shared too (Zhao
 et al. 2023, arXiv:2304.11277, hybrid sharding).
 """
 
@@ -76,8 +76,12 @@ class StageExchange:
         return self._of_both(self._gather_s, weights, self.costs.parameter.weight)
 
     def scatter_s(self, gradients: Elements) -> FloatArray:
-        """Return the scatter of summed gradients over the ranks that share them [s]."""
+        """Return the scatter of gradients over the ranks that share them [s]."""
         return self._of_both(self._scatter_s, gradients, self.costs.gradient_bytes)
+
+    def across_s(self, gradients: Elements) -> FloatArray:
+        """Return the sum of what nodes scattered with the same shards of other nodes [s]; 0 where all ranks share."""
+        return self._of_both(self._across_s, gradients, self.costs.gradient_bytes)
 
     def sum_s(self, gradients: Elements) -> FloatArray:
         """Return the sum of gradients [s]: on every rank, or scattered over those that share what is updated."""
@@ -104,19 +108,25 @@ class StageExchange:
         return self._where_in_node(lambda: self._operation_s(ALL_GATHER, buffer_bytes, inside), whole)
 
     def _scatter_s(self, ranks: Ranks, buffer_bytes: FloatArray) -> FloatArray:
-        everyone, inside, across = ranks
+        everyone, inside, _ = ranks
+        whole = self._operation_s(REDUCE_SCATTER, buffer_bytes, everyone)
+        return self._where_in_node(lambda: self._operation_s(REDUCE_SCATTER, buffer_bytes, inside), whole)
 
-        def in_node() -> FloatArray:
-            shards = buffer_bytes / np.maximum(self.groups(inside).ranks, 1)
-            scattered = self._operation_s(REDUCE_SCATTER, buffer_bytes, inside)
-            return scattered + self._operation_s(ALL_REDUCE, shards, across)
+    def _across_s(self, ranks: Ranks, buffer_bytes: FloatArray) -> FloatArray:
+        _, inside, across = ranks
 
-        return self._where_in_node(in_node, self._operation_s(REDUCE_SCATTER, buffer_bytes, everyone))
+        def of_shards() -> FloatArray:
+            return self._operation_s(ALL_REDUCE, buffer_bytes / np.maximum(self.groups(inside).ranks, 1), across)
+
+        return self._where_in_node(of_shards, np.zeros_like(buffer_bytes))
 
     def _sum_s(self, ranks: Ranks, buffer_bytes: FloatArray) -> FloatArray:
         is_whole: BoolArray = self.plans.sharding == 0
         summed = self._operation_s(ALL_REDUCE, buffer_bytes, ranks[0])
-        return summed if is_whole.all() else np.where(is_whole, summed, self._scatter_s(ranks, buffer_bytes))
+        if is_whole.all():
+            return summed
+        scattered = self._scatter_s(ranks, buffer_bytes) + self._across_s(ranks, buffer_bytes)
+        return np.where(is_whole, summed, scattered)
 
     def _where_in_node(self, seconds: Callable[[], FloatArray], otherwise: FloatArray) -> FloatArray:
         return np.where(self._in_node, seconds(), otherwise) if np.any(self._in_node) else otherwise

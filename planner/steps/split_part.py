@@ -278,9 +278,11 @@ class SplitPart:
         if not shares.any():
             return forward_s, backward_s
         each = of.parameters.over(of.layers)
-        gather, scatter = self.exchange.gather_s(each), self.exchange.scatter_s(each)
+        gather, scatter, across = (
+            one(each) for one in (self.exchange.gather_s, self.exchange.scatter_s, self.exchange.across_s)
+        )
         ahead = equal_forward_s(forward_s / of.layers, gather, of.layers)
-        back = equal_backward_s(backward_s / of.layers, gather, scatter, of.layers)
+        back = equal_backward_s(backward_s / of.layers, gather, scatter, of.layers, across)
         return np.where(shares, ahead, forward_s), np.where(shares, back, backward_s)
 
     def _exchange(self, of: _Stages, backward_s: FloatArray, transfer_s: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -98,13 +98,17 @@ def test_gradients_and_updated_weights(problem: Problem, sharding: int, group: s
 
 
 def in_node(problem: Problem, experts: float, others: float) -> float:
-    """Return the scatter inside nodes and the sum of 8 shards, of experts 2, across them."""
-    seconds = sent(problem, REDUCE_SCATTER, others, INSIDE) + sent(problem, ALL_REDUCE, others / 8, ACROSS)
+    """Return the scatter inside nodes, and the sum of shards across them."""
     return (
-        seconds
+        sent(problem, REDUCE_SCATTER, others, INSIDE)
         + sent(problem, REDUCE_SCATTER, experts, SAME_INSIDE)
-        + sent(problem, ALL_REDUCE, experts / 2, SAME_ACROSS)
+        + across_nodes(problem, experts, others)
     )
+
+
+def across_nodes(problem: Problem, experts: float, others: float) -> float:
+    """Return the sum of one of 8 shards, of experts one of 2, across nodes."""
+    return sent(problem, ALL_REDUCE, others / 8, ACROSS) + sent(problem, ALL_REDUCE, experts / 2, SAME_ACROSS)
 
 
 @pytest.mark.parametrize("group", ["all", "node"])
@@ -117,12 +121,11 @@ def test_weights_that_are_shared(problem: Problem, group: str) -> None:
     forward, backward = ((whole[name] + whole["expert_messages"] / 2) / steps for name in ("forward", "backward"))
     everyone, same = (EVERYONE, SAME_EXPERTS) if group == "all" else (INSIDE, SAME_INSIDE)
     gather = sent(problem, ALL_GATHER, others, everyone) + sent(problem, ALL_GATHER, experts, same)
-    scatter = in_node(problem, experts, others)
-    if group == "all":
-        scatter = sent(problem, REDUCE_SCATTER, others, EVERYONE) + sent(problem, REDUCE_SCATTER, experts, SAME_EXPERTS)
+    scatter = sent(problem, REDUCE_SCATTER, others, everyone) + sent(problem, REDUCE_SCATTER, experts, same)
+    across = across_nodes(problem, experts, others) if group == "node" else 0.0
     f, b = (np.full((units, 1), one / units) for one in (forward, backward))
     g, r = np.full((units, 1), gather), np.full((units, 1), scatter)
-    waited = float((forward_s(f, g) + backward_s(b, g, r))[0]) - float((f + b).sum())
+    waited = float((forward_s(f, g) + backward_s(b, g, r, np.full((units, 1), across)))[0]) - float((f + b).sum())
     assert found["sharded_weights"] == pytest.approx(steps * waited, rel=1e-9)
     assert found["all_reduce"] == found["updated_weights"] == 0
 
