@@ -88,16 +88,16 @@ def backward_s(
     _check_channels(channels)
     t, g, r, x = np.broadcast_arrays(compute_s, gather_s, scatter_s, sum_s)
     start_s = free_s = g[0]
-    summed_s = np.zeros_like(g[0])
+    sums_end_s = np.zeros_like(g[0])
     for layer in range(len(t)):
         end_s = gathered_s = start_s + t[layer]
         if layer + 1 < len(t):
             gathered_s = np.maximum(free_s if channels == 1 else start_s, start_s) + g[layer + 1]
             free_s = gathered_s if channels == 1 else free_s
         free_s = np.maximum(free_s, end_s) + r[layer]
-        summed_s = np.maximum(free_s, summed_s) + x[layer]
+        sums_end_s = np.maximum(free_s, sums_end_s) + x[layer]
         start_s = np.maximum(end_s, gathered_s)
-    return np.asarray(summed_s)
+    return np.asarray(sums_end_s)
 
 
 def equal_backward_s(

@@ -87,10 +87,10 @@ class StageExchange:
         """Return the sum of gradients [s]: on every rank, or scattered over those that share what is updated."""
         return self._of_both(self._sum_s, gradients, self.costs.gradient_bytes)
 
-    def updated(self, of: Elements) -> FloatArray:
+    def update_share(self, of: Elements) -> FloatArray:
         """Return the share of its parameters that a rank updates, shape (p, n)."""
-        sharded = of.experts / shard_ranks(self.plans, experts=True) + of.others / shard_ranks(self.plans)
-        return np.where(self.plans.sharding > 0, sharded / of.total, 1.0)
+        shards = of.experts / shard_ranks(self.plans, experts=True) + of.others / shard_ranks(self.plans)
+        return np.where(self.plans.sharding > 0, shards / of.total, 1.0)
 
     def _of_both(
         self, seconds: Callable[[Ranks, FloatArray], FloatArray], elements: Elements, itemsize: float
@@ -122,11 +122,11 @@ class StageExchange:
 
     def _sum_s(self, ranks: Ranks, buffer_bytes: FloatArray) -> FloatArray:
         is_whole: BoolArray = self.plans.sharding == 0
-        summed = self._operation_s(ALL_REDUCE, buffer_bytes, ranks[0])
+        whole = self._operation_s(ALL_REDUCE, buffer_bytes, ranks[0])
         if is_whole.all():
-            return summed
-        scattered = self._scatter_s(ranks, buffer_bytes) + self._across_s(ranks, buffer_bytes)
-        return np.where(is_whole, summed, scattered)
+            return whole
+        shards = self._scatter_s(ranks, buffer_bytes) + self._across_s(ranks, buffer_bytes)
+        return np.where(is_whole, whole, shards)
 
     def _where_in_node(self, seconds: Callable[[], FloatArray], otherwise: FloatArray) -> FloatArray:
         return np.where(self._in_node, seconds(), otherwise) if np.any(self._in_node) else otherwise

@@ -169,10 +169,10 @@ class SplitPart:
         terms["sharded_weights"] = (waited,) * 2
         terms["bubble"] = (np.maximum(still - shown(own), 0.0) * (self.stages > 1),) * 2
         terms["stage_messages"] = ((whole - still),) * 2
-        replicated = self._replicated_s()
-        if replicated.any():
+        norms = self._norm_gradients_s()
+        if norms.any():
             taken, added = terms["tensor_messages"]
-            terms["tensor_messages"] = taken + replicated, added + replicated
+            terms["tensor_messages"] = taken + norms, added + norms
         terms["all_reduce"] = self._exchange(of, gathered_backward, transfer)
         terms["embedding_all_reduce"] = (self._tied_s(),) * 2
         terms["update"] = (of.update_s.max(axis=0),) * 2
@@ -222,7 +222,7 @@ class SplitPart:
             whole_backward * of_weights,
             counts.sum(axis=1)[:, None],
             parameters,
-            passed("update", update[0] * self.exchange.updated(parameters), update[1]),
+            passed("update", update[0] * self.exchange.update_share(parameters), update[1]),
         )
 
     def _again(
@@ -288,13 +288,13 @@ class SplitPart:
     def _exchange(self, of: _Stages, backward_s: FloatArray, transfer_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return what the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
         strategy = self.costs.strategy
-        sent = Elements(*(one * (self.plans.sharding < SHARED_WEIGHTS) for one in of.parameters))
-        bytes_ = self.costs.gradient_bytes * sent.total
+        gradients = Elements(*(one * (self.plans.sharding < SHARED_WEIGHTS) for one in of.parameters))
+        bytes_ = self.costs.gradient_bytes * gradients.total
         buckets = np.ones_like(bytes_)
         if strategy.overlap:
             size = strategy.bucket_bytes
             buckets = np.maximum(np.ceil(bytes_ / size), 1.0) if size else np.broadcast_to(of.layers, bytes_.shape)
-        message = self.exchange.sum_s(sent.over(buckets))
+        message = self.exchange.sum_s(gradients.over(buckets))
         taken = buckets * message
         if strategy.overlap:
             late = exposed_exchange_s(backward_s, transfer_s, message, buckets, **self._schedule(of))
@@ -302,7 +302,7 @@ class SplitPart:
             late = np.maximum(taken - drain_s(backward_s, transfer_s, **self._schedule(of)), 0.0)
         return taken.max(axis=0), np.where(taken > 0, late, 0.0).max(axis=0)
 
-    def _replicated_s(self) -> FloatArray:
+    def _norm_gradients_s(self) -> FloatArray:
         """Return the sum over tensor ranks of gradients that each has of its own positions alone, (n,).
 
         With sequence parallelism: of what every tensor rank has whole, once a step and in one message behind the
@@ -313,9 +313,9 @@ class SplitPart:
         if not alone.any():
             return np.zeros(self.m.size)
         stage = np.arange(self.stages)[:, None]
-        most = stage_parameters(self.costs.of, self.plans, stage).replicated.max(axis=0)
-        sent = self.costs.operation_s(ALL_REDUCE, self.costs.gradient_bytes * most, self._groups(TENSOR))
-        return np.where(alone, sent, 0.0)
+        most = stage_parameters(self.costs.of, self.plans, stage).whole.max(axis=0)
+        seconds = self.costs.operation_s(ALL_REDUCE, self.costs.gradient_bytes * most, self._groups(TENSOR))
+        return np.where(alone, seconds, 0.0)
 
     def _tied_s(self) -> FloatArray:
         """Return the all-reduce of a tied embedding between the first and the last stage, shape (n,)."""

@@ -103,8 +103,8 @@ def layer_bytes(
     crosses = bool(of.encoder_layers) and kind != ENCODER
     keys = np.float64(of.encoder_sequence if kind == ENCODER else of.sequence)
     is_causal = of.causal and kind != ENCODER
-    seen = ring_keys(np.full(n.shape, keys), keys / plans.context_parallel) if is_causal else keys
-    crossed = of.encoder_sequence if crosses else 0
+    visible = ring_keys(np.full(n.shape, keys), keys / plans.context_parallel) if is_causal else keys
+    encoder_keys = of.encoder_sequence if crosses else 0
     inside = n / t * _kept_inside(of, e, fused_activation=fused_activation)
     parts = 3 if crosses else 2
     others = parts * n_s * h * (2 * e + (of.dropout > 0)) + _attention(of, n, n, t, e)
@@ -118,7 +118,7 @@ def layer_bytes(
     if crosses:
         n_e, _ = positions(of, plans, encoder=True)
         others = others + _attention(of, n, n_e, t, e)
-    pairs = n * (seen + crossed) * of.heads / t * (not of.fused)
+    pairs = n * (visible + encoder_keys) * of.heads / t * (not of.fused)
     scores = pairs * (2 * e + 1 if of.dropout else e)
     joined = 2 * n * (of.query_width + of.kv_width) / t
     return LayerBytes(scores, others, e * n_s * h, e * n_s * h + np.maximum(widest, e * (joined + 2 * pairs)))

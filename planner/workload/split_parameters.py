@@ -96,14 +96,14 @@ class RankParameters:
     ----------
     shared : all but experts, summed over c·D ranks
     experts : summed over c·D/x ranks
-    replicated : those of ``shared`` that each tensor rank has whole and sees its own positions of alone where tensor
+    whole : those of ``shared`` that each tensor rank has whole and sees its own positions of alone where tensor
         ranks share positions: of layers, and the last norms; layers before the logits of a masked head are left out
     largest_unit : of what is gathered at once where weights are sharded: a layer, the table of tokens, or the logits
     """
 
     shared: FloatArray
     experts: FloatArray
-    replicated: FloatArray
+    whole: FloatArray
     largest_unit: FloatArray
 
     @property
@@ -143,18 +143,18 @@ def stage_parameters(of: Transformer, plans: SplitPlans, stage: IntArray, *, pad
     RankParameters
     """
     p = plans.pipeline_parallel
-    shared, experts, replicated, unit = np.zeros((4, *plans.shape))
+    shared, experts, whole, unit = np.zeros((4, *plans.shape))
     for kind, count in stage_blocks(of, p, stage):
         dense, routed = _layer(of, plans, kind)
         shared, experts = shared + count * dense, experts + count * routed
-        replicated = replicated + count * _replicated(of, kind)
+        whole = whole + count * _whole(of, kind)
         unit = np.maximum(unit, np.where(count > 0, dense + routed, 0.0))
     first, last = stage == 0, stage == p - 1
     entry, tokens, head, logits = _outside(of, plans, padded=padded)
     shared = shared + first * (entry + tokens) + last * head + (last & np.logical_or(not of.tied, stage > 0)) * logits
     unit = np.maximum(unit, np.maximum(first * tokens, last * logits))
-    replicated = replicated + (last if of.norm_first else first) * float(outer_parameters(of).norms)
-    return RankParameters(shared, experts, replicated, unit)
+    whole = whole + (last if of.norm_first else first) * float(outer_parameters(of).norms)
+    return RankParameters(shared, experts, whole, unit)
 
 
 def shard_ranks(plans: SplitPlans, *, experts: bool = False) -> FloatArray:
@@ -172,10 +172,10 @@ def _layer(of: Transformer, plans: SplitPlans, kind: str) -> tuple[FloatArray, F
     copies = 0.0 if of.latent else np.maximum(1 / of.kv_heads, 1 / t) - 1 / t
     keys = 2.0 * of.kv_width * (of.hidden + of.biases)
     split = float(each.products + each.column_biases) / t + keys * copies
-    return _replicated(of, kind) + split, each.experts / (t * x)
+    return _whole(of, kind) + split, each.experts / (t * x)
 
 
-def _replicated(of: Transformer, kind: str) -> float:
+def _whole(of: Transformer, kind: str) -> float:
     """Return the parameters of a layer that every tensor rank has whole."""
     each = layer_parameters(of, kind)
     return float(each.row_biases + each.norms + each.router + each.compression)

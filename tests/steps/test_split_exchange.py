@@ -48,11 +48,11 @@ def part_of(problem: Problem, **changes: Any) -> SplitPart:
     return SplitPricer(Sources(problem), "fp32").part(plans_of(Configurations.of([Configuration(**asked)])))
 
 
-def added(problem: Problem, **changes: Any) -> dict[str, float]:
+def terms_of(problem: Problem, **changes: Any) -> dict[str, float]:
     return {name: float(both[1][0]) for name, both in part_of(problem, **changes).terms().items()}
 
 
-def sent(problem: Problem, operation: str, elements: float, groups: tuple[int, int, int]) -> float:
+def seconds_of(problem: Problem, operation: str, elements: float, groups: tuple[int, int, int]) -> float:
     """Return the time of an operation on 4-byte elements; 8 ranks of a node share its NICs."""
     assert problem.cluster.inter_node is not None
     nodes, ranks, streams = groups
@@ -61,7 +61,7 @@ def sent(problem: Problem, operation: str, elements: float, groups: tuple[int, i
     return float(operation_s(Sources(problem), operation, np.array([4.0 * elements]), where)[0])
 
 
-def counted() -> tuple[float, float]:
+def parameter_counts() -> tuple[float, float]:
     """Return the parameters on a rank: of its expert in 3 layers, and all others."""
     experts = 3 * 3 * 64 * 96
     attention, router, norms = 64 * 64 * 4, 64 * 4, 2 * 64
@@ -73,83 +73,89 @@ def test_parameters_by_hand(problem: Problem) -> None:
     part = part_of(problem)
     units = part.rank.units
     experts, total = (float((part.counts @ one)[0]) for one in (units.experts, units.parameters))
-    assert (experts, total - experts) == counted()
+    assert (experts, total - experts) == parameter_counts()
     assert MOE.transformer is not None
     by_memory = stage_parameters(MOE.transformer, part.plans, np.array([0]))
-    assert (float(by_memory.experts[0]), float(by_memory.shared[0])) == counted()
+    assert (float(by_memory.experts[0]), float(by_memory.shared[0])) == parameter_counts()
 
 
 @pytest.mark.parametrize(("sharding", "group"), [(0, "all"), (1, "all"), (1, "node"), (2, "all"), (2, "node")])
 def test_gradients_and_updated_weights(problem: Problem, sharding: int, group: str) -> None:
-    experts, others = counted()
-    found = added(problem, sharding=sharding, shard_group=group)
+    experts, others = parameter_counts()
+    terms = terms_of(problem, sharding=sharding, shard_group=group)
     if sharding == 0:
-        exchange = sent(problem, ALL_REDUCE, others, EVERYONE) + sent(problem, ALL_REDUCE, experts, SAME_EXPERTS)
+        exchange = seconds_of(problem, ALL_REDUCE, others, EVERYONE) + seconds_of(
+            problem, ALL_REDUCE, experts, SAME_EXPERTS
+        )
         gather = 0.0
     elif group == "all":
-        exchange = sent(problem, REDUCE_SCATTER, others, EVERYONE)
-        exchange += sent(problem, REDUCE_SCATTER, experts, SAME_EXPERTS)
-        gather = sent(problem, ALL_GATHER, others, EVERYONE) + sent(problem, ALL_GATHER, experts, SAME_EXPERTS)
+        exchange = seconds_of(problem, REDUCE_SCATTER, others, EVERYONE)
+        exchange += seconds_of(problem, REDUCE_SCATTER, experts, SAME_EXPERTS)
+        gather = seconds_of(problem, ALL_GATHER, others, EVERYONE) + seconds_of(
+            problem, ALL_GATHER, experts, SAME_EXPERTS
+        )
     else:
         exchange = in_node(problem, experts, others)
-        gather = sent(problem, ALL_GATHER, others, INSIDE) + sent(problem, ALL_GATHER, experts, SAME_INSIDE)
-    assert found["all_reduce"] == pytest.approx(exchange, rel=1e-9)
-    assert found["updated_weights"] == pytest.approx(gather, rel=1e-9)
+        gather = seconds_of(problem, ALL_GATHER, others, INSIDE) + seconds_of(problem, ALL_GATHER, experts, SAME_INSIDE)
+    assert terms["all_reduce"] == pytest.approx(exchange, rel=1e-9)
+    assert terms["updated_weights"] == pytest.approx(gather, rel=1e-9)
 
 
 def in_node(problem: Problem, experts: float, others: float) -> float:
     """Return the scatter inside nodes, and the sum of shards across them."""
     return (
-        sent(problem, REDUCE_SCATTER, others, INSIDE)
-        + sent(problem, REDUCE_SCATTER, experts, SAME_INSIDE)
+        seconds_of(problem, REDUCE_SCATTER, others, INSIDE)
+        + seconds_of(problem, REDUCE_SCATTER, experts, SAME_INSIDE)
         + across_nodes(problem, experts, others)
     )
 
 
 def across_nodes(problem: Problem, experts: float, others: float) -> float:
     """Return the sum of one of 8 shards, of experts one of 2, across nodes."""
-    return sent(problem, ALL_REDUCE, others / 8, ACROSS) + sent(problem, ALL_REDUCE, experts / 2, SAME_ACROSS)
+    return seconds_of(problem, ALL_REDUCE, others / 8, ACROSS) + seconds_of(
+        problem, ALL_REDUCE, experts / 2, SAME_ACROSS
+    )
 
 
 @pytest.mark.parametrize("group", ["all", "node"])
 def test_weights_that_are_shared(problem: Problem, group: str) -> None:
     """Gathered each way and scattered with every micro-batch, unit by unit: 3 layers and the two ends."""
     units, steps = 5, 2
-    experts, others = (one / units for one in counted())
-    found = added(problem, sharding=3, shard_group=group, accumulation_steps=steps)
-    whole = added(problem, accumulation_steps=steps)
+    experts, others = (one / units for one in parameter_counts())
+    terms = terms_of(problem, sharding=3, shard_group=group, accumulation_steps=steps)
+    whole = terms_of(problem, accumulation_steps=steps)
     forward, backward = ((whole[name] + whole["expert_messages"] / 2) / steps for name in ("forward", "backward"))
     everyone, same = (EVERYONE, SAME_EXPERTS) if group == "all" else (INSIDE, SAME_INSIDE)
-    gather = sent(problem, ALL_GATHER, others, everyone) + sent(problem, ALL_GATHER, experts, same)
-    scatter = sent(problem, REDUCE_SCATTER, others, everyone) + sent(problem, REDUCE_SCATTER, experts, same)
+    gather = seconds_of(problem, ALL_GATHER, others, everyone) + seconds_of(problem, ALL_GATHER, experts, same)
+    scatter = seconds_of(problem, REDUCE_SCATTER, others, everyone) + seconds_of(problem, REDUCE_SCATTER, experts, same)
     across = across_nodes(problem, experts, others) if group == "node" else 0.0
     f, b = (np.full((units, 1), one / units) for one in (forward, backward))
     g, r = np.full((units, 1), gather), np.full((units, 1), scatter)
-    waited = float((forward_s(f, g) + backward_s(b, g, r, np.full((units, 1), across)))[0]) - float((f + b).sum())
-    assert found["sharded_weights"] == pytest.approx(steps * waited, rel=1e-9)
-    assert found["all_reduce"] == found["updated_weights"] == 0
+    wait = float((forward_s(f, g) + backward_s(b, g, r, np.full((units, 1), across)))[0]) - float((f + b).sum())
+    assert terms["sharded_weights"] == pytest.approx(steps * wait, rel=1e-9)
+    assert terms["all_reduce"] == terms["updated_weights"] == 0
 
 
 @pytest.mark.parametrize(("group", "everyone", "same"), [("all", 16, 4), ("node", 8, 2)])
 @pytest.mark.parametrize("sharding", [1, 2, 3])
 def test_each_rank_updates_its_shards(problem: Problem, sharding: int, group: str, everyone: int, same: int) -> None:
-    experts, others = counted()
-    whole, found = added(problem)["update"], added(problem, sharding=sharding, shard_group=group)["update"]
-    assert found / whole == pytest.approx((experts / same + others / everyone) / (experts + others), rel=1e-9)
+    experts, others = parameter_counts()
+    whole, part = terms_of(problem)["update"], terms_of(problem, sharding=sharding, shard_group=group)["update"]
+    assert part / whole == pytest.approx((experts / same + others / everyone) / (experts + others), rel=1e-9)
 
 
 def test_ranks_that_have_all_experts_exchange_them_with_all_else(problem: Problem) -> None:
-    experts, others = counted()
+    experts, others = parameter_counts()
     for sharding, operation in ((0, ALL_REDUCE), (1, REDUCE_SCATTER)):
-        found = added(problem, expert_parallel=1, sharding=sharding)["all_reduce"]
-        assert found == pytest.approx(sent(problem, operation, 4 * experts + others, EVERYONE), rel=1e-9)
+        exchange = terms_of(problem, expert_parallel=1, sharding=sharding)["all_reduce"]
+        assert exchange == pytest.approx(seconds_of(problem, operation, 4 * experts + others, EVERYONE), rel=1e-9)
 
 
 def test_an_expert_that_one_rank_has_is_not_sent(problem: Problem) -> None:
-    _, others = counted()
-    found = added(problem, nodes=1, gpus_per_node=4, sharding=1)
-    assert found["all_reduce"] == pytest.approx(sent(problem, REDUCE_SCATTER, others, (1, 4, 1)), rel=1e-9)
-    assert found["updated_weights"] == pytest.approx(sent(problem, ALL_GATHER, others, (1, 4, 1)), rel=1e-9)
+    _, others = parameter_counts()
+    terms = terms_of(problem, nodes=1, gpus_per_node=4, sharding=1)
+    assert terms["all_reduce"] == pytest.approx(seconds_of(problem, REDUCE_SCATTER, others, (1, 4, 1)), rel=1e-9)
+    assert terms["updated_weights"] == pytest.approx(seconds_of(problem, ALL_GATHER, others, (1, 4, 1)), rel=1e-9)
 
 
 def test_stages_without_experts_send_none(problem: Problem) -> None:
@@ -161,8 +167,8 @@ def test_stages_without_experts_send_none(problem: Problem) -> None:
     experts = part.counts @ part.rank.units.experts
     assert experts.tolist() == [0, 3 * 64 * 96]
     (first,), (last,) = part.exchange.sum_s(Elements(experts[:, None], np.array([[5e4], [6e4]]))).tolist()
-    assert first == pytest.approx(sent(moe, ALL_REDUCE, 5e4, (1, 8, 1)), rel=1e-9)
-    both = sent(moe, ALL_REDUCE, 6e4, (1, 8, 1)) + sent(moe, ALL_REDUCE, 3 * 64 * 96, (1, 2, 1))
+    assert first == pytest.approx(seconds_of(moe, ALL_REDUCE, 5e4, (1, 8, 1)), rel=1e-9)
+    both = seconds_of(moe, ALL_REDUCE, 6e4, (1, 8, 1)) + seconds_of(moe, ALL_REDUCE, 3 * 64 * 96, (1, 2, 1))
     assert last == pytest.approx(both, rel=1e-9)
 
 

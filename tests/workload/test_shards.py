@@ -219,9 +219,9 @@ def test_a_context_rank_has_its_positions_and_the_keys_of_all(degree: int) -> No
     }
     assert forward == {(3 * H, N * q, H, 1)}
     scores = {work for kind, way, work in core_of(shard) if (kind, way) == ("gemm", "forward")}
-    seen = {1: 8, 2: 6, 4: 5}[degree]  # of 8 keys: all; 4 and half of 4; 2 and half of 6
-    assert scores == {(q, seen, d, N * A), (q, d, seen, N * A)}
-    weights = N * A * q * seen
+    visible = {1: 8, 2: 6, 4: 5}[degree]  # of 8 keys: all; 4 and half of 4; 2 and half of 6
+    assert scores == {(q, visible, d, N * A), (q, d, visible, N * A)}
+    weights = N * A * q * visible
     assert ("softmax", "forward", (weights, 2 * weights, 0, N * A * q)) in core_of(shard)
     assert totals(shard).forward_mac * degree == totals(build("gpt", SMALL)).forward_mac
     assert calls_of(shard, "layer1.mlp.gelu") == {

@@ -181,10 +181,10 @@ def test_attention_weights_of_context_ranks_by_hand(causal: bool, keys: float) -
 def test_parameters_that_tensor_ranks_have_whole_by_hand() -> None:
     """Mixtral: two norms and a router of h·E a layer, one norm more on the last stage; t5: the norms of both stacks."""
     plans = SplitPlans.of(tensor_parallel=2, pipeline_parallel=4)
-    found = stage_parameters(MIXTRAL, plans, np.arange(4)[:, None]).replicated
+    found = stage_parameters(MIXTRAL, plans, np.arange(4)[:, None]).whole
     each = 8 * (2 * 4096 + 4096 * 8)
     assert found.ravel().tolist() == [each, each, each, each + 4096]
-    whole = stage_parameters(T5, plans.but(pipeline_parallel=1), np.array(0)).replicated
+    whole = stage_parameters(T5, plans.but(pipeline_parallel=1), np.array(0)).whole
     assert whole == 768 * (12 * 2 + 12 * 3 + 2)
 
 

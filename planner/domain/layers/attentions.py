@@ -72,8 +72,8 @@ def ring_keys(keys: _Count, queries: _Count) -> _Count:
 class _Core(NamedTuple):
     """Sizes of one sample's attention.
 
-    Heads, positions of queries and of keys, features of a key and of a value; ``seen``: keys that weights are computed
-    of, for each query.
+    Heads, positions of queries and of keys, features of a key and of a value; ``visible``: keys of which weights are
+    computed, for each query.
     """
 
     heads: int
@@ -82,12 +82,12 @@ class _Core(NamedTuple):
     keys: int
     width: int
     values: int
-    seen: int
+    visible: int
 
     @property
     def weights(self) -> int:
         """One a head and pair of positions that is computed."""
-        return self.heads * self.queries * self.seen
+        return self.heads * self.queries * self.visible
 
     @property
     def repeated(self) -> int:
@@ -139,8 +139,8 @@ def _core_of(layer: Layer, positions: int, features: int) -> _Core:
     shared = layer.integer("kv_heads") or heads
     values = layer.integer("value_size") or features // (heads + 2 * shared)
     keys = layer.integer("keys") or positions
-    seen = ring_keys(keys, positions) if layer.attributes["causal"] else keys
-    return _Core(heads, shared, positions, keys, (features - shared * values) // (heads + shared), values, seen)
+    visible = ring_keys(keys, positions) if layer.attributes["causal"] else keys
+    return _Core(heads, shared, positions, keys, (features - shared * values) // (heads + shared), values, visible)
 
 
 def _core(site: Site) -> _Core:
@@ -184,7 +184,7 @@ def _products(site: Site, core: _Core) -> Iterator[Call]:
     def product(rows: int, columns: int, inner: int) -> tuple[tuple[int, int], ...]:
         return (fixed(rows), fixed(columns), fixed(inner), per_sample(core.heads))
 
-    queries, keys, width, values = core.queries, core.seen, core.width, core.values
+    queries, keys, width, values = core.queries, core.visible, core.width, core.values
     yield Call("gemm", FORWARD, product(queries, keys, width))
     yield Call("gemm", FORWARD, product(queries, values, keys))
     if site.has_gradient:
