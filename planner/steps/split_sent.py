@@ -34,7 +34,7 @@ from planner.workload.split_parameters import recomputed_blocks, stage_blocks
 from planner.workload.transformer import blocks
 from planner.workload.units import Units
 
-__all__ = ["Sent", "StageMessages", "counts_of_blocks"]
+__all__ = ["Sent", "StageMessages"]
 
 Placed = Callable[[str], Groups]
 """Where the groups of a name lie, of each plan."""
