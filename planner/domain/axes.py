@@ -211,10 +211,10 @@ class Axes(Generic[Count, Word]):
     )  # fmt: skip
     recompute_every: Count = axis(
         default=1, is_split=True, only_sync=True,
-        title="layers to each recomputed one", short="1 layer in {}", option="recompute_every",
-        help="With recompute full: of a stage's layers each so many-th is computed again, the others keep all.",
-        doc="layers of which one is computed again, with recompute full",
-        asked="layers of which one is computed again, with recompute full", heading="1 in",
+        title="layers between kept inputs", short="inputs of 1 layer in {}", option="recompute_every",
+        help="With recompute full: layers of which one input is kept, and which are computed again together.",
+        doc="layers of which one input is kept, with recompute full",
+        asked="layers of which one input is kept, with recompute full", heading="1 in",
     )  # fmt: skip
     offload: Word = axis(
         words=("none", "optimizer", "activations"), default="none", is_split=True, only_sync=True,

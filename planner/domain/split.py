@@ -42,7 +42,7 @@ class SplitPlans:
     sequence_parallel : 1 where tensor ranks share the positions between products; else 0
     sharding : ZeRO's 0 to 3
     recompute, shard_group, schedule, offload : positions in RECOMPUTES, SHARD_GROUPS, SCHEDULES and OFFLOADS
-    recompute_every : k, layers of a stage of which the last is computed again, with recompute full
+    recompute_every : k, layers of which one input is kept, with recompute full
     gpus_per_node : what ``node`` shards over
     """
 

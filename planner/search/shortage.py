@@ -24,7 +24,6 @@ _OPTIONS = {
     "sequence parallelism": ("--sequence-parallel", "on"),
     "selective recompute": ("--recompute", "selective"),
     "full recompute": ("--recompute", "full"),
-    "recompute of every layer": ("--recompute-every", "1"),
     "smaller sub-batch": ("--sub-batch", ""),
     "tensor degree in a node": ("--tensor", ""),
     "tensor degree beyond a node": ("--tensor", ""),

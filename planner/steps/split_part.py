@@ -28,7 +28,7 @@ from planner.steps.pipeline import drain_s, exposed_exchange_s, pipeline_s
 from planner.steps.split_compute import PASSES, RankCompute, SplitCompute
 from planner.steps.split_exchange import Elements, StageExchange
 from planner.steps.split_messages import operation_s
-from planner.steps.split_sent import Sent, StageMessages
+from planner.steps.split_sent import Sent, StageMessages, counts_of_blocks
 from planner.steps.tables import distinct_pairs
 from planner.workload.placement import Placement
 from planner.workload.split_memory import MemoryRules
@@ -38,7 +38,7 @@ from planner.workload.split_messages import (
 )
 from planner.workload.split_parameters import stage_parameters
 from planner.workload.transformer import padded_vocabulary
-from planner.workload.units import blocks_of_stages, stage_units
+from planner.workload.units import stage_units
 
 __all__ = ["SPLIT_TERMS", "SplitCosts", "SplitPart"]
 
@@ -108,7 +108,7 @@ class SplitCosts:
 
 
 class SplitPart:
-    """Plans of one number of stages, schedule and ``recompute_every``; ``rank``: of each in ``compute``, shape (n,)."""
+    """Plans of one number of stages and schedule; ``rank``: the rank of each in ``compute``, shape (n,)."""
 
     def __init__(self, costs: SplitCosts, plans: SplitPlans, compute: SplitCompute, rank: IntArray) -> None:
         self.costs, self.plans, self.compute = costs, plans, compute
@@ -186,7 +186,7 @@ class SplitPart:
 
     def _stages(self) -> _Stages:
         costs, counts, row = self.costs, self.counts, self._row
-        of_again = blocks_of_stages(self.rank.units, self.stages, int(self.plans.recompute_every[0]))
+        of_blocks = counts_of_blocks(self.rank.units, counts)
         table = self.compute.cases.columns
         kernels, host = (
             {name: one[row, at] for at, name in enumerate(PASSES)}
@@ -201,7 +201,7 @@ class SplitPart:
             return costs.sources.multiplied(term, whole, costs.precision)
 
         forward = both("forward", counts)
-        again = self._again(both("forward", of_again), both("attention", of_again))
+        again = self._again(both("forward", of_blocks), both("attention", of_blocks))
         first, later = both("backward", counts), both("accumulating", counts)
         share = (self.m - 1) / self.m
 

@@ -19,7 +19,7 @@ from planner.workload.split_memory import split_memory
 __all__ = ["SplitPriced", "SplitPricer", "plans_of"]
 
 _OF_RANK = ("tensor_parallel", "sequence_parallel", "context_parallel", "expert_parallel")
-_ALIKE = ("pipeline_parallel", "schedule", "recompute_every")
+_ALIKE = ("pipeline_parallel", "schedule")
 """What plans that are priced together have in common."""
 
 

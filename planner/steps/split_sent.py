@@ -19,7 +19,6 @@ from planner.domain.messages import (
     INPUT_GRADIENT,
     LAYER_BACKWARD,
     LAYER_FORWARD,
-    RECOMPUTED,
     TENSOR,
     WEIGHT_GRADIENT,
     Groups,
@@ -30,11 +29,11 @@ from planner.domain.transformer import Transformer
 from planner.sources.overheads import Overheads
 from planner.steps.split_compute import BESIDE, HEAD, PASSES, SplitCompute
 from planner.workload.split_messages import MessageRules, embedding_messages, head_messages, layer_messages
-from planner.workload.split_parameters import recomputed_blocks, stage_blocks
+from planner.workload.split_parameters import stage_blocks
 from planner.workload.transformer import blocks
 from planner.workload.units import Units
 
-__all__ = ["Sent", "StageMessages"]
+__all__ = ["Sent", "StageMessages", "counts_of_blocks"]
 
 Placed = Callable[[str], Groups]
 """Where the groups of a name lie, of each plan."""
@@ -95,13 +94,10 @@ class StageMessages:
         found: dict[str, Sent] = {}
         stage = np.arange(self.stages)[:, None]
         beside = self._products_s(row)
-        stages = np.full((1, 1), self.stages)
-        held = dict(stage_blocks(costs.of, stages, stage))
-        again = dict(recomputed_blocks(costs.of, stages, stage, plans.recompute_every))
+        held = dict(stage_blocks(costs.of, np.full((1, 1), self.stages), stage))
         for kind, _ in blocks(costs.of):
             for one in layer_messages(costs.of, plans, costs.message_rules, kind):
-                layers = (again if one.where == RECOMPUTED else held)[kind]
-                self._add(found, one, np.broadcast_to(layers, shape), beside)
+                self._add(found, one, np.broadcast_to(held[kind], shape), beside)
         for messages, where in (
             (embedding_messages(costs.of, plans, costs.message_rules), stage == 0),
             (head_messages(costs.of, plans, costs.message_rules), stage == self.stages - 1),

@@ -8,11 +8,8 @@ do; what is padded or sent is not counted.
 
 from __future__ import annotations
 
-import numpy as np
-
 from planner.domain.configuration import Configuration
 from planner.sources.sources import Sources
-from planner.workload.split_parameters import recomputed_blocks
 from planner.workload.transformer import recomputed_flop, training_flop
 
 __all__ = ["utilization"]
@@ -26,9 +23,6 @@ def utilization(sources: Sources, one: Configuration, samples_per_s: float) -> t
         return None, None
     model = training_flop(of)
     rate = samples_per_s / (peak * one.gpus)
-    stages, every = np.array(one.pipeline_parallel), np.array(one.recompute_every)
-    again = recomputed_blocks(of, stages, np.arange(one.pipeline_parallel), every)
-    layers = {kind: int(np.sum(count)) for kind, count in again}
-    both = model * rate, (model + recomputed_flop(of, one.recompute, layers=layers)) * rate
+    both = model * rate, (model + recomputed_flop(of, one.recompute)) * rate
     mfu, hfu = (float(f"{one:.6g}") for one in both)
     return mfu, hfu

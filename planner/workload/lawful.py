@@ -153,7 +153,7 @@ def _of_network(network: Network) -> Iterator[Rule]:
     )
     yield Rule(
         "recompute_every",
-        "at most the layers of a pipeline stage, so that one is computed again",
+        "at most the layers of a pipeline stage, whose inputs it groups",
         lambda plans: plans.recompute_every <= -(-number // plans.pipeline_parallel),
     )
     yield from _of_positions(network, of)

@@ -18,10 +18,8 @@ With the optimizer on the host, its state and a 4-byte gradient lie there, and e
 in (Ren et al. 2021, arXiv:2101.06840). With activations there, two layers' stay on the device (Rhu et al. 2016,
 arXiv:1602.08124).
 
-Recompute of every k-th layer (``recompute`` full, ``recompute_every`` k) is torchtitan's ``selective_ac_option`` k: of
-the L_s layers of a stage, those of its chunks counted through, floor(L_s / k) keep their input alone, the k-th, 2k-th
-and so on, and are made again whole, one at a time; the others keep all. Megatron-LM's ``block`` makes the first ones of
-a stage again, as many as it is told; its ``uniform`` all of them, in groups that keep one input each: not offered.
+Recompute of whole layers keeps the input of every k-th layer of a stage (``recompute_every`` k), and makes a group of k
+again at a time: Megatron-LM's ``uniform`` method (MODEL 13.7).
 """
 
 from __future__ import annotations
@@ -55,7 +53,6 @@ from planner.workload.split_parameters import (
     LOGITS_OF_TOKENS,
     BytesOfParameter,
     RankParameters,
-    recomputed_blocks,
     shard_ranks,
     stage_blocks,
     stage_parameters,
@@ -296,18 +293,16 @@ def _of_layers(
     of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: tuple[LayerBytes, ...]
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return what layers keep on the device, and in the host's memory a micro-batch, live ones, and what one needs."""
-    p = plans.pipeline_parallel
+    p, every = plans.pipeline_parallel, plans.recompute_every
     live = live_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
     of_one = largest = working = np.zeros(())
     count_of_all = np.zeros(())
-    again = recomputed_blocks(of, p, stage, plans.recompute_every)
-    for one, (kind, count), (_, made) in zip(layers, stage_blocks(of, p, stage), again, strict=True):
-        of_full = (count - made) * one.total + made * one.input
-        kept = _by(plans.recompute, (count * one.total, count * one.others, of_full))
-        remade = _by(plans.recompute, (np.zeros(()), one.scores, (made > 0) * one.total))
-        working = np.maximum(working, np.where(count > 0, remade + one.gradients, 0.0))
-        of_largest = _by(plans.recompute, (one.total, one.others, np.where(count > made, one.total, one.input)))
-        largest = np.maximum(largest, (count > 0) * of_largest)
+    for one, (kind, count) in zip(layers, stage_blocks(of, p, stage), strict=True):
+        again = [np.zeros(()), one.scores, np.minimum(every, count) * one.total]
+        inputs = np.ceil(count / every)
+        kept = _by(plans.recompute, (count * one.total, count * one.others, inputs * one.input))
+        working = np.maximum(working, np.where(count > 0, _by(plans.recompute, again) + one.gradients, 0.0))
+        largest = np.maximum(largest, kept / np.maximum(count, 1))
         of_one, count_of_all = of_one + kept, count_of_all + count
         if of.encoder_layers and kind != ENCODER:  # what the encoder gives, which all of them read
             of_one = of_one + (count > 0) * rules.itemsize * of.hidden * positions(of, plans, encoder=True)[1]

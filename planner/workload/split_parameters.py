@@ -39,7 +39,7 @@ from planner.workload.transformer import (
     padded_vocabulary,
 )
 
-__all__ = ["BytesOfParameter", "RankParameters", "recomputed_blocks", "shard_ranks", "stage_blocks", "stage_parameters"]
+__all__ = ["BytesOfParameter", "RankParameters", "shard_ranks", "stage_blocks", "stage_parameters"]
 
 LOGITS_OF_TOKENS = ("tokens", "masked", "pretraining")
 """Heads whose logits are as many as tokens, made by the table of tokens where it is tied."""
@@ -125,17 +125,6 @@ def stage_blocks(of: Transformer, pipeline: IntArray, stage: IntArray) -> tuple[
         inside = np.minimum(end, before + count) - np.maximum(first, before)
         found.append((kind, np.maximum(inside, 0.0)))
         before += count
-    return tuple(found)
-
-
-def recomputed_blocks(
-    of: Transformer, pipeline: IntArray, stage: IntArray, every: IntArray
-) -> tuple[tuple[str, FloatArray], ...]:
-    """Return kinds of layers and how many of them a stage computes again: its k-th, 2k-th, ... layers."""
-    found, before = [], np.zeros(())
-    for kind, count in stage_blocks(of, pipeline, stage):
-        found.append((kind, (before + count) // every - before // every))
-        before = before + count
     return tuple(found)
 
 

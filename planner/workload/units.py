@@ -10,7 +10,7 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.network import Network
 from planner.workload.program import Program
 
-__all__ = ["Units", "blocks_of_stages", "stage_units", "units_of"]
+__all__ = ["Units", "stage_units", "units_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +79,11 @@ def stage_units(units: Units, stages: int) -> FloatArray:
     Blocks are dealt out evenly, the first stages hold one more where they do not divide; what stands before and behind
     them is on the end stages.
     """
-    counts = blocks_of_stages(units, stages)
+    blocks = units.sequence[1:-1]
+    held = np.full(stages, blocks.size // stages) + (np.arange(stages) < blocks.size % stages)
+    counts = np.zeros((stages, units.distinct))
+    np.add.at(counts, (np.repeat(np.arange(stages), held), blocks), 1.0)
     counts[0, units.sequence[0]] += 1.0
     if units.sequence.size > 1:
         counts[-1, units.sequence[-1]] += 1.0
-    return counts
-
-
-def blocks_of_stages(units: Units, stages: int, every: int = 1) -> FloatArray:
-    """Return how many of each distinct block every stage holds, of its k-th, 2k-th, ... alone; shape (p, U)."""
-    blocks = units.sequence[1:-1]
-    held = np.full(stages, blocks.size // stages) + (np.arange(stages) < blocks.size % stages)
-    stage = np.repeat(np.arange(stages), held)
-    place = np.arange(1, blocks.size + 1) - (np.cumsum(held) - held)[stage]
-    counts = np.zeros((stages, units.distinct))
-    np.add.at(counts, (stage[place % every == 0], blocks[place % every == 0]), 1.0)
     return counts

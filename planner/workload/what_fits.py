@@ -209,11 +209,6 @@ def _recompute(case: _Case, *, code: int) -> Iterator[tuple[int, _Case]]:
         yield 1, case.but(recompute=code)
 
 
-def _every_layer(case: _Case) -> Iterator[tuple[int, _Case]]:
-    if case.get("recompute_every") > 1:
-        yield 1, case.but(recompute_every=1)
-
-
 def _sub_batch(case: _Case) -> Iterator[tuple[int, _Case]]:
     """Yield the largest smaller sub-batch that fits and divides what passes between updates, else 1."""
     samples = case.get("sub_batch") * case.get("accumulation_steps")
@@ -307,7 +302,6 @@ _TRIES: dict[str, Callable[[_Case], Iterator[tuple[int, _Case]]]] = {
     "smaller sub-batch": _sub_batch,
     "sharding 1": partial(_sharding, level=1),
     "full recompute": partial(_recompute, code=_FULL),
-    "recompute of every layer": _every_layer,
     "tensor degree in a node": partial(_tensor, in_node=True),
     "sharding 2": partial(_sharding, level=2),
     "sharding 3": partial(_sharding, level=3),

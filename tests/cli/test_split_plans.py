@@ -13,7 +13,7 @@ GPT2 = ("--network", "gpt2", "--cluster", "dgx-a100", "--precision", "fp16", "--
 MOE = ("--network", "mixtral-8x7b", "--cluster", "dgx-a100", "--precision", "bf16", "--sub-batch", "1")
 CHUNKS = "--virtual-stages must be such that stages x virtual stages divide the 12 layers"
 PASSES = "--accumulation must be a multiple of the pipeline stages, with virtual stages"
-SOME_LAYER = "--recompute-every must be at most the layers of a pipeline stage, so that one is computed again"
+SOME_LAYER = "--recompute-every must be at most the layers of a pipeline stage, whose inputs it groups"
 EXPERTS = "--expert must be a divisor of the 8 experts and of data x context ranks"
 CNN = ("--network", "resnet50", "--cluster", "dgx-a100", "--sub-batch", "1")
 

@@ -24,7 +24,7 @@ CANNOT = Framework("narrow", can=("tensor",), most_sharded=2, most_sharded_in_pi
 GPIPE, INTERLEAVED = SCHEDULES.index("gpipe"), SCHEDULES.index("interleaved")
 
 
-SOME_LAYER = "at most the layers of a pipeline stage, so that one is computed again"
+SOME_LAYER = "at most the layers of a pipeline stage, whose inputs it groups"
 BESIDE_EXPERTS = "a divisor of the 8 experts and of data x context ranks"
 POSITIONS = "such that twice as many divide the 1024 positions"
 IS_CNN = "for alexnet, which is no transformer"

@@ -14,13 +14,7 @@ from planner.errors import ParameterError, UnknownNameError
 from planner.workload.kept_activations import layer_bytes
 from planner.workload.lawful import is_lawful
 from planner.workload.split_memory import MemoryRules, largest_sub_batches, split_memory, stage_memory
-from planner.workload.split_parameters import (
-    BytesOfParameter,
-    recomputed_blocks,
-    shard_ranks,
-    stage_blocks,
-    stage_parameters,
-)
+from planner.workload.split_parameters import BytesOfParameter, shard_ranks, stage_blocks, stage_parameters
 from planner.workload.transformer import blocks, parameters
 from tests.workload.conftest import DEEPSEEK, EVERY, GPT_1T, LLAMA3_8B, LLAMA3_70B, MIXTRAL, T5, gpt
 
@@ -171,48 +165,14 @@ def test_growth_with_the_sub_batch_of_a_measured_network() -> None:
     assert np.polyfit(samples, total, 1)[0] == pytest.approx(measured, rel=0.05)
 
 
-@pytest.mark.parametrize("every", [1, 2, 3, 5, 12, 13, 10**9])
-def test_every_kth_layer_keeps_its_input_and_the_others_all(every: int) -> None:
-    """34·n·h of a layer, 2·n·h of its input; a layer at a time is made again, if one is."""
-    of, q = replace(gpt(48, 6144, 64), fused=True), 4
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 8])
+def test_inputs_of_every_kth_layer(every: int) -> None:
+    of, q = gpt(48, 6144, 64), 4
     plans = SplitPlans.of(recompute=FULL, recompute_every=every, pipeline_parallel=q, accumulation_steps=q)
-    found, unit = stage_memory(of, plans, 1, BARE), 2048 * 6144
-    again = sum(layer % every == 0 for layer in range(1, 13))
-    statistics = 4 * 2048 * 64
-    assert found.activations == (q - 1) * ((12 - again) * (34 * unit + statistics) + again * 2 * unit)
-    assert found.workspace - layer_bytes(of, plans).gradients == (again > 0) * (34 * unit + statistics)
-
-
-@pytest.mark.parametrize("of", EVERY.values(), ids=EVERY)
-def test_a_larger_period_keeps_more_up_to_all(of: Transformer) -> None:
-    """Up to the layers of the fullest stage; beyond, nothing is made again, as without recompute."""
-    plans = some_plans(of, 60).but(recompute=FULL, recompute_every=1, offload=0)
-    number = sum(count for _, count in blocks(of))
-    stages = np.minimum(np.arange(12)[:, None], plans.pipeline_parallel - 1)
-    held = sum(count for _, count in stage_blocks(of, plans.pipeline_parallel, stages))
-    before = stage_memory(of, plans, stages, BARE).total
-    for every in range(2, number + 1):
-        after = stage_memory(of, plans.but(recompute_every=every), stages, BARE).total
-        assert (after >= before)[every <= held].all(), every
-        before = after
-    beyond = split_memory(of, plans.but(recompute_every=number + 1), BARE)
-    without = split_memory(of, plans.but(recompute=0), BARE)
-    for one in fields(SplitMemoryBytes):
-        np.testing.assert_array_equal(getattr(beyond, one.name), getattr(without, one.name), one.name)
-
-
-@pytest.mark.parametrize("of", EVERY.values(), ids=EVERY)
-@pytest.mark.parametrize("every", [1, 2, 3, 7, 50])
-def test_layers_that_are_made_again_by_counting(of: Transformer, every: int) -> None:
-    kinds = [kind for kind, count in blocks(of) for _ in range(count)]
-    for p in (1, 2, 5, 7):
-        each, more = divmod(len(kinds), p)
-        for stage in range(p):
-            first = stage * each + min(stage, more)
-            own = kinds[first : first + each + (stage < more)]
-            again = [kind for place, kind in enumerate(own, 1) if place % every == 0]
-            found = recomputed_blocks(of, np.array(p), np.array(stage), np.array(every))
-            assert {kind: int(count) for kind, count in found} == {kind: again.count(kind) for kind, _ in blocks(of)}
+    found = stage_memory(of, plans, 1, BARE)
+    one = layer_bytes(of, plans)
+    assert found.activations == (q - 1) * np.ceil(12 / every) * 2 * 2048 * 6144
+    assert found.workspace == every * one.total + one.gradients
 
 
 def test_ranks_hold_each_parameter_once_where_all_is_shared() -> None:

@@ -8,7 +8,7 @@ import pytest
 from planner.catalog import find_network
 from planner.workload.program import program
 from planner.workload.shards import tensor_shard
-from planner.workload.units import blocks_of_stages, stage_units, units_of
+from planner.workload.units import stage_units, units_of
 
 GPT = find_network("gpt:layers=5,hidden=64,heads=4,sequence=32,vocabulary=128")
 H = 64
@@ -48,16 +48,6 @@ def test_stages_hold_all_units_once_the_first_ones_more(stages: int) -> None:
     assert (held[:, 1] + held[:, 2]).tolist() == {1: [5], 2: [3, 2], 3: [2, 2, 1], 5: [1] * 5}[stages]
     assert (held[0, 0], held[-1, 2], held[-1, 3]) == (1, 1, 1)
     assert (held @ units.parameters).sum() == program(GPT).parameters
-
-
-@pytest.mark.parametrize("stages", [1, 2, 3, 5])
-@pytest.mark.parametrize("every", [1, 2, 3, 6])
-def test_every_kth_block_of_a_stage(stages: int, every: int) -> None:
-    units, left = units_of(GPT, program(GPT)), iter([1, 1, 1, 1, 2])
-    held = {1: [5], 2: [3, 2], 3: [2, 2, 1], 5: [1] * 5}[stages]
-    for row, number in zip(blocks_of_stages(units, stages, every), held, strict=True):
-        again = [kind for place, kind in enumerate((next(left) for _ in range(number)), 1) if place % every == 0]
-        assert row.tolist() == [again.count(kind) for kind in range(4)]
 
 
 def test_what_units_take_adds_up_to_what_segments_take() -> None:

@@ -25,10 +25,6 @@ CASES = {
     "gpt3": (GPT3, SplitPlans.of(
         sub_batch=6, tensor_parallel=4, pipeline_parallel=8, data_parallel=8, accumulation_steps=48,
     )),
-    "every fourth layer": (GPT3, SplitPlans.of(
-        sub_batch=16, tensor_parallel=8, pipeline_parallel=8, data_parallel=4, accumulation_steps=16, recompute=FULL,
-        recompute_every=4,
-    )),
     "llama": (LLAMA3_70B, SplitPlans.of(sub_batch=4, data_parallel=64)),
     "moe": (MIXTRAL, SplitPlans.of(sub_batch=4, data_parallel=64, expert_parallel=8, accumulation_steps=3)),
     "t5": (T5, SplitPlans.of(sub_batch=512, data_parallel=np.array([2]))),
@@ -72,33 +68,17 @@ def test_each_change_is_what_it_says(of: Transformer, plan: SplitPlans, capacity
 def test_changes_of_one_plan() -> None:
     of, plan = CASES["gpt3"]
     changes = {one.name: one for one in what_fits(of, plan, RULES, 80e9, most_nodes=200).changes}
-    assert list(changes) == [name for name in CHANGES if name != "recompute of every layer"]
+    assert list(changes) == list(CHANGES)
     assert changes["tensor degree in a node"].value == 8
     assert changes["tensor degree beyond a node"].value == 32
     assert changes["more nodes"].value == 128
     narrow = Framework("other", can=("tensor",), most_sharded_in_pipeline=1)
     without = {one.name for one in what_fits(of, plan, RULES, 80e9, framework=narrow, most_nodes=1).changes}
-    missing = [
-        "recompute of every layer",
-        "sharding 2",
-        "sharding 3",
-        "pipeline degree",
-        "context degree",
-        "more nodes",
-    ]
+    missing = ["sharding 2", "sharding 3", "pipeline degree", "context degree", "more nodes"]
     assert [name for name in CHANGES if name not in without] == missing
     llama, whole = CASES["llama"]
     names = {one.name for one in what_fits(llama, whole, RULES, 80e9).changes}
     assert names.isdisjoint({"sequence parallelism", "fused attention", "selective recompute"})
-
-
-def test_recompute_of_every_layer_where_some_keep_all() -> None:
-    of, plan = CASES["every fourth layer"]
-    every = split_memory(of, plan.but(recompute_every=1), RULES)
-    found = next(one for one in what_fits(of, plan, RULES, 80e9).changes if one.name == "recompute of every layer")
-    assert found.plan.recompute == FULL
-    assert found.plan.recompute_every == 1
-    assert found.saved_bytes == split_memory(of, plan, RULES).total - every.total > 0
 
 
 def test_smaller_sub_batch_by_trying_all() -> None:
