@@ -72,7 +72,7 @@ def test_recompute_of_every_kth_layer_by_its_short_form(run: Run, tmp_path: Any)
     keys = json.loads(out)["configuration"]
     assert (code, keys["recompute"], keys["recompute_every"]) == (0, "full", 4)
     words = " ".join(run("predict", *GPT2, *long)[1].split())
-    assert "recompute full, 1 layer in 4" in words
+    assert "recompute full, inputs of 1 layer in 4" in words
     search = ("suggest", *GPT2[:-2], "--target-batch", "16", "--nodes", "1", "--tensor", "2", "--json")
     (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\nrecompute = "every:4"\n')
     for options, every, source in (
