@@ -21,7 +21,7 @@ from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.domain.split import SplitPlans, schedule_run
 from planner.errors import Refusal
-from planner.workload.lawful import is_lawful, is_told_apart
+from planner.workload.lawful import accumulates, is_lawful, is_told_apart
 from planner.workload.split_memory import MemoryRules
 
 __all__ = ["DATA", "HYBRID", "MODEL", "PIPELINE", "SplitBlock", "SplitLimits", "kinds_of"]
@@ -39,6 +39,7 @@ _PRICED_TOGETHER = (
     "tensor_parallel",
     "pipeline_parallel",
 )
+_SCHEDULED = ("schedule", "pipeline_parallel", "virtual_stages", "accumulation_steps")
 _INNER = (
     "sequence_parallel", "expert_parallel", "virtual_stages", "schedule", "sharding", "shard_group", "recompute",
     "offload",
@@ -161,9 +162,8 @@ class SplitBlock:
         inner = _product({name: self._values(by_name[name]) for name in _INNER})
         of = {name: np.repeat(column, inner["sharding"].size) for name, column in outer.items()}
         of |= {name: np.tile(column, outer["nodes"].size) for name, column in inner.items()}
-        # Accumulation is checked with the candidates; until then it is one that interleaving takes.
-        plans = SplitPlans.of(**_plan_columns(of)).but(accumulation_steps=of["pipeline_parallel"])
-        lawful = is_lawful(self.network, self.framework, plans)
+        plans = SplitPlans.of(**_plan_columns(of))
+        lawful = is_lawful(self.network, self.framework, plans, but_accumulation=True)
         return _where(of, lawful & is_told_apart(self.network.transformer, plans) & self._is_split(of))
 
     def _is_of_kind(self, of: Mapping[str, IntArray]) -> BoolArray:
@@ -207,8 +207,8 @@ class SplitBlock:
             place = starts[which[owner]] + flat - (ends[owner] - sizes[which[owner]])
             columns = {name: column[owner] for name, column in bases.items() if name != "data_parallel"}
             columns |= {"sub_batch": sub_batch[place], "accumulation_steps": steps[place]}
-            waits = (columns["virtual_stages"] > 1) & (columns["accumulation_steps"] % columns["pipeline_parallel"] > 0)
-            yield _where(columns, ~waits)
+            scheduled = {name: columns[name] for name in _SCHEDULED}
+            yield _where(columns, accumulates(SplitPlans.of(**scheduled)))
 
     @cached_property
     def _by_degrees(self) -> IntArray:

@@ -224,7 +224,7 @@ def test_live_micro_batches_are_those_of_the_order(schedule: str, chunks: int) -
     for stages in (2, 4, 7):
         for micro_batches in (stages, 3 * stages) if schedule == "interleaved" else (1, 3, 20):
             found = live_micro_batches(
-                np.arange(stages), micro_batches, stages, chunks, PIPELINE_SCHEDULES.index(schedule)
+                np.arange(stages), micro_batches, stages, chunks, SCHEDULES.index(schedule)
             )
             case = np.ones(stages), np.ones(stages), micro_batches, chunks
             np.testing.assert_allclose(found * chunks, count(schedule, case).live)
@@ -232,7 +232,7 @@ def test_live_micro_batches_are_those_of_the_order(schedule: str, chunks: int) -
 
 @pytest.mark.parametrize("micro_batches", [2, 6, 20])
 def test_live_micro_batches_with_weight_gradients_apart(micro_batches: int) -> None:
-    found = live_micro_batches(np.arange(6), micro_batches, 6, 1, PIPELINE_SCHEDULES.index("zero-bubble"))
+    found = live_micro_batches(np.arange(6), micro_batches, 6, 1, SCHEDULES.index("zero-bubble"))
     orders = operations("zero-bubble", 6, micro_batches)
     changes = {"F": 1, "B": 0, "W": -1}
     assert [np.cumsum([changes[one.kind] for one in order]).max() for order in orders] == found.tolist()
