@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from planner import catalog
+from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import Framework
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
@@ -25,7 +26,7 @@ NAMES = (
 ALL = ("data", "model", "pipeline", "hybrid")
 SMALL = "gpt:layers=6,hidden=64,heads=4,sequence=32,vocabulary=128"
 GPT3 = "gpt:layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=51200"
-MEGATRON = Framework("megatron", can=("tensor", "pipeline"), most_sharded=1)
+MEGATRON = Framework("megatron", can=("tensor", "pipeline"), schedules=("1f1b", "interleaved"), most_sharded=1)
 
 
 def block(
@@ -85,6 +86,23 @@ def test_kinds_restrict_the_degrees() -> None:
 def test_what_is_asked_for_is_tried_alone() -> None:
     of = block(SMALL, Framework("any"), (2, 4), 16, tensor_parallel=(2,), recompute=("full",), sub_batch=(2,))
     assert {(one[2], one[7], one[8]) for one in rows_of(of)} == {(2, 2, 2)}
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("zero-bubble-v", 2), ("no-flush", 1), ("zero-bubble-h2", 1)])
+def test_schedules_have_the_micro_batches_that_they_run(schedule: str, chunks: int) -> None:
+    """Where a schedule is asked for; ZB-V runs 2 p and more, and an update behind every one leaves one of them."""
+    found = rows_of(block(SMALL, Framework("any"), (1, 3), 24, schedule=(schedule,), pipeline_parallel=(3,)))
+    ran = {"zero-bubble-v": {6, 8, 12, 24}, "no-flush": {1}, "zero-bubble-h2": {1, 2, 3, 4, 6, 8, 12, 24}}
+    assert {one[NAMES.index("accumulation_steps")] for one in found} == ran[schedule]
+    assert {one[NAMES.index("virtual_stages")] for one in found} == {chunks}
+    assert not rows_of(block(SMALL, MEGATRON, (1, 3), 24, schedule=("gpipe",), pipeline_parallel=(3,)))
+
+
+def test_schedules_are_tried_where_they_are_asked_for() -> None:
+    """1f1b with virtual stages is interleaved."""
+    codes = {int(one) for some in block(SMALL, Framework("any"), (1, 2), 8).candidates(0, ("fp16",))
+             for one in some.schedule}  # fmt: skip
+    assert {SCHEDULES[one] for one in codes} == {"1f1b"}
 
 
 def test_kinds_of_networks_and_frameworks() -> None:
