@@ -22,6 +22,7 @@ from planner.search.split_space import DATA, kinds_of
 from planner.search.suggest import suggest
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
+from planner.workload.lawful import schedules_of
 
 __all__ = ["answer", "run", "space_request"]
 
@@ -86,17 +87,19 @@ def space_request(values: Values) -> SpaceRequest:
 def answer(case: Case, values: Values) -> Suggestion:
     """Return the plans of one network under one scenario."""
     request = space_request(values)
-    allowed = kinds_of(case.problem.network, case.problem.settings.framework)
+    framework = case.problem.settings.framework
+    allowed = kinds_of(case.problem.network, framework)
     if "parallelism" not in values:
         request = request.changed(parallelism=allowed)
     for kind in request.parallelism:
         if kind not in allowed:
-            framework = case.problem.settings.framework.name
             remedy = "layer pipelines and hybrid schemes of other networks than transformers follow"
-            rule = (
-                f"of the kinds that {case.problem.network.name} and framework {framework} allow, {', '.join(allowed)}"
-            )
+            both = f"{case.problem.network.name} and framework {framework.name}"
+            rule = f"of the kinds that {both} allow, {', '.join(allowed)}"
             raise ParameterError("--parallelism", rule, kind, remedy if allowed == (DATA,) else "")
+    schedules = request["schedule"] or ()
+    if schedules and not set(schedules) & set(framework.schedules):
+        raise ParameterError("--schedule", schedules_of(framework), ",".join(map(str, schedules)))
     return suggest(case.problem, request, provenance(case, request))
 
 

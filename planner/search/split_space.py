@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.axes import AXES, MODES, Axis
+from planner.domain.axes import AXES, MODES, SCHEDULES, Axis
 from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
 from planner.domain.network import Network
@@ -164,7 +164,8 @@ class SplitBlock:
         of |= {name: np.tile(column, outer["nodes"].size) for name, column in inner.items()}
         plans = SplitPlans.of(**_plan_columns(of))
         lawful = is_lawful(self.network, self.framework, plans, but_accumulation=True)
-        return _where(of, lawful & is_told_apart(self.network.transformer, plans) & self._is_split(of))
+        told_apart = is_told_apart(self.network.transformer, plans) & self._is_scheduled(of)
+        return _where(of, lawful & told_apart & self._is_split(of))
 
     def _is_of_kind(self, of: Mapping[str, IntArray]) -> BoolArray:
         """Tell which bases are of the kinds of parallelism to try."""
@@ -173,6 +174,12 @@ class SplitBlock:
         kinds = {DATA: ~model & ~pipeline, MODEL: model & ~pipeline, PIPELINE: pipeline & ~model}
         kinds[HYBRID] = model & pipeline
         return np.asarray(np.any([kinds[one] for one in self.request.parallelism], axis=0))
+
+    def _is_scheduled(self, of: Mapping[str, IntArray]) -> BoolArray:
+        """Tell which bases have a pipeline to schedule, or the one schedule that stands for all where there is none."""
+        schedules = self.request["schedule"] or ("1f1b",)
+        code = SCHEDULES.index("1f1b" if "1f1b" in schedules else schedules[0])
+        return np.asarray((of["pipeline_parallel"] > 1) | (of["schedule"] == code))
 
     def _is_split(self, of: Mapping[str, IntArray]) -> BoolArray:
         """Tell which bases differ from those of whole networks, which another block has."""

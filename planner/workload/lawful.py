@@ -23,7 +23,7 @@ from planner.domain.split import SCHEDULES, SHARD_GROUPS, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 
-__all__ = ["Rule", "accumulates", "check_lawful", "is_lawful", "is_told_apart", "rules_of"]
+__all__ = ["Rule", "accumulates", "check_lawful", "is_lawful", "is_told_apart", "rules_of", "schedules_of"]
 
 INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("interleaved", "zero-bubble-v", "no-flush"))
 _AXES = {axis.name: axis for axis in AXES}
@@ -87,6 +87,11 @@ def check_lawful(network: Network, framework: Framework, plans: SplitPlans) -> N
         )
 
 
+def schedules_of(framework: Framework) -> str:
+    """Return in words which schedules a framework has."""
+    return f"{_any_of(framework.schedules)} in framework {framework.name}"
+
+
 def _nearest(rule: Rule, one: SplitPlans, value: int) -> str:
     axis = _AXES[rule.axis]
     tried = np.arange(axis.least, axis.most + 1 if axis.most else _MOST_TRIED)
@@ -128,8 +133,7 @@ def _of_framework(framework: Framework) -> Iterator[Rule]:
         yield Rule("virtual_stages", words, lambda plans: plans.schedule != INTERLEAVED)
     if framework.schedules != SCHEDULES:
         codes = [SCHEDULES.index(name) for name in framework.schedules]
-        words = f"{_any_of(framework.schedules)} in framework {framework.name}"
-        yield Rule("schedule", words, lambda plans: np.isin(plans.schedule, codes))
+        yield Rule("schedule", schedules_of(framework), lambda plans: np.isin(plans.schedule, codes))
     if framework.most_sharded < 3:
         words = f"at most {framework.most_sharded} in framework {framework.name}"
         yield Rule("sharding", words, lambda plans: plans.sharding <= framework.most_sharded)

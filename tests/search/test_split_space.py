@@ -99,10 +99,20 @@ def test_schedules_have_the_micro_batches_that_they_run(schedule: str, chunks: i
 
 
 def test_schedules_are_tried_where_they_are_asked_for() -> None:
-    """1f1b with virtual stages is interleaved."""
-    codes = {int(one) for some in block(SMALL, Framework("any"), (1, 2), 8).candidates(0, ("fp16",))
-             for one in some.schedule}  # fmt: skip
-    assert {SCHEDULES[one] for one in codes} == {"1f1b"}
+    """1f1b with virtual stages is interleaved; without a pipeline one schedule is like another."""
+
+    def tried(**asked: tuple[int | str, ...]) -> set[tuple[int, str]]:
+        rows = block(SMALL, Framework("any"), (1, 2), 8, **asked).candidates(0, ("fp16",))
+        return {
+            (int(p), SCHEDULES[code])
+            for one in rows
+            for p, code in zip(one.pipeline_parallel, one.schedule, strict=True)
+        }
+
+    assert tried() == {(1, "1f1b"), (2, "1f1b")}
+    both = tried(schedule=("gpipe", "1f1b", "zero-bubble"))
+    assert both == {(1, "1f1b"), *((2, name) for name in ("gpipe", "1f1b", "zero-bubble"))}
+    assert tried(schedule=("zero-bubble",)) == {(1, "zero-bubble"), (2, "zero-bubble")}
 
 
 def test_kinds_of_networks_and_frameworks() -> None:

@@ -210,10 +210,8 @@ def test_both_ends_of_a_v_are_on_its_first_stage(problem: Problem) -> None:
     forward, backward, weight, update = stage_times(problem, 4, 2)
     backward = backward + accumulated(problem, 4) * (steps - 1) / steps
     parts = np.array([[0, 3], [1, 2]])
-    events = count_events(
-        operations("zero-bubble-v", 2, steps, 2), *(one[parts] for one in (forward, backward - weight, weight)),
-        v_shaped=True,
-    )  # fmt: skip
+    order = operations("zero-bubble-v", 2, steps, 2)
+    events = count_events(order, forward[parts], (backward - weight)[parts], weight[parts], v_shaped=True)
     split = {"gpus_per_node": 2, "pipeline_parallel": 2, "virtual_stages": 2, "accumulation_steps": steps}
     v_shaped, interleaved = plan(schedule="zero-bubble-v", **split), plan(schedule="interleaved", **split)
     found = priced(fast, v_shaped, interleaved)

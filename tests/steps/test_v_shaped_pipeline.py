@@ -19,9 +19,9 @@ Times = tuple[FloatArray, FloatArray, FloatArray]
 
 
 def count(times_s: Times, micro_batches: int, transfer_s: float = 0.0) -> Events:
-    chunk_s = [np.repeat(one[:, None] / 2, 2, axis=1) for one in times_s]
+    forward_s, own_s, weight_s = (np.repeat(one[:, None] / 2, 2, axis=1) for one in times_s)
     order = operations(V, len(times_s[0]), micro_batches, 2)
-    return count_events(order, *chunk_s, transfer_s, v_shaped=True)
+    return count_events(order, forward_s, own_s, weight_s, transfer_s, v_shaped=True)
 
 
 def closed(times_s: Times, micro_batches: int, transfer_s: float = 0.0) -> float:
@@ -124,8 +124,15 @@ def test_gradients_of_a_chunk_are_there_before_the_end(stages: int, own: float, 
 
 def test_the_exchange_of_the_second_chunk_goes_beside_the_first() -> None:
     """Of one bucket a chunk on the first of two stages: the second chunk's is over by then, the first's is not."""
-    of = {"schedule": V, "virtual_stages": 2, "weight_s": np.ones((2, 1))}
-    found = exposed_exchange_s(np.full((2, 1), 2.0), 0.0, np.full((2, 1), 0.5), np.full((2, 1), 2), **of)
+    found = exposed_exchange_s(
+        np.full((2, 1), 2.0),
+        0.0,
+        np.full((2, 1), 0.5),
+        np.full((2, 1), 2),
+        schedule=V,
+        virtual_stages=2,
+        weight_s=np.ones((2, 1)),
+    )
     assert found[0, 0] == pytest.approx(0.5)
 
 
