@@ -105,7 +105,7 @@ def answer(case: Case, values: Values) -> Suggestion:
 
 
 def allowed_request(case: Case, values: Values) -> SpaceRequest:
-    """Return what to search over for one network: kinds of parallelism that it and its framework allow, and schedules."""
+    """Return what to search over for one network: kinds of parallelism and schedules that its framework allows."""
     request = space_request(values)
     framework = case.problem.settings.framework
     allowed = kinds_of(case.problem.network, framework)
