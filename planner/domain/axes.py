@@ -14,9 +14,11 @@ from typing import Any, Generic, TypeVar
 
 from planner.domain.precision import PRECISIONS
 
-__all__ = ["AXES", "MODES", "Axes", "Axis", "Count", "Word", "axes_of", "axis", "with_axes"]
+__all__ = ["AXES", "MODES", "SCHEDULES", "Axes", "Axis", "Count", "Word", "axes_of", "axis", "with_axes"]
 
 MODES = ("sync", "async")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v", "no-flush")
+"""Orders of a pipeline's passes; zero-bubble is ZB-H1, zero-bubble-v ZB-V (Qi et al. 2023), no-flush PipeDream's."""
 SPLIT = "every lawful one, as --parallelism says"
 
 Count = TypeVar("Count")
@@ -184,7 +186,7 @@ class Axes(Generic[Count, Word]):
         heading="vir-\ntual",
     )  # fmt: skip
     schedule: Word = axis(
-        words=("gpipe", "1f1b", "interleaved", "zero-bubble"), default="1f1b", is_split=True, only_sync=True,
+        words=SCHEDULES, default="1f1b", is_split=True, only_sync=True,
         title="schedule", option="schedule",
         help="Order of a pipeline's passes; 1f1b with virtual stages is interleaved.",
         doc="order of a pipeline's passes", asked="schedules of pipelines to try", heading="sched-\nule",

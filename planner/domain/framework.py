@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from planner.domain.axes import SCHEDULES
 from planner.domain.precision import precision_named
 from planner.domain.ranks import RANK_ORDER, check_rank_order
 from planner.errors import ParameterError, UnknownNameError
@@ -96,6 +97,8 @@ class Framework:
         Free text; empty: any.
     can : tuple of one of PARALLELISMS
         Ways in which it splits networks.
+    schedules : tuple of one of SCHEDULES
+        Orders of a pipeline's passes that it has.
     most_sharded, most_sharded_in_pipeline : int
         The largest sharding that it has, alone and beside a pipeline.
     fuses : tuple of one of FUSIONS
@@ -128,6 +131,7 @@ class Framework:
     source: str = ""
     version: str = ""
     can: tuple[str, ...] = PARALLELISMS
+    schedules: tuple[str, ...] = SCHEDULES
     most_sharded: int = 3
     most_sharded_in_pipeline: int = 3
     fuses: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planner.domain.axes import SCHEDULES
 from planner.domain.framework import (
     FUSIONS,
     GRADIENT_TYPES,
@@ -48,6 +49,7 @@ FRAMEWORK = Kind(
             Field("gradient_type", Text(GRADIENT_TYPES), "what gradients are held and sent in", "precision"),
             Field("strategies", MapOf(_STRATEGY, choices=tuple(STRATEGIES)), "those it follows in its own way", {}),
             Field("can", ListOf(Text(PARALLELISMS)), "ways in which it splits networks", PARALLELISMS),
+            Field("schedules", ListOf(Text(SCHEDULES)), "orders of a pipeline's passes that it has", SCHEDULES),
             Field("most_sharded", Whole(least=0, most=3), "the largest sharding that it has", 3),
             Field("most_sharded_in_pipeline", Whole(least=0, most=3), "the same beside a pipeline", 3),
             Field(

@@ -13,10 +13,13 @@ from planner.workload.placement import Placement
 
 __all__ = ["split_warnings"]
 
+_BY_FORMULA = ("zero-bubble", "zero-bubble-h2", "zero-bubble-v", "no-flush")
+"""Schedules."""
+
 
 def split_warnings(sources: Sources, one: Configuration) -> tuple[PlanWarning, ...]:
     """Return the warnings of how a plan is split, in a fixed order."""
-    return (*_tensor_across_nodes(sources, one), *_formula_only(sources, one))
+    return (*_tensor_across_nodes(sources, one), *_stale_gradients(one), *_formula_only(sources, one))
 
 
 def _tensor_across_nodes(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
@@ -29,13 +32,23 @@ def _tensor_across_nodes(sources: Sources, one: Configuration) -> Iterator[PlanW
         yield PlanWarning("tensor_across_nodes", "tensor_parallel", message)
 
 
+def _stale_gradients(one: Configuration) -> Iterator[PlanWarning]:
+    if one.schedule == "no-flush" and one.pipeline_parallel > 1:
+        stages = one.pipeline_parallel
+        message = (
+            f"Gradients of a no-flush schedule are stale: the first of {stages} stages computes them with weights of "
+            f"{stages - 1} updates ago, of which it keeps {stages} versions, and each stage below with one fewer."
+        )
+        yield PlanWarning("stale_gradients", one.schedule, message)
+
+
 def _formula_only(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
     """Yield the parts of a plan that no measured run has shown yet."""
     of = sources.problem.network.transformer
     parts = {
         "context parallelism": one.context_parallel > 1,
         "balance of experts": of is not None and of.experts > 0,
-        "zero-bubble schedule": one.schedule == "zero-bubble",
+        f"{one.schedule} schedule": one.schedule in _BY_FORMULA,
         f"offload of {one.offload}": one.offload != "none",
     }
     for part in (name for name, is_used in parts.items() if is_used):

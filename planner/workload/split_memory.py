@@ -1,6 +1,7 @@
 """Memory of one rank of plans that split a transformer, counted by stage and never fitted.
 
-weights, gradients, optimizer   parameters of the rank (:mod:`planner.workload.split_parameters`)
+weights, gradients, optimizer   parameters of the rank (:mod:`planner.workload.split_parameters`); weights in as many
+                                versions as a pipeline without a flush keeps
 activations                     of a layer (:mod:`planner.workload.kept_activations`), of all layers of the stage and
                                 its live micro-batches (:mod:`planner.workload.in_flight`); the mask behind the
                                 embedding and the tokens on the first stage, inputs of norm and logits on the last
@@ -46,7 +47,7 @@ from planner.domain.ranks import RANK_ORDER
 from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
-from planner.workload.in_flight import live_end_micro_batches, live_micro_batches
+from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, live_micro_batches, weight_versions
 from planner.workload.kept_activations import LayerBytes, layer_bytes, positions
 from planner.workload.memory import ASSUMED_CONTEXT_BYTES
 from planner.workload.split_parameters import (
@@ -244,6 +245,7 @@ def _on(
     """Return the memory of a rank of a stage, given the bytes of a layer of each kind."""
     parameters = stage_parameters(of, plans, stage, padded=rules.padded)
     weights, gradients, optimizer, updated = _state(plans, rules, parameters)
+    weights = weights * weight_versions(stage, plans)
     kept, away, live, working = _of_layers(of, plans, stage, rules, layers)
     activations, logits = kept + _ends(of, plans, stage, rules), _logits(of, plans, stage, rules)
     updating = rules.parameter.main_gradient * updated
@@ -319,9 +321,8 @@ def _by(codes: IntArray, values: Sequence[FloatArray]) -> FloatArray:
 
 def _ends(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> FloatArray:
     """Return what is kept outside of layers, of all live micro-batches but the logits."""
-    e, p = rules.itemsize, plans.pipeline_parallel
+    e, p, m, schedule = rules.itemsize, plans.pipeline_parallel, plans.accumulation_steps, plans.schedule
     n, n_s = positions(of, plans)
-    live = live_end_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
     entry = n_s * of.hidden * ((of.dropout > 0) + e * (not of.norm_first))
     entry = entry + n * (e * of.patch + _TOKEN_BYTES * ((of.vocabulary > 0) + (of.types > 0)))
     inputs = _INPUTS_OF_MASKED * _computed(of, plans) * n_s / n if of.head in _MASKED else n_s
@@ -331,8 +332,9 @@ def _ends(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRule
         masks = of.dropout > 0
         entry = entry + encoded_s * of.hidden * (e + 2 * masks) + _TOKEN_BYTES * encoded
         behind = behind + n_s * of.hidden * masks
-    kept: FloatArray = live * ((stage == 0) * entry + (stage == p - 1) * behind)
-    return kept
+    first = (stage == 0) * live_in_first_chunk(m, p, plans.virtual_stages, schedule)
+    last = (stage == plans.last_stage) * live_in_last_chunk(m, p, schedule)
+    return np.asarray(first * entry + last * behind)
 
 
 def _computed(of: Transformer, plans: SplitPlans) -> FloatArray:
@@ -345,15 +347,15 @@ def _computed(of: Transformer, plans: SplitPlans) -> FloatArray:
 
 def _logits(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> FloatArray:
     """Return the bytes of logits and loss when the last stage has most of them."""
-    e, p, t = rules.itemsize, plans.pipeline_parallel, plans.tensor_parallel
+    e, t = rules.itemsize, plans.tensor_parallel
     of_each: FloatArray | float = float(of.classes if of.head != "pooler" else 0)
     if of.head in LOGITS_OF_TOKENS:
         of_each = np.ceil((padded_vocabulary(of.vocabulary, t) if rules.padded else of.vocabulary) / t)
     narrow_kept, wide_kept, narrow_peak, wide_peak = LOSS_BYTES[rules.loss]
-    live = live_end_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
+    live = live_in_last_chunk(plans.accumulation_steps, plans.pipeline_parallel, plans.schedule)
     waiting = (live - 1) * (narrow_kept * e + wide_kept)
     peak = _computed(of, plans) * of_each * (waiting + narrow_peak * e + wide_peak)
-    return np.where(stage == p - 1, peak, np.float64(0.0))
+    return np.where(stage == plans.last_stage, peak, np.float64(0.0))
 
 
 def _messages(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> FloatArray:

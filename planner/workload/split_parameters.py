@@ -144,14 +144,13 @@ def stage_parameters(of: Transformer, plans: SplitPlans, stage: IntArray, *, pad
     -------
     RankParameters
     """
-    p = plans.pipeline_parallel
     shared, experts, whole, unit = np.zeros((4, *plans.shape))
-    for kind, count in stage_blocks(of, p, stage):
+    for kind, count in stage_blocks(of, plans.pipeline_parallel, stage):
         dense, routed = _layer(of, plans, kind)
         shared, experts = shared + count * dense, experts + count * routed
         whole = whole + count * _whole(of, kind)
         unit = np.maximum(unit, np.where(count > 0, dense + routed, 0.0))
-    first, last = stage == 0, stage == p - 1
+    first, last = stage == 0, stage == plans.last_stage
     entry, tokens, head, logits = _outside(of, plans, padded=padded)
     shared = shared + first * (entry + tokens) + last * head + (last & np.logical_or(not of.tied, stage > 0)) * logits
     unit = np.maximum(unit, np.maximum(first * tokens, last * logits))

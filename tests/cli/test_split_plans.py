@@ -14,6 +14,8 @@ MOE = ("--network", "mixtral-8x7b", "--cluster", "dgx-a100", "--precision", "bf1
 CHUNKS = "--virtual-stages must be such that stages x virtual stages divide the 12 layers"
 PASSES = "--accumulation must be a multiple of the pipeline stages, with virtual stages"
 SOME_LAYER = "--recompute-every must be at most the layers of a pipeline stage, whose inputs it groups"
+TWICE = "--accumulation must be at least twice the pipeline stages in a zero-bubble-v schedule"
+OF_MEGATRON = "1f1b, interleaved, zero-bubble, zero-bubble-h2 or zero-bubble-v"
 EXPERTS = "--expert must be a divisor of the 8 experts and of data x context ranks"
 CNN = ("--network", "resnet50", "--cluster", "dgx-a100", "--sub-batch", "1")
 
@@ -28,6 +30,16 @@ CNN = ("--network", "resnet50", "--cluster", "dgx-a100", "--sub-batch", "1")
         (GPT2, "--nodes 2 --pipeline 16", "--pipeline must be at most the 12 layers, got 16; the nearest is 12"),
         (GPT2, "--pipeline 2 --virtual-stages 4", f"{CHUNKS}, got 4; the nearest are 3 and 6"),
         (GPT2, "--pipeline 4 --virtual-stages 3 --accumulation 6", f"{PASSES}, got 6; the nearest are 4 and 8"),
+        (GPT2, "--pipeline 2 --schedule gpipe --framework megatron",
+         f"--schedule must be {OF_MEGATRON} in framework megatron-lm, got 'gpipe'"),
+        (GPT2, "--pipeline 2 --virtual-stages 2 --accumulation 2 --framework deepspeed",
+         "--virtual-stages must be 1 in framework deepspeed, which has no interleaved schedule, got 2"),
+        (GPT2, "--pipeline 2 --schedule zero-bubble-v",
+         "--virtual-stages must be 2 in a zero-bubble-v schedule, got 1"),
+        (GPT2, "--pipeline 2 --schedule zero-bubble-v --virtual-stages 2 --accumulation 3",
+         f"{TWICE}, got 3; the nearest is 4"),
+        (GPT2, "--pipeline 2 --schedule no-flush --framework generic --accumulation 2",
+         "--accumulation must be 1 in a no-flush schedule, which updates after every micro-batch, got 2"),
         (GPT2, "--expert 2", "--expert must be 1 for gpt2, which has no experts, got 2"),
         (MOE, "--nodes 2 --expert 16", f"{EXPERTS}, got 16; the nearest is 8"),
         (GPT2, "--pipeline 2 --sharding 3 --framework megatron",
@@ -55,6 +67,25 @@ def test_a_context_degree_beyond_the_sequence(run: Run) -> None:
     code, _, err = run("predict", *short, "--context", "8")
     assert code == 2
     assert "--context must be such that twice as many divide the 4 positions, got 8; the nearest is 2" in err
+
+
+def test_a_search_of_schedules_that_a_framework_has_not_is_refused(run: Run) -> None:
+    asked = (*GPT2[:-2], "--target-batch", "8", "--framework", "megatron", "--schedule", "gpipe,no-flush")
+    code, out, err = run("suggest", *asked)
+    assert (code, out) == (2, "")
+    assert f"--schedule must be {OF_MEGATRON} in framework megatron-lm, got 'gpipe,no-flush'" in err
+
+
+def test_without_a_flush_the_answer_says_how_stale_gradients_are(run: Run) -> None:
+    asked = (*GPT2, "--pipeline", "4", "--schedule", "no-flush", "--framework", "generic")
+    code, out, err = run("predict", *asked)
+    assert code == 0
+    assert "gradients are stale" in err
+    assert "staleness 1.5 updates" in out
+    _, document, _ = run("predict", *asked, "--json")
+    answer = json.loads(document)
+    assert answer["staleness"]["pmf"] == {"0": 0.25, "1": 0.25, "2": 0.25, "3": 0.25}
+    assert "bubble" not in {one["name"] for one in answer["terms"]}
 
 
 def test_a_degree_in_planner_toml_is_told_by_its_key(run: Run, tmp_path: Any) -> None:

@@ -24,6 +24,9 @@ RULES = MemoryRules(MEGATRON, padded=True)
 BARE = replace(RULES, framework_bytes=0, margin=0)
 
 
+CHUNKED = [SCHEDULES.index(name) for name in ("zero-bubble-v", "interleaved")]
+
+
 def some_plans(of: Transformer, count: int = 300) -> SplitPlans:
     """Return plans of all kinds; not all are lawful, all have a memory."""
     numbers = np.random.default_rng(0)
@@ -47,7 +50,7 @@ def some_plans(of: Transformer, count: int = 300) -> SplitPlans:
         recompute_every=any_of(1, 2, 3, 100),
         sharding=any_of(0, 1, 2, 3),
         shard_group=any_of(0, 1),
-        schedule=np.where(v > 1, SCHEDULES.index("interleaved"), any_of(0, 1, 3)),
+        schedule=np.select([(v == 2) & (any_of(0, 1) > 0), v > 1], CHUNKED, any_of(0, 1, 3, 4, 6)),
         offload=any_of(0, 0, 1, 2),
     )
 
