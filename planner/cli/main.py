@@ -12,10 +12,12 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from planner import __version__
 from planner.cli.options import COMMANDS, OPTIONS, Command, Option
@@ -29,7 +31,41 @@ INTERRUPTED = 130
 Runner = Callable[[str, Mapping[str, Any]], None]
 """Takes the name of a command and its options."""
 
+
+def _as_text(parameters: list[Any]) -> list[Any]:
+    """Return the parameters of a command, made to take their values as they are typed.
+
+    :mod:`planner.cli.parsing` reads them; typer would import pydantic and build a validator for each.
+    """
+    for one in parameters:
+        vars(one)["process_value"] = _passed_on if one.callback is None else partial(_called_back, one)
+    return parameters
+
+
+def _passed_on(_context: typer.Context, value: Any) -> Any:
+    return value
+
+
+def _called_back(parameter: Any, context: typer.Context, value: Any) -> Any:
+    return parameter.callback(context, parameter, value)
+
+
+class _TextCommand(TyperCommand):
+    """A command whose options stay text."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_text(super().get_params(ctx))
+
+
+class _TextGroup(TyperGroup):
+    """Commands, after options that stay text."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_text(super().get_params(ctx))
+
+
 app = typer.Typer(
+    cls=_TextGroup,
     name="planner",
     help="Pick node count, sub-batch, precision and mode that finish a training epoch soonest.",
     add_completion=False,
@@ -99,7 +135,7 @@ def _callback(command: Command) -> Callable[..., None]:
 
 
 for _command in COMMANDS:
-    app.command(_command.name, help=_command.help)(_callback(_command))
+    app.command(_command.name, cls=_TextCommand, help=_command.help)(_callback(_command))
 
 
 def _usage(error: Exception, arguments: Sequence[str]) -> PlannerError:

@@ -121,7 +121,7 @@ def test_help_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
 def test_suggest_loads_no_fitting_packages() -> None:
     loaded = imported("suggest", "--target-batch", "138", "--json")
     assert "planner.search.suggest" in loaded
-    assert loaded.isdisjoint({"torch", "sklearn", "optuna", "pandas", "scipy", "rich"})
+    assert loaded.isdisjoint({"torch", "sklearn", "optuna", "pandas", "scipy", "rich", "pydantic"})
 
 
 def test_help_is_fast() -> None:
