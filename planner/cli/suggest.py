@@ -18,7 +18,7 @@ from planner.formats.suggestion import suggestion_document, suggestions_document
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
-from planner.search.split_space import DATA, kinds_of
+from planner.search.split_space import kinds_of
 from planner.search.suggest import suggest
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
@@ -92,11 +92,12 @@ def answer(case: Case, values: Values) -> Suggestion:
     for kind in request.parallelism:
         if kind not in allowed:
             framework = case.problem.settings.framework.name
-            remedy = "layer pipelines and hybrid schemes of other networks than transformers follow"
+            is_transformer = case.problem.network.transformer is not None
+            remedy = "" if is_transformer else "schemes that split single layers of a network are of transformers alone"
             rule = (
                 f"of the kinds that {case.problem.network.name} and framework {framework} allow, {', '.join(allowed)}"
             )
-            raise ParameterError("--parallelism", rule, kind, remedy if allowed == (DATA,) else "")
+            raise ParameterError("--parallelism", rule, kind, remedy)
     return suggest(case.problem, request, provenance(case, request))
 
 

@@ -24,6 +24,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
 from planner.search.split_space import DATA, SplitBlock, SplitLimits
+from planner.workload.lawful import LAYER_AXES
 
 __all__ = ["CHUNK", "LARGEST_SPACE", "Block", "Limits", "Space", "accepted_mini_batches", "space_of"]
 
@@ -229,8 +230,9 @@ def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
     for word in values if axis.words else ():
         if word not in axis.words:
             raise UnknownNameError(axis.title, word, axis.words)
-    if axis.is_split and limits.split is None and set(values) != {axis.default}:
-        remedy = "the network is no transformer, and is not split yet"
+    is_whole = limits.split is None or (limits.split.network.transformer is None and axis.name not in LAYER_AXES)
+    if axis.is_split and is_whole and set(values) != {axis.default}:
+        remedy = "the network is no transformer"
         raise ParameterError(
             f"--{axis.option.replace('_', '-')}", str(axis.default), ",".join(map(str, values)), remedy
         )

@@ -21,7 +21,7 @@ from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.domain.split import SplitPlans, schedule_run
 from planner.errors import Refusal
-from planner.workload.lawful import is_lawful, is_told_apart
+from planner.workload.lawful import LAYER_AXES, is_lawful, is_told_apart, most_stages
 from planner.workload.split_memory import MemoryRules
 
 __all__ = ["DATA", "HYBRID", "MODEL", "PIPELINE", "SplitBlock", "SplitLimits", "kinds_of"]
@@ -47,9 +47,8 @@ _INNER = (
 
 def kinds_of(network: Network, framework: Framework) -> tuple[str, ...]:
     """Return the kinds of parallelism that a network and a framework allow."""
-    if network.transformer is None:
-        return (DATA,)
-    model = any(kind in framework.can for kind in ("tensor", "context", "expert"))
+    is_transformer = network.transformer is not None
+    model = is_transformer and any(kind in framework.can for kind in ("tensor", "context", "expert"))
     pipeline = "pipeline" in framework.can
     allowed = ((DATA, True), (MODEL, model), (PIPELINE, pipeline), (HYBRID, model and pipeline))
     return tuple(kind for kind, is_allowed in allowed if is_allowed)
@@ -141,8 +140,8 @@ class SplitBlock:
         if axis.of_cluster:
             most = self.most[axis.name]
             return np.arange(1 if axis.of_cluster == "any" else most, most + 1)
-        tried: IntArray = _DEFAULTS[axis.name](self) if axis.name in _DEFAULTS else _default_of(axis)
-        return tried
+        is_open = axis.name in _DEFAULTS and (self.network.transformer is not None or axis.name in LAYER_AXES)
+        return _DEFAULTS[axis.name](self) if is_open else _default_of(axis)
 
     @cached_property
     def _bases(self) -> dict[str, IntArray]:
@@ -247,10 +246,9 @@ def _tensor(block: SplitBlock) -> IntArray:
 
 
 def _pipeline(block: SplitBlock) -> IntArray:
-    of = block.network.transformer
-    if of is None or not {PIPELINE, HYBRID} & set(block.request.parallelism):
+    if not {PIPELINE, HYBRID} & set(block.request.parallelism):
         return np.ones(1, dtype=np.int64)
-    return np.arange(1, of.layers + of.encoder_layers + 1)
+    return np.arange(1, most_stages(block.network) + 1)
 
 
 def _virtual(block: SplitBlock) -> IntArray:

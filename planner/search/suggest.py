@@ -31,10 +31,11 @@ from planner.search.loosen import Loosener
 from planner.search.ranking import Order, order_of
 from planner.search.shortage import shortages
 from planner.search.space import Limits, space_of
-from planner.search.split_space import SplitLimits
+from planner.search.split_space import DATA, SplitLimits, kinds_of
 from planner.sources import sources
 from planner.sources.usable import candidate_precisions, check_candidate
 from planner.steps import predict
+from planner.steps.layer_pipeline import split_pricer
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.workload.memory import largest_sub_batch
 
@@ -112,16 +113,17 @@ def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
 
 def _split_limits(problem: Problem, kernel_sources: sources.Sources) -> SplitLimits | None:
     """Return the limits of plans that split the network; None where no plan can."""
-    if problem.network.transformer is None:
+    framework = problem.settings.framework
+    if problem.network.transformer is None and kinds_of(problem.network, framework) == (DATA,):
         return None
 
     @cache
     def pricer(precision: str) -> SplitPricer:
-        return SplitPricer(kernel_sources, precision)
+        return split_pricer(kernel_sources, precision)
 
     return SplitLimits(
         problem.network,
-        problem.settings.framework,
+        framework,
         lambda rows, precision: pricer(precision).memory(plans_of(rows)).total,
         problem.cluster.node.accelerator.memory_bytes,
         lambda precision: pricer(precision).memory_rules,

@@ -17,6 +17,7 @@ from planner.sources.sources import Sources
 from planner.sources.usable import check_precision
 from planner.steps.compare import deviation_of_ratio
 from planner.steps.describe import Description, descriptions
+from planner.steps.layer_pipeline import split_pricer
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.split_describe import split_descriptions
 from planner.steps.split_price import SplitPricer, plans_of
@@ -112,7 +113,7 @@ class Evaluator:
         if precision not in self.split_pricers:
             check_precision(self.sources, precision)
             like = self._like.split_pricers.get(precision) if self._like else None
-            self.split_pricers[precision] = SplitPricer(self.sources, precision, like)
+            self.split_pricers[precision] = split_pricer(self.sources, precision, like)
         return self.split_pricers[precision]
 
     def _pricer_of(self, alike: Configurations) -> Pricer:

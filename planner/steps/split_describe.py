@@ -22,6 +22,7 @@ from planner.domain.split import SplitMemoryBytes
 from planner.sources.source import Source
 from planner.steps.compute import call_work, composed_s, composed_slopes
 from planner.steps.describe import Description
+from planner.steps.epoch import Input
 from planner.steps.intervals import Gradient, quantity, reciprocal
 from planner.steps.split_offload import offload_source
 from planner.steps.split_part import SPLIT_TERMS, SplitPart
@@ -147,13 +148,11 @@ class _Case:
         if m > 1:
             self._add_pass(found, "accumulating", waits * (m - 1))
         self._add_pass(found, "update", 1.0)
-        for name, operation in _OPERATION_OF.items():
-            if self.exposed[name] > 0:
-                entry = self.pricer.sources.device_collective(operation).entry
-                found.add_vector(entry, np.zeros(len(entry.coefficients)), self.exposed[name])
-        if self.exposed["offload"] > 0:
-            entry = offload_source(self.pricer.sources).entry
-            found.add_vector(entry, np.zeros(len(entry.coefficients)), self.exposed["offload"])
+        for name in (*_OPERATION_OF, "offload", "host_to_device", "load_input"):
+            sources = self._served(name)[0] if self.exposed[name] > 0 else []
+            for source in sources:
+                zeros = np.zeros(len(source.entry.coefficients))
+                found.add_vector(source.entry, zeros, self.exposed[name] / len(sources))
         return found
 
     def _add_pass(self, found: Gradient, name: str, count: float) -> None:
@@ -203,6 +202,12 @@ class _Case:
         """Return what serves a term, and whether kernels outside their fit take more than a small share of it."""
         if term in _OPERATION_OF:
             return [self.pricer.sources.device_collective(_OPERATION_OF[term])], False
+        if term == "host_to_device":
+            copy = self.pricer.sources.host_to_device
+            return ([] if copy is None else [copy]), False
+        if term == "load_input":
+            loads = Input(self.pricer.sources)
+            return list(loads.used), loads.extrapolates
         if term == "offload":
             return [offload_source(self.pricer.sources)], False
         if term in ("host", "replica_wait"):

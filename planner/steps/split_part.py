@@ -55,8 +55,8 @@ __all__ = ["SPLIT_TERMS", "SplitCosts", "SplitPart"]
 
 SPLIT_TERMS = (
     "forward", "backward", "recompute", "host", "tensor_messages", "context_messages", "expert_messages",
-    "sharded_weights", "bubble", "stage_messages", "all_reduce", "embedding_all_reduce", "update", "updated_weights",
-    "offload", "replica_wait",
+    "sharded_weights", "host_to_device", "bubble", "stage_messages", "all_reduce", "embedding_all_reduce", "update",
+    "updated_weights", "offload", "replica_wait", "load_input",
 )  # fmt: skip
 """Terms of a step in the order of an answer."""
 _ALL_RANKS = (GRADIENTS, NODE_SHARDS, NODE_REPLICAS)
@@ -81,11 +81,10 @@ class _Stages(NamedTuple):
 
 
 class SplitCosts:
-    """What split plans of one precision share: the network in numbers, and what serves it.
+    """What split plans of one precision share.
 
     Attributes
     ----------
-    of : Transformer
     overheads : Overheads
     gradient_bytes : float
         Of an element, as it is sent.
@@ -98,10 +97,6 @@ class SplitCosts:
 
     def __init__(self, sources: Sources, precision: str) -> None:
         self.sources, self.precision = sources, precision
-        of = sources.problem.network.transformer
-        if of is None:
-            raise TypeError(f"{sources.problem.network.name} has no architecture in numbers")
-        self.of: Transformer = of
         self.overheads = sources.overheads(precision, "sync")
         settings = sources.problem.settings
         framework = settings.framework
@@ -112,6 +107,14 @@ class SplitCosts:
         self.overlaps_tensor = framework.overlaps_tensor
         itemsize = precision_named(precision).activation_bytes
         self.message_rules = MessageRules(itemsize, scatters_boundary=framework.scatters_boundary)
+
+    @property
+    def of(self) -> Transformer:
+        """The network in numbers; TypeError where it has none."""
+        network = self.sources.problem.network
+        if network.transformer is None:
+            raise TypeError(f"{network.name} has no architecture in numbers")
+        return network.transformer
 
     def operation_s(self, operation: str, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
         """Return times [s] of an operation, shape (n,); groups of one rank send nothing."""
@@ -130,10 +133,14 @@ class SplitPart:
         self.placement = Placement(plans, nics)
         self._placed: dict[str, Groups] = {}
         self.m = plans.accumulation_steps.astype(np.float64)
-        self.counts = stage_units(self.rank.units, self.stages)
+        self.counts = self._counts()
         compute.cases.ensure(*distinct_pairs(rank, plans.sub_batch))
         self._row = compute.cases.rows(rank, plans.sub_batch)
         self._parameters_of_unit, self._experts_of_unit = compute.parameters[rank], compute.experts[rank]
+
+    def _counts(self) -> FloatArray:
+        """Return how many of each distinct unit every stage holds, shape (p, U)."""
+        return stage_units(self.rank.units, self.stages)
 
     def host_s(self, name: str) -> FloatArray:
         """Return the host time of a pass over each stage of the first plan [s], shape (p,)."""
@@ -227,12 +234,16 @@ class SplitPart:
                 "backward": costs.sources.multiplied("backward", mean(first[0], later[0]), costs.precision),
                 "recompute": costs.sources.multiplied("forward", again[0], costs.precision),
             },
-            StageMessages(costs, self.plans, self._groups, self.compute, counts).seconds(self._row),
+            self._sent(),
             whole_backward * of_weights,
             counts.sum(axis=1)[:, None],
             self._parameters(counts),
             passed("update", update[0] / sharded, update[1]),
         )
+
+    def _sent(self) -> dict[str, Sent]:
+        """Return what messages of one micro-batch take and add by term, besides those between stages."""
+        return StageMessages(self.costs, self.plans, self._groups, self.compute, self.counts).seconds(self._row)
 
     def _again(
         self, whole: tuple[FloatArray, FloatArray], attention: tuple[FloatArray, FloatArray]

@@ -20,9 +20,13 @@ from planner.domain.network import Network
 from planner.domain.split import SCHEDULES, SHARD_GROUPS, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
+from planner.workload.program import program
+from planner.workload.units import units_of
 
-__all__ = ["Rule", "check_lawful", "is_lawful", "is_told_apart", "rules_of"]
+__all__ = ["LAYER_AXES", "Rule", "check_lawful", "is_lawful", "is_told_apart", "most_stages", "rules_of"]
 
+LAYER_AXES = ("pipeline_parallel", "schedule")
+"""Axes that split networks other than transformers."""
 INTERLEAVED = SCHEDULES.index("interleaved")
 _AXES = {axis.name: axis for axis in AXES}
 _MOST_TRIED = 4096
@@ -130,14 +134,10 @@ def _divides(whole: int, axis: str) -> Callable[[SplitPlans], BoolArray]:
 def _of_network(network: Network) -> Iterator[Rule]:
     of = network.transformer
     if of is None:
-        for axis in SPLIT_AXES:
-            default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
-            yield Rule(
-                axis.name, f"{axis.default} for {network.name}, which is no transformer", _is(axis.name, default)
-            )
+        yield from _of_layers(network)
         return
     yield from _of_tensors(of)
-    number = of.layers + of.encoder_layers
+    number = most_stages(network)
     yield Rule("pipeline_parallel", f"at most the {number} layers", lambda plans: plans.pipeline_parallel <= number)
     words = f"such that stages x virtual stages divide the {number} layers"
     yield Rule(
@@ -157,6 +157,32 @@ def _of_network(network: Network) -> Iterator[Rule]:
         )
     else:
         yield Rule("expert_parallel", f"1 for {network.name}, which has no experts", _is("expert_parallel", 1))
+
+
+def _of_layers(network: Network) -> Iterator[Rule]:
+    """Yield the rules of a network whose layers a pipeline alone splits."""
+    for axis in SPLIT_AXES:
+        default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
+        if axis.name not in LAYER_AXES:
+            words = f"{axis.default} for {network.name}, which is no transformer"
+            yield Rule(axis.name, words, _is(axis.name, default))
+    yield Rule(
+        "schedule",
+        "1f1b without a pipeline",
+        lambda plans: (plans.pipeline_parallel > 1) | (plans.schedule == SCHEDULES.index("1f1b")),
+    )
+    number = most_stages(network)
+    words = f"at most the {number} layers of {network.name} with parameters"
+    yield Rule("pipeline_parallel", words, lambda plans: plans.pipeline_parallel <= number)
+
+
+def most_stages(network: Network) -> int:
+    """Return how many stages a pipeline can have at most: blocks of a transformer, else layers with parameters."""
+    of = network.transformer
+    if of is not None:
+        return of.layers + of.encoder_layers
+    units: int = units_of(network, program(network)).sequence.size
+    return units
 
 
 def _of_tensors(of: Transformer) -> Iterator[Rule]:
