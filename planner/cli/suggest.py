@@ -18,10 +18,11 @@ from planner.formats.suggestion import suggestion_document, suggestions_document
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
-from planner.search.split_space import kinds_of
+from planner.search.split_space import kinds_by_default, kinds_of
 from planner.search.suggest import suggest
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
+from planner.workload.lawful import LAYER_AXES
 
 __all__ = ["answer", "run", "space_request"]
 
@@ -88,7 +89,9 @@ def answer(case: Case, values: Values) -> Suggestion:
     request = space_request(values)
     allowed = kinds_of(case.problem.network, case.problem.settings.framework)
     if "parallelism" not in values:
-        request = request.changed(parallelism=allowed)
+        of = case.problem.network, case.problem.settings.framework
+        asks = any({*(request[axis.name] or ())} - {axis.default} for axis in AXES if axis.name in LAYER_AXES)
+        request = request.changed(parallelism=allowed if asks else kinds_by_default(*of))
     for kind in request.parallelism:
         if kind not in allowed:
             framework = case.problem.settings.framework.name

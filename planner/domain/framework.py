@@ -17,6 +17,7 @@ __all__ = [
     "PARALLELISMS",
     "PYTORCH",
     "REPEATED",
+    "STAGES",
     "STRATEGIES",
     "Framework",
     "Strategy",
@@ -33,6 +34,9 @@ REPEATED = ("attention", "second products")
 FUSIONS = ("activation", "residual")
 """Point-wise kernels that are one: the bias of a linear layer with the activation behind it, and gates with their
 products; the bias with dropout and the sum behind it."""
+STAGES = ("blocks", "modules", "layers")
+"""What its pipeline's stages are: blocks of transformers alone; modules that the user writes, of any network; or layers
+of any network, which it deals out by itself."""
 LOSSES = ("eager", "parallel", "fused")
 """Kernel by kernel on fp32 copies of logits; over a vocabulary split among tensor ranks; in one kernel."""
 _NAME = re.compile(r"[a-z][a-z0-9._+-]*", re.ASCII)
@@ -101,6 +105,8 @@ class Framework:
         Kernels that are one.
     scatters_boundary : bool
         Whether each tensor rank sends its part alone to the next stage, which gathers it.
+    stages : one of STAGES
+        What it pipelines.
     selective : one of REPEATED
         What selective recompute makes again.
     overlaps_tensor : bool
@@ -129,6 +135,7 @@ class Framework:
     most_sharded_in_pipeline: int = 3
     fuses: tuple[str, ...] = ()
     scatters_boundary: bool = False
+    stages: str = "modules"
     selective: str = "attention"
     overlaps_tensor: bool = False
     gathers_ahead: int = 1
@@ -142,8 +149,9 @@ class Framework:
             for name in names:
                 if not _NAME.fullmatch(name):
                     raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
-        if self.loss not in LOSSES:
-            raise UnknownNameError("loss", self.loss, LOSSES)
+        for what, value, known in (("loss", self.loss, LOSSES), ("stages", self.stages, STAGES)):
+            if value not in known:
+                raise UnknownNameError(what, value, known)
 
     @classmethod
     def labelled(cls, label: str) -> Framework:

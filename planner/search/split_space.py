@@ -24,7 +24,7 @@ from planner.errors import Refusal
 from planner.workload.lawful import LAYER_AXES, is_lawful, is_told_apart, most_stages
 from planner.workload.split_memory import MemoryRules
 
-__all__ = ["DATA", "HYBRID", "MODEL", "PIPELINE", "SplitBlock", "SplitLimits", "kinds_of"]
+__all__ = ["DATA", "HYBRID", "MODEL", "PIPELINE", "SplitBlock", "SplitLimits", "kinds_by_default", "kinds_of"]
 
 DATA, MODEL, PIPELINE, HYBRID = "data", "model", "pipeline", "hybrid"
 CHUNK = 2**16
@@ -49,9 +49,18 @@ def kinds_of(network: Network, framework: Framework) -> tuple[str, ...]:
     """Return the kinds of parallelism that a network and a framework allow."""
     is_transformer = network.transformer is not None
     model = is_transformer and any(kind in framework.can for kind in ("tensor", "context", "expert"))
-    pipeline = "pipeline" in framework.can
+    pipeline = "pipeline" in framework.can and (is_transformer or framework.stages != "blocks")
     allowed = ((DATA, True), (MODEL, model), (PIPELINE, pipeline), (HYBRID, model and pipeline))
     return tuple(kind for kind, is_allowed in allowed if is_allowed)
+
+
+def kinds_by_default(network: Network, framework: Framework) -> tuple[str, ...]:
+    """Return the kinds that are tried where none is asked for.
+
+    All that are allowed; but of networks whose stages the user has to write, pipelines are tried where asked for alone.
+    """
+    by_itself = network.transformer is not None or framework.stages == "layers"
+    return kinds_of(network, framework) if by_itself else (DATA,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +255,14 @@ def _tensor(block: SplitBlock) -> IntArray:
 
 
 def _pipeline(block: SplitBlock) -> IntArray:
+    """Return the stages to try: as many as a transformer has layers, else those that fill nodes evenly."""
     if not {PIPELINE, HYBRID} & set(block.request.parallelism):
         return np.ones(1, dtype=np.int64)
-    return np.arange(1, most_stages(block.network) + 1)
+    most, gpus = most_stages(block.network), block.most["gpus_per_node"]
+    if block.network.transformer is not None:
+        return np.arange(1, most + 1)
+    whole_nodes = gpus * 2 ** np.arange(int(np.log2(max(most / gpus, 1))) + 1)
+    return np.union1d(_divisors(gpus, most), whole_nodes[whole_nodes <= most])
 
 
 def _virtual(block: SplitBlock) -> IntArray:

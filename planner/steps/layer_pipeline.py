@@ -1,40 +1,41 @@
 """Prices of plans that cut a network without an architecture in numbers, such as a CNN, into stages of layers.
 
-Stages are cut where the slowest is as fast as it can be, its kernels and host time of both passes together; a cut
-may lie before any layer with parameters. Cuts are laid down once for all sub-batches from a power of two up to the
-next, as a user would lay them down once: at that power.
+T = pipeline(stages) + exposed exchange of gradients + update, as of split transformers
+(:mod:`planner.steps.split_part`), with whole layers on every stage.
 
 A stage sends on every tensor that was made before its end and is read behind it, and is sent as many bytes of their
 gradients. GPipe takes the sum over all cuts, so that their mean serves; of other schedules the widest cut stands for
 all, an upper figure. The first stage copies its samples to the device; loading them is hidden behind the step before
-where input is prefetched.
+where input is prefetched, and a later epoch's is taken for the first.
 """
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray, distinct_rows
+from planner.domain.arrays import FloatArray, distinct_rows
 from planner.domain.configuration import Configurations
-from planner.domain.messages import NEIGHBOURS, SEND_RECEIVE
+from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, SEND_RECEIVE
 from planner.domain.precision import precision_named
-from planner.domain.split import SplitMemoryBytes, SplitPlans
+from planner.domain.split import SCHEDULES, SplitMemoryBytes, SplitPlans
 from planner.sources.sources import Sources
 from planner.steps.compute import composed_s
 from planner.steps.epoch import Input
-from planner.steps.split_compute import PASSES
-from planner.steps.split_part import SplitPart
-from planner.steps.split_price import SplitPricer
-from planner.steps.split_sent import Sent
-from planner.workload.layer_memory import ChainSizes, chain_memory
+from planner.steps.layer_cuts import LayerCuts, cut_at
+from planner.steps.pipeline import drain_s, exposed_exchange_s, pipeline_s
+from planner.steps.split_part import SPLIT_TERMS
+from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
+from planner.workload.layer_memory import chain_memory
 from planner.workload.memory import ASSUMED_CONTEXT_BYTES
-from planner.workload.partition import Partition
+from planner.workload.placement import Placement
 from planner.workload.units import cut_units
 
 __all__ = ["LayerPart", "LayerPricer", "split_pricer"]
+
+Both = tuple[FloatArray, FloatArray]
 
 
 def split_pricer(sources: Sources, precision: str, like: SplitPricer | None = None) -> SplitPricer:
@@ -43,56 +44,19 @@ def split_pricer(sources: Sources, precision: str, like: SplitPricer | None = No
     return kind(sources, precision, like)
 
 
-def cut_at(sub_batch: IntArray) -> IntArray:
-    """Return the largest powers of two up to each, at which plans of these sub-batches are cut."""
-    _, exponent = np.frexp(sub_batch.astype(np.float64))
-    return np.left_shift(np.int64(1), exponent.astype(np.int64) - 1)
-
-
 class LayerPricer(SplitPricer):
     """Prices plans whose stages hold layers.
 
     Attributes
     ----------
-    sizes : ChainSizes
-        Of every unit, and of what crosses the cuts between them.
+    cuts : LayerCuts
     input : Input
     """
 
     def __init__(self, sources: Sources, precision: str, like: SplitPricer | None = None) -> None:
         super().__init__(sources, precision, like)
+        self.cuts = LayerCuts(self.compute, self.overheads)
         self.input = Input(sources)
-        self._partitions: dict[int, Partition] = {}
-
-    @cached_property
-    def sizes(self) -> ChainSizes:
-        """What each unit needs."""
-        rank = self.compute.ranks[0]
-        return ChainSizes.of(rank.program, rank.units.starts, self.precision, rank.convolution)
-
-    def cuts(self, stages: int, sub_batch: int) -> IntArray:
-        """Return the unit that each stage starts with, and V, shape (p + 1,)."""
-        power = int(cut_at(np.array(sub_batch)))
-        if power not in self._partitions:
-            self._partitions[power] = Partition(self.stage_s(power), self.sizes.crossing)
-        return self._partitions[power].cuts(stages)
-
-    def stage_s(self, sub_batch: int) -> FloatArray:
-        """Return the time of a micro-batch, both passes, on a stage from one unit up to another, (V + 1, V + 1) [s]."""
-        cases, sequence = self.compute.cases, self.compute.ranks[0].units.sequence
-        one = np.zeros(1, dtype=np.int64), np.array([sub_batch])
-        cases.ensure(*one)
-        row = int(cases.rows(*one)[0])
-        kernels, host = (
-            np.pad(np.cumsum(table[row][:, sequence], axis=1), ((0, 0), (1, 0)))
-            for table in (cases.columns.kernels_s(self.overheads), cases.columns.host_s(self.overheads))
-        )
-        total = np.zeros((sequence.size + 1,) * 2)
-        for name in ("forward", "backward"):
-            at = PASSES.index(name)
-            gpu_s, host_s = (np.maximum(to[at][None] - to[at][:, None], 0.0) for to in (kernels, host))
-            total += self.sources.multiplied(name, composed_s(gpu_s, host_s, self.overheads.exponent), self.precision)
-        return total
 
     def memory(self, plans: SplitPlans) -> SplitMemoryBytes:
         """Return the memory of each plan's fullest rank."""
@@ -100,63 +64,171 @@ class LayerPricer(SplitPricer):
         shrunk = problem.scenario.sub_batch_factor if self.precision == "fp32" else 1
         rules = replace(self.memory_rules, framework_bytes=ASSUMED_CONTEXT_BYTES[self.sources.accelerator.kind])
         first, which = distinct_rows(plans.pipeline_parallel, cut_at(plans.sub_batch))
-        order, parts = np.argsort(which, kind="stable"), []
+        parts = []
         for at, row in enumerate(first.tolist()):
-            cuts = self.cuts(int(plans.pipeline_parallel[row]), int(plans.sub_batch[row]))
+            cuts = self.cuts.cuts(int(plans.pipeline_parallel[row]), int(plans.sub_batch[row]))
             some = plans.rows(np.flatnonzero(which == at))
-            parts.append(chain_memory(self.sizes, cuts, some, rules, problem.settings.optimizer, shrunk=shrunk))
-        back = np.argsort(order)
+            parts.append(chain_memory(self.cuts.sizes, cuts, some, rules, problem.settings.optimizer, shrunk=shrunk))
+        back = np.argsort(np.argsort(which, kind="stable"))
         names = [one.name for one in fields(SplitMemoryBytes)]
         return SplitMemoryBytes(**{name: np.concatenate([getattr(one, name) for one in parts])[back] for name in names})
 
-    def part(self, plans: SplitPlans) -> SplitPart:
-        """Return plans of one number of stages, schedule and place of cuts."""
-        return LayerPart(self, plans)
+    def price(self, chosen: Configurations) -> SplitPriced:
+        """Price configurations, rows of shape (n,)."""
+        plans = plans_of(chosen)
+        terms = {name: np.zeros((2, chosen.size)) for name in SPLIT_TERMS}
+        first, which = distinct_rows(plans.pipeline_parallel, plans.schedule)
+        for at in range(first.size):
+            rows = np.flatnonzero(which == at)
+            for name, both in LayerPart(self, plans.rows(rows)).terms().items():
+                terms[name][:, rows] = both
+        terms["load_input"][:] = self._load(plans, np.sum([exposed for _, exposed in terms.values()], axis=0))
+        seconds, exposed = ({name: both[at] for name, both in terms.items()} for at in range(2))
+        return SplitPriced(np.sum(list(exposed.values()), axis=0), seconds, exposed, self.memory(plans))
 
-    def _alike(self, plans: SplitPlans) -> list[IntArray]:
-        return [*super()._alike(plans), cut_at(plans.sub_batch)]
-
-    def _load(self, chosen: Configurations, terms: dict[str, FloatArray]) -> None:
-        """Put loading into the terms: ranks of the first stages load, which stand next to each other."""
-        copies, gpus = chosen.gpus // chosen.pipeline_parallel, chosen.gpus_per_node
-        samples = chosen.sub_batch * chosen.accumulation_steps
+    def _load(self, plans: SplitPlans, step_s: FloatArray) -> Both:
+        """Return what loading samples takes and adds; ranks of the first stage load, which stand next to each other."""
+        copies, gpus = plans.data_parallel, plans.gpus_per_node
+        samples = plans.sub_batch * plans.accumulation_steps
         load = self.input.times(samples, np.minimum(copies, gpus), -(-copies // gpus), first_epoch=False).node_s
-        step = np.sum([exposed for _, exposed in terms.values()], axis=0)
-        terms["load_input"][:] = load, np.maximum(load - step, 0.0) if self.strategy.prefetch else load
+        return load, np.maximum(load - step_s, 0.0) if self.strategy.prefetch else load
 
 
-class LayerPart(SplitPart):
-    """Plans of one number of stages, schedule and place of cuts."""
+class LayerPart:
+    """Plans of one number of stages and schedule, shape (n,), with k distinct sub-batches.
+
+    Attributes
+    ----------
+    plans : SplitPlans
+    rank : RankCompute
+    cuts : ndarray of int, shape (k, p + 1)
+        The unit that each stage starts with, and the number of units.
+    """
 
     def __init__(self, costs: LayerPricer, plans: SplitPlans) -> None:
-        self.layers = costs
-        self.cuts = costs.cuts(int(plans.pipeline_parallel[0]), int(plans.sub_batch[0]))
-        super().__init__(costs, plans, costs.compute, np.zeros(plans.sub_batch.size, dtype=np.int64))
+        self.costs, self.plans, self.rank = costs, plans, costs.cuts.rank
+        self.stages, self.schedule = int(plans.pipeline_parallel[0]), SCHEDULES[int(plans.schedule[0])]
+        self.m = plans.accumulation_steps.astype(np.float64)
+        self._sub_batch, self._of = np.unique(plans.sub_batch, return_inverse=True)
+        self.cuts = np.stack([costs.cuts.cuts(self.stages, one) for one in self._sub_batch.tolist()])
+        link = costs.sources.cluster.inter_node
+        self.placement = Placement(plans, link.nics_per_node if link else 1)
+
+    @property
+    def counts(self) -> FloatArray:
+        """How many of each distinct unit the stages of the first plan hold, shape (p, U)."""
+        return cut_units(self.rank.units, self.cuts[self._of[0]])
 
     @property
     def first_layers(self) -> tuple[str, ...]:
-        """Names of the layers that stages start with."""
-        starts = self.rank.units.starts[self.cuts[:-1]]
+        """The layers that the stages of the first plan start with."""
+        starts = self.rank.units.starts[self.cuts[self._of[0], :-1]]
         return tuple(self.rank.network.layers[at].name for at in starts.tolist())
 
-    def _counts(self) -> FloatArray:
-        return cut_units(self.rank.units, self.cuts)
+    def host_s(self, name: str) -> FloatArray:
+        """Return the host time of a pass over each stage of the first plan [s], shape (p,)."""
+        return np.asarray(self._on_stages(name)[1][:, 0])
 
-    def _sent(self) -> dict[str, Sent]:
+    def slowest_stage(self) -> int:
+        """Return the stage of the first plan that has the most work."""
+        return int(np.argmax(np.add(*self._passes())[:, 0]))
+
+    def _on_stages(self, name: str) -> Both:
+        """Return kernels and host time of a pass over each stage, shape (p, n) [s]."""
+        ahead = self.costs.cuts.ahead_of(name, self._sub_batch)
+        kernels, host = (np.diff(np.take_along_axis(one, self.cuts, axis=1), axis=1).T[:, self._of] for one in ahead)
+        return kernels, host
+
+    def _scaled(self, term: str, seconds: FloatArray) -> FloatArray:
+        return self.costs.sources.multiplied(term, seconds, self.costs.precision)
+
+    def _composed(self, term: str, kernels: FloatArray, host: FloatArray) -> FloatArray:
+        return self._scaled(term, composed_s(kernels, host, self.costs.overheads.exponent))
+
+    def _mean(self, of_first: FloatArray, of_later: FloatArray) -> FloatArray:
+        """Return the mean of m backward passes, of which the first only writes gradients."""
+        return of_first + (self.m - 1) / self.m * (of_later - of_first)
+
+    def _backward(self) -> FloatArray:
+        return self._mean(
+            *(self._composed("backward", *self._on_stages(name)) for name in ("backward", "accumulating"))
+        )
+
+    def _copy_s(self) -> FloatArray:
+        """Return the copy of a micro-batch to the device, of the first stage, shape (p, n)."""
         copy = np.zeros((self.stages, self.m.size))
         copy[0] = self.rank.host_to_device_s(self.plans.sub_batch)
-        return {"host_to_device": Sent(copy, copy, np.zeros_like(copy))}
+        return copy
 
-    def _parameters(self, counts: FloatArray) -> FloatArray:
-        return np.asarray(counts @ self._parameters_of_unit.T)
+    def _passes(self) -> Both:
+        """Return the forward and the backward pass of a micro-batch on every stage, shape (p, n) [s]."""
+        return self._composed("forward", *self._on_stages("forward")) + self._copy_s(), self._backward()
+
+    def terms(self) -> dict[str, Both]:
+        """Return what each term takes and adds to the step, (n,) each."""
+        m, passes = self.m, self._passes()
+        own = m * (passes[0] + passes[1])
+        slowest = np.argmax(own, axis=0)[None]
+        transfer, steps = self._transfer_s(), self.plans.accumulation_steps
+        schedule: dict[str, Any] = {"schedule": self.schedule}
+        if self.schedule == "zero-bubble":
+            schedule["weight_s"] = self._weights_s(passes[1])
+        still = pipeline_s(*passes, np.zeros_like(transfer), steps, **schedule)
+        whole = pipeline_s(*passes, transfer, steps, **schedule)
+
+        def shown(per_stage: FloatArray) -> FloatArray:
+            return np.asarray(np.take_along_axis(per_stage, slowest, axis=0)[0])
+
+        kernels = {name: self._on_stages(name)[0] for name in ("forward", "backward", "accumulating")}
+        forward = m * shown(self._scaled("forward", kernels["forward"]))
+        backward = m * shown(self._scaled("backward", self._mean(kernels["backward"], kernels["accumulating"])))
+        copy = m * shown(self._copy_s())
+        update = self._composed("update", *self._on_stages("update")).max(axis=0)
+        computed = shown(own) - copy
+        wait = np.where(self.plans.gpus > 1, self.costs.overheads.replica_wait, 0.0)
+        once = {
+            "forward": forward,
+            "backward": backward,
+            "host": computed - forward - backward,
+            "host_to_device": copy,
+            "bubble": np.maximum(still - shown(own), 0.0) * (self.stages > 1),
+            "stage_messages": whole - still,
+            "update": update,
+            "replica_wait": wait * (still + update),
+        }
+        return {name: (one, one) for name, one in once.items()} | {
+            "all_reduce": self._exchange(passes[1], transfer, schedule)
+        }
+
+    def _weights_s(self, backward_s: FloatArray) -> FloatArray:
+        """Return the part of the backward pass that is gradients of weights, shape (p, n)."""
+        weights, whole = (self._on_stages(name)[0] for name in ("weights", "backward"))
+        return backward_s * np.divide(weights, whole, out=np.zeros_like(weights), where=whole > 0)
 
     def _transfer_s(self) -> FloatArray:
-        crossing = self.layers.sizes.crossing[self.cuts[1:-1]]
-        if not crossing.size:
+        """Return the time of one micro-batch between neighbouring stages, shape (n,)."""
+        if self.stages == 1:
             return np.zeros(self.m.size)
+        crossing = self.costs.cuts.sizes.crossing[self.cuts[:, 1:-1]]
+        elements = (crossing.mean(axis=1) if self.schedule == "gpipe" else crossing.max(axis=1))[self._of]
         itemsize = precision_named(self.costs.precision).activation_bytes
-        one = crossing.mean() if self.schedule == "gpipe" else crossing.max()
-        return self.costs.operation_s(SEND_RECEIVE, itemsize * one * self.plans.sub_batch, self._groups(NEIGHBOURS))
+        groups = self.placement.groups(NEIGHBOURS)
+        return self.costs.operation_s(SEND_RECEIVE, itemsize * elements * self.plans.sub_batch, groups)
 
-    def _tied_s(self) -> FloatArray:
-        return np.zeros(self.m.size)
+    def _exchange(self, backward_s: FloatArray, transfer_s: FloatArray, schedule: dict[str, Any]) -> Both:
+        """Return what the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
+        costs, strategy, shape = self.costs, self.costs.strategy, backward_s.shape
+        ahead = np.concatenate([[0.0], np.cumsum(costs.cuts.sizes.parameters)])
+        bytes_, units = (np.diff(one).T[:, self._of] for one in (costs.gradient_bytes * ahead[self.cuts], self.cuts))
+        buckets = np.ones(shape)
+        if strategy.overlap:
+            size = strategy.bucket_bytes
+            buckets = np.maximum(np.ceil(bytes_ / size), 1.0) if size else units.astype(np.float64)
+        groups = self.placement.groups(GRADIENTS).rows(np.tile(np.arange(shape[1]), shape[0]))
+        message = costs.operation_s(ALL_REDUCE, (bytes_ / buckets).ravel(), groups).reshape(shape)
+        taken = buckets * message
+        if strategy.overlap:
+            late = exposed_exchange_s(backward_s, transfer_s, message, buckets, **schedule)
+        else:
+            late = np.maximum(taken - drain_s(backward_s, transfer_s, **schedule), 0.0)
+        return taken.max(axis=0), np.where(taken > 0, late, 0.0).max(axis=0)

@@ -21,9 +21,10 @@ from planner.domain.prediction import LOOKUPS, MiniBatch, Prediction, Quantity, 
 from planner.domain.split import SplitMemoryBytes
 from planner.sources.source import Source
 from planner.steps.compute import call_work, composed_s, composed_slopes
-from planner.steps.describe import Description
+from planner.steps.describe import Description, score_calibrations
 from planner.steps.epoch import Input
-from planner.steps.intervals import Gradient, quantity, reciprocal
+from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
+from planner.steps.layer_pipeline import LayerPart, LayerPricer
 from planner.steps.split_offload import offload_source
 from planner.steps.split_part import SPLIT_TERMS, SplitPart
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
@@ -56,8 +57,8 @@ def split_descriptions(pricer: SplitPricer, chosen: Configurations, window: Wind
     priced, plans = pricer.price(chosen), plans_of(chosen)
     found = []
     for i in range(chosen.size):
-        row = np.array([i])
-        part = pricer.part(type(plans)(**{one.name: getattr(plans, one.name)[row] for one in fields(plans)}))
+        some = plans.rows(np.array([i]))
+        part = LayerPart(pricer, some) if isinstance(pricer, LayerPricer) else pricer.part(some)
         found.append(_Case(pricer, part, chosen.one(i), priced, i).description(window))
     return found
 
@@ -65,7 +66,9 @@ def split_descriptions(pricer: SplitPricer, chosen: Configurations, window: Wind
 class _Case:
     """One plan."""
 
-    def __init__(self, pricer: SplitPricer, part: SplitPart, one: Configuration, priced: SplitPriced, row: int) -> None:
+    def __init__(
+        self, pricer: SplitPricer, part: SplitPart | LayerPart, one: Configuration, priced: SplitPriced, row: int
+    ) -> None:
         self.pricer, self.part, self.one = pricer, part, one
         self.seconds = {name: float(priced.seconds[name][row]) for name in SPLIT_TERMS}
         self.exposed = {name: float(priced.exposed_s[name][row]) for name in SPLIT_TERMS}
@@ -84,8 +87,10 @@ class _Case:
         pricer, one = self.pricer, self.one
         gradient = self._gradient()
         deviation = gradient.spread()
-        iteration = quantity(self.period_s, deviation)
         terms, sources = self._terms()
+        kind = self._kind(terms)
+        score = score_of(kind, score_calibrations(pricer.sources, pricer.overheads, is_unseen=one.gpus > 1))
+        iteration = quantity(self.period_s, deviation, score)
         samples = one.samples_per_update
         dataset = pricer.sources.problem.dataset
         epoch = None if dataset is None else _times(iteration, dataset.samples / samples)
@@ -115,12 +120,20 @@ class _Case:
                 ),
                 *split_warnings(pricer.sources, one),
             ),
+            kind=kind,
             kernel_shares=self._shares(),
             doubt=deviation.shares if deviation else {},
             mfu=mfu,
             hfu=hfu,
         )
         return Description(prediction, gradient)
+
+    def _kind(self, terms: tuple[Term, ...]) -> str:
+        """Return the kind of the prediction; of split transformers none are told apart."""
+        sources = self.pricer.sources
+        if sources.problem.network.transformer is not None:
+            return ""
+        return kind_of(self.one, terms, on_specified=sources.is_specified(self.one.precision))
 
     def _timed_calls(self, name: str) -> Iterator[TimedCalls]:
         """Yield the calls of a pass, timed."""

@@ -133,14 +133,10 @@ class SplitPart:
         self.placement = Placement(plans, nics)
         self._placed: dict[str, Groups] = {}
         self.m = plans.accumulation_steps.astype(np.float64)
-        self.counts = self._counts()
+        self.counts = stage_units(self.rank.units, self.stages)
         compute.cases.ensure(*distinct_pairs(rank, plans.sub_batch))
         self._row = compute.cases.rows(rank, plans.sub_batch)
         self._parameters_of_unit, self._experts_of_unit = compute.parameters[rank], compute.experts[rank]
-
-    def _counts(self) -> FloatArray:
-        """Return how many of each distinct unit every stage holds, shape (p, U)."""
-        return stage_units(self.rank.units, self.stages)
 
     def host_s(self, name: str) -> FloatArray:
         """Return the host time of a pass over each stage of the first plan [s], shape (p,)."""
@@ -234,16 +230,12 @@ class SplitPart:
                 "backward": costs.sources.multiplied("backward", mean(first[0], later[0]), costs.precision),
                 "recompute": costs.sources.multiplied("forward", again[0], costs.precision),
             },
-            self._sent(),
+            StageMessages(costs, self.plans, self._groups, self.compute, counts).seconds(self._row),
             whole_backward * of_weights,
             counts.sum(axis=1)[:, None],
             self._parameters(counts),
             passed("update", update[0] / sharded, update[1]),
         )
-
-    def _sent(self) -> dict[str, Sent]:
-        """Return what messages of one micro-batch take and add by term, besides those between stages."""
-        return StageMessages(self.costs, self.plans, self._groups, self.compute, self.counts).seconds(self._row)
 
     def _again(
         self, whole: tuple[FloatArray, FloatArray], attention: tuple[FloatArray, FloatArray]

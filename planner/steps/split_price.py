@@ -20,6 +20,7 @@ __all__ = ["SplitPriced", "SplitPricer", "plans_of"]
 
 _OF_RANK = ("tensor_parallel", "sequence_parallel", "context_parallel", "expert_parallel")
 _ALIKE = ("pipeline_parallel", "schedule")
+"""What plans that are priced together have in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +70,17 @@ class SplitPricer(SplitCosts):
         ranks = [self.compute.rank_of(*(int(getattr(plans, name)[row]) for name in _OF_RANK)) for row in first.tolist()]
         return SplitPart(self, plans, self.compute, np.array(ranks)[which])
 
-    def _alike(self, plans: SplitPlans) -> list[IntArray]:
-        """Return what plans that are priced together have in common, each of shape (n,)."""
-        return [getattr(plans, name) for name in _ALIKE]
-
     def price(self, chosen: Configurations) -> SplitPriced:
         """Price configurations, rows of shape (n,)."""
         plans = plans_of(chosen)
         terms = {name: np.zeros((2, chosen.size)) for name in SPLIT_TERMS}
-        first, which = distinct_rows(*self._alike(plans))
+        first, which = distinct_rows(*(getattr(plans, name) for name in _ALIKE))
         for at in range(first.size):
             rows = np.flatnonzero(which == at)
-            for name, both in self.part(plans.rows(rows)).terms().items():
+            for name, both in self.part(_rows(plans, rows)).terms().items():
                 terms[name][:, rows] = both
         memory = self.memory(plans)
         self._offload(plans, memory, terms)
-        self._load(chosen, terms)
         seconds = {name: both[0] for name, both in terms.items()}
         exposed = {name: both[1] for name, both in terms.items()}
         period = np.sum(list(exposed.values()), axis=0)
@@ -99,5 +95,6 @@ class SplitPricer(SplitCosts):
         terms["offload"][:] = offload_s(self.sources, plans, memory, memory.to_device / self.parameter.weight, passes)
         terms["update"][:, plans.offload == OFFLOADS.index("optimizer")] = 0.0
 
-    def _load(self, chosen: Configurations, terms: dict[str, FloatArray]) -> None:
-        """Put what loading the samples of a step takes into the terms: nothing, of tokens."""
+
+def _rows(plans: SplitPlans, rows: IntArray) -> SplitPlans:
+    return SplitPlans(**{one.name: getattr(plans, one.name)[rows] for one in fields(SplitPlans)})

@@ -53,7 +53,7 @@ class Rule:
 
 def rules_of(network: Network, framework: Framework) -> tuple[Rule, ...]:
     """Return the rules of plans that train a network in a framework, the first to be told first."""
-    return (*_of_framework(framework), *_of_network(network), *_of_schedules())
+    return (*_of_framework(framework), *_of_network(network, framework), *_of_schedules())
 
 
 def is_lawful(network: Network, framework: Framework, plans: SplitPlans) -> BoolArray:
@@ -131,10 +131,10 @@ def _divides(whole: int, axis: str) -> Callable[[SplitPlans], BoolArray]:
     return lambda plans: _multiple(whole, getattr(plans, axis))
 
 
-def _of_network(network: Network) -> Iterator[Rule]:
+def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
     of = network.transformer
     if of is None:
-        yield from _of_layers(network)
+        yield from _of_layers(network, framework)
         return
     yield from _of_tensors(of)
     number = most_stages(network)
@@ -159,7 +159,7 @@ def _of_network(network: Network) -> Iterator[Rule]:
         yield Rule("expert_parallel", f"1 for {network.name}, which has no experts", _is("expert_parallel", 1))
 
 
-def _of_layers(network: Network) -> Iterator[Rule]:
+def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:
     """Yield the rules of a network whose layers a pipeline alone splits."""
     for axis in SPLIT_AXES:
         default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
@@ -171,6 +171,9 @@ def _of_layers(network: Network) -> Iterator[Rule]:
         "1f1b without a pipeline",
         lambda plans: (plans.pipeline_parallel > 1) | (plans.schedule == SCHEDULES.index("1f1b")),
     )
+    if framework.stages == "blocks":
+        words = f"1 for {network.name} in framework {framework.name}, whose stages are blocks of transformers"
+        yield Rule("pipeline_parallel", words, _is("pipeline_parallel", 1))
     number = most_stages(network)
     words = f"at most the {number} layers of {network.name} with parameters"
     yield Rule("pipeline_parallel", words, lambda plans: plans.pipeline_parallel <= number)
