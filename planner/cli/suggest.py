@@ -18,11 +18,10 @@ from planner.formats.suggestion import suggestion_document, suggestions_document
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
-from planner.search.split_space import kinds_by_default, kinds_of
+from planner.search.split_space import PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
-from planner.workload.lawful import LAYER_AXES
 
 __all__ = ["answer", "run", "space_request"]
 
@@ -88,10 +87,9 @@ def answer(case: Case, values: Values) -> Suggestion:
     """Return the plans of one network under one scenario."""
     request = space_request(values)
     allowed = kinds_of(case.problem.network, case.problem.settings.framework)
-    if "parallelism" not in values:
-        of = case.problem.network, case.problem.settings.framework
-        asks = any({*(request[axis.name] or ())} - {axis.default} for axis in AXES if axis.name in LAYER_AXES)
-        request = request.changed(parallelism=allowed if asks else kinds_by_default(*of))
+    _check_layers(case, layer_axis_asked(request), allowed)
+    settings = case.problem.settings
+    request = request.changed(parallelism=kinds_to_try(request, case.problem.network, settings.framework))
     for kind in request.parallelism:
         if kind not in allowed:
             framework = case.problem.settings.framework.name
@@ -102,6 +100,14 @@ def answer(case: Case, values: Values) -> Suggestion:
             )
             raise ParameterError("--parallelism", rule, kind, remedy)
     return suggest(case.problem, request, provenance(case, request))
+
+
+def _check_layers(case: Case, asked: Axis | None, allowed: tuple[str, ...]) -> None:
+    """Refuse stages of a network that a framework cannot pipeline: of transformers rules of their own say so."""
+    network, framework = case.problem.network, case.problem.settings.framework
+    if asked is not None and network.transformer is None and PIPELINE not in allowed:
+        rule = f"{asked.default} for {network.name} in framework {framework.name}, which has no pipeline of its layers"
+        raise ParameterError(f"--{asked.option}", rule, "another value")
 
 
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:

@@ -106,6 +106,8 @@ class SpaceRequest:
         training precision with a usable sub-model; otherwise its default).
     top : int
         Plans to report.
+    parallelism : tuple of str
+        Kinds to try; none: those that the network and the framework have by default.
     choose : one of planner.domain.suggestion.CHOICES
         Which of the tied plans is taken.
     allow_specified : bool
@@ -119,7 +121,7 @@ class SpaceRequest:
     objective: str = "epoch-time"
     top: int = 5
     pareto: bool = False
-    parallelism: tuple[str, ...] = ("data", "model", "pipeline", "hybrid")
+    parallelism: tuple[str, ...] = ()
     choose: str = "fewest-gpus"
     allow_specified: bool = False
 

@@ -26,7 +26,7 @@ from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
 from planner.search.split_space import DATA, SplitBlock, SplitLimits
 from planner.workload.lawful import LAYER_AXES
 
-__all__ = ["CHUNK", "LARGEST_SPACE", "Block", "Limits", "Space", "accepted_mini_batches", "space_of"]
+__all__ = ["CHUNK", "LARGEST_SPACE", "Block", "Limits", "Space", "accepted_mini_batches", "has_whole_plans", "space_of"]
 
 CHUNK = 2**17
 """Candidates handled at once; some 15 MB with their predictions."""
@@ -243,13 +243,16 @@ def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
             raise ParameterError(axis.title, f"from {axis.least} to {of}", value)
 
 
+def has_whole_plans(request: SpaceRequest) -> bool:
+    """Tell whether plans with a whole network on every device are candidates."""
+    split = [(request[axis.name], axis.default) for axis in AXES if axis.is_split]
+    is_default = all(values is None or default in values for values, default in split)
+    return DATA in (request.parallelism or (DATA,)) and is_default
+
+
 def _blocks(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> Iterator[Block | SplitBlock]:
     """Yield the candidates with a whole network on every device, and those that split it."""
-    asked = [request[axis.name] for axis in AXES if axis.is_split]
-    defaults = [axis.default for axis in AXES if axis.is_split]
-    if DATA in request.parallelism and all(
-        values is None or default in values for values, default in zip(asked, defaults, strict=True)
-    ):
+    if has_whole_plans(request):
         yield _block(request, limits, precision, mode)
     if limits.split is not None and mode == "sync":
         low, high = accepted_mini_batches(request, mode)

@@ -24,7 +24,17 @@ from planner.errors import Refusal
 from planner.workload.lawful import LAYER_AXES, is_lawful, is_told_apart, most_stages
 from planner.workload.split_memory import MemoryRules
 
-__all__ = ["DATA", "HYBRID", "MODEL", "PIPELINE", "SplitBlock", "SplitLimits", "kinds_by_default", "kinds_of"]
+__all__ = [
+    "DATA",
+    "HYBRID",
+    "MODEL",
+    "PIPELINE",
+    "SplitBlock",
+    "SplitLimits",
+    "kinds_of",
+    "kinds_to_try",
+    "layer_axis_asked",
+]
 
 DATA, MODEL, PIPELINE, HYBRID = "data", "model", "pipeline", "hybrid"
 CHUNK = 2**16
@@ -54,13 +64,20 @@ def kinds_of(network: Network, framework: Framework) -> tuple[str, ...]:
     return tuple(kind for kind, is_allowed in allowed if is_allowed)
 
 
-def kinds_by_default(network: Network, framework: Framework) -> tuple[str, ...]:
-    """Return the kinds that are tried where none is asked for.
+def kinds_to_try(request: SpaceRequest, network: Network, framework: Framework) -> tuple[str, ...]:
+    """Return the kinds asked for, else all that are allowed.
 
-    All that are allowed; but of networks whose stages the user has to write, pipelines are tried where asked for alone.
+    Of networks whose stages the user has to write, pipelines are tried where their axes are asked for alone.
     """
     by_itself = network.transformer is not None or framework.stages == "layers"
-    return kinds_of(network, framework) if by_itself else (DATA,)
+    allowed = kinds_of(network, framework) if by_itself or layer_axis_asked(request) else (DATA,)
+    return request.parallelism or allowed
+
+
+def layer_axis_asked(request: SpaceRequest) -> Axis | None:
+    """Return the first axis of layer pipelines of which more than the default is asked for."""
+    axes = (axis for axis in AXES if axis.name in LAYER_AXES)
+    return next((axis for axis in axes if {*(request[axis.name] or ())} - {axis.default}), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +147,11 @@ class SplitBlock:
         """Number of bases."""
         return int(self._bases["nodes"].size)
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of parallelism to try."""
+        return kinds_to_try(self.request, self.network, self.framework)
+
     def count(self) -> int:
         """Return the number of candidates."""
         return sum(one["sub_batch"].size for one in self._rows())
@@ -180,7 +202,7 @@ class SplitBlock:
         pipeline = of["pipeline_parallel"] > 1
         kinds = {DATA: ~model & ~pipeline, MODEL: model & ~pipeline, PIPELINE: pipeline & ~model}
         kinds[HYBRID] = model & pipeline
-        return np.asarray(np.any([kinds[one] for one in self.request.parallelism], axis=0))
+        return np.asarray(np.any([kinds[one] for one in self.kinds], axis=0))
 
     def _is_split(self, of: Mapping[str, IntArray]) -> BoolArray:
         """Tell which bases differ from those of whole networks, which another block has."""
@@ -250,13 +272,13 @@ def _divisors(whole: int, most: int) -> IntArray:
 def _tensor(block: SplitBlock) -> IntArray:
     """Return the degrees inside a node."""
     of = block.network.transformer
-    heads = 1 if of is None or not {MODEL, HYBRID} & set(block.request.parallelism) else of.heads
+    heads = 1 if of is None or not {MODEL, HYBRID} & set(block.kinds) else of.heads
     return _divisors(heads, block.most["gpus_per_node"])
 
 
 def _pipeline(block: SplitBlock) -> IntArray:
     """Return the stages to try: as many as a transformer has layers, else those that fill nodes evenly."""
-    if not {PIPELINE, HYBRID} & set(block.request.parallelism):
+    if not {PIPELINE, HYBRID} & set(block.kinds):
         return np.ones(1, dtype=np.int64)
     most, gpus = most_stages(block.network), block.most["gpus_per_node"]
     if block.network.transformer is not None:
@@ -267,14 +289,14 @@ def _pipeline(block: SplitBlock) -> IntArray:
 
 def _virtual(block: SplitBlock) -> IntArray:
     of = block.network.transformer
-    if of is None or not {PIPELINE, HYBRID} & set(block.request.parallelism):
+    if of is None or not {PIPELINE, HYBRID} & set(block.kinds):
         return np.ones(1, dtype=np.int64)
     return _divisors(of.layers + of.encoder_layers, (of.layers + of.encoder_layers) // 2)
 
 
 def _expert(block: SplitBlock) -> IntArray:
     of = block.network.transformer
-    experts = 1 if of is None or not {MODEL, HYBRID} & set(block.request.parallelism) else max(of.experts, 1)
+    experts = 1 if of is None or not {MODEL, HYBRID} & set(block.kinds) else max(of.experts, 1)
     return _divisors(experts, experts)
 
 

@@ -30,7 +30,7 @@ from planner.search.feasibility import check_target
 from planner.search.loosen import Loosener
 from planner.search.ranking import Order, order_of
 from planner.search.shortage import shortages
-from planner.search.space import Limits, space_of
+from planner.search.space import Limits, has_whole_plans, space_of
 from planner.search.split_space import DATA, SplitLimits, kinds_of
 from planner.sources import sources
 from planner.sources.usable import candidate_precisions, check_candidate
@@ -173,7 +173,7 @@ def suggest_with(
     candidates = _ranked_plans(evaluator, order, request, best, (outcome.evaluated, baseline))
     ties = tied_plans(candidates)
     choice, reason = chosen_of(candidates, ties, request.choose, order.device)
-    if limits.split is not None and choice.prediction.configuration.is_split:
+    if limits.split is not None and choice.prediction.configuration.is_split and has_whole_plans(request):
         reason += f". {_whole_first(why_split(choice.prediction, _whole_bytes(limits.split, choice)))}"
     plans = tuple(candidates[: request.top])
     if choice not in plans:  # it takes the place of the last one that was asked for

@@ -127,13 +127,13 @@ class LayerPart:
 
     def host_s(self, name: str) -> FloatArray:
         """Return the host time of a pass over each stage of the first plan [s], shape (p,)."""
-        return np.asarray(self._on_stages(name)[1][:, 0])
+        return np.asarray(self.on_stages(name)[1][:, 0])
 
     def slowest_stage(self) -> int:
         """Return the stage of the first plan that has the most work."""
-        return int(np.argmax(np.add(*self._passes())[:, 0]))
+        return int(np.argmax(np.add(*self.passes())[:, 0]))
 
-    def _on_stages(self, name: str) -> Both:
+    def on_stages(self, name: str) -> Both:
         """Return kernels and host time of a pass over each stage, shape (p, n) [s]."""
         ahead = self.costs.cuts.ahead_of(name, self._sub_batch)
         kernels, host = (np.diff(np.take_along_axis(one, self.cuts, axis=1), axis=1).T[:, self._of] for one in ahead)
@@ -150,26 +150,24 @@ class LayerPart:
         return of_first + (self.m - 1) / self.m * (of_later - of_first)
 
     def _backward(self) -> FloatArray:
-        return self._mean(
-            *(self._composed("backward", *self._on_stages(name)) for name in ("backward", "accumulating"))
-        )
+        return self._mean(*(self._composed("backward", *self.on_stages(name)) for name in ("backward", "accumulating")))
 
-    def _copy_s(self) -> FloatArray:
+    def copy_s(self) -> FloatArray:
         """Return the copy of a micro-batch to the device, of the first stage, shape (p, n)."""
         copy = np.zeros((self.stages, self.m.size))
         copy[0] = self.rank.host_to_device_s(self.plans.sub_batch)
         return copy
 
-    def _passes(self) -> Both:
+    def passes(self) -> Both:
         """Return the forward and the backward pass of a micro-batch on every stage, shape (p, n) [s]."""
-        return self._composed("forward", *self._on_stages("forward")) + self._copy_s(), self._backward()
+        return self._composed("forward", *self.on_stages("forward")) + self.copy_s(), self._backward()
 
     def terms(self) -> dict[str, Both]:
         """Return what each term takes and adds to the step, (n,) each."""
-        m, passes = self.m, self._passes()
+        m, passes = self.m, self.passes()
         own = m * (passes[0] + passes[1])
         slowest = np.argmax(own, axis=0)[None]
-        transfer, steps = self._transfer_s(), self.plans.accumulation_steps
+        transfer, steps = self.transfer_s(), self.plans.accumulation_steps
         schedule: dict[str, Any] = {"schedule": self.schedule}
         if self.schedule == "zero-bubble":
             schedule["weight_s"] = self._weights_s(passes[1])
@@ -179,11 +177,11 @@ class LayerPart:
         def shown(per_stage: FloatArray) -> FloatArray:
             return np.asarray(np.take_along_axis(per_stage, slowest, axis=0)[0])
 
-        kernels = {name: self._on_stages(name)[0] for name in ("forward", "backward", "accumulating")}
+        kernels = {name: self.on_stages(name)[0] for name in ("forward", "backward", "accumulating")}
         forward = m * shown(self._scaled("forward", kernels["forward"]))
         backward = m * shown(self._scaled("backward", self._mean(kernels["backward"], kernels["accumulating"])))
-        copy = m * shown(self._copy_s())
-        update = self._composed("update", *self._on_stages("update")).max(axis=0)
+        copy = m * shown(self.copy_s())
+        update = self._composed("update", *self.on_stages("update")).max(axis=0)
         computed = shown(own) - copy
         wait = np.where(self.plans.gpus > 1, self.costs.overheads.replica_wait, 0.0)
         once = {
@@ -202,10 +200,10 @@ class LayerPart:
 
     def _weights_s(self, backward_s: FloatArray) -> FloatArray:
         """Return the part of the backward pass that is gradients of weights, shape (p, n)."""
-        weights, whole = (self._on_stages(name)[0] for name in ("weights", "backward"))
+        weights, whole = (self.on_stages(name)[0] for name in ("weights", "backward"))
         return backward_s * np.divide(weights, whole, out=np.zeros_like(weights), where=whole > 0)
 
-    def _transfer_s(self) -> FloatArray:
+    def transfer_s(self) -> FloatArray:
         """Return the time of one micro-batch between neighbouring stages, shape (n,)."""
         if self.stages == 1:
             return np.zeros(self.m.size)
