@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from planner.cli import parsing
 from planner.cli.parsing import Parser
 from planner.domain.axes import AXES
+from planner.domain.limits import LIMITS
 from planner.domain.precision import PRECISIONS
 
 __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
@@ -172,8 +173,19 @@ _ALL = (
         parsing.only(parsing.choice("epoch-time", "cost", "time-to-accuracy"), "epoch-time", "cost"), "epoch-time",
     ),
     Option(
+        "limit", "KEY=VALUE,...",
+        f"What a plan may take at most: {', '.join(LIMITS)}; as in epoch=1h,gpu-hours=500.",
+        parsing.limits, "none",
+    ),
+    Option(
         "allow_specified", "",
         "Candidates in fp8 and int8 by the data sheet too, where their products were not measured.",
+    ),
+    Option(
+        "why_not", "KEY=VALUE,...",
+        "Answer why plans with these values are not the answer: the constraint, or price and rank. "
+        "Keys are options of a plan, as in nodes=16,precision=fp16.",
+        parsing.pairs,
     ),
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
@@ -186,7 +198,8 @@ _ALL = (
         "Refit end-to-end coefficients without each of these in turn, and predict it.",
         parsing.choice("network", "gpu", "cluster", "source"),
     ),
-    Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib."),
+    Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib.",
+        help_in={"sweep": "Draw the objective against nodes, a line a sub-batch; needs Matplotlib."}),
     Option("device", "cpu|cuda[:I]", "What to measure.", parsing.device, "cuda where PyTorch sees a GPU, else cpu"),
     Option("budget", "TIME", "Time for all, with its unit: measuring, fitting and writing.", parsing.budget, "60s"),
     Option(
@@ -240,8 +253,17 @@ COMMANDS = (
         "Rank plans near a target mini-batch by epoch time or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "top",
-            "pareto", "choose", "epochs", "verbose", "brief", "json", "seed",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
+            "top", "pareto", "choose", "epochs", "why_not", "verbose", "brief", "json", "seed",
+        ),
+    ),
+    Command(
+        "sweep",
+        "Show the objective against nodes and sub-batch. "
+        "Of each the best plan; one network on one cluster.",
+        (
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
+            "plot", "force", "json", "seed",
         ),
     ),
     Command(

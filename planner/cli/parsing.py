@@ -6,9 +6,11 @@ Each parser takes (what, text); ``what`` names the option in errors. Nothing her
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
+from planner.domain.limits import LIMITS
 from planner.errors import ParameterError, nearest_name
 from planner.units import parse_fraction, parse_quantity
 
@@ -22,8 +24,10 @@ __all__ = [
     "fraction",
     "framework",
     "frameworks",
+    "limits",
     "numbers",
     "only",
+    "pairs",
     "text",
     "whole",
 ]
@@ -98,6 +102,35 @@ def _span(what: str, item: str, value: str, least: int, most: int) -> range:
     if high < low:
         raise ParameterError(what, "a range lo:hi with lo at most hi", value, f"write {high}:{low}")
     return range(low, high + 1, step)
+
+
+def pairs(what: str, value: str) -> dict[str, str]:
+    """Return a comma list of ``key=value`` as a mapping, each key once."""
+    parts = [one.partition("=") for one in value.split(",")]
+    if any(not key.strip() or not sign or not rest.strip() for key, sign, rest in parts):
+        raise ParameterError(what, "a list key=value,...", value, "write for example nodes=16,precision=fp16")
+    mapping = {key.strip(): rest.strip() for key, _, rest in parts}
+    if len(mapping) < len(parts):
+        raise ParameterError(what, "a list key=value,... with each key once", value)
+    return mapping
+
+
+def limits(what: str, value: str) -> dict[str, float]:
+    """Return a list such as ``epoch=1h,nodes=32`` as numbers in the units of :data:`planner.domain.limits.LIMITS`."""
+    most: dict[str, float] = {}
+    for name, text in pairs(what, value).items():
+        choice(*LIMITS)(what, name)
+        if LIMITS[name].unit == "s":
+            most[name] = parse_quantity(text, "time", f"{name} in {what}")
+            continue
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0 < number < math.inf:
+            raise ParameterError(f"{name} in {what}", "a number above 0", text)
+        most[name] = number
+    return most
 
 
 def choice(*words: str) -> Parser:

@@ -110,6 +110,8 @@ class SpaceRequest:
         Kinds to try; none: those that the network and the framework have by default.
     choose : one of planner.domain.suggestion.CHOICES
         Which of the tied plans is taken.
+    most : mapping of planner.domain.limits.LIMITS to float
+        What a plan may take at most.
     allow_specified : bool
         Whether precisions of 8 bits are candidates by the data sheet alone.
     """
@@ -123,6 +125,7 @@ class SpaceRequest:
     pareto: bool = False
     parallelism: tuple[str, ...] = ()
     choose: str = "fewest-gpus"
+    most: Mapping[str, float] = field(default_factory=dict)
     allow_specified: bool = False
 
     def __getitem__(self, axis: str) -> tuple[Any, ...] | None:
