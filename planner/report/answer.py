@@ -79,7 +79,8 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
     if training is not None:
         results.append(f"{parts.counted(epochs or 0, 'epoch')} in {parts.duration(training)}")
     yield Line(f"{sentence}: {', '.join(results)}.", "bold")
-    yield Line(_why(suggestion))
+    stages = f" Its stages start with {parts.stages(plan.prediction)}." if plan.prediction.stages else ""
+    yield Line(_why(suggestion) + stages)
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
@@ -195,10 +196,11 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
         batch += f", staleness {format_number(one.staleness.mean)} updates"
     memory = one.memory_bytes
     capacity = f" of {format_bytes(memory['capacity'])}" if "capacity" in memory else ""
-    used = parts.utilization(one)
+    used, stages = parts.utilization(one), parts.stages(one)
     return [
         ("speed", speed),
         *([] if used == "-" else [("utilization", used)]),
+        *([] if stages == "-" else [("stages start", f"with {stages}")]),
         ("mini-batch", batch),
         ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),
         ("memory", f"{format_bytes(memory['total'])}{capacity} on one {subject.device}"),

@@ -121,6 +121,7 @@ class _Case:
                 *split_warnings(pricer.sources, one),
             ),
             kind=kind,
+            stages=self.part.first_layers if isinstance(self.part, LayerPart) else (),
             kernel_shares=self._shares(),
             doubt=deviation.shares if deviation else {},
             mfu=mfu,
