@@ -31,9 +31,9 @@ PARALLELISMS = ("tensor", "context", "expert", "pipeline")
 REPEATED = ("attention", "second products")
 """The core of attention where that keeps its weights; or all of a layer but attention and each first of two products
 (torchtitan)."""
-FUSIONS = ("activation", "residual")
+FUSIONS = ("activation", "residual", "softmax")
 """Point-wise kernels that are one: the bias of a linear layer with the activation behind it, and gates with their
-products; the bias with dropout and the sum behind it."""
+products; the bias with dropout and the sum behind it; scale, mask and softmax of the shapes that Megatron-LM takes."""
 STAGES = ("blocks", "modules", "layers")
 """What its pipeline's stages are: blocks of transformers alone; modules that the user writes, of any network; or layers
 of any network, which it deals out by itself."""
