@@ -26,6 +26,7 @@ from planner.search.suggest import suggest
 from planner.search.why_not import why_not
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
+from planner.workload.lawful import schedules_of
 
 __all__ = ["allowed_request", "answer", "check_price", "provenance", "run", "space_request", "wanted"]
 
@@ -104,21 +105,21 @@ def answer(case: Case, values: Values) -> Suggestion:
 
 
 def allowed_request(case: Case, values: Values) -> SpaceRequest:
-    """Return what to search over for one network: kinds of parallelism that it and its framework allow."""
+    """Return what to search over for one network: kinds of parallelism and schedules that its framework allows."""
     request = space_request(values)
-    allowed = kinds_of(case.problem.network, case.problem.settings.framework)
+    network, framework = case.problem.network, case.problem.settings.framework
+    allowed = kinds_of(network, framework)
     _check_layers(case, layer_axis_asked(request), allowed)
-    settings = case.problem.settings
-    request = request.changed(parallelism=kinds_to_try(request, case.problem.network, settings.framework))
+    request = request.changed(parallelism=kinds_to_try(request, network, framework))
     for kind in request.parallelism:
         if kind not in allowed:
-            framework = case.problem.settings.framework.name
-            splits_layers = kind in (MODEL, HYBRID) and case.problem.network.transformer is None
+            splits_layers = kind in (MODEL, HYBRID) and network.transformer is None
             remedy = "schemes that split single layers are priced for transformers alone" if splits_layers else ""
-            rule = (
-                f"of the kinds that {case.problem.network.name} and framework {framework} allow, {', '.join(allowed)}"
-            )
+            rule = f"of the kinds that {network.name} and framework {framework.name} allow, {', '.join(allowed)}"
             raise ParameterError("--parallelism", rule, kind, remedy)
+    schedules = request["schedule"] or ()
+    if schedules and not set(schedules) & set(framework.schedules):
+        raise ParameterError("--schedule", schedules_of(framework), ",".join(map(str, schedules)))
     return request
 
 

@@ -25,7 +25,8 @@ from planner.sources.sources import Sources
 from planner.steps.compute import composed_s
 from planner.steps.epoch import Input
 from planner.steps.layer_cuts import LayerCuts, cut_at
-from planner.steps.pipeline import drain_s, exposed_exchange_s, pipeline_s
+from planner.steps.pipeline import pipeline_s
+from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
 from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
 from planner.workload.layer_memory import chain_memory
@@ -67,7 +68,7 @@ class LayerPricer(SplitPricer):
         parts = []
         for at, row in enumerate(first.tolist()):
             cuts = self.cuts.cuts(int(plans.pipeline_parallel[row]), int(plans.sub_batch[row]))
-            some = plans.rows(np.flatnonzero(which == at))
+            some = plans.take(np.flatnonzero(which == at))
             parts.append(chain_memory(self.cuts.sizes, cuts, some, rules, problem.settings.optimizer, shrunk=shrunk))
         back = np.argsort(np.argsort(which, kind="stable"))
         names = [one.name for one in fields(SplitMemoryBytes)]
@@ -80,17 +81,22 @@ class LayerPricer(SplitPricer):
         first, which = distinct_rows(plans.pipeline_parallel, plans.schedule)
         for at in range(first.size):
             rows = np.flatnonzero(which == at)
-            for name, both in LayerPart(self, plans.rows(rows)).terms().items():
+            for name, both in LayerPart(self, plans.take(rows)).terms().items():
                 terms[name][:, rows] = both
         terms["load_input"][:] = self._load(plans, np.sum([exposed for _, exposed in terms.values()], axis=0))
         seconds, exposed = ({name: both[at] for name, both in terms.items()} for at in range(2))
         return SplitPriced(np.sum(list(exposed.values()), axis=0), seconds, exposed, self.memory(plans))
 
+    def placement(self, plans: SplitPlans) -> Placement:
+        """Return where the groups of plans lie on the cluster."""
+        link = self.sources.cluster.inter_node
+        return Placement(plans, link.nics_per_node if link else 1, self.rank_order)
+
     def _load(self, plans: SplitPlans, step_s: FloatArray) -> Both:
-        """Return what loading samples takes and adds; ranks of the first stage load, which stand next to each other."""
-        copies, gpus = plans.data_parallel, plans.gpus_per_node
-        samples = plans.sub_batch * plans.accumulation_steps
-        load = self.input.times(samples, np.minimum(copies, gpus), -(-copies // gpus), first_epoch=False).node_s
+        """Return what loading samples takes and adds; the ranks of the first stage load, one of each copy."""
+        copies, samples = self.placement(plans).groups(GRADIENTS), plans.sub_batch * plans.accumulation_steps
+        in_node = np.ceil(copies.ranks_per_node).astype(np.int64)
+        load = self.input.times(samples, in_node, copies.nodes, first_epoch=False).node_s
         return load, np.maximum(load - step_s, 0.0) if self.strategy.prefetch else load
 
 
@@ -111,8 +117,7 @@ class LayerPart:
         self.m = plans.accumulation_steps.astype(np.float64)
         self._sub_batch, self._of = np.unique(plans.sub_batch, return_inverse=True)
         self.cuts = np.stack([costs.cuts.cuts(self.stages, one) for one in self._sub_batch.tolist()])
-        link = costs.sources.cluster.inter_node
-        self.placement = Placement(plans, link.nics_per_node if link else 1)
+        self.placement = costs.placement(plans)
 
     @property
     def counts(self) -> FloatArray:

@@ -32,6 +32,7 @@ from planner.steps.split_warnings import split_warnings
 from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
 from planner.steps.utilization import utilization
 from planner.steps.warnings import warnings_of
+from planner.workload.in_flight import weight_versions
 
 __all__ = ["split_descriptions"]
 
@@ -57,7 +58,7 @@ def split_descriptions(pricer: SplitPricer, chosen: Configurations, window: Wind
     priced, plans = pricer.price(chosen), plans_of(chosen)
     found = []
     for i in range(chosen.size):
-        some = plans.rows(np.array([i]))
+        some = plans.take(np.array([i]))
         part = LayerPart(pricer, some) if isinstance(pricer, LayerPricer) else pricer.part(some)
         found.append(_Case(pricer, part, chosen.one(i), priced, i).description(window))
     return found
@@ -110,7 +111,7 @@ class _Case:
             mini_batch=MiniBatch(
                 samples, 0.0, samples, samples, None if window is None else float(low <= samples <= high)
             ),
-            staleness=Staleness(0.0, 0.0, {0: 1.0}),
+            staleness=self._staleness(),
             memory_bytes=memory,
             terms=terms,
             bottleneck=max(terms, key=lambda term: term.share).name,
@@ -135,6 +136,13 @@ class _Case:
         if sources.problem.network.transformer is not None:
             return ""
         return kind_of(self.one, terms, on_specified=sources.is_specified(self.one.precision))
+
+    def _staleness(self) -> Staleness:
+        """Return that of the stages, each as likely as another."""
+        stages = np.arange(self.part.stages)
+        late = weight_versions(stages, self.part.plans) - 1
+        pmf = {int(value): float(np.mean(late == value)) for value in np.unique(late)}
+        return Staleness(float(late.mean()), float(late.std()), pmf)
 
     def _timed_calls(self, name: str) -> Iterator[TimedCalls]:
         """Yield the calls of a pass, timed."""
