@@ -184,5 +184,10 @@ class Framework:
 
 GENERIC = Framework("generic")
 """Stands for any other."""
-PYTORCH = Framework("pytorch", gradient_type="fp32", keeps_weight_shards=False)
+PYTORCH = Framework(
+    "pytorch",
+    gradient_type="fp32",
+    keeps_weight_shards=False,
+    schedules=("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"),
+)
 """What is assumed where no framework is named; as in its file."""
