@@ -180,6 +180,7 @@ _ALL = (
     Option(
         "runs", "FILE.csv", "A table of measured runs, in the runs format.",
         repeatable=True,
+        help_in={"calibrate": "Measured steps of the plans of --plan, split ones too, instead of running any here."},
     ),
     Option(
         "hold_out", "network|gpu|cluster|source",
@@ -264,8 +265,8 @@ COMMANDS = (
         "calibrate",
         "Measure this node, fit the cost terms, write a calibration.",
         (
-            "device", "budget", "target_error", "network", "tensor_parallel", "precision", "plan", "calibration",
-            "samples", "name", "out", "force", "json",
+            "device", "budget", "target_error", "network", "tensor_parallel", "precision", "plan", "runs",
+            "calibration", "samples", "name", "out", "force", "json",
         ),
     ),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from planner.formats.values import Number, Text, Type, Whole
 __all__ = [
     "CONFIGURATION_TABLE",
     "LARGEST_PRODUCT",
+    "PLAN_TABLE",
     "SUBJECT_FIELDS",
     "SUBJECT_TABLE",
     "axis_type",
@@ -59,6 +60,7 @@ SUBJECT_FIELDS = (
     Field("sharding", Whole(least=0, most=3), "stage of sharded state, likewise"),
 )
 SUBJECT_TABLE = Table(SUBJECT_FIELDS, dict[str, Any], "what all configurations of an answer share", title="subject")
+PLAN_TABLE = Table(tuple(map(_field, AXES)), Configuration, "axes of a plan", title="plan_axes")
 CONFIGURATION_TABLE = Table(
     (
         *(_field(axis) for axis in AXES),

@@ -45,6 +45,7 @@ HEADLINES: Mapping[str, str] = {
     "input_cached": "later epochs are assumed to read from memory in part",
     "head_size_rounded": "heads do not divide the features of {subjects}: rounded down",
     "measured_run": "measured runs of {subjects} correct it",
+    "measured_steps": "measured steps of {subjects} correct it",
     "own_layers": "its own layers were measured",
 }
 """Code of a warning -> what it says in a line, the gravest code first; an unknown code comes before all of them.

@@ -17,6 +17,7 @@ from planner.sources.sources import Sources
 from planner.sources.usable import check_precision
 from planner.steps.compare import deviation_of_ratio
 from planner.steps.describe import Description, descriptions
+from planner.steps.measured import as_measured, deviation_left
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.split_describe import split_descriptions
 from planner.steps.split_price import SplitPricer, plans_of
@@ -89,8 +90,13 @@ class Evaluator:
         """
         descriptions = self._descriptions(configurations, window)
         return [one.prediction for one in descriptions], [
-            deviation_of_ratio(descriptions[0], other) for other in descriptions
+            self._deviation_of_ratio(descriptions[0], other) for other in descriptions
         ]
+
+    def _deviation_of_ratio(self, one: Description, other: Description) -> float | None:
+        deviation = deviation_of_ratio(one, other)
+        plans = one.prediction.configuration, other.prediction.configuration
+        return None if deviation is None else deviation * deviation_left(self.sources, *plans)
 
     def _descriptions(
         self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None
@@ -103,7 +109,7 @@ class Evaluator:
                 found = split_descriptions(self._split_pricer_of(alike), alike.rows, window)
             else:
                 found = descriptions(self._pricer_of(alike), alike, window)
-            by_row |= zip(positions, found, strict=True)
+            by_row |= zip(positions, (as_measured(one, self.sources) for one in found), strict=True)
         return [by_row[i] for i in range(configurations.size)]
 
     def _split_pricer_of(self, alike: Configurations) -> SplitPricer:
@@ -148,6 +154,11 @@ class Evaluator:
                 raise missing_link(cluster, "inter_node", f"the plan spans {nodes} nodes")
             raise ParameterError("nodes", f"at most the {cluster.nodes} of {cluster.name}", nodes)
 
+    def _measured_factors(self, configurations: Configurations) -> FloatArray | float:
+        """Return by what measured steps multiply those of configurations of one precision and mode."""
+        steps = self.sources.measured_steps(configurations.precisions[int(configurations.precision.flat[0])])
+        return 1.0 if steps is None or configurations.is_async.flat[0] else steps.factors(configurations)
+
     def _columns(self, configurations: Configurations) -> dict[str, FloatArray | float]:
         """Return the fields of Predictions for configurations of one precision and mode."""
         samples = self.problem.dataset.samples if self.problem.dataset else np.nan
@@ -159,6 +170,8 @@ class Evaluator:
             prices = self._pricer_of(configurations).price(configurations)
             period, first = prices.iteration.period_s, prices.first_epoch.period_s
             memory_bytes = prices.memory_bytes
+        factors = self._measured_factors(configurations)
+        period, first = period * factors, first * factors
         if configurations.is_async.flat[0]:
             statistics = asynchrony_of(configurations, prices)
             amount = configurations.gpus * configurations.sub_batch
