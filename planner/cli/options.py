@@ -131,9 +131,13 @@ _ALL = (
         default_in={"validate": "bundled ones", "calibrate": "those of --plan, by their names"},
     ),
     Option(
-        "framework", "NAME[@VERSION]|FILE[,...]", "Training framework; 'generic' is any. Of several each is answered.",
+        "framework", "NAME[@VERSION]|FILE[,...]",
+        "Training framework; 'generic' is any. Plans of several are one ranking.",
         parsing.frameworks, "pytorch",
-        help_in={"validate": "Training framework, one; 'generic' is any."},
+        help_in={
+            "validate": "Training framework, one; 'generic' is any.",
+            "predict": "Training framework; 'generic' is any. Each of several is answered.",
+        },
         default_in={"validate": "that of each row"},
     ),
     *_options_of_axes(),

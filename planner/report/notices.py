@@ -16,6 +16,8 @@ MOST_NOTICES = 3
 """Lines."""
 WARNING_LABEL = "warning: "
 HEADLINES: Mapping[str, str] = {
+    "framework_refused": "{subjects} was asked for and is no candidate",
+    "framework_without_plan": "no plan of {subjects} fits",
     "precision_refused": "{subjects} was asked for and is no candidate",
     "out_of_memory": "it needs more memory than {subjects} has",
     "window_missed": "the mean mini-batch is inside the window, hardly any single one is",

@@ -97,7 +97,7 @@ def suggested_of(path: str, names: Sequence[str]) -> Suggested:
     return Suggested(
         document["plans"],
         subject_of(subject, configurations).settings,
-        (subject["framework"],),
+        tuple(dict.fromkeys(one["framework"] or subject["framework"] for one in configurations)),
         catalog.find_network(named_network),
         named_network,
         named_cluster,

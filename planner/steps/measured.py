@@ -45,16 +45,16 @@ def as_measured(one: Description, sources: Sources) -> Description:
     return Description(after, gradient)
 
 
-def deviation_left(sources: Sources, one: Configuration, other: Configuration) -> float:
+def deviation_left(one: tuple[Sources, Description], other: tuple[Sources, Description]) -> float:
     """Return the share of the deviation of the ratio of two plans that measured steps leave; 1 without any.
 
-    Runs in one precision say nothing of another.
+    Runs in one precision, mode or framework say nothing of another.
     """
-    if one.precision == other.precision and one.mode == other.mode:
-        steps = _steps_of(sources, one)
-        return 1.0 if steps is None else math.sqrt(steps.remaining(one, other))
-    each = [(_steps_of(sources, plan), plan) for plan in (one, other)]
-    left = [1.0 if steps is None else steps.remaining(plan, plan) for steps, plan in each]
+    plans = [description.prediction.configuration for _, description in (one, other)]
+    each = [_steps_of(sources, plan) for (sources, _), plan in zip((one, other), plans, strict=True)]
+    if one[0] is other[0] and (plans[0].precision, plans[0].mode) == (plans[1].precision, plans[1].mode):
+        return 1.0 if each[0] is None else math.sqrt(each[0].remaining(*plans))
+    left = [1.0 if steps is None else steps.remaining(plan, plan) for steps, plan in zip(each, plans, strict=True)]
     return math.sqrt(sum(left) / len(left))
 
 

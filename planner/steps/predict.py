@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -24,7 +24,11 @@ from planner.steps.split_price import SplitPricer, plans_of
 from planner.steps.tables import CHUNK, distinct_pairs
 from planner.workload.lawful import check_lawful
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "compare_among"]
+
+Window = Callable[[str], tuple[float, float]]
+OF_FRAMEWORK = ("overheads",)
+"""Scopes that a framework has of its own: what is stated of two of them is not one error."""
 
 
 class Evaluator:
@@ -67,9 +71,7 @@ class Evaluator:
             start += piece.size
         return predictions
 
-    def describe(
-        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
-    ) -> list[Prediction]:
+    def describe(self, configurations: Configurations, window: Window | None = None) -> list[Prediction]:
         """Return predictions with every field, one a configuration, from the same tables.
 
         Parameters
@@ -78,29 +80,20 @@ class Evaluator:
         window : mode -> (least, largest) mini-batch [samples], or None
             For the probability that the mini-batch lies in it.
         """
-        return [one.prediction for one in self._descriptions(configurations, window)]
+        return [one.prediction for one in self.descriptions(configurations, window)]
 
     def compare(
-        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
+        self, configurations: Configurations, window: Window | None = None
     ) -> tuple[list[Prediction], list[float | None]]:
         """Return predictions as :meth:`describe`, and how unsure their ratios to the first are.
 
         One value a configuration: the standard deviation of the logarithm of the time a sample that the first takes
         over that of each; None where errors are not known.
         """
-        descriptions = self._descriptions(configurations, window)
-        return [one.prediction for one in descriptions], [
-            self._deviation_of_ratio(descriptions[0], other) for other in descriptions
-        ]
+        return compare_among([self], window, [0] * configurations.size, configurations)
 
-    def _deviation_of_ratio(self, one: Description, other: Description) -> float | None:
-        deviation = deviation_of_ratio(one, other)
-        plans = one.prediction.configuration, other.prediction.configuration
-        return None if deviation is None else deviation * deviation_left(self.sources, *plans)
-
-    def _descriptions(
-        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None
-    ) -> list[Description]:
+    def descriptions(self, configurations: Configurations, window: Window | None = None) -> list[Description]:
+        """Return predictions as :meth:`describe`, with the gradients of their periods."""
         self._prepare(configurations)
         by_row: dict[int, Description] = {}
         for where, alike in _alike(configurations):
@@ -202,3 +195,38 @@ def _alike(some: Configurations) -> Iterator[tuple[slice | IntArray, Configurati
     for value in np.unique(kind).tolist():
         part = some.where(kind == value)
         yield np.flatnonzero(np.broadcast_to(kind == value, some.shape)), part.rows if value % 2 else part
+
+
+def compare_among(
+    evaluators: Sequence[Evaluator], window: Window | None, which: Sequence[int], configurations: Configurations
+) -> tuple[list[Prediction], list[float | None]]:
+    """Return predictions of rows of several problems, and how unsure their ratios to the first are.
+
+    Parameters
+    ----------
+    evaluators : sequence of Evaluator
+        Of problems that differ in what trains the network.
+    window : mode -> (least, largest) mini-batch [samples], or None
+    which : sequence of int, n of them
+        Position of the evaluator of each configuration.
+    configurations : Configurations, shape (n,)
+
+    Returns
+    -------
+    list of Prediction, list of float or None
+        As of :meth:`Evaluator.compare`.
+    """
+    by_row: dict[int, Description] = {}
+    for at, evaluator in enumerate(evaluators):
+        rows = [row for row, one in enumerate(which) if one == at]
+        if rows:
+            some = configurations.take(np.array(rows, dtype=np.int64))
+            by_row |= zip(rows, evaluator.descriptions(some, window), strict=True)
+    described = [by_row[row] for row in range(configurations.size)]
+    deviations: list[float | None] = []
+    for at, one in zip(which, described, strict=True):
+        is_other = evaluators[at] is not evaluators[which[0]]
+        deviation = deviation_of_ratio(described[0], one, apart=OF_FRAMEWORK if is_other else ())
+        pairs = (evaluators[which[0]].sources, described[0]), (evaluators[at].sources, one)
+        deviations.append(None if deviation is None else deviation * deviation_left(*pairs))
+    return [one.prediction for one in described], deviations
