@@ -49,7 +49,12 @@ FRAMEWORK = Kind(
             Field("can", ListOf(Text(PARALLELISMS)), "ways in which it splits networks", PARALLELISMS),
             Field("most_sharded", Whole(least=0, most=3), "the largest sharding that it has", 3),
             Field("most_sharded_in_pipeline", Whole(least=0, most=3), "the same beside a pipeline", 3),
-            Field("fuses", ListOf(Text(FUSIONS)), "what its kernels do in one: bias and activation, bias and sum", ()),
+            Field(
+                "fuses",
+                ListOf(Text(FUSIONS)),
+                "what its kernels do in one: bias and activation, bias and sum, scale, mask and softmax",
+                (),
+            ),
             Field("scatters_boundary", Flag(), "whether tensor ranks send parts to the next stage", default=False),
             Field("selective", Text(REPEATED), "what selective recompute makes again", "attention"),
             Field("overlaps_tensor", Flag(), "whether messages of tensor ranks run beside products", default=False),

@@ -179,8 +179,12 @@ def _each_plan_once(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
 
 def _tell(suggested: Suggested, steps: Sequence[MeasuredStep], say: Say) -> None:
     """Say how many steps are of which plans."""
-    plans = {configuration_of(plan["configuration"]) for plan in suggested.plans}
-    measured = {one.configuration for one in steps}
+    first, *_ = suggested.frameworks
+    plans = {
+        (plan["configuration"]["framework"] or first, configuration_of(plan["configuration"]))
+        for plan in suggested.plans
+    }
+    measured = {(one.framework, one.configuration) for one in steps}
     runs = sum(one.runs for one in steps)
     say(f"{runs} measured steps of {len(measured)} plans, of which the suggestion has {len(measured & plans)}")
 
