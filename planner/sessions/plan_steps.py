@@ -47,6 +47,7 @@ class _Case(NamedTuple):
     optimizer: str
     strategy: str
     input: str
+    rank_order: tuple[str, ...]
 
 
 def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], name: str, say: Say) -> Calibration:
@@ -143,9 +144,11 @@ def _problems(
     for row in rows:
         run = row.run
         optimizer = run.optimizer or suggested.network.optimizer
-        by_case.setdefault(_Case(_framework(run), optimizer, run.strategy, run.input), []).append(row)
+        case = _Case(_framework(run), optimizer, run.strategy, run.input, run.rank_order)
+        by_case.setdefault(case, []).append(row)
     for case, of_case in by_case.items():
-        settings = Settings(case.optimizer, case.strategy, case.input, catalog.find_framework(case.framework))
+        framework = catalog.find_framework(case.framework)
+        settings = Settings(case.optimizer, case.strategy, case.input, framework, case.rank_order)
         problem = Problem(
             suggested.network,
             catalog.find_dataset(dataset) if dataset else None,

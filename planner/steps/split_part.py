@@ -24,7 +24,8 @@ from planner.domain.transformer import Transformer
 from planner.sources.sources import Sources
 from planner.steps.compute import composed_s
 from planner.steps.gathers import equal_backward_s, equal_forward_s
-from planner.steps.pipeline import drain_s, exposed_exchange_s, pipeline_s
+from planner.steps.pipeline import pipeline_s
+from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
 from planner.steps.split_compute import PASSES, RankCompute, SplitCompute
 from planner.steps.split_exchange import Elements, StageExchange
 from planner.steps.split_messages import operation_s
@@ -78,6 +79,8 @@ class SplitCosts:
     parameter : BytesOfParameter
     memory_rules : MemoryRules
     message_rules : MessageRules
+    rank_order : tuple of str
+        How ranks are numbered, innermost first.
     overlaps_tensor : bool
         Whether messages of tensor ranks run beside products of the backward pass.
     """
@@ -93,7 +96,8 @@ class SplitCosts:
         framework = settings.framework
         self.strategy = settings.overlap
         self.gradient_bytes = float(framework.gradient_bytes(precision))
-        self.memory_rules = MemoryRules.of(precision, settings.optimizer, framework)
+        self.rank_order = settings.placed_by
+        self.memory_rules = MemoryRules.of(precision, settings.optimizer, framework, self.rank_order)
         self.parameter = self.memory_rules.parameter
         self.overlaps_tensor = framework.overlaps_tensor
         itemsize = precision_named(precision).activation_bytes
@@ -113,11 +117,12 @@ class SplitPart:
         self.rank: RankCompute = compute.ranks[int(rank[0])]
         cluster = costs.sources.cluster
         nics = cluster.inter_node.nics_per_node if cluster.inter_node else 1
-        self.placement = Placement(plans, nics)
+        self.placement = Placement(plans, nics, costs.rank_order)
         self._placed: dict[str, Groups] = {}
         self.exchange = StageExchange(costs, plans, self._groups)
         self.m = plans.accumulation_steps.astype(np.float64)
-        self.counts = stage_units(self.rank.units, self.stages)
+        self.last_stage = int(plans.last_stage[0])
+        self.counts = stage_units(self.rank.units, self.stages, self.last_stage)
         compute.cases.ensure(*distinct_pairs(rank, plans.sub_batch))
         self._row = compute.cases.rows(rank, plans.sub_batch)
         self._parameters_of_unit, self._experts_of_unit = compute.parameters[rank], compute.experts[rank]
@@ -241,7 +246,7 @@ class SplitPart:
         """Return the parameters of a rank of every stage; the last stage copies a tied embedding."""
         experts = counts @ self._experts_of_unit.T
         others = counts @ self._parameters_of_unit.T - experts
-        if self.stages > 1 and self.costs.of.tied:
+        if self.last_stage > 0 and self.costs.of.tied:
             others[-1] += self._table_elements()
         return Elements(experts, others)
 
@@ -269,8 +274,7 @@ class SplitPart:
 
     def _schedule(self, of: _Stages) -> dict[str, Any]:
         """Return what says the schedule to planner.steps.pipeline."""
-        v = self.plans.virtual_stages if self.schedule == "interleaved" else np.ones_like(self.plans.virtual_stages)
-        return {"schedule": self.schedule, "virtual_stages": v, "weight_s": of.weights_s}
+        return {"schedule": self.schedule, "virtual_stages": self.plans.virtual_stages, "weight_s": of.weights_s}
 
     def _gathered(self, of: _Stages, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the passes of a micro-batch with the gathers and scatters of sharded weights that they wait for."""
@@ -319,7 +323,7 @@ class SplitPart:
 
     def _tied_s(self) -> FloatArray:
         """Return the all-reduce of a tied embedding between the first and the last stage, shape (n,)."""
-        if self.stages == 1 or not self.costs.of.tied or not self.costs.of.vocabulary:
+        if self.last_stage == 0 or not self.costs.of.tied or not self.costs.of.vocabulary:
             return np.zeros(self.m.size)
         bytes_ = self.costs.gradient_bytes * self._table_elements()
         return self.costs.operation_s(ALL_REDUCE, bytes_, self._groups(ENDS))
