@@ -11,6 +11,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Settings
 from planner.domain.dataset import Dataset
+from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.scenario import NO_SCENARIO, Scenario
 
@@ -54,6 +55,10 @@ class Subject:
     usd_per_gpu_hour: float | None = None
     device: str = "GPU"
     network_option: str = ""
+
+    def trained_in(self, framework: Framework) -> Subject:
+        """Return the same in a framework."""
+        return replace(self, settings=replace(self.settings, framework=framework))
 
 
 @dataclass(frozen=True, slots=True)
