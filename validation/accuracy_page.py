@@ -1,4 +1,4 @@
-"""The accuracy page, in Markdown, from its document and the tables beside this module: reasons, rivals, noise, choices."""
+"""The accuracy page, in Markdown, from its document and this folder's tables of reasons, rivals, noise and choices."""
 
 from __future__ import annotations
 

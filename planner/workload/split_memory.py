@@ -5,7 +5,8 @@ activations                     of a layer (:mod:`planner.workload.kept_activati
                                 its live micro-batches (:mod:`planner.workload.in_flight`); the mask behind the
                                 embedding and the tokens on the first stage, inputs of norm and logits on the last
 logits                          on the last stage, at the peak of one micro-batch, and what others keep that wait for
-                                their backward pass; see :data:`LOSS_BYTES`
+                                their backward pass; see :data:`LOSS_BYTES`; those of micro-batches that are done, where
+                                a pipeline keeps them
 workspace                       what one layer's backward pass makes again, and gradients of activations, in so far as
                                 it is more than the logits, which are gone by then; or the wide gradients of an update,
                                 in so far as they are more than activations and logits
@@ -100,6 +101,9 @@ class MemoryRules:
         Units gathered ahead where weights are sharded.
     recompute_every : int
         k, layers of which one input is kept where whole layers are computed again.
+    output_buffers : int
+        Micro-batches whose fp32 logits the last stage keeps until others take their place, up to ``output_sharding``:
+        with more, the framework runs without its pipeline.
     bucket_bytes : float
         Of a gradient bucket that is a copy; 0: gradients are sent from where they are.
     framework_bytes, margin : float
@@ -114,6 +118,8 @@ class MemoryRules:
     imbalance: float = 1.0
     prefetch: int = 1
     recompute_every: int = 1
+    output_buffers: int = 0
+    output_sharding: int = GATHERING
     bucket_bytes: float = 0.0
     framework_bytes: float = ASSUMED_CONTEXT_BYTES["gpu"]
     margin: float = ASSUMED_MARGIN
@@ -141,6 +147,8 @@ class MemoryRules:
             loss=framework.loss,
             padded=framework.pads_vocabulary,
             prefetch=framework.gathers_ahead,
+            output_buffers=framework.output_buffers,
+            output_sharding=framework.most_sharded_in_pipeline,
         )
 
     @property
@@ -240,7 +248,8 @@ def _on(
     parameters = stage_parameters(of, plans, stage, padded=rules.padded)
     weights, gradients, optimizer, updated = _state(plans, rules.parameter, parameters)
     kept, away, live, working = _of_layers(of, plans, stage, rules, layers)
-    activations, logits = kept + _ends(of, plans, stage, rules), _logits(of, plans, stage, rules)
+    activations = kept + _ends(of, plans, stage, rules)
+    logits, left = _logits(of, plans, stage, rules)
     updating = rules.parameter.main_gradient * updated
     on_host = plans.offload == OFFLOADS.index("optimizer")
     moved, passes = np.where(on_host, updated, 0.0), plans.accumulation_steps
@@ -250,7 +259,7 @@ def _on(
         "gradients": gradients,
         "optimizer": np.where(on_host, 0.0, optimizer),
         "activations": activations,
-        "workspace": np.maximum(0.0, np.maximum(working, updating - activations) - logits),
+        "workspace": np.maximum(0.0, np.maximum(working, updating - activations) - (logits - left)),
         "framework": np.float64(rules.framework_bytes),
         "logits": logits,
         "gathered": np.where(plans.sharding == GATHERING, unit * parameters.largest_unit, 0.0),
@@ -337,8 +346,10 @@ def _computed(of: Transformer, plans: SplitPlans) -> FloatArray:
     return n * (of.predictions / of.sequence if of.predictions else 1.0)
 
 
-def _logits(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> FloatArray:
-    """Return the bytes of logits and loss when the last stage has most of them."""
+def _logits(
+    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules
+) -> tuple[FloatArray, FloatArray]:
+    """Return the bytes of logits and loss when the last stage has most of them, and those left when it is through."""
     e, p, t = rules.itemsize, plans.pipeline_parallel, plans.tensor_parallel
     of_each: FloatArray | float = float(of.classes if of.head != "pooler" else 0)
     if of.head in LOGITS_OF_TOKENS:
@@ -346,8 +357,11 @@ def _logits(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRu
     narrow_kept, wide_kept, narrow_peak, wide_peak = LOSS_BYTES[rules.loss]
     live = live_end_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
     waiting = (live - 1) * (narrow_kept * e + wide_kept)
-    peak = _computed(of, plans) * of_each * (waiting + narrow_peak * e + wide_peak)
-    return np.where(stage == p - 1, peak, np.float64(0.0))
+    buffers = np.minimum(plans.accumulation_steps, rules.output_buffers) * (plans.sharding <= rules.output_sharding)
+    # of one, the peak has the logits already
+    peak = waiting + narrow_peak * e + wide_peak + _WIDE_BYTES * np.maximum(buffers - 1, 0)
+    last = (stage == p - 1) * _computed(of, plans) * of_each
+    return last * peak, last * _WIDE_BYTES * buffers
 
 
 def _messages(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> FloatArray:
