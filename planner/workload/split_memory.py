@@ -346,9 +346,7 @@ def _computed(of: Transformer, plans: SplitPlans) -> FloatArray:
     return n * (of.predictions / of.sequence if of.predictions else 1.0)
 
 
-def _logits(
-    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules
-) -> tuple[FloatArray, FloatArray]:
+def _logits(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> tuple[FloatArray, FloatArray]:
     """Return the bytes of logits and loss when the last stage has most of them, and those left when it is through."""
     e, p, t = rules.itemsize, plans.pipeline_parallel, plans.tensor_parallel
     of_each: FloatArray | float = float(of.classes if of.head != "pooler" else 0)
