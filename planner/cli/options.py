@@ -7,13 +7,15 @@ a plan's axes from :mod:`planner.domain.axes`. Other choices repeat names of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.cli import parsing
 from planner.cli.parsing import Parser
 from planner.domain.axes import AXES
+from planner.domain.limits import LIMITS
 from planner.domain.precision import PRECISIONS
+from planner.domain.ranks import RANK_ORDER
 
 __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
 
@@ -92,6 +94,15 @@ _OF_CALIBRATE = {"precision": (f"Precisions to measure: {', '.join(PRECISIONS)}.
 """Option of an axis that calibrate has too -> its help and default there."""
 
 
+_METAVARS = {"recompute": "none|selective|full|every:K"}
+_PARSERS = {"recompute": parsing.recomputes}
+"""Option of an axis of words -> how it is read where it takes more than words."""
+
+
+def _alternatives(words: Sequence[str]) -> str:
+    return "|".join(words) if len(words) < 4 else "A,B"
+
+
 def _options_of_axes() -> Iterator[Option]:
     """Yield the options of the axes of a plan, the mode first."""
     for axis in sorted(AXES, key=lambda axis: axis.name != "mode"):
@@ -102,9 +113,11 @@ def _options_of_axes() -> Iterator[Option]:
             helps["calibrate"], defaults["calibrate"] = _OF_CALIBRATE[axis.option]
         yield Option(
             axis.option,
-            RANGE if not axis.words else "|".join(axis.words) if len(axis.words) < 4 else "A,B",
+            _METAVARS.get(axis.option) or (RANGE if not axis.words else _alternatives(axis.words)),
             axis.help,
-            parsing.choices(*axis.words) if axis.words else parsing.numbers(axis.least, axis.most),
+            _PARSERS.get(axis.option, parsing.choices)(*axis.words)
+            if axis.words
+            else parsing.numbers(axis.least, axis.most),
             default,
             helps,
             defaults,
@@ -146,6 +159,11 @@ _ALL = (
         "parallelism", "A,B", "Kinds of parallelism: data, model, pipeline, hybrid.",
         parsing.choices("data", "model", "pipeline", "hybrid"), "all that network and framework allow",
     ),
+    Option(
+        "rank_order", ",".join(RANK_ORDER),
+        "Degrees in the order in which ranks are numbered and fill nodes, innermost first.", parsing.rank_order,
+        "the framework's",
+    ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
     Option(
         "strategy", "wait-free|no-overlap|bucketed",
@@ -172,8 +190,19 @@ _ALL = (
         parsing.only(parsing.choice("epoch-time", "cost", "time-to-accuracy"), "epoch-time", "cost"), "epoch-time",
     ),
     Option(
+        "limit", "KEY=VALUE,...",
+        f"What a plan may take at most: {', '.join(LIMITS)}; as in epoch=1h,gpu-hours=500.",
+        parsing.limits, "none",
+    ),
+    Option(
         "allow_specified", "",
         "Candidates in fp8 and int8 by the data sheet too, where their products were not measured.",
+    ),
+    Option(
+        "why_not", "KEY=VALUE,...",
+        "Answer why plans with these values are not the answer: the constraint, or price and rank. "
+        "Keys are options of a plan, as in nodes=16,precision=fp16.",
+        parsing.pairs,
     ),
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
@@ -186,7 +215,8 @@ _ALL = (
         "Refit end-to-end coefficients without each of these in turn, and predict it.",
         parsing.choice("network", "gpu", "cluster", "source"),
     ),
-    Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib."),
+    Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib.",
+        help_in={"sweep": "Draw the objective against nodes, a line a sub-batch; needs Matplotlib."}),
     Option("device", "cpu|cuda[:I]", "What to measure.", parsing.device, "cuda where PyTorch sees a GPU, else cpu"),
     Option("budget", "TIME", "Time for all, with its unit: measuring, fitting and writing.", parsing.budget, "60s"),
     Option(
@@ -231,7 +261,8 @@ OPTIONS = {option.name: option for option in _ALL}
 
 _PROBLEM = ("network", "dataset", "cluster", "calibration", "framework", "mode")
 _PLAN = (
-    *(axis.option for axis in AXES if axis.name != "mode"), "optimizer", "strategy", "input", "scenario", "task",
+    *(axis.option for axis in AXES if axis.name != "mode"), "rank_order", "optimizer", "strategy", "input",
+    "scenario", "task",
 )  # fmt: skip
 
 COMMANDS = (
@@ -240,8 +271,17 @@ COMMANDS = (
         "Rank plans near a target mini-batch by epoch time or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "top",
-            "pareto", "choose", "epochs", "verbose", "brief", "json", "seed",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
+            "top", "pareto", "choose", "epochs", "why_not", "verbose", "brief", "json", "seed",
+        ),
+    ),
+    Command(
+        "sweep",
+        "Show the objective against nodes and sub-batch. "
+        "Of each the best plan; one network on one cluster.",
+        (
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
+            "plot", "force", "json", "seed",
         ),
     ),
     Command(

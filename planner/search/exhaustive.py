@@ -17,7 +17,7 @@ from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
 from planner.search.space import CHUNK, Limits, Space, space_of
 
-__all__ = ["Outcome", "search"]
+__all__ = ["Outcome", "lawful_plans", "search"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,22 @@ def search(
         As :func:`planner.search.space.space_of`.
     """
     space = space_of(request, limits)
-    progress = _Progress(evaluator, order, Rules.of(request, limits, space.precisions), keep, pareto)
+    progress = _Progress(evaluator, order, Rules.of(request, limits, space.precisions, order), keep, pareto)
     for batch in _batches(progress.sift(chunk) for chunk in space.chunks()):
         progress.price(batch)
     if progress.best is None and progress.counts[LARGE_SUB_BATCH]:
         for batch in _batches(progress.too_large(chunk) for chunk in space.chunks()):
             progress.offer_too_large(batch)
     return progress.outcome(space)
+
+
+def lawful_plans(request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order) -> Iterator[PricedPlans]:
+    """Yield every plan that satisfies a request with its prediction, some CHUNK at a time."""
+    space = space_of(request, limits)
+    rules = Rules.of(request, limits, space.precisions, order)
+    for batch in _batches(chunk.where(rules.why_not_before_pricing(chunk) == LAWFUL) for chunk in space.chunks()):
+        plans = PricedPlans(batch.rows, evaluator.evaluate(batch))
+        yield plans.take(rules.why_not_after_pricing(plans) == LAWFUL)
 
 
 def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
@@ -125,11 +134,12 @@ class _Progress:
     def price(self, batch: Configurations) -> None:
         """Price a batch, and keep what is good in it."""
         predictions, batch = self.evaluator.evaluate(batch), batch.rows
-        why = self.rules.why_not_after_pricing(batch, predictions.mini_batch_mean)
+        priced = PricedPlans(batch, predictions)
+        why = self.rules.why_not_after_pricing(priced)
         self.counts += np.bincount(why, minlength=len(REASONS))
         lawful = why == LAWFUL
         if lawful.any():
-            plans = PricedPlans(batch, predictions).take(lawful)
+            plans = priced.take(lawful)
             self.best = self.order.best(_after(self.best, plans), self.keep)
             self.smallest = replace(self.order, leading=_gpus).best(_after(self.smallest, plans), len(batch.precisions))
             if self.wants_pareto:
@@ -171,12 +181,13 @@ class _Progress:
         self.nearest[key] = (least, Configurations.joined([*same, at_least_distance]))
 
     def _nearest(self) -> PricedPlans | None:
-        """Return the best of the equally near ones, by mode and side."""
+        """Return the best of the equally near ones, by mode and side, without those that exceed a limit."""
         result: PricedPlans | None = None
         for key in sorted(self.nearest):
             configurations = self.nearest[key][1]
-            one = self.order.best(PricedPlans(configurations, self.evaluator.evaluate(configurations)), 1)
-            result = _after(result, one)
+            plans = PricedPlans(configurations, self.evaluator.evaluate(configurations))
+            one = self.order.best(plans.take(self.rules.over_limit(plans) == LAWFUL), 1)
+            result = _after(result, one) if one.size else result
         return result
 
 
