@@ -123,6 +123,9 @@ class Framework:
         Whether it rounds the vocabulary up to 128 rows a tensor rank.
     main_gradients : bool
         Whether its optimizer reads fp32 copies of gradients that are not fp32.
+    output_buffers : int
+        Micro-batches whose fp32 logits stay on the last stage until others take their place; 0: those that wait for
+        their backward pass alone.
     keeps_weight_shards : bool
         Whether sharding 3 keeps shards of narrow weights beside those of the fp32 master copy, or makes them of it.
     rank_order : tuple of str
@@ -149,6 +152,7 @@ class Framework:
     loss: str = "eager"
     pads_vocabulary: bool = False
     main_gradients: bool = False
+    output_buffers: int = 0
     keeps_weight_shards: bool = True
     rank_order: tuple[str, ...] = RANK_ORDER
 
