@@ -23,13 +23,15 @@ from planner.sources.source import Source
 from planner.steps.compute import call_work, composed_s, composed_slopes
 from planner.steps.describe import Description
 from planner.steps.intervals import Gradient, quantity, reciprocal
+from planner.steps.split_compute import PASSES, RankCompute
 from planner.steps.split_offload import offload_source
-from planner.steps.split_part import SPLIT_TERMS, SplitPart
+from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
 from planner.steps.split_warnings import split_warnings
 from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
 from planner.steps.utilization import utilization
 from planner.steps.warnings import warnings_of
+from planner.workload.units import stage_units
 
 __all__ = ["split_descriptions"]
 
@@ -53,19 +55,21 @@ _OPERATION_OF = {
 def split_descriptions(pricer: SplitPricer, chosen: Configurations, window: Window | None) -> list[Description]:
     """Return the predictions of split plans of one precision, rows of shape (n,)."""
     priced, plans = pricer.price(chosen), plans_of(chosen)
-    found = []
-    for i in range(chosen.size):
-        row = np.array([i])
-        part = pricer.part(type(plans)(**{one.name: getattr(plans, one.name)[row] for one in fields(plans)}))
-        found.append(_Case(pricer, part, chosen.one(i), priced, i).description(window))
-    return found
+    cases, rank = pricer.compute.cases, pricer.ranks(plans)
+    host_s = cases.columns.host_s(pricer.overheads)[cases.rows(rank, plans.sub_batch)]
+    ranks = [pricer.compute.ranks[one] for one in rank.tolist()]
+    every = zip(ranks, host_s, strict=True)
+    return [_Case(pricer, of, chosen.one(i), priced, i).description(window) for i, of in enumerate(every)]
 
 
 class _Case:
-    """One plan."""
+    """One plan; ``of``: its rank, and the host's time of passes over a unit, shape (len(PASSES), U)."""
 
-    def __init__(self, pricer: SplitPricer, part: SplitPart, one: Configuration, priced: SplitPriced, row: int) -> None:
-        self.pricer, self.part, self.one = pricer, part, one
+    def __init__(
+        self, pricer: SplitPricer, of: tuple[RankCompute, FloatArray], one: Configuration, priced: SplitPriced, row: int
+    ) -> None:
+        self.pricer, self.one = pricer, one
+        self.rank, self._host_s = of
         self.seconds = {name: float(priced.seconds[name][row]) for name in SPLIT_TERMS}
         self.exposed = {name: float(priced.exposed_s[name][row]) for name in SPLIT_TERMS}
         self.period_s = float(priced.period_s[row])
@@ -73,9 +77,8 @@ class _Case:
             one.name: float(getattr(priced.memory, one.name)[row]) for one in fields(SplitMemoryBytes)
         }
         self.memory["total"] = float(priced.memory.total[row])
-        self.stage = part.slowest_stage()
-        rank = part.rank
-        self._calls = rank.calls_with_sources(part.plans.sub_batch[:1])
+        self._units = stage_units(self.rank.units, one.pipeline_parallel)[priced.slowest[row]]
+        self._calls = self.rank.calls_with_sources(np.array([one.sub_batch]))
         self._timed: dict[int, TimedCalls] = {}
 
     def description(self, window: Window | None) -> Description:
@@ -123,18 +126,17 @@ class _Case:
 
     def _timed_calls(self, name: str) -> Iterator[TimedCalls]:
         """Yield the calls of a pass, timed."""
-        rank = self.part.rank
         for calls, source in self._calls[name]:
             if id(calls) not in self._timed:
-                work = call_work(calls, rank.itemsize)
+                work = call_work(calls, self.rank.itemsize)
                 times = np.broadcast_to(evaluate(source.entry, work), (1, calls.layer.size)) * calls.count
-                self._timed[id(calls)] = TimedCalls(calls, source, work, times, rank.program)
+                self._timed[id(calls)] = TimedCalls(calls, source, work, times, self.rank.program)
             yield self._timed[id(calls)]
 
     @property
     def _held(self) -> FloatArray:
         """How many of each distinct segment the slowest stage holds, shape (D,)."""
-        held: FloatArray = self.part.counts[self.stage] @ self.part.rank.units.segments
+        held: FloatArray = self._units @ self.rank.units.segments
         return held
 
     def _gradient(self) -> Gradient:
@@ -159,7 +161,7 @@ class _Case:
     def _add_pass(self, found: Gradient, name: str, count: float) -> None:
         """Add so many passes over the slowest stage; see planner.steps.stages for the parts of overheads."""
         overheads, held = self.pricer.overheads, self._held
-        host_s = float(self.part.host_s(name)[self.stage])
+        host_s = float(self._units @ self._host_s[PASSES.index(name)])
         groups = list(self._timed_calls(name))
         scaled = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ held) for group in groups]
         total = np.array(sum(scaled))

@@ -39,9 +39,6 @@ from planner.workload.transformer import (
 
 __all__ = ["BytesOfParameter", "RankParameters", "shard_ranks", "stage_blocks", "stage_parameters"]
 
-LOGITS_OF_TOKENS = ("tokens", "masked", "pretraining")
-"""Heads whose logits are as many as tokens, made by the table of tokens where it is tied."""
-
 
 @dataclass(frozen=True, slots=True)
 class BytesOfParameter:
@@ -176,6 +173,6 @@ def _outside(of: Transformer, plans: SplitPlans, *, padded: bool) -> tuple[float
     outer, t = outer_parameters(of), plans.tensor_parallel
     vocabulary = padded_vocabulary(of.vocabulary, t) if padded else of.vocabulary
     tokens = np.ceil(vocabulary / t) * of.hidden
-    logits = tokens if of.head in LOGITS_OF_TOKENS and of.vocabulary else np.zeros_like(tokens)
+    logits = tokens if of.has_logits else np.zeros_like(tokens)
     before, behind = (0.0, outer.norms) if of.norm_first else (outer.norms, 0.0)
     return outer.positions + outer.buckets + before, tokens, behind + float(outer.head_besides), logits
