@@ -34,8 +34,9 @@ from planner.search.split_space import SplitLimits
 from planner.sources import sources
 from planner.sources.usable import candidate_precisions, check_candidate
 from planner.steps import predict
-from planner.steps.split_price import SplitPricer, plans_of
+from planner.steps.split_price import plans_of
 from planner.workload.memory import largest_sub_batch
+from planner.workload.split_memory import MemoryRules, split_memory
 
 __all__ = ["limits_of", "order_and_limits", "suggest", "suggest_with"]
 
@@ -111,25 +112,26 @@ def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
         problem.scenario.sub_batch_factor,
         {mode: Refusal("mode", reason, mode) for mode in MODES if (reason := kernel_sources.why_not_mode(mode))},
         cluster.node.accelerator.memory_bytes,
-        _split_limits(problem, kernel_sources),
+        _split_limits(problem),
     )
 
 
-def _split_limits(problem: Problem, kernel_sources: sources.Sources) -> SplitLimits | None:
+def _split_limits(problem: Problem) -> SplitLimits | None:
     """Return the limits of plans that split the network; None where no plan can."""
-    if problem.network.transformer is None:
+    of, settings = problem.network.transformer, problem.settings
+    if of is None:
         return None
 
     @cache
-    def pricer(precision: str) -> SplitPricer:
-        return SplitPricer(kernel_sources, precision)
+    def rules(precision: str) -> MemoryRules:
+        return MemoryRules.of(precision, settings.optimizer, settings.framework)
 
     return SplitLimits(
         problem.network,
-        problem.settings.framework,
-        lambda rows, precision: pricer(precision).memory(plans_of(rows)).total,
+        settings.framework,
+        lambda rows, precision: split_memory(of, plans_of(rows), rules(precision)).total,
         problem.cluster.node.accelerator.memory_bytes,
-        lambda precision: pricer(precision).memory_rules,
+        rules,
     )
 
 
