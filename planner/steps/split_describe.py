@@ -57,19 +57,38 @@ def split_descriptions(pricer: SplitPricer, chosen: Configurations, window: Wind
     priced, plans = pricer.price(chosen), plans_of(chosen)
     cases, rank = pricer.compute.cases, pricer.ranks(plans)
     host_s = cases.columns.host_s(pricer.overheads)[cases.rows(rank, plans.sub_batch)]
-    ranks = [pricer.compute.ranks[one] for one in rank.tolist()]
-    every = zip(ranks, host_s, strict=True)
+    keys = list(zip(rank.tolist(), plans.sub_batch.tolist(), strict=True))
+    passes = {key: _Passes(pricer.compute.ranks[key[0]], key[1]) for key in dict.fromkeys(keys)}
+    every = zip((passes[key] for key in keys), host_s, strict=True)
     return [_Case(pricer, of, chosen.one(i), priced, i).description(window) for i, of in enumerate(every)]
 
 
+class _Passes:
+    """The calls of one rank and sub-batch, timed once for all plans that make them."""
+
+    def __init__(self, rank: RankCompute, sub_batch: int) -> None:
+        self.rank = rank
+        self._calls = rank.calls_with_sources(np.array([sub_batch]))
+        self._timed: dict[int, TimedCalls] = {}
+
+    def timed(self, name: str) -> Iterator[TimedCalls]:
+        """Yield the calls of a pass, timed."""
+        for calls, source in self._calls[name]:
+            if id(calls) not in self._timed:
+                work = call_work(calls, self.rank.itemsize)
+                times = np.broadcast_to(evaluate(source.entry, work), (1, calls.layer.size)) * calls.count
+                self._timed[id(calls)] = TimedCalls(calls, source, work, times, self.rank.program)
+            yield self._timed[id(calls)]
+
+
 class _Case:
-    """One plan; ``of``: its rank, and the host's time of passes over a unit, shape (len(PASSES), U)."""
+    """One plan; ``of``: passes of its rank, and the host's time of one over a unit, shape (len(PASSES), U)."""
 
     def __init__(
-        self, pricer: SplitPricer, of: tuple[RankCompute, FloatArray], one: Configuration, priced: SplitPriced, row: int
+        self, pricer: SplitPricer, of: tuple[_Passes, FloatArray], one: Configuration, priced: SplitPriced, row: int
     ) -> None:
         self.pricer, self.one = pricer, one
-        self.rank, self._host_s = of
+        self.passes, self._host_s = of
         self.seconds = {name: float(priced.seconds[name][row]) for name in SPLIT_TERMS}
         self.exposed = {name: float(priced.exposed_s[name][row]) for name in SPLIT_TERMS}
         self.period_s = float(priced.period_s[row])
@@ -77,9 +96,9 @@ class _Case:
             one.name: float(getattr(priced.memory, one.name)[row]) for one in fields(SplitMemoryBytes)
         }
         self.memory["total"] = float(priced.memory.total[row])
-        self._units = stage_units(self.rank.units, one.pipeline_parallel)[priced.slowest[row]]
-        self._calls = self.rank.calls_with_sources(np.array([one.sub_batch]))
-        self._timed: dict[int, TimedCalls] = {}
+        units = self.passes.rank.units
+        self._units = stage_units(units, one.pipeline_parallel)[priced.slowest[row]]
+        self._held: FloatArray = self._units @ units.segments  # of each distinct segment, on the slowest stage, (D,)
 
     def description(self, window: Window | None) -> Description:
         """Return the prediction with every field."""
@@ -124,21 +143,6 @@ class _Case:
         )
         return Description(prediction, gradient)
 
-    def _timed_calls(self, name: str) -> Iterator[TimedCalls]:
-        """Yield the calls of a pass, timed."""
-        for calls, source in self._calls[name]:
-            if id(calls) not in self._timed:
-                work = call_work(calls, self.rank.itemsize)
-                times = np.broadcast_to(evaluate(source.entry, work), (1, calls.layer.size)) * calls.count
-                self._timed[id(calls)] = TimedCalls(calls, source, work, times, self.rank.program)
-            yield self._timed[id(calls)]
-
-    @property
-    def _held(self) -> FloatArray:
-        """How many of each distinct segment the slowest stage holds, shape (D,)."""
-        held: FloatArray = self._units @ self.rank.units.segments
-        return held
-
     def _gradient(self) -> Gradient:
         found, m = Gradient(), self.one.accumulation_steps
         own = sum(self.exposed[name] for name in ("forward", "backward", "recompute", "host"))
@@ -162,7 +166,7 @@ class _Case:
         """Add so many passes over the slowest stage; see planner.steps.stages for the parts of overheads."""
         overheads, held = self.pricer.overheads, self._held
         host_s = float(self._units @ self._host_s[PASSES.index(name)])
-        groups = list(self._timed_calls(name))
+        groups = list(self.passes.timed(name))
         scaled = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ held) for group in groups]
         total = np.array(sum(scaled))
         whole = float(composed_s(total, host_s, overheads.exponent))
@@ -209,7 +213,7 @@ class _Case:
             return [offload_source(self.pricer.sources)], False
         if term in ("host", "replica_wait"):
             return [self.pricer.overheads.source], False
-        groups = list(self._timed_calls(_PASS_OF.get(term, "forward")))
+        groups = list(self.passes.timed(_PASS_OF.get(term, "forward")))
         total = sum(float(group.times_s.sum()) for group in groups)
         outside = sum(float(group.outside_s[0]) for group in groups)
         sources = {id(group.source): group.source for group in groups if group.times_s.any()}
@@ -220,7 +224,7 @@ class _Case:
         counts = {"forward": self.one.accumulation_steps, "backward": self.one.accumulation_steps, "update": 1}
         found = np.zeros(len(LOOKUPS))
         for name, count in counts.items():
-            for group in self._timed_calls(name):
+            for group in self.passes.timed(name):
                 found += count * group.lookups_s[0]
         whole = float(found.sum())
         return dict(zip(LOOKUPS, (found / whole if whole > 0 else found).tolist(), strict=True))
