@@ -311,7 +311,9 @@ def _of_layers(
 
 def _by(codes: IntArray, values: Sequence[FloatArray]) -> FloatArray:
     """Return of each the value that its code says."""
-    chosen: FloatArray = np.choose(codes, np.broadcast_arrays(*values))
+    chosen = values[0]
+    for code, other in enumerate(values[1:], start=1):
+        chosen = np.where(codes == code, other, chosen)
     return chosen
 
 

@@ -109,7 +109,9 @@ class RankParameters:
 def stage_blocks(of: Transformer, pipeline: IntArray, stage: IntArray) -> tuple[tuple[str, FloatArray], ...]:
     """Return kinds of layers and how many of them a stage has; the first stages have one more."""
     kinds = blocks(of)
-    each, more = np.divmod(np.float64(sum(count for _, count in kinds)), pipeline)
+    number = sum(count for _, count in kinds)
+    each = np.floor(number / pipeline)
+    more = number - each * pipeline
     first = stage * each + np.minimum(stage, more)
     end = first + each + (stage < more)
     found, before = [], 0
