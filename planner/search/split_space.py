@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.axes import AXES, MODES, Axis
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import Configurations, splits
 from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
@@ -137,12 +137,11 @@ class SplitBlock:
         """Return the values of an axis to try, as numbers or codes."""
         asked = self.request[axis.name]
         if asked is not None:
-            return np.unique([axis.words.index(one) if axis.words else one for one in asked])
+            return np.unique([axis.code(one) for one in asked])
         if axis.of_cluster:
             most = self.most[axis.name]
             return np.arange(1 if axis.of_cluster == "any" else most, most + 1)
-        tried: IntArray = _DEFAULTS[axis.name](self) if axis.name in _DEFAULTS else _default_of(axis)
-        return tried
+        return _DEFAULTS[axis.name](self) if axis.name in _DEFAULTS else np.array([axis.code(axis.default)])
 
     @cached_property
     def _bases(self) -> dict[str, IntArray]:
@@ -164,7 +163,7 @@ class SplitBlock:
         # Accumulation is checked with the candidates; until then it is one that interleaving takes.
         plans = SplitPlans.of(**_plan_columns(of)).but(accumulation_steps=of["pipeline_parallel"])
         lawful = is_lawful(self.network, self.framework, plans)
-        return _where(of, lawful & is_told_apart(self.network.transformer, plans) & self._is_split(of))
+        return _where(of, lawful & is_told_apart(self.network.transformer, plans) & splits(of))
 
     def _is_of_kind(self, of: Mapping[str, IntArray]) -> BoolArray:
         """Tell which bases are of the kinds of parallelism to try."""
@@ -173,15 +172,6 @@ class SplitBlock:
         kinds = {DATA: ~model & ~pipeline, MODEL: model & ~pipeline, PIPELINE: pipeline & ~model}
         kinds[HYBRID] = model & pipeline
         return np.asarray(np.any([kinds[one] for one in self.request.parallelism], axis=0))
-
-    def _is_split(self, of: Mapping[str, IntArray]) -> BoolArray:
-        """Tell which bases differ from those of whole networks, which another block has."""
-        differ = [
-            of[axis.name] != (axis.words.index(str(axis.default)) if axis.words else axis.default)
-            for axis in AXES
-            if axis.is_split
-        ]
-        return np.asarray(np.any(differ, axis=0))
 
     def _reaches(self, copies: IntArray) -> BoolArray:
         """Tell of data-parallel degrees whether some mini-batch of the window is a multiple."""
@@ -228,10 +218,6 @@ class SplitBlock:
         owner = np.repeat(np.arange(tried.size), number)
         within = np.arange(owner.size) - np.repeat(np.cumsum(number) - number, number)
         return tried[owner], first[owner] + within
-
-
-def _default_of(axis: Axis) -> IntArray:
-    return np.array([axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)])
 
 
 def _divisors(whole: int, most: int) -> IntArray:

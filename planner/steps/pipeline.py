@@ -27,12 +27,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.split import SCHEDULES
 from planner.errors import ParameterError
 from planner.steps.gathers import bucketed_s
 
-__all__ = ["PIPELINE_SCHEDULES", "bubble_s", "drain_s", "exposed_exchange_s", "is_lawful", "pipeline_s"]
+__all__ = ["PIPELINE_SCHEDULES", "drain_s", "exposed_exchange_s", "pipeline_s"]
 
 PIPELINE_SCHEDULES = (*SCHEDULES, "no-flush")
 
@@ -135,53 +135,6 @@ def pipeline_s(
     if schedule == "no-flush":
         return np.asarray(chunks.micro_batches * _period_s(chunks))
     return _longest_path_s(chunks)
-
-
-def bubble_s(
-    forward_s: FloatArray,
-    backward_s: FloatArray,
-    micro_batches: IntArray | int,
-    *,
-    schedule: str,
-    virtual_stages: IntArray | int = 1,
-    weight_s: FloatArray | None = None,
-) -> FloatArray:
-    """Return the time beyond that of the slowest stage's own work [s], shape (n,), transfers apart.
-
-    Parameters are those of :func:`pipeline_s`.
-    """
-    whole_s = pipeline_s(
-        forward_s,
-        backward_s,
-        0.0,
-        micro_batches,
-        schedule=schedule,
-        virtual_stages=virtual_stages,
-        weight_s=weight_s,
-    )
-    slowest_s = (np.asarray(forward_s) + backward_s).max(axis=0)
-    return np.asarray(np.maximum(whole_s - np.asarray(micro_batches) * slowest_s, 0.0))
-
-
-def is_lawful(
-    stages: IntArray | int,
-    micro_batches: IntArray | int,
-    *,
-    schedule: str,
-    virtual_stages: IntArray | int = 1,
-    group: IntArray | int | None = None,
-) -> BoolArray:
-    """Return whether a schedule can run, of the broadcast shape.
-
-    Interleaved needs p > 1, v > 1 and p <= N <= m for N micro-batches of a group (``group``, p where not given), and as
-    many in the last group as stages: else stages wait for each other (Megatron-LM refuses it). Others need v = 1.
-    """
-    p, m, v = np.broadcast_arrays(stages, micro_batches, virtual_stages)
-    if schedule != "interleaved":
-        return np.asarray((v == 1) & (m >= 1) & (p >= 1))
-    together = np.asarray(p if group is None else group)
-    rest = m % np.maximum(together, 1)
-    return np.asarray((p > 1) & (v > 1) & (p <= together) & (together <= m) & ((rest == 0) | (rest >= p)))
 
 
 def drain_s(

@@ -131,10 +131,8 @@ def _of_network(network: Network) -> Iterator[Rule]:
     of = network.transformer
     if of is None:
         for axis in SPLIT_AXES:
-            default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
-            yield Rule(
-                axis.name, f"{axis.default} for {network.name}, which is no transformer", _is(axis.name, default)
-            )
+            words = f"{axis.default} for {network.name}, which is no transformer"
+            yield Rule(axis.name, words, _is(axis.name, axis.code(axis.default)))
         return
     yield from _of_tensors(of)
     number = of.layers + of.encoder_layers

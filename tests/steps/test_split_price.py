@@ -26,6 +26,7 @@ from planner.steps.predict import Evaluator
 from planner.steps.split_messages import operation_s
 from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
+from planner.steps.split_state import State
 from planner.workload.lowering import lower
 from planner.workload.split_memory import split_memory
 from planner.workload.units import stage_units
@@ -166,6 +167,26 @@ def sent(problem: Problem, operation: str, bytes_: float, group: str, *, stages:
     pricer = SplitPricer(Sources(problem), "fp32")
     groups = pricer.placement(plans_of(one)).groups(group)
     return operation_s(pricer.sources, operation, np.array([float(bytes_)]), groups)
+
+
+@pytest.mark.parametrize(
+    ("head", "sums"), [("tokens", True), ("pretraining", True), ("labels", False), ("pooler", False)]
+)
+def test_the_table_of_tokens_is_summed_between_ends_that_both_have_it(
+    problem: Problem,
+    head: str,
+    sums: bool,  # noqa: FBT001 - a case
+) -> None:
+    """A head without logits of tokens has no copy: nothing to sum, and as many parameters as the whole network."""
+    text = f"bert:layers={LAYERS},hidden={HIDDEN},heads=4,sequence={SEQUENCE},vocabulary={TOKENS},head={head}"
+    network = find_network(text)
+    asked = replace(problem, network=network)
+    _, added = terms(asked, gpus_per_node=2, pipeline_parallel=2)
+    assert (added["embedding_all_reduce"] > 0) == sums
+    pricer = SplitPricer(Sources(asked), "fp32")
+    plans = plans_of(Configurations.of([plan(gpus_per_node=2, pipeline_parallel=2)]))
+    held = State(pricer, plans, pricer.ranks(plans)).parameters.sum()
+    assert held == layer_parameters(network).sum() + TOKENS * HIDDEN * sums
 
 
 def test_two_stages_by_hand(problem: Problem) -> None:
