@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from planner.cli import parsing
 from planner.cli.parsing import Parser
 from planner.domain.axes import AXES
+from planner.domain.limits import LIMITS
 from planner.domain.precision import PRECISIONS
 
 __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
@@ -172,6 +173,11 @@ _ALL = (
         parsing.only(parsing.choice("epoch-time", "cost", "time-to-accuracy"), "epoch-time", "cost"), "epoch-time",
     ),
     Option(
+        "limit", "KEY=VALUE,...",
+        f"What a plan may take at most: {', '.join(LIMITS)}; as in epoch=1h,gpu-hours=500.",
+        parsing.limits, "none",
+    ),
+    Option(
         "allow_specified", "",
         "Candidates in fp8 and int8 by the data sheet too, where their products were not measured.",
     ),
@@ -247,8 +253,8 @@ COMMANDS = (
         "Rank plans near a target mini-batch by epoch time or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "top",
-            "pareto", "choose", "epochs", "why_not", "verbose", "brief", "json", "seed",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
+            "top", "pareto", "choose", "epochs", "why_not", "verbose", "brief", "json", "seed",
         ),
     ),
     Command(
@@ -256,8 +262,8 @@ COMMANDS = (
         "Show the objective against nodes and sub-batch. "
         "Of each the best plan; one network on one cluster.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "plot",
-            "force", "json", "seed",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
+            "plot", "force", "json", "seed",
         ),
     ),
     Command(

@@ -6,9 +6,11 @@ Each parser takes (what, text); ``what`` names the option in errors. Nothing her
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
+from planner.domain.limits import LIMITS
 from planner.errors import ParameterError, nearest_name
 from planner.units import parse_fraction, parse_quantity
 
@@ -22,6 +24,7 @@ __all__ = [
     "fraction",
     "framework",
     "frameworks",
+    "limits",
     "numbers",
     "only",
     "pairs",
@@ -110,6 +113,24 @@ def pairs(what: str, value: str) -> dict[str, str]:
     if len(mapping) < len(parts):
         raise ParameterError(what, "a list key=value,... with each key once", value)
     return mapping
+
+
+def limits(what: str, value: str) -> dict[str, float]:
+    """Return a list such as ``epoch=1h,nodes=32`` as numbers in the units of :data:`planner.domain.limits.LIMITS`."""
+    most: dict[str, float] = {}
+    for name, text in pairs(what, value).items():
+        choice(*LIMITS)(what, name)
+        if LIMITS[name].unit == "s":
+            most[name] = parse_quantity(text, "time", f"{name} in {what}")
+            continue
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0 < number < math.inf:
+            raise ParameterError(f"{name} in {what}", "a number above 0", text)
+        most[name] = number
+    return most
 
 
 def choice(*words: str) -> Parser:

@@ -93,6 +93,7 @@ def space_request(values: Values) -> SpaceRequest:
         tolerance = values["tolerance"]
         both = ("tolerance_sync", "tolerance_async")
         changes |= dict.fromkeys(both[tolerance.source == DEFAULT_REQUEST :], tolerance.value)
+    changes["most"] = values["limit"].value if "limit" in values else {}
     return SpaceRequest(values["target_batch"].value).changed(**changes)
 
 

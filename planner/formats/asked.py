@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.domain.axes import AXES, MODES, Axis
+from planner.domain.limits import LIMITS
 from planner.domain.request import DEFAULT, Sourced
 from planner.domain.suggestion import CHOICES
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
@@ -56,6 +57,7 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "target_batch": (Whole(most=10**15), "wanted mini-batch [samples]"),
     "tolerance": (MapOf(Number(), choices=MODES), "accepted distance from the target, relative to it, by mode"),
     "objective": (Text(), "what is minimised"),
+    "limit": (MapOf(Number(), choices=tuple(LIMITS)), "what a plan may take at most: epoch [s], cost [USD], numbers"),
     "allow_specified": (Flag(), "whether fp8 and int8 are candidates by the data sheet alone"),
     "top": (Whole(), "plans to report"),
     "pareto": (Flag(), "whether the Pareto front is wanted"),

@@ -23,7 +23,7 @@ __all__ = ["OPTION_KEYS", "REQUEST", "SETTINGS", "read_request", "read_settings"
 OPTION_KEYS = (
     "network", "dataset", "cluster", "calibration", "framework", *(axis.option for axis in AXES), "optimizer",
     "strategy", "input", "scenario", "task", "tolerance",
-    "parallelism", "objective", "top", "seed", "allow_specified",
+    "parallelism", "objective", "limit", "top", "seed", "allow_specified",
 )  # fmt: skip
 SWITCHES = ("allow_specified",)
 """Keys that are true or false."""

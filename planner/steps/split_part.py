@@ -106,10 +106,12 @@ class SplitPart:
         if not where.size:
             return forward_s, backward_s
         at, state = self.state.cases.at(self._rows[some[where]]), self.state
-        layers, gather, scatter = state.layers[at], state.gather_s[at], state.scatter_s[at]
+        layers, gather, scatter, across = (
+            one[at] for one in (state.layers, state.gather_s, state.scatter_s, state.across_s)
+        )
         ahead, back = forward_s.copy(), backward_s.copy()
         ahead[:, where] = equal_forward_s(forward_s[:, where] / layers, gather, layers)
-        back[:, where] = equal_backward_s(backward_s[:, where] / layers, gather, scatter, layers)
+        back[:, where] = equal_backward_s(backward_s[:, where] / layers, gather, scatter, layers, across)
         return ahead, back
 
     def _terms(self, pipeline: _Pipeline, which: IntArray) -> dict[str, tuple[FloatArray, FloatArray]]:
@@ -126,6 +128,9 @@ class SplitPart:
         terms["host"] = (computed - sum(kernels.values()),) * 2
         for name, sent in passes.messages.items():
             terms[name] = m * sent.taken_s[at], m * (sent.forward_s + sent.backward_s)[at]
+        if state.norms_s.any():
+            taken, added = terms["tensor_messages"]
+            terms["tensor_messages"] = taken + state.norms_s[self._state], added + state.norms_s[self._state]
         terms["sharded_weights"] = (pipeline.waited_s[which],) * 2
         bubble = np.maximum(pipeline.still_s - pipeline.own_s, 0.0) * (self.stages > 1)
         terms["bubble"] = (bubble[which],) * 2
@@ -141,9 +146,9 @@ class SplitPart:
     def _exchange(self, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return what the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
         at, transfer = self.state.cases.at(self._rows), self.passes.transfer_s[self._pass]
-        taken, schedule = self.state.exchange_s[at], self._schedule(np.arange(self._rows.size))
+        bucket, buckets = self.state.bucket_s[at], self.state.buckets[at]
+        taken, schedule = buckets * bucket, self._schedule(np.arange(self._rows.size))
         if self.costs.strategy.overlap:
-            bucket, buckets = self.state.bucket_s[at], self.state.buckets[at]
             late = exposed_exchange_s(backward_s, transfer, bucket, buckets, **schedule)
         else:
             late = np.maximum(taken - drain_s(backward_s, transfer, **schedule), 0.0)

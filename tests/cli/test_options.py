@@ -63,6 +63,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "what": ("network", ""),
     "item": ("resnet5",),
     "choose": ("slowest", ""),
+    "limit": ("", "epoch", "epoch=1", "wall=1h", "nodes=-3", "nodes=x", "epoch=1h,epoch=2h"),
     "why_not": ("", "nodes", "nodes=3,nodes=4"),
     "answer": ("missing.json",),
     "position": ("0", "-1", "x"),

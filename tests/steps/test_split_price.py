@@ -185,7 +185,7 @@ def test_the_table_of_tokens_is_summed_between_ends_that_both_have_it(
     assert (added["embedding_all_reduce"] > 0) == sums
     pricer = SplitPricer(Sources(asked), "fp32")
     plans = plans_of(Configurations.of([plan(gpus_per_node=2, pipeline_parallel=2)]))
-    held = State(pricer, plans, pricer.ranks(plans)).parameters.sum()
+    held = State(pricer, plans, pricer.ranks(plans)).parameters.total.sum()
     assert held == layer_parameters(network).sum() + TOKENS * HIDDEN * sums
 
 
@@ -240,6 +240,19 @@ def test_messages_of_tensor_ranks_by_hand(problem: Problem) -> None:
     assert taken["tensor_messages"] == pytest.approx(expected, rel=1e-9)
     assert added["tensor_messages"] == pytest.approx(expected, rel=1e-9)
     assert all(taken[name] == 0 for name in ("all_reduce", "stage_messages", "bubble", "context_messages"))
+
+
+def test_tensor_ranks_that_share_positions_sum_gradients_of_what_they_have_whole(problem: Problem) -> None:
+    """Once a step, of the fullest stage: 4h of norms and 2h of biases behind rows a layer, and 2h of the last norm."""
+    degrees = {"gpus_per_node": 4, "tensor_parallel": 2, "pipeline_parallel": 2, "sequence_parallel": "on"}
+    once, thrice = (terms(problem, **degrees, accumulation_steps=steps) for steps in (1, 3))
+    elements = LAYERS / 2 * 6 * HIDDEN + 2 * HIDDEN
+    seconds = sent(problem, ALL_REDUCE, 4.0 * elements, TENSOR, stages=2, tensor_parallel=2)[0]
+    for one, three in zip(once, thrice, strict=True):
+        each = (three["tensor_messages"] - one["tensor_messages"]) / 2
+        assert one["tensor_messages"] - each == pytest.approx(seconds, rel=1e-6)
+    plain = [terms(problem, **degrees | {"sequence_parallel": "off"}, accumulation_steps=m)[0] for m in (1, 3)]
+    assert plain[1]["tensor_messages"] == pytest.approx(3 * plain[0]["tensor_messages"], rel=1e-9)
 
 
 def test_sharded_weights_wait_for_gathers_as_layer_by_layer(problem: Problem) -> None:
