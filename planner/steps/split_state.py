@@ -45,7 +45,7 @@ class State:
         plans = plans.but(sharding=np.where(is_alike, OPTIMIZER_SHARDED, plans.sharding))
         self.costs, self.cases = costs, StageCases(costs, plans, rank, _SAME_STATE)
         self.exchange = StageExchange(costs, self.cases)
-        self.layers = self.cases.counts.sum(axis=1)
+        self.layers: FloatArray = self.cases.counts.sum(axis=1)
         self.parameters = self._parameters()
         self.update_s = self.cases.most(self._update_s())
         self.buckets = self._buckets()
