@@ -7,7 +7,7 @@ a plan's axes from :mod:`planner.domain.axes`. Other choices repeat names of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.cli import parsing
@@ -15,6 +15,7 @@ from planner.cli.parsing import Parser
 from planner.domain.axes import AXES
 from planner.domain.limits import LIMITS
 from planner.domain.precision import PRECISIONS
+from planner.domain.ranks import RANK_ORDER
 
 __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
 
@@ -93,6 +94,15 @@ _OF_CALIBRATE = {"precision": (f"Precisions to measure: {', '.join(PRECISIONS)}.
 """Option of an axis that calibrate has too -> its help and default there."""
 
 
+_METAVARS = {"recompute": "none|selective|full|every:K"}
+_PARSERS = {"recompute": parsing.recomputes}
+"""Option of an axis of words -> how it is read where it takes more than words."""
+
+
+def _alternatives(words: Sequence[str]) -> str:
+    return "|".join(words) if len(words) < 4 else "A,B"
+
+
 def _options_of_axes() -> Iterator[Option]:
     """Yield the options of the axes of a plan, the mode first."""
     for axis in sorted(AXES, key=lambda axis: axis.name != "mode"):
@@ -103,9 +113,11 @@ def _options_of_axes() -> Iterator[Option]:
             helps["calibrate"], defaults["calibrate"] = _OF_CALIBRATE[axis.option]
         yield Option(
             axis.option,
-            RANGE if not axis.words else "|".join(axis.words) if len(axis.words) < 4 else "A,B",
+            _METAVARS.get(axis.option) or (RANGE if not axis.words else _alternatives(axis.words)),
             axis.help,
-            parsing.choices(*axis.words) if axis.words else parsing.numbers(axis.least, axis.most),
+            _PARSERS.get(axis.option, parsing.choices)(*axis.words)
+            if axis.words
+            else parsing.numbers(axis.least, axis.most),
             default,
             helps,
             defaults,
@@ -146,6 +158,11 @@ _ALL = (
     Option(
         "parallelism", "A,B", "Kinds of parallelism: data, model, pipeline, hybrid.",
         parsing.choices("data", "model", "pipeline", "hybrid"), "all that network and framework allow",
+    ),
+    Option(
+        "rank_order", ",".join(RANK_ORDER),
+        "Degrees in the order in which ranks are numbered and fill nodes, innermost first.", parsing.rank_order,
+        "the framework's",
     ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
     Option(
@@ -244,7 +261,8 @@ OPTIONS = {option.name: option for option in _ALL}
 
 _PROBLEM = ("network", "dataset", "cluster", "calibration", "framework", "mode")
 _PLAN = (
-    *(axis.option for axis in AXES if axis.name != "mode"), "optimizer", "strategy", "input", "scenario", "task",
+    *(axis.option for axis in AXES if axis.name != "mode"), "rank_order", "optimizer", "strategy", "input",
+    "scenario", "task",
 )  # fmt: skip
 
 COMMANDS = (

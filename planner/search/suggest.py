@@ -126,7 +126,7 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
 
     @cache
     def rules(precision: str) -> MemoryRules:
-        return MemoryRules.of(precision, settings.optimizer, settings.framework)
+        return MemoryRules.of(precision, settings.optimizer, settings.framework, settings.placed_by)
 
     return SplitLimits(
         problem.network,

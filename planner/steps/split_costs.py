@@ -32,6 +32,8 @@ class SplitCosts:
     parameter : BytesOfParameter
     memory_rules : MemoryRules
     message_rules : MessageRules
+    rank_order : tuple of str
+        How ranks are numbered, innermost first.
     overlaps_tensor : bool
         Whether messages of tensor ranks run beside products of the backward pass.
     """
@@ -48,7 +50,8 @@ class SplitCosts:
         framework = settings.framework
         self.strategy = settings.overlap
         self.gradient_bytes = float(framework.gradient_bytes(precision))
-        self.memory_rules = MemoryRules.of(precision, settings.optimizer, framework)
+        self.rank_order = settings.placed_by
+        self.memory_rules = MemoryRules.of(precision, settings.optimizer, framework, self.rank_order)
         self.parameter = self.memory_rules.parameter
         self.overlaps_tensor = framework.overlaps_tensor
         itemsize = precision_named(precision).activation_bytes
@@ -57,7 +60,7 @@ class SplitCosts:
     def placement(self, plans: SplitPlans) -> Placement:
         """Return where the groups of plans lie on the cluster."""
         link = self.sources.cluster.inter_node
-        return Placement(plans, link.nics_per_node if link else 1)
+        return Placement(plans, link.nics_per_node if link else 1, self.rank_order)
 
     def operation_s(self, operation: str, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
         """Return times [s] of an operation, shape (n,); groups of one rank send nothing."""

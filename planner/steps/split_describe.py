@@ -31,6 +31,7 @@ from planner.steps.split_warnings import split_warnings
 from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
 from planner.steps.utilization import utilization
 from planner.steps.warnings import warnings_of
+from planner.workload.in_flight import weight_versions
 from planner.workload.units import stage_units
 
 __all__ = ["split_descriptions"]
@@ -97,7 +98,9 @@ class _Case:
         }
         self.memory["total"] = float(priced.memory.total[row])
         units = self.passes.rank.units
-        self._units = stage_units(units, one.pipeline_parallel)[priced.slowest[row]]
+        plans = plans_of(Configurations.of([one]))
+        self._units = stage_units(units, one.pipeline_parallel, int(plans.last_stage[0]))[priced.slowest[row]]
+        self._weights_late = weight_versions(np.arange(one.pipeline_parallel), plans) - 1
         self._held: FloatArray = self._units @ units.segments  # of each distinct segment, on the slowest stage, (D,)
 
     def description(self, window: Window | None) -> Description:
@@ -126,7 +129,7 @@ class _Case:
             mini_batch=MiniBatch(
                 samples, 0.0, samples, samples, None if window is None else float(low <= samples <= high)
             ),
-            staleness=Staleness(0.0, 0.0, {0: 1.0}),
+            staleness=self._staleness(),
             memory_bytes=memory,
             terms=terms,
             bottleneck=max(terms, key=lambda term: term.share).name,
@@ -142,6 +145,12 @@ class _Case:
             hfu=hfu,
         )
         return Description(prediction, gradient)
+
+    def _staleness(self) -> Staleness:
+        """Return that of the stages, each as likely as another."""
+        late = self._weights_late
+        pmf = {int(value): float(np.mean(late == value)) for value in np.unique(late)}
+        return Staleness(float(late.mean()), float(late.std()), pmf)
 
     def _gradient(self) -> Gradient:
         found, m = Gradient(), self.one.accumulation_steps

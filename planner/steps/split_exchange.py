@@ -81,7 +81,9 @@ class StageExchange:
     def update_share(self, of: Elements) -> FloatArray:
         """Return the share of its parameters that a rank updates."""
         plans = self.cases.plans
-        experts, others = (shard_ranks(plans, experts=one)[self.cases.of] for one in (True, False))
+        experts, others = (
+            shard_ranks(plans, self.costs.rank_order, experts=one)[self.cases.of] for one in (True, False)
+        )
         shards = of.experts / experts + of.others / others
         return np.where(plans.sharding[self.cases.of] > 0, shards / of.total, 1.0)
 

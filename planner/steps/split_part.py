@@ -17,7 +17,9 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.split import SCHEDULES, WEIGHTS_SHARDED, SplitPlans
 from planner.steps.gathers import equal_backward_s, equal_forward_s
-from planner.steps.pipeline import drain_s, exposed_exchange_s, pipeline_s
+from planner.steps.pipeline import pipeline_s
+from planner.steps.pipeline_chunks import SPLIT_BACKWARD
+from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_passes import Passes
 from planner.steps.split_stages import rows_of
@@ -89,16 +91,11 @@ class SplitPart:
 
     def _schedule(self, some: IntArray) -> dict[str, Any]:
         """Return what says the schedule of some of the plans to planner.steps.pipeline."""
-        v = self.plans.virtual_stages[some]
         weights = None
-        if self.schedule == "zero-bubble":
+        if self.schedule in SPLIT_BACKWARD:
             weights = self.passes.weights.mean_s(self.passes.cases.at(self._rows[some]), self.m[some])
-        interleaves = self.schedule == "interleaved"
-        return {
-            "schedule": self.schedule,
-            "virtual_stages": v if interleaves else np.ones_like(v),
-            "weight_s": weights,
-        }
+        virtual_stages = self.plans.virtual_stages[some]
+        return {"schedule": self.schedule, "virtual_stages": virtual_stages, "weight_s": weights}
 
     def _gathered(self, some: IntArray, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the passes of a micro-batch with the gathers and scatters of sharded weights that they wait for."""

@@ -54,27 +54,28 @@ class StageCases:
 
     def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, but: tuple[str, ...]) -> None:
         columns = [getattr(plans, one.name) for one in fields(SplitPlans) if one.name not in but]
-        first, self.case = distinct_rows(*columns)
+        first, self.case = distinct_rows(*columns, plans.last_stage)
         self.plans, self.rank = rows_of(plans, first), rank[first]
         self.units: Units = costs.compute.ranks[0].units
         self._placement, self._placed = costs.placement(self.plans), dict[str, Groups]()
-        stages, which = np.unique(self.plans.pipeline_parallel, return_inverse=True)
-        held = [stage_units(self.units, p) for p in stages.tolist()]
-        self._number = dict(zip(stages.tolist(), map(_numbers, held), strict=True))
-        firsts = [np.unique(one, return_index=True)[1] for one in self._number.values()]
+        ends = self.plans.pipeline_parallel, self.plans.last_stage
+        alike, self._pipeline = distinct_rows(*ends)
+        held = [stage_units(self.units, *each) for each in zip(*(one[alike].tolist() for one in ends), strict=True)]
+        self._numbers = [_numbers(one) for one in held]
+        firsts = [np.unique(one, return_index=True)[1] for one in self._numbers]
         sizes = np.array([one.size for one in firsts], dtype=np.int64)
-        each = sizes[which]
+        each = sizes[self._pipeline]
         self._start = np.cumsum(each) - each
         self.of = np.repeat(np.arange(first.size), each)
-        place = (np.cumsum(sizes) - sizes)[which[self.of]] + np.arange(self.of.size) - self._start[self.of]
+        place = (np.cumsum(sizes) - sizes)[self._pipeline[self.of]] + np.arange(self.of.size) - self._start[self.of]
         self.stage = np.concatenate([*firsts, np.zeros(0, dtype=np.int64)])[place]
         empty = np.zeros((0, self.units.distinct))
         self.counts = np.concatenate([empty, *(one[at] for one, at in zip(held, firsts, strict=True))])[place]
 
     @property
     def is_last(self) -> BoolArray:
-        """Whether a stage is the last of its pipeline, shape (f,)."""
-        return np.asarray(self.stage == self.plans.pipeline_parallel[self.of] - 1)
+        """Whether a stage has the last layers of its pipeline, shape (f,)."""
+        return np.asarray(self.stage == self.plans.last_stage[self.of])
 
     @property
     def blocks(self) -> FloatArray:
@@ -84,9 +85,9 @@ class StageCases:
         return np.where(is_end, 0.0, self.counts)
 
     def at(self, rows: IntArray) -> IntArray:
-        """Return where every stage of some of the plans stands, all of p stages, shape (p, rows)."""
+        """Return where every stage of some of the plans stands, all of p stages and one schedule, shape (p, rows)."""
         case = self.case[rows]
-        number = self._number[int(self.plans.pipeline_parallel[case[0]])]
+        number = self._numbers[int(self._pipeline[case[0]])]
         return np.asarray(self._start[case] + number[:, None])
 
     def groups(self, name: str) -> Groups:

@@ -27,9 +27,11 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.precision import precision_named
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.split import SHARD_GROUPS, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
+from planner.workload.placement import Placement
 from planner.workload.transformer import (
     blocks,
     layer_parameters,
@@ -141,14 +143,13 @@ def stage_parameters(of: Transformer, plans: SplitPlans, stage: IntArray, *, pad
     -------
     RankParameters
     """
-    p = plans.pipeline_parallel
     shared, experts, whole, unit = np.zeros((4, *plans.shape))
-    for kind, count in stage_blocks(of, p, stage):
+    for kind, count in stage_blocks(of, plans.pipeline_parallel, stage):
         dense, routed = _layer(of, plans, kind)
         shared, experts = shared + count * dense, experts + count * routed
         whole = whole + count * _whole(of, kind)
         unit = np.maximum(unit, np.where(count > 0, dense + routed, 0.0))
-    first, last = stage == 0, stage == p - 1
+    first, last = stage == 0, stage == plans.last_stage
     entry, tokens, head, logits = _outside(of, plans, padded=padded)
     shared = shared + first * (entry + tokens) + last * head + (last & np.logical_or(not of.tied, stage > 0)) * logits
     unit = np.maximum(unit, np.maximum(first * tokens, last * logits))
@@ -156,12 +157,21 @@ def stage_parameters(of: Transformer, plans: SplitPlans, stage: IntArray, *, pad
     return RankParameters(shared, experts, whole, unit)
 
 
-def shard_ranks(plans: SplitPlans, *, experts: bool = False) -> FloatArray:
-    """Return g, the ranks that share shards of all parameters but experts, or of experts; shape (n,)."""
+def shard_ranks(plans: SplitPlans, order: tuple[str, ...] = RANK_ORDER, *, experts: bool = False) -> FloatArray:
+    """Return g, the ranks that share shards of all parameters but experts, or of experts; shape (n,).
+
+    ``order``: how ranks are numbered, innermost first.
+    """
     x = plans.expert_parallel if experts else 1
     everyone = np.maximum(1.0, plans.data_parallel * np.float64(1) * plans.context_parallel / x)
-    inside = np.maximum(1.0, plans.gpus_per_node // (plans.tensor_parallel * x))
-    return np.where(plans.shard_group == SHARD_GROUPS.index("node"), np.minimum(everyone, inside), everyone)
+    by_node = plans.shard_group == SHARD_GROUPS.index("node")
+    if order == RANK_ORDER or not by_node.any():
+        inside = np.maximum(1.0, plans.gpus_per_node // (plans.tensor_parallel * x))
+    else:
+        placement = Placement(plans.rows, order=order)
+        groups = placement.expert_node_shards if experts else placement.node_shards
+        inside = groups.ranks.reshape(plans.shape)
+    return np.where(by_node, np.minimum(everyone, inside), everyone)
 
 
 def _layer(of: Transformer, plans: SplitPlans, kind: str) -> tuple[FloatArray, FloatArray]:

@@ -51,7 +51,7 @@ from planner.domain.layers.record import (
 )
 from planner.errors import ParameterError
 
-__all__ = ["KINDS", "ring_keys"]
+__all__ = ["KINDS", "aligned_head_size", "ring_keys"]
 
 _Count = TypeVar("_Count", int, FloatArray)
 LOG_SUM_BYTES = 4
@@ -67,6 +67,18 @@ def ring_keys(keys: _Count, queries: _Count) -> _Count:
     out (MODEL 10.8). With q queries that is q·(1 + (c - 1)/2) keys; all of them for one rank.
     """
     return (keys + queries) // 2
+
+
+def aligned_head_size(head_size: _Count, multiple: int = 8) -> _Count:
+    """Return the features of a head as fused attention computes them, rounded up to a multiple of 8.
+
+    FlashAttention-2 pads queries, keys and values so (Dao 2023, arXiv:2307.08691, its interface), and PyTorch's kernels
+    do; 16-byte loads of 2-byte elements ask for it.
+
+    >>> aligned_head_size(100), aligned_head_size(128)
+    (104, 128)
+    """
+    return -(-head_size // multiple) * multiple
 
 
 class _Core(NamedTuple):
@@ -177,7 +189,7 @@ def _fused_sizes(layer: Layer, core: _Core) -> tuple[int, int, int, int]:
     """
     is_causal, is_part = bool(layer.attributes["causal"]), core.keys > core.queries
     keys = -(-core.keys // 2) if is_causal and is_part else core.keys
-    return core.queries, keys, (core.width + core.values) // 2, int(is_causal and not is_part)
+    return core.queries, keys, aligned_head_size((core.width + core.values) // 2), int(is_causal and not is_part)
 
 
 def _products(site: Site, core: _Core) -> Iterator[Call]:
