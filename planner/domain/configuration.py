@@ -25,6 +25,7 @@ __all__ = [
     "Configuration",
     "Configurations",
     "Settings",
+    "splits",
 ]
 
 LARGEST_MINI_BATCH = 10**15
@@ -32,6 +33,7 @@ LARGEST_MINI_BATCH = 10**15
 DEGREES = tuple(axis.name for axis in AXES if axis.is_degree)
 """Of parallelism, all but the data-parallel one."""
 SPLIT_AXES = tuple(axis for axis in AXES if axis.is_split)
+
 """How a network is split over devices, and what is kept of it."""
 OPTIMIZERS = {
     "none": 0, "sgd": 0, "sgd-momentum": 4, "nesterov": 4, "adagrad": 4, "rmsprop": 4, "adam": 8, "adam-8bit": 2,
@@ -243,11 +245,11 @@ class Configurations(Axes[IntArray, IntArray]):
     @property
     def is_split(self) -> BoolArray:
         """Whether a device holds, or keeps, less than the whole network, shape (n,)."""
-        return reduce(np.logical_or, [np.not_equal(getattr(self, a.name), self.code(a, a.default)) for a in SPLIT_AXES])
+        return splits({axis.name: getattr(self, axis.name) for axis in SPLIT_AXES})
 
     def code(self, axis: Axis, value: int | str | None) -> int:
         """Return the number that stands for a value of an axis in its array."""
-        return self.words_of(axis).index(str(value)) if axis.words else int(value or 0)
+        return self.precisions.index(str(value)) if axis.name == "precision" else axis.code(value)
 
     @property
     def synchronous_mini_batch(self) -> IntArray:
@@ -311,3 +313,8 @@ def _masked(column: IntArray, masks: list[BoolArray]) -> IntArray:
     wide = [one if one.size == n else np.ones(n, dtype=np.bool_) for one, n in zip(masks, column.shape, strict=True)]
     part: IntArray = column[np.ix_(*wide)]
     return part
+
+
+def splits(columns: Mapping[str, IntArray]) -> BoolArray:
+    """Tell which rows of columns by axis split the network, or keep less than the whole of it, of their shape."""
+    return reduce(np.logical_or, [np.not_equal(columns[a.name], a.code(a.default)) for a in SPLIT_AXES])

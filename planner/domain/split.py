@@ -11,13 +11,18 @@ from planner.domain.axes import AXES, SCHEDULES
 from planner.domain.kernels import MemoryBytes
 from planner.errors import ParameterError
 
-__all__ = ["OFFLOADS", "RECOMPUTES", "SCHEDULES", "SHARD_GROUPS", "SplitMemoryBytes", "SplitPlans", "schedule_run"]
+__all__ = [
+    "GRADIENTS_SHARDED", "OFFLOADS", "OPTIMIZER_SHARDED", "RECOMPUTES", "SCHEDULES", "SHARD_GROUPS", "WEIGHTS_SHARDED",
+    "SplitMemoryBytes", "SplitPlans", "schedule_run",
+]  # fmt: skip
 
 _WORDS = {axis.name: axis.words for axis in AXES}
 RECOMPUTES = _WORDS["recompute"]
 """What the backward pass computes again: nothing, attention weights, whole layers."""
 SHARD_GROUPS = _WORDS["shard_group"]
 """Which replicas share shards: all of them, or those of one node."""
+OPTIMIZER_SHARDED, GRADIENTS_SHARDED, WEIGHTS_SHARDED = 1, 2, 3
+"""What replicas share, of ``sharding``: each shares what those before it do."""
 OFFLOADS = _WORDS["offload"]
 """What lies in the host's memory."""
 

@@ -116,8 +116,9 @@ class _Progress:
         reasons = self.rules.why_not_before_pricing(chunk)
         why = np.broadcast_to(reasons, chunk.shape).ravel()
         self.counts += np.bincount(why[why != LAWFUL], minlength=len(REASONS))
-        if self.best is None:
-            rows = chunk.rows
+        outside = (why == BELOW_WINDOW) | (why == ABOVE_WINDOW)
+        if self.best is None and outside.any():
+            rows, why = chunk.rows.take(outside), why[outside]
             fits = self.rules.fits(rows)
             self._offer(rows, rows.synchronous_mini_batch.astype(np.float64), np.where(fits, why, LAWFUL))
         return chunk.where(reasons == LAWFUL)

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.axes import AXES, MODES, SCHEDULES, Axis
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import Configurations, splits
 from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
@@ -168,12 +168,12 @@ class SplitBlock:
         """Return the values of an axis to try, as numbers or codes."""
         asked = self.request[axis.name]
         if asked is not None:
-            return np.unique([axis.words.index(one) if axis.words else one for one in asked])
+            return np.unique([axis.code(one) for one in asked])
         if axis.of_cluster:
             most = self.most[axis.name]
             return np.arange(1 if axis.of_cluster == "any" else most, most + 1)
         is_open = axis.name in _DEFAULTS and (self.network.transformer is not None or axis.name in LAYER_AXES)
-        return _DEFAULTS[axis.name](self) if is_open else _default_of(axis)
+        return _DEFAULTS[axis.name](self) if is_open else np.array([axis.code(axis.default)])
 
     @cached_property
     def _bases(self) -> dict[str, IntArray]:
@@ -195,7 +195,7 @@ class SplitBlock:
         plans = SplitPlans.of(**_plan_columns(of))
         lawful = is_lawful(self.network, self.framework, plans, but_accumulation=True)
         told_apart = is_told_apart(self.network.transformer, plans) & self._is_scheduled(of)
-        return _where(of, lawful & told_apart & self._is_split(of))
+        return _where(of, lawful & told_apart & splits(of))
 
     def _is_of_kind(self, of: Mapping[str, IntArray]) -> BoolArray:
         """Tell which bases are of the kinds of parallelism to try."""
@@ -210,15 +210,6 @@ class SplitBlock:
         schedules = self.request["schedule"] or ("1f1b",)
         code = SCHEDULES.index("1f1b" if "1f1b" in schedules else schedules[0])
         return np.asarray((of["pipeline_parallel"] > 1) | (of["schedule"] == code))
-
-    def _is_split(self, of: Mapping[str, IntArray]) -> BoolArray:
-        """Tell which bases differ from those of whole networks, which another block has."""
-        differ = [
-            of[axis.name] != (axis.words.index(str(axis.default)) if axis.words else axis.default)
-            for axis in AXES
-            if axis.is_split
-        ]
-        return np.asarray(np.any(differ, axis=0))
 
     def _reaches(self, copies: IntArray) -> BoolArray:
         """Tell of data-parallel degrees whether some mini-batch of the window is a multiple."""
@@ -265,10 +256,6 @@ class SplitBlock:
         owner = np.repeat(np.arange(tried.size), number)
         within = np.arange(owner.size) - np.repeat(np.cumsum(number) - number, number)
         return tried[owner], first[owner] + within
-
-
-def _default_of(axis: Axis) -> IntArray:
-    return np.array([axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)])
 
 
 def _divisors(whole: int, most: int) -> IntArray:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.domain.arrays import FloatArray
 from planner.domain.citation import cited
 from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
 from planner.domain.precision import PRECISIONS, precision_named
@@ -49,6 +50,7 @@ from planner.steps import predict
 from planner.steps.layer_pipeline import split_pricer
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.workload.memory import largest_sub_batch
+from planner.workload.split_memory import MemoryRules, split_memory
 
 __all__ = ["limits_of", "order_and_limits", "suggest", "suggest_among", "suggest_with"]
 
@@ -173,26 +175,35 @@ def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
         problem.scenario.sub_batch_factor,
         {mode: Refusal("mode", reason, mode) for mode in MODES if (reason := kernel_sources.why_not_mode(mode))},
         cluster.node.accelerator.memory_bytes,
-        _split_limits(problem, kernel_sources),
+        _split_limits(problem),
     )
 
 
-def _split_limits(problem: Problem, kernel_sources: sources.Sources) -> SplitLimits | None:
+def _split_limits(problem: Problem) -> SplitLimits | None:
     """Return the limits of plans that split the network; None where no plan can."""
-    framework = problem.settings.framework
-    if problem.network.transformer is None and kinds_of(problem.network, framework) == (DATA,):
+    of, settings = problem.network.transformer, problem.settings
+    if of is None and kinds_of(problem.network, settings.framework) == (DATA,):
         return None
 
     @cache
+    def rules(precision: str) -> MemoryRules:
+        return MemoryRules.of(precision, settings.optimizer, settings.framework, settings.placed_by)
+
+    @cache
     def pricer(precision: str) -> SplitPricer:
-        return split_pricer(kernel_sources, precision)
+        return split_pricer(sources.Sources(problem), precision)
+
+    def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
+        plans = plans_of(rows)
+        memory = pricer(precision).memory(plans) if of is None else split_memory(of, plans, rules(precision))
+        return memory.total
 
     return SplitLimits(
         problem.network,
-        framework,
-        lambda rows, precision: pricer(precision).memory(plans_of(rows)).total,
+        settings.framework,
+        memory_bytes,
         problem.cluster.node.accelerator.memory_bytes,
-        lambda precision: pricer(precision).memory_rules,
+        rules,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, distinct_rows
+from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import Configurations
 from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, SEND_RECEIVE
 from planner.domain.precision import precision_named
@@ -31,7 +31,6 @@ from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
 from planner.workload.layer_memory import chain_memory
 from planner.workload.memory import ASSUMED_CONTEXT_BYTES
-from planner.workload.placement import Placement
 from planner.workload.units import cut_units
 
 __all__ = ["LayerPart", "LayerPricer", "split_pricer"]
@@ -78,19 +77,17 @@ class LayerPricer(SplitPricer):
         """Price configurations, rows of shape (n,)."""
         plans = plans_of(chosen)
         terms = {name: np.zeros((2, chosen.size)) for name in SPLIT_TERMS}
+        slowest = np.zeros(chosen.size, dtype=np.int64)
         first, which = distinct_rows(plans.pipeline_parallel, plans.schedule)
         for at in range(first.size):
             rows = np.flatnonzero(which == at)
-            for name, both in LayerPart(self, plans.take(rows)).terms().items():
+            part = LayerPart(self, plans.take(rows))
+            slowest[rows] = part.slowest
+            for name, both in part.terms().items():
                 terms[name][:, rows] = both
         terms["load_input"][:] = self._load(plans, np.sum([exposed for _, exposed in terms.values()], axis=0))
         seconds, exposed = ({name: both[at] for name, both in terms.items()} for at in range(2))
-        return SplitPriced(np.sum(list(exposed.values()), axis=0), seconds, exposed, self.memory(plans))
-
-    def placement(self, plans: SplitPlans) -> Placement:
-        """Return where the groups of plans lie on the cluster."""
-        link = self.sources.cluster.inter_node
-        return Placement(plans, link.nics_per_node if link else 1, self.rank_order)
+        return SplitPriced(np.sum(list(exposed.values()), axis=0), seconds, exposed, self.memory(plans), slowest)
 
     def _load(self, plans: SplitPlans, step_s: FloatArray) -> Both:
         """Return what loading samples takes and adds; the ranks of the first stage load, one of each copy."""
@@ -134,9 +131,10 @@ class LayerPart:
         """Return the host time of a pass over each stage of the first plan [s], shape (p,)."""
         return np.asarray(self.on_stages(name)[1][:, 0])
 
-    def slowest_stage(self) -> int:
-        """Return the stage of the first plan that has the most work."""
-        return int(np.argmax(np.add(*self.passes())[:, 0]))
+    @property
+    def slowest(self) -> IntArray:
+        """The stage with the most work, shape (n,)."""
+        return np.asarray(np.argmax(np.add(*self.passes()), axis=0))
 
     def on_stages(self, name: str) -> Both:
         """Return kernels and host time of a pass over each stage, shape (p, n) [s]."""

@@ -6,33 +6,36 @@ unsure as it is; messages are as unsure as what serves them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from typing import NamedTuple
 
 import numpy as np
 
 from planner.costs.terms import evaluate
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import ORIGINS
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 from planner.domain.prediction import LOOKUPS, MiniBatch, Prediction, Quantity, Staleness, Term
-from planner.domain.split import SplitMemoryBytes
+from planner.domain.split import SplitMemoryBytes, SplitPlans
 from planner.sources.source import Source
 from planner.steps.compute import call_work, composed_s, composed_slopes
 from planner.steps.describe import Description, score_calibrations
 from planner.steps.epoch import Input
 from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
 from planner.steps.layer_pipeline import LayerPart, LayerPricer
+from planner.steps.split_compute import PASSES, RankCompute
 from planner.steps.split_offload import offload_source
-from planner.steps.split_part import SPLIT_TERMS, SplitPart
+from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
 from planner.steps.split_warnings import split_warnings
 from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
 from planner.steps.utilization import utilization
 from planner.steps.warnings import warnings_of
 from planner.workload.in_flight import weight_versions
+from planner.workload.units import stage_units
 
 __all__ = ["split_descriptions"]
 
@@ -40,6 +43,8 @@ Window = Callable[[str], tuple[float, float]]
 _NO_MEMORY = ("to_host", "to_device", "stage")
 _PASS_OF = {"forward": "forward", "backward": "backward", "recompute": "forward", "update": "update"}
 """Term -> pass whose kernels it runs."""
+_DESCRIBED = ("forward", "backward", "accumulating", "update")
+"""Passes whose host time stands in intervals."""
 _OPERATION_OF = {
     "tensor_messages": ALL_REDUCE,
     "context_messages": SEND_RECEIVE,
@@ -56,21 +61,69 @@ _OPERATION_OF = {
 def split_descriptions(pricer: SplitPricer, chosen: Configurations, window: Window | None) -> list[Description]:
     """Return the predictions of split plans of one precision, rows of shape (n,)."""
     priced, plans = pricer.price(chosen), plans_of(chosen)
-    found = []
-    for i in range(chosen.size):
-        some = plans.take(np.array([i]))
-        part = LayerPart(pricer, some) if isinstance(pricer, LayerPricer) else pricer.part(some)
-        found.append(_Case(pricer, part, chosen.one(i), priced, i).description(window))
-    return found
+    if isinstance(pricer, LayerPricer):
+        every = _layers_shown(pricer, plans, priced.slowest)
+    else:
+        every = _units_shown(pricer, plans, priced.slowest)
+    return [_Case(pricer, of, chosen.one(i), priced, i).description(window) for i, of in enumerate(every)]
+
+
+class _Shown(NamedTuple):
+    """The slowest stage of a plan: its passes, how many of each distinct unit it holds (U,), and the host's time [s].
+
+    ``first_layers``: those that stages of layers start with.
+    """
+
+    passes: _Passes
+    units: FloatArray
+    host_s: Mapping[str, float]
+    first_layers: tuple[str, ...] = ()
+
+
+def _units_shown(pricer: SplitPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
+    cases, rank = pricer.compute.cases, pricer.ranks(plans)
+    host_s = cases.columns.host_s(pricer.overheads)[cases.rows(rank, plans.sub_batch)]
+    keys = list(zip(rank.tolist(), plans.sub_batch.tolist(), strict=True))
+    passes = {key: _Passes(pricer.compute.ranks[key[0]], key[1]) for key in dict.fromkeys(keys)}
+    ends = zip(plans.pipeline_parallel.tolist(), plans.last_stage.tolist(), slowest.tolist(), strict=True)
+    for key, host, (stages, last, stage) in zip(keys, host_s, ends, strict=True):
+        units = stage_units(passes[key].rank.units, stages, last)[stage]
+        yield _Shown(passes[key], units, dict(zip(PASSES, (host @ units).tolist(), strict=True)))
+
+
+def _layers_shown(pricer: LayerPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
+    passes: dict[int, _Passes] = {}
+    for at, (sub_batch, stage) in enumerate(zip(plans.sub_batch.tolist(), slowest.tolist(), strict=True)):
+        part = LayerPart(pricer, plans.take(np.array([at])))
+        if sub_batch not in passes:
+            passes[sub_batch] = _Passes(part.rank, sub_batch)
+        host_s = {name: float(part.host_s(name)[stage]) for name in _DESCRIBED}
+        yield _Shown(passes[sub_batch], part.counts[stage], host_s, part.first_layers)
+
+
+class _Passes:
+    """The calls of one rank and sub-batch, timed once for all plans that make them."""
+
+    def __init__(self, rank: RankCompute, sub_batch: int) -> None:
+        self.rank = rank
+        self._calls = rank.calls_with_sources(np.array([sub_batch]))
+        self._timed: dict[int, TimedCalls] = {}
+
+    def timed(self, name: str) -> Iterator[TimedCalls]:
+        """Yield the calls of a pass, timed."""
+        for calls, source in self._calls[name]:
+            if id(calls) not in self._timed:
+                work = call_work(calls, self.rank.itemsize)
+                times = np.broadcast_to(evaluate(source.entry, work), (1, calls.layer.size)) * calls.count
+                self._timed[id(calls)] = TimedCalls(calls, source, work, times, self.rank.program)
+            yield self._timed[id(calls)]
 
 
 class _Case:
     """One plan."""
 
-    def __init__(
-        self, pricer: SplitPricer, part: SplitPart | LayerPart, one: Configuration, priced: SplitPriced, row: int
-    ) -> None:
-        self.pricer, self.part, self.one = pricer, part, one
+    def __init__(self, pricer: SplitPricer, shown: _Shown, one: Configuration, priced: SplitPriced, row: int) -> None:
+        self.pricer, self.one, self.shown, self.passes = pricer, one, shown, shown.passes
         self.seconds = {name: float(priced.seconds[name][row]) for name in SPLIT_TERMS}
         self.exposed = {name: float(priced.exposed_s[name][row]) for name in SPLIT_TERMS}
         self.period_s = float(priced.period_s[row])
@@ -78,10 +131,10 @@ class _Case:
             one.name: float(getattr(priced.memory, one.name)[row]) for one in fields(SplitMemoryBytes)
         }
         self.memory["total"] = float(priced.memory.total[row])
-        self.stage = part.slowest_stage()
-        rank = part.rank
-        self._calls = rank.calls_with_sources(part.plans.sub_batch[:1])
-        self._timed: dict[int, TimedCalls] = {}
+        plans = plans_of(Configurations.of([one]))
+        self._weights_late = weight_versions(np.arange(one.pipeline_parallel), plans) - 1
+        # Of each distinct segment, on the slowest stage, (D,).
+        self._held: FloatArray = shown.units @ self.passes.rank.units.segments
 
     def description(self, window: Window | None) -> Description:
         """Return the prediction with every field."""
@@ -121,9 +174,9 @@ class _Case:
                 ),
                 *split_warnings(pricer.sources, one),
             ),
-            kind=kind,
-            stages=self.part.first_layers if isinstance(self.part, LayerPart) else (),
             kernel_shares=self._shares(),
+            kind=kind,
+            stages=self.shown.first_layers,
             doubt=deviation.shares if deviation else {},
             mfu=mfu,
             hfu=hfu,
@@ -139,26 +192,9 @@ class _Case:
 
     def _staleness(self) -> Staleness:
         """Return that of the stages, each as likely as another."""
-        stages = np.arange(self.part.stages)
-        late = weight_versions(stages, self.part.plans) - 1
+        late = self._weights_late
         pmf = {int(value): float(np.mean(late == value)) for value in np.unique(late)}
         return Staleness(float(late.mean()), float(late.std()), pmf)
-
-    def _timed_calls(self, name: str) -> Iterator[TimedCalls]:
-        """Yield the calls of a pass, timed."""
-        rank = self.part.rank
-        for calls, source in self._calls[name]:
-            if id(calls) not in self._timed:
-                work = call_work(calls, rank.itemsize)
-                times = np.broadcast_to(evaluate(source.entry, work), (1, calls.layer.size)) * calls.count
-                self._timed[id(calls)] = TimedCalls(calls, source, work, times, rank.program)
-            yield self._timed[id(calls)]
-
-    @property
-    def _held(self) -> FloatArray:
-        """How many of each distinct segment the slowest stage holds, shape (D,)."""
-        held: FloatArray = self.part.counts[self.stage] @ self.part.rank.units.segments
-        return held
 
     def _gradient(self) -> Gradient:
         found, m = Gradient(), self.one.accumulation_steps
@@ -180,8 +216,8 @@ class _Case:
     def _add_pass(self, found: Gradient, name: str, count: float) -> None:
         """Add so many passes over the slowest stage; see planner.steps.stages for the parts of overheads."""
         overheads, held = self.pricer.overheads, self._held
-        host_s = float(self.part.host_s(name)[self.stage])
-        groups = list(self._timed_calls(name))
+        host_s = self.shown.host_s[name]
+        groups = list(self.passes.timed(name))
         scaled = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ held) for group in groups]
         total = np.array(sum(scaled))
         whole = float(composed_s(total, host_s, overheads.exponent))
@@ -224,17 +260,17 @@ class _Case:
         """Return what serves a term, and whether kernels outside their fit take more than a small share of it."""
         if term in _OPERATION_OF:
             return [self.pricer.sources.device_collective(_OPERATION_OF[term])], False
+        if term == "offload":
+            return [offload_source(self.pricer.sources)], False
         if term == "host_to_device":
             copy = self.pricer.sources.host_to_device
             return ([] if copy is None else [copy]), False
         if term == "load_input":
             loads = Input(self.pricer.sources)
             return list(loads.used), loads.extrapolates
-        if term == "offload":
-            return [offload_source(self.pricer.sources)], False
         if term in ("host", "replica_wait"):
             return [self.pricer.overheads.source], False
-        groups = list(self._timed_calls(_PASS_OF.get(term, "forward")))
+        groups = list(self.passes.timed(_PASS_OF.get(term, "forward")))
         total = sum(float(group.times_s.sum()) for group in groups)
         outside = sum(float(group.outside_s[0]) for group in groups)
         sources = {id(group.source): group.source for group in groups if group.times_s.any()}
@@ -245,7 +281,7 @@ class _Case:
         counts = {"forward": self.one.accumulation_steps, "backward": self.one.accumulation_steps, "update": 1}
         found = np.zeros(len(LOOKUPS))
         for name, count in counts.items():
-            for group in self._timed_calls(name):
+            for group in self.passes.timed(name):
                 found += count * group.lookups_s[0]
         whole = float(found.sum())
         return dict(zip(LOOKUPS, (found / whole if whole > 0 else found).tolist(), strict=True))

@@ -45,14 +45,20 @@ from planner.domain.arrays import (
 from planner.domain.framework import LOSSES, Framework
 from planner.domain.precision import precision_named
 from planner.domain.ranks import RANK_ORDER
-from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans
+from planner.domain.split import (
+    GRADIENTS_SHARDED,
+    OFFLOADS,
+    OPTIMIZER_SHARDED,
+    WEIGHTS_SHARDED,
+    SplitMemoryBytes,
+    SplitPlans,
+)
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
 from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, live_micro_batches, weight_versions
 from planner.workload.kept_activations import LayerBytes, layer_bytes, positions
 from planner.workload.memory import ASSUMED_CONTEXT_BYTES
 from planner.workload.split_parameters import (
-    LOGITS_OF_TOKENS,
     BytesOfParameter,
     RankParameters,
     shard_ranks,
@@ -81,8 +87,6 @@ _TOKEN_BYTES = 8
 _MASKED = ("masked", "pretraining")
 _INPUTS_OF_MASKED = 4
 """Of the linear layer, activation, normalisation and logits of a masked head."""
-GATHERING = 3
-"""The sharding that shares weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ class MemoryRules:
     imbalance: float = 1.0
     prefetch: int = 1
     output_buffers: int = 0
-    output_sharding: int = GATHERING
+    output_sharding: int = WEIGHTS_SHARDED
     bucket_bytes: float = 0.0
     rank_order: tuple[str, ...] = RANK_ORDER
     framework_bytes: float = ASSUMED_CONTEXT_BYTES["gpu"]
@@ -269,7 +273,7 @@ def _on(
         "workspace": np.maximum(0.0, np.maximum(working, updating - activations) - (logits - left)),
         "framework": np.float64(rules.framework_bytes),
         "logits": logits,
-        "gathered": np.where(plans.sharding == GATHERING, unit * parameters.largest_unit, 0.0),
+        "gathered": np.where(plans.sharding == WEIGHTS_SHARDED, unit * parameters.largest_unit, 0.0),
         "messages": _messages(of, plans, rules),
         "margin": np.float64(0.0),
         "host": np.where(on_host, optimizer + _WIDE_BYTES * updated, 0.0) + live * away,
@@ -294,9 +298,9 @@ def _state(
     ):
         shard = count / ranks
         kept = shard * each.keeps_weight_shards
-        weights = weights + np.where(plans.sharding >= GATHERING, kept, count) * each.weight
-        gradients = gradients + np.where(plans.sharding >= 2, shard, count) * each.gradient
-        updated = updated + np.where(plans.sharding >= 1, shard, count)
+        weights = weights + np.where(plans.sharding >= WEIGHTS_SHARDED, kept, count) * each.weight
+        gradients = gradients + np.where(plans.sharding >= GRADIENTS_SHARDED, shard, count) * each.gradient
+        updated = updated + np.where(plans.sharding >= OPTIMIZER_SHARDED, shard, count)
     return weights, gradients, updated * each.updated, updated
 
 
@@ -324,7 +328,9 @@ def _of_layers(
 
 def _by(codes: IntArray, values: Sequence[FloatArray]) -> FloatArray:
     """Return of each the value that its code says."""
-    chosen: FloatArray = np.choose(codes, np.broadcast_arrays(*values))
+    chosen = values[0]
+    for code, other in enumerate(values[1:], start=1):
+        chosen = np.where(codes == code, other, chosen)
     return chosen
 
 
@@ -358,7 +364,7 @@ def _logits(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRu
     """Return the bytes of logits and loss when the last stage has most of them, and those left when it is through."""
     e, t = rules.itemsize, plans.tensor_parallel
     of_each: FloatArray | float = float(of.classes if of.head != "pooler" else 0)
-    if of.head in LOGITS_OF_TOKENS:
+    if of.has_logits:
         of_each = np.ceil((padded_vocabulary(of.vocabulary, t) if rules.padded else of.vocabulary) / t)
     narrow_kept, wide_kept, narrow_peak, wide_peak = LOSS_BYTES[rules.loss]
     live = live_in_last_chunk(plans.accumulation_steps, plans.pipeline_parallel, plans.schedule)

@@ -59,7 +59,6 @@ from planner.domain.split import RECOMPUTES, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
 from planner.workload.kept_activations import positions
-from planner.workload.split_parameters import LOGITS_OF_TOKENS
 from planner.workload.transformer import DENSE, ENCODER, EXPERTS
 
 __all__ = [
@@ -144,7 +143,7 @@ def embedding_messages(of: Transformer, plans: SplitPlans, rules: MessageRules) 
 
 def head_messages(of: Transformer, plans: SplitPlans, rules: MessageRules) -> tuple[Message, ...]:
     """Return the messages of logits and loss over a split vocabulary, of one micro-batch on the last stage."""
-    if not of.vocabulary or of.head not in LOGITS_OF_TOKENS:
+    if not of.has_logits:
         return ()
     sizes = _Sizes.of(of, plans, rules)
     reductions = _LOSS_REDUCTIONS * (sizes.plain + sizes.shared)

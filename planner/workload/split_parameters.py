@@ -41,9 +41,6 @@ from planner.workload.transformer import (
 
 __all__ = ["BytesOfParameter", "RankParameters", "shard_ranks", "stage_blocks", "stage_parameters"]
 
-LOGITS_OF_TOKENS = ("tokens", "masked", "pretraining")
-"""Heads whose logits are as many as tokens, made by the table of tokens where it is tied."""
-
 
 @dataclass(frozen=True, slots=True)
 class BytesOfParameter:
@@ -117,7 +114,9 @@ class RankParameters:
 def stage_blocks(of: Transformer, pipeline: IntArray, stage: IntArray) -> tuple[tuple[str, FloatArray], ...]:
     """Return kinds of layers and how many of them a stage has; the first stages have one more."""
     kinds = blocks(of)
-    each, more = np.divmod(np.float64(sum(count for _, count in kinds)), pipeline)
+    number = sum(count for _, count in kinds)
+    each = np.floor(number / pipeline)
+    more = number - each * pipeline
     first = stage * each + np.minimum(stage, more)
     end = first + each + (stage < more)
     found, before = [], 0
@@ -196,6 +195,6 @@ def _outside(of: Transformer, plans: SplitPlans, *, padded: bool) -> tuple[float
     outer, t = outer_parameters(of), plans.tensor_parallel
     vocabulary = padded_vocabulary(of.vocabulary, t) if padded else of.vocabulary
     tokens = np.ceil(vocabulary / t) * of.hidden
-    logits = tokens if of.head in LOGITS_OF_TOKENS and of.vocabulary else np.zeros_like(tokens)
+    logits = tokens if of.has_logits else np.zeros_like(tokens)
     before, behind = (0.0, outer.norms) if of.norm_first else (outer.norms, 0.0)
     return outer.positions + outer.buckets + before, tokens, behind + float(outer.head_besides), logits

@@ -27,6 +27,8 @@ class Units:
         Which of the distinct ones each unit is; the first stands before the blocks, the last behind them.
     segments : ndarray of float, shape (U, D)
         How many of each distinct segment of the program one unit has.
+    share : ndarray of float, shape (S, U)
+        Of what all layers like a site of the program take, the part of those in one unit.
     layers, slots, parameters, experts : ndarray of float, shape (U,)
         Of one unit: layers, those with parameters, their parameters, and those of experts among them.
     starts : ndarray of int, shape (V,)
@@ -37,6 +39,7 @@ class Units:
 
     sequence: IntArray
     segments: FloatArray
+    share: FloatArray
     layers: FloatArray
     slots: FloatArray
     parameters: FloatArray
@@ -50,9 +53,12 @@ class Units:
         """U."""
         return int(self.segments.shape[0])
 
-    def by_unit(self, by_segment: FloatArray) -> FloatArray:
-        """Return what one unit takes of each distinct kind, given what one segment takes: (..., D) -> (..., U)."""
-        found: FloatArray = by_segment @ self.segments.T
+    def by_unit(self, totals: FloatArray, site: IntArray) -> FloatArray:
+        """Return what one unit takes of each distinct kind, (..., k) -> (..., U).
+
+        ``totals``: of calls that all layers like a site make, sites of shape (k,).
+        """
+        found: FloatArray = totals @ self.share[site]
         return found
 
 
@@ -75,8 +81,10 @@ def units_of(network: Network, of: Program) -> Units:
     is_attention = np.array([layer.kind in ("attention", "cross_attention") for layer in network.layers])
     is_fused = np.array([bool(layer.attributes.get("fused", False)) for layer in network.layers])
     sequence = np.array([distinct[key] for key in keys])
+    share = of.share @ rows[first].T
     starts = np.concatenate([[0], inner])
-    return Units(sequence, rows[first], layers, slots, held, experts, is_attention, is_attention & ~is_fused, starts)
+    repeats = is_attention & ~is_fused
+    return Units(sequence, rows[first], share, layers, slots, held, experts, is_attention, repeats, starts)
 
 
 def stage_units(units: Units, stages: int, last: int = -1) -> FloatArray:

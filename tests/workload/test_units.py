@@ -50,12 +50,14 @@ def test_stages_hold_all_units_once_the_first_ones_more(stages: int) -> None:
     assert (held @ units.parameters).sum() == program(GPT).parameters
 
 
-def test_what_units_take_adds_up_to_what_segments_take() -> None:
+def test_what_units_take_adds_up_to_what_layers_take() -> None:
     of = program(GPT)
     units = units_of(GPT, of)
-    each = np.random.default_rng(3).random((4, of.repeats.size))
-    by_unit = units.by_unit(each)
-    assert by_unit @ np.bincount(units.sequence) == pytest.approx(of.total(each), rel=1e-12)
+    layer = np.array([site.position for site in of.sites])
+    totals = np.random.default_rng(3).random((4, layer.size))
+    by_unit = units.by_unit(totals, of.site[layer])
+    assert by_unit @ np.bincount(units.sequence) == pytest.approx(totals.sum(axis=1), rel=1e-12)
+    assert by_unit == pytest.approx(of.by_segment(totals, layer) @ units.segments.T, rel=1e-12)
 
 
 def test_units_of_a_shard_stand_at_the_same_layers() -> None:
