@@ -11,8 +11,8 @@ import re
 from planner.errors import ParameterError
 
 __all__ = [
-    "format_bytes", "format_count", "format_duration", "format_number", "format_rate", "format_seconds",
-    "parse_fraction", "parse_quantity",
+    "duration_unit", "format_bytes", "format_count", "format_duration", "format_number", "format_rate",
+    "format_seconds", "parse_fraction", "parse_quantity",
 ]  # fmt: skip
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -99,12 +99,12 @@ def format_duration(value: float, digits: int = 2, like: float | None = None) ->
     if size >= 86400:
         hours = round(value / 3600)
         return f"{hours // 24:,} d {hours % 24} h"
-    scale, unit = _unit_of(size, digits)
+    scale, unit = duration_unit(size, digits)
     return f"{format_number(value / scale, digits)} {unit}"
 
 
-def _unit_of(size: float, digits: int) -> tuple[float, str]:
-    """Return the unit in which a time of less than a day is written: 999.9 ms, to three digits, is 1.00 s."""
+def duration_unit(size: float, digits: int) -> tuple[float, str]:
+    """Return the seconds and the name of the unit in which a time is written: 999.9 ms, to three digits, is 1.00 s."""
     if size >= 120:
         return (60.0, "min") if size < 7200 else (3600.0, "h")
     places = max(digits, 3) - 1

@@ -175,6 +175,12 @@ _ALL = (
         "allow_specified", "",
         "Candidates in fp8 and int8 by the data sheet too, where their products were not measured.",
     ),
+    Option(
+        "why_not", "KEY=VALUE,...",
+        "Answer why plans with these values are not the answer: the constraint, or price and rank. "
+        "Keys are options of a plan, as in nodes=16,precision=fp16.",
+        parsing.pairs,
+    ),
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
     Option(
@@ -186,7 +192,8 @@ _ALL = (
         "Refit end-to-end coefficients without each of these in turn, and predict it.",
         parsing.choice("network", "gpu", "cluster", "source"),
     ),
-    Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib."),
+    Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib.",
+        help_in={"sweep": "Draw the objective against nodes, a line a sub-batch; needs Matplotlib."}),
     Option("device", "cpu|cuda[:I]", "What to measure.", parsing.device, "cuda where PyTorch sees a GPU, else cpu"),
     Option("budget", "TIME", "Time for all, with its unit: measuring, fitting and writing.", parsing.budget, "60s"),
     Option(
@@ -241,7 +248,16 @@ COMMANDS = (
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "top",
-            "pareto", "choose", "epochs", "verbose", "brief", "json", "seed",
+            "pareto", "choose", "epochs", "why_not", "verbose", "brief", "json", "seed",
+        ),
+    ),
+    Command(
+        "sweep",
+        "Show the objective against nodes and sub-batch. "
+        "Of each the best plan; one network on one cluster.",
+        (
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "plot",
+            "force", "json", "seed",
         ),
     ),
     Command(

@@ -24,6 +24,7 @@ __all__ = [
     "frameworks",
     "numbers",
     "only",
+    "pairs",
     "text",
     "whole",
 ]
@@ -98,6 +99,17 @@ def _span(what: str, item: str, value: str, least: int, most: int) -> range:
     if high < low:
         raise ParameterError(what, "a range lo:hi with lo at most hi", value, f"write {high}:{low}")
     return range(low, high + 1, step)
+
+
+def pairs(what: str, value: str) -> dict[str, str]:
+    """Return a comma list of ``key=value`` as a mapping, each key once."""
+    parts = [one.partition("=") for one in value.split(",")]
+    if any(not key.strip() or not sign or not rest.strip() for key, sign, rest in parts):
+        raise ParameterError(what, "a list key=value,...", value, "write for example nodes=16,precision=fp16")
+    mapping = {key.strip(): rest.strip() for key, _, rest in parts}
+    if len(mapping) < len(parts):
+        raise ParameterError(what, "a list key=value,... with each key once", value)
+    return mapping
 
 
 def choice(*words: str) -> Parser:

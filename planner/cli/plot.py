@@ -1,4 +1,4 @@
-"""``validate --plot``: what is drawn, and the file that it goes to."""
+"""``--plot``: the file that a picture goes to, and what ``validate`` draws."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.report.plots import PICTURE_FORMS, Points, check_matplotlib, valida
 from planner.scoring.ranking import as_times
 from planner.sessions.values import Values
 
-__all__ = ["draw", "plot_file", "points_of"]
+__all__ = ["draw", "form_of", "plot_file", "points_of"]
 
 
 def plot_file(values: Values) -> Path | None:
@@ -24,7 +24,7 @@ def plot_file(values: Values) -> Path | None:
     if "plot" not in values:
         return None
     path = Path(values["plot"].value)
-    if _form(path) not in PICTURE_FORMS:
+    if form_of(path) not in PICTURE_FORMS:
         raise OutputError(f"--plot must be a file whose name ends in .png, .svg or .pdf, got {str(path)!r}")
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise OutputError(f"--plot must be a file in a folder that exists and can be written, got {str(path)!r}")
@@ -48,7 +48,7 @@ def draw(validation: Validation, path: Path, *, force: bool) -> None:
     if not points.rows:
         got = f"none in {len(validation.rows):,}"
         raise UsageError(f"--plot must be given for rows with a predicted and a measured time, got {got}")
-    write_bytes(path, validation_plot(points, _form(path)), force)
+    write_bytes(path, validation_plot(points, form_of(path)), force)
     omission = f"; left out, as they are neither times nor rates: {points.omitted:,}" if points.omitted else ""
     note(f"rows shown in {path}: {len(points.rows):,}{omission}")
 
@@ -64,7 +64,8 @@ def points_of(validation: Validation) -> Points:
     return Points(with_times, predicted_s[use], measured_s[use], len(rows) - len(with_times))
 
 
-def _form(path: Path) -> str:
+def form_of(path: Path) -> str:
+    """Return the form of a picture, as the end of its file's name says."""
     return path.suffix[1:].lower()
 
 

@@ -6,24 +6,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
+from planner.cli.options import OPTIONS
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import settings_named
 from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
-from planner.errors import NOTHING, NothingFitsError, ParameterError
+from planner.errors import NOTHING, NothingFitsError, ParameterError, UnknownNameError
 from planner.formats.brief import brief_document, briefs_document
 from planner.formats.suggestion import suggestion_document, suggestions_document
+from planner.formats.why_not import why_not_document
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
+from planner.report.why_not import why_not_view
 from planner.search.split_space import DATA, kinds_of
 from planner.search.suggest import suggest
+from planner.search.why_not import why_not
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
 
-__all__ = ["answer", "run", "space_request"]
+__all__ = ["allowed_request", "answer", "check_price", "provenance", "run", "space_request", "wanted"]
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -33,14 +37,15 @@ def run(arguments: Mapping[str, Any]) -> None:
     least one of them has no plan, naming each that has none: a program that asks several questions must not take a
     missing answer for a plan.
     """
-    values = gather("suggest", arguments)
-    if "target_batch" not in values:
-        raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
+    values = wanted("suggest", arguments)
     with settings_named(values):
         _, cases = resolve(values)
         for case in cases:
-            _check_price(case.problem, values)
+            check_price(case.problem, values)
             _check_epochs(case.problem, values)
+        if "why_not" in values:
+            _write_why_nots(cases, values, as_json="json" in arguments)
+            return
         answers = [(case.subject, answer(case, values)) for case in cases]
     epochs = values["epochs"].value if "epochs" in values else None
     if "json" in arguments:
@@ -52,7 +57,15 @@ def run(arguments: Mapping[str, Any]) -> None:
     _check_found(answers)
 
 
-def _check_price(problem: Problem, values: Values) -> None:
+def wanted(command: str, arguments: Mapping[str, Any]) -> Values:
+    """Return the values of a command that searches, or raise ParameterError where no mini-batch is wanted."""
+    values = gather(command, arguments)
+    if "target_batch" not in values:
+        raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
+    return values
+
+
+def check_price(problem: Problem, values: Values) -> None:
     """Refuse to minimise the cost where there is no price; that of a scenario's device is not known."""
     if "objective" in values and values["objective"].value == "cost" and problem.cluster.usd_per_gpu_hour is None:
         of = "" if problem.scenario.accelerator is None else f" of {problem.scenario.accelerator.name}"
@@ -85,6 +98,12 @@ def space_request(values: Values) -> SpaceRequest:
 
 def answer(case: Case, values: Values) -> Suggestion:
     """Return the plans of one network under one scenario."""
+    request = allowed_request(case, values)
+    return suggest(case.problem, request, provenance(case, request))
+
+
+def allowed_request(case: Case, values: Values) -> SpaceRequest:
+    """Return what to search over for one network: kinds of parallelism that it and its framework allow."""
     request = space_request(values)
     allowed = kinds_of(case.problem.network, case.problem.settings.framework)
     if "parallelism" not in values:
@@ -97,7 +116,38 @@ def answer(case: Case, values: Values) -> Suggestion:
                 f"of the kinds that {case.problem.network.name} and framework {framework} allow, {', '.join(allowed)}"
             )
             raise ParameterError("--parallelism", rule, kind, remedy if allowed == (DATA,) else "")
-    return suggest(case.problem, request, provenance(case, request))
+    return request
+
+
+def _write_why_nots(cases: Sequence[Case], values: Values, *, as_json: bool) -> None:
+    """Write, of every network and scenario, why plans with the values of --why-not are not the answer.
+
+    Raises
+    ------
+    UnknownNameError
+        A key is no option of a plan.
+    ParameterError
+        A value breaks the rule of its option; or several answers are wanted as one document.
+    """
+    by_option = {axis.option: axis for axis in AXES}
+    asked: dict[str, tuple[Any, ...]] = {}
+    for key, text in values["why_not"].value.items():
+        axis = by_option.get(key.replace("-", "_"))
+        if axis is None:
+            raise UnknownNameError("key of --why-not", key, [name.replace("_", "-") for name in by_option])
+        parsed = OPTIONS[axis.option].parse(f"{key} in --why-not", text)
+        asked[axis.name] = parsed if isinstance(parsed, tuple) else (parsed,)
+    if as_json and len(cases) > 1:
+        rule = "of one network, framework and scenario with --json"
+        raise ParameterError("--why-not", rule, f"{len(cases)} of them", "run it once for each")
+    answers = []
+    for case in cases:
+        request = allowed_request(case, values)
+        answers.append((case.subject, why_not(case.problem, request, asked, provenance(case, request))))
+    if as_json:
+        output.write_document(why_not_document(*answers[0]))
+    else:
+        output.write_views(why_not_view(one, subject) for subject, one in answers)
 
 
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:

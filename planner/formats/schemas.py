@@ -24,14 +24,16 @@ from planner.formats.network_work import NETWORK_WORK
 from planner.formats.prediction import PREDICTION, PREDICTIONS
 from planner.formats.settings import REQUEST, SETTINGS
 from planner.formats.suggestion import SUGGESTION, SUGGESTIONS
+from planner.formats.sweep import SWEEP
 from planner.formats.transfer import TRANSFER
 from planner.formats.validation import VALIDATION
+from planner.formats.why_not import WHY_NOT
 
 __all__ = ["KINDS", "schema", "write_schemas"]
 
 _ALL_KINDS: tuple[Kind[Any], ...] = (
     ACCELERATOR, BRIEF, BRIEFS, CALIBRATION, CLUSTER, DATASET, FRAMEWORK, NAMES, NETWORK, NETWORK_WORK, PREDICTION,
-    PREDICTIONS, REQUEST, SETTINGS, SUGGESTION, SUGGESTIONS, TRANSFER, VALIDATION,
+    PREDICTIONS, REQUEST, SETTINGS, SUGGESTION, SUGGESTIONS, SWEEP, TRANSFER, VALIDATION, WHY_NOT,
 )  # fmt: skip
 KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in _ALL_KINDS}
 

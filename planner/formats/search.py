@@ -10,10 +10,10 @@ from planner.errors import Refusal
 from planner.formats.fields import Field, ListOf, Table
 from planner.formats.values import FieldError, Flag, Text, Whole
 
-__all__ = ["LOOSENING_TABLE", "SEARCH_TABLE", "loosening_of", "search_of"]
+__all__ = ["LOOSENING_TABLE", "REFUSAL_TABLE", "SEARCH_TABLE", "loosening_of", "search_of"]
 
 _CODES = ("precision", "mode", "accumulation", "below_window", "above_window", "memory", "degrees", "other")
-_REFUSAL = Table(
+REFUSAL_TABLE = Table(
     (
         Field("code", Text(_CODES), "for programs"),
         Field("reason", Text(), "for people"),
@@ -27,7 +27,7 @@ SEARCH_TABLE = Table(
         Field("certified", Flag(), "whether no better plan exists in it"),
         Field("candidates", Whole(least=0, most=10**18), "plans of the space: those ranked and those refused"),
         Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request and were ranked"),
-        Field("refused", ListOf(_REFUSAL), "all other plans, by the reason why they were refused"),
+        Field("refused", ListOf(REFUSAL_TABLE), "all other plans, by the reason why they were refused"),
     ),
     dict[str, Any],
 )

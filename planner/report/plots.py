@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
@@ -17,7 +17,16 @@ from planner.domain.arrays import FloatArray
 from planner.domain.validation import ScoredRow
 from planner.errors import MissingPackageError
 
-__all__ = ["PICTURE_FORMS", "TIME_OF_METRIC", "Points", "check_matplotlib", "validation_plot"]
+__all__ = [
+    "BESIDE",
+    "PICTURE_FORMS",
+    "SERIES_LOOKS",
+    "TIME_OF_METRIC",
+    "Points",
+    "check_matplotlib",
+    "picture",
+    "validation_plot",
+]
 
 PICTURE_FORMS: Mapping[str, Mapping[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 """Form of a picture -> what it must not say, because it would differ the next time."""
@@ -84,30 +93,46 @@ def validation_plot(points: Points, form: str) -> bytes:
     MissingPackageError
         Matplotlib is not installed.
     """
+    return picture(lambda axes: _draw(axes, points), form)
+
+
+def picture(draw: Callable[[Any], None], form: str, size: tuple[float, float] = (5.4, 5.4)) -> bytes:
+    """Return a picture of what ``draw`` puts on the axes it is given, the same bytes every time; raise as above.
+
+    ``size``: width and height [inch] of the axes with their ticks.
+    """
     check_matplotlib()
     from matplotlib import rc_context, style  # noqa: PLC0415 - heavy, and optional
     from matplotlib.figure import Figure  # noqa: PLC0415 - as above
 
-    picture = BytesIO()
+    file = BytesIO()
     with (
         style.context("default", after_reset=True),
         rc_context({"svg.hashsalt": SVG_SALT, "text.parse_math": False, "font.size": 9.0, "savefig.dpi": 150.0}),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", "Glyph")  # letters that the font lacks become boxes
-        figure = Figure(figsize=(5.4, 5.4))
-        axes = figure.add_subplot()
-        limits = _limits(points)
-        _scale(axes, limits)
-        lines = _lines(axes, limits)
-        handles = [*_series(axes, points), *_fillings(axes, points), *lines]
-        unit = _unit({row.metric for row in points.rows})
-        axes.set(xlabel=f"measured {unit}", ylabel=f"predicted {unit}")
-        axes.set_title(_title(points), loc="left")
-        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.0}
-        axes.legend(handles=handles, title=_axis(points.rows), alignment="left", frameon=False, **place)
-        figure.savefig(picture, format=form, bbox_inches="tight", metadata=dict(PICTURE_FORMS[form]))
-    return picture.getvalue()
+        figure = Figure(figsize=size)
+        draw(figure.add_subplot())
+        figure.savefig(file, format=form, bbox_inches="tight", metadata=dict(PICTURE_FORMS[form]))
+    return file.getvalue()
+
+
+def _draw(axes: Any, points: Points) -> None:
+    limits = _limits(points)
+    _scale(axes, limits)
+    lines = _lines(axes, limits)
+    handles = [*_series(axes, points), *_fillings(axes, points), *lines]
+    unit = _unit({row.metric for row in points.rows})
+    axes.set(xlabel=f"measured {unit}", ylabel=f"predicted {unit}")
+    axes.set_title(_title(points), loc="left")
+    axes.legend(handles=handles, title=_axis(points.rows), **BESIDE)
+
+
+BESIDE: Mapping[str, Any] = {
+    "loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.0, "alignment": "left", "frameon": False,
+}  # fmt: skip
+"""Where a legend stands."""
 
 
 def _unit(metrics: Collection[str]) -> str:

@@ -17,7 +17,7 @@ from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
 from planner.search.space import CHUNK, Limits, Space, space_of
 
-__all__ = ["Outcome", "search"]
+__all__ = ["Outcome", "lawful_plans", "search"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,16 @@ def search(
         for batch in _batches(progress.too_large(chunk) for chunk in space.chunks()):
             progress.offer_too_large(batch)
     return progress.outcome(space)
+
+
+def lawful_plans(request: SpaceRequest, limits: Limits, evaluator: Evaluator) -> Iterator[PricedPlans]:
+    """Yield every plan that satisfies a request with its prediction, some CHUNK at a time."""
+    space = space_of(request, limits)
+    rules = Rules.of(request, limits, space.precisions)
+    for batch in _batches(chunk.where(rules.why_not_before_pricing(chunk) == LAWFUL) for chunk in space.chunks()):
+        plans = PricedPlans(batch.rows, evaluator.evaluate(batch))
+        means = plans.predictions.mini_batch_mean
+        yield plans.take(rules.why_not_after_pricing(plans.configurations, means) == LAWFUL)
 
 
 def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:

@@ -24,13 +24,23 @@ from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome, search
 from planner.search.explain import label
 from planner.search.ranking import Order
-from planner.search.space import Limits
+from planner.search.shortage import shortages
+from planner.search.space import Limits, space_of
 from planner.units import format_duration, format_number
 
-__all__ = ["Loosener", "tolerance_that_suffices"]
+__all__ = ["Loosener", "loosenings", "tolerance_that_suffices"]
 
 LARGEST_MEMORY_MULTIPLE = 4
 """Sub-batches are tried up to this multiple of the largest that fits, to say how much memory would help."""
+
+
+def loosenings(
+    request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, outcome: Outcome
+) -> tuple[Loosening, ...]:
+    """Return what to loosen where nothing satisfies a request; of memory what splitting the network needs, if any."""
+    ways = Loosener(request, limits, evaluator, order).loosenings(outcome)
+    lacking = shortages(request, limits, space_of(request, limits))
+    return (*(one for one in ways if one.option != "memory"), *lacking) if lacking else ways
 
 
 class _Way(NamedTuple):

@@ -27,10 +27,9 @@ from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import search
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
 from planner.search.feasibility import check_target
-from planner.search.loosen import Loosener
+from planner.search.loosen import loosenings
 from planner.search.ranking import Order, order_of
-from planner.search.shortage import shortages
-from planner.search.space import Limits, space_of
+from planner.search.space import Limits
 from planner.search.split_space import SplitLimits
 from planner.sources import sources
 from planner.sources.usable import candidate_precisions, check_candidate
@@ -38,7 +37,7 @@ from planner.steps import predict
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.workload.memory import largest_sub_batch
 
-__all__ = ["limits_of", "suggest", "suggest_with"]
+__all__ = ["limits_of", "order_and_limits", "suggest", "suggest_with"]
 
 
 def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]) -> Suggestion:
@@ -58,6 +57,18 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
     CoverageError
         No precision and mode of the request can be priced, or a link or term is missing.
     """
+    order, limits = order_and_limits(problem, request)
+    answer = suggest_with(predict.Evaluator(problem), order, limits, request, provenance)
+    plans = (*answer.plans, *answer.pareto, *answer.nearest)
+    return replace(
+        answer,
+        citations=cited([plan.prediction for plan in plans], problem.calibrations),
+        warnings=(*_refusal_warnings(request, limits), *answer.warnings),
+    )
+
+
+def order_and_limits(problem: Problem, request: SpaceRequest) -> tuple[Order, Limits]:
+    """Return the order of the plans of a request, and what the machine allows; raise as :func:`suggest`."""
     check_target(request, problem.dataset)
     order = order_of(problem, request)
     limits = limits_of(problem, allow_specified=request.allow_specified)
@@ -67,13 +78,7 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
         for mode in request.modes:
             kernel_sources.check_mode(mode)
         check_candidate(kernel_sources, names[0], allow_specified=request.allow_specified)
-    answer = suggest_with(predict.Evaluator(problem), order, limits, request, provenance)
-    plans = (*answer.plans, *answer.pareto, *answer.nearest)
-    return replace(
-        answer,
-        citations=cited([plan.prediction for plan in plans], problem.calibrations),
-        warnings=(*_refusal_warnings(request, limits), *answer.warnings),
-    )
+    return order, limits
 
 
 def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:
@@ -162,9 +167,7 @@ def suggest_with(
     )
     if outcome.best is None:
         nearest = _nearest(evaluator, order, request, outcome.nearest)
-        loosen = Loosener(request, limits, evaluator, order).loosenings(outcome)
-        if lacking := shortages(request, limits, space_of(request, limits)):
-            loosen = (*(one for one in loosen if one.option != "memory"), *lacking)
+        loosen = loosenings(request, limits, evaluator, order, outcome)
         return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, _warnings(order, nearest))
     best = distinct_plans(order, outcome.best)
     baseline = None if outcome.smallest is None else distinct_plans(order, outcome.smallest).priced.take(slice(1))

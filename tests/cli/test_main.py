@@ -30,6 +30,7 @@ Options:
 
 Commands:
   suggest    Rank plans near a target mini-batch by epoch time or cost.
+  sweep      Show the objective against nodes and sub-batch.
   predict    Predict configurations, term by term.
   explain    Print any part of an answer that was kept as JSON.
   validate   Compare predictions with measured runs.
@@ -50,7 +51,7 @@ def test_version(run: Run) -> None:
 
 def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
     sentence = "planner: command must be a known name, got 'sugest'; did you mean 'suggest'?"
-    assert run("sugest") == (2, "", f"{sentence} Known: calibrate, explain, predict, show, suggest, validate.\n")
+    assert run("sugest") == (2, "", f"{sentence} Known: calibrate, explain, predict, show, suggest, sweep, validate.\n")
 
 
 def test_an_option_without_its_value_is_named(run: Run) -> None:

@@ -63,6 +63,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "what": ("network", ""),
     "item": ("resnet5",),
     "choose": ("slowest", ""),
+    "why_not": ("", "nodes", "nodes=3,nodes=4"),
     "answer": ("missing.json",),
     "position": ("0", "-1", "x"),
     "part": ("cost", ""),
@@ -70,6 +71,7 @@ INVALID: dict[str, tuple[str, ...]] = {
 SWITCHES = {"pareto", "force", "brief", "json", "toml", "allow_specified", "verbose"}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
+    "sweep": ["--target-batch", "138"],
     "predict": ["--sub-batch", "8"],
     "validate": ["--runs", "runs.csv"],
     "show": ["networks"],

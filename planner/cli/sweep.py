@@ -1,0 +1,46 @@
+"""``planner sweep``: the objective against nodes and sub-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planner.cli import output
+from planner.cli.plot import form_of, plot_file
+from planner.cli.request import resolve
+from planner.cli.streams import note
+from planner.cli.suggest import allowed_request, check_price, provenance, wanted
+from planner.cli.values import settings_named
+from planner.errors import NothingFitsError, ParameterError
+from planner.formats.documents import write_bytes
+from planner.formats.sweep import sweep_document
+from planner.report.sweep import sweep_plot, sweep_view
+from planner.search.sweep import sweep
+
+__all__ = ["run"]
+
+
+def run(arguments: Mapping[str, Any]) -> None:
+    """Sweep: one network on one cluster; NothingFitsError (exit code 4) where no plan reaches the mini-batch."""
+    values = wanted("sweep", arguments)
+    plot = plot_file(values)
+    with settings_named(values):
+        _, cases = resolve(values)
+        if len(cases) > 1:
+            rule = "one network, framework and scenario, as a table is of one"
+            raise ParameterError("a sweep", rule, f"{len(cases)} of them", "run it once for each")
+        case = cases[0]
+        check_price(case.problem, values)
+        request = allowed_request(case, values)
+        answer = sweep(case.problem, request, provenance(case, request))
+    if not answer.plans:
+        target = values["target_batch"].value
+        remedy = "planner suggest with the same options says what to loosen"
+        raise NothingFitsError(f"no plan of the space reaches --target-batch {target}; {remedy}")
+    if "json" in arguments:
+        output.write_document(sweep_document(case.subject, answer))
+    else:
+        output.write_view(sweep_view(answer, case.subject))
+    if plot:
+        write_bytes(plot, sweep_plot(answer, case.subject, form_of(plot)), "force" in arguments)
+        note(f"objective against nodes in {plot}")

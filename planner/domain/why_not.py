@@ -1,0 +1,69 @@
+"""Why plans with certain values are not the answer: a constraint, or a price and a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.domain.arrays import frozen_map
+from planner.domain.configuration import Configuration
+from planner.domain.request import Sourced
+from planner.domain.suggestion import Loosening, Refused
+
+__all__ = ["RankedPlan", "WhyNot"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPlan:
+    """A plan and what is minimised: epoch time [s] or its cost [USD], without a data set those of a sample."""
+
+    configuration: Configuration
+    objective: float
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot:
+    """The answer about plans with certain values.
+
+    Attributes
+    ----------
+    request : mapping of request key to Sourced
+    values : mapping of option to str
+        As they were written.
+    first : RankedPlan or None
+        The best plan of the request; None: nothing satisfies it.
+    best : RankedPlan or None
+        The best plan with the values; None: nothing with them satisfies the request.
+    rank : int or None
+        Of ``best`` among all plans that satisfy the request, each precision by itself, from 1.
+    evaluated : int
+        Plans that satisfy the request.
+    outside : tuple of str
+        Values that the request does not try, a sentence each; ``best`` is then of a request that does.
+    candidates : int
+        Of the space with the values.
+    refused : tuple of Refused
+        Of those candidates.
+    loosen : tuple of Loosening
+        What else to change where nothing with the values satisfies the request.
+    """
+
+    request: Mapping[str, Sourced[object]]
+    values: Mapping[str, str]
+    first: RankedPlan | None
+    best: RankedPlan | None
+    rank: int | None
+    evaluated: int
+    outside: tuple[str, ...] = ()
+    candidates: int = 0
+    refused: tuple[Refused, ...] = ()
+    loosen: tuple[Loosening, ...] = ()
+
+    @property
+    def status(self) -> str:
+        """``ranked``; ``outside``: the request tries no such plan; ``refused``: a constraint is in the way."""
+        return "ranked" if self.rank else "outside" if self.outside else "refused"
+
+    def __post_init__(self) -> None:
+        for name in ("request", "values"):
+            object.__setattr__(self, name, frozen_map(getattr(self, name)))

@@ -1,0 +1,60 @@
+"""Why plans with certain values are not the answer, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.domain.request import Subject
+from planner.domain.why_not import RankedPlan, WhyNot
+from planner.report import parts
+from planner.report.blocks import Block, Line, Table, title
+from planner.report.prediction import place
+from planner.units import format_duration, format_number
+
+__all__ = ["why_not_view"]
+
+MOST_LOOSENINGS = 4
+"""Ways out that are listed."""
+
+
+def why_not_view(answer: WhyNot, subject: Subject) -> Iterator[Block]:
+    """Yield the constraint that refuses such plans, or the price and the rank of the best of them."""
+    values = ", ".join(f"{option}={value}" for option, value in answer.values.items())
+    yield title(f"{place(subject)}, {values}: {_verdict(answer)}")
+    for sentence in answer.outside:
+        yield Line(sentence)
+    if answer.best:
+        yield Line(_priced(answer, answer.best, subject))
+        if answer.first and answer.rank != 1:
+            yield Line(f"plan 1: {_words(answer, answer.first, subject)}")
+    elif answer.refused:
+        rows = [(f"{one.count:,}", one.reason.replace("_", " ")) for one in answer.refused]
+        yield Table(("refused", "because"), rows, right=("refused",))
+    for one in answer.loosen[:MOST_LOOSENINGS]:
+        yield Line(one.message, label="what would help: ")
+
+
+def _verdict(answer: WhyNot) -> str:
+    if answer.rank:
+        return f"rank {answer.rank:,} of {answer.evaluated:,} plans"
+    return "not among what the request tries" if answer.outside else f"all {answer.candidates:,} candidates are refused"
+
+
+def _priced(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
+    behind = ""
+    if answer.first and answer.first.objective:
+        share = one.objective / answer.first.objective - 1
+        word = "dearer" if _is_cost(answer) else "slower"
+        better = "cheaper" if _is_cost(answer) else "faster"
+        if share:
+            behind = f", {format_number(100 * abs(share))} % {word if share > 0 else better} than plan 1"
+    return f"the best of them: {_words(answer, one, subject)}{behind}"
+
+
+def _words(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
+    value = f"{format_number(one.objective, 3)} USD" if _is_cost(answer) else format_duration(one.objective, 3)
+    return f"{parts.configuration_words(one.configuration, subject.device)}: {value}"
+
+
+def _is_cost(answer: WhyNot) -> bool:
+    return answer.request["objective"].value == "cost"
