@@ -98,9 +98,11 @@ class Configuration(Axes[int, str]):
         gpus, product = self.gpus, self.replica_gpus
         names = [name for name in DEGREES if getattr(self, name) > 1]
         near = [_nearest_divisor(gpus, product, step) for step in (-1, 1)]
-        said = " and ".join(str(one) for one in near if one)
+        nearest = " and ".join(str(one) for one in near if one)
         verb = "are" if all(near) else "is"
-        return ParameterError(" x ".join(names), f"a divisor of the {gpus} GPUs", product, f"the nearest {verb} {said}")
+        return ParameterError(
+            " x ".join(names), f"a divisor of the {gpus} GPUs", product, f"the nearest {verb} {nearest}"
+        )
 
     @property
     def replica_gpus(self) -> int:
@@ -134,8 +136,8 @@ class Configuration(Axes[int, str]):
     def besides(self) -> list[str]:
         """In words, the values of axes that go without saying where they are the default."""
         values = [(axis, getattr(self, axis.name)) for axis in AXES if not axis.always_said]
-        said = [(axis, value) for axis, value in values if value != axis.default]
-        return [axis.short.format(value) if axis.short else f"{axis.title} {value}" for axis, value in said]
+        others = [(axis, value) for axis, value in values if value != axis.default]
+        return [axis.short.format(value) if axis.short else f"{axis.title} {value}" for axis, value in others]
 
 
 def _nearest_divisor(whole: int, value: int, step: int) -> int:
@@ -182,9 +184,9 @@ class Configurations(Axes[IntArray, IntArray]):
     @staticmethod
     def product(values: Mapping[str, IntArray], precisions: tuple[str, ...]) -> Configurations:
         """Return every combination of the values of each axis, the last axis fastest."""
-        given = [axis.name for axis in AXES if axis.name in values]
-        columns = np.meshgrid(*(values[name] for name in given), indexing="ij", sparse=True)
-        return Configurations(**dict(zip(given, columns, strict=True)), precisions=precisions)
+        names = [axis.name for axis in AXES if axis.name in values]
+        columns = np.meshgrid(*(values[name] for name in names), indexing="ij", sparse=True)
+        return Configurations(**dict(zip(names, columns, strict=True)), precisions=precisions)
 
     def pieces(self, most: int) -> Iterator[Configurations]:
         """Yield them in order, a product in products, at most so many at once."""

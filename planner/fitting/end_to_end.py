@@ -261,10 +261,10 @@ def _fit_compute(observed: Sequence[Observed]) -> EndToEnd:
     alone = [one for one in COEFFICIENTS if not one.of_several]
     parts = [(part, part.alone_steps) for one in observed if (part := one.alone)]
     exponents = fit_exponents(parts, lambda some, exponent: _loss(tuple(some), exponent), MOST_SET_ROWS)
-    known = EndToEnd({}, {}, exponents)
+    start = EndToEnd({}, {}, exponents)
     bounds = [(part, part.alone_steps) for one in observed if (part := one.joint)]
     composed, within = (
-        [(part, steps.at_exponent(_compute_of(known, part)["exponent"])) for part, steps in some]
+        [(part, steps.at_exponent(_compute_of(start, part)["exponent"])) for part, steps in some]
         for some in (parts, bounds)
     )
     return EndToEnd(*_fit(observed, composed, alone, within), exponents)

@@ -76,10 +76,10 @@ class SplitObserved(Observed):
 
     def steps_near(self, theta: FloatArray) -> SplitSteps:
         """Return the rows as functions of coefficients around θ, or around what is within NEAR / 2 of it."""
-        moved = np.rint((theta - _START) / NEAR)
-        key = tuple(moved.tolist())
+        nearest = np.rint((theta - _START) / NEAR)
+        key = tuple(nearest.tolist())
         if key not in self._by_centre:
-            self._by_centre[key] = SplitSteps(self, _START + NEAR * moved)
+            self._by_centre[key] = SplitSteps(self, _START + NEAR * nearest)
         return self._by_centre[key]
 
     @cached_property
@@ -115,13 +115,13 @@ class SplitSteps:
     def log_s(self, theta: FloatArray) -> FloatArray:
         """Return log t, shape (n,)."""
         move = theta - self.centre
-        found: FloatArray = self._at_start + move @ self._slopes + np.einsum("i,ijn,j->n", move, self._bends, move) / 2
-        return found
+        logs: FloatArray = self._at_start + move @ self._slopes + np.einsum("i,ijn,j->n", move, self._bends, move) / 2
+        return logs
 
     def slopes(self, theta: FloatArray) -> FloatArray:
         """Return the derivatives of log t by θ, shape (n, 6)."""
-        found: FloatArray = (self._slopes + np.einsum("ijn,j->in", self._bends, theta - self.centre)).T
-        return found
+        result: FloatArray = (self._slopes + np.einsum("ijn,j->in", self._bends, theta - self.centre)).T
+        return result
 
     def _log_s(self, theta: FloatArray) -> FloatArray:
         pairs = zip(SPLIT_COEFFICIENTS, theta.tolist(), strict=True)
@@ -131,9 +131,9 @@ class SplitSteps:
         entry = split_entry(
             problem.settings.framework.label, observed.precision, observed.properties["kernels"], _overheads(values)
         )
-        fitted = calibrations_of(problem, [entry], (values["intra_node"], values["inter_node"]))
-        changed = replace(problem, calibrations=(*fitted, *problem.calibrations))
-        times = Evaluator(changed, like=observed.evaluator).evaluate(observed.configurations).iteration_s
+        ours = calibrations_of(problem, [entry], (values["intra_node"], values["inter_node"]))
+        problem = replace(problem, calibrations=(*ours, *problem.calibrations))
+        times = Evaluator(problem, like=observed.evaluator).evaluate(observed.configurations).iteration_s
         return np.asarray(np.log(times))
 
 
@@ -181,16 +181,16 @@ class SplitFit:
 
     def deviations(self, properties: Mapping[str, str]) -> dict[str, float]:
         """Return the standard errors of :meth:`coefficients`; unseen effects count with their prior deviation."""
-        values, found = self.coefficients(properties), {}
+        values, result = self.coefficients(properties), {}
         for one in SPLIT_COEFFICIENTS:
-            named = [key for key, _ in effects_of(one, properties) if key in self.effects]
-            variance = sum(self.covariance.get((a, b), 0.0) for a in named for b in named)
+            keys = [key for key, _ in effects_of(one, properties) if key in self.effects]
+            variance = sum(self.covariance.get((a, b), 0.0) for a in keys for b in keys)
             unseen = dict(one.levels)
-            for key in named:
+            for key in keys:
                 unseen.pop(tuple(name for name, _ in key.level), None)
             variance += sum(deviation**2 for deviation in unseen.values())
-            found[one.name] = float(np.sqrt(max(variance, 0.0))) * (values[one.name] if one.is_log else 1.0)
-        return found
+            result[one.name] = float(np.sqrt(max(variance, 0.0))) * (values[one.name] if one.is_log else 1.0)
+        return result
 
     def overheads(self, properties: Mapping[str, str], precision: str, kind: str) -> Entry:
         """Return the overheads of runs with these properties; ``kind`` stands for the framework."""
@@ -202,11 +202,11 @@ class SplitFit:
         """Return the overheads of a problem in some precisions, and the collectives of its cluster."""
         if not self.effects or not is_fitted(problem):
             return ()
-        found = [properties_of(problem, precision) for precision in precisions]
-        values = self.coefficients(found[0])
+        properties = [properties_of(problem, precision) for precision in precisions]
+        values = self.coefficients(properties[0])
         # A framework that no run shows takes what all have in common.
-        kind = problem.settings.framework.label if found[0]["framework"] in self.frameworks else "generic"
-        entries = [self.overheads(one, precision, kind) for one, precision in zip(found, precisions, strict=True)]
+        kind = problem.settings.framework.label if properties[0]["framework"] in self.frameworks else "generic"
+        entries = [self.overheads(one, precision, kind) for one, precision in zip(properties, precisions, strict=True)]
         return calibrations_of(problem, entries, (values["intra_node"], values["inter_node"]))
 
 
@@ -257,8 +257,8 @@ def fit_split_steps(observed: Sequence[SplitObserved], sources: Sequence[str] = 
 
 
 def _design(observed: Observed, place: Mapping[Key, int]) -> FloatArray:
-    found = np.zeros((len(SPLIT_COEFFICIENTS), len(place)))
+    design = np.zeros((len(SPLIT_COEFFICIENTS), len(place)))
     for row, one in enumerate(SPLIT_COEFFICIENTS):
         for key, _ in effects_of(one, observed.properties):
-            found[row, place[key]] = 1.0
-    return found
+            design[row, place[key]] = 1.0
+    return design

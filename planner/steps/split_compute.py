@@ -80,9 +80,9 @@ class UnitTable:
 class RankCompute(Compute):
     """Compute of one rank's shard; ``shared``: layers whose work is divided by positions among so many ranks."""
 
-    def __init__(self, sources: Sources, precision: str, shared: BoolArray, ranks: int) -> None:
+    def __init__(self, sources: Sources, precision: str, is_shared: BoolArray, ranks: int) -> None:
         super().__init__(sources, precision)
-        self._shared, self._ranks = shared, ranks
+        self._shared, self._ranks = is_shared, ranks
         self.units: Units
 
     def lowered(self, sub_batch: IntArray) -> tuple[KernelCalls, ...]:
@@ -99,12 +99,12 @@ class RankCompute(Compute):
 
     def unit_table(self, units: Units, sub_batch: IntArray) -> UnitTable:
         """Return the times of micro-batches, shape (s,)."""
-        served = self.calls_with_sources(sub_batch) if sub_batch.size else {stage: [] for stage in STAGES}
+        by_stage = self.calls_with_sources(sub_batch) if sub_batch.size else {stage: [] for stage in STAGES}
         passes: dict[str, list[tuple[KernelCalls, Source]]] = {
-            **served,
-            **dict.fromkeys(("attention", "core"), served["forward"]),
-            "core_backward": served["backward"],
-            "weights": [one for one in served["backward"] if one[0].direction == BACKWARD_WEIGHT],
+            **by_stage,
+            **dict.fromkeys(("attention", "core"), by_stage["forward"]),
+            "core_backward": by_stage["backward"],
+            "weights": [one for one in by_stage["backward"] if one[0].direction == BACKWARD_WEIGHT],
         }
         every, core = np.ones(self.program.site.size), units.is_attention.astype(np.float64)
         of_layers = {"core": core, "core_backward": core}
@@ -121,9 +121,9 @@ class RankCompute(Compute):
         return table
 
     def _add(
-        self, table: UnitTable, at: int, served: tuple[KernelCalls, Source], where: FloatArray, units: Units
+        self, table: UnitTable, at: int, call: tuple[KernelCalls, Source], where: FloatArray, units: Units
     ) -> None:
-        calls, source = served
+        calls, source = call
         shape = table.layers.shape[0], calls.layer.size
         times = np.broadcast_to(call_times_s(source.entry, calls, self.itemsize) * where, shape)
         counts = np.broadcast_to(calls.count * where, shape).astype(np.float64)
@@ -149,12 +149,12 @@ class RankCompute(Compute):
     @cached_property
     def _columns(self) -> dict[str, IntArray]:
         """Positions of the first products of each part: those that are split by columns, and the logits."""
-        found: dict[str, list[int]] = {part: [] for part in PARTS}
+        columns: dict[str, list[int]] = {part: [] for part in PARTS}
         behind = {name: [one.kind for one in some] for name, some in columns_of(self.network)}
         for position, layer in enumerate(self.network.layers):
             if layer.name in behind:
-                found[_part_of(behind[layer.name])].append(position)
-        return {part: np.array(positions, dtype=np.int64) for part, positions in found.items()}
+                columns[_part_of(behind[layer.name])].append(position)
+        return {part: np.array(positions, dtype=np.int64) for part, positions in columns.items()}
 
 
 def _part_of(behind: list[str]) -> str:
@@ -192,9 +192,9 @@ class SplitCompute:
             whole = self.sources.problem.network
             shard = expert_shard(tensor_shard(whole, tensor), experts)
             shapes = (layer_shapes(whole), layer_shapes(shard))
-            shared = np.array([_is_between_products(one, *(of[one.name] for of in shapes)) for one in whole.layers])
+            is_shared = np.array([_is_between_products(one, *(of[one.name] for of in shapes)) for one in whole.layers])
             shard = context_shard(shard, context)
-            rank = RankCompute(self.sources.of_network(shard), self.precision, shared, tensor if key[1] else 1)
+            rank = RankCompute(self.sources.of_network(shard), self.precision, is_shared, tensor if key[1] else 1)
             rank.units = units_of(whole, rank.program)
             self._place[key] = len(self.ranks)
             self.ranks.append(rank)

@@ -50,29 +50,29 @@ _OPERATION_OF = {
 """Term -> operation whose entry serves it."""
 
 
-def split_descriptions(pricer: SplitPricer, chosen: Configurations, window: Window | None) -> list[Description]:
+def split_descriptions(pricer: SplitPricer, some: Configurations, window: Window | None) -> list[Description]:
     """Return the predictions of split plans of one precision, rows of shape (n,)."""
-    priced, plans = pricer.price(chosen), plans_of(chosen)
-    found = []
-    for i in range(chosen.size):
+    prices, plans = pricer.price(some), plans_of(some)
+    result = []
+    for i in range(some.size):
         row = np.array([i])
         part = pricer.part(type(plans)(**{one.name: getattr(plans, one.name)[row] for one in fields(plans)}))
-        found.append(_Case(pricer, part, chosen.one(i), priced, i).description(window))
-    return found
+        result.append(_Case(pricer, part, some.one(i), prices, i).description(window))
+    return result
 
 
 class _Case:
     """One plan."""
 
-    def __init__(self, pricer: SplitPricer, part: SplitPart, one: Configuration, priced: SplitPriced, row: int) -> None:
+    def __init__(self, pricer: SplitPricer, part: SplitPart, one: Configuration, prices: SplitPriced, row: int) -> None:
         self.pricer, self.part, self.one = pricer, part, one
-        self.seconds = {name: float(priced.seconds[name][row]) for name in SPLIT_TERMS}
-        self.exposed = {name: float(priced.exposed_s[name][row]) for name in SPLIT_TERMS}
-        self.period_s = float(priced.period_s[row])
+        self.seconds = {name: float(prices.seconds[name][row]) for name in SPLIT_TERMS}
+        self.exposed = {name: float(prices.exposed_s[name][row]) for name in SPLIT_TERMS}
+        self.period_s = float(prices.period_s[row])
         self.memory: dict[str, float] = {
-            one.name: float(getattr(priced.memory, one.name)[row]) for one in fields(SplitMemoryBytes)
+            one.name: float(getattr(prices.memory, one.name)[row]) for one in fields(SplitMemoryBytes)
         }
-        self.memory["total"] = float(priced.memory.total[row])
+        self.memory["total"] = float(prices.memory.total[row])
         self.stage = part.slowest_stage()
         rank = part.rank
         self._calls = rank.calls_with_sources(part.plans.sub_batch[:1])
@@ -132,72 +132,74 @@ class _Case:
             yield self._timed[id(calls)]
 
     @property
-    def _held(self) -> FloatArray:
+    def _segments(self) -> FloatArray:
         """How many of each distinct segment the slowest stage holds, shape (D,)."""
-        held: FloatArray = self.part.counts[self.stage] @ self.part.rank.units.segments
-        return held
+        segments: FloatArray = self.part.counts[self.stage] @ self.part.rank.units.segments
+        return segments
 
     def _gradient(self) -> Gradient:
-        found, m = Gradient(), self.one.accumulation_steps
+        gradient, m = Gradient(), self.one.accumulation_steps
         own = sum(self.exposed[name] for name in ("forward", "backward", "recompute", "host"))
         waits = 1.0 + (self.exposed["bubble"] + self.exposed["replica_wait"]) / own if own > 0 else 1.0
         again = self.exposed["recompute"] / self.exposed["forward"] if self.exposed["forward"] > 0 else 0.0
-        self._add_pass(found, "forward", waits * m * (1 + again))
-        self._add_pass(found, "backward", waits)
+        self._add_pass(gradient, "forward", waits * m * (1 + again))
+        self._add_pass(gradient, "backward", waits)
         if m > 1:
-            self._add_pass(found, "accumulating", waits * (m - 1))
-        self._add_pass(found, "update", 1.0)
+            self._add_pass(gradient, "accumulating", waits * (m - 1))
+        self._add_pass(gradient, "update", 1.0)
         for name, operation in _OPERATION_OF.items():
             if self.exposed[name] > 0:
                 entry = self.pricer.sources.device_collective(operation).entry
-                found.add_vector(entry, np.zeros(len(entry.coefficients)), self.exposed[name])
+                gradient.add_vector(entry, np.zeros(len(entry.coefficients)), self.exposed[name])
         if self.exposed["offload"] > 0:
             entry = offload_source(self.pricer.sources).entry
-            found.add_vector(entry, np.zeros(len(entry.coefficients)), self.exposed["offload"])
-        return found
+            gradient.add_vector(entry, np.zeros(len(entry.coefficients)), self.exposed["offload"])
+        return gradient
 
-    def _add_pass(self, found: Gradient, name: str, count: float) -> None:
+    def _add_pass(self, gradient: Gradient, name: str, count: float) -> None:
         """Add so many passes over the slowest stage; see planner.steps.stages for the parts of overheads."""
-        overheads, held = self.pricer.overheads, self._held
+        overheads, segments = self.pricer.overheads, self._segments
         host_s = float(self.part.host_s(name)[self.stage])
         groups = list(self._timed_calls(name))
-        scaled = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ held) for group in groups]
-        total = np.array(sum(scaled))
+        gpu_parts = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ segments) for group in groups]
+        total = np.array(sum(gpu_parts))
         whole = float(composed_s(total, host_s, overheads.exponent))
         share = float(composed_slopes(total, host_s, overheads.exponent)[0])
-        shared = 1.0
+        fraction = 1.0
         if name == "update" and whole > 0:
-            shared = self.exposed["update"] / whole
+            fraction = self.exposed["update"] / whole
         for group in groups:
-            slope = count * shared * overheads.scale_of(group.calls.kind) * share
+            slope = count * fraction * overheads.scale_of(group.calls.kind) * share
             entry = group.source.entry
-            found.add_vector(entry, slope * (held @ group.slopes[0]), slope * float(held @ group.unsure_s[0]))
+            gradient.add_vector(
+                entry, slope * (segments @ group.slopes[0]), slope * float(segments @ group.unsure_s[0])
+            )
         if host_s > 0 or overheads.scales:
-            matrix = sum(one for one, group in zip(scaled, groups, strict=True) if group.calls.kind in MATRIX_KINDS)
+            matrix = sum(one for one, group in zip(gpu_parts, groups, strict=True) if group.calls.kind in MATRIX_KINDS)
             entry, on_gpu = overheads.source.entry, share * float(total)
             products = share * matrix if overheads.matched != "assumed" else 0.0
             others = on_gpu - products if overheads.matched != "assumed" else 0.0
-            covered = np.array([products, others, max(whole - on_gpu, 0.0)])
-            found.add_vector(entry, np.zeros(len(entry.coefficients)), count * shared * covered)
+            scale_slopes = np.array([products, others, max(whole - on_gpu, 0.0)])
+            gradient.add_vector(entry, np.zeros(len(entry.coefficients)), count * fraction * scale_slopes)
         if overheads.scale_doubt is not None:
-            found.add_vector(overheads.scale_doubt, np.zeros(0), count * shared * share * float(total))
+            gradient.add_vector(overheads.scale_doubt, np.zeros(0), count * fraction * share * float(total))
 
     def _terms(self) -> tuple[tuple[Term, ...], list[Source]]:
-        found, used = [], []
+        terms, every_source = [], []
         for name in SPLIT_TERMS:
             if not self.seconds[name] and not self.exposed[name]:
                 continue
             sources, outside = self._served(name)
-            used += sources
+            every_source += sources
             origins = {source.origin for source in sources}
             provenance = tuple(dict.fromkeys(source.provenance for source in sources))
             names = tuple(dict.fromkeys(one.name for one in provenance if one.name))
             origin = tuple(one for one in ORIGINS if one in origins) or ("none",)
             share = self.exposed[name] / self.period_s
-            found.append(
+            terms.append(
                 Term(name, "step", self.seconds[name], self.exposed[name], share, origin, names, outside, provenance)
             )
-        return tuple(found), used
+        return tuple(terms), every_source
 
     def _served(self, term: str) -> tuple[list[Source], bool]:
         """Return what serves a term, and whether kernels outside their fit take more than a small share of it."""
@@ -216,12 +218,12 @@ class _Case:
     def _shares(self) -> dict[str, float]:
         """Return the shares of kernel time by how it is found."""
         counts = {"forward": self.one.accumulation_steps, "backward": self.one.accumulation_steps, "update": 1}
-        found = np.zeros(len(LOOKUPS))
+        seconds = np.zeros(len(LOOKUPS))
         for name, count in counts.items():
             for group in self._timed_calls(name):
-                found += count * group.lookups_s[0]
-        whole = float(found.sum())
-        return dict(zip(LOOKUPS, (found / whole if whole > 0 else found).tolist(), strict=True))
+                seconds += count * group.lookups_s[0]
+        whole = float(seconds.sum())
+        return dict(zip(LOOKUPS, (seconds / whole if whole > 0 else seconds).tolist(), strict=True))
 
 
 def _times(period: Quantity, steps: float) -> Quantity:

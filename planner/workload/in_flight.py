@@ -65,5 +65,5 @@ def live_end_micro_batches(
 
 
 def _by_schedule(p: FloatArray, schedule: IntArray | int, live: tuple[FloatArray, ...]) -> FloatArray:
-    chosen: FloatArray = np.choose(schedule, np.broadcast_arrays(*live))
-    return np.where(p > 1, chosen, 1.0)
+    result: FloatArray = np.choose(schedule, np.broadcast_arrays(*live))
+    return np.where(p > 1, result, 1.0)

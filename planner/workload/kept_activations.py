@@ -137,5 +137,5 @@ def _attention(of: Transformer, n: FloatArray, n_keys: FloatArray, t: FloatArray
         wide = latent.plain + latent.rotary
         return statistics + e * (compressed + heads * (n * (wide + latent.value) + n_keys * (wide + latent.value)))
     keys = of.head_size * np.maximum(1.0, of.kv_heads / t)
-    kept: FloatArray = statistics + e * (2 * n * of.query_width / t + 2 * n_keys * keys)
-    return kept
+    total: FloatArray = statistics + e * (2 * n * of.query_width / t + 2 * n_keys * keys)
+    return total

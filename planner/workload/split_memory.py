@@ -239,11 +239,11 @@ def _on(
     """Return the memory of a rank of a stage, given the bytes of a layer of each kind."""
     parameters = stage_parameters(of, plans, stage, padded=rules.padded)
     weights, gradients, optimizer, updated = _state(plans, rules.parameter, parameters)
-    kept, away, live, working = _of_layers(of, plans, stage, rules, layers)
-    activations, logits = kept + _ends(of, plans, stage, rules), _logits(of, plans, stage, rules)
+    of_layers, away, live, working = _of_layers(of, plans, stage, rules, layers)
+    activations, logits = of_layers + _ends(of, plans, stage, rules), _logits(of, plans, stage, rules)
     updating = rules.parameter.main_gradient * updated
     on_host = plans.offload == OFFLOADS.index("optimizer")
-    moved, passes = np.where(on_host, updated, 0.0), plans.accumulation_steps
+    by_host, passes = np.where(on_host, updated, 0.0), plans.accumulation_steps
     unit = (1 + rules.prefetch) * rules.parameter.weight + rules.parameter.gradient
     values = {
         "weights": weights,
@@ -257,8 +257,8 @@ def _on(
         "messages": _messages(of, plans, rules),
         "margin": np.float64(0.0),
         "host": np.where(on_host, optimizer + _WIDE_BYTES * updated, 0.0) + live * away,
-        "to_host": rules.parameter.gradient * moved + passes * away,
-        "to_device": rules.parameter.weight * moved + passes * away,
+        "to_host": rules.parameter.gradient * by_host + passes * away,
+        "to_device": rules.parameter.weight * by_host + passes * away,
         "stage": stage,
     }
     shape = np.broadcast_shapes(plans.shape, stage.shape)
@@ -276,8 +276,8 @@ def _state(
         (parameters.experts, shard_ranks(plans, experts=True)),
     ):
         shard = count / ranks
-        kept = shard * each.keeps_weight_shards
-        weights = weights + np.where(plans.sharding >= GATHERING, kept, count) * each.weight
+        weight_shard = shard * each.keeps_weight_shards
+        weights = weights + np.where(plans.sharding >= GATHERING, weight_shard, count) * each.weight
         gradients = gradients + np.where(plans.sharding >= 2, shard, count) * each.gradient
         updated = updated + np.where(plans.sharding >= 1, shard, count)
     return weights, gradients, updated * each.updated, updated
@@ -294,10 +294,10 @@ def _of_layers(
     for one, (kind, count) in zip(layers, stage_blocks(of, p, stage), strict=True):
         again = [np.zeros(()), one.scores, np.minimum(every, count) * one.total]
         inputs = np.ceil(count / every)
-        kept = _by(plans.recompute, (count * one.total, count * one.others, inputs * one.input))
+        in_all = _by(plans.recompute, (count * one.total, count * one.others, inputs * one.input))
         working = np.maximum(working, np.where(count > 0, _by(plans.recompute, again) + one.gradients, 0.0))
-        largest = np.maximum(largest, kept / np.maximum(count, 1))
-        of_one, count_of_all = of_one + kept, count_of_all + count
+        largest = np.maximum(largest, in_all / np.maximum(count, 1))
+        of_one, count_of_all = of_one + in_all, count_of_all + count
         if of.encoder_layers and kind != ENCODER:  # what the encoder gives, which all of them read
             of_one = of_one + (count > 0) * rules.itemsize * of.hidden * positions(of, plans, encoder=True)[1]
     on_device = np.minimum(_LAYERS_ON_DEVICE, count_of_all * live) * largest
@@ -307,8 +307,8 @@ def _of_layers(
 
 def _by(codes: IntArray, values: Sequence[FloatArray]) -> FloatArray:
     """Return of each the value that its code says."""
-    chosen: FloatArray = np.choose(codes, np.broadcast_arrays(*values))
-    return chosen
+    result: FloatArray = np.choose(codes, np.broadcast_arrays(*values))
+    return result
 
 
 def _ends(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> FloatArray:
@@ -325,8 +325,8 @@ def _ends(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRule
         masks = of.dropout > 0
         entry = entry + encoded_s * of.hidden * (e + 2 * masks) + _TOKEN_BYTES * encoded
         behind = behind + n_s * of.hidden * masks
-    kept: FloatArray = live * ((stage == 0) * entry + (stage == p - 1) * behind)
-    return kept
+    total: FloatArray = live * ((stage == 0) * entry + (stage == p - 1) * behind)
+    return total
 
 
 def _computed(of: Transformer, plans: SplitPlans) -> FloatArray:
@@ -354,9 +354,9 @@ def _messages(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> FloatAr
     """Return the bytes of buffers that messages need besides the tensors they carry."""
     n, n_s = positions(of, plans)
     one = rules.itemsize * n_s * of.hidden
-    gathered = (plans.sequence_parallel > 0) * (plans.tensor_parallel > 1) * rules.itemsize * n * of.hidden
+    gathers = (plans.sequence_parallel > 0) * (plans.tensor_parallel > 1) * rules.itemsize * n * of.hidden
     between = (plans.pipeline_parallel > 1) * _MESSAGE_BUFFERS * one
     buckets = (plans.data_parallel > 1) * (plans.sharding == 0) * 2 * rules.bucket_bytes
     routed = 2 * of.top_k * rules.imbalance * (of.capacity or 1.0) * one * bool(of.expert_layers)
-    total: FloatArray = gathered + between + buckets + (plans.expert_parallel > 1) * routed
+    total: FloatArray = gathers + between + buckets + (plans.expert_parallel > 1) * routed
     return total

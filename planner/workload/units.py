@@ -45,8 +45,8 @@ class Units:
 
     def by_unit(self, by_segment: FloatArray) -> FloatArray:
         """Return what one unit takes of each distinct kind, given what one segment takes: (..., D) -> (..., U)."""
-        found: FloatArray = by_segment @ self.segments.T
-        return found
+        result: FloatArray = by_segment @ self.segments.T
+        return result
 
 
 def units_of(network: Network, of: Program) -> Units:
@@ -66,11 +66,11 @@ def units_of(network: Network, of: Program) -> Units:
     parameters = np.array([site.parameters for site in of.sites], dtype=np.float64)[of.site]
     of_experts = parameters * np.array([layer.kind == "experts" for layer in network.layers])
     columns = (np.ones(of.site.size), parameters > 0, parameters, of_experts)
-    layers, slots, held, experts = (np.bincount(unit_of_layer, column, minlength=number)[first] for column in columns)
+    layers, slots, sizes, experts = (np.bincount(unit_of_layer, column, minlength=number)[first] for column in columns)
     is_attention = np.array([layer.kind in ("attention", "cross_attention") for layer in network.layers])
     is_fused = np.array([bool(layer.attributes.get("fused", False)) for layer in network.layers])
     sequence = np.array([distinct[key] for key in keys])
-    return Units(sequence, rows[first], layers, slots, held, experts, is_attention, is_attention & ~is_fused)
+    return Units(sequence, rows[first], layers, slots, sizes, experts, is_attention, is_attention & ~is_fused)
 
 
 def stage_units(units: Units, stages: int) -> FloatArray:
@@ -80,9 +80,9 @@ def stage_units(units: Units, stages: int) -> FloatArray:
     them is on the end stages.
     """
     blocks = units.sequence[1:-1]
-    held = np.full(stages, blocks.size // stages) + (np.arange(stages) < blocks.size % stages)
+    of_stage = np.full(stages, blocks.size // stages) + (np.arange(stages) < blocks.size % stages)
     counts = np.zeros((stages, units.distinct))
-    np.add.at(counts, (np.repeat(np.arange(stages), held), blocks), 1.0)
+    np.add.at(counts, (np.repeat(np.arange(stages), of_stage), blocks), 1.0)
     counts[0, units.sequence[0]] += 1.0
     if units.sequence.size > 1:
         counts[-1, units.sequence[-1]] += 1.0

@@ -225,12 +225,12 @@ def _preset(sizes: Preset) -> ZooEntry:
     *numbers, others = sizes
     fixed = {key: str(value) for key, value in zip(Preset._fields, numbers, strict=False)}
     fixed = {"head_size": _HEAD_SIZE, "tied": "false", **fixed, **others}
-    taken = {**_COMMON, "sequence": Argument((str(sizes.sequence),), "positions of a sample", True, 999_999)}  # noqa: FBT003
+    options = {**_COMMON, "sequence": Argument((str(sizes.sequence),), "positions of a sample", True, 999_999)}  # noqa: FBT003
     if "experts" in others:
         defaults = {key: argument.values[0] for key, argument in _EXPERTS.items()}
         fixed = defaults | fixed
-        taken["capacity_factor"] = _EXPERTS["capacity_factor"]
-    return ZooEntry(lambda name, arguments: _llama(name, {**fixed, **arguments}), taken)
+        options["capacity_factor"] = _EXPERTS["capacity_factor"]
+    return ZooEntry(lambda name, arguments: _llama(name, {**fixed, **arguments}), options)
 
 
 ENTRIES = {

@@ -200,10 +200,10 @@ def _labels(net: NetworkBuilder, source: str, _sizes: _Sizes) -> str:
 
 
 def _predictions(typed: str, sequence: int) -> int:
-    found = max(1, sequence * 15 // 100) if typed == _MASKED else int(typed)
-    if found > sequence:
-        raise ParameterError("argument predictions of network bert", f"at most sequence = {sequence}", found)
-    return found
+    count = max(1, sequence * 15 // 100) if typed == _MASKED else int(typed)
+    if count > sequence:
+        raise ParameterError("argument predictions of network bert", f"at most sequence = {sequence}", count)
+    return count
 
 
 def _pretraining(net: NetworkBuilder, source: str, sizes: _Sizes) -> str:
