@@ -24,6 +24,7 @@ from planner.domain.transformer import Latent, Transformer
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import Argument, ZooEntry
+from planner.networks.zoo.transformer_arguments import ATTENTION, preset, sequence, sizes
 
 __all__ = ["ENTRIES"]
 
@@ -173,21 +174,15 @@ def _notes(of: Transformer) -> str:
     return f"decoder of {of.layers} layers, {of.hidden} features, {heads}, {of.sequence} positions"
 
 
-_COMMON = {
-    "sequence": Argument(("4096",), "positions of a sample", counts=True, most=999_999),
-    "attention": Argument(("fused", "unfused"), "kernels of attention; fused: one"),
-}
+_COMMON = sequence(4096) | ATTENTION
+_FFN_WORDS = f"features inside the feed-forward part; default up to a multiple of {_FFN_MULTIPLE}"
 _SIZES = {
-    "layers": Argument(("32",), "transformer layers", counts=True),
-    "hidden": Argument(("4096",), "features of a position", counts=True, most=999_999),
-    "heads": Argument(("32",), "heads of attention", counts=True),
+    **sizes(layers=32, hidden=4096, heads=32),
     "kv_heads": Argument((_AS_HEADS,), "heads of keys and values, that groups of heads share", counts=True),
-    "head_size": Argument((_HEAD_SIZE,), "features of a head; its default is rounded down", counts=True),
-    "ffn": Argument((_FFN,), f"features inside the feed-forward part; default up to a multiple of {_FFN_MULTIPLE}",
-                    counts=True, most=9_999_999),
-    "vocabulary": Argument(("32000",), "tokens told apart", counts=True, most=9_999_999),
+    **sizes(head_size=_HEAD_SIZE, ffn=_FFN, vocabulary=32000),
+    "ffn": Argument((_FFN,), _FFN_WORDS, counts=True, most=9_999_999),
     "tied": Argument(("false", "true"), "whether the output layer shares the table of tokens"),
-}  # fmt: skip
+}
 _EXPERTS = {
     "experts": Argument(("8",), "experts of a layer", counts=True),
     "top_k": Argument(("2",), "experts that a token goes to", counts=True),
@@ -221,16 +216,14 @@ _PRESETS = {
 }
 
 
-def _preset(sizes: Preset) -> ZooEntry:
-    *numbers, others = sizes
-    fixed = {key: str(value) for key, value in zip(Preset._fields, numbers, strict=False)}
-    fixed = {"head_size": _HEAD_SIZE, "tied": "false", **fixed, **others}
-    options = {**_COMMON, "sequence": Argument((str(sizes.sequence),), "positions of a sample", True, 999_999)}  # noqa: FBT003
+def _preset(numbers: Preset) -> ZooEntry:
+    *values, others = numbers
+    fixed = {"head_size": _HEAD_SIZE, "tied": "false", **dict(zip(Preset._fields, values, strict=False)), **others}
+    options = _COMMON | sequence(numbers.sequence)
     if "experts" in others:
-        defaults = {key: argument.values[0] for key, argument in _EXPERTS.items()}
-        fixed = defaults | fixed
+        fixed = {key: argument.values[0] for key, argument in _EXPERTS.items()} | fixed
         options["capacity_factor"] = _EXPERTS["capacity_factor"]
-    return ZooEntry(lambda name, arguments: _llama(name, {**fixed, **arguments}), options)
+    return preset(_llama, options, **fixed)
 
 
 ENTRIES = {
