@@ -21,7 +21,7 @@ import numpy as np
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.request import Problem
-from planner.fitting.end_to_end import Key, effects_of
+from planner.fitting.end_to_end import Key, covariances, design_of, effects_of, priors
 from planner.fitting.estimators import robust_least_squares
 from planner.fitting.observed import Observed, calibrations_of, is_fitted, overheads_entry, properties_of
 from planner.fitting.residuals import Coefficient
@@ -221,15 +221,8 @@ def fit_split_steps(observed: Sequence[SplitObserved], sources: Sequence[str] = 
     """
     if not observed:
         return SplitFit({}, {})
-    prior = {
-        key: deviation
-        for one in observed
-        for c in SPLIT_COEFFICIENTS
-        for key, deviation in effects_of(c, one.properties)
-    }
-    place = {key: at for at, key in enumerate(sorted(prior))}
-    deviations = np.array([prior[key] for key in place])
-    designs = [_design(one, place) for one in observed]
+    place, deviations = priors(observed, SPLIT_COEFFICIENTS)
+    designs = [design_of(one, SPLIT_COEFFICIENTS, place) for one in observed]
     logs = [np.log(one.measured_s) for one in observed]
     weights = np.concatenate([np.full(each.size, min(1.0, SET_ROWS / each.size)) for each in logs])
 
@@ -252,13 +245,5 @@ def fit_split_steps(observed: Sequence[SplitObserved], sources: Sequence[str] = 
         if all(one is other for one, other in zip(near, steps, strict=True)):
             break
         steps = near
-    pairs = {(a, b): float(covariance[i, j]) for a, i in place.items() for b, j in place.items() if covariance[i, j]}
-    return SplitFit(dict(zip(place, best.tolist(), strict=True)), pairs, observed, tuple(sorted(sources)))
-
-
-def _design(observed: Observed, place: Mapping[Key, int]) -> FloatArray:
-    design = np.zeros((len(SPLIT_COEFFICIENTS), len(place)))
-    for row, one in enumerate(SPLIT_COEFFICIENTS):
-        for key, _ in effects_of(one, observed.properties):
-            design[row, place[key]] = 1.0
-    return design
+    effects = dict(zip(place, best.tolist(), strict=True))
+    return SplitFit(effects, covariances(place, covariance), observed, tuple(sorted(sources)))

@@ -13,7 +13,6 @@ import numpy as np
 
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray
-from planner.domain.calibration import ORIGINS
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
@@ -28,6 +27,7 @@ from planner.steps.split_part import SPLIT_TERMS, SplitPart
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
 from planner.steps.split_warnings import split_warnings
 from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
+from planner.steps.terms import term_of
 from planner.steps.utilization import utilization
 from planner.steps.warnings import warnings_of
 
@@ -191,14 +191,8 @@ class _Case:
                 continue
             sources, outside = self._served(name)
             every_source += sources
-            origins = {source.origin for source in sources}
-            provenance = tuple(dict.fromkeys(source.provenance for source in sources))
-            names = tuple(dict.fromkeys(one.name for one in provenance if one.name))
-            origin = tuple(one for one in ORIGINS if one in origins) or ("none",)
-            share = self.exposed[name] / self.period_s
-            terms.append(
-                Term(name, "step", self.seconds[name], self.exposed[name], share, origin, names, outside, provenance)
-            )
+            seconds = self.seconds[name], self.exposed[name], self.exposed[name] / self.period_s
+            terms.append(term_of(name, "step", seconds, sources, extrapolated=outside))
         return tuple(terms), every_source
 
     def _served(self, term: str) -> tuple[list[Source], bool]:
