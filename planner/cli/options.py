@@ -7,13 +7,15 @@ a plan's axes from :mod:`planner.domain.axes`. Other choices repeat names of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.cli import parsing
 from planner.cli.parsing import Parser
 from planner.domain.axes import AXES
+from planner.domain.limits import LIMITS
 from planner.domain.precision import PRECISIONS
+from planner.domain.ranks import RANK_ORDER
 
 __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
 
@@ -92,6 +94,15 @@ _OF_CALIBRATE = {"precision": (f"Precisions to measure: {', '.join(PRECISIONS)}.
 """Option of an axis that calibrate has too -> its help and default there."""
 
 
+_METAVARS = {"recompute": "none|selective|full|every:K"}
+_PARSERS = {"recompute": parsing.recomputes}
+"""Option of an axis of words -> how it is read where it takes more than words."""
+
+
+def _alternatives(words: Sequence[str]) -> str:
+    return "|".join(words) if len(words) < 4 else "A,B"
+
+
 def _options_of_axes() -> Iterator[Option]:
     """Yield the options of the axes of a plan, the mode first."""
     for axis in sorted(AXES, key=lambda axis: axis.name != "mode"):
@@ -102,9 +113,11 @@ def _options_of_axes() -> Iterator[Option]:
             helps["calibrate"], defaults["calibrate"] = _OF_CALIBRATE[axis.option]
         yield Option(
             axis.option,
-            RANGE if not axis.words else "|".join(axis.words) if len(axis.words) < 4 else "A,B",
+            _METAVARS.get(axis.option) or (RANGE if not axis.words else _alternatives(axis.words)),
             axis.help,
-            parsing.choices(*axis.words) if axis.words else parsing.numbers(axis.least, axis.most),
+            _PARSERS.get(axis.option, parsing.choices)(*axis.words)
+            if axis.words
+            else parsing.numbers(axis.least, axis.most),
             default,
             helps,
             defaults,
@@ -146,6 +159,11 @@ _ALL = (
         "parallelism", "A,B", "Kinds of parallelism: data, model, pipeline, hybrid.",
         parsing.choices("data", "model", "pipeline", "hybrid"), "all that network and framework allow",
     ),
+    Option(
+        "rank_order", ",".join(RANK_ORDER),
+        "Degrees in the order in which ranks are numbered and fill nodes, innermost first.", parsing.rank_order,
+        "the framework's",
+    ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
     Option(
         "strategy", "wait-free|no-overlap|bucketed",
@@ -170,6 +188,11 @@ _ALL = (
         "objective", "epoch-time|cost|time-to-accuracy",
         "What to minimise (time-to-accuracy not yet); cost needs [price] in the cluster's file.",
         parsing.only(parsing.choice("epoch-time", "cost", "time-to-accuracy"), "epoch-time", "cost"), "epoch-time",
+    ),
+    Option(
+        "limit", "KEY=VALUE,...",
+        f"What a plan may take at most: {', '.join(LIMITS)}; as in epoch=1h,gpu-hours=500.",
+        parsing.limits, "none",
     ),
     Option(
         "allow_specified", "",
@@ -238,7 +261,8 @@ OPTIONS = {option.name: option for option in _ALL}
 
 _PROBLEM = ("network", "dataset", "cluster", "calibration", "framework", "mode")
 _PLAN = (
-    *(axis.option for axis in AXES if axis.name != "mode"), "optimizer", "strategy", "input", "scenario", "task",
+    *(axis.option for axis in AXES if axis.name != "mode"), "rank_order", "optimizer", "strategy", "input",
+    "scenario", "task",
 )  # fmt: skip
 
 COMMANDS = (
@@ -247,8 +271,8 @@ COMMANDS = (
         "Rank plans near a target mini-batch by epoch time or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "top",
-            "pareto", "choose", "epochs", "why_not", "verbose", "brief", "json", "seed",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
+            "top", "pareto", "choose", "epochs", "why_not", "verbose", "brief", "json", "seed",
         ),
     ),
     Command(
@@ -256,8 +280,8 @@ COMMANDS = (
         "Show the objective against nodes and sub-batch. "
         "Of each the best plan; one network on one cluster.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "plot",
-            "force", "json", "seed",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
+            "plot", "force", "json", "seed",
         ),
     ),
     Command(

@@ -26,6 +26,7 @@ from planner.search.suggest import suggest
 from planner.search.why_not import why_not
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
+from planner.workload.lawful import schedules_of
 
 __all__ = ["allowed_request", "answer", "check_price", "provenance", "run", "space_request", "wanted"]
 
@@ -93,6 +94,7 @@ def space_request(values: Values) -> SpaceRequest:
         tolerance = values["tolerance"]
         both = ("tolerance_sync", "tolerance_async")
         changes |= dict.fromkeys(both[tolerance.source == DEFAULT_REQUEST :], tolerance.value)
+    changes["most"] = values["limit"].value if "limit" in values else {}
     return SpaceRequest(values["target_batch"].value).changed(**changes)
 
 
@@ -103,19 +105,21 @@ def answer(case: Case, values: Values) -> Suggestion:
 
 
 def allowed_request(case: Case, values: Values) -> SpaceRequest:
-    """Return what to search over for one network: kinds of parallelism that it and its framework allow."""
+    """Return what to search over for one network: kinds of parallelism and schedules that its framework allows."""
     request = space_request(values)
-    allowed = kinds_of(case.problem.network, case.problem.settings.framework)
+    framework = case.problem.settings.framework
+    allowed = kinds_of(case.problem.network, framework)
     if "parallelism" not in values:
         request = request.changed(parallelism=allowed)
     for kind in request.parallelism:
         if kind not in allowed:
-            framework = case.problem.settings.framework.name
             remedy = "layer pipelines and hybrid schemes of other networks than transformers follow"
-            rule = (
-                f"of the kinds that {case.problem.network.name} and framework {framework} allow, {', '.join(allowed)}"
-            )
+            both = f"{case.problem.network.name} and framework {framework.name}"
+            rule = f"of the kinds that {both} allow, {', '.join(allowed)}"
             raise ParameterError("--parallelism", rule, kind, remedy if allowed == (DATA,) else "")
+    schedules = request["schedule"] or ()
+    if schedules and not set(schedules) & set(framework.schedules):
+        raise ParameterError("--schedule", schedules_of(framework), ",".join(map(str, schedules)))
     return request
 
 

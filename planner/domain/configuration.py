@@ -13,6 +13,7 @@ import numpy as np
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count
 from planner.domain.axes import AXES, MODES, Axes, Axis
 from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
+from planner.domain.ranks import check_rank_order
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
@@ -50,14 +51,18 @@ class Settings:
         ``bucketed``, so are buckets of neighbouring layers; ``no-overlap``, each layer's after the backward pass.
     input : {"storage", "synthetic"}
     framework : Framework
+    rank_order : tuple of str
+        Order of planner.domain.ranks.RANK_ORDER in which ranks are numbered; empty: the framework's.
     """
 
     optimizer: str = "sgd-momentum"
     strategy: str = "wait-free"
     input: str = "storage"
     framework: Framework = PYTORCH
+    rank_order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_rank_order("rank_order", self.placed_by)
         for what, value, choices in (
             ("optimizer", self.optimizer, tuple(OPTIMIZERS)),
             ("strategy", self.strategy, tuple(STRATEGIES)),
@@ -65,6 +70,11 @@ class Settings:
         ):
             if value not in choices:
                 raise ParameterError(what, "one of " + ", ".join(choices), value)
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """The order in which ranks are numbered, innermost first."""
+        return self.rank_order or self.framework.rank_order
 
     @property
     def overlap(self) -> Strategy:

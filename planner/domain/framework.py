@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from planner.domain.axes import SCHEDULES
 from planner.domain.precision import precision_named
+from planner.domain.ranks import RANK_ORDER, check_rank_order
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
@@ -30,9 +32,9 @@ PARALLELISMS = ("tensor", "context", "expert", "pipeline")
 REPEATED = ("attention", "second products")
 """The core of attention where that keeps its weights; or all of a layer but attention and each first of two products
 (torchtitan)."""
-FUSIONS = ("activation", "residual")
+FUSIONS = ("activation", "residual", "softmax")
 """Point-wise kernels that are one: the bias of a linear layer with the activation behind it, and gates with their
-products; the bias with dropout and the sum behind it."""
+products; the bias with dropout and the sum behind it; scale, mask and softmax of the shapes that Megatron-LM takes."""
 LOSSES = ("eager", "parallel", "fused")
 """Kernel by kernel on fp32 copies of logits; over a vocabulary split among tensor ranks; in one kernel."""
 _NAME = re.compile(r"[a-z][a-z0-9._+-]*", re.ASCII)
@@ -95,6 +97,8 @@ class Framework:
         Free text; empty: any.
     can : tuple of one of PARALLELISMS
         Ways in which it splits networks.
+    schedules : tuple of one of SCHEDULES
+        Orders of a pipeline's passes that it has.
     most_sharded, most_sharded_in_pipeline : int
         The largest sharding that it has, alone and beside a pipeline.
     fuses : tuple of one of FUSIONS
@@ -115,6 +119,8 @@ class Framework:
         Whether its optimizer reads fp32 copies of gradients that are not fp32.
     keeps_weight_shards : bool
         Whether sharding 3 keeps shards of narrow weights beside those of the fp32 master copy, or makes them of it.
+    rank_order : tuple of str
+        Order of RANK_ORDER in which it numbers ranks, innermost first.
     """
 
     name: str
@@ -125,6 +131,7 @@ class Framework:
     source: str = ""
     version: str = ""
     can: tuple[str, ...] = PARALLELISMS
+    schedules: tuple[str, ...] = SCHEDULES
     most_sharded: int = 3
     most_sharded_in_pipeline: int = 3
     fuses: tuple[str, ...] = ()
@@ -136,6 +143,7 @@ class Framework:
     pads_vocabulary: bool = False
     main_gradients: bool = False
     keeps_weight_shards: bool = True
+    rank_order: tuple[str, ...] = RANK_ORDER
 
     def __post_init__(self) -> None:
         for what, names in (("name", (self.name,)), ("aliases", self.aliases)):
@@ -144,6 +152,7 @@ class Framework:
                     raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
         if self.loss not in LOSSES:
             raise UnknownNameError("loss", self.loss, LOSSES)
+        check_rank_order("rank_order", self.rank_order)
 
     @classmethod
     def labelled(cls, label: str) -> Framework:

@@ -108,6 +108,8 @@ class SpaceRequest:
         Plans to report.
     choose : one of planner.domain.suggestion.CHOICES
         Which of the tied plans is taken.
+    most : mapping of planner.domain.limits.LIMITS to float
+        What a plan may take at most.
     allow_specified : bool
         Whether precisions of 8 bits are candidates by the data sheet alone.
     """
@@ -121,6 +123,7 @@ class SpaceRequest:
     pareto: bool = False
     parallelism: tuple[str, ...] = ("data", "model", "pipeline", "hybrid")
     choose: str = "fewest-gpus"
+    most: Mapping[str, float] = field(default_factory=dict)
     allow_specified: bool = False
 
     def __getitem__(self, axis: str) -> tuple[Any, ...] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.axes import AXES
+from planner.domain.axes import AXES, SCHEDULES
 from planner.domain.kernels import MemoryBytes
 from planner.errors import ParameterError
 
@@ -18,7 +18,6 @@ RECOMPUTES = _WORDS["recompute"]
 """What the backward pass computes again: nothing, attention weights, whole layers."""
 SHARD_GROUPS = _WORDS["shard_group"]
 """Which replicas share shards: all of them, or those of one node."""
-SCHEDULES = _WORDS["schedule"]
 OFFLOADS = _WORDS["offload"]
 """What lies in the host's memory."""
 
@@ -42,6 +41,7 @@ class SplitPlans:
     sequence_parallel : 1 where tensor ranks share the positions between products; else 0
     sharding : ZeRO's 0 to 3
     recompute, shard_group, schedule, offload : positions in RECOMPUTES, SHARD_GROUPS, SCHEDULES and OFFLOADS
+    recompute_every : k, layers of which one input is kept, with recompute full
     gpus_per_node : what ``node`` shards over
     """
 
@@ -55,6 +55,7 @@ class SplitPlans:
     virtual_stages: IntArray
     sequence_parallel: IntArray
     recompute: IntArray
+    recompute_every: IntArray
     sharding: IntArray
     shard_group: IntArray
     schedule: IntArray
@@ -83,6 +84,16 @@ class SplitPlans:
     def gpus(self) -> IntArray:
         """GPUs of each plan."""
         return self.data_parallel * self.tensor_parallel * self.context_parallel * self.pipeline_parallel
+
+    @property
+    def rows(self) -> SplitPlans:
+        """The same with fields of shape (n,)."""
+        return SplitPlans(**{f.name: np.broadcast_to(getattr(self, f.name), self.shape).ravel() for f in fields(self)})
+
+    @property
+    def last_stage(self) -> IntArray:
+        """The stage with the last layers: that with the first ones, where the order of stages is a V."""
+        return np.where(self.schedule == SCHEDULES.index("zero-bubble-v"), 0, self.pipeline_parallel - 1)
 
     def row(self, at: int) -> SplitPlans:
         """Return one plan, each field of shape ()."""

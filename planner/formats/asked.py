@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.domain.axes import AXES, MODES, Axis
+from planner.domain.limits import LIMITS
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import DEFAULT, Sourced
 from planner.domain.suggestion import CHOICES
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table, without_none
@@ -48,6 +50,7 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "framework": (OneOf((Text(), ListOf(Text(), least=1)), "framework"), "training framework, or several to try"),
     **{axis.option: (_type_of(axis), axis.asked) for axis in sorted(AXES, key=lambda axis: axis.name != "mode")},
     "parallelism": (_NAMES, "kinds of parallelism to try"),
+    "rank_order": (ListOf(Text(RANK_ORDER)), "axes by which ranks are numbered, innermost first"),
     "optimizer": (Text(), "optimizer"),
     "strategy": (Text(), "what overlaps in a synchronous step"),
     "input": (Text(), "where samples come from"),
@@ -56,6 +59,7 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "target_batch": (Whole(most=10**15), "wanted mini-batch [samples]"),
     "tolerance": (MapOf(Number(), choices=MODES), "accepted distance from the target, relative to it, by mode"),
     "objective": (Text(), "what is minimised"),
+    "limit": (MapOf(Number(), choices=tuple(LIMITS)), "what a plan may take at most: epoch [s], cost [USD], numbers"),
     "allow_specified": (Flag(), "whether fp8 and int8 are candidates by the data sheet alone"),
     "top": (Whole(), "plans to report"),
     "pareto": (Flag(), "whether the Pareto front is wanted"),

@@ -10,8 +10,9 @@ from planner.domain.axes import AXES, Axis
 from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS, Configuration, Settings
 from planner.domain.framework import STRATEGIES, Framework
 from planner.domain.precision import precision_named
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Subject
-from planner.formats.fields import Field, Table
+from planner.formats.fields import Field, ListOf, Nullable, Table
 from planner.formats.values import Number, Text, Type, Whole
 
 __all__ = [
@@ -41,6 +42,7 @@ def _field(axis: Axis) -> Field:
     return Field(axis.name, axis_type(axis), f"{axis.doc}; absent: {axis.default}", axis.default)
 
 
+_IN_ORDER = ", ".join(RANK_ORDER)
 _KINDS = ("data", "model", "pipeline", "hybrid")
 SUBJECT_FIELDS = (
     Field("network", Text(), "network that is trained"),
@@ -53,6 +55,12 @@ SUBJECT_FIELDS = (
     Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer"),
     Field("strategy", Text(tuple(STRATEGIES)), "what overlaps in a synchronous step"),
     Field("input", Text(("storage", "synthetic")), "where samples come from"),
+    Field(
+        "rank_order",
+        Nullable(ListOf(Text(RANK_ORDER))),
+        f"how ranks are numbered; absent: {','.join(RANK_ORDER)}",
+        None,
+    ),
     Field("parallelism", Text(_KINDS), "how the network is divided where a configuration does not say"),
     Field("virtual_stages", Whole(), "chunks of layers on each pipeline stage where a configuration does not say"),
     Field("recompute", Text(("none", "selective", "full")), "activations computed again, likewise"),
@@ -85,6 +93,7 @@ def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
     constants["memory_bytes"] = memory_bytes
     settings = {key: getattr(subject.settings, key) for key in ("optimizer", "strategy", "input")}
     settings["framework"] = subject.settings.framework.label
+    settings["rank_order"] = None if subject.settings.placed_by == RANK_ORDER else subject.settings.placed_by
     own = {key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")}
     return own | {"scenario": subject.scenario or None} | settings | constants
 
@@ -97,7 +106,7 @@ def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, An
         if one
     )
     framework = replace(Framework.labelled(keys["framework"]), gradient_type="fp32" if is_wide else "precision")
-    settings = Settings(keys["optimizer"], keys["strategy"], keys["input"], framework)
+    settings = Settings(keys["optimizer"], keys["strategy"], keys["input"], framework, keys["rank_order"] or ())
     scenario, price = keys["scenario"] or "", keys["usd_per_gpu_hour"]
     return Subject(keys["network"], keys["cluster"], scenario, settings, price, keys["device"])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planner.domain.axes import SCHEDULES
 from planner.domain.framework import (
     FUSIONS,
     GRADIENT_TYPES,
@@ -19,6 +20,7 @@ from planner.domain.framework import (
     Framework,
     Strategy,
 )
+from planner.domain.ranks import RANK_ORDER
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Flag, Number, Text, Whole
@@ -47,9 +49,15 @@ FRAMEWORK = Kind(
             Field("gradient_type", Text(GRADIENT_TYPES), "what gradients are held and sent in", "precision"),
             Field("strategies", MapOf(_STRATEGY, choices=tuple(STRATEGIES)), "those it follows in its own way", {}),
             Field("can", ListOf(Text(PARALLELISMS)), "ways in which it splits networks", PARALLELISMS),
+            Field("schedules", ListOf(Text(SCHEDULES)), "orders of a pipeline's passes that it has", SCHEDULES),
             Field("most_sharded", Whole(least=0, most=3), "the largest sharding that it has", 3),
             Field("most_sharded_in_pipeline", Whole(least=0, most=3), "the same beside a pipeline", 3),
-            Field("fuses", ListOf(Text(FUSIONS)), "what its kernels do in one: bias and activation, bias and sum", ()),
+            Field(
+                "fuses",
+                ListOf(Text(FUSIONS)),
+                "what its kernels do in one: bias and activation, bias and sum, scale, mask and softmax",
+                (),
+            ),
             Field("scatters_boundary", Flag(), "whether tensor ranks send parts to the next stage", default=False),
             Field("selective", Text(REPEATED), "what selective recompute makes again", "attention"),
             Field("overlaps_tensor", Flag(), "whether messages of tensor ranks run beside products", default=False),
@@ -58,6 +66,7 @@ FRAMEWORK = Kind(
             Field("pads_vocabulary", Flag(), "whether it is rounded up to 128 rows a tensor rank", default=False),
             Field("main_gradients", Flag(), "whether the optimizer reads fp32 copies of gradients", default=False),
             Field("keeps_weight_shards", Flag(), "whether sharding 3 keeps shards of narrow weights", default=True),
+            Field("rank_order", ListOf(Text(RANK_ORDER)), "how ranks are numbered, innermost first", RANK_ORDER),
             Field("source", Text(), "where this comes from", ""),
         ),
         Framework,

@@ -12,7 +12,7 @@ from planner.formats.values import FieldError, Flag, Text, Whole
 
 __all__ = ["LOOSENING_TABLE", "REFUSAL_TABLE", "SEARCH_TABLE", "loosening_of", "search_of"]
 
-_CODES = ("precision", "mode", "accumulation", "below_window", "above_window", "memory", "degrees", "other")
+_CODES = ("precision", "mode", "accumulation", "below_window", "above_window", "memory", "degrees", "limit", "other")
 REFUSAL_TABLE = Table(
     (
         Field("code", Text(_CODES), "for programs"),

@@ -21,9 +21,9 @@ from planner.formats.values import LARGEST_WHOLE, Flag, Number, Text, Whole
 __all__ = ["OPTION_KEYS", "REQUEST", "SETTINGS", "read_request", "read_settings"]
 
 OPTION_KEYS = (
-    "network", "dataset", "cluster", "calibration", "framework", *(axis.option for axis in AXES), "optimizer",
-    "strategy", "input", "scenario", "task", "tolerance",
-    "parallelism", "objective", "top", "seed", "allow_specified",
+    "network", "dataset", "cluster", "calibration", "framework", *(axis.option for axis in AXES),
+    "rank_order", "optimizer", "strategy", "input", "scenario", "task", "tolerance",
+    "parallelism", "objective", "limit", "top", "seed", "allow_specified",
 )  # fmt: skip
 SWITCHES = ("allow_specified",)
 """Keys that are true or false."""

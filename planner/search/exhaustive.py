@@ -61,7 +61,7 @@ def search(
         As :func:`planner.search.space.space_of`.
     """
     space = space_of(request, limits)
-    progress = _Progress(evaluator, order, Rules.of(request, limits, space.precisions), keep, pareto)
+    progress = _Progress(evaluator, order, Rules.of(request, limits, space.precisions, order), keep, pareto)
     for batch in _batches(progress.sift(chunk) for chunk in space.chunks()):
         progress.price(batch)
     if progress.best is None and progress.counts[LARGE_SUB_BATCH]:
@@ -70,14 +70,13 @@ def search(
     return progress.outcome(space)
 
 
-def lawful_plans(request: SpaceRequest, limits: Limits, evaluator: Evaluator) -> Iterator[PricedPlans]:
+def lawful_plans(request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order) -> Iterator[PricedPlans]:
     """Yield every plan that satisfies a request with its prediction, some CHUNK at a time."""
     space = space_of(request, limits)
-    rules = Rules.of(request, limits, space.precisions)
+    rules = Rules.of(request, limits, space.precisions, order)
     for batch in _batches(chunk.where(rules.why_not_before_pricing(chunk) == LAWFUL) for chunk in space.chunks()):
         plans = PricedPlans(batch.rows, evaluator.evaluate(batch))
-        means = plans.predictions.mini_batch_mean
-        yield plans.take(rules.why_not_after_pricing(plans.configurations, means) == LAWFUL)
+        yield plans.take(rules.why_not_after_pricing(plans) == LAWFUL)
 
 
 def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
@@ -135,12 +134,12 @@ class _Progress:
     def price(self, batch: Configurations) -> None:
         """Price a batch, and keep what is good in it."""
         predictions, batch = self.evaluator.evaluate(batch), batch.rows
-        why = self.rules.why_not_after_pricing(batch, predictions.mini_batch_mean)
+        priced = PricedPlans(batch, predictions)
+        why = self.rules.why_not_after_pricing(priced)
         self.counts += np.bincount(why, minlength=len(REASONS))
         lawful = why == LAWFUL
         if lawful.any():
-            plans = PricedPlans(batch, predictions)
-            plans = plans if lawful.all() else plans.take(lawful)
+            plans = priced if lawful.all() else priced.take(lawful)
             self.best = _best_of(self.order, self.best, plans, self.keep)
             by_gpus = replace(self.order, leading=_gpus)
             self.smallest = _best_of(by_gpus, self.smallest, plans, len(batch.precisions))
@@ -183,12 +182,13 @@ class _Progress:
         self.nearest[key] = (least, Configurations.joined([*same, at_least_distance]))
 
     def _nearest(self) -> PricedPlans | None:
-        """Return the best of the equally near ones, by mode and side."""
+        """Return the best of the equally near ones, by mode and side, without those that exceed a limit."""
         result: PricedPlans | None = None
         for key in sorted(self.nearest):
             configurations = self.nearest[key][1]
-            one = self.order.best(PricedPlans(configurations, self.evaluator.evaluate(configurations)), 1)
-            result = _after(result, one)
+            plans = PricedPlans(configurations, self.evaluator.evaluate(configurations))
+            one = self.order.best(plans.take(self.rules.over_limit(plans) == LAWFUL), 1)
+            result = _after(result, one) if one.size else result
         return result
 
 

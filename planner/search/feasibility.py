@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import reduce
 
 import numpy as np
@@ -13,6 +14,9 @@ from planner.domain.configuration import DEGREES, MODES, Configurations
 from planner.domain.dataset import Dataset
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal
+from planner.search.evaluator import PricedPlans
+from planner.search.plan_limits import LIMIT_REASONS, limited
+from planner.search.ranking import Order
 from planner.search.space import Limits, accepted_mini_batches
 from planner.search.split_space import SplitLimits
 
@@ -35,15 +39,16 @@ REASONS = (
     Refusal("memory", "sub-batch larger than fits in memory", "sub-batch"),
     Refusal("above_window", "sub-batch above the window", "sub-batch"),
     Refusal("degrees", "GPUs not a multiple of the degrees of parallelism", "the number of GPUs"),
+    *LIMIT_REASONS.values(),
 )
 """Why a candidate is refused, by its position in an array of reasons; None keeps it.
 
 A sub-batch above the window is refused in asynchronous plans whatever their mean: an update holds whole sub-batches, so
 that every one that is not empty exceeds the window."""
 
-LAWFUL, _ASYNC_ACCUMULATION, BELOW_WINDOW, ABOVE_WINDOW, OUT_OF_MEMORY, LARGE_SUB_BATCH, _UNEVEN_DEGREES = range(
-    len(REASONS)
-)
+LAWFUL, _ASYNC_ACCUMULATION, BELOW_WINDOW, ABOVE_WINDOW, OUT_OF_MEMORY, LARGE_SUB_BATCH, _UNEVEN_DEGREES = range(7)
+_OF_LIMIT = {name: at for at, name in enumerate(LIMIT_REASONS, start=7)}
+"""Limit -> position in REASONS of what exceeds it."""
 
 
 def check_target(request: SpaceRequest, dataset: Dataset | None) -> None:
@@ -63,21 +68,27 @@ class Rules:
         Accepted mini-batches [samples], in the order of MODES.
     largest_sub_batch : ndarray of int, shape (precisions, modes)
         In the order of the space's precisions and of MODES; of plans that do not split the network.
+    order : Order
+        What tells costs.
     split : SplitLimits or None
         Of those that do.
+    most : mapping of limit to float
+        What a plan may take at most.
     """
 
     low: FloatArray
     high: FloatArray
     largest_sub_batch: IntArray
+    order: Order
     split: SplitLimits | None = None
+    most: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod
-    def of(request: SpaceRequest, limits: Limits, precisions: tuple[str, ...]) -> Rules:
+    def of(request: SpaceRequest, limits: Limits, precisions: tuple[str, ...], order: Order) -> Rules:
         """Return the rules of a request for a space with these precisions."""
         windows = np.array([accepted_mini_batches(request, mode) for mode in MODES])
         largest = [[limits.fits(precision, mode) for mode in MODES] for precision in precisions]
-        return Rules(windows[:, 0], windows[:, 1], np.array(largest, dtype=np.int64), limits.split)
+        return Rules(windows[:, 0], windows[:, 1], np.array(largest, dtype=np.int64), order, limits.split, request.most)
 
     def fits(self, configurations: Configurations) -> BoolArray:
         """Return whether each sub-batch fits in memory, shape (n,)."""
@@ -103,9 +114,19 @@ class Rules:
         reasons = np.where(accumulates, _ASYNC_ACCUMULATION, np.where(too_large, LARGE_SUB_BATCH, window))
         return np.where((reasons == LAWFUL) & ~self.fits(configurations), OUT_OF_MEMORY, reasons)
 
-    def why_not_after_pricing(self, configurations: Configurations, mini_batch_mean: FloatArray) -> IntArray:
-        """Return the reason of each, given the mean mini-batch (n,) [samples], as positions in REASONS."""
-        return np.where(configurations.is_async, self._window(configurations, mini_batch_mean), LAWFUL)
+    def why_not_after_pricing(self, plans: PricedPlans) -> IntArray:
+        """Return the reason of each, as positions in REASONS, shape (n,)."""
+        configurations = plans.configurations
+        window = self._window(configurations, plans.predictions.mini_batch_mean)
+        reasons = np.where(configurations.is_async, window, LAWFUL)
+        return np.where(reasons == LAWFUL, self.over_limit(plans), reasons)
+
+    def over_limit(self, plans: PricedPlans) -> IntArray:
+        """Return the first limit that each exceeds, as positions in REASONS, shape (n,)."""
+        over = np.full(plans.size, LAWFUL)
+        for name, most in self.most.items():
+            over = np.where((over == LAWFUL) & ~(limited(name, plans, self.order) <= most), _OF_LIMIT[name], over)
+        return over
 
     def _window(self, configurations: Configurations, mini_batch: FloatArray | IntArray) -> IntArray:
         low, high = self.low[configurations.mode], self.high[configurations.mode]

@@ -23,6 +23,7 @@ from planner.search.choice import in_all_precisions
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome, search
 from planner.search.explain import label
+from planner.search.plan_limits import limit_text, limited
 from planner.search.ranking import Order
 from planner.search.shortage import shortages
 from planner.search.space import Limits, space_of
@@ -66,7 +67,13 @@ class Loosener:
         """
         alone = {axis.name: self._values(axis) for axis in AXES if axis.is_loosened}
         together = None if alone["nodes"] or alone["gpus_per_node"] else self._fewer_gpus()
-        ways = (self._tolerance(outcome), together, *alone.values(), self._memory())
+        ways = (
+            self._tolerance(outcome),
+            together,
+            *alone.values(),
+            *map(self._limit, self.request.most),
+            self._memory(),
+        )
         ordered_ways = sorted((one for one in ways if one is not None), key=lambda one: one.change)
         return tuple(one.loosening for one in ordered_ways)
 
@@ -101,6 +108,19 @@ class Loosener:
         value = str(getattr(plan.configurations.one(0), axis.name))
         sentence = self._sentence([("--" + axis.option.replace("_", "-"), value)], _listing(request_values), plan)
         return _Way(math.inf if axis.words else float(change(plan)[0]), sentence)
+
+    def _limit(self, name: str) -> _Way | None:
+        """Take a limit away; of the plans that are lawful then, report that which exceeds it least."""
+        most = self.request.most[name]
+        others = {one: value for one, value in self.request.most.items() if one != name}
+        request = self.request.changed(most=others)
+        plan = self._first(request, self.limits, lambda plans: limited(name, plans, self.order))
+        if plan is None:
+            return None
+        needed = float(limited(name, plan, self.order)[0])
+        texts = (f"{one}={limit_text(one, value)}" for one, value in {**self.request.most, name: needed}.items())
+        changes = [("--limit", ",".join(texts))]
+        return _Way(needed / most - 1, self._sentence(changes, limit_text(name, most), plan))
 
     def _fewer_gpus(self) -> _Way | None:
         """Try fewer nodes of fewer GPUs; of those that help, report the most GPUs, on the fewest nodes."""

@@ -14,14 +14,14 @@ from functools import cached_property
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.axes import AXES, MODES, Axis
+from planner.domain.axes import AXES, MODES, SCHEDULES, Axis
 from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.domain.split import SplitPlans, schedule_run
 from planner.errors import Refusal
-from planner.workload.lawful import is_lawful, is_told_apart
+from planner.workload.lawful import accumulates, is_lawful, is_told_apart
 from planner.workload.split_memory import MemoryRules
 
 __all__ = ["DATA", "HYBRID", "MODEL", "PIPELINE", "SplitBlock", "SplitLimits", "kinds_of"]
@@ -39,9 +39,10 @@ _PRICED_TOGETHER = (
     "tensor_parallel",
     "pipeline_parallel",
 )
+_SCHEDULED = ("schedule", "pipeline_parallel", "virtual_stages", "accumulation_steps")
 _INNER = (
     "sequence_parallel", "expert_parallel", "virtual_stages", "schedule", "sharding", "shard_group", "recompute",
-    "offload",
+    "recompute_every", "offload",
 )  # fmt: skip
 
 
@@ -161,10 +162,10 @@ class SplitBlock:
         inner = _product({name: self._values(by_name[name]) for name in _INNER})
         of = {name: np.repeat(column, inner["sharding"].size) for name, column in outer.items()}
         of |= {name: np.tile(column, outer["nodes"].size) for name, column in inner.items()}
-        # Accumulation is checked with the candidates; until then it is one that interleaving takes.
-        plans = SplitPlans.of(**_plan_columns(of)).but(accumulation_steps=of["pipeline_parallel"])
-        lawful = is_lawful(self.network, self.framework, plans)
-        return _where(of, lawful & is_told_apart(self.network.transformer, plans) & self._is_split(of))
+        plans = SplitPlans.of(**_plan_columns(of))
+        lawful = is_lawful(self.network, self.framework, plans, but_accumulation=True)
+        told_apart = is_told_apart(self.network.transformer, plans) & self._is_scheduled(of)
+        return _where(of, lawful & told_apart & self._is_split(of))
 
     def _is_of_kind(self, of: Mapping[str, IntArray]) -> BoolArray:
         """Tell which bases are of the kinds of parallelism to try."""
@@ -173,6 +174,12 @@ class SplitBlock:
         kinds = {DATA: ~model & ~pipeline, MODEL: model & ~pipeline, PIPELINE: pipeline & ~model}
         kinds[HYBRID] = model & pipeline
         return np.asarray(np.any([kinds[one] for one in self.request.parallelism], axis=0))
+
+    def _is_scheduled(self, of: Mapping[str, IntArray]) -> BoolArray:
+        """Tell which bases have a pipeline to schedule, or the one schedule that stands for all where there is none."""
+        schedules = self.request["schedule"] or ("1f1b",)
+        code = SCHEDULES.index("1f1b" if "1f1b" in schedules else schedules[0])
+        return np.asarray((of["pipeline_parallel"] > 1) | (of["schedule"] == code))
 
     def _is_split(self, of: Mapping[str, IntArray]) -> BoolArray:
         """Tell which bases differ from those of whole networks, which another block has."""
@@ -207,8 +214,8 @@ class SplitBlock:
             place = starts[which[owner]] + flat - (ends[owner] - sizes[which[owner]])
             columns = {name: column[owner] for name, column in bases.items() if name != "data_parallel"}
             columns |= {"sub_batch": sub_batch[place], "accumulation_steps": steps[place]}
-            waits = (columns["virtual_stages"] > 1) & (columns["accumulation_steps"] % columns["pipeline_parallel"] > 0)
-            yield _where(columns, ~waits)
+            scheduled = {name: columns[name] for name in _SCHEDULED}
+            yield _where(columns, accumulates(SplitPlans.of(**scheduled)))
 
     @cached_property
     def _by_degrees(self) -> IntArray:

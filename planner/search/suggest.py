@@ -28,6 +28,7 @@ from planner.search.exhaustive import search
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
 from planner.search.feasibility import check_target
 from planner.search.loosen import loosenings
+from planner.search.plan_limits import check_limits
 from planner.search.ranking import Order, order_of
 from planner.search.space import Limits
 from planner.search.split_space import SplitLimits
@@ -71,6 +72,7 @@ def order_and_limits(problem: Problem, request: SpaceRequest) -> tuple[Order, Li
     """Return the order of the plans of a request, and what the machine allows; raise as :func:`suggest`."""
     check_target(request, problem.dataset)
     order = order_of(problem, request)
+    check_limits(request.most, order)
     limits = limits_of(problem, allow_specified=request.allow_specified)
     names = [precision_named(name).name for name in request["precision"] or PRECISIONS]
     if all(limits.why_not(name, mode) for name in names for mode in request.modes):

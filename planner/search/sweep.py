@@ -31,7 +31,7 @@ def sweep_with(
     candidates = space_of(request, limits).candidates
     best: PricedPlans | None = None
     evaluated = 0
-    for plans in lawful_plans(request, limits, evaluator):
+    for plans in lawful_plans(request, limits, evaluator, order):
         evaluated += plans.size
         best = _firsts(order, plans if best is None else best.joined(plans))
     if best is None or not best.size:

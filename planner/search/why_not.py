@@ -60,7 +60,7 @@ def why_not_with(
     best = None if outcome.best is None else _ranked(order, outcome.best)
     rank = None
     if outcome.best is not None and not outside:
-        rank = 1 + sum(_before(order, outcome.best, plans) for plans in lawful_plans(request, limits, evaluator))
+        rank = 1 + sum(_before(order, outcome.best, plans) for plans in lawful_plans(request, limits, evaluator, order))
     return WhyNot(
         provenance,
         values,

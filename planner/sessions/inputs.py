@@ -18,6 +18,7 @@ from planner.domain.configuration import Settings
 from planner.domain.dataset import Dataset
 from planner.domain.network import Network
 from planner.domain.provenance import DERIVED, NEAREST
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import DEFAULT, Problem, Sourced, Subject
 from planner.domain.scenario import NO_SCENARIO, Scenario
 from planner.errors import NOTHING, CoverageError, ParameterError, Refusal
@@ -281,6 +282,8 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
         sources["input"] = Sourced("synthetic", f"default, as {missing}")
     framework = catalog.find_framework(sources["framework"].value)
     sources["framework"] = replace(sources["framework"], value=framework.label)
+    if "rank_order" in values or framework.rank_order != RANK_ORDER:
+        sources["rank_order"] = values.get("rank_order", Sourced(framework.rank_order, "framework"))
     names = {key: one.value for key, one in sources.items()}
     return replace(base, **(names | {"framework": framework})), sources
 

@@ -179,7 +179,7 @@ class Compute:
             optimizer=settings.optimizer,
             input_gradient=settings.framework.input_gradient,
         )
-        return fused_calls(calls, self.program, settings.framework.fuses)
+        return fused_calls(calls, self.program, settings.framework.fuses, self.itemsize)
 
     def calls_with_sources(self, sub_batch: IntArray) -> dict[str, list[tuple[KernelCalls, Source]]]:
         """Return the kernel calls of sub-batches, shape (s,), and what serves them, by stage.

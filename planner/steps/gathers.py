@@ -4,11 +4,13 @@
 L          layers, or other units that are gathered together, in the order in which a pass needs them
 t          compute of one layer in this pass [s]
 g, r       gather of one layer's weights, reduce-scatter of its gradients [s]
+x          sum of its scattered gradients over nodes that have the same shards [s]
 =========  ======================================================================================================
 
 A layer computes when its weights are there and the layer before it has ended. Messages of a channel go one at a time,
 in the order in which they are issued. These are the rules of fully sharded data parallelism (Zhao et al. 2023, PyTorch
-FSDP). What outlasts the compute of all layers is planner.steps.synchronous.exposed_s of these times.
+FSDP). Sums over nodes have a channel of their own (the all-reduce stream of PyTorch's hybrid sharding), each behind its
+reduce-scatter. What outlasts the compute of all layers is planner.steps.synchronous.exposed_s of these times.
 
 Arrays are of shape (n,) for equal layers, (L, n) for layers of their own; they broadcast.
 """
@@ -58,16 +60,23 @@ def equal_forward_s(
     return np.asarray(np.add(compute_s, gather_s) + (np.asarray(layers) - 1) * longer_s)
 
 
-def backward_s(compute_s: FloatArray, gather_s: FloatArray, scatter_s: FloatArray, *, channels: int = 1) -> FloatArray:
-    """Return when the last reduce-scatter of a backward pass has ended [s], shape (n,).
+def backward_s(
+    compute_s: FloatArray,
+    gather_s: FloatArray,
+    scatter_s: FloatArray,
+    sum_s: FloatArray | float = 0.0,
+    *,
+    channels: int = 1,
+) -> FloatArray:
+    """Return when the last reduce-scatter or sum of a backward pass has ended [s], shape (n,).
 
     Gathers are issued when the layer before starts, reduce-scatters when their layer has ended, first the latter where
     both are.
 
     Parameters
     ----------
-    compute_s, gather_s, scatter_s : ndarray of float, shape (L, n)
-        t, g and r, in the order of the backward pass.
+    compute_s, gather_s, scatter_s, sum_s : ndarray of float, shape (L, n)
+        t, g, r and x, in the order of the backward pass.
     channels : {1, 2}
         Gathers and reduce-scatters wait for each other, or not.
 
@@ -77,16 +86,18 @@ def backward_s(compute_s: FloatArray, gather_s: FloatArray, scatter_s: FloatArra
         For other channels.
     """
     _check_channels(channels)
-    t, g, r = np.broadcast_arrays(compute_s, gather_s, scatter_s)
+    t, g, r, x = np.broadcast_arrays(compute_s, gather_s, scatter_s, sum_s)
     start_s = free_s = g[0]
+    sums_end_s = np.zeros_like(g[0])
     for layer in range(len(t)):
         end_s = gathered_s = start_s + t[layer]
         if layer + 1 < len(t):
             gathered_s = np.maximum(free_s if channels == 1 else start_s, start_s) + g[layer + 1]
             free_s = gathered_s if channels == 1 else free_s
         free_s = np.maximum(free_s, end_s) + r[layer]
+        sums_end_s = np.maximum(free_s, sums_end_s) + x[layer]
         start_s = np.maximum(end_s, gathered_s)
-    return np.asarray(free_s)
+    return np.asarray(sums_end_s)
 
 
 def equal_backward_s(
@@ -94,6 +105,7 @@ def equal_backward_s(
     gather_s: FloatArray,
     scatter_s: FloatArray,
     layers: IntArray | FloatArray | int,
+    sum_s: FloatArray | float = 0.0,
     *,
     channels: int = 1,
 ) -> FloatArray:
@@ -102,15 +114,20 @@ def equal_backward_s(
     Notes
     -----
     Two channels: g + (L - 1) max(t, g, r) + t + r. One channel, from L = 2: g + max(t, g) + (L - 2) max(t, g + r) +
-    max(t, r) + r, as the first gather finds the channel free, and the last layer issues none.
+    max(t, r) + r, as the first gather finds the channel free, and the last layer issues none. Sums follow the last
+    reduce-scatter, or each other from the first on, or from the last but one.
     """
     _check_channels(channels)
-    t, g, r, count = np.broadcast_arrays(compute_s, gather_s, scatter_s, layers)
+    t, g, r, x, count = np.broadcast_arrays(compute_s, gather_s, scatter_s, sum_s, layers)
     alone_s = g + t + r
     if channels == 2:
-        return np.asarray(alone_s + (count - 1) * np.maximum(np.maximum(t, g), r))
-    several_s = g + np.maximum(t, g) + (count - 2) * np.maximum(t, g + r) + np.maximum(t, r) + r
-    return np.asarray(np.where(count > 1, several_s, alone_s))
+        last_s = alone_s + (count - 1) * np.maximum(np.maximum(t, g), r)
+        return np.asarray(np.maximum(last_s, alone_s + (count - 1) * x) + x)
+    first_s = g + np.maximum(t, g) + r
+    before_s = first_s + (count - 2) * np.maximum(t, g + r)
+    last_s = before_s + np.maximum(t, r)
+    several_s = np.maximum(np.maximum(last_s, before_s + x), first_s + (count - 1) * x)
+    return np.asarray(np.where(count > 1, several_s, alone_s) + x)
 
 
 def bucketed_s(backward_s: FloatArray, message_s: FloatArray, buckets: IntArray | FloatArray | int) -> FloatArray:

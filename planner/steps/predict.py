@@ -21,6 +21,7 @@ from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.split_describe import split_descriptions
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.steps.tables import CHUNK, distinct_pairs
+from planner.workload.in_flight import mean_staleness
 from planner.workload.lawful import check_lawful
 
 __all__ = ["Evaluator"]
@@ -151,10 +152,11 @@ class Evaluator:
     def _columns(self, configurations: Configurations) -> dict[str, FloatArray | float]:
         """Return the fields of Predictions for configurations of one precision and mode."""
         samples = self.problem.dataset.samples if self.problem.dataset else np.nan
+        stale: FloatArray | float = 0.0
         if configurations.is_split.flat[0]:
             split = self._split_pricer_of(configurations).price(configurations)
             period = first = split.period_s
-            memory_bytes = split.memory.total
+            memory_bytes, stale = split.memory.total, mean_staleness(plans_of(configurations))
         else:
             prices = self._pricer_of(configurations).price(configurations)
             period, first = prices.iteration.period_s, prices.first_epoch.period_s
@@ -169,7 +171,7 @@ class Evaluator:
             }
         else:
             amount = configurations.synchronous_mini_batch
-            more = {"mini_batch_mean": amount.astype(np.float64), "staleness_mean": 0.0}
+            more = {"mini_batch_mean": amount.astype(np.float64), "staleness_mean": stale}
         steps = samples / amount
         return more | {
             "iteration_s": period,

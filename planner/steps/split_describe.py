@@ -30,6 +30,7 @@ from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
 from planner.steps.terms import term_of
 from planner.steps.utilization import utilization
 from planner.steps.warnings import warnings_of
+from planner.workload.in_flight import weight_versions
 
 __all__ = ["split_descriptions"]
 
@@ -104,7 +105,7 @@ class _Case:
             mini_batch=MiniBatch(
                 samples, 0.0, samples, samples, None if window is None else float(low <= samples <= high)
             ),
-            staleness=Staleness(0.0, 0.0, {0: 1.0}),
+            staleness=self._staleness(),
             memory_bytes=memory,
             terms=terms,
             bottleneck=max(terms, key=lambda term: term.share).name,
@@ -120,6 +121,13 @@ class _Case:
             hfu=hfu,
         )
         return Description(prediction, gradient)
+
+    def _staleness(self) -> Staleness:
+        """Return that of the stages, each as likely as another."""
+        stages = np.arange(self.part.stages)
+        late = weight_versions(stages, self.part.plans) - 1
+        pmf = {int(value): float(np.mean(late == value)) for value in np.unique(late)}
+        return Staleness(float(late.mean()), float(late.std()), pmf)
 
     def _timed_calls(self, name: str) -> Iterator[TimedCalls]:
         """Yield the calls of a pass, timed."""

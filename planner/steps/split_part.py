@@ -11,34 +11,23 @@ pipeline adds to the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.messages import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ENDS,
-    EXPERT_GRADIENTS,
-    EXPERT_NODE_REPLICAS,
-    EXPERT_NODE_SHARDS,
-    GRADIENTS,
-    NODE_REPLICAS,
-    NODE_SHARDS,
-    REDUCE_SCATTER,
-    Groups,
-)
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.messages import ALL_REDUCE, ENDS, TENSOR, Groups
 from planner.domain.precision import precision_named
-from planner.domain.split import RECOMPUTES, SCHEDULES, SHARD_GROUPS, SplitPlans
+from planner.domain.split import RECOMPUTES, SCHEDULES, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.sources.sources import Sources
 from planner.steps.compute import composed_s
 from planner.steps.gathers import equal_backward_s, equal_forward_s
-from planner.steps.pipeline import drain_s, exposed_exchange_s, pipeline_s
+from planner.steps.pipeline import pipeline_s
+from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
 from planner.steps.split_compute import PASSES, RankCompute, SplitCompute
+from planner.steps.split_exchange import Elements, StageExchange
 from planner.steps.split_messages import operation_s
 from planner.steps.split_sent import Sent, StageMessages, counts_of_blocks
 from planner.steps.tables import distinct_pairs
@@ -48,6 +37,7 @@ from planner.workload.split_messages import (
     MessageRules,
     boundary_messages,
 )
+from planner.workload.split_parameters import stage_parameters
 from planner.workload.transformer import padded_vocabulary
 from planner.workload.units import stage_units
 
@@ -59,9 +49,6 @@ SPLIT_TERMS = (
     "offload", "replica_wait",
 )  # fmt: skip
 """Terms of a step in the order of an answer."""
-_ALL_RANKS = (GRADIENTS, NODE_SHARDS, NODE_REPLICAS)
-_EXPERT_RANKS = (EXPERT_GRADIENTS, EXPERT_NODE_SHARDS, EXPERT_NODE_REPLICAS)
-"""Groups that exchange gradients: of all parameters but experts, and of experts."""
 SHARED_WEIGHTS = 3
 """The sharding that shares weights."""
 
@@ -76,7 +63,7 @@ class _Stages(NamedTuple):
     messages_s: Mapping[str, Sent]  # by term
     weights_s: FloatArray  # of the backward pass, the gradients of weights
     layers: FloatArray
-    parameters: FloatArray
+    parameters: Elements
     update_s: FloatArray
 
 
@@ -92,6 +79,8 @@ class SplitCosts:
     parameter : BytesOfParameter
     memory_rules : MemoryRules
     message_rules : MessageRules
+    rank_order : tuple of str
+        How ranks are numbered, innermost first.
     overlaps_tensor : bool
         Whether messages of tensor ranks run beside products of the backward pass.
     """
@@ -107,7 +96,8 @@ class SplitCosts:
         framework = settings.framework
         self.strategy = settings.overlap
         self.gradient_bytes = float(framework.gradient_bytes(precision))
-        self.memory_rules = MemoryRules.of(precision, settings.optimizer, framework)
+        self.rank_order = settings.placed_by
+        self.memory_rules = MemoryRules.of(precision, settings.optimizer, framework, self.rank_order)
         self.parameter = self.memory_rules.parameter
         self.overlaps_tensor = framework.overlaps_tensor
         itemsize = precision_named(precision).activation_bytes
@@ -127,10 +117,12 @@ class SplitPart:
         self.rank: RankCompute = compute.ranks[int(rank[0])]
         cluster = costs.sources.cluster
         nics = cluster.inter_node.nics_per_node if cluster.inter_node else 1
-        self.placement = Placement(plans, nics)
+        self.placement = Placement(plans, nics, costs.rank_order)
         self._placed: dict[str, Groups] = {}
+        self.exchange = StageExchange(costs, plans, self._groups)
         self.m = plans.accumulation_steps.astype(np.float64)
-        self.counts = stage_units(self.rank.units, self.stages)
+        self.last_stage = int(plans.last_stage[0])
+        self.counts = stage_units(self.rank.units, self.stages, self.last_stage)
         compute.cases.ensure(*distinct_pairs(rank, plans.sub_batch))
         self._row = compute.cases.rows(rank, plans.sub_batch)
         self._parameters_of_unit, self._experts_of_unit = compute.parameters[rank], compute.experts[rank]
@@ -182,6 +174,10 @@ class SplitPart:
         terms["sharded_weights"] = (waited,) * 2
         terms["bubble"] = (np.maximum(still - shown(own), 0.0) * (self.stages > 1),) * 2
         terms["stage_messages"] = ((whole - still),) * 2
+        norms = self._norm_gradients_s()
+        if norms.any():
+            taken, added = terms["tensor_messages"]
+            terms["tensor_messages"] = taken + norms, added + norms
         terms["all_reduce"] = self._exchange(of, gathered_backward, transfer)
         terms["embedding_all_reduce"] = (self._tied_s(),) * 2
         terms["update"] = (of.update_s.max(axis=0),) * 2
@@ -217,7 +213,7 @@ class SplitPart:
         update, weights = both("update", counts), both("weights", counts)[0]
         of_weights = np.divide(weights, first[0], out=np.zeros_like(weights), where=first[0] > 0)
         whole_backward = mean(passed("backward", *first), passed("backward", *later))
-        sharded = np.where(self.plans.sharding > 0, self._shard_ranks(), 1.0)
+        parameters = self._parameters(counts)
         return _Stages(
             passed("forward", *forward),
             whole_backward,
@@ -230,8 +226,8 @@ class SplitPart:
             StageMessages(costs, self.plans, self._groups, self.compute, counts).seconds(self._row),
             whole_backward * of_weights,
             counts.sum(axis=1)[:, None],
-            self._parameters(counts),
-            passed("update", update[0] / sharded, update[1]),
+            parameters,
+            passed("update", update[0] * self.exchange.update_share(parameters), update[1]),
         )
 
     def _again(
@@ -246,12 +242,13 @@ class SplitPart:
         )
         return kernel, host
 
-    def _parameters(self, counts: FloatArray) -> FloatArray:
-        """Return the parameters of a rank of every stage, shape (p, n); the last stage copies a tied embedding."""
-        held = counts @ self._parameters_of_unit.T
-        if self.stages > 1 and self.costs.of.tied:
-            held[-1] += self._table_elements()
-        return held
+    def _parameters(self, counts: FloatArray) -> Elements:
+        """Return the parameters of a rank of every stage; the last stage copies a tied embedding."""
+        experts = counts @ self._experts_of_unit.T
+        others = counts @ self._parameters_of_unit.T - experts
+        if self.last_stage > 0 and self.costs.of.tied:
+            others[-1] += self._table_elements()
+        return Elements(experts, others)
 
     def _table_elements(self) -> FloatArray:
         """Return the elements of a rank's table of tokens, shape (n,)."""
@@ -265,13 +262,6 @@ class SplitPart:
             self._placed[name] = self.placement.groups(name)
         return self._placed[name]
 
-    @staticmethod
-    def _each_stage(seconds: Callable[[FloatArray], FloatArray], buffer_bytes: FloatArray) -> FloatArray:
-        """Return times of what stages send, shape (p, n), worked out once for stages that send the same."""
-        keys = [row.tobytes() for row in buffer_bytes]
-        distinct = {key: seconds(buffer_bytes[keys.index(key)]) for key in dict.fromkeys(keys)}
-        return np.stack([distinct[key] for key in keys])
-
     def _transfer_s(self) -> FloatArray:
         """Return the time of one micro-batch between neighbouring stages, shape (n,)."""
         if self.stages == 1:
@@ -284,85 +274,56 @@ class SplitPart:
 
     def _schedule(self, of: _Stages) -> dict[str, Any]:
         """Return what says the schedule to planner.steps.pipeline."""
-        v = self.plans.virtual_stages if self.schedule == "interleaved" else np.ones_like(self.plans.virtual_stages)
-        return {"schedule": self.schedule, "virtual_stages": v, "weight_s": of.weights_s}
-
-    def _shard_ranks(self) -> FloatArray:
-        """Return how many ranks share sharded state, shape (n,)."""
-        by_node = self.plans.shard_group == SHARD_GROUPS.index("node")
-        return np.where(by_node, self._groups(NODE_SHARDS).ranks, self._groups(GRADIENTS).ranks).astype(np.float64)
-
-    def _shard_s(self, operation: str, buffer_bytes: FloatArray) -> FloatArray:
-        """Return an operation between the ranks that share sharded state, shape of ``buffer_bytes``: (n,)."""
-        by_node = self.plans.shard_group == SHARD_GROUPS.index("node")
-        inside = self.costs.operation_s(operation, buffer_bytes, self._groups(NODE_SHARDS)) if by_node.any() else 0.0
-        whole = self.costs.operation_s(operation, buffer_bytes, self._groups(GRADIENTS))
-        return np.where(by_node, inside, whole)
+        return {"schedule": self.schedule, "virtual_stages": self.plans.virtual_stages, "weight_s": of.weights_s}
 
     def _gathered(self, of: _Stages, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the passes of a micro-batch with the gathers and scatters of sharded weights that they wait for."""
         shares = self.plans.sharding == SHARED_WEIGHTS
         if not shares.any():
             return forward_s, backward_s
-        each = of.parameters / of.layers
-        gather = self._each_stage(partial(self._shard_s, ALL_GATHER), self.costs.parameter.weight * each)
-        scatter = self._each_stage(partial(self._shard_s, REDUCE_SCATTER), self.costs.gradient_bytes * each)
+        each = of.parameters.over(of.layers)
+        gather, scatter, across = (
+            one(each) for one in (self.exchange.gather_s, self.exchange.scatter_s, self.exchange.across_s)
+        )
         ahead = equal_forward_s(forward_s / of.layers, gather, of.layers)
-        back = equal_backward_s(backward_s / of.layers, gather, scatter, of.layers)
+        back = equal_backward_s(backward_s / of.layers, gather, scatter, of.layers, across)
         return np.where(shares, ahead, forward_s), np.where(shares, back, backward_s)
 
     def _exchange(self, of: _Stages, backward_s: FloatArray, transfer_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return what the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
-        strategy, is_whole = self.costs.strategy, self.plans.sharding == 0
-        bytes_ = self.costs.gradient_bytes * of.parameters * (self.plans.sharding < SHARED_WEIGHTS)
+        strategy = self.costs.strategy
+        gradients = Elements(*(one * (self.plans.sharding < SHARED_WEIGHTS) for one in of.parameters))
+        bytes_ = self.costs.gradient_bytes * gradients.total
         buckets = np.ones_like(bytes_)
         if strategy.overlap:
             size = strategy.bucket_bytes
             buckets = np.maximum(np.ceil(bytes_ / size), 1.0) if size else np.broadcast_to(of.layers, bytes_.shape)
-        message = self._bucket_s(bytes_ / buckets, is_whole)
-        taken = np.where(self.plans.sharding < SHARED_WEIGHTS, buckets * message, 0.0)
+        message = self.exchange.sum_s(gradients.over(buckets))
+        taken = buckets * message
         if strategy.overlap:
             late = exposed_exchange_s(backward_s, transfer_s, message, buckets, **self._schedule(of))
         else:
             late = np.maximum(taken - drain_s(backward_s, transfer_s, **self._schedule(of)), 0.0)
         return taken.max(axis=0), np.where(taken > 0, late, 0.0).max(axis=0)
 
-    def _bucket_s(self, buffer_bytes: FloatArray, is_whole: BoolArray) -> FloatArray:
-        """Return the exchange of one bucket of each stage, shape (p, n); gradients of experts go to fewer ranks."""
-        together = self._each_stage(partial(self._gradients_s, is_whole=is_whole), buffer_bytes)
-        apart = self.plans.expert_parallel > 1
-        if not apart.any():
-            return together
-        of_experts = buffer_bytes * (self.counts @ self._experts_of_unit.T) / (self.counts @ self._parameters_of_unit.T)
-        parts = [
-            self._each_stage(partial(self._gradients_s, is_whole=is_whole, names=names), some)
-            for names, some in ((_ALL_RANKS, buffer_bytes - of_experts), (_EXPERT_RANKS, of_experts))
-        ]
-        return np.where(apart, parts[0] + parts[1], together)
+    def _norm_gradients_s(self) -> FloatArray:
+        """Return the sum over tensor ranks of gradients that each has of its own positions alone, (n,).
 
-    def _gradients_s(
-        self, buffer_bytes: FloatArray, is_whole: BoolArray, names: tuple[str, str, str] = _ALL_RANKS
-    ) -> FloatArray:
-        """Return one exchange of gradients, shape (n,): summed on every rank, or scattered over those that share.
-
-        ``names``: of the groups that hold the same parameters, of their ranks in a node, and of the like across nodes.
+        With sequence parallelism: of what every tensor rank has whole, once a step and in one message behind the
+        exchange (MODEL 10.8; NVIDIA/Megatron-LM, core/distributed/finalize_model_grads, _allreduce_layernorm_grads:
+        parameters marked ``sequence_parallel`` are norms, biases behind rows, routers and products that are not split).
         """
-        costs, plans = self.costs, self.plans
-        everyone, inside, across = map(self._groups, names)
-        summed = costs.operation_s(ALL_REDUCE, buffer_bytes, everyone)
-        if is_whole.all():
-            return summed
-        scattered = costs.operation_s(REDUCE_SCATTER, buffer_bytes, everyone)
-        by_node = plans.shard_group == SHARD_GROUPS.index("node")
-        if by_node.any():
-            shard_s = costs.operation_s(ALL_REDUCE, buffer_bytes / np.maximum(inside.ranks, 1), across)
-            in_node = costs.operation_s(REDUCE_SCATTER, buffer_bytes, inside)
-            scattered = np.where(by_node, in_node + shard_s, scattered)
-        return np.where(is_whole, summed, scattered)
+        alone = (self.plans.sequence_parallel > 0) & (self.plans.tensor_parallel > 1)
+        if not alone.any():
+            return np.zeros(self.m.size)
+        stage = np.arange(self.stages)[:, None]
+        most = stage_parameters(self.costs.of, self.plans, stage).whole.max(axis=0)
+        seconds = self.costs.operation_s(ALL_REDUCE, self.costs.gradient_bytes * most, self._groups(TENSOR))
+        return np.where(alone, seconds, 0.0)
 
     def _tied_s(self) -> FloatArray:
         """Return the all-reduce of a tied embedding between the first and the last stage, shape (n,)."""
-        if self.stages == 1 or not self.costs.of.tied or not self.costs.of.vocabulary:
+        if self.last_stage == 0 or not self.costs.of.tied or not self.costs.of.vocabulary:
             return np.zeros(self.m.size)
         bytes_ = self.costs.gradient_bytes * self._table_elements()
         return self.costs.operation_s(ALL_REDUCE, bytes_, self._groups(ENDS))
@@ -372,5 +333,4 @@ class SplitPart:
         shared = (self.plans.sharding > 0) & (self.plans.sharding < SHARED_WEIGHTS)
         if not shared.any():
             return np.zeros(self.m.size)
-        fullest = self.costs.parameter.weight * of.parameters.max(axis=0)
-        return np.where(shared, self._shard_s(ALL_GATHER, fullest), 0.0)
+        return np.where(shared, self.exchange.gather_s(of.parameters).max(axis=0), 0.0)

@@ -100,7 +100,7 @@ class StageMessages:
                 self._add(found, one, np.broadcast_to(held[kind], shape), beside)
         for messages, where in (
             (embedding_messages(costs.of, plans, costs.message_rules), stage == 0),
-            (head_messages(costs.of, plans, costs.message_rules), stage == self.stages - 1),
+            (head_messages(costs.of, plans, costs.message_rules), stage == plans.last_stage),
         ):
             for one in messages:
                 self._add(found, one, np.broadcast_to(where * 1.0, shape), beside)

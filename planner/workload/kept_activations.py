@@ -9,7 +9,8 @@ tensor                                   bytes
 inputs of norms, of products by columns  e·4n_s·h
 queries, context                         e·2n·a·d_h/t
 keys, values                             e·2n·κ·d_h/max(t, κ): no less than one head
-attention weights, not fused             e·n·s·a/t; with dropout (2e + 1)·n·s·a/t: mask and what is left, too
+attention weights, not fused             e·n·s·a/t; with dropout (2e + 1)·n·s·a/t: mask and what is left, too; of
+                                         causal ones behind context ranks s is (s + s/c)/2
 row statistics of fused attention        4n·a/t
 masks of dropout behind the two parts    2n_s·h
 inside the feed-forward part             e·2n·f/t; ReLU in place e·n·f/t; gated and fused e·3n·f/t, else e·4n·f/t
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.arrays import FloatArray
+from planner.domain.layers.attentions import ring_keys
 from planner.domain.split import SplitPlans
 from planner.domain.transformer import Transformer
 from planner.workload.transformer import DENSE, ENCODER, EXPERTS
@@ -100,6 +102,9 @@ def layer_bytes(
     n, n_s = positions(of, plans, encoder=kind == ENCODER)
     crosses = bool(of.encoder_layers) and kind != ENCODER
     keys = np.float64(of.encoder_sequence if kind == ENCODER else of.sequence)
+    is_causal = of.causal and kind != ENCODER
+    visible = ring_keys(np.full(n.shape, keys), keys / plans.context_parallel) if is_causal else keys
+    encoder_keys = of.encoder_sequence if crosses else 0
     inside = n / t * _kept_inside(of, e, fused_activation=fused_activation)
     parts = 3 if crosses else 2
     others = parts * n_s * h * (2 * e + (of.dropout > 0)) + _attention(of, n, n, t, e)
@@ -113,8 +118,7 @@ def layer_bytes(
     if crosses:
         n_e, _ = positions(of, plans, encoder=True)
         others = others + _attention(of, n, n_e, t, e)
-        keys = keys + of.encoder_sequence
-    pairs = n * keys * of.heads / t * (not of.fused)
+    pairs = n * (visible + encoder_keys) * of.heads / t * (not of.fused)
     scores = pairs * (2 * e + 1 if of.dropout else e)
     joined = 2 * n * (of.query_width + of.kv_width) / t
     return LayerBytes(scores, others, e * n_s * h, e * n_s * h + np.maximum(widest, e * (joined + 2 * pairs)))

@@ -1,6 +1,7 @@
 """Memory of one rank of plans that split a transformer, counted by stage and never fitted.
 
-weights, gradients, optimizer   parameters of the rank (:mod:`planner.workload.split_parameters`)
+weights, gradients, optimizer   parameters of the rank (:mod:`planner.workload.split_parameters`); weights in as many
+                                versions as a pipeline without a flush keeps
 activations                     of a layer (:mod:`planner.workload.kept_activations`), of all layers of the stage and
                                 its live micro-batches (:mod:`planner.workload.in_flight`); the mask behind the
                                 embedding and the tokens on the first stage, inputs of norm and logits on the last
@@ -16,7 +17,10 @@ framework, margin               a context, and a share of all tensors that the a
 
 With the optimizer on the host, its state and a 4-byte gradient lie there, and each step moves gradients out and weights
 in (Ren et al. 2021, arXiv:2101.06840). With activations there, two layers' stay on the device (Rhu et al. 2016,
-arXiv:1602.08124). Recompute of whole layers keeps the input of every k-th layer, and a group of k at a time.
+arXiv:1602.08124).
+
+Recompute of whole layers keeps the input of every k-th layer of a stage (``recompute_every`` k), and makes a group of k
+again at a time: Megatron-LM's ``uniform`` method (MODEL 13.7).
 """
 
 from __future__ import annotations
@@ -33,17 +37,17 @@ from planner.domain.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
-    check_count,
     check_not_negative,
     check_positive,
     frozen_map,
 )
 from planner.domain.framework import LOSSES, Framework
 from planner.domain.precision import precision_named
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
-from planner.workload.in_flight import live_end_micro_batches, live_micro_batches
+from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, live_micro_batches, weight_versions
 from planner.workload.kept_activations import LayerBytes, layer_bytes, positions
 from planner.workload.memory import ASSUMED_CONTEXT_BYTES
 from planner.workload.split_parameters import (
@@ -98,10 +102,10 @@ class MemoryRules:
         u, rows of the fullest rank's experts over their mean; 1 is assumed.
     prefetch : int
         Units gathered ahead where weights are sharded.
-    recompute_every : int
-        k, layers of which one input is kept where whole layers are computed again.
     bucket_bytes : float
         Of a gradient bucket that is a copy; 0: gradients are sent from where they are.
+    rank_order : tuple of str
+        How ranks are numbered, innermost first: which of those that share shards lie in one node.
     framework_bytes, margin : float
         Assumed: of a context; of what tensors take.
     """
@@ -113,8 +117,8 @@ class MemoryRules:
     fused_activation: bool = True
     imbalance: float = 1.0
     prefetch: int = 1
-    recompute_every: int = 1
     bucket_bytes: float = 0.0
+    rank_order: tuple[str, ...] = RANK_ORDER
     framework_bytes: float = ASSUMED_CONTEXT_BYTES["gpu"]
     margin: float = ASSUMED_MARGIN
 
@@ -123,13 +127,14 @@ class MemoryRules:
         if self.loss not in LOSSES:
             raise UnknownNameError("loss", self.loss, LOSSES)
         check_positive("imbalance of experts", self.imbalance, "rows a mean row")
-        check_count("layers that one input is kept of", self.recompute_every)
         for what, value in (("bucket", self.bucket_bytes), ("framework", self.framework_bytes)):
             check_not_negative(what, value, "bytes")
         check_not_negative("margin", self.margin, "bytes a byte of tensors")
 
     @staticmethod
-    def of(precision: str, optimizer: str, framework: Framework) -> MemoryRules:
+    def of(
+        precision: str, optimizer: str, framework: Framework, rank_order: tuple[str, ...] = RANK_ORDER
+    ) -> MemoryRules:
         """Return the rules of a framework in a precision, with an optimizer."""
         each = BytesOfParameter.of(precision, optimizer, framework.gradient_bytes(precision))
         copies = framework.main_gradients and each.gradient < _WIDE_BYTES
@@ -141,6 +146,7 @@ class MemoryRules:
             loss=framework.loss,
             padded=framework.pads_vocabulary,
             prefetch=framework.gathers_ahead,
+            rank_order=rank_order,
         )
 
     @property
@@ -238,7 +244,8 @@ def _on(
 ) -> SplitMemoryBytes:
     """Return the memory of a rank of a stage, given the bytes of a layer of each kind."""
     parameters = stage_parameters(of, plans, stage, padded=rules.padded)
-    weights, gradients, optimizer, updated = _state(plans, rules.parameter, parameters)
+    weights, gradients, optimizer, updated = _state(plans, rules, parameters)
+    weights = weights * weight_versions(stage, plans)
     of_layers, away, live, working = _of_layers(of, plans, stage, rules, layers)
     activations, logits = of_layers + _ends(of, plans, stage, rules), _logits(of, plans, stage, rules)
     updating = rules.parameter.main_gradient * updated
@@ -267,13 +274,14 @@ def _on(
 
 
 def _state(
-    plans: SplitPlans, each: BytesOfParameter, parameters: RankParameters
+    plans: SplitPlans, rules: MemoryRules, parameters: RankParameters
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return bytes of weights, gradients and optimizer, and the parameters that a rank updates."""
+    each = rules.parameter
     weights = gradients = updated = np.zeros(())
     for count, ranks in (
-        (parameters.shared, shard_ranks(plans)),
-        (parameters.experts, shard_ranks(plans, experts=True)),
+        (parameters.shared, shard_ranks(plans, rules.rank_order)),
+        (parameters.experts, shard_ranks(plans, rules.rank_order, experts=True)),
     ):
         shard = count / ranks
         weight_shard = shard * each.keeps_weight_shards
@@ -287,7 +295,7 @@ def _of_layers(
     of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: tuple[LayerBytes, ...]
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return what layers keep on the device, and in the host's memory a micro-batch, live ones, and what one needs."""
-    p, every = plans.pipeline_parallel, rules.recompute_every
+    p, every = plans.pipeline_parallel, plans.recompute_every
     live = live_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
     of_one = largest = working = np.zeros(())
     count_of_all = np.zeros(())
@@ -313,9 +321,8 @@ def _by(codes: IntArray, values: Sequence[FloatArray]) -> FloatArray:
 
 def _ends(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> FloatArray:
     """Return what is kept outside of layers, of all live micro-batches but the logits."""
-    e, p = rules.itemsize, plans.pipeline_parallel
+    e, p, m, schedule = rules.itemsize, plans.pipeline_parallel, plans.accumulation_steps, plans.schedule
     n, n_s = positions(of, plans)
-    live = live_end_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
     entry = n_s * of.hidden * ((of.dropout > 0) + e * (not of.norm_first))
     entry = entry + n * (e * of.patch + _TOKEN_BYTES * ((of.vocabulary > 0) + (of.types > 0)))
     inputs = _INPUTS_OF_MASKED * _computed(of, plans) * n_s / n if of.head in _MASKED else n_s
@@ -325,8 +332,9 @@ def _ends(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRule
         masks = of.dropout > 0
         entry = entry + encoded_s * of.hidden * (e + 2 * masks) + _TOKEN_BYTES * encoded
         behind = behind + n_s * of.hidden * masks
-    total: FloatArray = live * ((stage == 0) * entry + (stage == p - 1) * behind)
-    return total
+    first = (stage == 0) * live_in_first_chunk(m, p, plans.virtual_stages, schedule)
+    last = (stage == plans.last_stage) * live_in_last_chunk(m, p, schedule)
+    return np.asarray(first * entry + last * behind)
 
 
 def _computed(of: Transformer, plans: SplitPlans) -> FloatArray:
@@ -339,15 +347,15 @@ def _computed(of: Transformer, plans: SplitPlans) -> FloatArray:
 
 def _logits(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> FloatArray:
     """Return the bytes of logits and loss when the last stage has most of them."""
-    e, p, t = rules.itemsize, plans.pipeline_parallel, plans.tensor_parallel
+    e, t = rules.itemsize, plans.tensor_parallel
     of_each: FloatArray | float = float(of.classes if of.head != "pooler" else 0)
     if of.head in LOGITS_OF_TOKENS:
         of_each = np.ceil((padded_vocabulary(of.vocabulary, t) if rules.padded else of.vocabulary) / t)
     narrow_kept, wide_kept, narrow_peak, wide_peak = LOSS_BYTES[rules.loss]
-    live = live_end_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
+    live = live_in_last_chunk(plans.accumulation_steps, plans.pipeline_parallel, plans.schedule)
     waiting = (live - 1) * (narrow_kept * e + wide_kept)
     peak = _computed(of, plans) * of_each * (waiting + narrow_peak * e + wide_peak)
-    return np.where(stage == p - 1, peak, np.float64(0.0))
+    return np.where(stage == plans.last_stage, peak, np.float64(0.0))
 
 
 def _messages(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> FloatArray:

@@ -27,9 +27,11 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.precision import precision_named
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.split import SHARD_GROUPS, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
+from planner.workload.placement import Placement
 from planner.workload.transformer import (
     blocks,
     layer_parameters,
@@ -96,11 +98,14 @@ class RankParameters:
     ----------
     shared : all but experts, summed over c·D ranks
     experts : summed over c·D/x ranks
+    whole : those of ``shared`` that each tensor rank has whole and sees its own positions of alone where tensor
+        ranks share positions: of layers, and the last norms; layers before the logits of a masked head are left out
     largest_unit : of what is gathered at once where weights are sharded: a layer, the table of tokens, or the logits
     """
 
     shared: FloatArray
     experts: FloatArray
+    whole: FloatArray
     largest_unit: FloatArray
 
     @property
@@ -139,36 +144,51 @@ def stage_parameters(of: Transformer, plans: SplitPlans, stage: IntArray, *, pad
     -------
     RankParameters
     """
-    p = plans.pipeline_parallel
-    common, experts = np.zeros(plans.shape), np.zeros(plans.shape)
-    unit = np.zeros(plans.shape)
-    for kind, count in stage_blocks(of, p, stage):
+    common, experts, whole, unit = np.zeros((4, *plans.shape))
+    for kind, count in stage_blocks(of, plans.pipeline_parallel, stage):
         dense, routed = _layer(of, plans, kind)
         common, experts = common + count * dense, experts + count * routed
+        whole = whole + count * _whole(of, kind)
         unit = np.maximum(unit, np.where(count > 0, dense + routed, 0.0))
-    first, last = stage == 0, stage == p - 1
+    first, last = stage == 0, stage == plans.last_stage
     entry, tokens, head, logits = _outside(of, plans, padded=padded)
     common = common + first * (entry + tokens) + last * head + (last & np.logical_or(not of.tied, stage > 0)) * logits
     unit = np.maximum(unit, np.maximum(first * tokens, last * logits))
-    return RankParameters(common, experts, unit)
+    whole = whole + (last if of.norm_first else first) * float(outer_parameters(of).norms)
+    return RankParameters(common, experts, whole, unit)
 
 
-def shard_ranks(plans: SplitPlans, *, experts: bool = False) -> FloatArray:
-    """Return g, the ranks that share shards of all parameters but experts, or of experts; shape (n,)."""
+def shard_ranks(plans: SplitPlans, order: tuple[str, ...] = RANK_ORDER, *, experts: bool = False) -> FloatArray:
+    """Return g, the ranks that share shards of all parameters but experts, or of experts; shape (n,).
+
+    ``order``: how ranks are numbered, innermost first.
+    """
     x = plans.expert_parallel if experts else 1
     everyone = np.maximum(1.0, plans.data_parallel * np.float64(1) * plans.context_parallel / x)
-    inside = np.maximum(1.0, plans.gpus_per_node // (plans.tensor_parallel * x))
-    return np.where(plans.shard_group == SHARD_GROUPS.index("node"), np.minimum(everyone, inside), everyone)
+    by_node = plans.shard_group == SHARD_GROUPS.index("node")
+    if order == RANK_ORDER or not by_node.any():
+        inside = np.maximum(1.0, plans.gpus_per_node // (plans.tensor_parallel * x))
+    else:
+        placement = Placement(plans.rows, order=order)
+        groups = placement.expert_node_shards if experts else placement.node_shards
+        inside = groups.ranks.reshape(plans.shape)
+    return np.where(by_node, np.minimum(everyone, inside), everyone)
 
 
 def _layer(of: Transformer, plans: SplitPlans, kind: str) -> tuple[FloatArray, FloatArray]:
     """Return the parameters of a rank's part of a layer: of experts, and all others."""
     t, x = plans.tensor_parallel.astype(np.float64), plans.expert_parallel
     each = layer_parameters(of, kind)
-    whole = float(each.row_biases + each.norms + each.router + each.compression)
     copies = 0.0 if of.latent else np.maximum(1 / of.kv_heads, 1 / t) - 1 / t
     keys = 2.0 * of.kv_width * (of.hidden + of.biases)
-    return whole + float(each.products + each.column_biases) / t + keys * copies, each.experts / (t * x)
+    split = float(each.products + each.column_biases) / t + keys * copies
+    return _whole(of, kind) + split, each.experts / (t * x)
+
+
+def _whole(of: Transformer, kind: str) -> float:
+    """Return the parameters of a layer that every tensor rank has whole."""
+    each = layer_parameters(of, kind)
+    return float(each.row_biases + each.norms + each.router + each.compression)
 
 
 def _outside(of: Transformer, plans: SplitPlans, *, padded: bool) -> tuple[float, FloatArray, float, FloatArray]:

@@ -73,11 +73,11 @@ def units_of(network: Network, of: Program) -> Units:
     return Units(sequence, rows[first], layers, slots, sizes, experts, is_attention, is_attention & ~is_fused)
 
 
-def stage_units(units: Units, stages: int) -> FloatArray:
+def stage_units(units: Units, stages: int, last: int = -1) -> FloatArray:
     """Return how many of each distinct unit every stage holds, shape (p, U).
 
     Blocks are dealt out evenly, the first stages hold one more where they do not divide; what stands before and behind
-    them is on the end stages.
+    them is on the first stage and on the one where layers end, ``last``.
     """
     blocks = units.sequence[1:-1]
     of_stage = np.full(stages, blocks.size // stages) + (np.arange(stages) < blocks.size % stages)
@@ -85,5 +85,5 @@ def stage_units(units: Units, stages: int) -> FloatArray:
     np.add.at(counts, (np.repeat(np.arange(stages), of_stage), blocks), 1.0)
     counts[0, units.sequence[0]] += 1.0
     if units.sequence.size > 1:
-        counts[-1, units.sequence[-1]] += 1.0
+        counts[last, units.sequence[-1]] += 1.0
     return counts

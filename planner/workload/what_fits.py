@@ -22,6 +22,7 @@ from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.workload.in_flight import live_micro_batches
 from planner.workload.kept_activations import layer_bytes
+from planner.workload.lawful import accumulates
 from planner.workload.least_memory import divisors, splits_by_tensors
 from planner.workload.split_memory import MemoryRules, largest_sub_batches, split_memory
 from planner.workload.split_parameters import stage_blocks
@@ -182,9 +183,9 @@ def layers_to_recompute(of: Transformer, plan: SplitPlans, rules: MemoryRules, c
 def _change(
     name: str, tries: Callable[[_Case], Iterator[tuple[int, _Case]]], case: _Case, before: float
 ) -> Change | None:
-    """Return the first try that fits, else the one that needs least; None: there is none."""
+    """Return the first try that fits, else the one that needs least; None: there is none that the schedule runs."""
     best: Change | None = None
-    for value, after in tries(case):
+    for value, after in ((value, after) for value, after in tries(case) if accumulates(after.plan)):
         total = after.bytes_of()
         change = Change(name, value, after.of, after.plan, after.rules, before - total, total <= case.capacity_bytes)
         if change.fits:
@@ -239,7 +240,8 @@ def _pipeline(case: _Case) -> Iterator[tuple[int, _Case]]:
     chunks = case.get("virtual_stages")
     layers = sum(count for _, count in blocks(case.of))
     for degree in range(2, layers + 1):
-        if chunks == 1 or layers % (degree * chunks) == 0:
+        has_all = case.get("recompute_every") <= -(-layers // degree)
+        if has_all and (chunks == 1 or layers % (degree * chunks) == 0):
             yield from _degree(case, "pipeline_parallel", degree)
 
 

@@ -14,6 +14,7 @@ from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
 from planner.search import space as module
 from planner.search.feasibility import Rules
+from planner.search.ranking import Order
 from planner.search.space import Limits, space_of
 
 
@@ -141,7 +142,7 @@ def test_modes_have_limits_of_their_own() -> None:
     limits = replace(LIMITS, largest_sub_batch={("fp32", "sync"): 2, ("fp32", "async"): 3})
     c = candidates_of(SpaceRequest(16).changed(mode=MODES, tolerance_sync=0.5, precision=("fp32",)), limits)
     assert {mode: int(c.sub_batch[c.mode == i].max()) for i, mode in enumerate(MODES)} == {"sync": 2, "async": 3}
-    rules = Rules.of(SpaceRequest(16), limits, ("fp32",))
+    rules = Rules.of(SpaceRequest(16), limits, ("fp32",), Order("epoch-time", 16, has_dataset=True))
     assert rules.fits(replace(c, sub_batch=np.full(c.size, 3))).tolist() == c.is_async.tolist()
 
 

@@ -105,6 +105,21 @@ def test_equal_layers(layer: tuple[int, int, int], count: int, prefetch: int | N
     assert equal[0] == backward_s(several[0], several[1], several[2], channels=channels)[0]
 
 
+@given(layer=ONE, sum_time=st.integers(0, 9), count=st.integers(1, 6), channels=st.sampled_from([1, 2]))
+def test_sums_of_equal_layers(layer: tuple[int, int, int], sum_time: int, count: int, channels: int) -> None:
+    compute, gather, scatter, x = (np.array([float(value)]) for value in (*layer, sum_time))
+    t, g, r = columns([layer] * count)
+    equal = equal_backward_s(compute, gather, scatter, np.array([count]), x, channels=channels)
+    assert equal[0] == backward_s(t, g, r, np.full((count, 1), float(sum_time)), channels=channels)[0]
+
+
+@pytest.mark.parametrize(("sum_time", "end"), [(0, 18), (1, 19), (4, 22), (6, 27), (9, 36)])
+def test_sums_follow_their_scatters_one_at_a_time(sum_time: float, end: float) -> None:
+    """Three layers, t 4, g 3, r 2: scatters end at 9, 14 and 18 by hand."""
+    t, g, r, x = (np.full((3, 1), value) for value in (4.0, 3.0, 2.0, sum_time))
+    assert backward_s(t, g, r, x)[0] == end
+
+
 @given(layers=LAYERS)
 def test_deeper_prefetch_and_more_channels_are_never_slower(layers: list[tuple[int, int, int]]) -> None:
     compute, gather, scatter = columns(layers)

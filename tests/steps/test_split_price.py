@@ -204,6 +204,40 @@ def test_zero_bubble_delays_the_gradients_of_weights_alone(problem: Problem) -> 
     assert found.period_s[0] <= plain.period_s[0] * (1 + 1e-9)
 
 
+def test_both_ends_of_a_v_are_on_its_first_stage(problem: Problem) -> None:
+    """Against an event count of four parts on two stages, 0 and 3 on the first; its table of tokens is there once."""
+    fast, steps = replace(problem, cluster=faster(problem.cluster)), 4
+    forward, backward, weight, update = stage_times(problem, 4, 2)
+    backward = backward + accumulated(problem, 4) * (steps - 1) / steps
+    parts = np.array([[0, 3], [1, 2]])
+    order = operations("zero-bubble-v", 2, steps, 2)
+    events = count_events(order, forward[parts], (backward - weight)[parts], weight[parts], v_shaped=True)
+    split = {"gpus_per_node": 2, "pipeline_parallel": 2, "virtual_stages": 2, "accumulation_steps": steps}
+    v_shaped, interleaved = plan(schedule="zero-bubble-v", **split), plan(schedule="interleaved", **split)
+    found = priced(fast, v_shaped, interleaved)
+    assert found.exposed_s["embedding_all_reduce"][0] == 0 < found.exposed_s["embedding_all_reduce"][1]
+    assert found.seconds["update"][0] == pytest.approx(update[[0, 3]].sum(), rel=1e-9)
+    assert found.period_s[0] - found.exposed_s["update"][0] == pytest.approx(events.end_s, rel=0.05)
+    assert found.memory.stage.tolist() == [0, 0]
+    assert found.memory.logits[0] > found.memory.logits[1] == 0
+
+
+def test_without_a_flush_stages_never_wait_and_keep_versions_of_weights(problem: Problem) -> None:
+    fast = replace(problem, cluster=faster(problem.cluster))
+    forward, backward, _, _ = stage_times(problem, 4, 2)
+    split = {"gpus_per_node": 4, "pipeline_parallel": 4}
+    found = priced(fast, plan(schedule="no-flush", **split), plan(**split))
+    slowest = int(np.argmax(forward + backward))
+    passes = sum(float(found.exposed_s[name][0]) for name in ("forward", "backward", "bubble", "stage_messages"))
+    assert passes == pytest.approx((forward + backward)[slowest], rel=1e-6)
+    assert found.memory.weights[0] == pytest.approx(4 * found.memory.weights[1])
+    [stale, flushed] = Evaluator(fast).describe(Configurations.of([plan(schedule="no-flush", **split), plan(**split)]))
+    assert (stale.staleness.mean, stale.staleness.pmf) == (1.5, dict.fromkeys(range(4), 0.25))
+    assert (flushed.staleness.mean, flushed.staleness.pmf) == (0, {0: 1})
+    predicted = Evaluator(fast).evaluate(Configurations.of([plan(schedule="no-flush", **split), plan(**split)]))
+    assert predicted.staleness_mean.tolist() == [1.5, 0]
+
+
 def test_messages_of_tensor_ranks_by_hand(problem: Problem) -> None:
     """All-reduces of b·s·h: two a layer each way, one of the table, one of the logits; three of 4·b·s of the loss."""
     taken, added = terms(problem, gpus_per_node=2, tensor_parallel=2, accumulation_steps=3)
@@ -217,6 +251,19 @@ def test_messages_of_tensor_ranks_by_hand(problem: Problem) -> None:
     assert taken["tensor_messages"] == pytest.approx(expected, rel=1e-9)
     assert added["tensor_messages"] == pytest.approx(expected, rel=1e-9)
     assert all(taken[name] == 0 for name in ("all_reduce", "stage_messages", "bubble", "context_messages"))
+
+
+def test_tensor_ranks_that_share_positions_sum_gradients_of_what_they_have_whole(problem: Problem) -> None:
+    """Once a step, of the fullest stage: 4h of norms and 2h of biases behind rows a layer, and 2h of the last norm."""
+    degrees = {"gpus_per_node": 4, "tensor_parallel": 2, "pipeline_parallel": 2, "sequence_parallel": "on"}
+    once, thrice = (terms(problem, **degrees, accumulation_steps=steps) for steps in (1, 3))
+    elements = LAYERS / 2 * 6 * HIDDEN + 2 * HIDDEN
+    seconds = sent(problem, ALL_REDUCE, 4.0 * elements, TENSOR, stages=2, tensor_parallel=2)[0]
+    for one, three in zip(once, thrice, strict=True):
+        each = (three["tensor_messages"] - one["tensor_messages"]) / 2
+        assert one["tensor_messages"] - each == pytest.approx(seconds, rel=1e-6)
+    plain = [terms(problem, **degrees | {"sequence_parallel": "off"}, accumulation_steps=m)[0] for m in (1, 3)]
+    assert plain[1]["tensor_messages"] == pytest.approx(3 * plain[0]["tensor_messages"], rel=1e-9)
 
 
 def test_sharded_weights_wait_for_gathers_as_layer_by_layer(problem: Problem) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.domain.layers.attentions import aligned_head_size
 from planner.domain.network import INPUT, Layer, Network
 from planner.errors import ParameterError
 from planner.networks.zoo import build
@@ -76,8 +77,8 @@ def test_attention_has_a_share_of_the_heads(degree: int) -> None:
     }
     fused = tensor_shard(build("gpt", {**SMALL, "attention": "fused"}), degree)
     assert calls_of(fused, "layer1.attention.core") == {
-        ("attention", "forward", (batch, S, S, width, 1)),
-        ("attention", "backward_data", (batch, S, S, width, 1)),
+        ("attention", "forward", (batch, S, S, aligned_head_size(width), 1)),
+        ("attention", "backward_data", (batch, S, S, aligned_head_size(width), 1)),
     }
 
 
@@ -211,7 +212,7 @@ def core_of(network: Network) -> set[tuple[str, str, tuple[int, ...]]]:
 
 @pytest.mark.parametrize("degree", [1, 2, 4])
 def test_a_context_rank_has_its_positions_and_the_keys_of_all(degree: int) -> None:
-    """Products of a layer have a c-th of the rows; scores are q x s of q = s/c queries."""
+    """Products of a layer have a c-th of the rows; scores are of q = s/c queries and of keys as ring_keys has them."""
     shard = context_shard(build("gpt", SMALL), degree)
     q, d = S // degree, H // A
     forward = {
@@ -219,7 +220,11 @@ def test_a_context_rank_has_its_positions_and_the_keys_of_all(degree: int) -> No
     }
     assert forward == {(3 * H, N * q, H, 1)}
     scores = {work for kind, way, work in core_of(shard) if (kind, way) == ("gemm", "forward")}
-    assert scores == {(q, S, d, N * A), (q, d, S, N * A)}
+    visible = {1: 8, 2: 6, 4: 5}[degree]  # of 8 keys: all; 4 and half of 4; 2 and half of 6
+    assert scores == {(q, visible, d, N * A), (q, d, visible, N * A)}
+    weights = N * A * q * visible
+    assert ("softmax", "forward", (weights, 2 * weights, 0, N * A * q)) in core_of(shard)
+    assert totals(shard).forward_mac * degree == totals(build("gpt", SMALL)).forward_mac
     assert calls_of(shard, "layer1.mlp.gelu") == {
         ("activation", "forward", (N * q * 4 * H, 2 * N * q * 4 * H, 0)),
         ("activation", "backward_data", (N * q * 4 * H, 3 * N * q * 4 * H, 0)),
@@ -233,8 +238,30 @@ def test_causal_pairs_are_dealt_out_evenly_where_attention_is_fused() -> None:
     for degree in (2, 4, 8):
         (work,) = {one for _, way, one in core_of(context_shard(whole, degree)) if way == "forward"}
         _, queries, keys, width, causal = work
-        assert (queries, keys, width, causal) == (64 // degree, 32, H // A, 0)
+        assert (queries, keys, width, causal) == (64 // degree, 32, aligned_head_size(H // A), 0)
         assert degree * queries * keys == pytest.approx(64 * 65 / 2, rel=1 / 64)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["gpt", "bert"])
+def test_weights_that_a_ring_computes_are_those_of_its_blocks(kind: str, degree: int) -> None:
+    """Block by block: chunks r and 2c - 1 - r of rank r; a block is the least rectangle of what is seen of it."""
+    s = 64
+    (first, *_) = {
+        work
+        for call, way, work in core_of(context_shard(build(kind, {**SMALL, "sequence": str(s)}), degree))
+        if (call, way) == ("gemm", "forward")
+    }
+    chunk = s // (2 * degree)
+    positions = [np.r_[r * chunk : (r + 1) * chunk, s - (r + 1) * chunk : s - r * chunk] for r in range(degree)]
+    counts = []
+    for queries in positions:
+        blocks = [queries[:, None] >= keys[None, :] if kind == "gpt" else np.ones((2 * chunk,) * 2, bool)
+                  for keys in positions]  # fmt: skip
+        counts.append(sum(int(one.any(axis=1).sum() * one.any(axis=0).sum()) for one in blocks))
+    assert len(set(counts)) == 1
+    rows, columns, inner, batch = first
+    assert rows * columns * inner * batch == counts[0] * H // A * N * A
 
 
 def test_context_ranks_of_a_split_layer_and_of_two_sequences() -> None:

@@ -171,6 +171,23 @@ def test_activations_of_llama(of: Transformer, per_feature: float) -> None:
     assert eager.total - one.total == 2 * n * of.ffn
 
 
+@pytest.mark.parametrize(("causal", "keys"), [(True, 512 + 512 / 2 * 3), (False, 2048)])
+def test_attention_weights_of_context_ranks_by_hand(causal: bool, keys: float) -> None:  # noqa: FBT001 - a case
+    """Of 4 ranks each keeps all of its own block, and half of the others where later positions are masked."""
+    one = layer_bytes(replace(gpt(2, 96, 3), causal=causal), SplitPlans.of(sub_batch=3, context_parallel=4))
+    assert one.scores == 5 * 3 * 512 * keys * 3
+
+
+def test_parameters_that_tensor_ranks_have_whole_by_hand() -> None:
+    """Mixtral: two norms and a router of h·E a layer, one norm more on the last stage; t5: the norms of both stacks."""
+    plans = SplitPlans.of(tensor_parallel=2, pipeline_parallel=4)
+    found = stage_parameters(MIXTRAL, plans, np.arange(4)[:, None]).whole
+    each = 8 * (2 * 4096 + 4096 * 8)
+    assert found.ravel().tolist() == [each, each, each, each + 4096]
+    whole = stage_parameters(T5, plans.but(pipeline_parallel=1), np.array(0)).whole
+    assert whole == 768 * (12 * 2 + 12 * 3 + 2)
+
+
 def test_activations_of_experts_by_hand() -> None:
     n, h, f, k, experts, t = 2 * 4096, 4096, 14336, 2, 8, 4
     one = layer_bytes(MIXTRAL, SplitPlans.of(sub_batch=2), "experts")

@@ -1,6 +1,7 @@
 """Attention: scores, softmax, dropout and context, and what stands before them.
 
-n: sub-batch [samples]; a heads of d features, κ of keys and values; q queries, s keys; W = n·a·q·s weights.
+n: sub-batch [samples]; a heads of d features, κ of keys and values; q queries, s keys; W = n·a·q·s weights, of a
+context rank's queries s as :func:`ring_keys` has it.
 
 =================  ========================================  ==========================================
 call               forward                                   backward
@@ -29,8 +30,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from planner.domain.arrays import FloatArray
 from planner.domain.kernels import BACKWARD_DATA, FORWARD
 from planner.domain.layers import attention_modules
 from planner.domain.layers.record import (
@@ -49,14 +51,42 @@ from planner.domain.layers.record import (
 )
 from planner.errors import ParameterError
 
-__all__ = ["KINDS"]
+__all__ = ["KINDS", "aligned_head_size", "ring_keys"]
 
+_Count = TypeVar("_Count", int, FloatArray)
 LOG_SUM_BYTES = 4
 """Of a head and position: what fused attention keeps of its weights, the logarithm of the sum of exponentials."""
 
 
+def ring_keys(keys: _Count, queries: _Count) -> _Count:
+    """Return how many keys a context rank computes causal weights of for each query, where no kernel skips hidden ones.
+
+    Each of c = keys / queries ranks has an early and a late part of the positions, and takes the keys of one rank at a
+    time. Of its own it computes all weights. Of an earlier rank's all queries see the early keys and none the late
+    ones; a later rank's are seen by the late queries alone: half of the weights each, as Megatron-LM deals positions
+    out (MODEL 10.8). With q queries that is q·(1 + (c - 1)/2) keys; all of them for one rank.
+    """
+    return (keys + queries) // 2
+
+
+def aligned_head_size(head_size: _Count, multiple: int = 8) -> _Count:
+    """Return the features of a head as fused attention computes them, rounded up to a multiple of 8.
+
+    FlashAttention-2 pads queries, keys and values so (Dao 2023, arXiv:2307.08691, its interface), and PyTorch's kernels
+    do; 16-byte loads of 2-byte elements ask for it.
+
+    >>> aligned_head_size(100), aligned_head_size(128)
+    (104, 128)
+    """
+    return -(-head_size // multiple) * multiple
+
+
 class _Core(NamedTuple):
-    """Sizes of one sample's attention: heads and positions of queries and of keys, features of a key and of a value."""
+    """Sizes of one sample's attention.
+
+    Heads, positions of queries and of keys, features of a key and of a value; ``visible``: keys of which weights are
+    computed, for each query.
+    """
 
     heads: int
     kv_heads: int
@@ -64,11 +94,12 @@ class _Core(NamedTuple):
     keys: int
     width: int
     values: int
+    visible: int
 
     @property
     def weights(self) -> int:
-        """One a head and pair of positions."""
-        return self.heads * self.queries * self.keys
+        """One a head and pair of positions that is computed."""
+        return self.heads * self.queries * self.visible
 
     @property
     def repeated(self) -> int:
@@ -120,7 +151,8 @@ def _core_of(layer: Layer, positions: int, features: int) -> _Core:
     shared = layer.integer("kv_heads") or heads
     values = layer.integer("value_size") or features // (heads + 2 * shared)
     keys = layer.integer("keys") or positions
-    return _Core(heads, shared, positions, keys, (features - shared * values) // (heads + shared), values)
+    visible = ring_keys(keys, positions) if layer.attributes["causal"] else keys
+    return _Core(heads, shared, positions, keys, (features - shared * values) // (heads + shared), values, visible)
 
 
 def _core(site: Site) -> _Core:
@@ -128,7 +160,7 @@ def _core(site: Site) -> _Core:
         return _core_of(site.layer, *site.inputs[0])
     (queries, features), (keys, _) = site.inputs
     heads, keys = site.layer.integer("heads"), site.layer.integer("keys") or keys
-    return _Core(heads, heads, queries, keys, features // heads, features // heads)
+    return _Core(heads, heads, queries, keys, features // heads, features // heads, keys)
 
 
 def _attention(site: Site, _lowering: Lowering) -> Iterator[Call]:
@@ -157,14 +189,14 @@ def _fused_sizes(layer: Layer, core: _Core) -> tuple[int, int, int, int]:
     """
     is_causal, is_part = bool(layer.attributes["causal"]), core.keys > core.queries
     keys = -(-core.keys // 2) if is_causal and is_part else core.keys
-    return core.queries, keys, (core.width + core.values) // 2, int(is_causal and not is_part)
+    return core.queries, keys, aligned_head_size((core.width + core.values) // 2), int(is_causal and not is_part)
 
 
 def _products(site: Site, core: _Core) -> Iterator[Call]:
     def product(rows: int, columns: int, inner: int) -> tuple[tuple[int, int], ...]:
         return (fixed(rows), fixed(columns), fixed(inner), per_sample(core.heads))
 
-    queries, keys, width, values = core[2:]
+    queries, keys, width, values = core.queries, core.visible, core.width, core.values
     yield Call("gemm", FORWARD, product(queries, keys, width))
     yield Call("gemm", FORWARD, product(queries, values, keys))
     if site.has_gradient:
@@ -213,7 +245,7 @@ def _keeps(layer: Layer) -> tuple[bool, bool]:
 def _macs(site: Site) -> int:
     """Of all pairs, whether or not a mask hides half of them, and whether or not a fused kernel leaves those out."""
     core = _core(site)
-    return core.weights * (core.width + core.values)
+    return core.heads * core.queries * core.keys * (core.width + core.values)
 
 
 def _inside(site: Site) -> int:

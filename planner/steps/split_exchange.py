@@ -1,0 +1,142 @@
+"""What copies of a stage exchange: gradients, and weights whose state they share; experts apart from all else.
+
+Of the c·D copies of everything else each x-th has the same experts: these c·D/x ranks sum and share what belongs to
+experts (MODEL 10.8; Megatron-LM's expert data-parallel group). Where shards lie within nodes, gradients are scattered
+in a node and then summed with the same shards of other nodes: with each micro-batch where weights are shared too (Zhao
+et al. 2023, arXiv:2304.11277, hybrid sharding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.messages import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    EXPERT_GRADIENTS,
+    EXPERT_NODE_REPLICAS,
+    EXPERT_NODE_SHARDS,
+    GRADIENTS,
+    NODE_REPLICAS,
+    NODE_SHARDS,
+    REDUCE_SCATTER,
+    Groups,
+)
+from planner.domain.split import SHARD_GROUPS, SplitPlans
+from planner.workload.split_parameters import BytesOfParameter, shard_ranks
+
+__all__ = ["Elements", "StageExchange"]
+
+Ranks = tuple[str, str, str]
+"""Groups that hold the same parameters, their ranks in a node, and those with the same shard on each node."""
+_ALL_RANKS = (GRADIENTS, NODE_SHARDS, NODE_REPLICAS)
+_EXPERT_RANKS = (EXPERT_GRADIENTS, EXPERT_NODE_SHARDS, EXPERT_NODE_REPLICAS)
+
+
+class Costs(Protocol):
+    """What plans share: see :class:`planner.steps.split_part.SplitCosts`."""
+
+    gradient_bytes: float
+    parameter: BytesOfParameter
+
+    def operation_s(self, operation: str, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+        """Return times [s] of an operation, shape (n,)."""
+
+
+class Elements(NamedTuple):
+    """Elements of a rank of every stage, each of shape (p, n): of experts, and of all other parameters."""
+
+    experts: FloatArray
+    others: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """All of them."""
+        return self.experts + self.others
+
+    def over(self, parts: FloatArray | IntArray) -> Elements:
+        """Return the elements of one of so many equal parts."""
+        return Elements(self.experts / parts, self.others / parts)
+
+
+class StageExchange:
+    """Exchanges of n plans of one number of stages; ``groups``: where those of a name lie. Times have shape (p, n)."""
+
+    def __init__(self, costs: Costs, plans: SplitPlans, groups: Callable[[str], Groups]) -> None:
+        self.costs, self.plans, self.groups = costs, plans, groups
+        self._in_node = plans.shard_group == SHARD_GROUPS.index("node")
+
+    def gather_s(self, weights: Elements) -> FloatArray:
+        """Return the gather of weights from the ranks that share them or their state [s]."""
+        return self._of_both(self._gather_s, weights, self.costs.parameter.weight)
+
+    def scatter_s(self, gradients: Elements) -> FloatArray:
+        """Return the scatter of gradients over the ranks that share them [s]."""
+        return self._of_both(self._scatter_s, gradients, self.costs.gradient_bytes)
+
+    def across_s(self, gradients: Elements) -> FloatArray:
+        """Return the sum of what nodes scattered with the same shards of other nodes [s]; 0 where all ranks share."""
+        return self._of_both(self._across_s, gradients, self.costs.gradient_bytes)
+
+    def sum_s(self, gradients: Elements) -> FloatArray:
+        """Return the sum of gradients [s]: on every rank, or scattered over those that share what is updated."""
+        return self._of_both(self._sum_s, gradients, self.costs.gradient_bytes)
+
+    def update_share(self, of: Elements) -> FloatArray:
+        """Return the share of its parameters that a rank updates, shape (p, n)."""
+        shards = of.experts / shard_ranks(self.plans, experts=True) + of.others / shard_ranks(self.plans)
+        return np.where(self.plans.sharding > 0, shards / of.total, 1.0)
+
+    def _of_both(
+        self, seconds: Callable[[Ranks, FloatArray], FloatArray], elements: Elements, itemsize: float
+    ) -> FloatArray:
+        """Return the times of what goes between all copies, and of experts between those that have the same."""
+        apart = self.plans.expert_parallel > 1
+        together = _each_stage(partial(seconds, _ALL_RANKS), itemsize * (elements.total - elements.experts * apart))
+        if not apart.any():
+            return together
+        return together + _each_stage(partial(seconds, _EXPERT_RANKS), itemsize * elements.experts * apart)
+
+    def _gather_s(self, ranks: Ranks, buffer_bytes: FloatArray) -> FloatArray:
+        everyone, inside, _ = ranks
+        whole = self._operation_s(ALL_GATHER, buffer_bytes, everyone)
+        return self._where_in_node(lambda: self._operation_s(ALL_GATHER, buffer_bytes, inside), whole)
+
+    def _scatter_s(self, ranks: Ranks, buffer_bytes: FloatArray) -> FloatArray:
+        everyone, inside, _ = ranks
+        whole = self._operation_s(REDUCE_SCATTER, buffer_bytes, everyone)
+        return self._where_in_node(lambda: self._operation_s(REDUCE_SCATTER, buffer_bytes, inside), whole)
+
+    def _across_s(self, ranks: Ranks, buffer_bytes: FloatArray) -> FloatArray:
+        _, inside, across = ranks
+
+        def of_shards() -> FloatArray:
+            return self._operation_s(ALL_REDUCE, buffer_bytes / np.maximum(self.groups(inside).ranks, 1), across)
+
+        return self._where_in_node(of_shards, np.zeros_like(buffer_bytes))
+
+    def _sum_s(self, ranks: Ranks, buffer_bytes: FloatArray) -> FloatArray:
+        is_whole: BoolArray = self.plans.sharding == 0
+        whole = self._operation_s(ALL_REDUCE, buffer_bytes, ranks[0])
+        if is_whole.all():
+            return whole
+        shards = self._scatter_s(ranks, buffer_bytes) + self._across_s(ranks, buffer_bytes)
+        return np.where(is_whole, whole, shards)
+
+    def _where_in_node(self, seconds: Callable[[], FloatArray], otherwise: FloatArray) -> FloatArray:
+        return np.where(self._in_node, seconds(), otherwise) if np.any(self._in_node) else otherwise
+
+    def _operation_s(self, operation: str, buffer_bytes: FloatArray, group: str) -> FloatArray:
+        return self.costs.operation_s(operation, buffer_bytes, self.groups(group))
+
+
+def _each_stage(seconds: Callable[[FloatArray], FloatArray], buffer_bytes: FloatArray) -> FloatArray:
+    """Return times of what stages send, shape (p, n), worked out once for stages that send the same; 0 of nothing."""
+    keys = [row.tobytes() for row in buffer_bytes]
+    distinct = {key: seconds(buffer_bytes[keys.index(key)]) for key in dict.fromkeys(keys)}
+    return np.where(buffer_bytes > 0, np.stack([distinct[key] for key in keys]), 0.0)

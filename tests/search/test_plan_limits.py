@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.domain.limits import LIMITS
+from planner.domain.request import SpaceRequest
+from planner.errors import ParameterError
+from planner.search.exhaustive import search
+from planner.search.loosen import loosenings
+from planner.search.plan_limits import check_limits, limit_text
+from planner.search.ranking import Order
+
+
+def quantities(machine: Any, one: Any) -> dict[str, float]:
+    p = machine.one(one)
+    hours = p["epoch_s"] * one.gpus / 3600
+    return dict(zip(LIMITS, (p["epoch_s"], hours, 2.0 * hours, one.nodes, p["staleness_mean"]), strict=True))
+
+
+@settings(max_examples=50)
+@given(
+    target=st.integers(4, 40), limits=st.dictionaries(st.sampled_from(list(LIMITS)), st.floats(0.1, 1e4), max_size=3)
+)
+def test_limits_keep_what_brute_force_keeps(machine: Any, target: int, limits: dict[str, float]) -> None:
+    request = SpaceRequest(target).changed(
+        mode=("sync", "async"), tolerance_sync=0.25, tolerance_async=0.5, precision=("fp32", "fp16"), most=limits
+    )
+    outcome = search(request, machine.limits(), machine, machine.order(request), keep=4)
+    lawful = [
+        one
+        for one in machine.brute_force(request, machine.limits())
+        if all(quantities(machine, one)[name] <= most for name, most in limits.items())
+    ]
+    best = [] if outcome.best is None else [outcome.best.configurations.one(at) for at in range(outcome.best.size)]
+    assert best == lawful[:4]
+    assert outcome.evaluated == len(lawful)
+    assert outcome.evaluated + sum(outcome.refused.values()) == outcome.candidates
+
+
+@pytest.mark.parametrize("name", ["epoch", "gpu-hours", "cost", "nodes"])
+def test_a_limit_that_nothing_keeps_gives_way_to_the_nearest(machine: Any, name: str) -> None:
+    request = SpaceRequest(12).changed(mode=("sync",), precision=("fp32",), most={name: 1e-6})
+    order = machine.order(request)
+    outcome = search(request, machine.limits(), machine, order, keep=1)
+    assert outcome.best is None
+    way = next(one for one in loosenings(request, machine.limits(), machine, order, outcome) if one.option == "--limit")
+    value = float(way.value.removeprefix(f"{name}=").removesuffix("s"))
+    least = min(
+        quantities(machine, one)[name] for one in machine.brute_force(request.changed(most={}), machine.limits())
+    )
+    assert least <= value <= least * 1.001
+
+
+def test_what_is_not_known_cannot_be_limited() -> None:
+    order = Order("epoch-time", 8, has_dataset=False)
+    check_limits({"nodes": 3.0}, order)
+    with pytest.raises(ParameterError, match="data set"):
+        check_limits({"epoch": 3.0}, order)
+    with pytest.raises(ParameterError, match="price"):
+        check_limits({"cost": 3.0}, Order("epoch-time", 8, has_dataset=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"), [("epoch", 3600.4, "3601s"), ("nodes", 12, "12"), ("cost", 0.123456, "0.1235")]
+)
+def test_limits_are_written_as_they_are_typed(name: str, value: float, text: str) -> None:
+    assert limit_text(name, value) == text

@@ -1,0 +1,194 @@
+"""What copies exchange: experts among those that have the same, all else among all; counted by hand.
+
+Of 16 ranks on two nodes of 8, with 4 expert ranks and one parameter shard each: every other parameter is on all 16, an
+expert on 4, of which each node has 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.catalog import find_network
+from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.framework import Framework
+from planner.domain.messages import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Groups
+from planner.domain.request import Problem
+from planner.domain.split import SplitPlans
+from planner.sources.sources import Sources
+from planner.steps.gathers import backward_s, forward_s
+from planner.steps.split_exchange import Elements
+from planner.steps.split_messages import operation_s
+from planner.steps.split_part import SplitPart
+from planner.steps.split_price import SplitPricer, plans_of
+from planner.workload.placement import Placement
+from planner.workload.split_parameters import shard_ranks, stage_parameters
+
+Make = Callable[..., Problem]
+MOE = find_network(
+    "moe:layers=3,hidden=64,heads=4,ffn=160,sequence=32,vocabulary=128,experts=4,expert_ffn=96,shared_experts=1"
+)
+EVERYONE, INSIDE, ACROSS = (2, 8, 8), (1, 8, 1), (2, 1, 8)
+"""Nodes, ranks a node and messages on a NIC at a time."""
+SAME_EXPERTS, SAME_INSIDE, SAME_ACROSS = (2, 2, 8), (1, 2, 1), (2, 1, 8)
+
+
+@pytest.fixture
+def problem(make_problem: Make) -> Problem:
+    settings = Settings("adam", input="synthetic", framework=Framework("own"), strategy="no-overlap")
+    return make_problem(network=MOE, dataset=None, settings=settings)
+
+
+def part_of(problem: Problem, **changes: Any) -> SplitPart:
+    asked = {"nodes": 2, "gpus_per_node": 8, "sub_batch": 2, "expert_parallel": 4} | changes
+    return SplitPricer(Sources(problem), "fp32").part(plans_of(Configurations.of([Configuration(**asked)])))
+
+
+def terms_of(problem: Problem, **changes: Any) -> dict[str, float]:
+    return {name: float(both[1][0]) for name, both in part_of(problem, **changes).terms().items()}
+
+
+def seconds_of(problem: Problem, operation: str, elements: float, groups: tuple[int, int, int]) -> float:
+    """Return the time of an operation on 4-byte elements; 8 ranks of a node share its NICs."""
+    assert problem.cluster.inter_node is not None
+    nodes, ranks, streams = groups
+    share = max(streams / problem.cluster.inter_node.nics_per_node, 1.0)
+    where = Groups(np.array([nodes]), np.array([ranks]), np.array([share]))
+    return float(operation_s(Sources(problem), operation, np.array([4.0 * elements]), where)[0])
+
+
+def parameter_counts() -> tuple[float, float]:
+    """Return the parameters on a rank: of its expert in 3 layers, and all others."""
+    experts = 3 * 3 * 64 * 96
+    attention, router, norms = 64 * 64 * 4, 64 * 4, 2 * 64
+    shared = 3 * 64 * 96
+    return experts, 3 * (attention + router + norms + shared) + 2 * 128 * 64 + 64
+
+
+def test_parameters_by_hand(problem: Problem) -> None:
+    part = part_of(problem)
+    units = part.rank.units
+    experts, total = (float((part.counts @ one)[0]) for one in (units.experts, units.parameters))
+    assert (experts, total - experts) == parameter_counts()
+    assert MOE.transformer is not None
+    by_memory = stage_parameters(MOE.transformer, part.plans, np.array([0]))
+    assert (float(by_memory.experts[0]), float(by_memory.shared[0])) == parameter_counts()
+
+
+@pytest.mark.parametrize(("sharding", "group"), [(0, "all"), (1, "all"), (1, "node"), (2, "all"), (2, "node")])
+def test_gradients_and_updated_weights(problem: Problem, sharding: int, group: str) -> None:
+    experts, others = parameter_counts()
+    terms = terms_of(problem, sharding=sharding, shard_group=group)
+    if sharding == 0:
+        exchange = seconds_of(problem, ALL_REDUCE, others, EVERYONE) + seconds_of(
+            problem, ALL_REDUCE, experts, SAME_EXPERTS
+        )
+        gather = 0.0
+    elif group == "all":
+        exchange = seconds_of(problem, REDUCE_SCATTER, others, EVERYONE)
+        exchange += seconds_of(problem, REDUCE_SCATTER, experts, SAME_EXPERTS)
+        gather = seconds_of(problem, ALL_GATHER, others, EVERYONE) + seconds_of(
+            problem, ALL_GATHER, experts, SAME_EXPERTS
+        )
+    else:
+        exchange = in_node(problem, experts, others)
+        gather = seconds_of(problem, ALL_GATHER, others, INSIDE) + seconds_of(problem, ALL_GATHER, experts, SAME_INSIDE)
+    assert terms["all_reduce"] == pytest.approx(exchange, rel=1e-9)
+    assert terms["updated_weights"] == pytest.approx(gather, rel=1e-9)
+
+
+def in_node(problem: Problem, experts: float, others: float) -> float:
+    """Return the scatter inside nodes, and the sum of shards across them."""
+    return (
+        seconds_of(problem, REDUCE_SCATTER, others, INSIDE)
+        + seconds_of(problem, REDUCE_SCATTER, experts, SAME_INSIDE)
+        + across_nodes(problem, experts, others)
+    )
+
+
+def across_nodes(problem: Problem, experts: float, others: float) -> float:
+    """Return the sum of one of 8 shards, of experts one of 2, across nodes."""
+    return seconds_of(problem, ALL_REDUCE, others / 8, ACROSS) + seconds_of(
+        problem, ALL_REDUCE, experts / 2, SAME_ACROSS
+    )
+
+
+@pytest.mark.parametrize("group", ["all", "node"])
+def test_weights_that_are_shared(problem: Problem, group: str) -> None:
+    """Gathered each way and scattered with every micro-batch, unit by unit: 3 layers and the two ends."""
+    units, steps = 5, 2
+    experts, others = (one / units for one in parameter_counts())
+    terms = terms_of(problem, sharding=3, shard_group=group, accumulation_steps=steps)
+    whole = terms_of(problem, accumulation_steps=steps)
+    forward, backward = ((whole[name] + whole["expert_messages"] / 2) / steps for name in ("forward", "backward"))
+    everyone, same = (EVERYONE, SAME_EXPERTS) if group == "all" else (INSIDE, SAME_INSIDE)
+    gather = seconds_of(problem, ALL_GATHER, others, everyone) + seconds_of(problem, ALL_GATHER, experts, same)
+    scatter = seconds_of(problem, REDUCE_SCATTER, others, everyone) + seconds_of(problem, REDUCE_SCATTER, experts, same)
+    across = across_nodes(problem, experts, others) if group == "node" else 0.0
+    f, b = (np.full((units, 1), one / units) for one in (forward, backward))
+    g, r = np.full((units, 1), gather), np.full((units, 1), scatter)
+    wait = float((forward_s(f, g) + backward_s(b, g, r, np.full((units, 1), across)))[0]) - float((f + b).sum())
+    assert terms["sharded_weights"] == pytest.approx(steps * wait, rel=1e-9)
+    assert terms["all_reduce"] == terms["updated_weights"] == 0
+
+
+@pytest.mark.parametrize(("group", "everyone", "same"), [("all", 16, 4), ("node", 8, 2)])
+@pytest.mark.parametrize("sharding", [1, 2, 3])
+def test_each_rank_updates_its_shards(problem: Problem, sharding: int, group: str, everyone: int, same: int) -> None:
+    experts, others = parameter_counts()
+    whole, part = terms_of(problem)["update"], terms_of(problem, sharding=sharding, shard_group=group)["update"]
+    assert part / whole == pytest.approx((experts / same + others / everyone) / (experts + others), rel=1e-9)
+
+
+def test_ranks_that_have_all_experts_exchange_them_with_all_else(problem: Problem) -> None:
+    experts, others = parameter_counts()
+    for sharding, operation in ((0, ALL_REDUCE), (1, REDUCE_SCATTER)):
+        exchange = terms_of(problem, expert_parallel=1, sharding=sharding)["all_reduce"]
+        assert exchange == pytest.approx(seconds_of(problem, operation, 4 * experts + others, EVERYONE), rel=1e-9)
+
+
+def test_an_expert_that_one_rank_has_is_not_sent(problem: Problem) -> None:
+    _, others = parameter_counts()
+    terms = terms_of(problem, nodes=1, gpus_per_node=4, sharding=1)
+    assert terms["all_reduce"] == pytest.approx(seconds_of(problem, REDUCE_SCATTER, others, (1, 4, 1)), rel=1e-9)
+    assert terms["updated_weights"] == pytest.approx(seconds_of(problem, ALL_GATHER, others, (1, 4, 1)), rel=1e-9)
+
+
+def test_stages_without_experts_send_none(problem: Problem) -> None:
+    """Of a dense first layer on a stage of its own."""
+    moe = replace(problem, network=find_network(
+        "moe:layers=2,hidden=64,heads=4,ffn=160,sequence=32,vocabulary=128,experts=4,expert_ffn=96,dense_layers=1"
+    ))  # fmt: skip
+    part = part_of(moe, pipeline_parallel=2)
+    experts = part.counts @ part.rank.units.experts
+    assert experts.tolist() == [0, 3 * 64 * 96]
+    (first,), (last,) = part.exchange.sum_s(Elements(experts[:, None], np.array([[5e4], [6e4]]))).tolist()
+    assert first == pytest.approx(seconds_of(moe, ALL_REDUCE, 5e4, (1, 8, 1)), rel=1e-9)
+    both = seconds_of(moe, ALL_REDUCE, 6e4, (1, 8, 1)) + seconds_of(moe, ALL_REDUCE, 3 * 64 * 96, (1, 2, 1))
+    assert last == pytest.approx(both, rel=1e-9)
+
+
+def test_memory_shares_state_between_the_ranks_that_messages_go_between() -> None:
+    """Wherever groups lie alike on all nodes."""
+    grid = np.array(
+        [
+            (d, t, c, x, node)
+            for d in (1, 2, 4, 8, 16)
+            for t in (1, 2, 4)
+            for c in (1, 2)
+            for x in (1, 2, 4)
+            for node in (0, 1)
+            if d * c % x == 0
+        ]
+    ).T
+    plans = SplitPlans.of(**dict(zip(
+        ("data_parallel", "tensor_parallel", "context_parallel", "expert_parallel", "shard_group"), grid, strict=True
+    )))  # fmt: skip
+    placement, by_node = Placement(plans), grid[-1] == 1
+    for experts, names in ((False, ("gradients", "node_shards")), (True, ("expert_gradients", "expert_node_shards"))):
+        whole, inside = (placement.groups(name).ranks for name in names)
+        assert shard_ranks(plans, experts=experts).tolist() == np.where(by_node, inside, whole).tolist()
