@@ -15,11 +15,7 @@ sub-batches, which are often run on many GPUs alone, bound the host time. Rows o
 rows, because errors are those of networks more than of rows. The exponent that composes host and GPU time is that of
 the network's family, unless runs tell another (:mod:`planner.fitting.exponents`).
 
-The deviations are judgements made before any score was seen: few per cent for traffic, whose rates are measured within
-a few per cent, more for matrix kernels (algorithms, layouts, clocks under sustained load; another version of a library
-brings other algorithms), a factor of two or three for host time and links. Host time on measured kernels shares nothing
-with that on specified ones, which makes up for their errors; their scales share no more than the small effect of the
-framework.
+How the deviations were chosen: docs/numbers.md (end_to_end.row_deviation).
 """
 
 from __future__ import annotations

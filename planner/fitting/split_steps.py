@@ -24,14 +24,12 @@ from planner.domain.request import Problem
 from planner.fitting.end_to_end import Key, covariances, design_of, effects_of, priors
 from planner.fitting.estimators import robust_least_squares
 from planner.fitting.observed import Observed, calibrations_of, is_fitted, overheads_entry, properties_of
-from planner.fitting.residuals import Coefficient
+from planner.fitting.residuals import MOST_SET_ROWS, ROW_DEVIATION, Coefficient
 from planner.sources.overheads import DATASHEET_LIBRARY, SPLIT_DATASHEET_LIBRARY, SPLIT_LIBRARY
 from planner.steps.predict import Evaluator
 
 __all__ = ["SPLIT_COEFFICIENTS", "SplitFit", "SplitObserved", "SplitSteps", "fit_split_steps"]
 
-ROW_DEVIATION = 0.1
-SET_ROWS = 20.0
 HUBER = 1.0
 """Of row deviations: published tables hold steps that nothing explains, twice as long as their neighbours."""
 NEAR = 0.5
@@ -60,8 +58,7 @@ SPLIT_COEFFICIENTS = (
     Coefficient("intra_node", 1.1, (((), 0.2), (("cluster",), 0.3)), of_several=True),
     Coefficient("inter_node", 1.2, (((), 0.3), (("cluster",), 0.4)), of_several=True),
 )
-"""As :data:`planner.fitting.end_to_end.COEFFICIENTS`, with judgements made before any score was seen: kernels within a
-few per cent, links inside nodes within a third, between nodes within a half."""
+"""As :data:`planner.fitting.end_to_end.COEFFICIENTS`; how the deviations were chosen: docs/numbers.md."""
 OVERHEADS = tuple(one.name for one in SPLIT_COEFFICIENTS[:4])
 _START = np.array([one.start for one in SPLIT_COEFFICIENTS])
 
@@ -224,7 +221,7 @@ def fit_split_steps(observed: Sequence[SplitObserved], sources: Sequence[str] = 
     place, deviations = priors(observed, SPLIT_COEFFICIENTS)
     designs = [design_of(one, SPLIT_COEFFICIENTS, place) for one in observed]
     logs = [np.log(one.measured_s) for one in observed]
-    weights = np.concatenate([np.full(each.size, min(1.0, SET_ROWS / each.size)) for each in logs])
+    weights = np.concatenate([np.full(each.size, min(1.0, MOST_SET_ROWS / each.size)) for each in logs])
 
     steps = [one.steps for one in observed]
 

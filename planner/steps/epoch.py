@@ -24,12 +24,13 @@ from planner.costs.transfers import READING_TERMS, loading_s, miss_fraction
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.cluster import Cluster
 from planner.domain.inputs import DECODE, LOAD_CACHED
+from planner.numbers import constant
 from planner.sources.sources import Source, Sources
 
 __all__ = ["CACHED_SHARE", "Input", "InputPart", "InputTimes", "worker_threads"]
 
-CACHED_SHARE = 0.8
-"""Of the memory of a node whose storage was measured, assumed to be left to what the system keeps of read files."""
+CACHED_SHARE = constant("input.cached_share")
+"""Of the memory of a node whose storage was measured, left to what the system keeps of read files (docs/numbers.md)."""
 IMAGE_SIDES = 3
 """Of an input of images: channels, height, width."""
 

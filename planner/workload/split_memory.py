@@ -47,6 +47,7 @@ from planner.domain.ranks import RANK_ORDER
 from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
+from planner.numbers import constant
 from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, live_micro_batches, weight_versions
 from planner.workload.kept_activations import LayerBytes, layer_bytes, positions
 from planner.workload.memory import ASSUMED_CONTEXT_BYTES
@@ -62,15 +63,14 @@ from planner.workload.transformer import ENCODER, blocks, padded_vocabulary
 
 __all__ = ["ASSUMED_MARGIN", "LOSS_BYTES", "MemoryRules", "largest_sub_batches", "split_memory", "stage_memory"]
 
-ASSUMED_MARGIN = 0.05
-"""Of what tensors take, assumed: what the allocator loses in pieces. Megatron-LM's estimate takes as much."""
+ASSUMED_MARGIN = constant("memory.margin")
+"""Of what tensors take: what the allocator loses in pieces (docs/numbers.md)."""
 LOSS_BYTES = frozen_map(dict(zip(LOSSES, ((1, 4, 1, 12), (0, 4, 1, 8), (1, 0, 1, 0)), strict=True)))
 """Loss -> logits that a micro-batch keeps, of the working precision and in bytes of fp32, and their peak likewise.
 
 An eager one keeps logits and fp32 logarithms, and adds two gradients in fp32. Megatron-LM's over a split vocabulary
-keeps fp32 probabilities, and has logits of both precisions beside them: of BigScience's 1.3 billion parameters on V100
-(experiments/tr3m-1B3.md, 16 to 25 GB for 1 to 8 samples) that gives the growth, 1.2 GiB a sample, and less does not. A
-fused one writes gradients over the logits. The others are derived, not measured.
+keeps fp32 probabilities, and has logits of both precisions beside them. A fused one writes gradients over the logits.
+What tells them: docs/split-plans.md, "What memory rests on".
 """
 _MESSAGE_BUFFERS = 4
 _LAYERS_ON_DEVICE = 2
