@@ -108,15 +108,15 @@ def allowed_request(case: Case, values: Values) -> SpaceRequest:
     """Return what to search over for one network: kinds of parallelism and schedules that its framework allows."""
     request = space_request(values)
     framework = case.problem.settings.framework
-    allowed = kinds_of(case.problem.network, framework)
+    kinds = kinds_of(case.problem.network, framework)
     if "parallelism" not in values:
-        request = request.changed(parallelism=allowed)
+        request = request.changed(parallelism=kinds)
     for kind in request.parallelism:
-        if kind not in allowed:
+        if kind not in kinds:
             remedy = "layer pipelines and hybrid schemes of other networks than transformers follow"
             both = f"{case.problem.network.name} and framework {framework.name}"
-            rule = f"of the kinds that {both} allow, {', '.join(allowed)}"
-            raise ParameterError("--parallelism", rule, kind, remedy if allowed == (DATA,) else "")
+            rule = f"of the kinds that {both} allow, {', '.join(kinds)}"
+            raise ParameterError("--parallelism", rule, kind, remedy if kinds == (DATA,) else "")
     schedules = request["schedule"] or ()
     if schedules and not set(schedules) & set(framework.schedules):
         raise ParameterError("--schedule", schedules_of(framework), ",".join(map(str, schedules)))

@@ -195,10 +195,10 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
         batch += f", staleness {format_number(one.staleness.mean)} updates"
     memory = one.memory_bytes
     capacity = f" of {format_bytes(memory['capacity'])}" if "capacity" in memory else ""
-    used = parts.utilization(one)
+    rate = parts.utilization(one)
     return [
         ("speed", speed),
-        *([] if used == "-" else [("utilization", used)]),
+        *([] if rate == "-" else [("utilization", rate)]),
         ("mini-batch", batch),
         ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),
         ("memory", f"{format_bytes(memory['total'])}{capacity} on one {subject.device}"),

@@ -101,16 +101,16 @@ def _experts(net: NetworkBuilder, block: str, source: str, of: Transformer) -> s
     routed = net.add("experts", f"{block}.experts", (source, scores), **how)
     if not of.shared_ffn:
         return routed
-    shared = _feed_forward(net, f"{block}.shared", source, of, of.shared_ffn)
-    return net.add("add", f"{block}.shared.add", (routed, shared))
+    beside = _feed_forward(net, f"{block}.shared", source, of, of.shared_ffn)
+    return net.add("add", f"{block}.shared.add", (routed, beside))
 
 
 def _architecture(name: str, arguments: Mapping[str, str]) -> Transformer:
     family = family_of(name)
     hidden, heads = int(arguments["hidden"]), int(arguments["heads"])
-    shared = heads if arguments["kv_heads"] == _AS_HEADS else int(arguments["kv_heads"])
-    if heads % shared:
-        raise ParameterError(f"argument kv_heads of network {family}", f"a divisor of heads = {heads}", shared)
+    kv_heads = heads if arguments["kv_heads"] == _AS_HEADS else int(arguments["kv_heads"])
+    if heads % kv_heads:
+        raise ParameterError(f"argument kv_heads of network {family}", f"a divisor of heads = {heads}", kv_heads)
     if arguments["head_size"] == _HEAD_SIZE and heads > hidden:
         rule = f"at most hidden = {hidden} unless head_size is given"
         raise ParameterError(f"argument heads of network {family}", rule, heads)
@@ -121,7 +121,7 @@ def _architecture(name: str, arguments: Mapping[str, str]) -> Transformer:
         heads=heads,
         sequence=int(arguments["sequence"]),
         vocabulary=int(arguments["vocabulary"]),
-        kv_heads=shared,
+        kv_heads=kv_heads,
         head_size=hidden // heads if arguments["head_size"] == _HEAD_SIZE else int(arguments["head_size"]),
         ffn=_rounded_ffn(hidden) if arguments["ffn"] == _FFN else int(arguments["ffn"]),
         gated=True,
