@@ -99,6 +99,10 @@ class SplitPlans:
         """Return one plan, each field of shape ()."""
         return SplitPlans(**{f.name: np.broadcast_to(getattr(self, f.name), self.shape).flat[at] for f in fields(self)})
 
+    def take(self, at: IntArray) -> SplitPlans:
+        """Return some of plans whose fields have shape (n,)."""
+        return SplitPlans(**{one.name: getattr(self, one.name)[at] for one in fields(SplitPlans)})
+
     def but(self, **values: int | IntArray) -> SplitPlans:
         """Return plans that differ in some fields."""
         return replace(self, **{name: np.asarray(value, dtype=np.int64) for name, value in values.items()})

@@ -12,13 +12,14 @@ quadratic of θ around a centre near it, exact there to the third order. What is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.request import Problem
 from planner.fitting.end_to_end import Key, covariances, design_of, effects_of, priors
@@ -108,6 +109,14 @@ class SplitSteps:
             mixed = self._log_s(centre + both) - ahead[first] - ahead[second] + at_start
             bends[first, second] = bends[second, first] = mixed / (steps[first] * steps[second])
         self._at_start, self._slopes, self._bends = at_start, slopes, bends
+
+    def take(self, rows: IntArray) -> SplitSteps:
+        """Return some of the rows."""
+        some = copy(self)
+        some._at_start, some._slopes, some._bends = (  # noqa: SLF001 - of its own kind
+            each[..., rows] for each in (self._at_start, self._slopes, self._bends)
+        )
+        return some
 
     def log_s(self, theta: FloatArray) -> FloatArray:
         """Return log t, shape (n,)."""

@@ -11,7 +11,7 @@ from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.search.explain import label
 from planner.search.space import Limits, Space
-from planner.search.split_space import SplitLimits
+from planner.search.split_space import HYBRID, SplitLimits, kinds_to_try
 from planner.steps.split_price import plans_of
 from planner.units import format_bytes
 from planner.workload.least_memory import least_gpus, lowest_plans
@@ -104,7 +104,7 @@ def _given(change: Change, of: SplitLimits) -> tuple[tuple[str, str], ...]:
 
 def _nodes(of: SplitLimits, request: SpaceRequest, rules: MemoryRules, limits: Limits) -> Iterator[Loosening]:
     transformer = of.network.transformer
-    if transformer is None or "hybrid" not in request.parallelism:
+    if transformer is None or HYBRID not in kinds_to_try(request, of.network, of.framework):
         return
     plans = lowest_plans(transformer, limits.gpus_per_node, tensor_most=limits.gpus_per_node)
     fewest = least_gpus(transformer, plans, rules, of.capacity_bytes)

@@ -24,8 +24,9 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
 from planner.search.split_space import DATA, SplitBlock, SplitLimits
+from planner.workload.lawful import LAYER_AXES
 
-__all__ = ["CHUNK", "LARGEST_SPACE", "Block", "Limits", "Space", "accepted_mini_batches", "space_of"]
+__all__ = ["CHUNK", "LARGEST_SPACE", "Block", "Limits", "Space", "accepted_mini_batches", "has_whole_plans", "space_of"]
 
 CHUNK = 2**17
 """Candidates handled at once; some 15 MB with their predictions."""
@@ -228,8 +229,9 @@ def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
     for word in values if axis.words else ():
         if word not in axis.words:
             raise UnknownNameError(axis.title, word, axis.words)
-    if axis.is_split and limits.split is None and set(values) != {axis.default}:
-        remedy = "the network is no transformer, and is not split yet"
+    is_whole = limits.split is None or (limits.split.network.transformer is None and axis.name not in LAYER_AXES)
+    if axis.is_split and is_whole and set(values) != {axis.default}:
+        remedy = "the network is no transformer"
         raise ParameterError(
             f"--{axis.option.replace('_', '-')}", str(axis.default), ",".join(map(str, values)), remedy
         )
@@ -240,13 +242,16 @@ def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
             raise ParameterError(axis.title, f"from {axis.least} to {of}", value)
 
 
+def has_whole_plans(request: SpaceRequest) -> bool:
+    """Tell whether plans with a whole network on every device are candidates."""
+    split = [(request[axis.name], axis.default) for axis in AXES if axis.is_split]
+    is_default = all(values is None or default in values for values, default in split)
+    return DATA in (request.parallelism or (DATA,)) and is_default
+
+
 def _blocks(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> Iterator[Block | SplitBlock]:
     """Yield the candidates with a whole network on every device, and those that split it."""
-    asked = [request[axis.name] for axis in AXES if axis.is_split]
-    defaults = [axis.default for axis in AXES if axis.is_split]
-    if DATA in request.parallelism and all(
-        values is None or default in values for values, default in zip(asked, defaults, strict=True)
-    ):
+    if has_whole_plans(request):
         yield _block(request, limits, precision, mode)
     if limits.split is not None and mode == "sync":
         low, high = accepted_mini_batches(request, mode)

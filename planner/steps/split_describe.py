@@ -20,8 +20,10 @@ from planner.domain.prediction import LOOKUPS, MiniBatch, Prediction, Quantity, 
 from planner.domain.split import SplitMemoryBytes
 from planner.sources.source import Source
 from planner.steps.compute import call_work, composed_s, composed_slopes
-from planner.steps.describe import Description
-from planner.steps.intervals import Gradient, quantity, reciprocal
+from planner.steps.describe import Description, score_calibrations
+from planner.steps.epoch import Input
+from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
+from planner.steps.layer_pipeline import LayerPart, LayerPricer
 from planner.steps.split_offload import offload_source
 from planner.steps.split_part import SPLIT_TERMS, SplitPart
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
@@ -51,21 +53,23 @@ _OPERATION_OF = {
 """Term -> operation whose entry serves it."""
 
 
-def split_descriptions(pricer: SplitPricer, some: Configurations, window: Window | None) -> list[Description]:
+def split_descriptions(pricer: SplitPricer, configurations: Configurations, window: Window | None) -> list[Description]:
     """Return the predictions of split plans of one precision, rows of shape (n,)."""
-    prices, plans = pricer.price(some), plans_of(some)
+    prices, plans = pricer.price(configurations), plans_of(configurations)
     result = []
-    for i in range(some.size):
-        row = np.array([i])
-        part = pricer.part(type(plans)(**{one.name: getattr(plans, one.name)[row] for one in fields(plans)}))
-        result.append(_Case(pricer, part, some.one(i), prices, i).description(window))
+    for i in range(configurations.size):
+        some = plans.take(np.array([i]))
+        part = LayerPart(pricer, some) if isinstance(pricer, LayerPricer) else pricer.part(some)
+        result.append(_Case(pricer, part, configurations.one(i), prices, i).description(window))
     return result
 
 
 class _Case:
     """One plan."""
 
-    def __init__(self, pricer: SplitPricer, part: SplitPart, one: Configuration, prices: SplitPriced, row: int) -> None:
+    def __init__(
+        self, pricer: SplitPricer, part: SplitPart | LayerPart, one: Configuration, prices: SplitPriced, row: int
+    ) -> None:
         self.pricer, self.part, self.one = pricer, part, one
         self.seconds = {name: float(prices.seconds[name][row]) for name in SPLIT_TERMS}
         self.exposed = {name: float(prices.exposed_s[name][row]) for name in SPLIT_TERMS}
@@ -84,8 +88,10 @@ class _Case:
         pricer, one = self.pricer, self.one
         gradient = self._gradient()
         deviation = gradient.spread()
-        iteration = quantity(self.period_s, deviation)
         terms, sources = self._terms()
+        kind = self._kind(terms)
+        score = score_of(kind, score_calibrations(pricer.sources, pricer.overheads, is_unseen=one.gpus > 1))
+        iteration = quantity(self.period_s, deviation, score)
         samples = one.samples_per_update
         dataset = pricer.sources.problem.dataset
         epoch = None if dataset is None else _times(iteration, dataset.samples / samples)
@@ -115,12 +121,21 @@ class _Case:
                 ),
                 *split_warnings(pricer.sources, one),
             ),
+            kind=kind,
+            stages=self.part.first_layers if isinstance(self.part, LayerPart) else (),
             kernel_shares=self._shares(),
             doubt=deviation.shares if deviation else {},
             mfu=mfu,
             hfu=hfu,
         )
         return Description(prediction, gradient)
+
+    def _kind(self, terms: tuple[Term, ...]) -> str:
+        """Return the kind of the prediction; of split transformers none are told apart."""
+        sources = self.pricer.sources
+        if sources.problem.network.transformer is not None:
+            return ""
+        return kind_of(self.one, terms, on_specified=sources.is_specified(self.one.precision))
 
     def _staleness(self) -> Staleness:
         """Return that of the stages, each as likely as another."""
@@ -155,13 +170,11 @@ class _Case:
         if m > 1:
             self._add_pass(gradient, "accumulating", waits * (m - 1))
         self._add_pass(gradient, "update", 1.0)
-        for name, operation in _OPERATION_OF.items():
-            if self.exposed[name] > 0:
-                entry = self.pricer.sources.device_collective(operation).entry
-                gradient.add_vector(entry, np.zeros(len(entry.coefficients)), self.exposed[name])
-        if self.exposed["offload"] > 0:
-            entry = offload_source(self.pricer.sources).entry
-            gradient.add_vector(entry, np.zeros(len(entry.coefficients)), self.exposed["offload"])
+        for name in (*_OPERATION_OF, "offload", "host_to_device", "load_input"):
+            sources = self._served(name)[0] if self.exposed[name] > 0 else []
+            for source in sources:
+                zeros = np.zeros(len(source.entry.coefficients))
+                gradient.add_vector(source.entry, zeros, self.exposed[name] / len(sources))
         return gradient
 
     def _add_pass(self, gradient: Gradient, name: str, count: float) -> None:
@@ -207,6 +220,12 @@ class _Case:
         """Return what serves a term, and whether kernels outside their fit take more than a small share of it."""
         if term in _OPERATION_OF:
             return [self.pricer.sources.device_collective(_OPERATION_OF[term])], False
+        if term == "host_to_device":
+            copy = self.pricer.sources.host_to_device
+            return ([] if copy is None else [copy]), False
+        if term == "load_input":
+            loads = Input(self.pricer.sources)
+            return list(loads.used), loads.extrapolates
         if term == "offload":
             return [offload_source(self.pricer.sources)], False
         if term in ("host", "replica_wait"):

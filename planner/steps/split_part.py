@@ -45,8 +45,8 @@ __all__ = ["SPLIT_TERMS", "SplitCosts", "SplitPart"]
 
 SPLIT_TERMS = (
     "forward", "backward", "recompute", "host", "tensor_messages", "context_messages", "expert_messages",
-    "sharded_weights", "bubble", "stage_messages", "all_reduce", "embedding_all_reduce", "update", "updated_weights",
-    "offload", "replica_wait",
+    "sharded_weights", "host_to_device", "bubble", "stage_messages", "all_reduce", "embedding_all_reduce", "update",
+    "updated_weights", "offload", "replica_wait", "load_input",
 )  # fmt: skip
 """Terms of a step in the order of an answer."""
 SHARED_WEIGHTS = 3
@@ -68,11 +68,10 @@ class _Stages(NamedTuple):
 
 
 class SplitCosts:
-    """What split plans of one precision share: the network in numbers, and what serves it.
+    """What split plans of one precision share.
 
     Attributes
     ----------
-    of : Transformer
     overheads : Overheads
     gradient_bytes : float
         Of an element, as it is sent.
@@ -87,10 +86,6 @@ class SplitCosts:
 
     def __init__(self, sources: Sources, precision: str) -> None:
         self.sources, self.precision = sources, precision
-        of = sources.problem.network.transformer
-        if of is None:
-            raise TypeError(f"{sources.problem.network.name} has no architecture in numbers")
-        self.of: Transformer = of
         self.overheads = sources.overheads(precision, "sync")
         settings = sources.problem.settings
         framework = settings.framework
@@ -102,6 +97,14 @@ class SplitCosts:
         self.overlaps_tensor = framework.overlaps_tensor
         itemsize = precision_named(precision).activation_bytes
         self.message_rules = MessageRules(itemsize, scatters_boundary=framework.scatters_boundary)
+
+    @property
+    def of(self) -> Transformer:
+        """The network in numbers; TypeError where it has none."""
+        network = self.sources.problem.network
+        if network.transformer is None:
+            raise TypeError(f"{network.name} has no architecture in numbers")
+        return network.transformer
 
     def operation_s(self, operation: str, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
         """Return times [s] of an operation, shape (n,); groups of one rank send nothing."""

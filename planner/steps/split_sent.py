@@ -58,10 +58,13 @@ class Sent(NamedTuple):
 class Costs(Protocol):
     """What plans share: see :class:`planner.steps.split_part.SplitCosts`."""
 
-    of: Transformer
     overheads: Overheads
     message_rules: MessageRules
     overlaps_tensor: bool
+
+    @property
+    def of(self) -> Transformer:
+        """The network in numbers."""
 
     def operation_s(self, operation: str, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
         """Return times [s] of an operation, shape (n,)."""

@@ -6,7 +6,8 @@ activations                     of a layer (:mod:`planner.workload.kept_activati
                                 its live micro-batches (:mod:`planner.workload.in_flight`); the mask behind the
                                 embedding and the tokens on the first stage, inputs of norm and logits on the last
 logits                          on the last stage, at the peak of one micro-batch, and what others keep that wait for
-                                their backward pass; see :data:`LOSS_BYTES`
+                                their backward pass; see :data:`LOSS_BYTES`; those of micro-batches that are done, where
+                                a pipeline keeps them
 workspace                       what one layer's backward pass makes again, and gradients of activations, in so far as
                                 it is more than the logits, which are gone by then; or the wide gradients of an update,
                                 in so far as they are more than activations and logits
@@ -102,6 +103,9 @@ class MemoryRules:
         u, rows of the fullest rank's experts over their mean; 1 is assumed.
     prefetch : int
         Units gathered ahead where weights are sharded.
+    output_buffers : int
+        Micro-batches whose fp32 logits the last stage keeps until others take their place, up to ``output_sharding``:
+        with more, the framework runs without its pipeline.
     bucket_bytes : float
         Of a gradient bucket that is a copy; 0: gradients are sent from where they are.
     rank_order : tuple of str
@@ -117,6 +121,8 @@ class MemoryRules:
     fused_activation: bool = True
     imbalance: float = 1.0
     prefetch: int = 1
+    output_buffers: int = 0
+    output_sharding: int = GATHERING
     bucket_bytes: float = 0.0
     rank_order: tuple[str, ...] = RANK_ORDER
     framework_bytes: float = ASSUMED_CONTEXT_BYTES["gpu"]
@@ -146,6 +152,8 @@ class MemoryRules:
             loss=framework.loss,
             padded=framework.pads_vocabulary,
             prefetch=framework.gathers_ahead,
+            output_buffers=framework.output_buffers,
+            output_sharding=framework.most_sharded_in_pipeline,
             rank_order=rank_order,
         )
 
@@ -247,7 +255,8 @@ def _on(
     weights, gradients, optimizer, updated = _state(plans, rules, parameters)
     weights = weights * weight_versions(stage, plans)
     of_layers, away, live, working = _of_layers(of, plans, stage, rules, layers)
-    activations, logits = of_layers + _ends(of, plans, stage, rules), _logits(of, plans, stage, rules)
+    activations = of_layers + _ends(of, plans, stage, rules)
+    logits, left = _logits(of, plans, stage, rules)
     updating = rules.parameter.main_gradient * updated
     on_host = plans.offload == OFFLOADS.index("optimizer")
     by_host, passes = np.where(on_host, updated, 0.0), plans.accumulation_steps
@@ -257,7 +266,7 @@ def _on(
         "gradients": gradients,
         "optimizer": np.where(on_host, 0.0, optimizer),
         "activations": activations,
-        "workspace": np.maximum(0.0, np.maximum(working, updating - activations) - logits),
+        "workspace": np.maximum(0.0, np.maximum(working, updating - activations) - (logits - left)),
         "framework": np.float64(rules.framework_bytes),
         "logits": logits,
         "gathered": np.where(plans.sharding == GATHERING, unit * parameters.largest_unit, 0.0),
@@ -345,8 +354,8 @@ def _computed(of: Transformer, plans: SplitPlans) -> FloatArray:
     return n * (of.predictions / of.sequence if of.predictions else 1.0)
 
 
-def _logits(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> FloatArray:
-    """Return the bytes of logits and loss when the last stage has most of them."""
+def _logits(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> tuple[FloatArray, FloatArray]:
+    """Return the bytes of logits and loss when the last stage has most of them, and those left when it is through."""
     e, t = rules.itemsize, plans.tensor_parallel
     of_each: FloatArray | float = float(of.classes if of.head != "pooler" else 0)
     if of.head in LOGITS_OF_TOKENS:
@@ -354,8 +363,11 @@ def _logits(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRu
     narrow_kept, wide_kept, narrow_peak, wide_peak = LOSS_BYTES[rules.loss]
     live = live_in_last_chunk(plans.accumulation_steps, plans.pipeline_parallel, plans.schedule)
     waiting = (live - 1) * (narrow_kept * e + wide_kept)
-    peak = _computed(of, plans) * of_each * (waiting + narrow_peak * e + wide_peak)
-    return np.where(stage == plans.last_stage, peak, np.float64(0.0))
+    buffers = np.minimum(plans.accumulation_steps, rules.output_buffers) * (plans.sharding <= rules.output_sharding)
+    # of one, the peak has the logits already
+    peak = waiting + narrow_peak * e + wide_peak + _WIDE_BYTES * np.maximum(buffers - 1, 0)
+    last = (stage == plans.last_stage) * _computed(of, plans) * of_each
+    return last * peak, last * _WIDE_BYTES * buffers
 
 
 def _messages(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> FloatArray:
