@@ -314,8 +314,8 @@ def _memory_keys(memory_bytes: Mapping[str, float], shared: Shared) -> dict[str,
 
 def _memory_of(keys: Mapping[str, Any], subject: Mapping[str, Any]) -> dict[str, float]:
     capacity = subject["memory_bytes"] if keys["capacity"] is None else keys["capacity"]
-    said = {kind: size for kind, size in keys.items() if size or kind not in SPLIT_KINDS}
-    return {kind: size for kind, size in {**said, "capacity": capacity}.items() if size is not None}
+    present = {kind: size for kind, size in keys.items() if size or kind not in SPLIT_KINDS}
+    return {kind: size for kind, size in {**present, "capacity": capacity}.items() if size is not None}
 
 
 def _term_keys(term: Term, shared: Shared, thread: str) -> dict[str, Any]:

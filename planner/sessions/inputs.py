@@ -60,9 +60,9 @@ class Case:
     @property
     def subject(self) -> Subject:
         """What it is about, with what names its network in a command."""
-        named = self.sources["network"].value if "network" in self.sources else ""
-        is_name = isinstance(named, str) and named != STANDARD_INPUT
-        return replace(self.problem.subject, network_option=named if is_name else "")
+        option = self.sources["network"].value if "network" in self.sources else ""
+        is_name = isinstance(option, str) and option != STANDARD_INPUT
+        return replace(self.problem.subject, network_option=option if is_name else "")
 
 
 def own_calibration(say: Say, accelerator: str | None = None) -> Calibration | None:

@@ -101,10 +101,10 @@ class Evaluator:
         for where, alike in _alike(configurations):
             positions = np.arange(configurations.size)[where].tolist()
             if alike.is_split.flat[0]:
-                found = split_descriptions(self._split_pricer_of(alike), alike.rows, window)
+                of_kind = split_descriptions(self._split_pricer_of(alike), alike.rows, window)
             else:
-                found = descriptions(self._pricer_of(alike), alike, window)
-            by_row |= zip(positions, (as_measured(one, self.sources) for one in found), strict=True)
+                of_kind = descriptions(self._pricer_of(alike), alike, window)
+            by_row |= zip(positions, (as_measured(one, self.sources) for one in of_kind), strict=True)
         return [by_row[i] for i in range(configurations.size)]
 
     def _split_pricer_of(self, alike: Configurations) -> SplitPricer:

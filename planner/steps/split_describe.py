@@ -14,7 +14,6 @@ import numpy as np
 
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.calibration import ORIGINS
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
@@ -32,6 +31,7 @@ from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
 from planner.steps.split_warnings import split_warnings
 from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
+from planner.steps.terms import term_of
 from planner.steps.utilization import utilization
 from planner.steps.warnings import warnings_of
 from planner.workload.in_flight import weight_versions
@@ -134,7 +134,7 @@ class _Case:
         plans = plans_of(Configurations.of([one]))
         self._weights_late = weight_versions(np.arange(one.pipeline_parallel), plans) - 1
         # Of each distinct segment, on the slowest stage, (D,).
-        self._held: FloatArray = shown.units @ self.passes.rank.units.segments
+        self._segments: FloatArray = shown.units @ self.passes.rank.units.segments
 
     def description(self, window: Window | None) -> Description:
         """Return the prediction with every field."""
@@ -197,28 +197,28 @@ class _Case:
         return Staleness(float(late.mean()), float(late.std()), pmf)
 
     def _gradient(self) -> Gradient:
-        found, m = Gradient(), self.one.accumulation_steps
+        gradient, m = Gradient(), self.one.accumulation_steps
         own = sum(self.exposed[name] for name in ("forward", "backward", "recompute", "host"))
         waits = 1.0 + (self.exposed["bubble"] + self.exposed["replica_wait"]) / own if own > 0 else 1.0
         again = self.exposed["recompute"] / self.exposed["forward"] if self.exposed["forward"] > 0 else 0.0
-        self._add_pass(found, "forward", waits * m * (1 + again))
-        self._add_pass(found, "backward", waits)
+        self._add_pass(gradient, "forward", waits * m * (1 + again))
+        self._add_pass(gradient, "backward", waits)
         if m > 1:
-            self._add_pass(found, "accumulating", waits * (m - 1))
-        self._add_pass(found, "update", 1.0)
+            self._add_pass(gradient, "accumulating", waits * (m - 1))
+        self._add_pass(gradient, "update", 1.0)
         for name in (*_OPERATION_OF, "offload", "host_to_device", "load_input"):
             sources = self._served(name)[0] if self.exposed[name] > 0 else []
             for source in sources:
                 zeros = np.zeros(len(source.entry.coefficients))
-                found.add_vector(source.entry, zeros, self.exposed[name] / len(sources))
-        return found
+                gradient.add_vector(source.entry, zeros, self.exposed[name] / len(sources))
+        return gradient
 
-    def _add_pass(self, found: Gradient, name: str, count: float) -> None:
+    def _add_pass(self, gradient: Gradient, name: str, count: float) -> None:
         """Add so many passes over the slowest stage; see planner.steps.stages for the parts of overheads."""
-        overheads, held = self.pricer.overheads, self._held
+        overheads, segments = self.pricer.overheads, self._segments
         host_s = self.shown.host_s[name]
         groups = list(self.passes.timed(name))
-        scaled = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ held) for group in groups]
+        scaled = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ segments) for group in groups]
         total = np.array(sum(scaled))
         whole = float(composed_s(total, host_s, overheads.exponent))
         share = float(composed_slopes(total, host_s, overheads.exponent)[0])
@@ -228,33 +228,29 @@ class _Case:
         for group in groups:
             slope = count * shared * overheads.scale_of(group.calls.kind) * share
             entry = group.source.entry
-            found.add_vector(entry, slope * (held @ group.slopes[0]), slope * float(held @ group.unsure_s[0]))
+            gradient.add_vector(
+                entry, slope * (segments @ group.slopes[0]), slope * float(segments @ group.unsure_s[0])
+            )
         if host_s > 0 or overheads.scales:
             matrix = sum(one for one, group in zip(scaled, groups, strict=True) if group.calls.kind in MATRIX_KINDS)
             entry, on_gpu = overheads.source.entry, share * float(total)
             products = share * matrix if overheads.matched != "assumed" else 0.0
             others = on_gpu - products if overheads.matched != "assumed" else 0.0
             covered = np.array([products, others, max(whole - on_gpu, 0.0)])
-            found.add_vector(entry, np.zeros(len(entry.coefficients)), count * shared * covered)
+            gradient.add_vector(entry, np.zeros(len(entry.coefficients)), count * shared * covered)
         if overheads.scale_doubt is not None:
-            found.add_vector(overheads.scale_doubt, np.zeros(0), count * shared * share * float(total))
+            gradient.add_vector(overheads.scale_doubt, np.zeros(0), count * shared * share * float(total))
 
     def _terms(self) -> tuple[tuple[Term, ...], list[Source]]:
-        found, used = [], []
+        terms, every_source = [], []
         for name in SPLIT_TERMS:
             if not self.seconds[name] and not self.exposed[name]:
                 continue
             sources, outside = self._served(name)
-            used += sources
-            origins = {source.origin for source in sources}
-            provenance = tuple(dict.fromkeys(source.provenance for source in sources))
-            names = tuple(dict.fromkeys(one.name for one in provenance if one.name))
-            origin = tuple(one for one in ORIGINS if one in origins) or ("none",)
-            share = self.exposed[name] / self.period_s
-            found.append(
-                Term(name, "step", self.seconds[name], self.exposed[name], share, origin, names, outside, provenance)
-            )
-        return tuple(found), used
+            every_source += sources
+            seconds = self.seconds[name], self.exposed[name], self.exposed[name] / self.period_s
+            terms.append(term_of(name, "step", seconds, sources, extrapolated=outside))
+        return tuple(terms), every_source
 
     def _served(self, term: str) -> tuple[list[Source], bool]:
         """Return what serves a term, and whether kernels outside their fit take more than a small share of it."""
@@ -277,14 +273,14 @@ class _Case:
         return list(sources.values()), outside > EXTRAPOLATED_SHARE * total
 
     def _shares(self) -> dict[str, float]:
-        """Return the shares of kernel time by how it is found."""
+        """Return the shares of kernel time by how it is seconds."""
         counts = {"forward": self.one.accumulation_steps, "backward": self.one.accumulation_steps, "update": 1}
-        found = np.zeros(len(LOOKUPS))
+        seconds = np.zeros(len(LOOKUPS))
         for name, count in counts.items():
             for group in self.passes.timed(name):
-                found += count * group.lookups_s[0]
-        whole = float(found.sum())
-        return dict(zip(LOOKUPS, (found / whole if whole > 0 else found).tolist(), strict=True))
+                seconds += count * group.lookups_s[0]
+        whole = float(seconds.sum())
+        return dict(zip(LOOKUPS, (seconds / whole if whole > 0 else seconds).tolist(), strict=True))
 
 
 def _times(period: Quantity, steps: float) -> Quantity:

@@ -110,8 +110,8 @@ def schedules_of(framework: Framework) -> str:
 
 def _nearest(rule: Rule, one: SplitPlans, value: int) -> str:
     axis = _AXES[rule.axis]
-    tried = np.arange(axis.least, axis.most + 1 if axis.most else _MOST_TRIED)
-    lawful = tried[np.broadcast_to(rule.holds(one.but(**{rule.axis: tried})), tried.shape)]
+    values = np.arange(axis.least, axis.most + 1 if axis.most else _MOST_TRIED)
+    lawful = values[np.broadcast_to(rule.holds(one.but(**{rule.axis: values})), values.shape)]
     below, above = lawful[lawful < value][-1:].tolist(), lawful[lawful > value][:1].tolist()
     near = [str(each) for each in (*below, *above)]
     if not near or rule.words.startswith(f"{near[0]} "):  # the rule says it
@@ -124,12 +124,12 @@ def is_told_apart(of: Transformer | None, plans: SplitPlans) -> BoolArray:
     copies = plans.data_parallel * plans.context_parallel
     spreads = plans.gpus > plans.gpus_per_node
     in_node = plans.shard_group == SHARD_GROUPS.index("node")
-    found = (plans.sharding == 0) | (copies > 1)
-    found = found & (~in_node | ((plans.sharding > 0) & spreads))
-    found = found & ((plans.sequence_parallel == 0) | (plans.tensor_parallel > 1))
+    differs = (plans.sharding == 0) | (copies > 1)
+    differs = differs & (~in_node | ((plans.sharding > 0) & spreads))
+    differs = differs & ((plans.sequence_parallel == 0) | (plans.tensor_parallel > 1))
     if of is not None and of.fused:
-        found = found & (plans.recompute != 1)
-    return np.asarray(found)
+        differs = differs & (plans.recompute != 1)
+    return np.asarray(differs)
 
 
 def _multiple(whole: int, degree: IntArray) -> BoolArray:

@@ -32,6 +32,7 @@ from planner.domain.layers.record import Site
 from planner.domain.network import Network
 from planner.domain.precision import Precision, precision_named
 from planner.errors import ParameterError, UnknownNameError
+from planner.numbers import constants
 from planner.workload.lowering import CONVOLUTIONS
 from planner.workload.products import narrow_layers
 from planner.workload.program import Program, program
@@ -48,8 +49,8 @@ __all__ = [
     "weight_bytes",
 ]
 
-ASSUMED_CONTEXT_BYTES = {"gpu": 500 * 2.0**20, "cpu": 0.0}
-"""Assumed, not measured: what a CUDA context with cuBLAS and cuDNN loaded takes of a GPU before the first tensor."""
+ASSUMED_CONTEXT_BYTES = constants("memory.context_bytes")
+"""What a context with its libraries takes of a device before the first tensor, by kind of device (docs/numbers.md)."""
 
 _RADIX = 1024
 """Three of its digits hold any sub-batch."""

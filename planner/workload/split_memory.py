@@ -55,6 +55,7 @@ from planner.domain.split import (
 )
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
+from planner.numbers import constant
 from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, live_micro_batches, weight_versions
 from planner.workload.kept_activations import LayerBytes, layer_bytes, positions
 from planner.workload.memory import ASSUMED_CONTEXT_BYTES
@@ -69,15 +70,14 @@ from planner.workload.transformer import ENCODER, blocks, padded_vocabulary
 
 __all__ = ["ASSUMED_MARGIN", "LOSS_BYTES", "MemoryRules", "largest_sub_batches", "split_memory", "stage_memory"]
 
-ASSUMED_MARGIN = 0.05
-"""Of what tensors take, assumed: what the allocator loses in pieces. Megatron-LM's estimate takes as much."""
+ASSUMED_MARGIN = constant("memory.margin")
+"""Of what tensors take: what the allocator loses in pieces (docs/numbers.md)."""
 LOSS_BYTES = frozen_map(dict(zip(LOSSES, ((1, 4, 1, 12), (0, 4, 1, 8), (1, 0, 1, 0)), strict=True)))
 """Loss -> logits that a micro-batch keeps, of the working precision and in bytes of fp32, and their peak likewise.
 
 An eager one keeps logits and fp32 logarithms, and adds two gradients in fp32. Megatron-LM's over a split vocabulary
-keeps fp32 probabilities, and has logits of both precisions beside them: of BigScience's 1.3 billion parameters on V100
-(experiments/tr3m-1B3.md, 16 to 25 GB for 1 to 8 samples) that gives the growth, 1.2 GiB a sample, and less does not. A
-fused one writes gradients over the logits. The others are derived, not measured.
+keeps fp32 probabilities, and has logits of both precisions beside them. A fused one writes gradients over the logits.
+What tells them: docs/split-plans.md, "What memory rests on".
 """
 _MESSAGE_BUFFERS = 4
 _LAYERS_ON_DEVICE = 2
@@ -258,12 +258,12 @@ def _on(
     parameters = stage_parameters(of, plans, stage, padded=rules.padded)
     weights, gradients, optimizer, updated = _state(plans, rules, parameters)
     weights = weights * weight_versions(stage, plans)
-    kept, away, live, working = _of_layers(of, plans, stage, rules, layers)
-    activations = kept + _ends(of, plans, stage, rules)
+    of_layers, away, live, working = _of_layers(of, plans, stage, rules, layers)
+    activations = of_layers + _ends(of, plans, stage, rules)
     logits, left = _logits(of, plans, stage, rules)
     updating = rules.parameter.main_gradient * updated
     on_host = plans.offload == OFFLOADS.index("optimizer")
-    moved, passes = np.where(on_host, updated, 0.0), plans.accumulation_steps
+    by_host, passes = np.where(on_host, updated, 0.0), plans.accumulation_steps
     unit = (1 + rules.prefetch) * rules.parameter.weight + rules.parameter.gradient
     values = {
         "weights": weights,
@@ -277,8 +277,8 @@ def _on(
         "messages": _messages(of, plans, rules),
         "margin": np.float64(0.0),
         "host": np.where(on_host, optimizer + _WIDE_BYTES * updated, 0.0) + live * away,
-        "to_host": rules.parameter.gradient * moved + passes * away,
-        "to_device": rules.parameter.weight * moved + passes * away,
+        "to_host": rules.parameter.gradient * by_host + passes * away,
+        "to_device": rules.parameter.weight * by_host + passes * away,
         "stage": stage,
     }
     shape = np.broadcast_shapes(plans.shape, stage.shape)
@@ -297,8 +297,8 @@ def _state(
         (parameters.experts, shard_ranks(plans, rules.rank_order, experts=True)),
     ):
         shard = count / ranks
-        kept = shard * each.keeps_weight_shards
-        weights = weights + np.where(plans.sharding >= WEIGHTS_SHARDED, kept, count) * each.weight
+        weight_shard = shard * each.keeps_weight_shards
+        weights = weights + np.where(plans.sharding >= WEIGHTS_SHARDED, weight_shard, count) * each.weight
         gradients = gradients + np.where(plans.sharding >= GRADIENTS_SHARDED, shard, count) * each.gradient
         updated = updated + np.where(plans.sharding >= OPTIMIZER_SHARDED, shard, count)
     return weights, gradients, updated * each.updated, updated
@@ -315,10 +315,10 @@ def _of_layers(
     for one, (kind, count) in zip(layers, stage_blocks(of, p, stage), strict=True):
         again = [np.zeros(()), one.scores, np.minimum(every, count) * one.total]
         inputs = np.ceil(count / every)
-        kept = _by(plans.recompute, (count * one.total, count * one.others, inputs * one.input))
+        in_all = _by(plans.recompute, (count * one.total, count * one.others, inputs * one.input))
         working = np.maximum(working, np.where(count > 0, _by(plans.recompute, again) + one.gradients, 0.0))
-        largest = np.maximum(largest, kept / np.maximum(count, 1))
-        of_one, count_of_all = of_one + kept, count_of_all + count
+        largest = np.maximum(largest, in_all / np.maximum(count, 1))
+        of_one, count_of_all = of_one + in_all, count_of_all + count
         if of.encoder_layers and kind != ENCODER:  # what the encoder gives, which all of them read
             of_one = of_one + (count > 0) * rules.itemsize * of.hidden * positions(of, plans, encoder=True)[1]
     on_device = np.minimum(_LAYERS_ON_DEVICE, count_of_all * live) * largest
@@ -380,9 +380,9 @@ def _messages(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> FloatAr
     """Return the bytes of buffers that messages need besides the tensors they carry."""
     n, n_s = positions(of, plans)
     one = rules.itemsize * n_s * of.hidden
-    gathered = (plans.sequence_parallel > 0) * (plans.tensor_parallel > 1) * rules.itemsize * n * of.hidden
+    gathers = (plans.sequence_parallel > 0) * (plans.tensor_parallel > 1) * rules.itemsize * n * of.hidden
     between = (plans.pipeline_parallel > 1) * _MESSAGE_BUFFERS * one
     buckets = (plans.data_parallel > 1) * (plans.sharding == 0) * 2 * rules.bucket_bytes
     routed = 2 * of.top_k * rules.imbalance * (of.capacity or 1.0) * one * bool(of.expert_layers)
-    total: FloatArray = gathered + between + buckets + (plans.expert_parallel > 1) * routed
+    total: FloatArray = gathers + between + buckets + (plans.expert_parallel > 1) * routed
     return total

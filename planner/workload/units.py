@@ -58,8 +58,8 @@ class Units:
 
         ``totals``: of calls that all layers like a site make, sites of shape (k,).
         """
-        found: FloatArray = totals @ self.share[site]
-        return found
+        result: FloatArray = totals @ self.share[site]
+        return result
 
 
 def units_of(network: Network, of: Program) -> Units:
