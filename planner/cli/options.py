@@ -244,8 +244,8 @@ _ALL = (
     Option("brief", "", "The plan to take, alone."),
     Option("json", "", "Print one JSON document instead of tables."),
     Option(
-        "choose", "fewest-gpus|fastest", "Which of the plans that are tied with the best to take.",
-        parsing.choice("fewest-gpus", "fastest"), "fewest-gpus, then the larger sub-batch",
+        "choose", "fewest-gpus|fastest|least-regret", "Which of the plans that are tied with the best to take.",
+        parsing.choice("fewest-gpus", "fastest", "least-regret"), "fewest-gpus, then the larger sub-batch",
     ),
     Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
     Option("position", "N", "The plan at this position alone.", parsing.whole(1, 10_000)),

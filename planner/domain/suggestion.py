@@ -14,7 +14,7 @@ from planner.domain.request import Sourced, Subject
 
 __all__ = ["CHOICES", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion"]
 
-CHOICES = ("fewest-gpus", "fastest")
+CHOICES = ("fewest-gpus", "fastest", "least-regret")
 """Which of the tied plans is taken."""
 
 

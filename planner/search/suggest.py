@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray
 from planner.domain.citation import cited
 from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
-from planner.domain.precision import PRECISIONS, precision_named
+from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Plan, Suggestion
-from planner.errors import CoverageError, PlannerError, Refusal, UsageError
+from planner.errors import CoverageError, PlannerError, UsageError
+from planner.search.allowed import order_and_limits
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
     chosen_of,
     distinct_plans,
     in_all_precisions,
+    largest_regrets,
     probability_better,
     tied_plans,
 )
 from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import search
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
-from planner.search.feasibility import check_target
 from planner.search.loosen import loosenings
-from planner.search.plan_limits import check_limits
-from planner.search.ranking import Order, order_of
+from planner.search.ranking import Order
 from planner.search.rivals import (
     Compare,
     Ranking,
@@ -43,16 +42,10 @@ from planner.search.rivals import (
     without_plan,
 )
 from planner.search.space import Limits, has_whole_plans
-from planner.search.split_space import DATA, SplitLimits, kinds_of
-from planner.sources import sources
-from planner.sources.usable import candidate_precisions, check_candidate
+from planner.search.split_space import SplitLimits
 from planner.steps import predict
-from planner.steps.layer_pipeline import split_pricer
-from planner.steps.split_price import SplitPricer, plans_of
-from planner.workload.memory import largest_sub_batch
-from planner.workload.split_memory import MemoryRules, split_memory
 
-__all__ = ["limits_of", "order_and_limits", "suggest", "suggest_among", "suggest_with"]
+__all__ = ["suggest", "suggest_among", "suggest_with"]
 
 
 Asked = tuple[Problem, SpaceRequest]
@@ -130,21 +123,6 @@ def suggest_among(
     )
 
 
-def order_and_limits(problem: Problem, request: SpaceRequest) -> tuple[Order, Limits]:
-    """Return the order of the plans of a request, and what the machine allows; raise as :func:`suggest`."""
-    check_target(request, problem.dataset)
-    order = order_of(problem, request)
-    check_limits(request.most, order)
-    limits = limits_of(problem, allow_specified=request.allow_specified)
-    names = [precision_named(name).name for name in request["precision"] or PRECISIONS]
-    if all(limits.why_not(name, mode) for name in names for mode in request.modes):
-        kernel_sources = sources.Sources(problem)
-        for mode in request.modes:
-            kernel_sources.check_mode(mode)
-        check_candidate(kernel_sources, names[0], allow_specified=request.allow_specified)
-    return order, limits
-
-
 def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:
     """Return a warning for every precision that was named and is refused in all modes asked for."""
     reasons = {name: [limits.why_not(name, mode) for mode in request.modes] for name in request["precision"] or ()}
@@ -152,72 +130,6 @@ def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarnin
         PlanWarning("precision_refused", name, f"It was asked for and is no candidate: {why[0]}.")
         for name, why in reasons.items()
         if all(why)
-    )
-
-
-def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
-    """Return what the cluster of a problem allows; ``allow_specified``: 8 bits by the data sheet too."""
-    cluster, kernel_sources = problem.cluster, sources.Sources(problem)
-    return Limits(
-        cluster.name,
-        cluster.nodes,
-        cluster.node.gpus,
-        {
-            (name, mode): _largest_sub_batch(problem, name, mode, kernel_sources.convolution_lowering(name))
-            for name in PRECISIONS
-            for mode in MODES
-        },
-        {
-            name: reason
-            for name, reason in candidate_precisions(kernel_sources, allow_specified=allow_specified).items()
-            if reason is not None
-        },
-        problem.scenario.sub_batch_factor,
-        {mode: Refusal("mode", reason, mode) for mode in MODES if (reason := kernel_sources.why_not_mode(mode))},
-        cluster.node.accelerator.memory_bytes,
-        _split_limits(problem),
-    )
-
-
-def _split_limits(problem: Problem) -> SplitLimits | None:
-    """Return the limits of plans that split the network; None where no plan can."""
-    of, settings = problem.network.transformer, problem.settings
-    if of is None and kinds_of(problem.network, settings.framework) == (DATA,):
-        return None
-
-    @cache
-    def rules(precision: str) -> MemoryRules:
-        return MemoryRules.of(precision, settings.optimizer, settings.framework, settings.placed_by)
-
-    @cache
-    def pricer(precision: str) -> SplitPricer:
-        return split_pricer(sources.Sources(problem), precision)
-
-    def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
-        plans = plans_of(rows)
-        memory = pricer(precision).memory(plans) if of is None else split_memory(of, plans, rules(precision))
-        return memory.total
-
-    return SplitLimits(
-        problem.network,
-        settings.framework,
-        memory_bytes,
-        problem.cluster.node.accelerator.memory_bytes,
-        rules,
-    )
-
-
-def _largest_sub_batch(problem: Problem, precision: str, mode: str, convolution: str) -> int:
-    device, optimizer = problem.cluster.node.accelerator, problem.settings.optimizer
-    return largest_sub_batch(
-        problem.network,
-        precision,
-        optimizer,
-        device.kind,
-        device.memory_bytes,
-        convolution=convolution,
-        mode=mode,
-        framework=problem.settings.framework,
     )
 
 
@@ -258,7 +170,13 @@ def _answer(
     ranking, baseline = ranked(order, best), _baseline(searches, order)
     candidates = _ranked_plans(searches, order, ranking, baseline, compare)
     ties = tied_plans(candidates)
-    choice, reason = chosen_of(candidates, ties, request.choose, order.device)
+
+    def regrets(some: Sequence[Plan]) -> list[float]:
+        rows = [one.position - 1 for one in some]
+        values = order.values(ranking.priced).take(rows).tolist()
+        return largest_regrets(values, _pairwise(ranking, rows, compare))
+
+    choice, reason = chosen_of(candidates, ties, request.choose, order.device, regrets)
     split = searches[ranking.search[choice.position - 1]].limits.split
     if split is not None and choice.prediction.configuration.is_split and has_whole_plans(request):
         reason += f". {_whole_first(why_split(choice.prediction, _whole_bytes(split, choice)))}"
@@ -278,6 +196,17 @@ def _answer(
         baseline=None if baseline is None else baseline.priced.configurations.one(0),
         baseline_framework=None if baseline is None else searches[baseline.search[0]].framework,
     )
+
+
+def _pairwise(ranking: Ranking, rows: list[int], compare: Compare) -> list[list[float | None]]:
+    """Return the deviations of the ratios of some plans to each other."""
+    matrix = []
+    for at, first in enumerate(rows):
+        others = [first, *rows[:at], *rows[at + 1 :]]
+        plans = ranking.priced.configurations.take(np.array(others, dtype=np.int64))
+        own, *rest = compare([ranking.search[row] for row in others], plans)[1]
+        matrix.append([*rest[:at], own, *rest[at:]])
+    return matrix
 
 
 def _baseline(searches: Sequence[Searched], order: Order) -> Ranking | None:
