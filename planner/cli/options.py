@@ -144,9 +144,13 @@ _ALL = (
         default_in={"validate": "bundled ones", "calibrate": "those of --plan, by their names"},
     ),
     Option(
-        "framework", "NAME[@VERSION]|FILE[,...]", "Training framework; 'generic' is any. Of several each is answered.",
+        "framework", "NAME[@VERSION]|FILE[,...]",
+        "Training framework; 'generic' is any. Plans of several are one ranking.",
         parsing.frameworks, "pytorch",
-        help_in={"validate": "Training framework, one; 'generic' is any."},
+        help_in={
+            "validate": "Training framework, one; 'generic' is any.",
+            "predict": "Training framework; 'generic' is any. Each of several is answered.",
+        },
         default_in={"validate": "that of each row"},
     ),
     *_options_of_axes(),
@@ -209,6 +213,7 @@ _ALL = (
     Option(
         "runs", "FILE.csv", "A table of measured runs, in the runs format.",
         repeatable=True,
+        help_in={"calibrate": "Measured steps of the plans of --plan, split ones too, instead of running any here."},
     ),
     Option(
         "hold_out", "network|gpu|cluster|source",
@@ -239,8 +244,8 @@ _ALL = (
     Option("brief", "", "The plan to take, alone."),
     Option("json", "", "Print one JSON document instead of tables."),
     Option(
-        "choose", "fewest-gpus|fastest", "Which of the plans that are tied with the best to take.",
-        parsing.choice("fewest-gpus", "fastest"), "fewest-gpus, then the larger sub-batch",
+        "choose", "fewest-gpus|fastest|least-regret", "Which of the plans that are tied with the best to take.",
+        parsing.choice("fewest-gpus", "fastest", "least-regret"), "fewest-gpus, then the larger sub-batch",
     ),
     Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
     Option("position", "N", "The plan at this position alone.", parsing.whole(1, 10_000)),
@@ -304,8 +309,8 @@ COMMANDS = (
         "calibrate",
         "Measure this node, fit the cost terms, write a calibration.",
         (
-            "device", "budget", "target_error", "network", "tensor_parallel", "precision", "plan", "calibration",
-            "samples", "name", "out", "force", "json",
+            "device", "budget", "target_error", "network", "tensor_parallel", "precision", "plan", "runs",
+            "calibration", "samples", "name", "out", "force", "json",
         ),
     ),
 )  # fmt: skip

@@ -94,6 +94,10 @@ class Axis:
     asked: str = ""
     heading: str = ""
 
+    def code(self, value: int | str | None) -> int:
+        """Return the number that stands for a value in arrays: its position in ``words``, else itself."""
+        return self.words.index(str(value)) if self.words else int(value or 0)
+
 
 def axis(*, must_be_given: bool = False, **attributes: Any) -> Any:
     """Return the field of an axis; ``must_be_given``: a record of a configuration has no default of it."""

@@ -11,13 +11,18 @@ from planner.domain.axes import AXES, SCHEDULES
 from planner.domain.kernels import MemoryBytes
 from planner.errors import ParameterError
 
-__all__ = ["OFFLOADS", "RECOMPUTES", "SCHEDULES", "SHARD_GROUPS", "SplitMemoryBytes", "SplitPlans", "schedule_run"]
+__all__ = [
+    "GRADIENTS_SHARDED", "OFFLOADS", "OPTIMIZER_SHARDED", "RECOMPUTES", "SCHEDULES", "SHARD_GROUPS", "WEIGHTS_SHARDED",
+    "SplitMemoryBytes", "SplitPlans", "schedule_run",
+]  # fmt: skip
 
 _WORDS = {axis.name: axis.words for axis in AXES}
 RECOMPUTES = _WORDS["recompute"]
 """What the backward pass computes again: nothing, attention weights, whole layers."""
 SHARD_GROUPS = _WORDS["shard_group"]
 """Which replicas share shards: all of them, or those of one node."""
+OPTIMIZER_SHARDED, GRADIENTS_SHARDED, WEIGHTS_SHARDED = 1, 2, 3
+"""What replicas share, of ``sharding``: each shares what those before it do."""
 OFFLOADS = _WORDS["offload"]
 """What lies in the host's memory."""
 
@@ -98,6 +103,10 @@ class SplitPlans:
     def row(self, at: int) -> SplitPlans:
         """Return one plan, each field of shape ()."""
         return SplitPlans(**{f.name: np.broadcast_to(getattr(self, f.name), self.shape).flat[at] for f in fields(self)})
+
+    def take(self, at: IntArray) -> SplitPlans:
+        """Return some of plans whose fields have shape (n,)."""
+        return SplitPlans(**{one.name: getattr(self, one.name)[at] for one in fields(SplitPlans)})
 
     def but(self, **values: int | IntArray) -> SplitPlans:
         """Return plans that differ in some fields."""

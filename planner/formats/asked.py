@@ -13,7 +13,7 @@ from planner.domain.limits import LIMITS
 from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import DEFAULT, Sourced
 from planner.domain.suggestion import CHOICES
-from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
+from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table, without_none
 from planner.formats.values import Flag, Number, Text, Type, Whole
 
 __all__ = ["LONGEST_LIST", "REQUEST_TABLE", "request_keys", "request_of"]
@@ -76,13 +76,9 @@ def _sourced_table(value: Type, doc: str) -> Table[dict[str, Any]]:
     )
 
 
-def _without_none(**values: Any) -> Mapping[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
 REQUEST_TABLE = Table(
     tuple(Field(key, _sourced_table(kind, doc), doc, None) for key, (kind, doc) in _TYPES.items()),
-    _without_none,
+    without_none,
     "every value with its source",
     split=lambda values: dict.fromkeys(_TYPES) | dict(values),
 )

@@ -18,11 +18,13 @@ from planner.formats.values import Number, Text, Type, Whole
 __all__ = [
     "CONFIGURATION_TABLE",
     "LARGEST_PRODUCT",
+    "PLAN_TABLE",
     "SUBJECT_FIELDS",
     "SUBJECT_TABLE",
     "axis_type",
     "configuration_keys",
     "configuration_of",
+    "framework_of",
     "plan_keys",
     "subject_keys",
     "subject_of",
@@ -67,9 +69,11 @@ SUBJECT_FIELDS = (
     Field("sharding", Whole(least=0, most=3), "stage of sharded state, likewise"),
 )
 SUBJECT_TABLE = Table(SUBJECT_FIELDS, dict[str, Any], "what all configurations of an answer share", title="subject")
+PLAN_TABLE = Table(tuple(map(_field, AXES)), Configuration, "axes of a plan", title="plan_axes")
 CONFIGURATION_TABLE = Table(
     (
         *(_field(axis) for axis in AXES),
+        Field("framework", Text(), "training framework, one of several; absent: that of the subject", None),
         Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all"),
         Field("gradient_bytes_per_element", Whole(most=8), "bytes of a gradient element as it is sent; absent: 4", 4),
         Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network"),
@@ -100,15 +104,25 @@ def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
 
 def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, Any] | None]) -> Subject:
     """Return what an answer is about; the configurations of its plans tell what gradients are sent in."""
-    is_wide = any(
-        one["gradient_bytes_per_element"] > precision_named(one["precision"]).gradient_bytes
-        for one in configurations
-        if one
-    )
-    framework = replace(Framework.labelled(keys["framework"]), gradient_type="fp32" if is_wide else "precision")
+    own = [one for one in configurations if one and one["framework"] in (None, keys["framework"])]
+    framework = _framework(keys["framework"], own)
     settings = Settings(keys["optimizer"], keys["strategy"], keys["input"], framework, keys["rank_order"] or ())
     scenario, price = keys["scenario"] or "", keys["usd_per_gpu_hour"]
     return Subject(keys["network"], keys["cluster"], scenario, settings, price, keys["device"])
+
+
+def _framework(label: str, configurations: Iterable[Mapping[str, Any]]) -> Framework:
+    """Return a framework by its label; configurations tell what its gradients are sent in."""
+    is_wide = any(
+        one["gradient_bytes_per_element"] > precision_named(one["precision"]).gradient_bytes for one in configurations
+    )
+    return replace(Framework.labelled(label), gradient_type="fp32" if is_wide else "precision")
+
+
+def framework_of(configuration: Mapping[str, Any] | None) -> Framework | None:
+    """Return the framework that a configuration of a document names; None: it names none."""
+    label = configuration and configuration["framework"]
+    return _framework(label, [configuration]) if configuration and label else None
 
 
 def plan_keys(configuration: Configuration) -> dict[str, Any]:
@@ -117,11 +131,15 @@ def plan_keys(configuration: Configuration) -> dict[str, Any]:
     return {name: getattr(configuration, name) for name in names}
 
 
-def configuration_keys(configuration: Configuration, framework: Framework) -> dict[str, Any]:
-    """Return the keys of a configuration; ``framework`` says what its gradients are sent as."""
+def configuration_keys(configuration: Configuration, framework: Framework, *, named: bool = False) -> dict[str, Any]:
+    """Return the keys of a configuration; ``framework`` says what its gradients are sent as.
+
+    ``named``: whether the framework is one of several, and told.
+    """
     c = configuration
     return {
         **plan_keys(c),
+        "framework": framework.label if named else None,
         "gradient_bytes_per_element": framework.gradient_bytes(c.precision),
         "mini_batch": None if c.mode == "async" else c.samples_per_update,
     }

@@ -60,9 +60,9 @@ class Case:
     @property
     def subject(self) -> Subject:
         """What it is about, with what names its network in a command."""
-        named = self.sources["network"].value if "network" in self.sources else ""
-        is_name = isinstance(named, str) and named != STANDARD_INPUT
-        return replace(self.problem.subject, network_option=named if is_name else "")
+        option = self.sources["network"].value if "network" in self.sources else ""
+        is_name = isinstance(option, str) and option != STANDARD_INPUT
+        return replace(self.problem.subject, network_option=option if is_name else "")
 
 
 def own_calibration(say: Say, accelerator: str | None = None) -> Calibration | None:
@@ -74,9 +74,12 @@ def own_calibration(say: Say, accelerator: str | None = None) -> Calibration | N
     return catalog.newest_own_calibration(present, lambda error: say(f"own calibration skipped: {error}"))
 
 
-def machine_of(values: Values, say: Say) -> Machine:
-    """Return cluster and calibrations; a calibration without a cluster implies cluster ``local``, its one node."""
-    of_user = tuple(catalog.find_calibration(name) for name in listed(values, "calibration"))
+def machine_of(values: Values, say: Say, known: Calibrations = ()) -> Machine:
+    """Return cluster and calibrations; a calibration without a cluster implies cluster ``local``, its one node.
+
+    ``known``: calibrations that the values name, where no file holds them yet.
+    """
+    of_user = known or tuple(catalog.find_calibration(name) for name in listed(values, "calibration"))
     cluster, source, own = _cluster(values, of_user, say)
     _check_device(of_user, cluster, say)
     named_by = values["calibration"].source if of_user else ""

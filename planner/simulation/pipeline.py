@@ -145,8 +145,8 @@ def _alternating(forwards: Sequence[Operation], backwards: Sequence[Operation], 
     """Return ``warm_up`` forwards, then one forward and one backward in turn, then the backwards that are left."""
     ahead = min(warm_up, len(forwards))
     pairs = zip(forwards[ahead:], backwards, strict=False)
-    done = len(forwards) - ahead
-    return (*forwards[:ahead], *(one for pair in pairs for one in pair), *backwards[done:])
+    in_pairs = len(forwards) - ahead
+    return (*forwards[:ahead], *(one for pair in pairs for one in pair), *backwards[in_pairs:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def count_events(
     while waiting:
         stage = waiting.pop()
         waiting += run.advance(stage)
-    if any(done < len(order) for done, order in zip(run.done, orders, strict=True)):
+    if any(number < len(order) for number, order in zip(run.done, orders, strict=True)):
         raise ParameterError("orders of the stages", "free of circles of waiting", "operations that never start")
     return run.events()
 
@@ -228,7 +228,7 @@ class _Run:
 
     def advance(self, stage: int) -> list[int]:
         """Run what a stage can run now; return the neighbours that may go on."""
-        order, begun = self.orders[stage], self.done[stage]
+        order, start = self.orders[stage], self.done[stage]
         while self.done[stage] < len(order):
             kind, chunk, micro_batch = order[self.done[stage]]
             part = self.stage_of.index(stage, chunk * self.stages)
@@ -240,7 +240,7 @@ class _Run:
             self.free_s[stage] = self.end_s[kind, part, micro_batch] = self.last_s[stage, chunk] = end_s
             self.busy_s[stage] += duration_s
             self.done[stage] += 1
-        return [(stage + 1) % self.stages, (stage - 1) % self.stages] if self.done[stage] > begun else []
+        return [(stage + 1) % self.stages, (stage - 1) % self.stages] if self.done[stage] > start else []
 
     def _arrival_s(self, kind: str, part: int, micro_batch: int) -> float | None:
         """Return when the input of an operation is there; None: not known yet."""

@@ -27,10 +27,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.steps.pipeline_chunks import Chunks, chunks_of, sums_above
 
-__all__ = ["bubble_s", "is_lawful", "pipeline_s"]
+__all__ = ["pipeline_s"]
 
 
 def pipeline_s(
@@ -99,53 +99,6 @@ def pipeline_s(
     if schedule == "zero-bubble-v":
         return _v_shaped_s(chunks)
     return _longest_path_s(chunks)
-
-
-def bubble_s(
-    forward_s: FloatArray,
-    backward_s: FloatArray,
-    micro_batches: IntArray | int,
-    *,
-    schedule: str,
-    virtual_stages: IntArray | int = 1,
-    weight_s: FloatArray | None = None,
-) -> FloatArray:
-    """Return the time beyond that of the slowest stage's own work [s], shape (n,), transfers apart.
-
-    Parameters are those of :func:`pipeline_s`.
-    """
-    whole_s = pipeline_s(
-        forward_s,
-        backward_s,
-        0.0,
-        micro_batches,
-        schedule=schedule,
-        virtual_stages=virtual_stages,
-        weight_s=weight_s,
-    )
-    slowest_s = (np.asarray(forward_s) + backward_s).max(axis=0)
-    return np.asarray(np.maximum(whole_s - np.asarray(micro_batches) * slowest_s, 0.0))
-
-
-def is_lawful(
-    stages: IntArray | int,
-    micro_batches: IntArray | int,
-    *,
-    schedule: str,
-    virtual_stages: IntArray | int = 1,
-    group: IntArray | int | None = None,
-) -> BoolArray:
-    """Return whether a schedule can run, of the broadcast shape.
-
-    Interleaved needs p > 1, v > 1 and p <= N <= m for N micro-batches of a group (``group``, p where not given), and as
-    many in the last group as stages: else stages wait for each other (Megatron-LM refuses it). Others need v = 1.
-    """
-    p, m, v = np.broadcast_arrays(stages, micro_batches, virtual_stages)
-    if schedule != "interleaved":
-        return np.asarray((v == 1) & (m >= 1) & (p >= 1))
-    together = np.asarray(p if group is None else group)
-    rest = m % np.maximum(together, 1)
-    return np.asarray((p > 1) & (v > 1) & (p <= together) & (together <= m) & ((rest == 0) | (rest >= p)))
 
 
 def _warm_up(chunks: Chunks) -> IntArray:

@@ -13,10 +13,10 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.split import SCHEDULES
 from planner.errors import ParameterError
 
-__all__ = ["Chunks", "chunks_of", "sums_above"]
+__all__ = ["SPLIT_BACKWARD", "Chunks", "chunks_of", "sums_above"]
 
 CHUNKED = ("interleaved", "zero-bubble-v")
-_SPLIT_BACKWARD = ("zero-bubble", "zero-bubble-h2", "zero-bubble-v")
+SPLIT_BACKWARD = ("zero-bubble", "zero-bubble-h2", "zero-bubble-v")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def chunks_of(
     v = np.asarray(virtual_stages)
     _check(schedule, v)
     forward_s, backward_s, weight_s = times_s
-    if schedule not in _SPLIT_BACKWARD:
+    if schedule not in SPLIT_BACKWARD:
         weight_s = np.zeros(1)
     elif weight_s is None:
         weight_s = np.asarray(backward_s) / 2

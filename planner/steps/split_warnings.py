@@ -46,6 +46,7 @@ def _formula_only(sources: Sources, one: Configuration) -> Iterator[PlanWarning]
     """Yield the parts of a plan that no measured run has shown yet."""
     of = sources.problem.network.transformer
     parts = {
+        "pipeline of a network that is no transformer": of is None,
         "context parallelism": one.context_parallel > 1,
         "balance of experts": of is not None and of.experts > 0,
         f"{one.schedule} schedule": one.schedule in _BY_FORMULA,

@@ -111,29 +111,29 @@ def _among(calls: KernelCalls, sites: set[int]) -> BoolArray:
 
 def _sites(of: Program, names: set[str]) -> set[int]:
     """Return the first layer of every site whose layers are all named."""
-    total, named = Counter(of.site.tolist()), Counter[int]()
+    total, members = Counter(of.site.tolist()), Counter[int]()
     for layer, site in zip(of.network.layers, of.site.tolist(), strict=True):
-        named[site] += layer.name in names
-    return {of.sites[site].position for site, count in total.items() if count == named[site]}
+        members[site] += layer.name in names
+    return {of.sites[site].position for site, count in total.items() if count == members[site]}
 
 
 def _parts(network: Network, fuses: tuple[str, ...]) -> dict[str, set[str]]:
     """Return the layers whose bias, or dropout, is part of what reads them, sums with a mask, and gated activations."""
     readers = Counter(source for layer in network.layers for source in layer.inputs)
     by_name = {layer.name: layer for layer in network.layers}
-    found: dict[str, set[str]] = {"bias": set(), "dropout": set(), "masked": set(), "gated": set()}
+    parts: dict[str, set[str]] = {"bias": set(), "dropout": set(), "masked": set(), "gated": set()}
     for layer in network.layers:
         if layer.kind == "activation" and "activation" in fuses:
-            found["bias"].update(one.name for one in _alone(layer, "linear", by_name, readers))
+            parts["bias"].update(one.name for one in _alone(layer, "linear", by_name, readers))
         elif layer.kind == "gated_activation" and "activation" in fuses and not layer.attributes["fused"]:
-            found["gated"].add(layer.name)
+            parts["gated"].add(layer.name)
         elif layer.kind == "add" and "residual" in fuses:
             dropped = list(_alone(layer, "dropout", by_name, readers))
-            found["dropout"].update(one.name for one in dropped)
-            found["masked"].update([layer.name] * bool(dropped))
+            parts["dropout"].update(one.name for one in dropped)
+            parts["masked"].update([layer.name] * bool(dropped))
             for one in (layer, *dropped):
-                found["bias"].update(each.name for each in _alone(one, "linear", by_name, readers))
-    return found
+                parts["bias"].update(each.name for each in _alone(one, "linear", by_name, readers))
+    return parts
 
 
 def _alone(layer: Layer, kind: str, by_name: Mapping[str, Layer], readers: Mapping[str, int]) -> Iterator[Layer]:

@@ -22,10 +22,26 @@ from planner.domain.network import Network
 from planner.domain.split import RECOMPUTES, SCHEDULES, SHARD_GROUPS, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
+from planner.workload.program import program
+from planner.workload.units import units_of
 
-__all__ = ["Rule", "accumulates", "check_lawful", "is_lawful", "is_told_apart", "rules_of", "schedules_of"]
+__all__ = [
+    "LAYER_AXES",
+    "Rule",
+    "accumulates",
+    "check_lawful",
+    "is_lawful",
+    "is_told_apart",
+    "most_stages",
+    "rules_of",
+    "schedules_of",
+]
 
+LAYER_AXES = ("pipeline_parallel", "schedule")
+"""Axes that split networks other than transformers."""
 INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("interleaved", "zero-bubble-v", "no-flush"))
+_OF_LAYERS = [SCHEDULES.index(name) for name in ("gpipe", "1f1b", "zero-bubble")]
+"""Schedules of networks other than transformers."""
 _AXES = {axis.name: axis for axis in AXES}
 _MOST_TRIED = 4096
 """Degrees up to which the nearest lawful one is looked for."""
@@ -51,7 +67,7 @@ class Rule:
 
 def rules_of(network: Network, framework: Framework) -> tuple[Rule, ...]:
     """Return the rules of plans that train a network in a framework, the first to be told first."""
-    return (*_of_framework(framework), *_of_network(network), *_of_schedules(), *_OF_ACCUMULATION)
+    return (*_of_framework(framework), *_of_network(network, framework), *_of_schedules(), *_OF_ACCUMULATION)
 
 
 def is_lawful(
@@ -94,8 +110,8 @@ def schedules_of(framework: Framework) -> str:
 
 def _nearest(rule: Rule, one: SplitPlans, value: int) -> str:
     axis = _AXES[rule.axis]
-    tried = np.arange(axis.least, axis.most + 1 if axis.most else _MOST_TRIED)
-    lawful = tried[np.broadcast_to(rule.holds(one.but(**{rule.axis: tried})), tried.shape)]
+    values = np.arange(axis.least, axis.most + 1 if axis.most else _MOST_TRIED)
+    lawful = values[np.broadcast_to(rule.holds(one.but(**{rule.axis: values})), values.shape)]
     below, above = lawful[lawful < value][-1:].tolist(), lawful[lawful > value][:1].tolist()
     near = [str(each) for each in (*below, *above)]
     if not near or rule.words.startswith(f"{near[0]} "):  # the rule says it
@@ -108,12 +124,12 @@ def is_told_apart(of: Transformer | None, plans: SplitPlans) -> BoolArray:
     copies = plans.data_parallel * plans.context_parallel
     spreads = plans.gpus > plans.gpus_per_node
     in_node = plans.shard_group == SHARD_GROUPS.index("node")
-    found = (plans.sharding == 0) | (copies > 1)
-    found = found & (~in_node | ((plans.sharding > 0) & spreads))
-    found = found & ((plans.sequence_parallel == 0) | (plans.tensor_parallel > 1))
+    differs = (plans.sharding == 0) | (copies > 1)
+    differs = differs & (~in_node | ((plans.sharding > 0) & spreads))
+    differs = differs & ((plans.sequence_parallel == 0) | (plans.tensor_parallel > 1))
     if of is not None and of.fused:
-        found = found & (plans.recompute != 1)
-    return np.asarray(found)
+        differs = differs & (plans.recompute != 1)
+    return np.asarray(differs)
 
 
 def _multiple(whole: int, degree: IntArray) -> BoolArray:
@@ -155,17 +171,13 @@ def _divides(whole: int, axis: str) -> Callable[[SplitPlans], BoolArray]:
     return lambda plans: _multiple(whole, getattr(plans, axis))
 
 
-def _of_network(network: Network) -> Iterator[Rule]:
+def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
     of = network.transformer
     if of is None:
-        for axis in SPLIT_AXES:
-            default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
-            yield Rule(
-                axis.name, f"{axis.default} for {network.name}, which is no transformer", _is(axis.name, default)
-            )
+        yield from _of_layers(network, framework)
         return
     yield from _of_tensors(of)
-    number = of.layers + of.encoder_layers
+    number = most_stages(network)
     yield Rule("pipeline_parallel", f"at most the {number} layers", lambda plans: plans.pipeline_parallel <= number)
     words = f"such that stages x virtual stages divide the {number} layers"
     yield Rule(
@@ -196,6 +208,37 @@ def _of_network(network: Network) -> Iterator[Rule]:
         )
     else:
         yield Rule("expert_parallel", f"1 for {network.name}, which has no experts", _is("expert_parallel", 1))
+
+
+def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:
+    """Yield the rules of a network whose layers a pipeline alone splits."""
+    for axis in SPLIT_AXES:
+        default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
+        if axis.name not in LAYER_AXES:
+            words = f"{axis.default} for {network.name}, which is no transformer"
+            yield Rule(axis.name, words, _is(axis.name, default))
+    yield Rule(
+        "schedule",
+        "1f1b without a pipeline",
+        lambda plans: (plans.pipeline_parallel > 1) | (plans.schedule == SCHEDULES.index("1f1b")),
+    )
+    words = f"gpipe, 1f1b or zero-bubble for {network.name}, which is no transformer"
+    yield Rule("schedule", words, lambda plans: np.isin(plans.schedule, _OF_LAYERS))
+    if framework.stages == "blocks":
+        words = f"1 for {network.name} in framework {framework.name}, whose stages are blocks of transformers"
+        yield Rule("pipeline_parallel", words, _is("pipeline_parallel", 1))
+    number = most_stages(network)
+    words = f"at most the {number} layers of {network.name} with parameters"
+    yield Rule("pipeline_parallel", words, lambda plans: plans.pipeline_parallel <= number)
+
+
+def most_stages(network: Network) -> int:
+    """Return how many stages a pipeline can have at most: blocks of a transformer, else layers with parameters."""
+    of = network.transformer
+    if of is not None:
+        return of.layers + of.encoder_layers
+    units: int = units_of(network, program(network)).sequence.size
+    return units
 
 
 def _of_tensors(of: Transformer) -> Iterator[Rule]:

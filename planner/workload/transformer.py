@@ -247,8 +247,8 @@ def _attention_weights(of: Transformer) -> int:
     if of.latent is None:
         return 2 * h * (of.query_width + of.kv_width)
     latent = of.latent
-    made = latent.rank * a * (latent.plain + latent.value)
-    return h * a * (latent.plain + latent.rotary) + h * (latent.rank + latent.rotary) + made + a * latent.value * h
+    up = latent.rank * a * (latent.plain + latent.value)
+    return h * a * (latent.plain + latent.rotary) + h * (latent.rank + latent.rotary) + up + a * latent.value * h
 
 
 def _cross_weights(of: Transformer) -> int:

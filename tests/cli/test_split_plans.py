@@ -18,6 +18,7 @@ TWICE = "--accumulation must be at least twice the pipeline stages in a zero-bub
 OF_MEGATRON = "1f1b, interleaved, zero-bubble, zero-bubble-h2 or zero-bubble-v"
 EXPERTS = "--expert must be a divisor of the 8 experts and of data x context ranks"
 CNN = ("--network", "resnet50", "--cluster", "dgx-a100", "--sub-batch", "1")
+ALEXNET = ("--network", "alexnet", *CNN[2:])
 
 
 @pytest.mark.parametrize(
@@ -45,12 +46,20 @@ CNN = ("--network", "resnet50", "--cluster", "dgx-a100", "--sub-batch", "1")
         (GPT2, "--pipeline 2 --sharding 3 --framework megatron",
          "--sharding must be at most 1 in framework megatron-lm, got 3; the nearest is 1"),
         (GPT2, "--mode async --tensor 2", "--tensor must be 1 in an asynchronous plan, got 2"),
+        (CNN, "--pipeline 2 --framework megatron",
+         "--pipeline must be 1 for resnet50 in framework megatron-lm, whose stages are blocks of transformers, got 2"),
+        (CNN, "--pipeline 2 --framework caffe", "--pipeline must be 1 in framework caffe, which has none, got 2"),
+        (ALEXNET, "--nodes 2 --pipeline 16",
+         "--pipeline must be at most the 8 layers of alexnet with parameters, got 16; the nearest is 8"),
+        (CNN, "--pipeline 2 --virtual-stages 2",
+         "--virtual-stages must be 1 for resnet50, which is no transformer, got 2"),
+        (CNN, "--tensor 2", "--tensor must be 1 for resnet50, which is no transformer, got 2"),
+        (CNN, "--schedule gpipe", "--schedule must be 1f1b without a pipeline, got 'gpipe'"),
         (GPT2, "--recompute every:13", f"{SOME_LAYER}, got 13; the nearest is 12"),
         (GPT2, "--recompute full --recompute-every 8 --pipeline 2", f"{SOME_LAYER}, got 8; the nearest is 6"),
         (GPT2, "--recompute-every 2", "--recompute-every must be 1 without recompute full, got 2"),
         (GPT2, "--recompute every:2 --recompute-every 3",
          "--recompute-every must be left out beside --recompute every:2, got '3'"),
-        (CNN, "--pipeline 2", "--pipeline must be 1 for resnet50, which is no transformer, got 2"),
         (CNN, "--recompute full", "--recompute must be none for resnet50, which is no transformer, got 'full'"),
         (CNN, "--sharding 1", "--sharding must be 0 for resnet50, which is no transformer, got 1"),
     ],
@@ -222,3 +231,47 @@ def test_the_answer_tells_how_it_is_split_and_its_utilization(run: Run) -> None:
         answer["iteration_s"]["value"], rel=1e-9
     )
     assert answer["configuration"]["data_parallel"] == 2
+
+
+def test_stages_of_layers_are_told_by_the_layers_that_they_start_with(run: Run) -> None:
+    options = ("predict", *ALEXNET, "--precision", "fp16", "--pipeline", "2", "--accumulation", "4")
+    code, out, _ = run(*options, "--framework", "deepspeed")
+    assert code == 0
+    assert "stages start with conv1, " in " ".join(out.split())
+    _, document, _ = run(*options, "--framework", "deepspeed", "--json")
+    answer = json.loads(document)
+    first, second = answer["stages"]
+    assert (first, second in out) == ("conv1", True)
+    assert {"bubble", "stage_messages", "all_reduce", "update"} <= {one["name"] for one in answer["terms"]}
+    assert sum(one.get("exposed_seconds", one["seconds"]) for one in answer["terms"]) == pytest.approx(
+        answer["iteration_s"]["value"], rel=1e-9
+    )
+    assert [
+        one["message"].partition(" is priced")[0] for one in answer["warnings"] if one["code"] == "formula_only"
+    ] == ["The pipeline of a network that is no transformer"]
+
+
+def test_suggest_tries_pipelines_of_layers_where_the_framework_deals_them_out(run: Run) -> None:
+    asked = ("suggest", "--network", "alexnet", "--cluster", "dgx-a100", "--nodes", "1", "--target-batch", "64")
+    fixed = ("--precision", "fp16", "--json")
+
+    def degrees(*options: str) -> set[int]:
+        code, out, _ = run(*asked, *fixed, "--top", "100", *options)
+        assert code == 0
+        return {one["configuration"].get("pipeline_parallel", 1) for one in json.loads(out)["plans"]}
+
+    assert degrees() == {1}
+    assert degrees("--framework", "deepspeed") == {1, 2, 4, 8}
+    assert degrees("--parallelism", "pipeline") == {2, 4, 8}
+    assert degrees("--pipeline", "2,8") == {2, 8}
+
+
+def test_schemes_that_split_single_layers_are_refused_by_name(run: Run) -> None:
+    asked = ("suggest", "--network", "alexnet", "--cluster", "dgx-a100", "--target-batch", "64")
+    for kind in ("model", "hybrid"):
+        code, out, err = run(*asked, "--parallelism", kind)
+        assert (code, out) == (2, "")
+        assert f"got '{kind}'; schemes that split single layers are priced for transformers alone" in err
+    code, out, err = run(*asked, "--pipeline", "2", "--framework", "megatron")
+    assert (code, out) == (2, "")
+    assert "--pipeline must be 1 for alexnet in framework megatron-lm, which has no pipeline of its layers" in err

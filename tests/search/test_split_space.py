@@ -15,7 +15,7 @@ from planner.domain.framework import Framework
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.domain.request import SpaceRequest
 from planner.search.explain import why_split
-from planner.search.split_space import SplitBlock, SplitLimits, kinds_of
+from planner.search.split_space import SplitBlock, SplitLimits, kinds_of, kinds_to_try
 from planner.workload.split_memory import MemoryRules
 
 Plan = tuple[int, ...]
@@ -128,10 +128,32 @@ def test_schedules_are_tried_where_they_are_asked_for() -> None:
 
 def test_kinds_of_networks_and_frameworks() -> None:
     gpt, cnn = catalog.find_network(SMALL), catalog.find_network("resnet18")
-    assert kinds_of(cnn, Framework("any")) == ("data",)
+    assert kinds_of(cnn, Framework("any")) == ("data", "pipeline")
+    assert kinds_of(cnn, Framework("of-blocks", stages="blocks")) == ("data",)
+    assert kinds_of(cnn, Framework("sharded", can=())) == ("data",)
     assert kinds_of(gpt, Framework("any")) == ALL
     assert kinds_of(gpt, Framework("sharded", can=())) == ("data",)
     assert kinds_of(gpt, Framework("pipes", can=("pipeline",))) == ("data", "pipeline")
+
+
+def test_pipelines_of_layers_are_tried_by_frameworks_that_deal_them_out_and_where_asked_for() -> None:
+    cnn, by_itself, by_hand = catalog.find_network("resnet18"), Framework("deals", stages="layers"), Framework("any")
+    request, both = SpaceRequest(8), ("data", "pipeline")
+    assert kinds_to_try(request, cnn, by_itself) == both
+    assert kinds_to_try(request, cnn, by_hand) == ("data",)
+    assert kinds_to_try(request.changed(pipeline_parallel=(2,)), cnn, by_hand) == both
+    assert kinds_to_try(request.changed(schedule=("gpipe",)), cnn, by_hand) == both
+    assert kinds_to_try(request.changed(parallelism=("pipeline",)), cnn, by_hand) == ("pipeline",)
+    assert rows_of(block("resnet18", by_hand, (1, 4), 8)) == set()
+
+
+def test_pipelines_of_layers_fill_nodes_evenly() -> None:
+    """resnet18 has 20 convolutions, 20 normalisations and a linear layer: up to 41 stages."""
+    rows = rows_of(block("resnet18", Framework("deals", stages="layers"), (8, 6), 48))
+    assert {one[4] for one in rows} == {2, 3, 6, 12, 24}
+    assert {one[2:4] + one[5:8] for one in rows} == {(1, 0, 1, 0, 0)}
+    asked = rows_of(block("resnet18", Framework("any"), (1, 40), 40, pipeline_parallel=(5, 40, 50)))
+    assert {one[4] for one in asked} == {5, 40}
 
 
 def _no_rules(_: str) -> MemoryRules:

@@ -1,5 +1,6 @@
 """Closed forms of pipelines against the event count of the same schedule."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -7,13 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.catalog import find_network
 from planner.domain.arrays import FloatArray
-from planner.domain.split import SCHEDULES
+from planner.domain.framework import Framework
+from planner.domain.split import SCHEDULES, SplitPlans
 from planner.errors import ParameterError
 from planner.simulation.pipeline import Events, count_events, operations
-from planner.steps.pipeline import bubble_s, is_lawful, pipeline_s
+from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
 from planner.workload.in_flight import live_micro_batches
+from planner.workload.lawful import is_lawful
 
 TIMES = st.floats(0.5, 3)
 Case = tuple[FloatArray, FloatArray, int, int]
@@ -233,11 +237,15 @@ def test_configurations_are_independent() -> None:
 
 
 def test_bubble_of_equal_stages() -> None:
+    """Of 16 stages with f = 1 and b = 2, the time beyond m (f + b)."""
     one = np.ones((16, 1))
-    assert bubble_s(one, 2 * one, 64, schedule="1f1b")[0] / (64 * 3) == pytest.approx(15 / 64)
-    found = bubble_s(one, 2 * one, 192, schedule="interleaved", virtual_stages=3)[0] / (192 * 3)
-    assert found == pytest.approx(0.026042, rel=1e-4)
-    assert bubble_s(one, 2 * one, 64, schedule="zero-bubble")[0] == pytest.approx(15 * (1 + 1 - 1))
+    for schedule, m, chunks, bubble in (
+        ("1f1b", 64, 1, 15 * 3),
+        ("interleaved", 192, 3, 15 / 3 * 3),
+        ("zero-bubble", 64, 1, 15 * (1 + 1 - 1)),
+    ):
+        whole = pipeline_s(one, 2 * one, 0.0, m, schedule=schedule, virtual_stages=chunks)[0]
+        assert whole - m * 3 == pytest.approx(bubble), schedule
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 3)])
@@ -265,18 +273,17 @@ def test_live_micro_batches_with_weight_gradients_apart(schedule: str, chunks: i
 
 
 def test_lawful_is_what_runs() -> None:
-    for stages in range(1, 6):
-        for micro_batches in range(1, 14):
-            for group in range(1, 8):
-                found = is_lawful(stages, micro_batches, schedule="interleaved", virtual_stages=2, group=group).item()
-                try:
-                    operations("interleaved", stages, micro_batches, 2, group)
-                    runs = stages > 1
-                except ParameterError:
-                    runs = False
-                assert found == runs, (stages, micro_batches, group)
-    assert is_lawful(4, np.array([3, 4, 6, 8]), schedule="interleaved", virtual_stages=2).tolist() == [0, 1, 0, 1]
-    assert is_lawful(4, 3, schedule="1f1b", virtual_stages=np.array([1, 2])).tolist() == [True, False]
+    """Interleaved stages run in groups of as many micro-batches as there are stages."""
+    network, framework = find_network("gpt:layers=120,hidden=64,heads=4,sequence=32,vocabulary=128"), Framework("any")
+    for stages, micro_batches in product((2, 3, 4, 5), range(1, 14)):
+        degrees = {"pipeline_parallel": stages, "virtual_stages": 2, "accumulation_steps": micro_batches}
+        plans = SplitPlans.of(**degrees, schedule=SCHEDULES.index("interleaved"))
+        try:
+            operations("interleaved", stages, micro_batches, 2)
+            runs = True
+        except ParameterError:
+            runs = False
+        assert is_lawful(network, framework, plans) == runs, degrees
 
 
 @given(case=equal_stages(interleaved=True), transfer_s=st.floats(0, 0.1))

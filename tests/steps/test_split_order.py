@@ -14,7 +14,8 @@ from planner.domain.request import Problem
 from planner.sources.sources import Sources
 from planner.steps.split_messages import operation_s
 from planner.steps.split_price import SplitPricer, plans_of
-from tests.steps.test_split_price import GPT, HIDDEN, OWN, SEQUENCE, TOKENS, plan, terms
+from planner.steps.split_state import State
+from tests.steps.test_split_price import GPT, HIDDEN, OWN, SEQUENCE, plan, terms
 
 
 @pytest.fixture
@@ -37,9 +38,9 @@ def test_a_pipeline_inside_nodes_sends_between_stages_there_and_gradients_across
     for order, stages, copies in (((), 2, 1), (inner, 1, 2)):
         asked = replace(plain, settings=replace(plain.settings, rank_order=order))
         taken, _ = terms(asked, **degrees)
-        part = SplitPricer(Sources(asked), "fp32").part(plans_of(Configurations.of([plan(**degrees)])))
-        sources = part.costs.sources
-        elements = float(max(part.counts @ part.rank.units.parameters + np.array([0, TOKENS * HIDDEN])))
+        pricer, plans = SplitPricer(Sources(asked), "fp32"), plans_of(Configurations.of([plan(**degrees)]))
+        sources = pricer.sources
+        elements = float(State(pricer, plans, pricer.ranks(plans)).parameters.total.max())
         apart = {nodes: Groups(np.array([nodes]), np.array([2 / nodes]), np.array([float(nodes)])) for nodes in (1, 2)}
         exchange = operation_s(sources, ALL_REDUCE, np.array([4.0 * elements]), apart[copies])
         assert taken["all_reduce"] == pytest.approx(float(exchange[0]), rel=1e-9)

@@ -26,8 +26,10 @@ from planner.steps.predict import Evaluator
 from planner.steps.split_messages import operation_s
 from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
+from planner.steps.split_state import State
 from planner.workload.lowering import lower
 from planner.workload.split_memory import split_memory
+from planner.workload.units import stage_units
 
 Make = Callable[..., Problem]
 HIDDEN, SEQUENCE, LAYERS, TOKENS = 64, 32, 4, 128
@@ -162,8 +164,29 @@ def test_a_pipeline_is_the_event_count_of_its_stages(problem: Problem, stages: i
 
 def sent(problem: Problem, operation: str, bytes_: float, group: str, *, stages: int = 1, **degrees: int) -> np.ndarray:
     one = Configurations.of([plan(gpus_per_node=4 if stages < 3 else stages, pipeline_parallel=stages, **degrees)])
-    part = SplitPricer(Sources(problem), "fp32").part(plans_of(one))
-    return operation_s(part.costs.sources, operation, np.array([float(bytes_)]), part.placement.groups(group))
+    pricer = SplitPricer(Sources(problem), "fp32")
+    groups = pricer.placement(plans_of(one)).groups(group)
+    return operation_s(pricer.sources, operation, np.array([float(bytes_)]), groups)
+
+
+@pytest.mark.parametrize(
+    ("head", "sums"), [("tokens", True), ("pretraining", True), ("labels", False), ("pooler", False)]
+)
+def test_the_table_of_tokens_is_summed_between_ends_that_both_have_it(
+    problem: Problem,
+    head: str,
+    sums: bool,  # noqa: FBT001 - a case
+) -> None:
+    """A head without logits of tokens has no copy: nothing to sum, and as many parameters as the whole network."""
+    text = f"bert:layers={LAYERS},hidden={HIDDEN},heads=4,sequence={SEQUENCE},vocabulary={TOKENS},head={head}"
+    network = find_network(text)
+    asked = replace(problem, network=network)
+    _, added = terms(asked, gpus_per_node=2, pipeline_parallel=2)
+    assert (added["embedding_all_reduce"] > 0) == sums
+    pricer = SplitPricer(Sources(asked), "fp32")
+    plans = plans_of(Configurations.of([plan(gpus_per_node=2, pipeline_parallel=2)]))
+    held = State(pricer, plans, pricer.ranks(plans)).parameters.total.sum()
+    assert held == layer_parameters(network).sum() + TOKENS * HIDDEN * sums
 
 
 def test_two_stages_by_hand(problem: Problem) -> None:
@@ -271,10 +294,11 @@ def test_sharded_weights_wait_for_gathers_as_layer_by_layer(problem: Problem) ->
     whole, _ = terms(slow, gpus_per_node=4)
     taken, added = terms(slow, gpus_per_node=4, sharding=3)
     units = LAYERS + 2  # the blocks, and what stands before and behind them
-    part = SplitPricer(Sources(slow), "fp32").part(plans_of(Configurations.of([plan(gpus_per_node=4, sharding=3)])))
-    parameters, slow_sources = part.rank.program.parameters, part.costs.sources
+    pricer = SplitPricer(Sources(slow), "fp32")
+    groups = pricer.placement(plans_of(Configurations.of([plan(gpus_per_node=4, sharding=3)]))).groups(GRADIENTS)
+    parameters = pricer.compute.ranks[0].program.parameters
     gather, scatter = (
-        operation_s(slow_sources, operation, np.array([4.0 * parameters / units]), part.placement.groups(GRADIENTS))
+        operation_s(pricer.sources, operation, np.array([4.0 * parameters / units]), groups)
         for operation in ("all_gather", "reduce_scatter")
     )
     each = [np.full((units, 1), whole[name] / units) for name in ("forward", "backward")]
@@ -291,12 +315,12 @@ def test_an_exchange_behind_the_pass_is_hidden_by_what_stages_above_still_comput
     _, backward, _, _ = stage_times(plain, 2, 2)
     taken, added = terms(plain, gpus_per_node=4, pipeline_parallel=2)
     one = plans_of(Configurations.of([plan(gpus_per_node=4, pipeline_parallel=2)]))
-    part = SplitPricer(Sources(plain), "fp32").part(one)
-    parameters = part.counts @ part.rank.units.parameters + np.array([0, TOKENS * HIDDEN])  # the last has a copy
-    groups = part.placement.groups(GRADIENTS)
+    pricer = SplitPricer(Sources(plain), "fp32")
+    units, groups = pricer.compute.ranks[0].units, pricer.placement(one).groups(GRADIENTS)
+    parameters = stage_units(units, 2) @ units.parameters + np.array([0, TOKENS * HIDDEN])  # the last has a copy
     x = float(sent(plain, SEND_RECEIVE, 4 * 2 * SEQUENCE * HIDDEN, NEIGHBOURS, stages=2)[0])
     exchange = [
-        float(operation_s(part.costs.sources, ALL_REDUCE, np.array([4.0 * count]), groups)[0]) for count in parameters
+        float(operation_s(pricer.sources, ALL_REDUCE, np.array([4.0 * count]), groups)[0]) for count in parameters
     ]
     assert taken["all_reduce"] == pytest.approx(max(exchange), rel=1e-9)
     assert added["all_reduce"] == pytest.approx(max(exchange[0], exchange[1] - backward[0] - x, 0.0), rel=1e-9)
@@ -350,17 +374,17 @@ def test_gradients_of_experts_are_summed_by_the_ranks_that_have_them(problem: Pr
     moe = replace(problem, network=find_network(text), settings=replace(problem.settings, strategy="no-overlap"))
     taken, _ = terms(moe, gpus_per_node=4, expert_parallel=4)
     whole, _ = terms(moe, gpus_per_node=4, sharding=0, recompute="full")
-    part = SplitPricer(Sources(moe), "fp32").part(plans_of(Configurations.of([plan(gpus_per_node=4)])))
-    units, groups = part.rank.units, part.placement.groups(GRADIENTS)
-    every = float((part.counts @ units.parameters)[0])
-    experts = float((part.counts @ units.experts)[0])
+    pricer = SplitPricer(Sources(moe), "fp32")
+    groups = pricer.placement(plans_of(Configurations.of([plan(gpus_per_node=4)]))).groups(GRADIENTS)
+    units = pricer.compute.ranks[0].units
+    every, experts = (float((stage_units(units, 1) @ one)[0]) for one in (units.parameters, units.experts))
     for found, count in ((whole, every), (taken, every - experts)):
-        expected = operation_s(part.costs.sources, ALL_REDUCE, np.array([4.0 * count]), groups)[0]
+        expected = operation_s(pricer.sources, ALL_REDUCE, np.array([4.0 * count]), groups)[0]
         assert found["all_reduce"] == pytest.approx(expected, rel=1e-9)
     assert taken["expert_messages"] > 0
 
 
 def test_tensor_groups_are_innermost(problem: Problem) -> None:
     one = plans_of(Configurations.of([plan(nodes=2, gpus_per_node=4, tensor_parallel=4)]))
-    groups = SplitPricer(Sources(problem), "fp32").part(one).placement.groups(TENSOR)
+    groups = SplitPricer(Sources(problem), "fp32").placement(one).groups(TENSOR)
     assert (groups.nodes.tolist(), groups.ranks.tolist()) == ([1], [4])

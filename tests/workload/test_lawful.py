@@ -67,7 +67,7 @@ IS_CNN = "for alexnet, which is no transformer"
         (CNN, {"tensor_parallel": 2}, f"1 {IS_CNN}", "2"),
         (CNN, {"recompute": RECOMPUTES.index("full")}, f"none {IS_CNN}", "'full'"),
         (CNN, {"sharding": 2}, f"0 {IS_CNN}", "2"),
-        (CNN, {"schedule": GPIPE}, f"1f1b {IS_CNN}", "'gpipe'"),
+        (CNN, {"schedule": GPIPE}, "1f1b without a pipeline", "'gpipe'"),
         (CNN, {"offload": OFFLOADS.index("optimizer")}, f"none {IS_CNN}", "'optimizer'"),
     ],
 )  # fmt: skip

@@ -168,6 +168,29 @@ def test_growth_with_the_sub_batch_of_a_measured_network() -> None:
     assert np.polyfit(samples, total, 1)[0] == pytest.approx(measured, rel=0.05)
 
 
+def test_outputs_that_a_pipeline_keeps() -> None:
+    """DeepSpeed's last stage has fp32 logits of two micro-batches, softmax and a fp16 gradient: 14 bytes a logit."""
+    rules = replace(BARE, padded=False, output_buffers=2, output_sharding=1)
+    plans = SplitPlans.of(sub_batch=2, pipeline_parallel=4, accumulation_steps=np.array([1, 2, 8]))
+    found = stage_memory(LLAMA3_8B, plans, 3, rules)
+    np.testing.assert_array_equal(found.logits / (8192 * 128256), [10, 14, 14])
+    assert stage_memory(LLAMA3_8B, plans, np.arange(3)[:, None], rules).logits.max() == 0
+    without = stage_memory(LLAMA3_8B, plans.but(sharding=2), 3, rules)
+    np.testing.assert_array_equal(without.logits / (8192 * 128256), 10)
+
+
+def test_backward_passes_run_beside_the_outputs_that_a_pipeline_keeps() -> None:
+    of, logits = replace(gpt(2, 4096, 64, vocabulary=50000), dropout=0.1), 2048 * 50000
+    plans = SplitPlans.of(pipeline_parallel=2, accumulation_steps=4, recompute=FULL)
+    rules = replace(BARE, padded=False, parameter=replace(MEGATRON, main_gradient=0))
+    plain = stage_memory(of, plans, 1, rules)
+    found = stage_memory(of, plans, 1, replace(rules, output_buffers=2))
+    working = plain.logits + plain.workspace
+    assert plain.workspace > 0
+    assert found.total == plain.total + 8 * logits
+    assert found.logits + found.workspace == working + 8 * logits
+
+
 @pytest.mark.parametrize("every", [1, 2, 3, 4, 8])
 def test_inputs_of_every_kth_layer(every: int) -> None:
     of, q = gpt(48, 6144, 64), 4

@@ -109,18 +109,18 @@ class _Core(NamedTuple):
 
 def _attended(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
     positions, features = inputs[0]
-    heads, shared = layer.integer("heads"), layer.integer("kv_heads") or layer.integer("heads")
+    heads, kv_heads = layer.integer("heads"), layer.integer("kv_heads") or layer.integer("heads")
     what = f"layer {layer.name}: features in"
-    if heads % shared:
-        raise ParameterError(f"layer {layer.name}: kv_heads", f"a divisor of heads = {heads}", shared)
+    if heads % kv_heads:
+        raise ParameterError(f"layer {layer.name}: kv_heads", f"a divisor of heads = {heads}", kv_heads)
     if layer.integer("value_size"):
-        rest = features - shared * layer.integer("value_size")
-        if rest < 1 or rest % (heads + shared):
-            rule = f"those of values and a multiple of heads + kv_heads = {heads + shared}: queries and keys"
+        rest = features - kv_heads * layer.integer("value_size")
+        if rest < 1 or rest % (heads + kv_heads):
+            rule = f"those of values and a multiple of heads + kv_heads = {heads + kv_heads}: queries and keys"
             raise ParameterError(what, rule, features)
-    elif features % (heads + 2 * shared):
-        parts = "3 x heads" if shared == heads else "heads + 2 x kv_heads"
-        rule = f"divisible by {parts} = {heads + 2 * shared}: queries, keys and values"
+    elif features % (heads + 2 * kv_heads):
+        parts = "3 x heads" if kv_heads == heads else "heads + 2 x kv_heads"
+        rule = f"divisible by {parts} = {heads + 2 * kv_heads}: queries, keys and values"
         raise ParameterError(what, rule, features)
     _check_fused(layer)
     return (positions, heads * _core_of(layer, positions, features).values)
@@ -148,11 +148,13 @@ def _check_fused(layer: Layer) -> None:
 
 def _core_of(layer: Layer, positions: int, features: int) -> _Core:
     heads = layer.integer("heads")
-    shared = layer.integer("kv_heads") or heads
-    values = layer.integer("value_size") or features // (heads + 2 * shared)
+    kv_heads = layer.integer("kv_heads") or heads
+    values = layer.integer("value_size") or features // (heads + 2 * kv_heads)
     keys = layer.integer("keys") or positions
     visible = ring_keys(keys, positions) if layer.attributes["causal"] else keys
-    return _Core(heads, shared, positions, keys, (features - shared * values) // (heads + shared), values, visible)
+    return _Core(
+        heads, kv_heads, positions, keys, (features - kv_heads * values) // (heads + kv_heads), values, visible
+    )
 
 
 def _core(site: Site) -> _Core:
@@ -217,10 +219,10 @@ def _biased(site: Site, core: _Core) -> Iterator[Call]:
     """Yield the sum of scores and a bias that all samples share, and of the gradients of a bias that is learned."""
     bias = str(site.layer.attributes.get("bias", "none"))
     if bias != "none":
-        weights, shared = per_sample(core.weights), core.weights
-        yield Call("add", FORWARD, (weights, (shared, 2 * shared), fixed(0)))
+        weights, of_all = per_sample(core.weights), core.weights
+        yield Call("add", FORWARD, (weights, (of_all, 2 * of_all), fixed(0)))
         if bias == "learned" and site.has_gradient:
-            yield Call("add", BACKWARD_DATA, (weights, (shared, shared), fixed(0)))
+            yield Call("add", BACKWARD_DATA, (weights, (of_all, of_all), fixed(0)))
 
 
 def _is_fused(layer: Layer) -> bool:
@@ -238,8 +240,8 @@ def _kept(site: Site, itemsize: int) -> int:
 
 def _keeps(layer: Layer) -> tuple[bool, bool]:
     """Where keys and values are repeated, these and the queries are kept, not what they were joined in."""
-    shared = layer.attributes.get("kv_heads") or layer.integer("heads")
-    return _is_fused(layer) or shared == layer.integer("heads"), _is_fused(layer)
+    kv_heads = layer.attributes.get("kv_heads") or layer.integer("heads")
+    return _is_fused(layer) or kv_heads == layer.integer("heads"), _is_fused(layer)
 
 
 def _macs(site: Site) -> int:
