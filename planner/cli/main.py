@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -159,7 +160,9 @@ _UNKNOWN_COMMAND = re.compile("No such command '(.*?)'")
 
 
 def run_command(name: str, options: Mapping[str, Any]) -> None:
-    """Run a command."""
+    """Run a command; all but measuring run no product of matrices that is worth a thread of NumPy's library."""
+    if name != "calibrate":
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import_module(f"planner.cli.{name}").run(options)
 
 
