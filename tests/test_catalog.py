@@ -17,7 +17,7 @@ from planner import catalog
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.precision import PRECISIONS
 from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
-from planner.formats.calibration import write_calibration
+from planner.formats.calibration import read_calibration, write_calibration
 from planner.formats.network import write_network
 
 ASSETS = Path(__file__).parent / "data" / "formats"
@@ -373,3 +373,8 @@ def test_a_pipe_called_as_settings_are_is_refused_not_waited_for(tmp_path: Path)
     os.mkfifo(tmp_path / "planner.toml")
     with pytest.raises(InputFileError, match=r"planner.toml: file must be a regular one, got a pipe"):
         catalog.read_settings(tmp_path)
+
+
+def test_bundled_calibrations_would_pass_as_files_of_a_user() -> None:
+    every = {name: read_calibration(catalog.CALIBRATIONS / f"{name}.json") for name in catalog.names("calibrations")}
+    assert {name: catalog.find_calibration(name) for name in every} == every

@@ -15,7 +15,7 @@ from typing import Any
 
 from planner.catalog.arguments import arguments, typed_dataset
 from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name
-from planner.catalog.peeks import is_about, kernel_entries, peek, read_bundled
+from planner.catalog.peeks import bundled_keys, is_about, kernel_entries, peek, read_bundled
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
@@ -250,7 +250,7 @@ def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
     """Return the bundled calibrations of a cluster, of its accelerator, and of any GPU, each group by name."""
     device = cluster.node.accelerator.name
     paths = (path for _, path in sorted(_calibration_files().items()))
-    peeks = {path: peek(path) for path in paths if is_about(path, (device, ANY_ACCELERATOR), (cluster.name,))}
+    peeks = {path: bundled_keys(path) for path in paths if is_about(path, (device, ANY_ACCELERATOR), (cluster.name,))}
     of_cluster = [path for path, keys in peeks.items() if keys.get("cluster") == cluster.name]
     of_device = [path for path, keys in peeks.items() if keys.get("accelerator") == device and path not in of_cluster]
     is_gpu = cluster.node.accelerator.kind == "gpu"
@@ -279,11 +279,13 @@ def sibling_calibrations(
     others = {name: device for name, device in others.items() if relation(device, accelerator) in near}
     calibrations = []
     for path in _calibration_files().values():
-        keys = peek(path) if is_about(path, others, precisions=precisions) else {}
+        keys = bundled_keys(path) if is_about(path, others, precisions=precisions) else {}
         if keys.get("accelerator") not in others or keys.get("origin") in ("specified", "reconstructed"):
             continue
         if entries := kernel_entries(keys, missing):
             fits = [entry for entry in entries if entry.get("term") != LOOKED_UP]
+            if precisions and not fits:
+                continue
             one = build_calibration({**keys, "entries": fits}, path) if precisions else read_bundled(path)
             calibrations.append((others[one.accelerator], one))
     return tuple(calibrations)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, TextIO
 
 from planner.report.blocks import Block, Line, Pairs, Table
+from planner.report.plain import plain_lines
 
 __all__ = ["LINE_WIDTH", "console", "print_blocks"]
 
@@ -29,22 +30,40 @@ def console(stream: TextIO) -> Any:
     """
     from rich.console import Console  # noqa: PLC0415 - heavy, and JSON answers do without
 
-    terminal = stream.isatty()
-    has_style = not os.environ.get("NO_COLOR") and (terminal or bool(os.environ.get("FORCE_COLOR")))
-    columns = os.environ.get("COLUMNS", "")
-    width = int(columns) if columns.isdecimal() and int(columns) else None if terminal else LINE_WIDTH
+    has_style = _has_style(stream)
     return Console(
-        file=stream, width=width, highlight=False, emoji=False, markup=False,
+        file=stream, width=_width(stream), highlight=False, emoji=False, markup=False,
         force_terminal=has_style, color_system="auto" if has_style else None,
     )  # fmt: skip
 
 
+def _has_style(stream: TextIO) -> bool:
+    return not os.environ.get("NO_COLOR") and (stream.isatty() or bool(os.environ.get("FORCE_COLOR")))
+
+
+def _width(stream: TextIO) -> int | None:
+    """Return the width of lines; None: that of the terminal."""
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) else None if stream.isatty() else LINE_WIDTH
+
+
 def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:
-    """Print blocks one below the other.
+    """Print blocks one below the other, by rich where one of them needs it or there is a terminal.
 
     rich ends the program itself when the reader of a pipe is gone; so it only renders here, and the text is written by
     ``stream``, whose errors reach the caller.
     """
+    blocks, width = list(blocks), _width(stream)
+    if width is not None and not stream.isatty() and not _has_style(stream):
+        plain = [plain_lines(block, width, _glued) for block in blocks]
+        lines = [line for one in plain for line in one or ()]
+        if None not in plain:
+            stream.writelines(f"{line.replace(GLUE, ' ').rstrip()}\n" for line in lines)
+            return
+    _print_styled(blocks, stream)
+
+
+def _print_styled(blocks: Iterable[Block], stream: TextIO) -> None:
     out = console(stream)
     with out.capture() as output:
         for block in blocks:
@@ -52,6 +71,11 @@ def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:
             out.print(_rendered(fitting), soft_wrap=isinstance(block, Line) and block.whole)
     text = output.get().replace(GLUE, " ")
     stream.write(text if out.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+
+
+def _glued(text: str) -> str:
+    """Return a text whose commands are one word."""
+    return COMMAND.sub(lambda command: command[0].replace(" ", GLUE), text)
 
 
 def _rendered(block: Block) -> object:
@@ -68,8 +92,7 @@ def _line(line: Line) -> object:
 
     if line.whole:  # padding would cut it off
         return Text.assemble((" " * line.indent + line.label, "yellow"), (line.text, line.style))
-    words = COMMAND.sub(lambda command: command[0].replace(" ", GLUE), line.text)
-    text = Text.assemble((line.label, "yellow"), (words, line.style))
+    text = Text.assemble((line.label, "yellow"), (_glued(line.text), line.style))
     return Padding(text, (0, 0, 0, line.indent), expand=False) if line.indent else text
 
 

@@ -118,8 +118,9 @@ def test_help_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
     assert loaded.isdisjoint(HEAVY)
 
 
-def test_suggest_loads_no_fitting_packages() -> None:
-    loaded = imported("suggest", "--target-batch", "138", "--json")
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_suggest_loads_no_fitting_packages(form: tuple[str, ...]) -> None:
+    loaded = imported("suggest", "--target-batch", "138", *form)
     assert "planner.search.suggest" in loaded
     assert loaded.isdisjoint({"torch", "sklearn", "optuna", "pandas", "scipy", "rich", "pydantic"})
 
