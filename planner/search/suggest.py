@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from planner.domain.citation import cited
 from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
@@ -24,7 +24,7 @@ from planner.search.choice import (
     tied_plans,
 )
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import search
+from planner.search.exhaustive import Outcome, search
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
 from planner.search.feasibility import check_target
 from planner.search.loosen import loosenings
@@ -38,10 +38,24 @@ from planner.steps import predict
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.workload.memory import largest_sub_batch
 
-__all__ = ["limits_of", "order_and_limits", "suggest", "suggest_with"]
+__all__ = ["Searcher", "limits_of", "order_and_limits", "suggest", "suggest_with"]
 
 
-def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]) -> Suggestion:
+class Searcher(Protocol):
+    """What looks for the best plans of a request; exhaustive unless another is named."""
+
+    def __call__(
+        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
+    ) -> Outcome:
+        """Return the best ``keep`` plans, and how the space was searched."""
+
+
+def suggest(
+    problem: Problem,
+    request: SpaceRequest,
+    provenance: Mapping[str, Sourced[object]],
+    searcher: Searcher = search,
+) -> Suggestion:
     """Return the answer to a request; nothing that fits is an answer too, with what to loosen.
 
     Parameters
@@ -50,6 +64,7 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
     request : SpaceRequest
     provenance : mapping of request key to Sourced
         Stands in the answer as ``request``.
+    searcher : Searcher
 
     Raises
     ------
@@ -59,7 +74,7 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
         No precision and mode of the request can be priced, or a link or term is missing.
     """
     order, limits = order_and_limits(problem, request)
-    answer = suggest_with(predict.Evaluator(problem), order, limits, request, provenance)
+    answer = suggest_with(predict.Evaluator(problem), order, limits, request, provenance, searcher=searcher)
     plans = (*answer.plans, *answer.pareto, *answer.nearest)
     return replace(
         answer,
@@ -155,21 +170,23 @@ def suggest_with(
     limits: Limits,
     request: SpaceRequest,
     provenance: Mapping[str, Sourced[object]],
+    *,
+    searcher: Searcher = search,
 ) -> Suggestion:
     """Return the answer to a request, with any evaluator."""
     names = len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
     keep = (max(request.top, MOST_COMPARED_PLANS) + 1) * names  # the last reported one is compared with the next
-    outcome = search(request, limits, evaluator, order, keep=keep, pareto=request.pareto)
+    outcome = searcher(request, limits, evaluator, order, keep=keep, pareto=request.pareto)
     report = SearchReport(
-        method="exhaustive",
-        certified=True,
+        method=outcome.method,
+        certified=outcome.certified,
         candidates=outcome.candidates,
         evaluated=outcome.evaluated,
         refused=tuple(Refused(why.code, str(why), count) for why, count in outcome.refused.items()),
     )
     if outcome.best is None:
         nearest = _nearest(evaluator, order, request, outcome.nearest)
-        loosen = loosenings(request, limits, evaluator, order, outcome)
+        loosen = loosenings(request, limits, evaluator, order, outcome) if outcome.certified else ()
         return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, _warnings(order, nearest))
     best = distinct_plans(order, outcome.best)
     baseline = None if outcome.smallest is None else distinct_plans(order, outcome.smallest).priced.take(slice(1))

@@ -1,0 +1,172 @@
+"""Trials of a study: proposed, shared, run once each, whoever runs them.
+
+A trial waits in the storage with all its values until a worker takes it. Of two trials of one plan, which workers may
+propose at the same time, the first is run; storages number trials one after another, so that both workers agree on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from planner.search.evaluator import Evaluator, PricedPlans
+from planner.search.feasibility import LAWFUL, REASONS, Rules
+from planner.search.optuna_space import Domain, LawfulPlan, LawfulPlans, Values
+from planner.search.ranking import Order
+
+if TYPE_CHECKING:
+    import optuna
+
+__all__ = ["DUPLICATE", "WHY", "Pricer", "Trials"]
+
+PLAN, WHY = "planner:plan", "planner:why"
+"""Attributes of a trial: its plan in words, and why it is refused."""
+DUPLICATE = "duplicate of trial"
+
+
+class _NothingWaitsError(Exception):
+    """Another worker took the trial that waited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricer:
+    """What a plan costs, or why it is refused."""
+
+    evaluator: Evaluator
+    order: Order
+    rules: Rules
+    pareto: bool = False
+
+    def __call__(self, plans: LawfulPlans, plan: LawfulPlan) -> tuple[float, ...] | str:
+        """Return the quantities that are minimised: the objective, and GPUs where a front is wanted; or a reason."""
+        row = plans.configurations([plan])
+        why = REASONS[int(self.rules.why_not_before_pricing(row)[0])]
+        if why is not None:
+            return str(why)
+        priced = PricedPlans(row, self.evaluator.evaluate(row))
+        why = REASONS[int(self.rules.why_not_after_pricing(priced)[0])]
+        if why is not None:
+            return str(why)
+        return (float(self.order.values(priced)[0]), *([float(row.gpus[0])] if self.pareto else []))
+
+
+class Trials:
+    """The trials of a study, here and elsewhere.
+
+    Attributes
+    ----------
+    tried : dict of str to LawfulPlan
+        Plans that were priced or refused, by their words; each once.
+    is_exhausted : bool
+        Whether no lawful plan is left.
+    """
+
+    def __init__(
+        self, study: optuna.Study, plans: LawfulPlans, pricer: Pricer, sampler: optuna.samplers.BaseSampler
+    ) -> None:
+        import optuna  # noqa: PLC0415 - heavy, and only this search needs it
+
+        self._study, self._plans, self._pricer = study, plans, pricer
+        self._mirror = optuna.create_study(directions=study.directions, sampler=sampler)
+        self._distributions = {domain.name: _distribution(domain) for domain in plans.domains}
+        self._first: dict[str, int] = {}
+        self._finished: set[int] = set()
+        self._waiting = 0
+        self._has_run = False
+        self.tried: dict[str, LawfulPlan] = {}
+        self.is_exhausted = False
+        self._update()
+
+    def add(self, plans: Iterable[LawfulPlan]) -> None:
+        """Let plans wait to be tried."""
+        for plan in plans:
+            self._add(plan, {})
+
+    def go(self, trials: int, is_stopped: Callable[[], bool]) -> int:
+        """Run so many trials, fewer where it is stopped or no plan is left, and return how many."""
+        done = 0
+        while done < trials and not is_stopped():
+            self._update()
+            if not self._waiting and not self._propose():
+                break
+            self._has_run = False
+            self._study.optimize(self._run, n_trials=1, catch=(_NothingWaitsError,))
+            done += self._has_run
+        self._update()
+        return done
+
+    def _update(self) -> None:
+        """Take over what has happened to trials, here and elsewhere."""
+        from optuna.trial import TrialState  # noqa: PLC0415 - heavy, and only this search needs it
+
+        self._waiting = 0
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.number in self._finished or PLAN not in trial.user_attrs:
+                continue
+            if trial.state.is_finished():
+                self._finished.add(trial.number)
+            words, plan = trial.user_attrs[PLAN], self._plans.find(trial.params)
+            if trial.state == TrialState.FAIL or plan is None:  # stopped, or its worker died: it was tried again
+                continue
+            self._plans.mark(plan)
+            self._first[words] = min(trial.number, self._first.get(words, trial.number))
+            self._waiting += trial.state == TrialState.WAITING
+            if trial.state.is_finished() and not trial.user_attrs.get(WHY, "").startswith(DUPLICATE):
+                self.tried[words] = plan
+                self._mirror.add_trial(trial)
+
+    def _propose(self) -> bool:
+        """Let the plan that is nearest to what the sampler wants wait; False: every plan was tried."""
+        from optuna.trial import TrialState  # noqa: PLC0415 - heavy, and only this search needs it
+
+        asked = self._mirror.ask(self._distributions)
+        self._mirror.tell(asked, state=TrialState.FAIL)  # the plan itself is what it learns from
+        plan = self._plans.nearest(asked.params)
+        self.is_exhausted = plan is None
+        if plan is not None:
+            self._add(plan, self._mirror.get_trials(deepcopy=False)[asked.number].system_attrs)
+        return plan is not None
+
+    def _add(self, plan: LawfulPlan, of_sampler: dict[str, Any]) -> None:
+        from optuna.trial import TrialState, create_trial  # noqa: PLC0415 - heavy, and only this search needs it
+
+        values = self._plans.values_of(self._plans.configurations([plan]))
+        trial = create_trial(
+            state=TrialState.WAITING,
+            params=dict(values),
+            distributions=self._distributions,
+            user_attrs={PLAN: _words(values)},
+            system_attrs=of_sampler,
+        )
+        self._study.add_trial(trial)
+
+    def _run(self, trial: optuna.Trial) -> tuple[float, ...]:
+        from optuna.exceptions import TrialPruned  # noqa: PLC0415 - heavy, and only this search needs it
+
+        words = trial.user_attrs.get(PLAN)
+        if words is None:
+            raise _NothingWaitsError
+        self._update()
+        plan = self._plans.find(trial.params)
+        if self._first.get(words, trial.number) < trial.number:
+            why: tuple[float, ...] | str = f"{DUPLICATE} {self._first[words]}"
+        else:
+            self._has_run = True
+            why = "no lawful plan" if plan is None else self._pricer(self._plans, plan)
+        if isinstance(why, str):
+            trial.set_user_attr(WHY, why)
+            raise TrialPruned
+        return why
+
+
+def _words(values: Values) -> str:
+    return ",".join(f"{name}={value}" for name, value in values.items())
+
+
+def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
+    from optuna import distributions  # noqa: PLC0415 - heavy, and only this search needs it
+
+    if domain.words:
+        return distributions.CategoricalDistribution(domain.words)
+    return distributions.IntDistribution(domain.least, domain.most, log=domain.least > 0)
