@@ -7,6 +7,7 @@ from typing import Any
 
 from planner.cli import output
 from planner.cli.options import OPTIONS
+from planner.cli.optuna import say_trials, searcher_of
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import settings_named
 from planner.domain.axes import AXES, Axis
@@ -21,13 +22,17 @@ from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
 from planner.report.why_not import why_not_view
+from planner.search.exhaustive import search
 from planner.search.split_space import DATA, kinds_of
-from planner.search.suggest import suggest
+from planner.search.suggest import Searcher, suggest
 from planner.search.why_not import why_not
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
 
-__all__ = ["allowed_request", "answer", "check_price", "provenance", "run", "space_request", "wanted"]
+__all__ = ["allowed_request", "answer", "check_price", "provenance", "run", "space_request", "wanted", "write"]
+
+
+Answers = Sequence[tuple[Subject, Suggestion]]
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -46,15 +51,21 @@ def run(arguments: Mapping[str, Any]) -> None:
         if "why_not" in values:
             _write_why_nots(cases, values, as_json="json" in arguments)
             return
-        answers = [(case.subject, answer(case, values)) for case in cases]
-    epochs = values["epochs"].value if "epochs" in values else None
+        searcher = searcher_of(values, cases, allowed_request)
+        answers = [(case.subject, answer(case, values, searcher or search)) for case in cases]
+    write(answers, values["epochs"].value if "epochs" in values else None, arguments)
+    say_trials(searcher)
+    _check_found(answers)
+
+
+def write(answers: Answers, epochs: int | None, arguments: Mapping[str, Any]) -> None:
+    """Write answers as the options say; ``epochs``: of the whole training."""
     if "json" in arguments:
         output.write_document(_document(answers, epochs, brief="brief" in arguments))
     elif "brief" in arguments:
         output.write_views(suggestion_brief(one, subject, epochs) for subject, one in answers)
     else:
         output.write_views(suggestions_views(answers, in_full="verbose" in arguments, epochs=epochs))
-    _check_found(answers)
 
 
 def wanted(command: str, arguments: Mapping[str, Any]) -> Values:
@@ -97,10 +108,10 @@ def space_request(values: Values) -> SpaceRequest:
     return SpaceRequest(values["target_batch"].value).changed(**changes)
 
 
-def answer(case: Case, values: Values) -> Suggestion:
+def answer(case: Case, values: Values, searcher: Searcher = search) -> Suggestion:
     """Return the plans of one network under one scenario."""
     request = allowed_request(case, values)
-    return suggest(case.problem, request, provenance(case, request))
+    return suggest(case.problem, request, provenance(case, request), searcher)
 
 
 def allowed_request(case: Case, values: Values) -> SpaceRequest:
@@ -187,9 +198,6 @@ def _tolerance(request: SpaceRequest, tolerance: Sourced[Any] | None) -> Sourced
     if tolerance and tolerance.source == DEFAULT_REQUEST and "sync" in sources:
         sources["sync"] = DEFAULT
     return Sourced(widths, ", ".join(dict.fromkeys(sources.values())))
-
-
-Answers = Sequence[tuple[Subject, Suggestion]]
 
 
 def _document(answers: Answers, epochs: int | None, *, brief: bool) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -44,27 +44,27 @@ def hashed(value: object) -> str:
 
 
 def _pieces(value: Any) -> Iterator[bytes]:
-    """Yield what tells a value apart; every part ends in a byte that no part holds."""
+    """Yield what tells a value apart; every part ends in a byte that no text holds."""
     if is_dataclass(value) and not isinstance(value, type):
         yield f"{type(value).__name__}(".encode()
         for field in fields(value):
-            yield f"{field.name}=".encode()
-            yield from _pieces(getattr(value, field.name))
-    elif isinstance(value, np.ndarray):
-        yield f"{value.dtype}{value.shape}".encode() + value.tobytes()
+            yield from _pieces((field.name, getattr(value, field.name)))
     elif isinstance(value, Mapping):
         yield b"{"
         for key in sorted(value, key=repr):
-            yield from _pieces(key)
-            yield from _pieces(value[key])
-    elif isinstance(value, Set):
-        yield b"<" + ",".join(sorted(map(hashed, value))).encode()
+            yield from _pieces((key, value[key]))
     elif isinstance(value, tuple | list):
         yield b"["
         for one in value:
             yield from _pieces(one)
-    elif isinstance(value, Callable):  # type: ignore[arg-type]
-        yield f"{value.__module__}.{value.__qualname__}".encode()
     else:
-        yield repr(value).encode()
+        yield _of_one(value)
     yield b"\xff"
+
+
+def _of_one(value: Any) -> bytes:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}".encode() + value.tobytes()
+    if isinstance(value, set | frozenset):
+        return ",".join(sorted(map(hashed, value))).encode()
+    return f"{value.__module__}.{value.__qualname__}".encode() if callable(value) else repr(value).encode()

@@ -21,7 +21,7 @@ from planner.search.exhaustive import Outcome, search, search_among
 from planner.search.feasibility import Rules
 from planner.search.optuna_space import LawfulPlan, LawfulPlans
 from planner.search.optuna_study import StudyPlace, quiet
-from planner.search.optuna_trials import Pricer, Trials
+from planner.search.optuna_trials import LEARNT_FROM, Pricer, Trials
 from planner.search.ranking import Order
 from planner.search.space import TOO_LARGE, Limits
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["SAMPLERS", "OptunaSearch"]
 
 SAMPLERS = {"tpe": "TPE", "gp": "GP", "nsga2": "NSGA-II"}
-STARTUP_TRIALS, POPULATION = 20, 20
-"""Trials at random before the first that is learnt from; plans of a generation."""
+POPULATION = 20
+"""Plans of a generation."""
 
 
 @dataclass
@@ -91,13 +91,10 @@ class OptunaSearch:
             plans = LawfulPlans(request, limits)
             rules = Rules.of(request, limits, plans.precisions, order)
             with self.place.answering():
-                seed = np.random.SeedSequence([self.seed, len(study.get_trials(deepcopy=False))]).generate_state(1)
-                run = Trials(
-                    study,
-                    plans,
-                    Pricer(evaluator=evaluator, order=order, rules=rules, pareto=pareto),
-                    _sampler(name, int(seed[0])),
-                )
+                earlier = len(study.get_trials(deepcopy=False))
+                random = np.random.default_rng([self.seed, earlier])  # going on, it does not draw the same again
+                pricer = Pricer(evaluator=evaluator, order=order, rules=rules, pareto=pareto)
+                run = Trials(study, plans, pricer, _sampler(name, int(random.integers(2**32))), random)
                 self.trials_before = len(run.tried)
                 starts = _starts(plans, exact)
                 run.add([] if self.trials_before else starts[: self.trials])
@@ -140,8 +137,8 @@ def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
     if name == "nsga2":
         return samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
     if name == "gp":
-        return samplers.GPSampler(seed=seed, n_startup_trials=STARTUP_TRIALS, deterministic_objective=True)
-    return samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=True)
+        return samplers.GPSampler(seed=seed, n_startup_trials=LEARNT_FROM, deterministic_objective=True)
+    return samplers.TPESampler(seed=seed, n_startup_trials=LEARNT_FROM, multivariate=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ class StudyPlace:
     Parameters
     ----------
     where : str
-        URL of a database, a file whose name ends in .log or .journal, or another file, which becomes an SQLite database;
-        empty: this process, for as long as it runs.
+        URL of a database, a file whose name ends in .log or .journal, or another file, which becomes an SQLite
+        database; empty: this process, for as long as it runs.
     option : str
         That named it.
     """
@@ -83,7 +83,7 @@ class StudyPlace:
             raise UsageError(none)
         with quiet(), self._opened():
             try:
-                study = optuna.load_study(study_name=NAME, storage=self._storage())
+                study = optuna.load_study(study_name=NAME, storage=self._storage() or "")
             except KeyError:
                 raise UsageError(none) from None
             attributes = study.user_attrs
@@ -106,8 +106,9 @@ class StudyPlace:
         if not self.where:
             return None
         if self._is_file and self.where.endswith(JOURNALS):
-            backend = optuna.storages.journal.JournalFileBackend(self.where)
-            return optuna.storages.JournalStorage(backend)
+            from optuna.storages.journal import JournalFileBackend  # noqa: PLC0415 - as above
+
+            return optuna.storages.JournalStorage(JournalFileBackend(self.where))
         url = f"sqlite:///{Path(self.where).resolve()}" if self._is_file else _with_driver(self.where)
         wait = {"sqlite": "timeout", "postgresql": "connect_timeout"}.get(re.split(r"[:+]", url)[0])
         return optuna.storages.RDBStorage(
@@ -115,7 +116,7 @@ class StudyPlace:
             engine_kwargs={"connect_args": {wait: WAIT_S}} if wait and wait not in url else {},
             heartbeat_interval=HEARTBEAT_S,
             grace_period=GRACE_S,
-            heartbeat_stale_trial_callback=optuna.storages.RetryFailedTrialCallback(),
+            heartbeat_stale_trial_callback=optuna.storages.RetryHeartbeatStaleTrialCallback(),
         )
 
     @contextmanager
@@ -159,13 +160,10 @@ def check_inputs(place: StudyPlace, of_study: Mapping[str, str], inputs: Mapping
     """Raise UsageError where a study is of other inputs: both fingerprints of all that differ."""
     differ = [name for name in inputs if of_study.get(name) != inputs[name]]
     if differ:
-        both = ", ".join(f"{name} {inputs[name]} (the study's {of_study.get(name, 'none')})" for name in differ)
-        rest = f" of other {', '.join(differ)}: {both}; name another place, or ask as the study was asked"
-        raise UsageError(
-            Refusal(
-                "other_study", f"{place.option} must hold a study of the same inputs", place.option, place.shown, rest
-            )
-        )
+        mine, its = (", ".join(f"{name} {of.get(name, 'none')}" for name in differ) for of in (inputs, of_study))
+        rest = f" with {its} instead of {mine}; name another place, or ask as the study was asked"
+        rule = f"{place.option} must hold a study of the same inputs"
+        raise UsageError(Refusal("other_study", rule, place.option, place.shown, rest))
 
 
 def _with_driver(url: str) -> str:

@@ -1,5 +1,8 @@
 """Trials of a study: proposed, shared, run once each, whoever runs them.
 
+Where one quantity is minimised, every second proposal is one of the best plans with another value of one axis: a
+sampler that learns each axis by itself rarely leaves a precision, or follows the edge of what a window accepts.
+
 A trial waits in the storage with all its values until a worker takes it. Of two trials of one plan, which workers may
 propose at the same time, the first is run; storages number trials one after another, so that both workers agree on it.
 """
@@ -10,19 +13,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.feasibility import LAWFUL, REASONS, Rules
+from planner.search.feasibility import REASONS, Rules
 from planner.search.optuna_space import Domain, LawfulPlan, LawfulPlans, Values
 from planner.search.ranking import Order
 
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["DUPLICATE", "WHY", "Pricer", "Trials"]
+__all__ = ["DUPLICATE", "LEARNT_FROM", "WHY", "Pricer", "Trials"]
 
 PLAN, WHY = "planner:plan", "planner:why"
 """Attributes of a trial: its plan in words, and why it is refused."""
 DUPLICATE = "duplicate of trial"
+LEARNT_FROM = 20
+"""Trials at random before the first that is learnt from."""
+BEST = 5
+"""Plans beside which others are tried."""
 
 
 class _NothingWaitsError(Exception):
@@ -63,13 +72,20 @@ class Trials:
     """
 
     def __init__(
-        self, study: optuna.Study, plans: LawfulPlans, pricer: Pricer, sampler: optuna.samplers.BaseSampler
+        self,
+        study: optuna.Study,
+        plans: LawfulPlans,
+        pricer: Pricer,
+        sampler: optuna.samplers.BaseSampler,
+        random: np.random.Generator,
     ) -> None:
         import optuna  # noqa: PLC0415 - heavy, and only this search needs it
 
         self._study, self._plans, self._pricer = study, plans, pricer
         self._mirror = optuna.create_study(directions=study.directions, sampler=sampler)
         self._distributions = {domain.name: _distribution(domain) for domain in plans.domains}
+        self._random = random
+        self._best: list[tuple[float, int, Values]] = []
         self._first: dict[str, int] = {}
         self._finished: set[int] = set()
         self._waiting = 0
@@ -115,18 +131,39 @@ class Trials:
             if trial.state.is_finished() and not trial.user_attrs.get(WHY, "").startswith(DUPLICATE):
                 self.tried[words] = plan
                 self._mirror.add_trial(trial)
+                if trial.values is not None and len(trial.values) == 1:
+                    self._best = sorted([*self._best, (trial.values[0], trial.number, trial.params)])[:BEST]
 
     def _propose(self) -> bool:
         """Let the plan that is nearest to what the sampler wants wait; False: every plan was tried."""
         from optuna.trial import TrialState  # noqa: PLC0415 - heavy, and only this search needs it
 
-        asked = self._mirror.ask(self._distributions)
-        self._mirror.tell(asked, state=TrialState.FAIL)  # the plan itself is what it learns from
-        plan = self._plans.nearest(asked.params)
+        of_sampler: dict[str, Any] = {}
+        if self._best and len(self.tried) >= LEARNT_FROM and len(self.tried) % 2:
+            wanted: Values = self._beside_the_best()
+        else:
+            asked = self._mirror.ask(self._distributions)
+            self._mirror.tell(asked, state=TrialState.FAIL)  # the plan itself is what it learns from
+            wanted, of_sampler = asked.params, self._mirror.get_trials(deepcopy=False)[asked.number].system_attrs
+        plan = self._plans.nearest(wanted)
         self.is_exhausted = plan is None
         if plan is not None:
-            self._add(plan, self._mirror.get_trials(deepcopy=False)[asked.number].system_attrs)
+            self._add(plan, of_sampler)
         return plan is not None
+
+    def _beside_the_best(self) -> Values:
+        """Return one of the best plans with another value of one axis."""
+        values = dict(self._best[self._random.integers(len(self._best))][-1])
+        domain = self._plans.domains[self._random.integers(len(self._plans.domains))]
+        now = values[domain.name]
+        if isinstance(now, str):
+            others = [word for word in domain.words if word != now]
+            values[domain.name] = others[self._random.integers(len(others))]
+        else:
+            scaled = round(now * 2.0 ** self._random.normal())
+            other = scaled if scaled != now else now + int(self._random.choice((-1, 1)))
+            values[domain.name] = min(max(other, domain.least), domain.most)
+        return values
 
     def _add(self, plan: LawfulPlan, of_sampler: dict[str, Any]) -> None:
         from optuna.trial import TrialState, create_trial  # noqa: PLC0415 - heavy, and only this search needs it
