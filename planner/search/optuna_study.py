@@ -28,6 +28,8 @@ HEARTBEAT_S, GRACE_S = 30, 90
 """How often a worker says that it lives, and after how long without that another takes over its trial [s]."""
 WAIT_S = 10
 """For a storage that is locked or does not answer [s]."""
+_BROKEN = (OSError, ValueError, RuntimeError, AttributeError, KeyError, AssertionError)
+"""What Optuna raises of a torn journal, or of tables of another version."""
 JOURNALS = (".log", ".journal")
 
 
@@ -130,7 +132,7 @@ class StudyPlace:
             raise MissingPackageError(
                 f"{sentence}; pip install 'epoch-planner[postgres]' has that of PostgreSQL"
             ) from error
-        except (OSError, ValueError, RuntimeError, AttributeError, KeyError) as error:  # a broken file or an old schema
+        except _BROKEN as error:
             raise self._down(error) from error
 
     @contextmanager

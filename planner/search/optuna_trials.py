@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DUPLICATE", "LEARNT_FROM", "WHY", "Pricer", "Trials"]
 
-PLAN, WHY = "planner:plan", "planner:why"
-"""Attributes of a trial: its plan in words, and why it is refused."""
+PLAN, WHY, COUNTS_AS = "planner:plan", "planner:why", "planner:counts-as"
+"""Attributes of a trial: its plan in words, why it is refused, and what the sampler takes it for then."""
 DUPLICATE = "duplicate of trial"
 LEARNT_FROM = 20
 """Trials at random before the first that is learnt from."""
+MOST_CHANGED = 3
 BEST = 5
 """Plans beside which others are tried."""
 
@@ -47,17 +48,22 @@ class Pricer:
     rules: Rules
     pareto: bool = False
 
-    def __call__(self, plans: LawfulPlans, plan: LawfulPlan) -> tuple[float, ...] | str:
-        """Return the quantities that are minimised: the objective, and GPUs where a front is wanted; or a reason."""
+    def __call__(self, plans: LawfulPlans, plan: LawfulPlan) -> tuple[tuple[float, ...] | None, str]:
+        """Return the quantities that are minimised, or why the plan is refused and what it counts as to the sampler.
+
+        The objective, and GPUs where a front is wanted. Of a refused one the objective is the larger the farther its
+        mini-batch is from the window: plans at the edge of a window are often the best ones. None: it has no price.
+        """
         row = plans.configurations([plan])
         why = REASONS[int(self.rules.why_not_before_pricing(row)[0])]
         if why is not None:
-            return str(why)
+            return None, str(why)
         priced = PricedPlans(row, self.evaluator.evaluate(row))
         why = REASONS[int(self.rules.why_not_after_pricing(priced)[0])]
-        if why is not None:
-            return str(why)
-        return (float(self.order.values(priced)[0]), *([float(row.gpus[0])] if self.pareto else []))
+        mean, mode = float(priced.predictions.mini_batch_mean[0]), int(row.mode[0])
+        over = max(1.0, float(self.rules.low[mode]) / mean, mean / float(self.rules.high[mode]))
+        values = (float(self.order.values(priced)[0]) * over**2, *([float(row.gpus[0])] if self.pareto else []))
+        return (values, "") if why is None else (values if over > 1 else None, str(why))
 
 
 class Trials:
@@ -130,9 +136,19 @@ class Trials:
             self._waiting += trial.state == TrialState.WAITING
             if trial.state.is_finished() and not trial.user_attrs.get(WHY, "").startswith(DUPLICATE):
                 self.tried[words] = plan
-                self._mirror.add_trial(trial)
+                self._learn(trial)
                 if trial.values is not None and len(trial.values) == 1:
                     self._best = sorted([*self._best, (trial.values[0], trial.number, trial.params)])[:BEST]
+
+    def _learn(self, trial: optuna.trial.FrozenTrial) -> None:
+        from optuna.trial import TrialState, create_trial  # noqa: PLC0415 - heavy, and only this search needs it
+
+        values = trial.user_attrs.get(COUNTS_AS)
+        if values is not None and len(values) == 1:
+            trial = create_trial(
+                state=TrialState.COMPLETE, values=values, params=trial.params, distributions=trial.distributions
+            )
+        self._mirror.add_trial(trial)
 
     def _propose(self) -> bool:
         """Let the plan that is nearest to what the sampler wants wait; False: every plan was tried."""
@@ -152,18 +168,19 @@ class Trials:
         return plan is not None
 
     def _beside_the_best(self) -> Values:
-        """Return one of the best plans with another value of one axis."""
+        """Return one of the best plans with other values of one to three axes."""
         values = dict(self._best[self._random.integers(len(self._best))][-1])
-        domain = self._plans.domains[self._random.integers(len(self._plans.domains))]
+        some = self._random.permutation(len(self._plans.domains))[: self._random.integers(1, MOST_CHANGED + 1)]
+        return values | {self._plans.domains[at].name: self._other(self._plans.domains[at], values) for at in some}
+
+    def _other(self, domain: Domain, values: Values) -> int | str:
         now = values[domain.name]
         if isinstance(now, str):
             others = [word for word in domain.words if word != now]
-            values[domain.name] = others[self._random.integers(len(others))]
-        else:
-            scaled = round(now * 2.0 ** self._random.normal())
-            other = scaled if scaled != now else now + int(self._random.choice((-1, 1)))
-            values[domain.name] = min(max(other, domain.least), domain.most)
-        return values
+            return others[self._random.integers(len(others))]
+        scaled = round(now * 2.0 ** self._random.normal())
+        other = scaled if scaled != now else now + int(self._random.choice((-1, 1)))
+        return min(max(other, domain.least), domain.most)
 
     def _add(self, plan: LawfulPlan, of_sampler: dict[str, Any]) -> None:
         from optuna.trial import TrialState, create_trial  # noqa: PLC0415 - heavy, and only this search needs it
@@ -187,14 +204,16 @@ class Trials:
         self._update()
         plan = self._plans.find(trial.params)
         if self._first.get(words, trial.number) < trial.number:
-            why: tuple[float, ...] | str = f"{DUPLICATE} {self._first[words]}"
+            values, why = None, f"{DUPLICATE} {self._first[words]}"
         else:
             self._has_run = True
-            why = "no lawful plan" if plan is None else self._pricer(self._plans, plan)
-        if isinstance(why, str):
+            values, why = (None, "no lawful plan") if plan is None else self._pricer(self._plans, plan)
+        if why:
             trial.set_user_attr(WHY, why)
+            trial.set_user_attr(COUNTS_AS, values)
+        if why or values is None:
             raise TrialPruned
-        return why
+        return values
 
 
 def _words(values: Values) -> str:
