@@ -92,7 +92,7 @@ class Trials:
         self._distributions = {domain.name: _distribution(domain) for domain in plans.domains}
         self._random = random
         self._best: list[tuple[float, int, Values]] = []
-        self._first: dict[str, int] = {}
+        self._live: dict[str, set[int]] = {}
         self._finished: set[int] = set()
         self._waiting = 0
         self._has_run = False
@@ -129,16 +129,16 @@ class Trials:
             if trial.state.is_finished():
                 self._finished.add(trial.number)
             words, plan = trial.user_attrs[PLAN], self._plans.find(trial.params)
-            if trial.state == TrialState.FAIL or plan is None:  # stopped, or its worker died: it was tried again
+            live = self._live.setdefault(words, set())
+            if trial.state == TrialState.FAIL or plan is None:  # its worker died: another trial of the plan waits
+                live.discard(trial.number)
                 continue
             self._plans.mark(plan)
-            self._first[words] = min(trial.number, self._first.get(words, trial.number))
+            live.add(trial.number)
             self._waiting += trial.state == TrialState.WAITING
             if trial.state.is_finished() and not trial.user_attrs.get(WHY, "").startswith(DUPLICATE):
                 self.tried[words] = plan
                 self._learn(trial)
-                if trial.values is not None and len(trial.values) == 1:
-                    self._best = sorted([*self._best, (trial.values[0], trial.number, trial.params)])[:BEST]
 
     def _learn(self, trial: optuna.trial.FrozenTrial) -> None:
         from optuna.trial import TrialState, create_trial  # noqa: PLC0415 - heavy, and only this search needs it
@@ -149,6 +149,8 @@ class Trials:
                 state=TrialState.COMPLETE, values=values, params=trial.params, distributions=trial.distributions
             )
         self._mirror.add_trial(trial)
+        if trial.values is not None and len(trial.values) == 1:
+            self._best = sorted([*self._best, (trial.values[0], len(self.tried), trial.params)])[:BEST]
 
     def _propose(self) -> bool:
         """Let the plan that is nearest to what the sampler wants wait; False: every plan was tried."""
@@ -203,8 +205,9 @@ class Trials:
             raise _NothingWaitsError
         self._update()
         plan = self._plans.find(trial.params)
-        if self._first.get(words, trial.number) < trial.number:
-            values, why = None, f"{DUPLICATE} {self._first[words]}"
+        first = min(self._live.get(words, {trial.number}))
+        if first < trial.number:
+            values, why = None, f"{DUPLICATE} {first}"
         else:
             self._has_run = True
             values, why = (None, "no lawful plan") if plan is None else self._pricer(self._plans, plan)

@@ -45,7 +45,10 @@ def test_the_space_may_be_searched_to_its_end(run: Any) -> None:
     code, out, _ = run(*OPTUNA[:-2], "--trials", "5000", "--precision", "fp32", "--json")
     searched = json.loads(out)["search"]
     assert (code, searched["certified"]) == (0, True)
-    assert searched["evaluated"] == json.loads(run("suggest", *RESNET, "--precision", "fp32", "--json")[1])["search"]["evaluated"]
+    assert (
+        searched["evaluated"]
+        == json.loads(run("suggest", *RESNET, "--precision", "fp32", "--json")[1])["search"]["evaluated"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,7 +106,7 @@ def test_a_study_of_other_inputs_is_refused_with_both_fingerprints(run: Any) -> 
 
 
 def test_a_worker_of_another_version_or_other_files_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = run("show", "clusters", "dgx1-v100", "--toml")[1]
+    cluster = run("show", "clusters", "dgx1-v100", "--toml")[1].replace("dgx1-v100", "mine")
     Path("mine.toml").write_text(cluster)
     of_file = ("mine.toml" if one == "dgx1-v100" else one for one in OPTUNA)
     assert run(*of_file, "--study", "s.db")[0] == 0

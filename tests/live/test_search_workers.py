@@ -110,7 +110,10 @@ def test_a_killed_worker_loses_nothing_and_nothing_is_tried_twice(url: str, tmp_
     assert other.wait() == 0
     time.sleep(4)  # longer than the heartbeat may be missing
     assert start(*worker, "--trials", "10").wait() == 0
-    trials = optuna.load_study(study_name="planner", storage=url.replace("://", "+psycopg://")).get_trials()
+    storage = optuna.storages.RDBStorage(url.replace("://", "+psycopg://"))
+    trials = optuna.load_study(study_name="planner", storage=storage).get_trials()
+    storage.remove_session()
+    storage.engine.dispose()
     done = [one for one in trials if one.state.name in ("COMPLETE", "PRUNED")]
     tried = [
         one.user_attrs["planner:plan"]
@@ -129,5 +132,7 @@ def test_a_server_that_is_down_is_told_in_one_sentence(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "planner", *arguments]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("planner: --study must be a storage that answers, got 'postgresql://me:***@127.0.0.1")
+    assert ended.stderr.startswith(
+        "planner: --study must be a storage that answers, got 'postgresql://me:***@127.0.0.1"
+    )
     assert len(ended.stderr.splitlines()) == 1
