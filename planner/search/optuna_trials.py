@@ -205,7 +205,7 @@ class Trials:
             raise _NothingWaitsError
         self._update()
         plan = self._plans.find(trial.params)
-        first = min(self._live.get(words, {trial.number}))
+        first = min(self._live.get(words) or {trial.number})
         if first < trial.number:
             values, why = None, f"{DUPLICATE} {first}"
         else:
