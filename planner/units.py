@@ -122,9 +122,9 @@ def format_number(value: float, digits: int = 2) -> str:
     """
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    rounded = float(f"{value:.{digits - 1}e}")
-    places = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
-    return f"{rounded:,.{places}f}"
+    number = float(f"{value:.{digits - 1}e}")
+    places = max(digits - 1 - math.floor(math.log10(abs(number))), 0)
+    return f"{number:,.{places}f}"
 
 
 def format_bytes(value: float) -> str:

@@ -26,7 +26,8 @@ BUNDLED = "bundled"
 AXES = ("network", "gpu", "cluster")
 """What is left out in turn."""
 PENDING = ("superbench",)
-"""Files of runs that are neither predicted nor learned from yet: their steps include copies that plans do not say."""
+"""Files of runs that are neither predicted nor learned from yet: SuperBench's results name neither GPU nor sub-batch,
+and its steps include copies that plans do not say."""
 UNCOUNTED = ("torchtitan-fp8", "vtrain-single")
 """Sources that are shown by themselves, but in no sum, and that no fit learns from: fp8 and context parallelism, and
 rows that a formula composed (:mod:`validation.vtrain_cells` scores them). All views predict them as bundled."""

@@ -1,4 +1,4 @@
-"""The accuracy page, in Markdown, from its document and the tables of reasons, rivals and noise beside this module."""
+"""The accuracy page, in Markdown, from its document and this folder's tables of reasons, rivals, noise and choices."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def page_of(document: Mapping[str, Any]) -> str:
         *_rivals(document["sources"]),
         *_worst(document["worst"]),
         *_noise(),
+        *_choices(),
         *_refused(document),
     ]
     return "\n".join(parts)
@@ -227,6 +228,14 @@ def _noise() -> Iterator[str]:
     yield "What measurements of the same thing differ by. Errors below this are luck.\n"
     yield markdown_table(
         ("same", "differs by", "source"), ((one["what"], one["differs"], one["source"]) for one in table_named("noise"))
+    )
+
+
+def _choices() -> Iterator[str]:
+    yield "## Choices made after seeing errors\n"
+    yield "Rows are held out of coefficients, not of what was settled with their errors in view.\n"
+    yield markdown_table(
+        ("choice", "errors of", "so"), ((one["what"], one["errors"], one["so"]) for one in table_named("choices"))
     )
 
 

@@ -14,24 +14,26 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from planner.cli.streams import note
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
 from planner.domain.runs import Run, Runs
 from planner.domain.validation import ErrorSummary, GroupRanking, RankingSummary
+from planner.fitting.split_steps import SplitObserved, SplitSteps, fit_split_steps
 from planner.formats.runs import read_runs
 from planner.scoring.errors import Figures, relative_errors, summarise
 from planner.scoring.evaluate import sort_runs
 from planner.scoring.ranking import Outcomes, rank_groups, summarise_ranking
-from planner.scoring.refit import Asked, fit_runs
+from planner.scoring.refit import Asked
 from planner.sessions.runs import table_of
 from planner.steps.predict import Evaluator
 from validation.command import finished, parser_of
@@ -191,32 +193,63 @@ def _scores(runs: Sequence[Run], predicted: FloatArray) -> Scores:
 class Refitted:
     """What the planner predicts with coefficients of steps that the runs to learn from tell alone.
 
-    Cells that come again are not priced again.
+    All rows of a problem are priced at once, and again only where a fit ends far from the fits before.
     """
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[str, ...], Asked] = {}
+        self._problems: dict[tuple[str, ...], Asked] = {}
 
     def __call__(self, seen: Sequence[Run], held: Sequence[Run]) -> FloatArray:
         """Return the seconds (n,) of ``held``; NaN where one is refused."""
-        fitted = fit_runs([one for one, _ in self._asked(seen)])
-        found = np.full(len(held), np.nan)
-        for one, positions in self._asked(held):
+        asked = list(self._asked([*seen, *held]))
+        names = {run.id for run in seen}
+        fitted = fit_split_steps([part for one in asked for part in _parts(one, names)])
+        at = {run.id: position for position, run in enumerate(held)}
+        times_s = np.full(len(held), np.nan)
+        for one in asked:
+            some = [run for run in one.runs if run.id in at]
             calibrations = (*fitted.calibrations(one.problem, one.precisions), *one.problem.calibrations)
-            like = next((each.evaluator for each in (*one.observed, *one.split)), None)
-            found[positions] = _seconds(replace(one.problem, calibrations=calibrations), one.runs, like)
-        return found
+            like = next((each.evaluator for each in one.split), None)
+            positions = [at[run.id] for run in some]
+            times_s[positions] = _seconds(replace(one.problem, calibrations=calibrations), some, like)
+        return times_s
 
-    def _asked(self, runs: Sequence[Run]) -> Iterator[tuple[Asked, list[int]]]:
-        """Yield runs by problem and cell, with their positions."""
-        at = {run.id: position for position, run in enumerate(runs)}
-        for problem, some in table_of(Runs(tuple(runs)), FOLDER, {}, note).problems:
-            for cell in dict.fromkeys(map(cell_of, some)):
-                alike = [run for run in some if cell_of(run) == cell]
-                key = tuple(run.id for run in alike)
-                if key not in self._cells:
-                    self._cells[key] = Asked(problem, alike)
-                yield self._cells[key], [at[name] for name in key]
+    def _asked(self, runs: Sequence[Run]) -> Iterator[Asked]:
+        """Yield runs by problem; the same ones are the same object again."""
+        in_order = sorted(runs, key=lambda run: run.id)
+        for problem, some in table_of(Runs(tuple(in_order)), FOLDER, {}, note).problems:
+            key = tuple(run.id for run in some)
+            if key not in self._problems:
+                self._problems[key] = Asked(problem, some)
+            yield self._problems[key]
+
+
+@dataclass(frozen=True, eq=False)
+class _Part(SplitObserved):
+    """Some rows of what is priced as a whole."""
+
+    whole: SplitObserved
+    rows: IntArray
+
+    def steps_near(self, theta: FloatArray) -> SplitSteps:
+        """Return the rows as functions of coefficients around θ; the same object around the same centre."""
+        steps = self.whole.steps_near(theta)
+        return self._by_whole.setdefault(id(steps), steps.take(self.rows))
+
+    @cached_property
+    def _by_whole(self) -> dict[int, SplitSteps]:
+        return {}
+
+
+def _parts(asked: Asked, names: AbstractSet[str]) -> Iterator[SplitObserved]:
+    """Yield the rows of runs that are named; all of them are of one precision and have a price."""
+    order = [at for positions in sort_runs(asked.problem, asked.runs).plans.values() for at in positions]
+    for one in asked.split:
+        rows = np.array([row for row, at in enumerate(order) if asked.runs[at].id in names], dtype=np.int64)
+        if rows.size:
+            yield _Part(
+                one.problem, one.configurations.take(rows), one.measured_s[rows], one.evaluator, whole=one, rows=rows
+            )
 
 
 def bundled(_seen: Sequence[Run], held: Sequence[Run]) -> FloatArray:

@@ -21,7 +21,13 @@ from planner.errors import OutputError, ParameterError
 from planner.formats.calibration import CALIBRATION, write_calibration
 from planner.formats.documents import check_replaceable, write_file
 from planner.report.show import fit_view
-from planner.sessions.calibrate import fitted_from_files, fitted_here, kept_when_interrupted, refined_for_plans
+from planner.sessions.calibrate import (
+    fitted_from_files,
+    fitted_here,
+    kept_when_interrupted,
+    refined_for_plans,
+    refined_from_runs,
+)
 from planner.sessions.exclusive import held_alone
 from planner.sessions.kept_samples import samples_path
 from planner.sessions.left_out import DEFAULT_BUDGET_S
@@ -40,6 +46,7 @@ MEASURING_OPTIONS = ("device", "target_error", "network", "tensor_parallel", "pr
 CLASHES = (
     ("samples", (*MEASURING_OPTIONS, "budget", "plan"), "which measures nothing"),
     ("plan", MEASURING_OPTIONS, "which says what to measure"),
+    ("runs", ("budget",), "which were measured elsewhere"),
 )
 """Option, options that are left out beside it, and why."""
 
@@ -85,6 +92,9 @@ def _made(values: Values, target: Target, date: str, began_s: float, session: Se
     """Return the calibration, and the text of a samples file of what was measured for it; empty: nothing."""
     if "samples" in values:
         return fitted_from_files(Path(values["samples"].value), target.name, session.say), ""
+    if "runs" in values:
+        paths, calibrations = values["runs"].value, listed(values, "calibration")
+        return refined_from_runs(values["plan"].value, paths, calibrations, target.name, session, date=date), ""
     if "plan" in values:
         asking = asking_of(values["plan"].value, listed(values, "calibration"), session)
         return refined_for_plans(asking, target.name, session, date=date, budget_s=_budget_s(values), began_s=began_s)
@@ -102,8 +112,9 @@ def _check_supported(values: Values, arguments: Mapping[str, Any], session: Sess
             value = arguments[clash]
             text = value if isinstance(value, str) else value[0]
             raise ParameterError(OPTIONS[clash].flag, f"left out beside --{beside}, {why}", text)
-    if "calibration" in values and "plan" not in values:
-        raise ParameterError("--calibration", "given beside --plan alone", values["calibration"].value[0])
+    for name in ("calibration", "runs"):
+        if name in values and "plan" not in values:
+            raise ParameterError(f"--{name}", "given beside --plan alone", values[name].value[0])
 
 
 def target_of(values: Values, now: datetime) -> Target:
@@ -135,7 +146,7 @@ def _output(values: Values) -> Path | None:
     if path.suffix != ".json":
         better = path.with_suffix(".json")
         raise OutputError(f"--out must be a file whose name ends in .json, got {str(path)!r}; use {str(better)!r}")
-    beside = () if "samples" in values else (samples_path(path),)
+    beside = () if "samples" in values or "runs" in values else (samples_path(path),)
     old = next((one for one in (path, *beside) if one.exists()), None)
     if old and "force" not in values:
         raise OutputError(f"--out must be a new file, got {str(old)!r}, which exists; use --force to replace it")

@@ -7,7 +7,7 @@ a plan's axes from :mod:`planner.domain.axes`. Other choices repeat names of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.cli import parsing
@@ -15,6 +15,7 @@ from planner.cli.parsing import Parser
 from planner.domain.axes import AXES
 from planner.domain.limits import LIMITS
 from planner.domain.precision import PRECISIONS
+from planner.domain.ranks import RANK_ORDER
 
 __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
 
@@ -93,6 +94,15 @@ _OF_CALIBRATE = {"precision": (f"Precisions to measure: {', '.join(PRECISIONS)}.
 """Option of an axis that calibrate has too -> its help and default there."""
 
 
+_METAVARS = {"recompute": "none|selective|full|every:K"}
+_PARSERS = {"recompute": parsing.recomputes}
+"""Option of an axis of words -> how it is read where it takes more than words."""
+
+
+def _alternatives(words: Sequence[str]) -> str:
+    return "|".join(words) if len(words) < 4 else "A,B"
+
+
 def _options_of_axes() -> Iterator[Option]:
     """Yield the options of the axes of a plan, the mode first."""
     for axis in sorted(AXES, key=lambda axis: axis.name != "mode"):
@@ -103,9 +113,11 @@ def _options_of_axes() -> Iterator[Option]:
             helps["calibrate"], defaults["calibrate"] = _OF_CALIBRATE[axis.option]
         yield Option(
             axis.option,
-            RANGE if not axis.words else "|".join(axis.words) if len(axis.words) < 4 else "A,B",
+            _METAVARS.get(axis.option) or (RANGE if not axis.words else _alternatives(axis.words)),
             axis.help,
-            parsing.choices(*axis.words) if axis.words else parsing.numbers(axis.least, axis.most),
+            _PARSERS.get(axis.option, parsing.choices)(*axis.words)
+            if axis.words
+            else parsing.numbers(axis.least, axis.most),
             default,
             helps,
             defaults,
@@ -132,9 +144,13 @@ _ALL = (
         default_in={"validate": "bundled ones", "calibrate": "those of --plan, by their names"},
     ),
     Option(
-        "framework", "NAME[@VERSION]|FILE[,...]", "Training framework; 'generic' is any. Of several each is answered.",
+        "framework", "NAME[@VERSION]|FILE[,...]",
+        "Training framework; 'generic' is any. Plans of several are one ranking.",
         parsing.frameworks, "pytorch",
-        help_in={"validate": "Training framework, one; 'generic' is any."},
+        help_in={
+            "validate": "Training framework, one; 'generic' is any.",
+            "predict": "Training framework; 'generic' is any. Each of several is answered.",
+        },
         default_in={"validate": "that of each row"},
     ),
     *_options_of_axes(),
@@ -146,6 +162,11 @@ _ALL = (
     Option(
         "parallelism", "A,B", "Kinds of parallelism: data, model, pipeline, hybrid.",
         parsing.choices("data", "model", "pipeline", "hybrid"), "all that network and framework allow",
+    ),
+    Option(
+        "rank_order", ",".join(RANK_ORDER),
+        "Degrees in the order in which ranks are numbered and fill nodes, innermost first.", parsing.rank_order,
+        "the framework's",
     ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
     Option(
@@ -204,6 +225,7 @@ _ALL = (
     Option(
         "runs", "FILE.csv", "A table of measured runs, in the runs format.",
         repeatable=True,
+        help_in={"calibrate": "Measured steps of the plans of --plan, split ones too, instead of running any here."},
     ),
     Option(
         "hold_out", "network|gpu|cluster|source",
@@ -234,8 +256,8 @@ _ALL = (
     Option("brief", "", "The plan to take, alone."),
     Option("json", "", "Print one JSON document instead of tables."),
     Option(
-        "choose", "fewest-gpus|fastest", "Which of the plans that are tied with the best to take.",
-        parsing.choice("fewest-gpus", "fastest"), "fewest-gpus, then the larger sub-batch",
+        "choose", "fewest-gpus|fastest|least-regret", "Which of the plans that are tied with the best to take.",
+        parsing.choice("fewest-gpus", "fastest", "least-regret"), "fewest-gpus, then the larger sub-batch",
     ),
     Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
     Option("position", "N", "The plan at this position alone.", parsing.whole(1, 10_000)),
@@ -256,7 +278,8 @@ OPTIONS = {option.name: option for option in _ALL}
 
 _PROBLEM = ("network", "dataset", "cluster", "calibration", "framework", "mode")
 _PLAN = (
-    *(axis.option for axis in AXES if axis.name != "mode"), "optimizer", "strategy", "input", "scenario", "task",
+    *(axis.option for axis in AXES if axis.name != "mode"), "rank_order", "optimizer", "strategy", "input",
+    "scenario", "task",
 )  # fmt: skip
 
 COMMANDS = (
@@ -304,8 +327,8 @@ COMMANDS = (
         "calibrate",
         "Measure this node, fit the cost terms, write a calibration.",
         (
-            "device", "budget", "target_error", "network", "tensor_parallel", "precision", "plan", "calibration",
-            "samples", "name", "out", "force", "json",
+            "device", "budget", "target_error", "network", "tensor_parallel", "precision", "plan", "runs",
+            "calibration", "samples", "name", "out", "force", "json",
         ),
     ),
 )  # fmt: skip

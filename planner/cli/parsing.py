@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 
 from planner.domain.limits import LIMITS
+from planner.domain.ranks import check_rank_order
 from planner.errors import ParameterError, nearest_name
 from planner.units import parse_fraction, parse_quantity
 
@@ -28,6 +29,8 @@ __all__ = [
     "numbers",
     "only",
     "pairs",
+    "rank_order",
+    "recomputes",
     "text",
     "whole",
 ]
@@ -41,6 +44,8 @@ MOST_VALUES = 10**6
 LARGEST_TARGET = 10**8
 """Largest mini-batch asked for; the largest ever trained with is about a hundredth of it."""
 
+EVERY = "every:"
+"""Of recompute: ``every:K`` is ``full`` of each K-th layer."""
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _RANGE = "whole numbers as a list a,b or a range lo:hi[:step], each at least"
 _FRAMEWORK = re.compile(r"[A-Za-z][\w.+-]*(@[\w.+-]+)?", re.ASCII)
@@ -153,6 +158,33 @@ def choices(*words: str) -> Parser:
         return tuple(dict.fromkeys(one(what, item.strip()) for item in value.split(",")))
 
     return parse
+
+
+def recomputes(*words: str) -> Parser:
+    """Return a parser of a comma list of ``words``, or of periods alone, ``every:K``: K at least 1."""
+    several = choices(*words, "every:K")
+
+    def parse(what: str, value: str) -> object:
+        items = [item.strip() for item in value.split(",")]
+        periods = [item.removeprefix(EVERY) for item in items if item.startswith(EVERY)]
+        if not periods:
+            return several(what, value)
+        if len(periods) < len(items):
+            rule = f"of {', '.join(words)}, or every:K alone"
+            raise ParameterError(what, rule, value, "ask for each of them by itself")
+        if not all(_DIGITS.fullmatch(one) and 1 <= int(one) <= LARGEST_COUNT for one in periods):
+            rule = f"every:K with a whole number K from 1 to {LARGEST_COUNT}"
+            raise ParameterError(what, rule, value)
+        return tuple(dict.fromkeys(f"{EVERY}{int(one)}" for one in periods))
+
+    return parse
+
+
+def rank_order(what: str, value: str) -> tuple[str, ...]:
+    """Return the names of a comma list that has each of planner.domain.ranks.RANK_ORDER once."""
+    order = tuple(item.strip() for item in value.split(","))
+    check_rank_order(what, order)
+    return order
 
 
 def only(parser: Parser, *values: object) -> Parser:

@@ -9,7 +9,7 @@ from typing import Any
 from planner import catalog
 from planner.cli.options import OPTIONS
 from planner.cli.streams import note
-from planner.cli.values import from_options, from_settings, settings_named
+from planner.cli.values import from_options, from_settings, in_full, settings_named
 from planner.domain.axes import AXES
 from planner.domain.request import DEFAULT, Sourced
 from planner.errors import NOTHING, ParameterError
@@ -32,7 +32,7 @@ def gather(command: str, arguments: Mapping[str, Any]) -> Values:
     of_file = from_settings(settings, SETTINGS_FILE, command) if settings else {}
     values = merge(options, of_file)
     with settings_named(values):
-        values, hint = _with_base(values, command)
+        values, hint = _with_base(in_full(values), command)
     if hint:
         note(hint)
     return values

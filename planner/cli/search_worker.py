@@ -40,5 +40,5 @@ def run(arguments: Mapping[str, Any]) -> None:
     if searcher is None:
         return
     searcher = replace(searcher, place=place, starts=False)
-    write([(cases[0].subject, answer(cases[0], values, searcher))], None, arguments)
+    write([answer(cases, values, searcher)], None, arguments)
     say_trials(searcher)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from planner.cli import output
@@ -14,7 +15,7 @@ from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
-from planner.errors import NOTHING, NothingFitsError, ParameterError, UnknownNameError
+from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError, UnknownNameError
 from planner.formats.brief import brief_document, briefs_document
 from planner.formats.suggestion import suggestion_document, suggestions_document
 from planner.formats.why_not import why_not_document
@@ -22,12 +23,13 @@ from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
 from planner.report.why_not import why_not_view
-from planner.search.exhaustive import search
-from planner.search.split_space import DATA, kinds_of
-from planner.search.suggest import Searcher, suggest
+from planner.search.exhaustive import Searcher, search
+from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
+from planner.search.suggest import suggest_among
 from planner.search.why_not import why_not
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
+from planner.workload.lawful import schedules_of
 
 __all__ = ["allowed_request", "answer", "check_price", "provenance", "run", "space_request", "wanted", "write"]
 
@@ -38,9 +40,9 @@ Answers = Sequence[tuple[Subject, Suggestion]]
 def run(arguments: Mapping[str, Any]) -> None:
     """Answer a request: gather values, resolve names, search, write.
 
-    Every network is answered under every scenario, and all answers are written. NothingFitsError (exit code 4) when at
-    least one of them has no plan, naming each that has none: a program that asks several questions must not take a
-    missing answer for a plan.
+    Every network is answered under every scenario, with the plans of all frameworks in one ranking, and all answers are
+    written. NothingFitsError (exit code 4) when at least one of them has no plan, naming each that has none: a program
+    that asks several questions must not take a missing answer for a plan.
     """
     values = wanted("suggest", arguments)
     with settings_named(values):
@@ -52,7 +54,7 @@ def run(arguments: Mapping[str, Any]) -> None:
             _write_why_nots(cases, values, as_json="json" in arguments)
             return
         searcher = searcher_of(values, cases, allowed_request)
-        answers = [(case.subject, answer(case, values, searcher or search)) for case in cases]
+        answers = [answer(some, values, searcher or search) for some in _by_question(cases)]
     write(answers, values["epochs"].value if "epochs" in values else None, arguments)
     say_trials(searcher)
     _check_found(answers)
@@ -108,26 +110,56 @@ def space_request(values: Values) -> SpaceRequest:
     return SpaceRequest(values["target_batch"].value).changed(**changes)
 
 
-def answer(case: Case, values: Values, searcher: Searcher = search) -> Suggestion:
-    """Return the plans of one network under one scenario."""
-    request = allowed_request(case, values)
-    return suggest(case.problem, request, provenance(case, request), searcher)
+def _by_question(cases: Sequence[Case]) -> list[list[Case]]:
+    """Return the cases of each network under each scenario: one a framework."""
+    by_question: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        by_question.setdefault((case.sources["network"].value, case.problem.scenario.text), []).append(case)
+    return list(by_question.values())
+
+
+def answer(cases: Sequence[Case], values: Values, searcher: Searcher = search) -> tuple[Subject, Suggestion]:
+    """Return the plans of one network under one scenario, and what they are of: the framework of the one to take.
+
+    A framework of several that does not allow the request is left out, and that is said.
+    """
+    asked: list[tuple[Case, SpaceRequest]] = []
+    left_out: dict[str, PlannerError] = {}
+    for case in cases:
+        try:
+            asked.append((case, allowed_request(case, values)))
+        except ParameterError as error:
+            left_out[case.subject.settings.framework.label] = error
+    if not asked:
+        raise next(iter(left_out.values()))
+    of_request = provenance(*asked[0])
+    if len(cases) > 1:
+        kinds = tuple(dict.fromkeys(kind for _, request in asked for kind in request.parallelism))
+        labels = tuple(case.subject.settings.framework.label for case in cases)
+        changes = {"framework": labels, "parallelism": kinds}
+        of_request = {key: replace(one, value=changes.get(key, one.value)) for key, one in of_request.items()}
+    suggestion = suggest_among([(case.problem, request) for case, request in asked], of_request, left_out, searcher)
+    plan, subjects = suggestion.chosen_plan, [case.subject for case, _ in asked]
+    own = (one for one in subjects if plan and plan.framework and one.settings.framework.label == plan.framework.label)
+    return next(own, subjects[0]), suggestion
 
 
 def allowed_request(case: Case, values: Values) -> SpaceRequest:
-    """Return what to search over for one network: kinds of parallelism that it and its framework allow."""
+    """Return what to search over for one network: kinds of parallelism and schedules that its framework allows."""
     request = space_request(values)
-    allowed = kinds_of(case.problem.network, case.problem.settings.framework)
-    if "parallelism" not in values:
-        request = request.changed(parallelism=allowed)
+    network, framework = case.problem.network, case.problem.settings.framework
+    allowed = kinds_of(network, framework)
+    _check_layers(case, layer_axis_asked(request), allowed)
+    request = request.changed(parallelism=kinds_to_try(request, network, framework))
     for kind in request.parallelism:
         if kind not in allowed:
-            framework = case.problem.settings.framework.name
-            remedy = "layer pipelines and hybrid schemes of other networks than transformers follow"
-            rule = (
-                f"of the kinds that {case.problem.network.name} and framework {framework} allow, {', '.join(allowed)}"
-            )
-            raise ParameterError("--parallelism", rule, kind, remedy if allowed == (DATA,) else "")
+            splits_layers = kind in (MODEL, HYBRID) and network.transformer is None
+            remedy = "schemes that split single layers are priced for transformers alone" if splits_layers else ""
+            rule = f"of the kinds that {network.name} and framework {framework.name} allow, {', '.join(allowed)}"
+            raise ParameterError("--parallelism", rule, kind, remedy)
+    schedules = request["schedule"] or ()
+    if schedules and not set(schedules) & set(framework.schedules):
+        raise ParameterError("--schedule", schedules_of(framework), ",".join(map(str, schedules)))
     return request
 
 
@@ -160,6 +192,14 @@ def _write_why_nots(cases: Sequence[Case], values: Values, *, as_json: bool) -> 
         output.write_document(why_not_document(*answers[0]))
     else:
         output.write_views(why_not_view(one, subject) for subject, one in answers)
+
+
+def _check_layers(case: Case, asked: Axis | None, allowed: tuple[str, ...]) -> None:
+    """Refuse stages of a network that a framework cannot pipeline: of transformers rules of their own say so."""
+    network, framework = case.problem.network, case.problem.settings.framework
+    if asked is not None and network.transformer is None and PIPELINE not in allowed:
+        rule = f"{asked.default} for {network.name} in framework {framework.name}, which has no pipeline of its layers"
+        raise ParameterError(f"--{asked.option}", rule, "another value")
 
 
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:

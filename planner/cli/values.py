@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from planner.cli.options import COMMANDS, OPTIONS, Option
+from planner.cli.parsing import EVERY
 from planner.domain.axes import AXES
 from planner.domain.request import Sourced
 from planner.errors import CoverageError, InputFileError, ParameterError, Refusal, UsageError
-from planner.sessions.values import OPTION, SETTINGS_FILE, Values
+from planner.sessions.values import OPTION, SETTINGS_FILE, Values, merge
 from planner.sources.refusals import KERNEL_MISSING
 
-__all__ = ["from_options", "from_settings", "options_named", "settings_named"]
+__all__ = ["from_options", "from_settings", "in_full", "options_named", "settings_named"]
 
 
 def from_options(arguments: Mapping[str, Any]) -> Values:
@@ -40,6 +42,25 @@ def from_settings(settings: Mapping[str, Any], source: str, command: str) -> Val
         }
     except ParameterError as error:
         raise InputFileError(source, str(error)) from error
+
+
+def in_full(values: Values) -> Values:
+    """Return the values with what ``recompute every:K`` stands for: full recompute of each K-th layer.
+
+    ``recompute_every`` beside it replaces K where it comes from a stronger source.
+    """
+    given, own = values.get("recompute"), values.get("recompute_every")
+    if given is None or not given.value[0].startswith(EVERY):
+        return values
+    if own is not None and own.source == given.source:
+        flag, beside = OPTIONS["recompute_every"].flag, f"{OPTIONS['recompute'].flag} {','.join(given.value)}"
+        raise ParameterError(flag, f"left out beside {beside}", ",".join(map(str, own.value)))
+    meant: Values = {
+        "recompute": replace(given, value=("full",)),
+        "recompute_every": replace(given, value=tuple(int(one.removeprefix(EVERY)) for one in given.value)),
+    }
+    stronger: Values = {"recompute_every": own} if own is not None and own.source == OPTION else {}
+    return merge(stronger, meant, values)
 
 
 @contextmanager

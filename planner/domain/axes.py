@@ -14,9 +14,11 @@ from typing import Any, Generic, TypeVar
 
 from planner.domain.precision import PRECISIONS
 
-__all__ = ["AXES", "MODES", "Axes", "Axis", "Count", "Word", "axes_of", "axis", "with_axes"]
+__all__ = ["AXES", "MODES", "SCHEDULES", "Axes", "Axis", "Count", "Word", "axes_of", "axis", "with_axes"]
 
 MODES = ("sync", "async")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v", "no-flush")
+"""Orders of a pipeline's passes; zero-bubble is ZB-H1, zero-bubble-v ZB-V (Qi et al. 2023), no-flush PipeDream's."""
 SPLIT = "every lawful one, as --parallelism says"
 
 Count = TypeVar("Count")
@@ -91,6 +93,10 @@ class Axis:
     doc: str = ""
     asked: str = ""
     heading: str = ""
+
+    def code(self, value: int | str | None) -> int:
+        """Return the number that stands for a value in arrays: its position in ``words``, else itself."""
+        return self.words.index(str(value)) if self.words else int(value or 0)
 
 
 def axis(*, must_be_given: bool = False, **attributes: Any) -> Any:
@@ -184,7 +190,7 @@ class Axes(Generic[Count, Word]):
         heading="vir-\ntual",
     )  # fmt: skip
     schedule: Word = axis(
-        words=("gpipe", "1f1b", "interleaved", "zero-bubble"), default="1f1b", is_split=True, only_sync=True,
+        words=SCHEDULES, default="1f1b", is_split=True, only_sync=True,
         title="schedule", option="schedule",
         help="Order of a pipeline's passes; 1f1b with virtual stages is interleaved.",
         doc="order of a pipeline's passes", asked="schedules of pipelines to try", heading="sched-\nule",
@@ -208,6 +214,13 @@ class Axes(Generic[Count, Word]):
         help="Activations computed again in the backward pass: none, attention's (selective), or all of each layer.",
         default_in_suggest=SPLIT, doc="activations computed again in the backward pass",
         asked="kinds of recompute to try", heading="re-\ncompute",
+    )  # fmt: skip
+    recompute_every: Count = axis(
+        default=1, is_split=True, only_sync=True,
+        title="layers between kept inputs", short="inputs of 1 layer in {}", option="recompute_every",
+        help="With recompute full: layers of which one input is kept, and which are computed again together.",
+        doc="layers of which one input is kept, with recompute full",
+        asked="layers of which one input is kept, with recompute full", heading="1 in",
     )  # fmt: skip
     offload: Word = axis(
         words=("none", "optimizer", "activations"), default="none", is_split=True, only_sync=True,

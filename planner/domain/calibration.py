@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from planner.domain.arrays import frozen_map
 from planner.domain.cluster import Cluster, Node
-from planner.domain.configuration import MODES
+from planner.domain.configuration import MODES, Configuration
 from planner.domain.precision import PRECISIONS
 from planner.domain.provenance import FIT, Provenance
 from planner.errors import ParameterError
@@ -43,6 +43,7 @@ __all__ = [
     "Calibration",
     "ConformalScore",
     "Entry",
+    "MeasuredStep",
     "SettingValue",
     "by_precision",
 ]
@@ -194,6 +195,35 @@ class ConformalScore:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A plan whose whole steps were timed, and what they take over what is predicted without them.
+
+    Attributes
+    ----------
+    network, cluster, framework : str
+        By name; a step holds messages, so that it says nothing of another cluster.
+    configuration : Configuration
+        Every axis of the plan.
+    factor : float
+        Measured over predicted time of a step, the geometric mean of the runs.
+    runs : int
+        Measured.
+    """
+
+    network: str
+    cluster: str
+    framework: str
+    configuration: Configuration
+    factor: float
+    runs: int
+
+    @property
+    def key(self) -> tuple[str, str, str, Configuration]:
+        """Network, cluster, framework and plan."""
+        return (self.network, self.cluster, self.framework, self.configuration)
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """Entries of one accelerator, or cluster, with where they come from.
 
@@ -226,6 +256,8 @@ class Calibration:
     conformal : mapping of one of PREDICTION_KINDS to ConformalScore
         Scores in standard deviations that predictions state of themselves: ends of their intervals. Those of what
         extrapolates are at least those of what does not.
+    measured_steps : tuple of MeasuredStep
+        Of its accelerator, no plan twice.
     made_from : Provenance or None
         Of what it was made from for an answer; None: a file holds it.
     provenance : Provenance
@@ -246,6 +278,7 @@ class Calibration:
     conformal: Mapping[str, ConformalScore] = field(default_factory=dict)
     input_warnings: tuple[str, ...] = ()
     precision_warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    measured_steps: tuple[MeasuredStep, ...] = ()
     made_from: Provenance | None = None
     provenance: Provenance = field(init=False, repr=False, compare=False)
 
@@ -256,6 +289,10 @@ class Calibration:
         if len(set(keys)) != len(keys):
             duplicate = next(key for key in keys if keys.count(key) > 1)
             raise ParameterError("entries", "unique in scope, kind, direction, precision, library and mode", duplicate)
+        plans = [one.key for one in self.measured_steps]
+        if len(set(plans)) != len(plans):
+            twice = next(one.configuration for one in self.measured_steps if plans.count(one.key) > 1)
+            raise ParameterError("measured_steps", "of different plans", twice)
         for name in ("environment", "conformal", "precision_warnings"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
         origin = self.made_from or Provenance(FIT, calibration=self.name)

@@ -13,6 +13,7 @@ import numpy as np
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count
 from planner.domain.axes import AXES, MODES, Axes, Axis
 from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
+from planner.domain.ranks import check_rank_order
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Configuration",
     "Configurations",
     "Settings",
+    "splits",
 ]
 
 LARGEST_MINI_BATCH = 10**15
@@ -31,6 +33,7 @@ LARGEST_MINI_BATCH = 10**15
 DEGREES = tuple(axis.name for axis in AXES if axis.is_degree)
 """Of parallelism, all but the data-parallel one."""
 SPLIT_AXES = tuple(axis for axis in AXES if axis.is_split)
+
 """How a network is split over devices, and what is kept of it."""
 OPTIMIZERS = {
     "none": 0, "sgd": 0, "sgd-momentum": 4, "nesterov": 4, "adagrad": 4, "rmsprop": 4, "adam": 8, "adam-8bit": 2,
@@ -50,14 +53,18 @@ class Settings:
         ``bucketed``, so are buckets of neighbouring layers; ``no-overlap``, each layer's after the backward pass.
     input : {"storage", "synthetic"}
     framework : Framework
+    rank_order : tuple of str
+        Order of planner.domain.ranks.RANK_ORDER in which ranks are numbered; empty: the framework's.
     """
 
     optimizer: str = "sgd-momentum"
     strategy: str = "wait-free"
     input: str = "storage"
     framework: Framework = PYTORCH
+    rank_order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_rank_order("rank_order", self.placed_by)
         for what, value, choices in (
             ("optimizer", self.optimizer, tuple(OPTIMIZERS)),
             ("strategy", self.strategy, tuple(STRATEGIES)),
@@ -65,6 +72,11 @@ class Settings:
         ):
             if value not in choices:
                 raise ParameterError(what, "one of " + ", ".join(choices), value)
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """The order in which ranks are numbered, innermost first."""
+        return self.rank_order or self.framework.rank_order
 
     @property
     def overlap(self) -> Strategy:
@@ -98,9 +110,11 @@ class Configuration(Axes[int, str]):
         gpus, product = self.gpus, self.replica_gpus
         names = [name for name in DEGREES if getattr(self, name) > 1]
         near = [_nearest_divisor(gpus, product, step) for step in (-1, 1)]
-        said = " and ".join(str(one) for one in near if one)
+        nearest = " and ".join(str(one) for one in near if one)
         verb = "are" if all(near) else "is"
-        return ParameterError(" x ".join(names), f"a divisor of the {gpus} GPUs", product, f"the nearest {verb} {said}")
+        return ParameterError(
+            " x ".join(names), f"a divisor of the {gpus} GPUs", product, f"the nearest {verb} {nearest}"
+        )
 
     @property
     def replica_gpus(self) -> int:
@@ -134,8 +148,8 @@ class Configuration(Axes[int, str]):
     def besides(self) -> list[str]:
         """In words, the values of axes that go without saying where they are the default."""
         values = [(axis, getattr(self, axis.name)) for axis in AXES if not axis.always_said]
-        said = [(axis, value) for axis, value in values if value != axis.default]
-        return [axis.short.format(value) if axis.short else f"{axis.title} {value}" for axis, value in said]
+        others = [(axis, value) for axis, value in values if value != axis.default]
+        return [axis.short.format(value) if axis.short else f"{axis.title} {value}" for axis, value in others]
 
 
 def _nearest_divisor(whole: int, value: int, step: int) -> int:
@@ -157,7 +171,7 @@ class Configurations(Axes[IntArray, IntArray]):
     """n configurations: an integer ndarray an axis, of shape (n,), or of shapes that broadcast, as of a product.
 
     ``precision`` holds positions in ``precisions``, another axis of words those in its words. An axis that is not given
-    has its default.
+    has its default. An axis that is alike in all rows is held once (stride 0), as most axes of a search are.
     """
 
     precisions: tuple[str, ...] = field(kw_only=True)
@@ -167,7 +181,7 @@ class Configurations(Axes[IntArray, IntArray]):
         shape = like.shape if like.ndim == 1 else (1,) * like.ndim
         for axis in AXES:
             if not isinstance(getattr(self, axis.name), np.ndarray):
-                object.__setattr__(self, axis.name, np.full(shape, self.code(axis, axis.default)))
+                object.__setattr__(self, axis.name, np.broadcast_to(self.code(axis, axis.default), shape))
 
     @property
     def size(self) -> int:
@@ -182,9 +196,9 @@ class Configurations(Axes[IntArray, IntArray]):
     @staticmethod
     def product(values: Mapping[str, IntArray], precisions: tuple[str, ...]) -> Configurations:
         """Return every combination of the values of each axis, the last axis fastest."""
-        given = [axis.name for axis in AXES if axis.name in values]
-        columns = np.meshgrid(*(values[name] for name in given), indexing="ij", sparse=True)
-        return Configurations(**dict(zip(given, columns, strict=True)), precisions=precisions)
+        names = [axis.name for axis in AXES if axis.name in values]
+        columns = np.meshgrid(*(values[name] for name in names), indexing="ij", sparse=True)
+        return Configurations(**dict(zip(names, columns, strict=True)), precisions=precisions)
 
     def pieces(self, most: int) -> Iterator[Configurations]:
         """Yield them in order, a product in products, at most so many at once."""
@@ -207,7 +221,7 @@ class Configurations(Axes[IntArray, IntArray]):
     @property
     def rows(self) -> Configurations:
         """The same with axes of shape (n,)."""
-        return self if not self.is_product else self._each(lambda c: np.broadcast_to(c, self.shape).ravel())
+        return self if not self.is_product else self._each(partial(_row_column, shape=self.shape))
 
     @property
     def gpus(self) -> IntArray:
@@ -222,8 +236,7 @@ class Configurations(Axes[IntArray, IntArray]):
     @property
     def replica_gpus(self) -> IntArray | int:
         """Accelerators that hold one copy of the network, shape (n,): the product of all other degrees."""
-        degrees: list[IntArray] = [getattr(self, name) for name in DEGREES]
-        return math.prod(degrees)
+        return math.prod(_once(getattr(self, name)) for name in DEGREES)
 
     @property
     def is_async(self) -> BoolArray:
@@ -233,11 +246,11 @@ class Configurations(Axes[IntArray, IntArray]):
     @property
     def is_split(self) -> BoolArray:
         """Whether a device holds, or keeps, less than the whole network, shape (n,)."""
-        return reduce(np.logical_or, [np.not_equal(getattr(self, a.name), self.code(a, a.default)) for a in SPLIT_AXES])
+        return splits({axis.name: _once(getattr(self, axis.name)) for axis in SPLIT_AXES})
 
     def code(self, axis: Axis, value: int | str | None) -> int:
         """Return the number that stands for a value of an axis in its array."""
-        return self.words_of(axis).index(str(value)) if axis.words else int(value or 0)
+        return self.precisions.index(str(value)) if axis.name == "precision" else axis.code(value)
 
     @property
     def synchronous_mini_batch(self) -> IntArray:
@@ -265,8 +278,9 @@ class Configurations(Axes[IntArray, IntArray]):
         return self.rows.take(np.broadcast_to(mask, self.shape).ravel())
 
     def take(self, rows: IntArray | BoolArray | slice) -> Configurations:
-        """Return those at positions, where a mask is true, or of a slice."""
-        return self._each(lambda column: column[rows])
+        """Return those at positions, where a mask is true, or of a slice, of rows."""
+        at = rows if isinstance(rows, slice) else np.arange(self.size)[rows]
+        return self._each(partial(_taken, at=at))
 
     def one(self, position: int) -> Configuration:
         """Return the configuration at a position as a record."""
@@ -287,8 +301,39 @@ class Configurations(Axes[IntArray, IntArray]):
     @staticmethod
     def joined(parts: list[Configurations]) -> Configurations:
         """Return the configurations of parts with equal ``precisions``, one after another."""
-        columns = {a.name: np.concatenate([getattr(part, a.name) for part in parts]) for a in AXES}
+        columns = {a.name: _joined([getattr(part, a.name) for part in parts]) for a in AXES}
         return Configurations(**columns, precisions=parts[0].precisions)
+
+
+def _row_column(column: IntArray, shape: tuple[int, ...]) -> IntArray:
+    """Return the column of rows of an axis of a product."""
+    if column.size == 1:
+        return np.broadcast_to(column.ravel(), (math.prod(shape),))
+    return np.broadcast_to(column, shape).ravel()
+
+
+def _is_alike(column: IntArray) -> bool:
+    """Tell whether a column holds one value once."""
+    return column.strides == (0,) and column.size > 0
+
+
+def _once(column: IntArray) -> IntArray:
+    """Return a column, which broadcasts, without repeating a value that is held once."""
+    return column[:1] if _is_alike(column) else column
+
+
+def _taken(column: IntArray, at: IntArray | slice) -> IntArray:
+    """Return values at positions; one that is held once stays so."""
+    if isinstance(at, slice) or not _is_alike(column):
+        return column[at]
+    return np.broadcast_to(column[0], at.shape)
+
+
+def _joined(columns: list[IntArray]) -> IntArray:
+    """Return columns one after another; a value that all hold once stays so."""
+    if all(map(_is_alike, columns)) and len({int(one[0]) for one in columns}) == 1:
+        return np.broadcast_to(columns[0][0], (sum(one.size for one in columns),))
+    return np.concatenate(columns)
 
 
 def _slice_of(column: IntArray, at: int, part: slice) -> IntArray:
@@ -301,3 +346,8 @@ def _masked(column: IntArray, masks: list[BoolArray]) -> IntArray:
     wide = [one if one.size == n else np.ones(n, dtype=np.bool_) for one, n in zip(masks, column.shape, strict=True)]
     part: IntArray = column[np.ix_(*wide)]
     return part
+
+
+def splits(columns: Mapping[str, IntArray]) -> BoolArray:
+    """Tell which rows of columns by axis split the network, or keep less than the whole of it, of their shape."""
+    return reduce(np.logical_or, [np.not_equal(columns[a.name], a.code(a.default)) for a in SPLIT_AXES])

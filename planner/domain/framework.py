@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from planner.domain.axes import SCHEDULES
 from planner.domain.precision import precision_named
+from planner.domain.ranks import RANK_ORDER, check_rank_order
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "PARALLELISMS",
     "PYTORCH",
     "REPEATED",
+    "STAGES",
     "STRATEGIES",
     "Framework",
     "Strategy",
@@ -30,9 +33,12 @@ PARALLELISMS = ("tensor", "context", "expert", "pipeline")
 REPEATED = ("attention", "second products")
 """The core of attention where that keeps its weights; or all of a layer but attention and each first of two products
 (torchtitan)."""
-FUSIONS = ("activation", "residual")
+FUSIONS = ("activation", "residual", "softmax")
 """Point-wise kernels that are one: the bias of a linear layer with the activation behind it, and gates with their
-products; the bias with dropout and the sum behind it."""
+products; the bias with dropout and the sum behind it; scale, mask and softmax of the shapes that Megatron-LM takes."""
+STAGES = ("blocks", "modules", "layers")
+"""What its pipeline's stages are: blocks of transformers alone; modules that the user writes, of any network; or layers
+of any network, which it deals out by itself."""
 LOSSES = ("eager", "parallel", "fused")
 """Kernel by kernel on fp32 copies of logits; over a vocabulary split among tensor ranks; in one kernel."""
 _NAME = re.compile(r"[a-z][a-z0-9._+-]*", re.ASCII)
@@ -95,12 +101,16 @@ class Framework:
         Free text; empty: any.
     can : tuple of one of PARALLELISMS
         Ways in which it splits networks.
+    schedules : tuple of one of SCHEDULES
+        Orders of a pipeline's passes that it has.
     most_sharded, most_sharded_in_pipeline : int
         The largest sharding that it has, alone and beside a pipeline.
     fuses : tuple of one of FUSIONS
         Kernels that are one.
     scatters_boundary : bool
         Whether each tensor rank sends its part alone to the next stage, which gathers it.
+    stages : one of STAGES
+        What it pipelines.
     selective : one of REPEATED
         What selective recompute makes again.
     overlaps_tensor : bool
@@ -113,8 +123,13 @@ class Framework:
         Whether it rounds the vocabulary up to 128 rows a tensor rank.
     main_gradients : bool
         Whether its optimizer reads fp32 copies of gradients that are not fp32.
+    output_buffers : int
+        Micro-batches whose fp32 logits stay on the last stage until others take their place; 0: those that wait for
+        their backward pass alone.
     keeps_weight_shards : bool
         Whether sharding 3 keeps shards of narrow weights beside those of the fp32 master copy, or makes them of it.
+    rank_order : tuple of str
+        Order of RANK_ORDER in which it numbers ranks, innermost first.
     """
 
     name: str
@@ -125,25 +140,31 @@ class Framework:
     source: str = ""
     version: str = ""
     can: tuple[str, ...] = PARALLELISMS
+    schedules: tuple[str, ...] = SCHEDULES
     most_sharded: int = 3
     most_sharded_in_pipeline: int = 3
     fuses: tuple[str, ...] = ()
     scatters_boundary: bool = False
+    stages: str = "modules"
     selective: str = "attention"
     overlaps_tensor: bool = False
     gathers_ahead: int = 1
     loss: str = "eager"
     pads_vocabulary: bool = False
     main_gradients: bool = False
+    output_buffers: int = 0
     keeps_weight_shards: bool = True
+    rank_order: tuple[str, ...] = RANK_ORDER
 
     def __post_init__(self) -> None:
         for what, names in (("name", (self.name,)), ("aliases", self.aliases)):
             for name in names:
                 if not _NAME.fullmatch(name):
                     raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
-        if self.loss not in LOSSES:
-            raise UnknownNameError("loss", self.loss, LOSSES)
+        for what, value, known in (("loss", self.loss, LOSSES), ("stages", self.stages, STAGES)):
+            if value not in known:
+                raise UnknownNameError(what, value, known)
+        check_rank_order("rank_order", self.rank_order)
 
     @classmethod
     def labelled(cls, label: str) -> Framework:
@@ -167,5 +188,10 @@ class Framework:
 
 GENERIC = Framework("generic")
 """Stands for any other."""
-PYTORCH = Framework("pytorch", gradient_type="fp32", keeps_weight_shards=False)
+PYTORCH = Framework(
+    "pytorch",
+    gradient_type="fp32",
+    keeps_weight_shards=False,
+    schedules=("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"),
+)
 """What is assumed where no framework is named; as in its file."""

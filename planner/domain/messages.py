@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.ranks import CONTEXT, DATA, EXPERT, PIPELINE, RANK_ORDER, TENSOR
 
 __all__ = [
     "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "BOUNDARY", "CONTEXT", "CONTEXT_NEIGHBOURS", "CORE",
@@ -22,9 +23,6 @@ ALL_TO_ALL, SEND_RECEIVE = "all_to_all", "send_receive"
 """Operations. Buffers: of each rank before an all-reduce or all-to-all, the whole of what all-gather gathers and
 reduce-scatter scatters, and of one message from one rank to another."""
 
-TENSOR, CONTEXT, EXPERT, DATA, PIPELINE = "tensor", "context", "expert", "data", "pipeline"
-RANK_ORDER = (TENSOR, CONTEXT, EXPERT, DATA, PIPELINE)
-"""Along which axis neighbouring ranks differ, innermost first."""
 GRADIENTS, NODE_SHARDS, NODE_REPLICAS = "gradients", "node_shards", "node_replicas"
 EXPERT_GRADIENTS, EXPERT_SHARDS = "expert_gradients", "expert_shards"
 EXPERT_NODE_SHARDS, EXPERT_NODE_REPLICAS = "expert_node_shards", "expert_node_replicas"

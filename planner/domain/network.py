@@ -40,7 +40,7 @@ class Network:
         Its architecture in numbers; None: it is no transformer, or a shard of one.
     blocks : tuple of int
         Position of the first layer of every block, and of the first one behind the last block: where a pipeline may
-        cut it. Empty: anywhere that one tensor alone is passed on.
+        cut it. Empty: before any layer with parameters.
     """
 
     name: str

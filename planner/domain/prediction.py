@@ -144,6 +144,7 @@ class Prediction:
     the largest first; empty where there is no interval.
     ``mfu`` and ``hfu`` are the shares of the devices' peak that model FLOP, and all FLOP, take; None: they are not
     known, or the network is no transformer.
+    ``stages`` are the layers that the stages of a pipeline start with; empty: it is cut between blocks, or not at all.
     """
 
     configuration: Configuration
@@ -163,6 +164,7 @@ class Prediction:
     doubt: Mapping[str, float] = field(default_factory=dict)
     mfu: float | None = None
     hfu: float | None = None
+    stages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "kernel_shares", "doubt"):

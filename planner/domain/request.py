@@ -11,6 +11,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Settings
 from planner.domain.dataset import Dataset
+from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.scenario import NO_SCENARIO, Scenario
 
@@ -54,6 +55,10 @@ class Subject:
     usd_per_gpu_hour: float | None = None
     device: str = "GPU"
     network_option: str = ""
+
+    def trained_in(self, framework: Framework) -> Subject:
+        """Return the same in a framework."""
+        return replace(self, settings=replace(self.settings, framework=framework))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,8 @@ class SpaceRequest:
         training precision with a usable sub-model; otherwise its default).
     top : int
         Plans to report.
+    parallelism : tuple of str
+        Kinds to try; none: those that the network and the framework have by default.
     choose : one of planner.domain.suggestion.CHOICES
         Which of the tied plans is taken.
     most : mapping of planner.domain.limits.LIMITS to float
@@ -121,7 +128,7 @@ class SpaceRequest:
     objective: str = "epoch-time"
     top: int = 5
     pareto: bool = False
-    parallelism: tuple[str, ...] = ("data", "model", "pipeline", "hybrid")
+    parallelism: tuple[str, ...] = ()
     choose: str = "fewest-gpus"
     most: Mapping[str, float] = field(default_factory=dict)
     allow_specified: bool = False

@@ -9,6 +9,7 @@ from planner.domain.arrays import LARGEST_COUNT, check_count
 from planner.domain.axes import AXES, with_axes
 from planner.domain.configuration import DEGREES, LARGEST_MINI_BATCH, OPTIMIZERS
 from planner.domain.framework import STRATEGIES
+from planner.domain.ranks import check_rank_order
 from planner.errors import NOTHING, ParameterError, Refusal, nearest_name
 
 __all__ = ["CHOICES", "METRICS", "STATUSES", "RefusedRow", "Run", "Runs"]
@@ -54,6 +55,8 @@ class Run:
         Empty for the default of the network.
     input : {"synthetic", "storage"}
         Derived: an epoch reads its samples from storage, other metrics do without.
+    rank_order : tuple of str
+        In which ranks are numbered, innermost first; empty: as the framework does.
     placement : tuple of int
         GPUs on each node where that is stated. ``gpus_per_node`` is then the largest.
     line : int
@@ -99,6 +102,7 @@ class Run:
     source: str = ""
     group: str = ""
     notes: str = ""
+    rank_order: tuple[str, ...] = ()
     placement: tuple[int, ...] = ()
     line: int = 0
 
@@ -109,6 +113,8 @@ class Run:
         if not self.input:
             self._set("input", "storage" if self.metric == "epoch_s" else "synthetic")
         self._check_words()
+        if self.rank_order:
+            check_rank_order("rank_order", self.rank_order)
         self._check_numbers()
         self._place()
         self._check_plan()

@@ -7,18 +7,22 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.axes import AXES
+from planner.domain.axes import AXES, SCHEDULES
 from planner.domain.kernels import MemoryBytes
 from planner.errors import ParameterError
 
-__all__ = ["OFFLOADS", "RECOMPUTES", "SCHEDULES", "SHARD_GROUPS", "SplitMemoryBytes", "SplitPlans", "schedule_run"]
+__all__ = [
+    "GRADIENTS_SHARDED", "OFFLOADS", "OPTIMIZER_SHARDED", "RECOMPUTES", "SCHEDULES", "SHARD_GROUPS", "WEIGHTS_SHARDED",
+    "SplitMemoryBytes", "SplitPlans", "schedule_run",
+]  # fmt: skip
 
 _WORDS = {axis.name: axis.words for axis in AXES}
 RECOMPUTES = _WORDS["recompute"]
 """What the backward pass computes again: nothing, attention weights, whole layers."""
 SHARD_GROUPS = _WORDS["shard_group"]
 """Which replicas share shards: all of them, or those of one node."""
-SCHEDULES = _WORDS["schedule"]
+OPTIMIZER_SHARDED, GRADIENTS_SHARDED, WEIGHTS_SHARDED = 1, 2, 3
+"""What replicas share, of ``sharding``: each shares what those before it do."""
 OFFLOADS = _WORDS["offload"]
 """What lies in the host's memory."""
 
@@ -42,6 +46,7 @@ class SplitPlans:
     sequence_parallel : 1 where tensor ranks share the positions between products; else 0
     sharding : ZeRO's 0 to 3
     recompute, shard_group, schedule, offload : positions in RECOMPUTES, SHARD_GROUPS, SCHEDULES and OFFLOADS
+    recompute_every : k, layers of which one input is kept, with recompute full
     gpus_per_node : what ``node`` shards over
     """
 
@@ -55,6 +60,7 @@ class SplitPlans:
     virtual_stages: IntArray
     sequence_parallel: IntArray
     recompute: IntArray
+    recompute_every: IntArray
     sharding: IntArray
     shard_group: IntArray
     schedule: IntArray
@@ -84,9 +90,23 @@ class SplitPlans:
         """GPUs of each plan."""
         return self.data_parallel * self.tensor_parallel * self.context_parallel * self.pipeline_parallel
 
+    @property
+    def rows(self) -> SplitPlans:
+        """The same with fields of shape (n,)."""
+        return SplitPlans(**{f.name: np.broadcast_to(getattr(self, f.name), self.shape).ravel() for f in fields(self)})
+
+    @property
+    def last_stage(self) -> IntArray:
+        """The stage with the last layers: that with the first ones, where the order of stages is a V."""
+        return np.where(self.schedule == SCHEDULES.index("zero-bubble-v"), 0, self.pipeline_parallel - 1)
+
     def row(self, at: int) -> SplitPlans:
         """Return one plan, each field of shape ()."""
         return SplitPlans(**{f.name: np.broadcast_to(getattr(self, f.name), self.shape).flat[at] for f in fields(self)})
+
+    def take(self, at: IntArray) -> SplitPlans:
+        """Return some of plans whose fields have shape (n,)."""
+        return SplitPlans(**{one.name: getattr(self, one.name)[at] for one in fields(SplitPlans)})
 
     def but(self, **values: int | IntArray) -> SplitPlans:
         """Return plans that differ in some fields."""

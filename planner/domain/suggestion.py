@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from planner.domain.arrays import frozen_map
 from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
+from planner.domain.framework import Framework
 from planner.domain.prediction import PlanWarning, Prediction
-from planner.domain.request import Sourced
+from planner.domain.request import Sourced, Subject
 
 __all__ = ["CHOICES", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion"]
 
-CHOICES = ("fewest-gpus", "fastest")
+CHOICES = ("fewest-gpus", "fastest", "least-regret")
 """Which of the tied plans is taken."""
 
 
@@ -33,6 +34,8 @@ class Plan:
         Probability that plan 1 is better by the objective; None for plan 1, and where errors are not known.
     efficiency : float or None
         Samples a second and device over those of the suggestion's ``baseline``; None: no baseline.
+    framework : Framework or None
+        One of several that were asked for; None: that of the subject.
     """
 
     position: int
@@ -41,10 +44,15 @@ class Plan:
     precisions: tuple[str, ...] = ()
     first_is_better: float | None = None
     efficiency: float | None = None
+    framework: Framework | None = None
 
     def __post_init__(self) -> None:
         if not self.precisions:
             object.__setattr__(self, "precisions", (self.prediction.configuration.precision,))
+
+    def subject(self, shared: Subject) -> Subject:
+        """Return what the plan is of; ``shared``: what the plans of the answer share."""
+        return shared.trained_in(self.framework) if self.framework else shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +129,8 @@ class Suggestion:
         Positions of plan 1 and of all plans tied with it, among the best 50; equal plans count once.
     baseline : Configuration or None
         Of the fewest devices among the plans ranked, the fastest: what efficiencies are relative to.
+    baseline_framework : Framework or None
+        Its framework, where several were asked for.
     citations : tuple of Citation
         Of the calibrations that the plans rest on.
     """
@@ -137,6 +147,7 @@ class Suggestion:
     choice: str = ""
     tied: tuple[int, ...] = ()
     baseline: Configuration | None = None
+    baseline_framework: Framework | None = None
     citations: tuple[Citation, ...] = ()
 
     def __post_init__(self) -> None:

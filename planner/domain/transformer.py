@@ -13,6 +13,7 @@ NORMS = ("layer", "scale", "rms")
 """Normalisation with scale and shift, with scale alone, and by the root of the mean square, with scale."""
 HEADS = ("tokens", "masked", "labels", "pooler", "pretraining", "classes")
 """What is computed of the last layer; see :class:`Transformer`."""
+_LOGITS_OF_TOKENS = ("tokens", "masked", "pretraining")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,16 @@ class Transformer:
     def kv_width(self) -> int:
         """Features of all keys, and of all values, κ·d_h."""
         return self.kv_heads * self.head_size
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether the head makes as many logits as there are tokens."""
+        return self.vocabulary > 0 and self.head in _LOGITS_OF_TOKENS
+
+    @property
+    def ties_logits(self) -> bool:
+        """Whether the table of tokens makes them, of which the last stage of a pipeline then has a copy."""
+        return self.tied and self.has_logits
 
     @property
     def expert_layers(self) -> int:

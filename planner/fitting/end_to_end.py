@@ -15,17 +15,13 @@ sub-batches, which are often run on many GPUs alone, bound the host time. Rows o
 rows, because errors are those of networks more than of rows. The exponent that composes host and GPU time is that of
 the network's family, unless runs tell another (:mod:`planner.fitting.exponents`).
 
-The deviations are judgements made before any score was seen: few per cent for traffic, whose rates are measured within
-a few per cent, more for matrix kernels (algorithms, layouts, clocks under sustained load; another version of a library
-brings other algorithms), a factor of two or three for host time and links. Host time on measured kernels shares nothing
-with that on specified ones, which makes up for their errors; their scales share no more than the small effect of the
-framework.
+How the deviations were chosen: docs/numbers.md (end_to_end.row_deviation).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -58,8 +54,11 @@ __all__ = [
     "HALF_PRECISIONS",
     "EndToEnd",
     "Observed",
+    "covariances",
+    "design_of",
     "effects_of",
     "fit_end_to_end",
+    "priors",
     "properties_of",
     "without_end_to_end",
 ]
@@ -261,10 +260,10 @@ def _fit_compute(observed: Sequence[Observed]) -> EndToEnd:
     alone = [one for one in COEFFICIENTS if not one.of_several]
     parts = [(part, part.alone_steps) for one in observed if (part := one.alone)]
     exponents = fit_exponents(parts, lambda some, exponent: _loss(tuple(some), exponent), MOST_SET_ROWS)
-    known = EndToEnd({}, {}, exponents)
+    start = EndToEnd({}, {}, exponents)
     bounds = [(part, part.alone_steps) for one in observed if (part := one.joint)]
     composed, within = (
-        [(part, steps.at_exponent(_compute_of(known, part)["exponent"])) for part, steps in some]
+        [(part, steps.at_exponent(_compute_of(start, part)["exponent"])) for part, steps in some]
         for some in (parts, bounds)
     )
     return EndToEnd(*_fit(observed, composed, alone, within), exponents)
@@ -296,13 +295,15 @@ def _fit(
     bounds: Sequence[Rows] = (),
 ) -> tuple[dict[Key, float], dict[tuple[Key, Key], float]]:
     """Return the effects of some coefficients on all that was observed, fitted to parts of it, and their covariance."""
-    prior = {key: sd for one in observed for each in coefficients for key, sd in effects_of(each, one.properties)}
-    place = {key: at for at, key in enumerate(sorted(prior))}
-    deviations = np.array([prior[key] for key in place])
+    place, deviations = priors(observed, coefficients)
     best, covariance = np.zeros(deviations.size), np.diag(deviations**2)
     rows = [
         Residuals(
-            sets, steps, coefficients, np.stack([_design(one, coefficients, place) for one in sets]), is_bound=is_bound
+            sets,
+            steps,
+            coefficients,
+            np.stack([design_of(one, coefficients, place) for one in sets]),
+            is_bound=is_bound,
         )
         for is_bound, of in ((False, parts), (True, bounds))
         for sets, steps in stacks(of)
@@ -310,13 +311,25 @@ def _fit(
     rounds = ROUNDS if any(one.of_several for one in coefficients) else (EXACT_ROUND,)
     for width, tolerance in rounds if rows else ():
         best, covariance = _search(rows, best, deviations, width, tolerance)
-    keys, (rows_of, columns) = list(place), np.nonzero(covariance)
-    entries = zip(rows_of.tolist(), columns.tolist(), covariance[rows_of, columns].tolist(), strict=True)
-    pairs = {(keys[i], keys[j]): entry for i, j, entry in entries}
-    return dict(zip(place, best.tolist(), strict=True)), pairs
+    return dict(zip(place, best.tolist(), strict=True)), covariances(place, covariance)
 
 
-def _design(observed: Observed, coefficients: Sequence[Coefficient], place: Mapping[Key, int]) -> FloatArray:
+def priors(observed: Iterable[Observed], coefficients: Sequence[Coefficient]) -> tuple[dict[Key, int], FloatArray]:
+    """Return the place of each of p effects of coefficients on what was observed, and their prior deviations, (p,)."""
+    prior = {key: sd for one in observed for each in coefficients for key, sd in effects_of(each, one.properties)}
+    keys = sorted(prior)
+    return {key: at for at, key in enumerate(keys)}, np.array([prior[key] for key in keys])
+
+
+def covariances(place: Iterable[Key], covariance: FloatArray) -> dict[tuple[Key, Key], float]:
+    """Return the covariances of effects that are not 0, given those of shape (p, p)."""
+    keys, (rows, columns) = list(place), np.nonzero(covariance)
+    entries = zip(rows.tolist(), columns.tolist(), covariance[rows, columns].tolist(), strict=True)
+    return {(keys[i], keys[j]): entry for i, j, entry in entries}
+
+
+def design_of(observed: Observed, coefficients: Sequence[Coefficient], place: Mapping[Key, int]) -> FloatArray:
+    """Return which of p effects add to each of c coefficients, shape (c, p)."""
     design = np.zeros((len(coefficients), len(place)))
     for row, one in enumerate(coefficients):
         design[row, [place[key] for key, _ in effects_of(one, observed.properties)]] = 1.0

@@ -96,9 +96,9 @@ def _free_columns(
     term: FeatureMap, columns: Sequence[Column], features: FloatArray, times: FloatArray
 ) -> tuple[FloatArray, BoolArray, FloatArray]:
     """Return the coefficients that the formula states (else 0), which are open to a fit, and what is left to fit."""
-    stated = np.array([term.stated.get(one.name, 0.0) for one in columns])
+    constant = np.array([term.stated.get(one.name, 0.0) for one in columns])
     open_ = np.array([one.name not in term.stated for one in columns])
-    return stated, open_, (np.log(times) if term.link == "log" else times) - features @ stated
+    return constant, open_, (np.log(times) if term.link == "log" else times) - features @ constant
 
 
 def _coefficients(
@@ -129,7 +129,7 @@ def _ranges_of_work(samples: Samples, kind: str) -> dict[str, tuple[float, float
 
 def _with_doubt(entry: Entry, features: FloatArray, target: FloatArray, free: BoolArray) -> Entry:
     """Return an entry with the doubt that its rows leave; without errors where it meets every row by construction."""
-    names = [name for name, kept in zip(entry.coefficients, free, strict=True) if kept]
+    names = [name for name, is_free in zip(entry.coefficients, free, strict=True) if is_free]
     theta = np.array([entry.coefficients[name] for name in names])
     entry = replace(entry, condition_number=condition_number(features, target, entry.estimator))
     doubt = covariance(features, target, theta, entry.estimator)
@@ -138,8 +138,8 @@ def _with_doubt(entry: Entry, features: FloatArray, target: FloatArray, free: Bo
     full = np.zeros((free.size, free.size))
     full[np.ix_(free, free)] = doubt[0]
     errors = dict(zip(names, np.sqrt(np.diag(doubt[0])).tolist(), strict=True))
-    stored = tuple(tuple(row) for row in full.tolist()) if free.size <= LARGEST_COVARIANCE else None
-    return replace(entry, standard_errors=errors, covariance=stored)
+    rows = tuple(tuple(row) for row in full.tolist()) if free.size <= LARGEST_COVARIANCE else None
+    return replace(entry, standard_errors=errors, covariance=rows)
 
 
 def _predict(entry: Entry, samples: Samples, rows: BoolArray) -> FloatArray:

@@ -281,16 +281,16 @@ class JointSteps:
         the backward pass, or are paced by another link, have no derivative, though not far away they have.
         """
         _, *scales = values.tolist()
-        timed = self._timed(values)
+        step = self._timed(values)
         slopes = np.zeros((self.pair.size, 3))
-        slopes[:, 0] = reduce(np.add, [timed.seconds[stage] for stage in STAGE_RUNS])
+        slopes[:, 0] = reduce(np.add, [step.seconds[stage] for stage in STAGE_RUNS])
         for at in self.live:
             smaller, larger = (
                 self._exposed_s([scale * math.exp(sign * width * (at == place)) for place, scale in enumerate(scales)])
                 for sign in (-1, 1)
             )
             slopes[:, 1 + at] = (larger - smaller) / (2 * width * scales[at])
-        slopes *= timed.on_path["replica_wait"][:, None]
+        slopes *= step.on_path["replica_wait"][:, None]
         return slopes
 
     def _timed(self, values: FloatArray) -> TimedSchedule:

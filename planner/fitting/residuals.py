@@ -14,13 +14,14 @@ import numpy as np
 from planner.domain.arrays import FloatArray
 from planner.domain.schedule import Schedule
 from planner.fitting.observed import AloneSteps, JointSteps, Observed
+from planner.numbers import constant
 
 __all__ = ["MOST_SET_ROWS", "ROW_DEVIATION", "Coefficient", "Residuals", "Rows", "Steps", "stacks"]
 
-ROW_DEVIATION = 0.1
-"""Of log(predicted / measured) of a run."""
-MOST_SET_ROWS = 20.0
-"""As so many rows those of a set count at most."""
+ROW_DEVIATION = constant("end_to_end.row_deviation")
+"""Of log(predicted / measured) of a run (docs/numbers.md)."""
+MOST_SET_ROWS = constant("end_to_end.most_set_rows")
+"""As so many rows those of a set count at most (docs/numbers.md)."""
 Steps = AloneSteps | JointSteps
 Rows = tuple[Observed, Steps]
 """Measured steps, and the same as functions of coefficients."""

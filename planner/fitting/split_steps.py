@@ -12,26 +12,25 @@ quadratic of θ around a centre near it, exact there to the third order. What is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.request import Problem
-from planner.fitting.end_to_end import Key, effects_of
+from planner.fitting.end_to_end import Key, covariances, design_of, effects_of, priors
 from planner.fitting.estimators import robust_least_squares
 from planner.fitting.observed import Observed, calibrations_of, is_fitted, overheads_entry, properties_of
-from planner.fitting.residuals import Coefficient
+from planner.fitting.residuals import MOST_SET_ROWS, ROW_DEVIATION, Coefficient
 from planner.sources.overheads import DATASHEET_LIBRARY, SPLIT_DATASHEET_LIBRARY, SPLIT_LIBRARY
 from planner.steps.predict import Evaluator
 
 __all__ = ["SPLIT_COEFFICIENTS", "SplitFit", "SplitObserved", "SplitSteps", "fit_split_steps"]
 
-ROW_DEVIATION = 0.1
-SET_ROWS = 20.0
 HUBER = 1.0
 """Of row deviations: published tables hold steps that nothing explains, twice as long as their neighbours."""
 NEAR = 0.5
@@ -60,8 +59,7 @@ SPLIT_COEFFICIENTS = (
     Coefficient("intra_node", 1.1, (((), 0.2), (("cluster",), 0.3)), of_several=True),
     Coefficient("inter_node", 1.2, (((), 0.3), (("cluster",), 0.4)), of_several=True),
 )
-"""As :data:`planner.fitting.end_to_end.COEFFICIENTS`, with judgements made before any score was seen: kernels within a
-few per cent, links inside nodes within a third, between nodes within a half."""
+"""As :data:`planner.fitting.end_to_end.COEFFICIENTS`; how the deviations were chosen: docs/numbers.md."""
 OVERHEADS = tuple(one.name for one in SPLIT_COEFFICIENTS[:4])
 _START = np.array([one.start for one in SPLIT_COEFFICIENTS])
 
@@ -76,10 +74,10 @@ class SplitObserved(Observed):
 
     def steps_near(self, theta: FloatArray) -> SplitSteps:
         """Return the rows as functions of coefficients around θ, or around what is within NEAR / 2 of it."""
-        moved = np.rint((theta - _START) / NEAR)
-        key = tuple(moved.tolist())
+        nearest = np.rint((theta - _START) / NEAR)
+        key = tuple(nearest.tolist())
         if key not in self._by_centre:
-            self._by_centre[key] = SplitSteps(self, _START + NEAR * moved)
+            self._by_centre[key] = SplitSteps(self, _START + NEAR * nearest)
         return self._by_centre[key]
 
     @cached_property
@@ -112,16 +110,24 @@ class SplitSteps:
             bends[first, second] = bends[second, first] = mixed / (steps[first] * steps[second])
         self._at_start, self._slopes, self._bends = at_start, slopes, bends
 
+    def take(self, rows: IntArray) -> SplitSteps:
+        """Return some of the rows."""
+        some = copy(self)
+        some._at_start, some._slopes, some._bends = (  # noqa: SLF001 - of its own kind
+            each[..., rows] for each in (self._at_start, self._slopes, self._bends)
+        )
+        return some
+
     def log_s(self, theta: FloatArray) -> FloatArray:
         """Return log t, shape (n,)."""
         move = theta - self.centre
-        found: FloatArray = self._at_start + move @ self._slopes + np.einsum("i,ijn,j->n", move, self._bends, move) / 2
-        return found
+        logs: FloatArray = self._at_start + move @ self._slopes + np.einsum("i,ijn,j->n", move, self._bends, move) / 2
+        return logs
 
     def slopes(self, theta: FloatArray) -> FloatArray:
         """Return the derivatives of log t by θ, shape (n, 6)."""
-        found: FloatArray = (self._slopes + np.einsum("ijn,j->in", self._bends, theta - self.centre)).T
-        return found
+        result: FloatArray = (self._slopes + np.einsum("ijn,j->in", self._bends, theta - self.centre)).T
+        return result
 
     def _log_s(self, theta: FloatArray) -> FloatArray:
         pairs = zip(SPLIT_COEFFICIENTS, theta.tolist(), strict=True)
@@ -131,9 +137,9 @@ class SplitSteps:
         entry = split_entry(
             problem.settings.framework.label, observed.precision, observed.properties["kernels"], _overheads(values)
         )
-        fitted = calibrations_of(problem, [entry], (values["intra_node"], values["inter_node"]))
-        changed = replace(problem, calibrations=(*fitted, *problem.calibrations))
-        times = Evaluator(changed, like=observed.evaluator).evaluate(observed.configurations).iteration_s
+        ours = calibrations_of(problem, [entry], (values["intra_node"], values["inter_node"]))
+        problem = replace(problem, calibrations=(*ours, *problem.calibrations))
+        times = Evaluator(problem, like=observed.evaluator).evaluate(observed.configurations).iteration_s
         return np.asarray(np.log(times))
 
 
@@ -181,16 +187,16 @@ class SplitFit:
 
     def deviations(self, properties: Mapping[str, str]) -> dict[str, float]:
         """Return the standard errors of :meth:`coefficients`; unseen effects count with their prior deviation."""
-        values, found = self.coefficients(properties), {}
+        values, result = self.coefficients(properties), {}
         for one in SPLIT_COEFFICIENTS:
-            named = [key for key, _ in effects_of(one, properties) if key in self.effects]
-            variance = sum(self.covariance.get((a, b), 0.0) for a in named for b in named)
+            keys = [key for key, _ in effects_of(one, properties) if key in self.effects]
+            variance = sum(self.covariance.get((a, b), 0.0) for a in keys for b in keys)
             unseen = dict(one.levels)
-            for key in named:
+            for key in keys:
                 unseen.pop(tuple(name for name, _ in key.level), None)
             variance += sum(deviation**2 for deviation in unseen.values())
-            found[one.name] = float(np.sqrt(max(variance, 0.0))) * (values[one.name] if one.is_log else 1.0)
-        return found
+            result[one.name] = float(np.sqrt(max(variance, 0.0))) * (values[one.name] if one.is_log else 1.0)
+        return result
 
     def overheads(self, properties: Mapping[str, str], precision: str, kind: str) -> Entry:
         """Return the overheads of runs with these properties; ``kind`` stands for the framework."""
@@ -202,11 +208,11 @@ class SplitFit:
         """Return the overheads of a problem in some precisions, and the collectives of its cluster."""
         if not self.effects or not is_fitted(problem):
             return ()
-        found = [properties_of(problem, precision) for precision in precisions]
-        values = self.coefficients(found[0])
+        properties = [properties_of(problem, precision) for precision in precisions]
+        values = self.coefficients(properties[0])
         # A framework that no run shows takes what all have in common.
-        kind = problem.settings.framework.label if found[0]["framework"] in self.frameworks else "generic"
-        entries = [self.overheads(one, precision, kind) for one, precision in zip(found, precisions, strict=True)]
+        kind = problem.settings.framework.label if properties[0]["framework"] in self.frameworks else "generic"
+        entries = [self.overheads(one, precision, kind) for one, precision in zip(properties, precisions, strict=True)]
         return calibrations_of(problem, entries, (values["intra_node"], values["inter_node"]))
 
 
@@ -221,17 +227,10 @@ def fit_split_steps(observed: Sequence[SplitObserved], sources: Sequence[str] = 
     """
     if not observed:
         return SplitFit({}, {})
-    prior = {
-        key: deviation
-        for one in observed
-        for c in SPLIT_COEFFICIENTS
-        for key, deviation in effects_of(c, one.properties)
-    }
-    place = {key: at for at, key in enumerate(sorted(prior))}
-    deviations = np.array([prior[key] for key in place])
-    designs = [_design(one, place) for one in observed]
+    place, deviations = priors(observed, SPLIT_COEFFICIENTS)
+    designs = [design_of(one, SPLIT_COEFFICIENTS, place) for one in observed]
     logs = [np.log(one.measured_s) for one in observed]
-    weights = np.concatenate([np.full(each.size, min(1.0, SET_ROWS / each.size)) for each in logs])
+    weights = np.concatenate([np.full(each.size, min(1.0, MOST_SET_ROWS / each.size)) for each in logs])
 
     steps = [one.steps for one in observed]
 
@@ -252,13 +251,5 @@ def fit_split_steps(observed: Sequence[SplitObserved], sources: Sequence[str] = 
         if all(one is other for one, other in zip(near, steps, strict=True)):
             break
         steps = near
-    pairs = {(a, b): float(covariance[i, j]) for a, i in place.items() for b, j in place.items() if covariance[i, j]}
-    return SplitFit(dict(zip(place, best.tolist(), strict=True)), pairs, observed, tuple(sorted(sources)))
-
-
-def _design(observed: Observed, place: Mapping[Key, int]) -> FloatArray:
-    found = np.zeros((len(SPLIT_COEFFICIENTS), len(place)))
-    for row, one in enumerate(SPLIT_COEFFICIENTS):
-        for key, _ in effects_of(one, observed.properties):
-            found[row, place[key]] = 1.0
-    return found
+    effects = dict(zip(place, best.tolist(), strict=True))
+    return SplitFit(effects, covariances(place, covariance), observed, tuple(sorted(sources)))

@@ -10,9 +10,10 @@ from typing import Any
 
 from planner.domain.axes import AXES, MODES, Axis
 from planner.domain.limits import LIMITS
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import DEFAULT, Sourced
 from planner.domain.suggestion import CHOICES
-from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
+from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table, without_none
 from planner.formats.values import Flag, Number, Text, Type, Whole
 
 __all__ = ["LONGEST_LIST", "REQUEST_TABLE", "request_keys", "request_of"]
@@ -49,6 +50,7 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "framework": (OneOf((Text(), ListOf(Text(), least=1)), "framework"), "training framework, or several to try"),
     **{axis.option: (_type_of(axis), axis.asked) for axis in sorted(AXES, key=lambda axis: axis.name != "mode")},
     "parallelism": (_NAMES, "kinds of parallelism to try"),
+    "rank_order": (ListOf(Text(RANK_ORDER)), "axes by which ranks are numbered, innermost first"),
     "optimizer": (Text(), "optimizer"),
     "strategy": (Text(), "what overlaps in a synchronous step"),
     "input": (Text(), "where samples come from"),
@@ -74,13 +76,9 @@ def _sourced_table(value: Type, doc: str) -> Table[dict[str, Any]]:
     )
 
 
-def _without_none(**values: Any) -> Mapping[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
 REQUEST_TABLE = Table(
     tuple(Field(key, _sourced_table(kind, doc), doc, None) for key, (kind, doc) in _TYPES.items()),
-    _without_none,
+    without_none,
     "every value with its source",
     split=lambda values: dict.fromkeys(_TYPES) | dict(values),
 )

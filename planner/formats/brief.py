@@ -90,6 +90,7 @@ def briefs_document(suggestions: Iterable[tuple[Subject, Suggestion]], epochs: i
 
 def _keys(subject: Subject, suggestion: Suggestion, epochs: int | None) -> dict[str, Any]:
     plan = suggestion.chosen_plan or next(iter(suggestion.plans), None)
+    about_plan = plan.subject(subject) if plan else subject
     of_plans = [warning for one in suggestion.plans for warning in one.prediction.warnings]
     common = [warning for warning in suggestion.warnings if warning not in of_plans]
     warnings = [*(plan.prediction.warnings if plan else ()), *common]
@@ -97,7 +98,7 @@ def _keys(subject: Subject, suggestion: Suggestion, epochs: int | None) -> dict[
         "network": subject.network,
         "cluster": subject.cluster,
         "scenario": subject.scenario or None,
-        "framework": subject.settings.framework.label,
+        "framework": about_plan.settings.framework.label,
         "status": suggestion.status,
         "warnings": list(dict.fromkeys(warning.code for warning in warnings)),
     }

@@ -24,12 +24,14 @@ from planner.domain.calibration import (
     Calibration,
     ConformalScore,
     Entry,
+    MeasuredStep,
     by_precision,
 )
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.configuration import MODES
 from planner.errors import InputFileError, ParameterError
 from planner.formats.cluster import accelerator_fields
+from planner.formats.configuration import PLAN_TABLE
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import FieldError, Name, Number, Text, Whole
@@ -153,6 +155,20 @@ _SCORE = Table(
 )
 
 
+_MEASURED_STEP = Table(
+    (
+        Field("network", Name(), "network that was trained"),
+        Field("cluster", Name(), "cluster that it was trained on"),
+        Field("framework", Name(), "training framework"),
+        Field("configuration", PLAN_TABLE, "plan that was run"),
+        Field("factor", Number(above=True), "measured over predicted time of a step, geometric mean of the runs"),
+        Field("runs", Whole(), "measured runs"),
+    ),
+    MeasuredStep,
+    "a plan whose whole steps were timed",
+)
+
+
 def _calibration(*, warnings: tuple[str, ...], **keys: Any) -> Calibration:
     general, of_precisions = by_precision(warnings)
     return Calibration(**keys, warnings=general, precision_warnings=of_precisions)
@@ -183,6 +199,7 @@ CALIBRATION = Kind(
             Field("warnings", ListOf(Text()), "what a reader should know", ()),
             Field("input_warnings", ListOf(Text()), "the same about input, said where input is priced", ()),
             Field("conformal", MapOf(_SCORE, choices=PREDICTION_KINDS), "conformal scores by kind of prediction", {}),
+            Field("measured_steps", ListOf(_MEASURED_STEP), "plans whose whole steps were timed", ()),
         ),
         _calibration,
         split=_keys,

@@ -10,18 +10,21 @@ from planner.domain.axes import AXES, Axis
 from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS, Configuration, Settings
 from planner.domain.framework import STRATEGIES, Framework
 from planner.domain.precision import precision_named
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Subject
-from planner.formats.fields import Field, Table
+from planner.formats.fields import Field, ListOf, Nullable, Table
 from planner.formats.values import Number, Text, Type, Whole
 
 __all__ = [
     "CONFIGURATION_TABLE",
     "LARGEST_PRODUCT",
+    "PLAN_TABLE",
     "SUBJECT_FIELDS",
     "SUBJECT_TABLE",
     "axis_type",
     "configuration_keys",
     "configuration_of",
+    "framework_of",
     "plan_keys",
     "subject_keys",
     "subject_of",
@@ -41,6 +44,7 @@ def _field(axis: Axis) -> Field:
     return Field(axis.name, axis_type(axis), f"{axis.doc}; absent: {axis.default}", axis.default)
 
 
+_IN_ORDER = ", ".join(RANK_ORDER)
 _KINDS = ("data", "model", "pipeline", "hybrid")
 SUBJECT_FIELDS = (
     Field("network", Text(), "network that is trained"),
@@ -53,15 +57,23 @@ SUBJECT_FIELDS = (
     Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer"),
     Field("strategy", Text(tuple(STRATEGIES)), "what overlaps in a synchronous step"),
     Field("input", Text(("storage", "synthetic")), "where samples come from"),
+    Field(
+        "rank_order",
+        Nullable(ListOf(Text(RANK_ORDER))),
+        f"how ranks are numbered; absent: {','.join(RANK_ORDER)}",
+        None,
+    ),
     Field("parallelism", Text(_KINDS), "how the network is divided where a configuration does not say"),
     Field("virtual_stages", Whole(), "chunks of layers on each pipeline stage where a configuration does not say"),
     Field("recompute", Text(("none", "selective", "full")), "activations computed again, likewise"),
     Field("sharding", Whole(least=0, most=3), "stage of sharded state, likewise"),
 )
 SUBJECT_TABLE = Table(SUBJECT_FIELDS, dict[str, Any], "what all configurations of an answer share", title="subject")
+PLAN_TABLE = Table(tuple(map(_field, AXES)), Configuration, "axes of a plan", title="plan_axes")
 CONFIGURATION_TABLE = Table(
     (
         *(_field(axis) for axis in AXES),
+        Field("framework", Text(), "training framework, one of several; absent: that of the subject", None),
         Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all"),
         Field("gradient_bytes_per_element", Whole(most=8), "bytes of a gradient element as it is sent; absent: 4", 4),
         Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network"),
@@ -85,21 +97,32 @@ def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
     constants["memory_bytes"] = memory_bytes
     settings = {key: getattr(subject.settings, key) for key in ("optimizer", "strategy", "input")}
     settings["framework"] = subject.settings.framework.label
+    settings["rank_order"] = None if subject.settings.placed_by == RANK_ORDER else subject.settings.placed_by
     own = {key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")}
     return own | {"scenario": subject.scenario or None} | settings | constants
 
 
 def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, Any] | None]) -> Subject:
     """Return what an answer is about; the configurations of its plans tell what gradients are sent in."""
-    is_wide = any(
-        one["gradient_bytes_per_element"] > precision_named(one["precision"]).gradient_bytes
-        for one in configurations
-        if one
-    )
-    framework = replace(Framework.labelled(keys["framework"]), gradient_type="fp32" if is_wide else "precision")
-    settings = Settings(keys["optimizer"], keys["strategy"], keys["input"], framework)
+    own = [one for one in configurations if one and one["framework"] in (None, keys["framework"])]
+    framework = _framework(keys["framework"], own)
+    settings = Settings(keys["optimizer"], keys["strategy"], keys["input"], framework, keys["rank_order"] or ())
     scenario, price = keys["scenario"] or "", keys["usd_per_gpu_hour"]
     return Subject(keys["network"], keys["cluster"], scenario, settings, price, keys["device"])
+
+
+def _framework(label: str, configurations: Iterable[Mapping[str, Any]]) -> Framework:
+    """Return a framework by its label; configurations tell what its gradients are sent in."""
+    is_wide = any(
+        one["gradient_bytes_per_element"] > precision_named(one["precision"]).gradient_bytes for one in configurations
+    )
+    return replace(Framework.labelled(label), gradient_type="fp32" if is_wide else "precision")
+
+
+def framework_of(configuration: Mapping[str, Any] | None) -> Framework | None:
+    """Return the framework that a configuration of a document names; None: it names none."""
+    label = configuration and configuration["framework"]
+    return _framework(label, [configuration]) if configuration and label else None
 
 
 def plan_keys(configuration: Configuration) -> dict[str, Any]:
@@ -108,11 +131,15 @@ def plan_keys(configuration: Configuration) -> dict[str, Any]:
     return {name: getattr(configuration, name) for name in names}
 
 
-def configuration_keys(configuration: Configuration, framework: Framework) -> dict[str, Any]:
-    """Return the keys of a configuration; ``framework`` says what its gradients are sent as."""
+def configuration_keys(configuration: Configuration, framework: Framework, *, named: bool = False) -> dict[str, Any]:
+    """Return the keys of a configuration; ``framework`` says what its gradients are sent as.
+
+    ``named``: whether the framework is one of several, and told.
+    """
     c = configuration
     return {
         **plan_keys(c),
+        "framework": framework.label if named else None,
         "gradient_bytes_per_element": framework.gradient_bytes(c.precision),
         "mini_batch": None if c.mode == "async" else c.samples_per_update,
     }

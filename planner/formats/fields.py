@@ -14,13 +14,18 @@ from typing import Any, Generic, TypeVar
 from planner.errors import UsageError, nearest_name, shown
 from planner.formats.values import UNITS, FieldError, Name, Type, at, refuse
 
-__all__ = ["REQUIRED", "Field", "ListOf", "MapOf", "Nullable", "OneOf", "Table", "unknown_key"]
+__all__ = ["REQUIRED", "Field", "ListOf", "MapOf", "Nullable", "OneOf", "Table", "unknown_key", "without_none"]
 
 R = TypeVar("R")
 MOST_KEYS = 10_000
 """Of a table whose keys are names; the largest, ranges of a calibration's features, have dozens."""
 REQUIRED: Any = object()
 """The default of a key that must be given."""
+
+
+def without_none(**values: Any) -> dict[str, Any]:
+    """Return the values of keys that have one."""
+    return {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

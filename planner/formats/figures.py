@@ -117,6 +117,7 @@ FIGURES = (
     Field("samples_per_s", _QUANTITY, f"samples a second; {_RATE_WORDS}"),
     Field("mfu", Number(), "model FLOP/s of a transformer over the peak of all devices, masked pairs counted", None),
     Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
+    Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", None),
     Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch; absent: that of the configuration", None),
     Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
     Field(
@@ -179,6 +180,7 @@ def figures_keys(
         "samples_per_s": _quantity_keys(p.samples_per_s, lead, inverse=True),
         "mfu": p.mfu,
         "hfu": None if p.hfu == p.mfu else p.hfu,
+        "stages": list(p.stages) or None,
         "mini_batch": _mini_batch_keys(p, inside),
         "staleness": None if p.staleness == NO_STALENESS else _staleness_keys(p.staleness),
         "memory_bytes": _memory_keys(p.memory_bytes, shared),
@@ -212,6 +214,7 @@ def figures_of(
         "samples_per_s": _quantity_of(keys["samples_per_s"], lead, inverse=True),
         "mfu": keys["mfu"],
         "hfu": keys["mfu"] if keys["hfu"] is None else keys["hfu"],
+        "stages": tuple(keys["stages"] or ()),
         "mini_batch": _mini_batch_of(keys["mini_batch"], configuration, inside),
         "staleness": _staleness_of(keys["staleness"]),
         "memory_bytes": _memory_of(keys["memory_bytes"], document["subject"]),
@@ -311,8 +314,8 @@ def _memory_keys(memory_bytes: Mapping[str, float], shared: Shared) -> dict[str,
 
 def _memory_of(keys: Mapping[str, Any], subject: Mapping[str, Any]) -> dict[str, float]:
     capacity = subject["memory_bytes"] if keys["capacity"] is None else keys["capacity"]
-    said = {kind: size for kind, size in keys.items() if size or kind not in SPLIT_KINDS}
-    return {kind: size for kind, size in {**said, "capacity": capacity}.items() if size is not None}
+    present = {kind: size for kind, size in keys.items() if size or kind not in SPLIT_KINDS}
+    return {kind: size for kind, size in {**present, "capacity": capacity}.items() if size is not None}
 
 
 def _term_keys(term: Term, shared: Shared, thread: str) -> dict[str, Any]:

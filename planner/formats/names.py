@@ -7,10 +7,10 @@ History, newest first
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from planner.formats.fields import Field, ListOf, Table
+from planner.formats.fields import Field, ListOf, Table, without_none
 from planner.formats.kinds import Kind
 from planner.formats.values import Name
 
@@ -18,10 +18,6 @@ __all__ = ["LISTED_KINDS", "NAMES", "names_document"]
 
 LISTED_KINDS = ("networks", "clusters", "calibrations", "datasets", "accelerators")
 """What is listed, and shown by name."""
-
-
-def _without_none(**lists: Any) -> Mapping[str, Any]:
-    return {what: names for what, names in lists.items() if names is not None}
 
 
 NAMES = Kind(
@@ -33,7 +29,7 @@ NAMES = Kind(
             *(Field(what, ListOf(Name()), f"names of bundled {what}", None) for what in LISTED_KINDS),
             Field("own", ListOf(Name()), "names of this user's own calibrations, newest first", None),
         ),
-        _without_none,
+        without_none,
         "the names of one kind of thing",
         split=lambda lists: dict.fromkeys((*LISTED_KINDS, "own")) | dict(lists),
     ),

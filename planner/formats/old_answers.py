@@ -171,8 +171,6 @@ _SUBJECT_KEYS = (
     "recompute", "sharding",
 )  # fmt: skip
 """Keys of a configuration of version 1 that stand in the subject."""
-_REQUEST_KEYS = _SUBJECT_KEYS[: _SUBJECT_KEYS.index("parallelism")]
-"""Those of them that the request has too."""
 Keys = dict[str, Any]
 
 

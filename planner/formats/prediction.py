@@ -27,7 +27,7 @@ from planner.formats.configuration import (
     subject_keys,
     subject_of,
 )
-from planner.formats.fields import Field, ListOf, Table
+from planner.formats.fields import Field, ListOf, Table, without_none
 from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
 from planner.formats.kinds import Kind
 from planner.formats.old_answers import prediction_2, predictions_2
@@ -149,16 +149,12 @@ def predictions_of(keys: Mapping[str, Any]) -> list[tuple[Subject, Prediction]]:
     """
     answers = []
     for at, one in enumerate(keys["predictions"], 1):
-        keys_of_subject = _without_none(keys["subject"]) | _without_none(one["subject"] or {})
+        keys_of_subject = without_none(**keys["subject"]) | without_none(**(one["subject"] or {}))
         about = SUBJECT_TABLE.read(keys_of_subject, f"predictions[{at - 1}].subject")
         warnings = warnings_of(keys["warnings"], "predictions", at)
         prediction = _prediction_of(one, warnings, {**keys, "subject": about})
         answers.append((subject_of(about, [one["configuration"]]), prediction))
     return answers
-
-
-def _without_none(keys: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in keys.items() if value is not None}
 
 
 def _none_else(keys: Mapping[str, Any]) -> dict[str, Any]:

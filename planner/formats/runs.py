@@ -34,7 +34,7 @@ __all__ = ["COLUMNS", "VERSION", "NoRunError", "read_runs", "run_of", "write_run
 VERSION = 1
 _PLAN_COLUMNS = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "recompute", "sharding")
 OPTIONAL_COLUMNS = {a.name: str(a.default) for a in AXES if not a.always_said and a.name not in _PLAN_COLUMNS}
-OPTIONAL_COLUMNS |= dict.fromkeys(("input", "strategy", "framework_version", "dataset", "placement"), "")
+OPTIONAL_COLUMNS |= dict.fromkeys(("input", "strategy", "framework_version", "dataset", "rank_order", "placement"), "")
 """Columns that are written where a run says something else there than this."""
 _COLUMNS_BEFORE = {"sub_batch": ("mini_batch",)}
 COLUMNS = (
@@ -289,6 +289,10 @@ def _placement(text: str) -> tuple[int, ...]:
     return tuple(int(count) for count in text.split("+"))
 
 
+def _rank_order(text: str) -> tuple[str, ...]:
+    return tuple(_short(text).replace(",", "+").split("+"))
+
+
 READERS: Mapping[str, Callable[[str], Any]] = {
     # A million rows share a few words and numbers: look them up rather than read them again.
     **{column: lru_cache(512)(partial(_shared_word, column)) for column in COLUMNS},
@@ -297,6 +301,7 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     "notes": sys.intern,
     "value": _value,
     "placement": _placement,
+    "rank_order": _rank_order,
 }
 """Columns -> what their cells become; an empty cell has the default of the record."""
 
@@ -313,9 +318,9 @@ def write_runs(rows: Iterable[Run]) -> str:
     return f"# planner/runs {VERSION}\n{write_table(written_columns)}"
 
 
-def _text(value: str | float | tuple[int, ...] | None) -> str:
+def _text(value: str | float | tuple[int | str, ...] | None) -> str:
     if isinstance(value, tuple):
-        return "+".join(str(count) for count in value)
+        return "+".join(str(one) for one in value)
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and value < 1e15 else repr(value)
     return "" if value is None else str(value)

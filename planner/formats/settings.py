@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from planner.domain.axes import AXES
-from planner.formats.fields import Field, ListOf, OneOf, Table
+from planner.formats.fields import Field, ListOf, OneOf, Table, without_none
 from planner.formats.kinds import Kind
 from planner.formats.values import LARGEST_WHOLE, Flag, Number, Text, Whole
 
 __all__ = ["OPTION_KEYS", "REQUEST", "SETTINGS", "read_request", "read_settings"]
 
 OPTION_KEYS = (
-    "network", "dataset", "cluster", "calibration", "framework", *(axis.option for axis in AXES), "optimizer",
-    "strategy", "input", "scenario", "task", "tolerance",
+    "network", "dataset", "cluster", "calibration", "framework", *(axis.option for axis in AXES),
+    "rank_order", "optimizer", "strategy", "input", "scenario", "task", "tolerance",
     "parallelism", "objective", "limit", "top", "seed", "allow_specified",
 )  # fmt: skip
 SWITCHES = ("allow_specified",)
@@ -35,9 +35,9 @@ _VALUE = OneOf(
 )
 
 
-def _without_none(**values: Any) -> Mapping[str, Any]:
-    lists = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
-    return {key: value for key, value in lists.items() if value is not None}
+def _lists_and_values(**values: Any) -> Mapping[str, Any]:
+    given = without_none(**values)
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
 
 
 def _table(names: tuple[str, ...]) -> Table[Mapping[str, Any]]:
@@ -48,7 +48,7 @@ def _table(names: tuple[str, ...]) -> Table[Mapping[str, Any]]:
         Field(name, Flag() if name in SWITCHES else _VALUE, f"value of --{name.replace('_', '-')}", None)
         for name in names
     )
-    return Table(keys, _without_none, "values of options", split=complete)
+    return Table(keys, _lists_and_values, "values of options", split=complete)
 
 
 REQUEST = Kind("request", 1, "toml", _table(("target_batch", *OPTION_KEYS)))

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from planner.domain.configuration import Configuration
+from planner.domain.framework import Framework
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
@@ -25,6 +27,7 @@ from planner.formats.configuration import (
     SUBJECT_TABLE,
     configuration_keys,
     configuration_of,
+    framework_of,
     subject_keys,
     subject_of,
 )
@@ -145,7 +148,7 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
         "request": request_keys(one.request),
         **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen")},
         "citations": citation_keys(one.citations),
-        "baseline": one.baseline and configuration_keys(one.baseline, framework),
+        "baseline": one.baseline and _configuration_keys(one.baseline, framework, one.baseline_framework),
         "plans": plans,
         "pareto": front if front or (pareto is not None and pareto.value) else None,
         "search": one.search,
@@ -163,7 +166,7 @@ def _warnings(suggestion: Suggestion) -> Mapping[str, Mapping[int, Sequence[Plan
 def _plan_keys(subject: Subject, plan: Plan, inside: float, shared: Shared) -> dict[str, Any]:
     return {
         "position": plan.position,
-        "configuration": configuration_keys(plan.prediction.configuration, subject.settings.framework),
+        "configuration": _configuration_keys(plan.prediction.configuration, subject.settings.framework, plan.framework),
         "prediction": figures_keys(plan.prediction, subject.usd_per_gpu_hour, inside, shared),
         "why": plan.why,
         "precisions": plan.precisions if len(plan.precisions) > 1 else None,
@@ -172,9 +175,16 @@ def _plan_keys(subject: Subject, plan: Plan, inside: float, shared: Shared) -> d
     }
 
 
+def _configuration_keys(one: Configuration, shared: Framework, own: Framework | None) -> dict[str, Any]:
+    """Return the keys of a configuration, with its own framework where several were asked for."""
+    return configuration_keys(one, own or shared, named=own is not None)
+
+
 def _front_keys(subject: Subject, plan: Plan, plans: Sequence[Plan], shared: Shared) -> dict[str, Any]:
     """Return the keys of a plan of the front; of one that is among ``plans``, its position there."""
-    same = next((one.position for one in plans if one.prediction == plan.prediction), None)
+    same = next(
+        (one.position for one in plans if (one.prediction, one.framework) == (plan.prediction, plan.framework)), None
+    )
     if same is None:
         return _plan_keys(subject, plan, IN_WINDOW, shared) | {"plan": None}
     return {
@@ -201,6 +211,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         warnings=_of_suggestion(keys["warnings"]),
         citations=citations_of(keys["citations"]),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
+        baseline_framework=framework_of(keys["baseline"]),
     )
     network = suggestion.request.get("network")
     network_name = network.value if network is not None and isinstance(network.value, str) else ""
@@ -231,13 +242,14 @@ def _plan_of(plan: Mapping[str, Any], keys: Mapping[str, Any], where: str, insid
         plan.get("precisions") or (),
         plan.get("probability_first_better"),
         plan.get("efficiency"),
+        framework_of(plan["configuration"]),
     )
 
 
 def _plan_of_front(plan: Mapping[str, Any], plans: Sequence[Plan], keys: Mapping[str, Any]) -> Plan:
     same = next((one for one in plans if one.position == plan["plan"]), None)
     if same is not None:
-        return Plan(plan["position"], same.prediction, plan["why"], same.precisions)
+        return Plan(plan["position"], same.prediction, plan["why"], same.precisions, framework=same.framework)
     if plan["configuration"] is None or plan["prediction"] is None:
         raise FieldError("pareto", f"plan {plan['position']} must be one of plans, or told in full, got neither")
     return _plan_of(plan, keys, "pareto", IN_WINDOW)

@@ -49,12 +49,13 @@ def suggestion_answer(
         return
     yield from _choice(suggestion, plan, subject, epochs)
     yield Line("")
+    own = plan.subject(subject)
     yield from plan_table(_rows(suggestion, plan, subject), plan.position, _baseline(suggestion, subject))
     yield from _terms(plan.prediction, subject)
     if suggestion.pareto:
         yield from _front(suggestion, subject)
-    yield goodness(plan.prediction, subject)
-    yield from launch(plan.prediction.configuration, subject)
+    yield goodness(plan.prediction, own)
+    yield from launch(plan.prediction.configuration, own)
 
 
 def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | None = None) -> Iterator[Block]:
@@ -64,12 +65,13 @@ def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | Non
         yield from _nothing_fits(suggestion, subject)
         return
     yield from _choice(suggestion, plan, subject, epochs)
-    yield from launch(plan.prediction.configuration, subject)
+    yield from launch(plan.prediction.configuration, plan.subject(subject))
 
 
 def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | None) -> Iterator[Line]:
     words = parts.configuration_words(plan.prediction.configuration, subject.device, plan.precisions)
     target = suggestion.request["target_batch"].value
+    words += f", in {plan.framework.label}" if plan.framework else ""
     sentence = f"{place(subject)}, target mini-batch {target}: take plan {plan.position}, {words}"
     results = [_result(plan.prediction)]
     cost = plan.prediction.epoch_usd(subject.usd_per_gpu_hour)
@@ -79,7 +81,8 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
     if training is not None:
         results.append(f"{parts.counted(epochs or 0, 'epoch')} in {parts.duration(training)}")
     yield Line(f"{sentence}: {', '.join(results)}.", "bold")
-    yield Line(_why(suggestion))
+    stages = f" Its stages start with {parts.stages(plan.prediction)}." if plan.prediction.stages else ""
+    yield Line(_why(suggestion) + stages)
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
@@ -120,7 +123,9 @@ def _baseline(suggestion: Suggestion, subject: Subject) -> str:
     one = suggestion.baseline
     if one is None or all(plan.efficiency is None for plan in suggestion.plans):
         return ""
-    return f"100% efficiency: {parts.configuration_words(one, subject.device)}"
+    framework = suggestion.baseline_framework
+    of = f", in {framework.label}" if framework else ""
+    return f"100% efficiency: {parts.configuration_words(one, subject.device)}{of}"
 
 
 def _terms(one: Prediction, subject: Subject) -> Iterator[Line]:
@@ -195,10 +200,11 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
         batch += f", staleness {format_number(one.staleness.mean)} updates"
     memory = one.memory_bytes
     capacity = f" of {format_bytes(memory['capacity'])}" if "capacity" in memory else ""
-    used = parts.utilization(one)
+    used, stages = parts.utilization(one), parts.stages(one)
     return [
         ("speed", speed),
         *([] if used == "-" else [("utilization", used)]),
+        *([] if stages == "-" else [("stages start", f"with {stages}")]),
         ("mini-batch", batch),
         ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),
         ("memory", f"{format_bytes(memory['total'])}{capacity} on one {subject.device}"),
@@ -222,10 +228,13 @@ def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]], *, more:
     plans = [(subject, one.chosen_plan) for subject, one in answers]
     with_plan = [(subject, plan) for subject, plan in plans if plan is not None]
     if with_plan:
-        rows = [Entry(at, plan.prediction, subject, plan.precisions) for at, (subject, plan) in enumerate(with_plan, 1)]
+        rows = [
+            Entry(at, plan.prediction, plan.subject(subject), plan.precisions)
+            for at, (subject, plan) in enumerate(with_plan, 1)
+        ]
         yield from plan_table(rows)
     yield from (Line(f"{place(subject)}: no plan fits.") for subject, plan in plans if plan is None)
-    yield from _least_sure([(subject, plan.prediction) for subject, plan in with_plan])
+    yield from _least_sure([(plan.subject(subject), plan.prediction) for subject, plan in with_plan])
 
 
 def _of_all(subjects: Sequence[Subject]) -> str:

@@ -14,6 +14,7 @@ __all__ = ["goodness"]
 
 MEASURED_LOOKUPS = ("exact", "between", "beyond")
 """Of LOOKUPS those of a network's own layers."""
+RUNS = "--runs FILE.csv"
 LARGE_SHARE = 0.5
 """Share of the kernel time from which a way of finding it stands for all."""
 
@@ -30,6 +31,8 @@ def goodness(prediction: Prediction, subject: Subject) -> Line:
 
 def _because(one: Prediction, subject: Subject) -> str:
     scope = next(iter(one.doubt), "")
+    if _has_measured_steps(one):
+        return f"measured steps of {subject.network} correct it"
     if any("reconstructed" in term.origins for term in one.terms):
         return "it rests on a reconstruction of published results"
     if scope == "kernels":
@@ -67,8 +70,15 @@ def _because_of_overheads(one: Prediction, subject: Subject) -> str:
 def _command(one: Prediction, subject: Subject) -> str:
     """Return the command that measures what is unsure most.
 
-    Layers that were not timed yet come first; then short runs of the plans themselves.
+    Layers that were not timed yet come first; then short runs of the plans themselves, which one device makes of those
+    that leave the network whole.
     """
+    if _has_measured_steps(one):
+        return f"planner calibrate --plan plan.json {RUNS}"
     if sum(one.kernel_shares[name] for name in MEASURED_LOOKUPS) >= LARGE_SHARE and one.doubt:
-        return "planner calibrate --plan plan.json"
+        return "planner calibrate --plan plan.json" + f" {RUNS}" * one.configuration.is_split
     return f"planner calibrate --network {shlex.quote(subject.network_option or subject.network)}"
+
+
+def _has_measured_steps(one: Prediction) -> bool:
+    return any(warning.code == "measured_steps" for warning in one.warnings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.domain.configuration import Configuration
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Subject
 from planner.report.blocks import Line
 from planner.report.printing import LINE_WIDTH
@@ -24,7 +25,9 @@ def launch(one: Configuration, subject: Subject) -> Iterator[Line]:
     What the program itself must be told stands behind it as a comment, where a line holds it.
     """
     accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
-    what = ", ".join((f"sub-batch {one.sub_batch}{accumulate}", one.precision, *one.besides))
+    order = subject.settings.placed_by
+    ranks = () if order == RANK_ORDER else (f"ranks {','.join(order)}",)
+    what = ", ".join((f"sub-batch {one.sub_batch}{accumulate}", one.precision, *one.besides, *ranks))
     if one.mode == "async":
         yield _line(f"Start: mpirun -np {one.nodes} --map-by node PROGRAM", f"{one.gpus_per_node} threads, {what}")
     elif subject.settings.framework.name not in TORCHRUN:

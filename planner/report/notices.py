@@ -16,6 +16,8 @@ MOST_NOTICES = 3
 """Lines."""
 WARNING_LABEL = "warning: "
 HEADLINES: Mapping[str, str] = {
+    "framework_refused": "{subjects} was asked for and is no candidate",
+    "framework_without_plan": "no plan of {subjects} fits",
     "precision_refused": "{subjects} was asked for and is no candidate",
     "out_of_memory": "it needs more memory than {subjects} has",
     "window_missed": "the mean mini-batch is inside the window, hardly any single one is",
@@ -23,6 +25,7 @@ HEADLINES: Mapping[str, str] = {
     "mini_batch_above_dataset": "an update takes more samples than the data set has",
     "memory_tight": "it needs nearly all the memory of {subjects}",
     "tensor_across_nodes": "tensor-parallel groups reach beyond a node: layers send between nodes",
+    "stale_gradients": "gradients are stale, as stages update without a flush of the pipeline",
     "no_dataset": "no data set, so no epoch time: give one by --dataset",
     "specified": "times on {subjects} come in part from data sheets",
     "framework_overheads_assumed": "the overhead of {subjects} is assumed",
@@ -45,6 +48,7 @@ HEADLINES: Mapping[str, str] = {
     "input_cached": "later epochs are assumed to read from memory in part",
     "head_size_rounded": "heads do not divide the features of {subjects}: rounded down",
     "measured_run": "measured runs of {subjects} correct it",
+    "measured_steps": "measured steps of {subjects} correct it",
     "own_layers": "its own layers were measured",
 }
 """Code of a warning -> what it says in a line, the gravest code first; an unknown code comes before all of them.

@@ -30,6 +30,7 @@ __all__ = [
     "precision_words",
     "request_values",
     "sources_once",
+    "stages",
     "term_words",
     "terms",
     "utilization",
@@ -39,6 +40,8 @@ __all__ = [
 
 Rows = Sequence[tuple[int, Sequence[PlanWarning]]]
 """Numbers of the rows of a table, and the warnings of each."""
+MOST_STAGES = 8
+"""Of which layers are told in words."""
 MOST_DECIMAL_PLACES = 3
 """Of a mini-batch."""
 HYPHENATED_TERMS = ("all reduce", "all gather", "all to all", "reduce scatter")
@@ -163,6 +166,12 @@ def memory_line(memory_bytes: Mapping[str, float], device: str = "GPU") -> str:
     )
     of = f" of {format_bytes(capacity)}" if capacity else ""
     return f"{format_bytes(total)}{of} on one {device}" + (f": {kinds_in_words}" if kinds_in_words else "")
+
+
+def stages(prediction: Prediction) -> str:
+    """Return the layers that the stages of a pipeline start with, the first few of many; - where it is not cut so."""
+    shown, rest = prediction.stages[:MOST_STAGES], len(prediction.stages) - MOST_STAGES
+    return (", ".join(shown) + (f" and {rest} more" if rest > 0 else "")) or "-"
 
 
 def utilization(prediction: Prediction) -> str:

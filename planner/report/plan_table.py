@@ -46,7 +46,7 @@ class Entry:
 def entries_of(plans: Iterable[Plan], subject: Subject) -> list[Entry]:
     """Return a row a plan."""
     return [
-        Entry(one.position, one.prediction, subject, one.precisions, one.first_is_better, one.efficiency)
+        Entry(one.position, one.prediction, one.subject(subject), one.precisions, one.first_is_better, one.efficiency)
         for one in plans
     ]
 

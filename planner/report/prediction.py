@@ -69,6 +69,7 @@ def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
         ("update thread's period", parts.duration(prediction.update_s)),
         ("speed", parts.figure(prediction.samples_per_s, "samples/s")),
         ("utilization", parts.utilization(prediction)),
+        ("stages start with", parts.stages(prediction)),
         ("mini-batch", _mini_batch(prediction)),
         ("staleness", _staleness(prediction)),
         ("memory", parts.memory_line(prediction.memory_bytes, subject.device)),

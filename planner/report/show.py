@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from planner.domain.calibration import Calibration, ConformalScore
+from planner.domain.calibration import Calibration, ConformalScore, MeasuredStep
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.dataset import Dataset
 from planner.domain.kernels import WorkTotals
@@ -13,7 +13,7 @@ from planner.domain.network import Network
 from planner.domain.samples import COMMAND
 from planner.report.blocks import Block, Line, Pairs, Table, given, heading, title
 from planner.report.entries import CallWeights, Cells, entry_view, is_assumed, share
-from planner.report.parts import sources_once
+from planner.report.parts import configuration_words, sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
 __all__ = [
@@ -270,6 +270,27 @@ def calibration_view(
         yield from entry_view(
             entry, formulas.get(entry.term, "") if entry.coefficients else "", cells(entry), stored(entry)
         )
+    yield from _measured_steps(calibration.measured_steps)
+
+
+def _measured_steps(steps: Sequence[MeasuredStep]) -> Iterator[Block]:
+    """Yield the plans whose whole steps were timed; nothing without any."""
+    if not steps:
+        return
+    yield heading("Measured steps: what they take over what is predicted of them without")
+    columns = ("network", "cluster", "framework", "plan", "runs", "factor")
+    rows = [
+        (
+            one.network,
+            one.cluster,
+            one.framework,
+            configuration_words(one.configuration),
+            f"{one.runs:,}",
+            f"{one.factor:.4g}",
+        )
+        for one in steps
+    ]
+    yield Table(columns, rows, right=("runs", "factor"))
 
 
 def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:

@@ -43,6 +43,7 @@ def part_of_suggestion(suggestion: Suggestion, part: str) -> Iterable[Block]:
 def part_of_plan(plan: Plan, subject: Subject, citations: Sequence[Citation], part: str) -> Iterator[Block]:
     """Yield one part of a plan: ``plan`` for all of it, ``terms``, ``sources`` or ``warnings``."""
     one = plan.prediction
+    subject = plan.subject(subject)
     if part == "plan":
         yield from _plan_details(plan, subject, citations)
     elif part == "terms":
@@ -72,7 +73,9 @@ def suggestion_rest(suggestion: Suggestion, subject: Subject) -> Iterator[Block]
 
 def _plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -> Iterator[Block]:
     """Yield one plan of an answer with every figure."""
+    subject = plan.subject(subject)
     words = parts.configuration_words(plan.prediction.configuration, subject.device, plan.precisions)
+    words += f", in {plan.framework.label}" if plan.framework else ""
     yield heading(f"Plan {plan.position}: {words}")
     if plan.why:
         yield Line(plan.why)

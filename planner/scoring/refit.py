@@ -13,18 +13,20 @@ import numpy as np
 
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration, Configurations
+from planner.domain.dataset import Dataset
 from planner.domain.network import family_of
 from planner.domain.request import Problem
 from planner.domain.runs import Run
 from planner.errors import ParameterError
 from planner.fitting.end_to_end import EndToEnd, fit_end_to_end
+from planner.fitting.measured_steps import without_measured_plans
 from planner.fitting.observed import Observed, is_fitted, without_end_to_end
 from planner.fitting.split_steps import SplitFit, SplitObserved, fit_split_steps
 from planner.scoring.evaluate import Answer, answers_of, sort_runs
 from planner.scoring.hold_out import HOLD_OUTS, Split, splits
 from planner.scoring.intervals import rescaled
 
-__all__ = ["Asked", "Fitted", "fit_runs", "group_of", "held_out_answers"]
+__all__ = ["Asked", "Fitted", "fit_runs", "group_of", "held_out_answers", "measured_step_s"]
 
 Rows = TypeVar("Rows", bound=Observed)
 Progress = Callable[[str, int, int], None]
@@ -35,14 +37,14 @@ Progress = Callable[[str, int, int], None]
 class Asked:
     """Runs of one problem and one source.
 
-    ``problem`` has no overheads that were fitted to runs, whatever it was made with.
+    ``problem`` has nothing that runs say, neither overheads fitted to them nor plans, whatever it was made with.
     """
 
     problem: Problem
     runs: Sequence[Run]
 
     def __post_init__(self) -> None:
-        bare = without_end_to_end(self.problem.calibrations)
+        bare = tuple(map(without_measured_plans, without_end_to_end(self.problem.calibrations)))
         object.__setattr__(self, "problem", replace(self.problem, calibrations=bare))
 
     @cached_property
@@ -71,26 +73,27 @@ class Asked:
         if not is_fitted(self.problem):
             return []
         times = (
-            (one, self._step_s(self.runs[at], one))
+            (one, measured_step_s(self.runs[at], one, self.problem.dataset))
             for one, positions in sort_runs(self.problem, self.runs).plans.items()
             for at in positions
         )
         return [(one, seconds) for one, seconds in times if seconds is not None and one.mode == "sync"]
 
-    def _step_s(self, run: Run, one: Configuration) -> float | None:
-        """Return the measured time of a step [s]; None where the run does not tell it."""
-        if run.value is None or run.status != "ok":
-            return None
-        if run.metric == "samples_per_s":
-            return one.samples_per_update / run.value
-        if run.metric == "epoch_s" and self.problem.dataset is not None:
-            return run.value * one.samples_per_update / self.problem.dataset.samples
-        return run.value if run.metric == "iteration_s" else None
-
     @property
     def precisions(self) -> tuple[str, ...]:
         """Precisions of the runs, each once."""
         return tuple(dict.fromkeys(run.precision for run in self.runs))
+
+
+def measured_step_s(run: Run, one: Configuration, dataset: Dataset | None) -> float | None:
+    """Return the measured time of a step of a plan [s]; None where the run does not tell it."""
+    if run.value is None or run.status != "ok":
+        return None
+    if run.metric == "samples_per_s":
+        return one.samples_per_update / run.value
+    if run.metric == "epoch_s" and dataset is not None:
+        return run.value * one.samples_per_update / dataset.samples
+    return run.value if run.metric == "iteration_s" else None
 
 
 def group_of(asked: Asked, axis: str) -> str:

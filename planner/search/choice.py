@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,9 @@ __all__ = [
     "Distinct",
     "chosen_of",
     "distinct_plans",
+    "expected_regret",
     "in_all_precisions",
+    "largest_regrets",
     "probability_better",
     "tied_plans",
 ]
@@ -101,6 +103,32 @@ def probability_better(first: float, other: float, deviation: float | None) -> f
     return 0.5 * math.erfc(-ratio / deviation / math.sqrt(2))
 
 
+def expected_regret(value: float, other: float, deviation: float | None) -> float | None:
+    """Return how much more the first of two values of the objective is expected to be than the second, where it is.
+
+    E[max(0, X)] of X = ln(value / other), normal with the standard deviation s of its error:
+    s·φ(μ/s) + μ·Φ(μ/s); None: not known.
+    """
+    if deviation is None or not (value > 0 and other > 0):
+        return None
+    mean = math.log(value / other)
+    if deviation == 0:
+        return max(mean, 0.0)
+    ratio = mean / deviation
+    density = math.exp(-(ratio**2) / 2) / math.sqrt(2 * math.pi)
+    return deviation * density + mean * 0.5 * math.erfc(-ratio / math.sqrt(2))
+
+
+def largest_regrets(values: Sequence[float], deviations: Sequence[Sequence[float | None]]) -> list[float]:
+    """Return of each plan the largest expected regret against another; infinity where one is not known.
+
+    ``deviations[i][j]``: standard deviation of the logarithm of the ratio of plans i and j.
+    """
+    every = range(len(values))
+    regrets = [[expected_regret(values[i], values[j], deviations[i][j]) for j in every if j != i] for i in every]
+    return [max((math.inf if one is None else one for one in row), default=0.0) for row in regrets]
+
+
 def tied_plans(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     """Return plan 1 and those of the best that it is not surely better than; alone where errors are not known."""
     first, *others = plans[:MOST_COMPARED_PLANS]
@@ -110,12 +138,19 @@ def tied_plans(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     )
 
 
-def chosen_of(plans: Sequence[Plan], tied: Sequence[Plan], choose: str, device: str = "GPU") -> tuple[Plan, str]:
+def chosen_of(
+    plans: Sequence[Plan],
+    tied: Sequence[Plan],
+    choose: str,
+    device: str = "GPU",
+    regrets: Callable[[Sequence[Plan]], Sequence[float]] | None = None,
+) -> tuple[Plan, str]:
     """Return the plan to take among the tied, and why in words.
 
     ``fewest-gpus``: the fewest devices, then the larger sub-batch, then the network least split, then the better
     position. A plan that is tied only because little is known of it is not taken: one that another plan beats by
-    prediction on no more devices, though plan 1 is surely better than that one. ``fastest``: plan 1.
+    prediction on no more devices, though plan 1 is surely better than that one. ``fastest``: plan 1. ``least-regret``:
+    the one whose largest expected regret against another of the tied is least, as ``regrets`` tells of them.
     """
     first = tied[0]
     if len(tied) == 1:
@@ -123,6 +158,13 @@ def chosen_of(plans: Sequence[Plan], tied: Sequence[Plan], choose: str, device: 
     others = listed_positions([one.position for one in tied])
     if choose == "fastest":
         return first, f"plans {others} are tied; it has the best prediction of them"
+    if choose == "least-regret" and regrets is not None:
+        each = regrets(tied)
+        at = min(range(len(tied)), key=lambda i: (each[i], tied[i].position))
+        worst = f"{100 * math.expm1(each[at]):.2g} %" if math.isfinite(each[at]) else "not known"
+        return tied[
+            at
+        ], f"plans {others} are tied; its largest expected regret against another of them is least, {worst}"
     surely_worse = [one for one in plans[:MOST_COMPARED_PLANS] if one not in tied]
     sound = [one for one in tied if not any(_beats(other, one) for other in surely_worse)]
     choice = min(

@@ -18,7 +18,7 @@ from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
 from planner.search.space import CHUNK, Limits, space_of
 
-__all__ = ["Candidates", "Outcome", "lawful_plans", "search", "search_among"]
+__all__ = ["Candidates", "Outcome", "Searcher", "lawful_plans", "search", "search_among"]
 
 
 class Candidates(Protocol):
@@ -73,6 +73,15 @@ class Outcome:
     refused: Mapping[Refusal, int]
     method: str = "exhaustive"
     certified: bool = True
+
+
+class Searcher(Protocol):
+    """What looks for the best plans of a request."""
+
+    def __call__(
+        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
+    ) -> Outcome:
+        """Return the best ``keep`` plans, and how the space was searched."""
 
 
 def search(
@@ -154,8 +163,9 @@ class _Progress:
         reasons = self.rules.why_not_before_pricing(chunk)
         why = np.broadcast_to(reasons, chunk.shape).ravel()
         self.counts += np.bincount(why[why != LAWFUL], minlength=len(REASONS))
-        if self.best is None:
-            rows = chunk.rows
+        outside = (why == BELOW_WINDOW) | (why == ABOVE_WINDOW)
+        if self.best is None and outside.any():
+            rows, why = chunk.rows.take(outside), why[outside]
             fits = self.rules.fits(rows)
             self._offer(rows, rows.synchronous_mini_batch.astype(np.float64), np.where(fits, why, LAWFUL))
         return chunk.where(reasons == LAWFUL)
@@ -177,9 +187,10 @@ class _Progress:
         self.counts += np.bincount(why, minlength=len(REASONS))
         lawful = why == LAWFUL
         if lawful.any():
-            plans = priced.take(lawful)
-            self.best = self.order.best(_after(self.best, plans), self.keep)
-            self.smallest = replace(self.order, leading=_gpus).best(_after(self.smallest, plans), len(batch.precisions))
+            plans = priced if lawful.all() else priced.take(lawful)
+            self.best = _best_of(self.order, self.best, plans, self.keep)
+            by_gpus = replace(self.order, leading=_gpus)
+            self.smallest = _best_of(by_gpus, self.smallest, plans, len(batch.precisions))
             if self.wants_pareto:
                 self.pareto = self._front(_after(self.pareto, plans))
         if self.best is None:
@@ -231,6 +242,12 @@ class _Progress:
 
 def _gpus(plans: PricedPlans) -> FloatArray:
     return plans.configurations.gpus.astype(np.float64)
+
+
+def _best_of(order: Order, before: PricedPlans | None, plans: PricedPlans, keep: int) -> PricedPlans:
+    """Return the first of those before and of more plans, of which few are joined."""
+    best = order.best(plans, keep)
+    return best if before is None else order.best(before.joined(best), keep)
 
 
 def _after(before: PricedPlans | None, plans: PricedPlans) -> PricedPlans:

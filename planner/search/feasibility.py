@@ -97,10 +97,10 @@ class Rules:
         is_split = configurations.is_split
         if self.split is None or not is_split.any():
             return whole
-        found = np.broadcast_to(whole, configurations.shape).copy()
+        result = np.broadcast_to(whole, configurations.shape).copy()
         where = np.broadcast_to(is_split, configurations.shape)
-        found[where] = self.split.fits(configurations.where(where).rows)
-        return found
+        result[where] = self.split.fits(configurations.where(where).rows)
+        return result
 
     def why_not_before_pricing(self, configurations: Configurations) -> IntArray:
         """Return the reason of each that needs no price, as positions in REASONS, shape (n,)."""

@@ -22,6 +22,8 @@ __all__ = ["OBJECTIVES", "Order", "order_of", "rounded"]
 
 OBJECTIVES = ("epoch-time", "cost", "time-to-accuracy")
 DIGITS = 9
+_SLACK = 10.0 ** (1 - DIGITS)
+"""Relative; what rounding may change."""
 
 LeadingKey = Callable[[PricedPlans], FloatArray]
 
@@ -52,10 +54,13 @@ class Order:
 
     def values(self, plans: PricedPlans) -> FloatArray:
         """Return the objective (n,): epoch time [s] (without a data set s/sample), or its cost [USD], rounded."""
+        return rounded(self._exact_values(plans))
+
+    def _exact_values(self, plans: PricedPlans) -> FloatArray:
         seconds = plans.predictions.epoch_s if self.has_dataset else 1.0 / plans.predictions.samples_per_s
         if self.objective == "cost":
             seconds = seconds * plans.configurations.gpus * (self.usd_per_gpu_hour or 0.0) / 3600.0
-        return rounded(seconds)
+        return seconds
 
     def distances(self, plans: PricedPlans) -> FloatArray:
         """Return the distance of the mean mini-batch from the target (n,) [samples], rounded."""
@@ -85,8 +90,9 @@ class Order:
     def best(self, plans: PricedPlans, keep: int) -> PricedPlans:
         """Return the first ``keep`` in order."""
         if plans.size > keep:
-            first = self.values(plans) if self.leading is None else rounded(self.leading(plans))
+            first = self._exact_values(plans) if self.leading is None else self.leading(plans)
             worst = np.partition(first, keep - 1)[keep - 1]
+            worst += _SLACK * abs(worst)  # all that rounding may make equal
             plans = plans.take(~(first > worst))  # not "<=": NaN, which comes last, must not empty the pool
         return plans.take(np.lexsort(self.keys(plans)[::-1])[:keep])
 

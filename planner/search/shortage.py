@@ -11,7 +11,7 @@ from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.search.explain import label
 from planner.search.space import Limits, Space
-from planner.search.split_space import SplitLimits
+from planner.search.split_space import HYBRID, SplitLimits, kinds_to_try
 from planner.steps.split_price import plans_of
 from planner.units import format_bytes
 from planner.workload.least_memory import least_gpus, lowest_plans
@@ -63,10 +63,10 @@ def _leanest(of: SplitLimits, space: Space) -> Configuration | None:
         rows = rows.take(np.broadcast_to(rows.is_split, rows.shape))
         if rows.size == 0:
             continue
-        needed = of.needed_bytes(rows)
-        at = int(np.argmin(needed))
-        if best is None or needed[at] < best[0]:
-            best = float(needed[at]), rows.one(at)
+        need = of.needed_bytes(rows)
+        at = int(np.argmin(need))
+        if best is None or need[at] < best[0]:
+            best = float(need[at]), rows.one(at)
     return None if best is None or best[0] <= of.capacity_bytes else best[1]
 
 
@@ -76,20 +76,20 @@ def _memory(of: SplitLimits, one: Configuration, rules: MemoryRules, limits: Lim
         return
     plan = plans_of(Configurations.of([one])).row(0)
     short = what_fits(transformer, plan, rules, of.capacity_bytes, framework=of.framework, most_nodes=limits.nodes)
-    needed = of.capacity_bytes + short.missing_bytes
+    need = of.capacity_bytes + short.missing_bytes
     largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in short.largest)
     where = f" on stage {short.stage}" if one.pipeline_parallel > 1 else ""
-    gib = np.ceil(needed / 2**30 * 1000) / 1000
+    gib = np.ceil(need / 2**30 * 1000) / 1000
     message = (
-        f"memory {gib:g}GiB: the leanest plan, {label(one)}, needs {format_bytes(needed)} on a GPU{where} ({largest}), "
+        f"memory {gib:g}GiB: the leanest plan, {label(one)}, needs {format_bytes(need)} on a GPU{where} ({largest}), "
         f"{format_bytes(short.missing_bytes)} more than there is"
     )
     yield Loosening((("memory", f"{gib:g}GiB"),), message)
     for change in (one for one in short.changes if one.fits):
-        given = _given(change, of)
-        words = " ".join(given[0])
+        values = _given(change, of)
+        words = " ".join(values[0])
         message = f"{words}: {change.name} saves {format_bytes(change.saved_bytes)} of it, after which it fits"
-        yield Loosening(given, message)
+        yield Loosening(values, message)
 
 
 def _given(change: Change, of: SplitLimits) -> tuple[tuple[str, str], ...]:
@@ -104,7 +104,7 @@ def _given(change: Change, of: SplitLimits) -> tuple[tuple[str, str], ...]:
 
 def _nodes(of: SplitLimits, request: SpaceRequest, rules: MemoryRules, limits: Limits) -> Iterator[Loosening]:
     transformer = of.network.transformer
-    if transformer is None or "hybrid" not in request.parallelism:
+    if transformer is None or HYBRID not in kinds_to_try(request, of.network, of.framework):
         return
     plans = lowest_plans(transformer, limits.gpus_per_node, tensor_most=limits.gpus_per_node)
     fewest = least_gpus(transformer, plans, rules, of.capacity_bytes)

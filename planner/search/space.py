@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
 from planner.search.split_space import DATA, SplitBlock, SplitLimits, passes_within
+from planner.workload.lawful import LAYER_AXES
 
 __all__ = [
     "CHUNK",
@@ -34,6 +35,7 @@ __all__ = [
     "Space",
     "accepted_mini_batches",
     "blocks_of",
+    "has_whole_plans",
     "space_of",
 ]
 
@@ -120,39 +122,34 @@ class Block:
     @property
     def bases(self) -> int:
         """Number of candidates but for their accumulation."""
-        return math.prod(self._shape)
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return tuple(values.size for name, values in self.values.items() if name != _SOLVED_AXIS)
+        return math.prod(values.size for name, values in self.values.items() if name != _SOLVED_AXIS)
 
     def count(self) -> int:
         """Return the number of candidates, without making them."""
         if _SOLVED_AXIS in self.values:
             return self.bases * self.values[_SOLVED_AXIS].size
-        return sum(int(steps.sum()) for _, _, steps in self._bases_with_steps())
+        return sum(int(steps.sum()) for _, _, steps in self._bases_with_steps(0, (self.precision,)))
 
     def candidates(self, precision: int, precisions: tuple[str, ...]) -> Iterator[Configurations]:
         """Yield the candidates, at most CHUNK at a time: products, or rows where their accumulation is solved.
 
+        Rows, as a window keeps the few of a product that lie between two hyperbolas.
+
         ``precision``: position in ``precisions``, the names of the space.
         """
-        kinds = {"precision": np.array([precision]), "mode": np.array([MODES.index(self.mode)])}
         if _SOLVED_AXIS in self.values:
-            yield from Configurations.product({**self.values, **kinds}, precisions).pieces(CHUNK)
+            yield from self._product(precision, precisions).pieces(CHUNK)
             return
-        for base, first, steps in self._bases_with_steps():
-            ends = np.cumsum(steps)
+        for bases, first, steps in self._bases_with_steps(precision, precisions):
+            rows, ends = bases.rows, np.cumsum(steps)
             for start in range(0, int(ends[-1]), CHUNK):
                 flat = np.arange(start, min(start + CHUNK, int(ends[-1])))
                 owner = np.searchsorted(ends, flat, side="right")
                 step = flat - (ends - steps)[owner]
-                columns = {name: column[owner] for name, column in base.items()} | {_SOLVED_AXIS: first[owner] + step}
-                every = {name: np.broadcast_to(code, flat.shape) for name, code in kinds.items()}
-                yield Configurations(**columns, **every, precisions=precisions)
+                yield replace(rows.take(owner), accumulation_steps=first[owner] + step)
 
     def base_columns(self) -> dict[str, IntArray]:
-        """Return the axes of a base but for its sub-batch, an ndarray of shape (b,) each, sub-batches left out."""
+        """Return the axes of a base but for its sub-batch, an ndarray of shape (b,) each."""
         names = [name for name in self.values if name not in _PASSES]
         grid = np.meshgrid(*(self.values[name] for name in names), indexing="ij")
         return {name: column.ravel() for name, column in zip(names, grid, strict=True)}
@@ -166,13 +163,17 @@ class Block:
         copies = base["nodes"] * base["gpus_per_node"] // math.prod(base[name] for name in DEGREES)
         return passes_within((-(-max(low, 1) // copies), high // copies), tried, self.values.get(_SOLVED_AXIS))
 
-    def _bases_with_steps(self) -> Iterator[tuple[dict[str, IntArray], IntArray, IntArray]]:
-        """Yield bases, the first accumulation of each and how many it has, each array (b,) with b at most CHUNK."""
-        names = [name for name in self.values if name != _SOLVED_AXIS]
-        for start in range(0, self.bases, CHUNK):
-            at = np.unravel_index(np.arange(start, min(start + CHUNK, self.bases)), self._shape)
-            base = {name: self.values[name][i] for name, i in zip(names, at, strict=True)}
-            yield base, *_accumulations(_samples_of_a_pass(base), self.window)
+    def _product(self, precision: int, precisions: tuple[str, ...]) -> Configurations:
+        kinds = {"precision": np.array([precision]), "mode": np.array([MODES.index(self.mode)])}
+        return Configurations.product({**self.values, **kinds}, precisions)
+
+    def _bases_with_steps(
+        self, precision: int, precisions: tuple[str, ...]
+    ) -> Iterator[tuple[Configurations, IntArray, IntArray]]:
+        """Yield products of b bases, at most CHUNK; the first accumulation of each and how many it has, shape (b,)."""
+        for bases in self._product(precision, precisions).pieces(CHUNK):
+            samples = np.maximum(bases.data_parallel * bases.sub_batch, 1)
+            yield bases, *_accumulations(np.broadcast_to(samples, bases.shape).ravel(), self.window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +263,9 @@ def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
     for word in values if axis.words else ():
         if word not in axis.words:
             raise UnknownNameError(axis.title, word, axis.words)
-    if axis.is_split and limits.split is None and set(values) != {axis.default}:
-        remedy = "the network is no transformer, and is not split yet"
+    is_whole = limits.split is None or (limits.split.network.transformer is None and axis.name not in LAYER_AXES)
+    if axis.is_split and is_whole and set(values) != {axis.default}:
+        remedy = "the network is no transformer"
         raise ParameterError(
             f"--{axis.option.replace('_', '-')}", str(axis.default), ",".join(map(str, values)), remedy
         )
@@ -274,13 +276,16 @@ def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
             raise ParameterError(axis.title, f"from {axis.least} to {of}", value)
 
 
+def has_whole_plans(request: SpaceRequest) -> bool:
+    """Tell whether plans with a whole network on every device are candidates."""
+    split = [(request[axis.name], axis.default) for axis in AXES if axis.is_split]
+    is_default = all(values is None or default in values for values, default in split)
+    return DATA in (request.parallelism or (DATA,)) and is_default
+
+
 def _blocks(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> Iterator[Block | SplitBlock]:
     """Yield the candidates with a whole network on every device, and those that split it."""
-    asked = [request[axis.name] for axis in AXES if axis.is_split]
-    defaults = [axis.default for axis in AXES if axis.is_split]
-    if DATA in request.parallelism and all(
-        values is None or default in values for values, default in zip(asked, defaults, strict=True)
-    ):
+    if has_whole_plans(request):
         yield _block(request, limits, precision, mode)
     if limits.split is not None and mode == "sync":
         low, high = accepted_mini_batches(request, mode)
@@ -334,13 +339,6 @@ def _sub_batches(request: SpaceRequest, limits: Limits, kind: tuple[str, str], m
 
 def _ascending(values: tuple[Any, ...]) -> IntArray:
     return np.unique(np.array(values, dtype=np.int64))
-
-
-def _samples_of_a_pass(base: Mapping[str, IntArray]) -> IntArray:
-    """Return data-parallel degree x sub-batch, at least 1, shape (b,)."""
-    copies = base["nodes"] * base["gpus_per_node"] // math.prod(base[name] for name in DEGREES)
-    samples: IntArray = np.maximum(copies * base["sub_batch"], 1)
-    return samples
 
 
 def _accumulations(samples: IntArray, window: tuple[int, int]) -> tuple[IntArray, IntArray]:

@@ -15,17 +15,28 @@ from functools import cached_property
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.axes import AXES, MODES, Axis
-from planner.domain.configuration import Configurations
+from planner.domain.axes import AXES, MODES, SCHEDULES, Axis
+from planner.domain.configuration import Configurations, splits
 from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.domain.split import SplitPlans, schedule_run
 from planner.errors import Refusal
-from planner.workload.lawful import is_lawful, is_told_apart
+from planner.workload.lawful import LAYER_AXES, accumulates, is_lawful, is_told_apart, most_stages
 from planner.workload.split_memory import MemoryRules
 
-__all__ = ["DATA", "HYBRID", "MODEL", "PIPELINE", "SplitBlock", "SplitLimits", "kinds_of", "passes_within"]
+__all__ = [
+    "DATA",
+    "HYBRID",
+    "MODEL",
+    "PIPELINE",
+    "SplitBlock",
+    "SplitLimits",
+    "kinds_of",
+    "kinds_to_try",
+    "layer_axis_asked",
+    "passes_within",
+]
 
 DATA, MODEL, PIPELINE, HYBRID = "data", "model", "pipeline", "hybrid"
 CHUNK = 2**16
@@ -40,20 +51,36 @@ _PRICED_TOGETHER = (
     "tensor_parallel",
     "pipeline_parallel",
 )
+_SCHEDULED = ("schedule", "pipeline_parallel", "virtual_stages", "accumulation_steps")
 _INNER = (
     "sequence_parallel", "expert_parallel", "virtual_stages", "schedule", "sharding", "shard_group", "recompute",
-    "offload",
+    "recompute_every", "offload",
 )  # fmt: skip
 
 
 def kinds_of(network: Network, framework: Framework) -> tuple[str, ...]:
     """Return the kinds of parallelism that a network and a framework allow."""
-    if network.transformer is None:
-        return (DATA,)
-    model = any(kind in framework.can for kind in ("tensor", "context", "expert"))
-    pipeline = "pipeline" in framework.can
+    is_transformer = network.transformer is not None
+    model = is_transformer and any(kind in framework.can for kind in ("tensor", "context", "expert"))
+    pipeline = "pipeline" in framework.can and (is_transformer or framework.stages != "blocks")
     allowed = ((DATA, True), (MODEL, model), (PIPELINE, pipeline), (HYBRID, model and pipeline))
     return tuple(kind for kind, is_allowed in allowed if is_allowed)
+
+
+def kinds_to_try(request: SpaceRequest, network: Network, framework: Framework) -> tuple[str, ...]:
+    """Return the kinds asked for, else all that are allowed.
+
+    Of networks whose stages the user has to write, pipelines are tried where their axes are asked for alone.
+    """
+    by_itself = network.transformer is not None or framework.stages == "layers"
+    allowed = kinds_of(network, framework) if by_itself or layer_axis_asked(request) else (DATA,)
+    return request.parallelism or allowed
+
+
+def layer_axis_asked(request: SpaceRequest) -> Axis | None:
+    """Return the first axis of layer pipelines of which more than the default is asked for."""
+    axes = (axis for axis in AXES if axis.name in LAYER_AXES)
+    return next((axis for axis in axes if {*(request[axis.name] or ())} - {axis.default}), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +150,11 @@ class SplitBlock:
         """Number of bases."""
         return int(self._bases["nodes"].size)
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of parallelism to try."""
+        return kinds_to_try(self.request, self.network, self.framework)
+
     def count(self) -> int:
         """Return the number of candidates."""
         return sum(one["sub_batch"].size for one in self._rows())
@@ -138,12 +170,12 @@ class SplitBlock:
         """Return the values of an axis to try, as numbers or codes."""
         asked = self.request[axis.name]
         if asked is not None:
-            return np.unique([axis.words.index(one) if axis.words else one for one in asked])
+            return np.unique([axis.code(one) for one in asked])
         if axis.of_cluster:
             most = self.most[axis.name]
             return np.arange(1 if axis.of_cluster == "any" else most, most + 1)
-        tried: IntArray = _DEFAULTS[axis.name](self) if axis.name in _DEFAULTS else _default_of(axis)
-        return tried
+        is_open = axis.name in _DEFAULTS and (self.network.transformer is not None or axis.name in LAYER_AXES)
+        return _DEFAULTS[axis.name](self) if is_open else np.array([axis.code(axis.default)])
 
     @cached_property
     def _bases(self) -> dict[str, IntArray]:
@@ -162,10 +194,10 @@ class SplitBlock:
         inner = _product({name: self._values(by_name[name]) for name in _INNER})
         of = {name: np.repeat(column, inner["sharding"].size) for name, column in outer.items()}
         of |= {name: np.tile(column, outer["nodes"].size) for name, column in inner.items()}
-        # Accumulation is checked with the candidates; until then it is one that interleaving takes.
-        plans = SplitPlans.of(**_plan_columns(of)).but(accumulation_steps=of["pipeline_parallel"])
-        lawful = is_lawful(self.network, self.framework, plans)
-        return _where(of, lawful & is_told_apart(self.network.transformer, plans) & self._is_split(of))
+        plans = SplitPlans.of(**_plan_columns(of))
+        lawful = is_lawful(self.network, self.framework, plans, but_accumulation=True)
+        told_apart = is_told_apart(self.network.transformer, plans) & self._is_scheduled(of)
+        return _where(of, lawful & told_apart & splits(of))
 
     def _is_of_kind(self, of: Mapping[str, IntArray]) -> BoolArray:
         """Tell which bases are of the kinds of parallelism to try."""
@@ -173,16 +205,13 @@ class SplitBlock:
         pipeline = of["pipeline_parallel"] > 1
         kinds = {DATA: ~model & ~pipeline, MODEL: model & ~pipeline, PIPELINE: pipeline & ~model}
         kinds[HYBRID] = model & pipeline
-        return np.asarray(np.any([kinds[one] for one in self.request.parallelism], axis=0))
+        return np.asarray(np.any([kinds[one] for one in self.kinds], axis=0))
 
-    def _is_split(self, of: Mapping[str, IntArray]) -> BoolArray:
-        """Tell which bases differ from those of whole networks, which another block has."""
-        differ = [
-            of[axis.name] != (axis.words.index(str(axis.default)) if axis.words else axis.default)
-            for axis in AXES
-            if axis.is_split
-        ]
-        return np.asarray(np.any(differ, axis=0))
+    def _is_scheduled(self, of: Mapping[str, IntArray]) -> BoolArray:
+        """Tell which bases have a pipeline to schedule, or the one schedule that stands for all where there is none."""
+        schedules = self.request["schedule"] or ("1f1b",)
+        code = SCHEDULES.index("1f1b" if "1f1b" in schedules else schedules[0])
+        return np.asarray((of["pipeline_parallel"] > 1) | (of["schedule"] == code))
 
     def _reaches(self, copies: IntArray) -> BoolArray:
         """Tell of data-parallel degrees whether some mini-batch of the window is a multiple."""
@@ -208,7 +237,8 @@ class SplitBlock:
             place = starts[which[owner]] + flat - (ends[owner] - sizes[which[owner]])
             columns = {name: column[owner] for name, column in bases.items() if name != "data_parallel"}
             columns |= {"sub_batch": sub_batch[place], "accumulation_steps": steps[place]}
-            yield _where(columns, ~_waits(columns))
+            scheduled = {name: columns[name] for name in _SCHEDULED}
+            yield _where(columns, accumulates(SplitPlans.of(**scheduled)))
 
     @cached_property
     def _by_degrees(self) -> IntArray:
@@ -230,8 +260,8 @@ class SplitBlock:
         """Return the sub-batches, and the accumulation of each, with which a base is a candidate to price."""
         replica = math.prod(base[name] for name in _DEGREES)
         n, m = self._passes(base["nodes"] * base["gpus_per_node"] // replica)
-        columns = {name: np.full(n.size, value) for name, value in base.items()} | {"accumulation_steps": m}
-        keeps = ~_waits(columns)
+        columns = {name: np.full(n.size, base[name]) for name in _SCHEDULED if name in base}
+        keeps = accumulates(SplitPlans.of(**columns | {"accumulation_steps": m}))
         return n[keeps], m[keeps]
 
 
@@ -250,16 +280,6 @@ def passes_within(
     return sub_batches[owner], first[owner] + within
 
 
-def _waits(columns: Mapping[str, IntArray]) -> BoolArray:
-    """Tell which have virtual stages that micro-batches cannot pass in groups of a stage each."""
-    uneven = columns["accumulation_steps"] % columns["pipeline_parallel"] > 0
-    return np.asarray((columns["virtual_stages"] > 1) & uneven)
-
-
-def _default_of(axis: Axis) -> IntArray:
-    return np.array([axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)])
-
-
 def _divisors(whole: int, most: int) -> IntArray:
     tried = np.arange(1, min(whole, most) + 1)
     return np.asarray(tried[whole % tried == 0])
@@ -268,27 +288,31 @@ def _divisors(whole: int, most: int) -> IntArray:
 def _tensor(block: SplitBlock) -> IntArray:
     """Return the degrees inside a node."""
     of = block.network.transformer
-    heads = 1 if of is None or not {MODEL, HYBRID} & set(block.request.parallelism) else of.heads
+    heads = 1 if of is None or not {MODEL, HYBRID} & set(block.kinds) else of.heads
     return _divisors(heads, block.most["gpus_per_node"])
 
 
 def _pipeline(block: SplitBlock) -> IntArray:
-    of = block.network.transformer
-    if of is None or not {PIPELINE, HYBRID} & set(block.request.parallelism):
+    """Return the stages to try: as many as a transformer has layers, else those that fill nodes evenly."""
+    if not {PIPELINE, HYBRID} & set(block.kinds):
         return np.ones(1, dtype=np.int64)
-    return np.arange(1, of.layers + of.encoder_layers + 1)
+    most, gpus = most_stages(block.network), block.most["gpus_per_node"]
+    if block.network.transformer is not None:
+        return np.arange(1, most + 1)
+    whole_nodes = gpus * 2 ** np.arange(int(np.log2(max(most / gpus, 1))) + 1)
+    return np.union1d(_divisors(gpus, most), whole_nodes[whole_nodes <= most])
 
 
 def _virtual(block: SplitBlock) -> IntArray:
     of = block.network.transformer
-    if of is None or not {PIPELINE, HYBRID} & set(block.request.parallelism):
+    if of is None or not {PIPELINE, HYBRID} & set(block.kinds):
         return np.ones(1, dtype=np.int64)
     return _divisors(of.layers + of.encoder_layers, (of.layers + of.encoder_layers) // 2)
 
 
 def _expert(block: SplitBlock) -> IntArray:
     of = block.network.transformer
-    experts = 1 if of is None or not {MODEL, HYBRID} & set(block.request.parallelism) else max(of.experts, 1)
+    experts = 1 if of is None or not {MODEL, HYBRID} & set(block.kinds) else max(of.experts, 1)
     return _divisors(experts, experts)
 
 

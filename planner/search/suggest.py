@@ -2,60 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
+
+import numpy as np
 
 from planner.domain.citation import cited
 from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
-from planner.domain.precision import PRECISIONS, precision_named
+from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
-from planner.domain.suggestion import Plan, Refused, SearchReport, Suggestion
-from planner.errors import Refusal
+from planner.domain.suggestion import Loosening, Plan, Suggestion
+from planner.errors import CoverageError, PlannerError, UsageError
+from planner.search.allowed import order_and_limits
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
-    Distinct,
     chosen_of,
     distinct_plans,
     in_all_precisions,
+    largest_regrets,
     probability_better,
     tied_plans,
 )
-from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import Outcome, search
+from planner.search.evaluator import Evaluator
+from planner.search.exhaustive import Searcher, search
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
-from planner.search.feasibility import check_target
 from planner.search.loosen import loosenings
-from planner.search.plan_limits import check_limits
-from planner.search.ranking import Order, order_of
-from planner.search.space import Limits
+from planner.search.ranking import Order
+from planner.search.rivals import (
+    Compare,
+    Ranking,
+    Searched,
+    fewest_first,
+    front_of,
+    ranked,
+    report_of,
+    without_plan,
+)
+from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
-from planner.sources import sources
-from planner.sources.usable import candidate_precisions, check_candidate
 from planner.steps import predict
-from planner.steps.split_price import SplitPricer, plans_of
-from planner.workload.memory import largest_sub_batch
 
-__all__ = ["Searcher", "limits_of", "order_and_limits", "suggest", "suggest_with"]
+__all__ = ["suggest", "suggest_among", "suggest_with"]
 
 
-class Searcher(Protocol):
-    """What looks for the best plans of a request; exhaustive unless another is named."""
-
-    def __call__(
-        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
-    ) -> Outcome:
-        """Return the best ``keep`` plans, and how the space was searched."""
+Asked = tuple[Problem, SpaceRequest]
 
 
-def suggest(
-    problem: Problem,
-    request: SpaceRequest,
-    provenance: Mapping[str, Sourced[object]],
-    searcher: Searcher = search,
-) -> Suggestion:
+def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]) -> Suggestion:
     """Return the answer to a request; nothing that fits is an answer too, with what to loosen.
 
     Parameters
@@ -64,7 +60,6 @@ def suggest(
     request : SpaceRequest
     provenance : mapping of request key to Sourced
         Stands in the answer as ``request``.
-    searcher : Searcher
 
     Raises
     ------
@@ -73,29 +68,62 @@ def suggest(
     CoverageError
         No precision and mode of the request can be priced, or a link or term is missing.
     """
-    order, limits = order_and_limits(problem, request)
-    answer = suggest_with(predict.Evaluator(problem), order, limits, request, provenance, searcher=searcher)
+    return suggest_among([(problem, request)], provenance)
+
+
+def suggest_among(
+    asked: Sequence[Asked],
+    provenance: Mapping[str, Sourced[object]],
+    left_out: Mapping[str, PlannerError] | None = None,
+    searcher: Searcher = search,
+) -> Suggestion:
+    """Return the answer to a request over several frameworks: their plans in one ranking.
+
+    A framework of several that cannot be searched is left out with a warning.
+
+    Parameters
+    ----------
+    asked : sequence of (Problem, SpaceRequest)
+        That differ in the framework, and in the kinds of parallelism that it allows.
+    provenance : mapping of request key to Sourced
+        Stands in the answer as ``request``.
+    left_out : mapping of framework to PlannerError
+        That are no candidates, and why.
+    searcher : Searcher
+        Looks for the plans of each.
+
+    Raises
+    ------
+    UsageError, CoverageError
+        As :func:`suggest`, where none of the frameworks can be searched: that of the first.
+    """
+    errors = dict(left_out or {})
+    several = len(asked) + len(errors) > 1
+    evaluators, searches, orders = [], [], []
+    for problem, request in asked:
+        try:
+            order, limits = order_and_limits(problem, request)
+            evaluator = predict.Evaluator(problem)
+            one = _searched(evaluator, order, limits, request, searcher)
+        except (CoverageError, UsageError) as error:
+            errors[problem.settings.framework.label] = error
+            continue
+        framework = problem.settings.framework if several else None
+        warnings = _refusal_warnings(request, limits)
+        searches.append(replace(one, framework=framework, warnings=warnings))
+        evaluators.append(evaluator)
+        orders.append(order)
+    if not searches:
+        raise next(iter(errors.values()))
+    answer = _answer(searches, orders[0], provenance, partial(predict.compare_among, evaluators, asked[0][1].window))
     plans = (*answer.plans, *answer.pareto, *answer.nearest)
+    refused = (PlanWarning("framework_refused", label, f"It is left out: {why}") for label, why in errors.items())
+    of_request = dict.fromkeys(warning for one in searches for warning in one.warnings)
     return replace(
         answer,
-        citations=cited([plan.prediction for plan in plans], problem.calibrations),
-        warnings=(*_refusal_warnings(request, limits), *answer.warnings),
+        citations=cited([plan.prediction for plan in plans], asked[0][0].calibrations),
+        warnings=(*refused, *of_request, *answer.warnings),
     )
-
-
-def order_and_limits(problem: Problem, request: SpaceRequest) -> tuple[Order, Limits]:
-    """Return the order of the plans of a request, and what the machine allows; raise as :func:`suggest`."""
-    check_target(request, problem.dataset)
-    order = order_of(problem, request)
-    check_limits(request.most, order)
-    limits = limits_of(problem, allow_specified=request.allow_specified)
-    names = [precision_named(name).name for name in request["precision"] or PRECISIONS]
-    if all(limits.why_not(name, mode) for name in names for mode in request.modes):
-        kernel_sources = sources.Sources(problem)
-        for mode in request.modes:
-            kernel_sources.check_mode(mode)
-        check_candidate(kernel_sources, names[0], allow_specified=request.allow_specified)
-    return order, limits
 
 
 def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:
@@ -108,109 +136,103 @@ def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarnin
     )
 
 
-def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
-    """Return what the cluster of a problem allows; ``allow_specified``: 8 bits by the data sheet too."""
-    cluster, kernel_sources = problem.cluster, sources.Sources(problem)
-    return Limits(
-        cluster.name,
-        cluster.nodes,
-        cluster.node.gpus,
-        {
-            (name, mode): _largest_sub_batch(problem, name, mode, kernel_sources.convolution_lowering(name))
-            for name in PRECISIONS
-            for mode in MODES
-        },
-        {
-            name: reason
-            for name, reason in candidate_precisions(kernel_sources, allow_specified=allow_specified).items()
-            if reason is not None
-        },
-        problem.scenario.sub_batch_factor,
-        {mode: Refusal("mode", reason, mode) for mode in MODES if (reason := kernel_sources.why_not_mode(mode))},
-        cluster.node.accelerator.memory_bytes,
-        _split_limits(problem, kernel_sources),
-    )
-
-
-def _split_limits(problem: Problem, kernel_sources: sources.Sources) -> SplitLimits | None:
-    """Return the limits of plans that split the network; None where no plan can."""
-    if problem.network.transformer is None:
-        return None
-
-    @cache
-    def pricer(precision: str) -> SplitPricer:
-        return SplitPricer(kernel_sources, precision)
-
-    return SplitLimits(
-        problem.network,
-        problem.settings.framework,
-        lambda rows, precision: pricer(precision).memory(plans_of(rows)).total,
-        problem.cluster.node.accelerator.memory_bytes,
-        lambda precision: pricer(precision).memory_rules,
-    )
-
-
-def _largest_sub_batch(problem: Problem, precision: str, mode: str, convolution: str) -> int:
-    device, optimizer = problem.cluster.node.accelerator, problem.settings.optimizer
-    return largest_sub_batch(
-        problem.network,
-        precision,
-        optimizer,
-        device.kind,
-        device.memory_bytes,
-        convolution=convolution,
-        mode=mode,
-        framework=problem.settings.framework,
-    )
-
-
 def suggest_with(
     evaluator: Evaluator,
     order: Order,
     limits: Limits,
     request: SpaceRequest,
     provenance: Mapping[str, Sourced[object]],
-    *,
-    searcher: Searcher = search,
 ) -> Suggestion:
     """Return the answer to a request, with any evaluator."""
+
+    def compare(_: Sequence[int], plans: Configurations) -> tuple[list[Prediction], list[float | None]]:
+        return evaluator.compare(plans, window=request.window)
+
+    return _answer([_searched(evaluator, order, limits, request)], order, provenance, compare)
+
+
+def _searched(
+    evaluator: Evaluator, order: Order, limits: Limits, request: SpaceRequest, searcher: Searcher = search
+) -> Searched:
     names = len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
     keep = (max(request.top, MOST_COMPARED_PLANS) + 1) * names  # the last reported one is compared with the next
     outcome = searcher(request, limits, evaluator, order, keep=keep, pareto=request.pareto)
-    report = SearchReport(
-        method=outcome.method,
-        certified=outcome.certified,
-        candidates=outcome.candidates,
-        evaluated=outcome.evaluated,
-        refused=tuple(Refused(why.code, str(why), count) for why, count in outcome.refused.items()),
-    )
-    if outcome.best is None:
-        nearest = _nearest(evaluator, order, request, outcome.nearest)
-        loosen = loosenings(request, limits, evaluator, order, outcome) if outcome.certified else ()
-        return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, _warnings(order, nearest))
-    best = distinct_plans(order, outcome.best)
-    baseline = None if outcome.smallest is None else distinct_plans(order, outcome.smallest).priced.take(slice(1))
-    candidates = _ranked_plans(evaluator, order, request, best, (outcome.evaluated, baseline))
+    return Searched(evaluator, limits, request, outcome)
+
+
+def _answer(
+    searches: Sequence[Searched], order: Order, provenance: Mapping[str, Sourced[object]], compare: Compare
+) -> Suggestion:
+    """Return the answer that searches give together."""
+    request, report = searches[0].request, report_of(searches)
+    best = {
+        at: distinct_plans(order, one.outcome.best) for at, one in enumerate(searches) if one.outcome.best is not None
+    }
+    if not best:
+        nearest, loosen = _nearest(searches, order), _loosenings(searches, order)
+        warnings = (*without_plan(searches), *_warnings(order, nearest))
+        return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, warnings)
+    ranking, baseline = ranked(order, best), _baseline(searches, order)
+    candidates = _ranked_plans(searches, order, ranking, baseline, compare)
     ties = tied_plans(candidates)
-    choice, reason = chosen_of(candidates, ties, request.choose, order.device)
-    if limits.split is not None and choice.prediction.configuration.is_split:
-        reason += f". {_whole_first(why_split(choice.prediction, _whole_bytes(limits.split, choice)))}"
+
+    def regrets(some: Sequence[Plan]) -> list[float]:
+        rows = [one.position - 1 for one in some]
+        values = order.values(ranking.priced).take(rows).tolist()
+        return largest_regrets(values, _pairwise(ranking, rows, compare))
+
+    choice, reason = chosen_of(candidates, ties, request.choose, order.device, regrets)
+    split = searches[ranking.search[choice.position - 1]].limits.split
+    if split is not None and choice.prediction.configuration.is_split and has_whole_plans(request):
+        reason += f". {_whole_first(why_split(choice.prediction, _whole_bytes(split, choice)))}"
     plans = tuple(candidates[: request.top])
     if choice not in plans:  # it takes the place of the last one that was asked for
         plans = (*plans[: max(request.top - 1, 1)], choice)
-    front = None if outcome.pareto is None else in_all_precisions(order, evaluator, outcome.pareto)
     return Suggestion(
         provenance,
         "found",
         plans,
-        () if front is None else _plans(evaluator, request, front, whys_pareto(order, front.priced)),
+        _front(searches, order),
         report,
-        warnings=_warnings(order, plans),
+        warnings=(*without_plan(searches), *_warnings(order, plans)),
         chosen=choice.position,
         choice=reason,
         tied=tuple(one.position for one in ties),
-        baseline=None if baseline is None else baseline.configurations.one(0),
+        baseline=None if baseline is None else baseline.priced.configurations.one(0),
+        baseline_framework=None if baseline is None else searches[baseline.search[0]].framework,
     )
+
+
+def _pairwise(ranking: Ranking, rows: list[int], compare: Compare) -> list[list[float | None]]:
+    """Return the deviations of the ratios of some plans to each other."""
+    matrix = []
+    for at, first in enumerate(rows):
+        others = [first, *rows[:at], *rows[at + 1 :]]
+        plans = ranking.priced.configurations.take(np.array(others, dtype=np.int64))
+        own, *rest = compare([ranking.search[row] for row in others], plans)[1]
+        matrix.append([*rest[:at], own, *rest[at:]])
+    return matrix
+
+
+def _baseline(searches: Sequence[Searched], order: Order) -> Ranking | None:
+    """Return the fastest plan of those on the fewest devices, alone."""
+    parts = {at: one.outcome.smallest for at, one in enumerate(searches) if one.outcome.smallest is not None}
+    if not parts:
+        return None
+    return ranked(fewest_first(order), {at: distinct_plans(order, one) for at, one in parts.items()}).take([0])
+
+
+def _front(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
+    """Return the plans of the Pareto front; none where it was not asked for."""
+    parts = {
+        at: in_all_precisions(order, one.evaluator, one.outcome.pareto)
+        for at, one in enumerate(searches)
+        if one.outcome.pareto is not None
+    }
+    if not parts:
+        return ()
+    front = front_of(order, parts)
+    return _plans(searches, front, whys_pareto(order, front.priced))
 
 
 def _whole_first(words: str) -> str:
@@ -225,54 +247,77 @@ def _whole_bytes(of: SplitLimits, plan: Plan) -> float:
 
 
 def _ranked_plans(
-    evaluator: Evaluator, order: Order, request: SpaceRequest, best: Distinct, of: tuple[int, PricedPlans | None]
+    searches: Sequence[Searched], order: Order, ranking: Ranking, baseline: Ranking | None, compare: Compare
 ) -> list[Plan]:
     """Return the plans that are reported or may be tied with the first, in order.
 
-    ``of``: how many were ranked, and what efficiencies are relative to.
+    ``baseline``: what efficiencies are relative to.
     """
-    n_plans, baseline = of
-    most = max(request.top, MOST_COMPARED_PLANS)
-    leaders = best.priced.take(slice(most))
-    sentences = whys(order, best.priced, n_plans, most)
-    predictions, deviations = evaluator.compare(leaders.configurations, window=request.window)
+    n_plans = sum(one.outcome.evaluated for one in searches)
+    most = max(searches[0].request.top, MOST_COMPARED_PLANS)
+    frameworks = [searches[at].framework for at in ranking.search]
+    sentences = whys(order, ranking.priced, n_plans, most, [one.label if one else "" for one in frameworks])
+    leaders = ranking.priced.take(slice(most))
+    predictions, deviations = compare(ranking.search[:most], leaders.configurations)
     values = order.values(leaders).tolist()
     return [
         Plan(
             at + 1,
             one,
             sentences[at] + hardly_inside(one),
-            best.precisions[at],
+            ranking.precisions[at],
             probability_better(values[0], values[at], deviations[at]) if at else None,
             _efficiency(one, baseline),
+            frameworks[at],
         )
         for at, one in enumerate(predictions)
     ]
 
 
-def _efficiency(prediction: Prediction, baseline: PricedPlans | None) -> float | None:
+def _efficiency(prediction: Prediction, baseline: Ranking | None) -> float | None:
     """Return samples a second and device over those of a baseline of one plan."""
     if baseline is None:
         return None
-    rate = float(baseline.predictions.samples_per_s[0]) / int(baseline.configurations.gpus[0])
+    of = baseline.priced
+    rate = float(of.predictions.samples_per_s[0]) / int(of.configurations.gpus[0])
     return prediction.samples_per_s.value / prediction.configuration.gpus / rate
 
 
-def _plans(evaluator: Evaluator, request: SpaceRequest, distinct: Distinct, sentences: list[str]) -> tuple[Plan, ...]:
-    predictions = evaluator.describe(distinct.priced.configurations, window=request.window)
-    rows = zip(predictions, sentences, distinct.precisions, strict=True)
-    return tuple(Plan(i, one, why + hardly_inside(one), alike) for i, (one, why, alike) in enumerate(rows, start=1))
-
-
-def _nearest(
-    evaluator: Evaluator, order: Order, request: SpaceRequest, nearest: PricedPlans | None
-) -> tuple[Plan, ...]:
-    if nearest is None:
-        return ()
-    windows = [request.window(MODES[mode]) for mode in nearest.configurations.mode]
-    return _plans(
-        evaluator, request, in_all_precisions(order, evaluator, nearest), whys_nearest(order, nearest, windows)
+def _plans(searches: Sequence[Searched], plans: Ranking, sentences: Sequence[str]) -> tuple[Plan, ...]:
+    """Return plans with every field, in their order."""
+    by_row: dict[int, Prediction] = {}
+    for at, one in enumerate(searches):
+        rows = [row for row, search_of in enumerate(plans.search) if search_of == at]
+        chosen = plans.priced.configurations.take(np.array(rows, dtype=np.int64))
+        if rows:
+            by_row |= zip(rows, one.evaluator.describe(chosen, window=one.request.window), strict=True)
+    return tuple(
+        Plan(row + 1, by_row[row], why + hardly_inside(by_row[row]), alike, framework=searches[at].framework)
+        for row, (why, alike, at) in enumerate(zip(sentences, plans.precisions, plans.search, strict=True))
     )
+
+
+def _nearest(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
+    """Return the plans nearest to the target, of the first search that has any."""
+    at = next((at for at, one in enumerate(searches) if one.outcome.nearest is not None), None)
+    nearest = None if at is None else searches[at].outcome.nearest
+    if at is None or nearest is None:
+        return ()
+    one = searches[at]
+    windows = [one.request.window(MODES[mode]) for mode in nearest.configurations.mode]
+    distinct = in_all_precisions(order, one.evaluator, nearest)
+    plans = Ranking(distinct.priced, distinct.precisions, (at,) * distinct.priced.size)
+    return _plans(searches, plans, whys_nearest(order, nearest, windows))
+
+
+def _loosenings(searches: Sequence[Searched], order: Order) -> tuple[Loosening, ...]:
+    """Return what to loosen where nothing fits: of one search all that helps, of several the smallest change each."""
+    proven = [one for one in searches if one.outcome.certified]
+    ways = [loosenings(one.request, one.limits, one.evaluator, order, one.outcome) for one in proven]
+    if len(ways) == 1 and searches[0].framework is None:
+        return ways[0]
+    firsts = ((one.label, some[0]) for one, some in zip(proven, ways, strict=True) if some)
+    return tuple(replace(first, message=f"{label}: {first.message}") for label, first in firsts)
 
 
 def _warnings(order: Order, plans: tuple[Plan, ...]) -> tuple[PlanWarning, ...]:

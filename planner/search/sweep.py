@@ -8,11 +8,11 @@ import numpy as np
 
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.sweep import Sweep, SweptPlan
+from planner.search.allowed import order_and_limits
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import lawful_plans
 from planner.search.ranking import Order
 from planner.search.space import Limits, space_of
-from planner.search.suggest import order_and_limits
 from planner.steps import predict
 
 __all__ = ["sweep", "sweep_with"]

@@ -16,12 +16,12 @@ from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Refused
 from planner.domain.why_not import RankedPlan, WhyNot
 from planner.errors import ParameterError
+from planner.search.allowed import order_and_limits
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import lawful_plans, search
 from planner.search.loosen import loosenings
 from planner.search.ranking import Order
 from planner.search.space import Limits, space_of
-from planner.search.suggest import order_and_limits
 from planner.steps import predict
 
 __all__ = ["why_not", "why_not_with"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +19,14 @@ from planner.sessions.coverage import check_complete, check_served
 from planner.sessions.kept_samples import samples_text
 from planner.sessions.measure import measured
 from planner.sessions.plan_runs import Asking, refined_here
+from planner.sessions.plan_steps import refined_with_runs
 from planner.sessions.request import Request
 from planner.sessions.sample_files import fitted_with_steps, samples_of
 from planner.sessions.say import Say
 from planner.sessions.session import Session
 from planner.sessions.slow_runs import with_doubts
 
-__all__ = ["fitted_from_files", "fitted_here", "kept_when_interrupted", "refined_for_plans"]
+__all__ = ["fitted_from_files", "fitted_here", "kept_when_interrupted", "refined_for_plans", "refined_from_runs"]
 
 
 def fitted_from_files(folder: Path, name: str, say: Say) -> Calibration:
@@ -116,5 +117,19 @@ def refined_for_plans(
     """
     calibration, measurement = refined_here(asking, name, session, budget_s=budget_s, began_s=began_s)
     source = f"training runs on {measurement.accelerator.name}"
+    return _dated(calibration, date), samples_text(measurement, source, date)
+
+
+def refined_from_runs(
+    plan: str, runs: Sequence[str], calibrations: Sequence[str], name: str, session: Session, *, date: str
+) -> Calibration:
+    """Return the calibration that measured steps of a suggestion's plans refine.
+
+    Parameters and errors are those of :func:`planner.sessions.plan_steps.refined_with_runs`.
+    """
+    return _dated(refined_with_runs(plan, runs, calibrations, name, session.say), date)
+
+
+def _dated(calibration: Calibration, date: str) -> Calibration:
     environment = {key: value for key, value in calibration.environment.items() if key != COMMAND}  # of the base alone
-    return replace(calibration, date=date, environment=environment), samples_text(measurement, source, date)
+    return replace(calibration, date=date, environment=environment)

@@ -18,6 +18,7 @@ from planner.domain.configuration import Settings
 from planner.domain.dataset import Dataset
 from planner.domain.network import Network
 from planner.domain.provenance import DERIVED, NEAREST
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import DEFAULT, Problem, Sourced, Subject
 from planner.domain.scenario import NO_SCENARIO, Scenario
 from planner.errors import NOTHING, CoverageError, ParameterError, Refusal
@@ -59,9 +60,9 @@ class Case:
     @property
     def subject(self) -> Subject:
         """What it is about, with what names its network in a command."""
-        named = self.sources["network"].value if "network" in self.sources else ""
-        is_name = isinstance(named, str) and named != STANDARD_INPUT
-        return replace(self.problem.subject, network_option=named if is_name else "")
+        option = self.sources["network"].value if "network" in self.sources else ""
+        is_name = isinstance(option, str) and option != STANDARD_INPUT
+        return replace(self.problem.subject, network_option=option if is_name else "")
 
 
 def own_calibration(say: Say, accelerator: str | None = None) -> Calibration | None:
@@ -73,9 +74,12 @@ def own_calibration(say: Say, accelerator: str | None = None) -> Calibration | N
     return catalog.newest_own_calibration(present, lambda error: say(f"own calibration skipped: {error}"))
 
 
-def machine_of(values: Values, say: Say) -> Machine:
-    """Return cluster and calibrations; a calibration without a cluster implies cluster ``local``, its one node."""
-    of_user = tuple(catalog.find_calibration(name) for name in listed(values, "calibration"))
+def machine_of(values: Values, say: Say, known: Calibrations = ()) -> Machine:
+    """Return cluster and calibrations; a calibration without a cluster implies cluster ``local``, its one node.
+
+    ``known``: calibrations that the values name, where no file holds them yet.
+    """
+    of_user = known or tuple(catalog.find_calibration(name) for name in listed(values, "calibration"))
     cluster, source, own = _cluster(values, of_user, say)
     _check_device(of_user, cluster, say)
     named_by = values["calibration"].source if of_user else ""
@@ -281,6 +285,8 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
         sources["input"] = Sourced("synthetic", f"default, as {missing}")
     framework = catalog.find_framework(sources["framework"].value)
     sources["framework"] = replace(sources["framework"], value=framework.label)
+    if "rank_order" in values or framework.rank_order != RANK_ORDER:
+        sources["rank_order"] = values.get("rank_order", Sourced(framework.rank_order, "framework"))
     names = {key: one.value for key, one in sources.items()}
     return replace(base, **(names | {"framework": framework})), sources
 

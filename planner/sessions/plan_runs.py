@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from planner import catalog
-from planner.domain.calibration import Calibration, Entry
-from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.calibration import Calibration
+from planner.domain.cluster import Cluster
 from planner.domain.framework import PYTORCH, Framework
 from planner.domain.request import Problem
 from planner.domain.samples import FREE_CIRCUMSTANCES, Samples
-from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, UnknownNameError
+from planner.errors import CoverageError
 from planner.fitting.plan_points import PlanPointRun, with_plan_points
-from planner.formats.configuration import subject_of
-from planner.formats.suggestion import SUGGESTION
+from planner.formats.configuration import configuration_of
 from planner.probes.bench import DISTURBED_RATIO
 from planner.probes.calibrate import Measurement
 from planner.probes.gpu import Gpu
@@ -29,16 +27,17 @@ from planner.probes.timing import keep_freed_memory
 from planner.probes.torch_package import check_torch, import_torch
 from planner.sessions.say import Say
 from planner.sessions.session import Session
+from planner.sessions.suggested import Suggested, suggested_of
 from planner.units import format_seconds
 
 __all__ = ["Asking", "asking_of", "refined_here"]
 
-LOCAL = "local"
 MEASURING_SHARE = 0.9
 """Of the time that is left, for the runs; what follows takes next to none."""
 BUDGET_STEP_S = 5
 """A budget that is named is a multiple [s]."""
 WHEN_QUIET = "run it again when the machine is quiet"
+MEASURED_ELSEWHERE = "time their steps where they run and give them as a runs file by --runs FILE.csv"
 Key = tuple[int, int, str]
 
 
@@ -94,40 +93,43 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
         Its accelerator is not in this machine, its framework is not PyTorch, a plan divides layers between devices,
         or the calibration was made under other circumstances.
     """
-    suggestion = SUGGESTION.read(path)
-    plans = [plan["configuration"] for plan in suggestion["plans"]]
-    if not plans:
-        raise ParameterError("--plan", "a suggestion with plans", path, "loosen its request first")
-    request, subject = {key: one["value"] for key, one in suggestion["request"].items()}, suggestion["subject"]
-    calibrations = _calibrations(request.get("calibration", ()), names)
-    cluster = _cluster(request.get("cluster", subject["cluster"]), calibrations)
-    gpu = _gpu(cluster, session)
-    base = _joined(calibrations, cluster.node.accelerator)
+    suggested = suggested_of(path, names)
+    gpu = _gpu(suggested.cluster, session)
+    base = suggested.base()
     circumstances = _circumstances(base.environment, gpu)
     _check_circumstances(base, circumstances)
-    expected_s = {_key(plan["configuration"]): _passes_s(plan) for plan in reversed(suggestion["plans"])}
-    bytes_of = {
-        _key(plan["configuration"]): plan["prediction"]["memory_bytes"]["total"] for plan in suggestion["plans"]
-    }
-    points = tuple(dict.fromkeys(map(_key, plans)))
-    degree = next((tensor for tensor, _, _ in points if tensor > 1), 1)
-    if degree > 1:
-        raise CoverageError(f"--plan must be of plans that one device can run, got tensor-parallel degree {degree}")
-    settings = replace(subject_of(subject, plans).settings, input="synthetic", framework=_framework(subject))
-    network = catalog.find_network(request.get("network", subject["network"]))
-    problem = Problem(network, None, cluster, (base,), settings=settings)
+    plans = _plans_of_one_device(suggested, session.say)
+    expected_s = {_key(plan["configuration"]): _passes_s(plan) for plan in reversed(plans)}
+    bytes_of = {_key(plan["configuration"]): plan["prediction"]["memory_bytes"]["total"] for plan in plans}
+    points = tuple(dict.fromkeys(_key(plan["configuration"]) for plan in plans))
+    settings = replace(suggested.settings, input="synthetic", framework=_framework(suggested.frameworks))
+    problem = Problem(suggested.network, None, suggested.cluster, (base,), settings=settings)
     return Asking(problem, points, expected_s, bytes_of, base, gpu.device if gpu else "cpu", circumstances)
 
 
-def _framework(subject: Mapping[str, Any]) -> Framework:
+def _plans_of_one_device(suggested: Suggested, say: Say) -> list[Mapping[str, Any]]:
+    """Return the plans that one device can run: those that leave the network whole; say of how many it is not so."""
+    split = [plan for plan in suggested.plans if configuration_of(plan["configuration"]).is_split]
+    if not split:
+        return list(suggested.plans)
+    rest = [plan for plan in suggested.plans if plan not in split]
+    if not rest:
+        words = ", ".join(configuration_of(split[0]["configuration"]).besides)
+        raise CoverageError(f"--plan must be of plans that one device can run, got {words}; {MEASURED_ELSEWHERE}")
+    count = f"{len(split)} of {len(suggested.plans)} plans split the network"
+    say(f"{count}, which no run on one device tells of; {MEASURED_ELSEWHERE}")
+    return rest
+
+
+def _framework(labels: Sequence[str]) -> Framework:
     """Return the framework of a suggestion, which must be the one that runs are made with."""
-    framework = Framework.labelled(subject["framework"])
-    if framework.name != PYTORCH.name:
+    other = next((label for label in labels if Framework.labelled(label).name != PYTORCH.name), None)
+    if other is not None:
         raise CoverageError(
-            f"--plan must be of framework {PYTORCH.name}, which runs are made with, got {framework.label}; suggest "
-            f"with --framework {PYTORCH.name}"
+            f"--plan must be of framework {PYTORCH.name}, which runs are made with, got {other}; suggest "
+            f"with --framework {PYTORCH.name}, or {MEASURED_ELSEWHERE}"
         )
-    return catalog.find_framework(framework.label)
+    return catalog.find_framework(labels[0])
 
 
 def _key(configuration: Mapping[str, Any]) -> Key:
@@ -139,32 +141,6 @@ def _passes_s(plan: Mapping[str, Any]) -> float:
     """Return what a plan's passes forward and backward of one sub-batch are expected to take [s]."""
     passes = sum(term["seconds"] for term in plan["prediction"]["terms"] if term["name"] in ("forward", "backward"))
     return float(passes) / int(plan["configuration"]["accumulation_steps"])
-
-
-def _calibrations(names: Sequence[str], files: Sequence[str]) -> tuple[Calibration, ...]:
-    """Return the calibrations of a suggestion: those that are given, by their names, else those that are known."""
-    by_name = {text: one for name in files for one in (catalog.find_calibration(name),) for text in (name, one.name)}
-    calibrations = []
-    for name in names:
-        one_known = by_name.get(name) or by_name.get(Path(name).stem)
-        try:
-            calibrations.append(one_known or catalog.find_calibration(name))
-        except (UnknownNameError, InputFileError):
-            if Path(name).exists():
-                raise
-            rule = f"given with the file of calibration {name!r}, which the suggestion was made with"
-            raise ParameterError("--calibration", rule, ", ".join(files) or NOTHING) from None
-    return tuple(calibrations)
-
-
-def _cluster(name: str, calibrations: Sequence[Calibration]) -> Cluster:
-    """Return the cluster of a suggestion; ``local`` is the node of the first calibration that records one."""
-    if name != LOCAL:
-        return catalog.find_cluster(name)
-    node = next((one.node for one in calibrations if one.node is not None), None)
-    if node is None:
-        raise ParameterError("--plan", "made with a calibration that records its node", LOCAL)
-    return Cluster(LOCAL, 1, node)
 
 
 def _gpu(cluster: Cluster, session: Session) -> Gpu | None:
@@ -179,23 +155,8 @@ def _gpu(cluster: Cluster, session: Session) -> Gpu | None:
         return gpu
     raise CoverageError(
         f"--plan must be of an accelerator of this machine, got {device.name} of cluster {cluster.name!r}; run it on a "
-        "node of that cluster"
+        f"node of that cluster, or {MEASURED_ELSEWHERE}"
     )
-
-
-def _joined(calibrations: Sequence[Calibration], device: Accelerator) -> Calibration:
-    """Return the calibrations of a device as one; of several entries of a key the first one stays."""
-    own = [one for one in calibrations if one.accelerator == device.name]
-    if not own:
-        names = ", ".join(one.name for one in calibrations) or "nothing"
-        raise CoverageError(
-            f"--plan must be made with a calibration of {device.name}, got {names}; measure with planner calibrate"
-        )
-    entries: dict[tuple[str, ...], Entry] = {}
-    for one in own:
-        for entry in one.entries:
-            entries.setdefault((*entry.key, entry.mode), entry)
-    return replace(own[0], entries=tuple(entries.values()))
 
 
 def _check_circumstances(base: Calibration, now: Mapping[str, str]) -> None:

@@ -38,6 +38,7 @@ class _Key(NamedTuple):
     input: str
     framework: str
     source: str
+    rank_order: tuple[str, ...]
 
 
 class Table(NamedTuple):
@@ -70,7 +71,8 @@ def _key(run: Run, values: Values) -> _Key:
     framework = run.framework + (f"@{run.framework_version}" if run.framework_version else "")
     if "framework" in values:
         framework = values["framework"].value
-    return _Key(run.network, run.cluster, run.dataset, run.optimizer, run.strategy, run.input, framework, run.source)
+    named = run.network, run.cluster, run.dataset, run.optimizer, run.strategy, run.input, framework, run.source
+    return _Key(*named, run.rank_order)
 
 
 def _check_texts(key: _Key) -> None:
@@ -117,7 +119,7 @@ class _Files:
         network = self.network(key.network)
         dataset = key.dataset or network.dataset
         framework = self.framework(key.framework)
-        settings = Settings(key.optimizer or network.optimizer, key.strategy, key.input, framework)
+        settings = Settings(key.optimizer or network.optimizer, key.strategy, key.input, framework, key.rank_order)
         return Problem(
             network,
             catalog.find_dataset(self._path(dataset)) if dataset else None,

@@ -6,19 +6,22 @@ N          micro-batches that pass one chunk before the next chunk takes its tur
 F, B, W    forward of a chunk, its backward, and the gradients of its weights where these are a time of their own
 =========  ======================================================================================================
 
-Chunk c of stage s is the part c p + s of v p parts of the network: its input comes from the part before, its output
-gradient from the part behind. A stage runs one operation at a time, in the order that its schedule lays down; sending
-takes time but no stage's time.
+Chunk c of stage s is the part c p + s of v p parts of the network, in a V the part s or 2 p - 1 - s: its input comes
+from the part before, its output gradient from the part behind. A stage runs one operation at a time, in the order that
+its schedule lays down; sending takes time but no stage's time.
 
 Orders: GPipe (Huang et al. 2019); 1F1B (Narayanan et al. 2019); interleaved 1F1B as Megatron-LM runs it (Narayanan et
 al. 2021): 2 (p - s - 1) + (v - 1) N forwards of chunks, then a forward and a backward in turn; ZB-H1 (Qi et al. 2023):
-1F1B, with weight gradients s micro-batches behind their backward.
+1F1B, with weight gradients s micro-batches behind their backward; ZB-H2: 2 (p - s - 1) forwards ahead, and weight
+gradients 2 s behind; ZB-V as torch.distributed.pipelining runs it (ScheduleZBVZeroBubble).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -29,6 +32,7 @@ from planner.errors import ParameterError
 __all__ = ["Events", "Operation", "count_events", "operations"]
 
 Kind = Literal["F", "B", "W"]
+_KINDS: tuple[Kind, ...] = ("F", "B", "W")
 
 
 class Operation(NamedTuple):
@@ -49,9 +53,9 @@ def operations(
 
     Parameters
     ----------
-    schedule : {"gpipe", "1f1b", "interleaved", "zero-bubble"}
+    schedule : {"gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v"}
     stages, micro_batches, virtual_stages : int
-        p, m, v; v is above 1 for "interleaved" alone.
+        p, m, v; v is above 1 for "interleaved", and 2 for "zero-bubble-v", alone.
     group : int, optional
         N, of "interleaved"; p where it is not given.
 
@@ -64,11 +68,12 @@ def operations(
         check_count(what, value)
     if schedule == "interleaved":
         return _interleaved(stages, micro_batches, virtual_stages, stages if group is None else group)
-    if schedule not in _WHOLE:
-        raise ParameterError("schedule of a pipeline", f"one of {', '.join((*_WHOLE, 'interleaved'))}", schedule)
-    if virtual_stages != 1:
-        raise ParameterError(f"virtual stages of schedule {schedule}", "1", virtual_stages)
-    return tuple(_WHOLE[schedule](stages, micro_batches, stage) for stage in range(stages))
+    if schedule not in _BY_STAGE:
+        raise ParameterError("schedule of a pipeline", f"one of {', '.join((*_BY_STAGE, 'interleaved'))}", schedule)
+    order, chunks = _BY_STAGE[schedule]
+    if virtual_stages != chunks:
+        raise ParameterError(f"virtual stages of schedule {schedule}", str(chunks), virtual_stages)
+    return tuple(order(stages, micro_batches, stage) for stage in range(stages))
 
 
 def _gpipe(stages: int, micro_batches: int, stage: int) -> Order:
@@ -81,17 +86,44 @@ def _one_forward_one_backward(stages: int, micro_batches: int, stage: int) -> Or
     return _alternating(forwards, backwards, stages - stage - 1)
 
 
-def _zero_bubble(stages: int, micro_batches: int, stage: int) -> Order:
+def _zero_bubble(stages: int, micro_batches: int, stage: int, *, depth: int = 1) -> Order:
+    """Return ZB-H1, or with ``depth`` 2 ZB-H2."""
+    forwards, backwards = ([Operation(kind, 0, one) for one in range(micro_batches)] for kind in ("F", "B"))
     order: list[Operation] = []
-    for one in _one_forward_one_backward(stages, micro_batches, stage):
+    for one in _alternating(forwards, backwards, depth * (stages - stage - 1)):
         order.append(one)
-        if one.kind == "B" and one.micro_batch >= stage:
-            order.append(Operation("W", 0, one.micro_batch - stage))
-    rest = range(max(0, micro_batches - stage), micro_batches)
+        if one.kind == "B" and one.micro_batch >= depth * stage:
+            order.append(Operation("W", 0, one.micro_batch - depth * stage))
+    rest = range(max(0, micro_batches - depth * stage), micro_batches)
     return (*order, *(Operation("W", 0, one) for one in rest))
 
 
-_WHOLE = {"gpipe": _gpipe, "1f1b": _one_forward_one_backward, "zero-bubble": _zero_bubble}
+def _v_shaped(stages: int, micro_batches: int, stage: int) -> Order:
+    """Return ZB-V: of fewer than 2 p - 1 micro-batches the order of so many, without those that there are not."""
+    below, number = stages - stage, max(2 * stages - 1, micro_batches)
+    first, second = ([(kind, chunk) for kind in _KINDS] for chunk in range(2))
+    back = (*first[1:], *second)
+    order = (
+        *first[:1] * (2 * below - 1), *(second[0], first[0]) * stage, *second * below,
+        *(first[0], *back) * (number - 2 * stages + 1 + stage), *back * (below - 1),
+        *(first[1], second[1]) * stage, *first[1:] * below, *second[2:] * stage, *first[2:] * stage,
+    )  # fmt: skip
+    count: Counter[tuple[Kind, int]] = Counter()
+    numbered = []
+    for kind, chunk in order:
+        numbered.append(Operation(kind, chunk, count[kind, chunk]))
+        count[kind, chunk] += 1
+    return tuple(one for one in numbered if one.micro_batch < micro_batches)
+
+
+_BY_STAGE: dict[str, tuple[Callable[[int, int, int], Order], int]] = {
+    "gpipe": (_gpipe, 1),
+    "1f1b": (_one_forward_one_backward, 1),
+    "zero-bubble": (_zero_bubble, 1),
+    "zero-bubble-h2": (partial(_zero_bubble, depth=2), 1),
+    "zero-bubble-v": (_v_shaped, 2),
+}
+"""Schedule -> order of a stage, given p, m and s; and chunks of a stage."""
 
 
 def _interleaved(stages: int, micro_batches: int, virtual_stages: int, group: int) -> tuple[Order, ...]:
@@ -113,8 +145,8 @@ def _alternating(forwards: Sequence[Operation], backwards: Sequence[Operation], 
     """Return ``warm_up`` forwards, then one forward and one backward in turn, then the backwards that are left."""
     ahead = min(warm_up, len(forwards))
     pairs = zip(forwards[ahead:], backwards, strict=False)
-    done = len(forwards) - ahead
-    return (*forwards[:ahead], *(one for pair in pairs for one in pair), *backwards[done:])
+    in_pairs = len(forwards) - ahead
+    return (*forwards[:ahead], *(one for pair in pairs for one in pair), *backwards[in_pairs:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +177,8 @@ def count_events(
     backward_s: FloatArray,
     weight_s: FloatArray | None = None,
     transfer_s: float = 0.0,
+    *,
+    v_shaped: bool = False,
 ) -> Events:
     """Return when the operations of all stages are done, in O(operations).
 
@@ -157,18 +191,21 @@ def count_events(
         apart.
     transfer_s : float
         From the end of an operation to its output's arrival at another stage.
+    v_shaped : bool
+        Whether the second chunks of the stages follow each other from the last stage to the first.
 
     Raises
     ------
     ParameterError
         If a stage waits for what is behind it in its own order.
     """
-    run = _Run(orders, {"F": forward_s, "B": backward_s, "W": backward_s if weight_s is None else weight_s}, transfer_s)
+    durations = {"F": forward_s, "B": backward_s, "W": backward_s if weight_s is None else weight_s}
+    run = _Run(orders, durations, transfer_s, v_shaped=v_shaped)
     waiting = list(range(len(orders)))
     while waiting:
         stage = waiting.pop()
         waiting += run.advance(stage)
-    if any(done < len(order) for done, order in zip(run.done, orders, strict=True)):
+    if any(number < len(order) for number, order in zip(run.done, orders, strict=True)):
         raise ParameterError("orders of the stages", "free of circles of waiting", "operations that never start")
     return run.events()
 
@@ -176,9 +213,13 @@ def count_events(
 class _Run:
     """State of a count: how far each stage is, and when."""
 
-    def __init__(self, orders: Sequence[Order], durations: dict[str, FloatArray], transfer_s: float) -> None:
+    def __init__(
+        self, orders: Sequence[Order], durations: dict[str, FloatArray], transfer_s: float, *, v_shaped: bool
+    ) -> None:
         self.orders, self.durations, self.transfer_s = orders, durations, transfer_s
         self.stages, self.chunks = durations["F"].shape
+        stages = list(range(self.stages))
+        self.stage_of = stages + stages[::-1] if v_shaped else stages * self.chunks
         self.done = [0] * self.stages
         self.free_s = [0.0] * self.stages
         self.end_s: dict[tuple[str, int, int], float] = {}
@@ -187,10 +228,10 @@ class _Run:
 
     def advance(self, stage: int) -> list[int]:
         """Run what a stage can run now; return the neighbours that may go on."""
-        order, begun = self.orders[stage], self.done[stage]
+        order, start = self.orders[stage], self.done[stage]
         while self.done[stage] < len(order):
             kind, chunk, micro_batch = order[self.done[stage]]
-            part = chunk * self.stages + stage
+            part = self.stage_of.index(stage, chunk * self.stages)
             arrival_s = self._arrival_s(kind, part, micro_batch)
             if arrival_s is None:
                 break
@@ -199,11 +240,11 @@ class _Run:
             self.free_s[stage] = self.end_s[kind, part, micro_batch] = self.last_s[stage, chunk] = end_s
             self.busy_s[stage] += duration_s
             self.done[stage] += 1
-        return [(stage + 1) % self.stages, (stage - 1) % self.stages] if self.done[stage] > begun else []
+        return [(stage + 1) % self.stages, (stage - 1) % self.stages] if self.done[stage] > start else []
 
     def _arrival_s(self, kind: str, part: int, micro_batch: int) -> float | None:
         """Return when the input of an operation is there; None: not known yet."""
-        last = self.stages * self.chunks - 1
+        last = len(self.stage_of) - 1
         if kind == "F":
             before = ("F", part - 1) if part > 0 else None
         elif kind == "B":
@@ -215,7 +256,7 @@ class _Run:
         end_s = self.end_s.get((*before, micro_batch))
         if end_s is None:
             return None
-        return end_s + (self.transfer_s if before[1] != part and self.stages > 1 else 0.0)
+        return end_s + (self.transfer_s if self.stage_of[before[1]] != self.stage_of[part] else 0.0)
 
     def events(self) -> Events:
         end_s = max(self.free_s)

@@ -41,9 +41,9 @@ def completions(
     if is_named:
         return
     fits += same_die
-    derived = derived_precisions(device, fits, transfers, what_misses(fits, cluster))
-    yield "derived from another precision", derived
-    fits += derived
+    from_precisions = derived_precisions(device, fits, transfers, what_misses(fits, cluster))
+    yield "derived from another precision", from_precisions
+    fits += from_precisions
     misses = what_misses(fits, cluster)
     products = (
         (kind, way, precision)

@@ -125,9 +125,9 @@ def as_elsewhere(cluster: Cluster, all_reduce: Entry, inside: Entry | None, pool
 
     Those of the same kinds of links go before those of any, which say nothing of nodes whose links were measured.
     """
-    found = [(one, entry) for one in pooled for entry in one.entries if entry.scope == "collectives"]
+    fits = [(one, entry) for one in pooled for entry in one.entries if entry.scope == "collectives"]
     for library in (multiples_of(cluster), MULTIPLES):
-        for one, entry in found:
+        for one, entry in fits:
             if entry.library == library:
                 times = [entry.coefficients[column.name] for column in (BYTES_INSIDE, BYTES_BETWEEN)]
                 if inside is not None and library == MULTIPLES:

@@ -37,6 +37,7 @@ __all__ = [
     "plan_points_of",
     "points_of_entry",
     "runs_in_words",
+    "shared_variance",
     "weight_of_runs",
 ]
 
@@ -136,7 +137,11 @@ def plan_point_factors(
 
 def _shared(one: IntArray, other: IntArray) -> FloatArray:
     """Return covariances of the effects of sub-batches (s,) and (r,), shape (s, r)."""
-    doublings = np.abs(np.log2(one)[:, None] - np.log2(other))
+    return shared_variance(np.abs(np.log2(one)[:, None] - np.log2(other)))
+
+
+def shared_variance(doublings: FloatArray) -> FloatArray:
+    """Return the covariance of the effects of plans that are so many doublings apart, of any shape; 1 of equal ones."""
     return np.asarray(COMMON_VARIANCE + (1 - COMMON_VARIANCE) * np.exp(-doublings / REACH_DOUBLINGS))
 
 

@@ -29,6 +29,7 @@ from planner.errors import CoverageError, ParameterError, PlannerError, Refusal
 from planner.sources.devices import as_scaled
 from planner.sources.layer_calls import LayerCalls
 from planner.sources.links import as_elsewhere, between_devices, measured_inside, with_links, with_value
+from planner.sources.measured_steps import MeasuredSteps, measured_steps_of
 from planner.sources.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
 from planner.sources.plan_points import PlanPoint, plan_points_of
 from planner.sources.refusals import LOCAL, missing_kernel, missing_link
@@ -52,12 +53,13 @@ class Sources:
         self._kernels: dict[tuple[str, str, str], Source | None] = {}
         self._overheads: dict[tuple[str, str], Overheads] = {}
         self._layer_calls: dict[str, LayerCalls] = {}
+        self._measured_steps: dict[str, MeasuredSteps | None] = {}
 
     def of_network(self, network: Network) -> Sources:
         """Return the sources of the same problem with another network, such as a rank's shard of this one."""
         other = copy(self)
         other.problem = replace(self.problem, network=network)
-        other._layer_calls = {}  # noqa: SLF001 - its own
+        other._layer_calls, other._measured_steps = {}, {}  # noqa: SLF001 - its own
         return other
 
     @cached_property
@@ -211,9 +213,25 @@ class Sources:
         return precision == "fp32" or peaks.get(precision, 0.0) > peaks.get("fp32", 0.0)
 
     def plan_points(self, precision: str) -> Mapping[tuple[int, int], PlanPoint]:
-        """Return what measured runs of the network say by tensor-parallel degree and sub-batch."""
+        """Return what runs of the network say by tensor-parallel degree and sub-batch; whole steps go first."""
         problem = self.problem
+        if self.measured_steps(precision) is not None:
+            return {}
         return plan_points_of(self.for_accelerator, problem.network.name, problem.settings.framework.label, precision)
+
+    def measured_steps(self, precision: str) -> MeasuredSteps | None:
+        """Return what measured steps of plans on this very cluster say, None: nothing, as of another accelerator."""
+        if precision not in self._measured_steps:
+            problem = self.problem
+            is_other = problem.scenario.accelerator is not None
+            self._measured_steps[precision] = measured_steps_of(
+                () if is_other else self.for_accelerator,
+                problem.network.name,
+                problem.cluster.name,
+                problem.settings.framework.label,
+                precision,
+            )
+        return self._measured_steps[precision]
 
     @property
     def pooled(self) -> tuple[Calibration, ...]:

@@ -11,16 +11,17 @@ from planner.steps.intervals import NORMAL_90
 __all__ = ["deviation_of_ratio"]
 
 
-def deviation_of_ratio(one: Description, other: Description) -> float | None:
+def deviation_of_ratio(one: Description, other: Description, *, apart: tuple[str, ...] = ()) -> float | None:
     """Return the standard deviation of the logarithm of the time of ``one`` over that of ``other``; None: not known.
 
     That of :meth:`planner.steps.intervals.Gradient.relative_difference`, times what measured runs asked of the
     deviations of either plan: the conformal score over the 1.645 of a normal distribution, the larger of both.
+    ``apart``: scopes of entries of which the plans share nothing.
     """
     first, second = one.prediction.iteration_s, other.prediction.iteration_s
     if not (first.value > 0 and second.value > 0):
         return None
-    deviation = one.gradient.relative_difference(first.value, other.gradient, second.value)
+    deviation = one.gradient.relative_difference(first.value, other.gradient, second.value, apart=apart)
     if deviation is None:
         return None
     return deviation * max(_score(first), _score(second)) / NORMAL_90

@@ -147,10 +147,19 @@ class Compute:
     """The compute cases of one precision and mode; ``cases`` has a row a sub-batch that was asked for.
 
     ``like``: of a problem that differs in overheads and collectives alone; what its kernels take is used again.
+    ``is_checked``: the precision is known to be served.
     """
 
-    def __init__(self, sources: Sources, precision: str, mode: str = "sync", like: Compute | None = None) -> None:
-        if like is None:
+    def __init__(
+        self,
+        sources: Sources,
+        precision: str,
+        mode: str = "sync",
+        like: Compute | None = None,
+        *,
+        is_checked: bool = False,
+    ) -> None:
+        if like is None and not is_checked:
             check_precision(sources, precision)
         self.sources = sources
         self.overheads = sources.overheads(precision, mode)
@@ -179,7 +188,7 @@ class Compute:
             optimizer=settings.optimizer,
             input_gradient=settings.framework.input_gradient,
         )
-        return fused_calls(calls, self.program, settings.framework.fuses)
+        return fused_calls(calls, self.program, settings.framework.fuses, self.itemsize)
 
     def calls_with_sources(self, sub_batch: IntArray) -> dict[str, list[tuple[KernelCalls, Source]]]:
         """Return the kernel calls of sub-batches, shape (s,), and what serves them, by stage.

@@ -10,9 +10,11 @@ import numpy as np
 
 from planner.domain.arrays import IntArray
 from planner.domain.calibration import Calibration
-from planner.domain.configuration import Configuration, Configurations
+from planner.domain.configuration import Configurations
 from planner.domain.kernels import MemoryBytes
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
+from planner.sources.overheads import Overheads
+from planner.sources.sources import Sources
 from planner.steps.asynchronous import Asynchrony
 from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
 from planner.steps.price import Pricer, asynchrony_of
@@ -21,7 +23,7 @@ from planner.steps.terms import Case, gradient_of, terms_of, update_gradient
 from planner.steps.utilization import utilization
 from planner.steps.warnings import empty_updates, own_layers, warnings_of, window_missed
 
-__all__ = ["Description", "descriptions"]
+__all__ = ["Description", "descriptions", "score_calibrations"]
 
 Window = Callable[[str], tuple[float, float]]
 CASES_AT_ONCE = 64
@@ -60,7 +62,8 @@ def _description(
     threads = [terms_of(case, thread) for thread in prices.threads.values()]
     terms, sources = (tuple(chain.from_iterable(part)) for part in zip(*threads, strict=True))
     kind = kind_of(one, terms, on_specified=pricer.sources.is_specified(one.precision))
-    score = score_of(kind, _score_calibrations(pricer, one))
+    is_unseen = one.gpus > 1 and pricer.messages.source.origin == "specified"
+    score = score_of(kind, score_calibrations(pricer.sources, pricer.compute.overheads, is_unseen=is_unseen))
     iteration = quantity(float(prices.iteration.period_s[0]), deviation, score)
     samples, steps = one.samples_per_update, _epoch_steps(pricer, one.samples_per_update)
     first_s, first_deviation = float(prices.first_epoch.period_s[0]), deviation
@@ -121,15 +124,14 @@ def _updates(
     return update, mini_batch, staleness, notes
 
 
-def _score_calibrations(pricer: Pricer, one: Configuration) -> tuple[Calibration, ...]:
+def score_calibrations(sources: Sources, overheads: Overheads, *, is_unseen: bool) -> tuple[Calibration, ...]:
     """Return the calibrations whose conformal scores hold, in order.
 
     Scores of an accelerator are those of runs whose accelerator and cluster took part in the fit. Where overheads are
-    pooled, or messages go over links that no run showed, those come first that were found without.
+    pooled, or messages go over links that no run showed (``is_unseen``), those come first that were found without.
     """
-    own, of_all_gpus = pricer.sources.for_accelerator, pricer.sources.pooled
-    unseen_links = one.gpus > 1 and pricer.messages.source.origin == "specified"
-    return (*of_all_gpus, *own) if pricer.compute.overheads.pooled or unseen_links else (*own, *of_all_gpus)
+    own, of_all_gpus = sources.for_accelerator, sources.pooled
+    return (*of_all_gpus, *own) if overheads.pooled or is_unseen else (*own, *of_all_gpus)
 
 
 def _mini_batch(statistics: Asynchrony, window: Window | None) -> MiniBatch:

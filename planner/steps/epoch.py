@@ -24,12 +24,13 @@ from planner.costs.transfers import READING_TERMS, loading_s, miss_fraction
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.cluster import Cluster
 from planner.domain.inputs import DECODE, LOAD_CACHED
+from planner.numbers import constant
 from planner.sources.sources import Source, Sources
 
 __all__ = ["CACHED_SHARE", "Input", "InputPart", "InputTimes", "worker_threads"]
 
-CACHED_SHARE = 0.8
-"""Of the memory of a node whose storage was measured, assumed to be left to what the system keeps of read files."""
+CACHED_SHARE = constant("input.cached_share")
+"""Of the memory of a node whose storage was measured, left to what the system keeps of read files (docs/numbers.md)."""
 IMAGE_SIDES = 3
 """Of an input of images: channels, height, width."""
 
@@ -68,6 +69,9 @@ def worker_threads(cluster: Cluster, gpus_per_node: IntArray | int) -> FloatArra
 
 class Input:
     """Loading times of a problem, and what serves them.
+
+    A closed form of samples, devices and nodes, without a case table: plans share hardly any case of the three, as
+    samples are sub-batch x accumulation, and to look one up takes longer than its few products.
 
     Attributes
     ----------
@@ -122,7 +126,7 @@ class Input:
         return any(bool(extrapolates(source.entry, work).any()) for source, work in parts)
 
     def times(self, samples: IntArray, gpus_per_node: IntArray, nodes: IntArray, *, first_epoch: bool) -> InputTimes:
-        """Return loading times where each device takes ``samples``, shape (n,), per step."""
+        """Return loading times where each device takes ``samples`` per step, of the shape that all broadcast to."""
         source = self._sources.storage
         if source is None:
             return InputTimes(np.zeros(samples.shape), np.zeros(samples.shape))
@@ -130,17 +134,12 @@ class Input:
             alone = self._sources.multiplied("load_input", evaluate(source.entry, {"samples": samples}))
             return InputTimes(alone, alone)
         count, share = samples.astype(np.float64), 1.0 if first_epoch else self.later_share
-        alone = np.zeros(samples.shape)
-        for part, work in self._reads(count, nodes, share):
-            alone = alone + evaluate(part.entry, work)
-        node = alone * gpus_per_node
-        for part, work in self._decoding(count):
-            threads, decoding = worker_threads(self._sources.cluster, gpus_per_node), evaluate(part.entry, work)
-            alone, node = (
-                loading_s(alone, decoding, threads / gpus_per_node),
-                loading_s(node, decoding * gpus_per_node, threads),
-            )
-        return InputTimes(*(self._sources.multiplied("load_input", seconds) for seconds in (alone, node)))
+        reading_s, decoding_s = (
+            sum((evaluate(part.entry, work) for part, work in parts), np.zeros(samples.shape))
+            for parts in (self._reads(count, nodes, share), self._decoding(count))
+        )
+        both = (self._node_s(reading_s, decoding_s, gpus_per_node, alone=alone)[1] for alone in (True, False))
+        return InputTimes(*(self._sources.multiplied("load_input", seconds) for seconds in both))
 
     def parts(
         self, samples: int, gpus_per_node: int, nodes: int, *, first_epoch: bool, alone: bool
@@ -157,10 +156,24 @@ class Input:
         share = 1.0 if first_epoch else self.later_share
         reading = tuple(_part(*one) for one in self._reads(count, np.array([float(nodes)]), share))
         decoding = tuple(_part(*one) for one in self._decoding(count))
-        read_s, decode_s = (sum(part.seconds for part in parts) for parts in (reading, decoding))
-        threads = float(worker_threads(self._sources.cluster, gpus_per_node))
-        by_storage = read_s if alone else read_s * gpus_per_node
-        return reading if by_storage >= (read_s + decode_s) * gpus_per_node / threads else (*reading, *decoding)
+        reading_s, decoding_s = (np.array([sum(part.seconds for part in parts)]) for parts in (reading, decoding))
+        storage_s, all_s = self._node_s(reading_s, decoding_s, np.array([gpus_per_node]), alone=alone)
+        return reading if all_s[0] <= storage_s[0] else (*reading, *decoding)
+
+    def _node_s(
+        self, reading_s: FloatArray, decoding_s: FloatArray, gpus_per_node: IntArray, *, alone: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return how long storage takes for one device ``alone`` or for all of a node, and how long loading takes [s].
+
+        Of a device's reading and decoding [s]. Where the two are equal, storage decides; else the worker threads, which
+        the devices share.
+        """
+        devices: IntArray = np.ones_like(gpus_per_node) if alone else gpus_per_node
+        storage_s = reading_s * devices
+        if self.decode is None:
+            return storage_s, storage_s
+        threads = worker_threads(self._sources.cluster, gpus_per_node) * devices / gpus_per_node
+        return storage_s, loading_s(storage_s, decoding_s * devices, threads)
 
     def _reads(
         self, samples: FloatArray, nodes: FloatArray | IntArray, share: float

@@ -199,7 +199,9 @@ class Gradient:
         stated_s = sum(abs(float(parts_s.sum())) for _, _, parts_s in self._stated.values())
         return Spread(sum(by_scope.values()), stated_s, by_scope)
 
-    def relative_difference(self, period_s: float, other: Gradient, other_s: float) -> float | None:
+    def relative_difference(
+        self, period_s: float, other: Gradient, other_s: float, *, apart: tuple[str, ...] = ()
+    ) -> float | None:
         """Return the standard deviation of the logarithm of this period over another; None where none is known.
 
         What both share cancels: Σ (v/T - v'/T')·cov·(v/T - v'/T') over entries, and so for stated deviations and for
@@ -210,13 +212,33 @@ class Gradient:
         period_s, other_s : float
             The periods [s].
         other : Gradient
+        apart : tuple of str
+            Scopes of which nothing is shared, though entries or stated deviations may be the same.
         """
-        difference = Gradient()
-        difference.add_scaled(self, 1.0 / period_s)
-        difference.add_scaled(other, -1.0 / other_s)
-        if not (difference._parts or difference._stated):
+        both = Gradient()
+        both.add_scaled(self._within(apart, inside=False), 1.0 / period_s)
+        both.add_scaled(other._within(apart, inside=False), -1.0 / other_s)
+        alone, other_alone = Gradient(), Gradient()
+        alone.add_scaled(self._within(apart, inside=True), 1.0 / period_s)
+        other_alone.add_scaled(other._within(apart, inside=True), 1.0 / other_s)
+        variances = [one.variance_of_parts() for one in (both, alone, other_alone)]
+        known = [one for one in variances if one is not None]
+        return math.sqrt(sum(known)) if known else None
+
+    def variance_of_parts(self) -> float | None:
+        """Return the variance where the parts of what an entry takes are independent; None where nothing took part."""
+        if not (self._parts or self._stated):
             return None
-        return math.sqrt(sum(variance for _, variance in difference._variances(lambda parts: float(parts @ parts))))
+        return sum(variance for _, variance in self._variances(lambda parts: float(parts @ parts)))
+
+    def _within(self, scopes: tuple[str, ...], *, inside: bool) -> Gradient:
+        """Return the parts of some scopes, or those of all others."""
+        if not scopes:
+            return Gradient() if inside else self
+        part = Gradient()
+        part._parts = {key: one for key, one in self._parts.items() if (one[0].scope in scopes) == inside}
+        part._stated = {key: one for key, one in self._stated.items() if (one[0] in scopes) == inside}
+        return part
 
     def _variances(self, square_s2: Callable[[FloatArray], float]) -> Iterator[tuple[str, float]]:
         """Yield scope and variance [s²] of every entry and stated group; ``square_s2``: of the seconds of its parts."""

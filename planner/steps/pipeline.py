@@ -23,58 +23,14 @@ Arrays are of shape (p, n), by stage and configuration, or (n,); each may have l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.split import SCHEDULES
-from planner.errors import ParameterError
-from planner.steps.gathers import bucketed_s
+from planner.domain.arrays import FloatArray, IntArray
+from planner.steps.pipeline_chunks import Chunks, chunks_of, sums_above
 
-__all__ = ["PIPELINE_SCHEDULES", "bubble_s", "drain_s", "exposed_exchange_s", "is_lawful", "pipeline_s"]
-
-PIPELINE_SCHEDULES = (*SCHEDULES, "no-flush")
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunks:
-    """Times of one chunk each way.
-
-    Attributes
-    ----------
-    forward_s, backward_s, weight_s : ndarray of float, shape (p, n)
-        f, b and w.
-    transfer_s, micro_batches, virtual_stages : ndarray, shape (n,)
-        x, m and v.
-    """
-
-    forward_s: FloatArray
-    backward_s: FloatArray
-    weight_s: FloatArray
-    transfer_s: FloatArray
-    micro_batches: IntArray
-    virtual_stages: IntArray
-
-    def of(self, some: IntArray) -> _Chunks:
-        """Return those of some configurations."""
-        f, b, w = (times[:, some] for times in (self.forward_s, self.backward_s, self.weight_s))
-        return _Chunks(f, b, w, self.transfer_s[some], self.micro_batches[some], self.virtual_stages[some])
-
-    @property
-    def stages(self) -> int:
-        """Return p."""
-        return len(self.forward_s)
-
-    @property
-    def whole_s(self) -> FloatArray:
-        """Return f + b, shape (p, n)."""
-        return self.forward_s + self.backward_s
-
-    @property
-    def depth(self) -> IntArray:
-        """Return by how many warm-up passes a stage is ahead of the one below it, shape (n,)."""
-        return np.where(self.virtual_stages > 1, 2, 1)
+__all__ = ["pipeline_s"]
 
 
 def pipeline_s(
@@ -97,12 +53,13 @@ def pipeline_s(
     transfer_s : ndarray of float, shape (n,)
         Of one micro-batch between neighbouring stages, one way.
     micro_batches : ndarray of int, shape (n,)
-    schedule : {"gpipe", "1f1b", "interleaved", "zero-bubble", "no-flush"}
-        Zero-bubble is ZB-H1 with an optimizer that waits for all stages; no-flush is one of endless steps.
+    schedule : one of SCHEDULES
+        Zero-bubble is ZB-H1, zero-bubble-v ZB-V, each with an optimizer that waits for all stages; no-flush is one of
+        endless steps.
     virtual_stages : ndarray of int, shape (n,)
-        Of "interleaved", in groups of p micro-batches; with 1 it is 1F1B.
+        Of "interleaved", in groups of p micro-batches, with 1 it is 1F1B; of "zero-bubble-v" 2.
     weight_s : ndarray of float, shape (p, n), optional
-        The part of ``backward_s`` that is gradients of weights, of "zero-bubble"; half of it where not given.
+        The part of ``backward_s`` that is gradients of weights, of zero bubble; half of it where not given.
     blocking : bool
         Stages stand still while they send and receive, each way.
 
@@ -113,7 +70,7 @@ def pipeline_s(
     Raises
     ------
     ParameterError
-        For an unknown schedule, and for virtual stages of another than "interleaved".
+        For an unknown schedule, and for virtual stages of one that has none.
 
     Notes
     -----
@@ -124,8 +81,13 @@ def pipeline_s(
     random cases of up to 12 stages (8 of interleaved) that are unrelated, or heavier at an end, or by a layer: 1F1B
     with x up to f by 0.06 % in the mean and 5 % at worst, interleaved by 0.2 % and 6 %, ZB-H1 with x up to 0.3 f by
     0.15 % and 9 %. With x up to 4 f interleaved is 3 % low in the mean, 16 % at worst. No-flush is m periods of 1F1B.
+
+    ZB-H2 is exact for equal stages, any f, b and w, x = 0 and m >= 2 p - 1: m (f + b + w) + (p - 1) f where b <= 2 w.
+    Elsewhere it is low by 0.03 % in the mean and 3 % at worst, with fewer micro-batches by 0.8 % and 12 %. ZB-V, of the
+    order of torch.distributed.pipelining, is m (f + b + w) + (p - 1) f / 2 where f = b = w; equal stages are low by
+    0.1 % in the mean and 2 % at worst, others by 0.3 % and 3 %, with x up to 0.3 f / v by 1 % and 4 %.
     """
-    chunks = _chunks((forward_s, backward_s, weight_s), transfer_s, micro_batches, virtual_stages, schedule)
+    chunks = chunks_of((forward_s, backward_s, weight_s), transfer_s, micro_batches, virtual_stages, schedule)
     if blocking and chunks.stages > 1:
         x = chunks.transfer_s
         f, b = chunks.forward_s + x, chunks.backward_s + x
@@ -134,170 +96,24 @@ def pipeline_s(
         return _gpipe_s(chunks)
     if schedule == "no-flush":
         return np.asarray(chunks.micro_batches * _period_s(chunks))
+    if schedule == "zero-bubble-v":
+        return _v_shaped_s(chunks)
     return _longest_path_s(chunks)
 
 
-def bubble_s(
-    forward_s: FloatArray,
-    backward_s: FloatArray,
-    micro_batches: IntArray | int,
-    *,
-    schedule: str,
-    virtual_stages: IntArray | int = 1,
-    weight_s: FloatArray | None = None,
-) -> FloatArray:
-    """Return the time beyond that of the slowest stage's own work [s], shape (n,), transfers apart.
-
-    Parameters are those of :func:`pipeline_s`.
-    """
-    whole_s = pipeline_s(
-        forward_s,
-        backward_s,
-        0.0,
-        micro_batches,
-        schedule=schedule,
-        virtual_stages=virtual_stages,
-        weight_s=weight_s,
-    )
-    slowest_s = (np.asarray(forward_s) + backward_s).max(axis=0)
-    return np.asarray(np.maximum(whole_s - np.asarray(micro_batches) * slowest_s, 0.0))
-
-
-def is_lawful(
-    stages: IntArray | int,
-    micro_batches: IntArray | int,
-    *,
-    schedule: str,
-    virtual_stages: IntArray | int = 1,
-    group: IntArray | int | None = None,
-) -> BoolArray:
-    """Return whether a schedule can run, of the broadcast shape.
-
-    Interleaved needs p > 1, v > 1 and p <= N <= m for N micro-batches of a group (``group``, p where not given), and as
-    many in the last group as stages: else stages wait for each other (Megatron-LM refuses it). Others need v = 1.
-    """
-    p, m, v = np.broadcast_arrays(stages, micro_batches, virtual_stages)
-    if schedule != "interleaved":
-        return np.asarray((v == 1) & (m >= 1) & (p >= 1))
-    together = np.asarray(p if group is None else group)
-    rest = m % np.maximum(together, 1)
-    return np.asarray((p > 1) & (v > 1) & (p <= together) & (together <= m) & ((rest == 0) | (rest >= p)))
-
-
-def drain_s(
-    backward_s: FloatArray,
-    transfer_s: FloatArray | float,
-    *,
-    schedule: str,
-    virtual_stages: IntArray | int = 1,
-    weight_s: FloatArray | None = None,
-    chunk: int = 0,
-) -> FloatArray:
-    """Return how long before the end of the pipeline a stage has the last gradients of a chunk [s], shape (p, n).
-
-    An exchange of X_s seconds behind it outlasts the pipeline by max over s of (X_s - drain_s), at least 0.
-
-    Parameters
-    ----------
-    backward_s, transfer_s, schedule, virtual_stages, weight_s
-        Of :func:`pipeline_s`.
-    chunk : int
-        Of the stage, below v; the last backward is that of chunk 0.
-
-    Notes
-    -----
-    Exact for equal stages: s (b + x), of a chunk (s + chunk p)(b + x); at least so long for others, whose stages above
-    may be behind. ZB-H1 ends a stage with its delayed weight gradients: s (b - w). Without a flush 0.
-    """
-    chunks = _chunks((np.zeros_like(backward_s), backward_s, weight_s), transfer_s, 1, virtual_stages, schedule)
-    hop_s = chunks.backward_s + chunks.transfer_s
-    if schedule == "no-flush":
-        return np.zeros_like(hop_s)
-    late_s = (np.arange(chunks.stages)[:, None] + 1) * chunks.weight_s
-    return np.asarray(np.maximum(_before(hop_s) + chunk * hop_s.sum(axis=0) - late_s + chunks.weight_s[0], 0.0))
-
-
-def exposed_exchange_s(
-    backward_s: FloatArray,
-    transfer_s: FloatArray | float,
-    message_s: FloatArray,
-    buckets: IntArray | FloatArray,
-    *,
-    schedule: str,
-    virtual_stages: IntArray | int = 1,
-    weight_s: FloatArray | None = None,
-) -> FloatArray:
-    """Return how long the exchange of each stage's gradients outlasts the pipeline [s], shape (p, n).
-
-    Buckets go one at a time, those of a chunk during its last backward at the earliest, and behind those of the chunks
-    that have theirs before: chunk v - 1 first.
-
-    Parameters
-    ----------
-    backward_s, transfer_s, schedule, virtual_stages, weight_s
-        Of :func:`pipeline_s`.
-    message_s, buckets : ndarray, shape (p, n)
-        Time of one bucket, and how many a stage has in all its chunks; fewer than chunks are divided.
-    """
-    v = np.broadcast_to(virtual_stages, np.broadcast_shapes(np.shape(virtual_stages), np.shape(backward_s)))
-    of_chunk = np.maximum(buckets / v, 1)
-    chunk_s = message_s * buckets / v
-    late_s = bucketed_s(backward_s / v, chunk_s / of_chunk, of_chunk) - backward_s / v
-    found = np.zeros(1)
-    for chunk in range(int(v.max(initial=1))):
-        ended_s = drain_s(
-            backward_s, transfer_s, schedule=schedule, virtual_stages=virtual_stages, weight_s=weight_s, chunk=chunk
-        )
-        found = np.maximum(found, np.where(chunk < v, late_s + chunk * chunk_s - ended_s, 0.0))
-    return found
-
-
-def _check(schedule: str, virtual_stages: IntArray) -> None:
-    if schedule not in PIPELINE_SCHEDULES:
-        raise ParameterError("schedule of a pipeline", f"one of {', '.join(PIPELINE_SCHEDULES)}", schedule)
-    if schedule != "interleaved" and np.any(virtual_stages != 1):
-        raise ParameterError(f"virtual stages of schedule {schedule}", "1", int(np.max(virtual_stages)))
-
-
-def _chunks(
-    times_s: tuple[FloatArray, FloatArray, FloatArray | None],
-    transfer_s: FloatArray | float,
-    micro_batches: IntArray | int,
-    virtual_stages: IntArray | int,
-    schedule: str,
-) -> _Chunks:
-    """Return times of chunks, of one shape; ``times_s`` are forward, whole backward and its part of weights."""
-    v = np.asarray(virtual_stages)
-    _check(schedule, v)
-    forward_s, backward_s, weight_s = times_s
-    if schedule != "zero-bubble":
-        weight_s = np.zeros(1)
-    elif weight_s is None:
-        weight_s = np.asarray(backward_s) / 2
-    f, b, w, x, m, v = np.broadcast_arrays(
-        forward_s, np.asarray(backward_s) - weight_s, weight_s, transfer_s, micro_batches, v
-    )
-    return _Chunks(f / v, b / v, w / v, x[0] * (f.shape[0] > 1), m[0], v[0])
-
-
-def _before(times: FloatArray) -> FloatArray:
-    """Return sums over the stages above each, shape of ``times``."""
-    return np.asarray(np.cumsum(times, axis=0) - times)
-
-
-def _warm_up(stages: int, virtual_stages: IntArray) -> IntArray:
+def _warm_up(chunks: Chunks) -> IntArray:
     """Return forwards of every stage before its first pair of a forward and a backward, shape (p, n)."""
-    below = stages - 1 - np.arange(stages)[:, None]
-    return np.where(virtual_stages > 1, 2, 1) * below + (virtual_stages - 1) * stages
+    below = chunks.stages - 1 - np.arange(chunks.stages)[:, None]
+    return chunks.depth * below + (chunks.virtual_stages - 1) * chunks.stages
 
 
-def _gpipe_s(chunks: _Chunks) -> FloatArray:
+def _gpipe_s(chunks: Chunks) -> FloatArray:
     f, b = chunks.forward_s, chunks.backward_s
     steady_s = (chunks.micro_batches - 1) * (f.max(axis=0) + b.max(axis=0))
     return np.asarray((f + b).sum(axis=0) + steady_s + 2 * (chunks.stages - 1) * chunks.transfer_s)
 
 
-def _circles_s(chunks: _Chunks) -> Iterator[tuple[int, FloatArray, FloatArray]]:
+def _circles_s(chunks: Chunks) -> Iterator[tuple[int, FloatArray, FloatArray]]:
     """Yield k > 0 from the largest, and of every stage s < p - k the time of one circle to stage s + k and back.
 
     Also yielded are sums of f + b before every stage, shape (p + 1, n). Without transfers no circle is slower than
@@ -310,7 +126,7 @@ def _circles_s(chunks: _Chunks) -> Iterator[tuple[int, FloatArray, FloatArray]]:
         yield k, before[k + 1 :] - before[: -k - 1] + 2 * k * chunks.transfer_s, before
 
 
-def _period_s(chunks: _Chunks) -> FloatArray:
+def _period_s(chunks: Chunks) -> FloatArray:
     """Return the steady period of a micro-batch in 1F1B: the largest mean of a circle of waiting, shape (n,)."""
     found = chunks.whole_s.max(axis=0)
     for k, circle_s, _ in _circles_s(chunks):
@@ -318,19 +134,19 @@ def _period_s(chunks: _Chunks) -> FloatArray:
     return np.asarray(found)
 
 
-def _longest_path_s(chunks: _Chunks) -> FloatArray:
+def _longest_path_s(chunks: Chunks) -> FloatArray:
     """Return the longest of the paths of waiting in 1F1B, interleaved or with delayed weight gradients, shape (n,)."""
     p, x, f, b, w = chunks.stages, chunks.transfer_s, chunks.forward_s, chunks.backward_s, chunks.weight_s
     stage = np.arange(p)[:, None]
     below_s = (p - 1 - stage) * x
     passes = chunks.micro_batches * chunks.virtual_stages
-    rest = np.maximum(passes - 1 - _warm_up(p, chunks.virtual_stages), 0)
+    rest = np.maximum(passes - 1 - _warm_up(chunks), 0)
     up_s = _up_s(chunks)
-    early_in_s = _before(f) + stage * x
-    late_in_s = _rounds_s(chunks, f) + f.sum(axis=0) + (p - 1) * x + (b.sum(axis=0) - _before(b)) + below_s
-    early_out_s = f.sum(axis=0) - _before(f) - f + below_s + _rounds_s(chunks, b) + b[-1] + up_s[-1]
-    cooled_s = np.maximum(passes - 1 - stage, 0) * w + up_s
-    steady_s = np.maximum(rest - stage, 0) * w
+    early_in_s = sums_above(f) + stage * x
+    late_in_s = _rounds_s(chunks, f) + f.sum(axis=0) + (p - 1) * x + (b.sum(axis=0) - sums_above(b)) + below_s
+    early_out_s = f.sum(axis=0) - sums_above(f) - f + below_s + _rounds_s(chunks, b) + b[-1] + up_s[-1]
+    cooled_s = np.maximum(passes - 1 - chunks.depth * stage, 0) * w + up_s
+    steady_s = np.maximum(rest - chunks.depth * stage, 0) * w
     found = np.maximum(
         early_in_s + passes * (f + b) + cooled_s,
         late_in_s + (passes - 1) * b + rest * f + cooled_s,
@@ -341,7 +157,7 @@ def _longest_path_s(chunks: _Chunks) -> FloatArray:
     return _longest_with_circles_s(chunks, found, between_s, rest - 1)
 
 
-def _longest_with_circles_s(chunks: _Chunks, found: FloatArray, between_s: FloatArray, passes: IntArray) -> FloatArray:
+def _longest_with_circles_s(chunks: Chunks, found: FloatArray, between_s: FloatArray, passes: IntArray) -> FloatArray:
     """Return the longest of ``found``, shape (n,), and of the paths that circle between stages.
 
     ``between_s`` is the time of a path apart from its circles, ``passes`` how many go by in them, both of shape (p, n).
@@ -357,17 +173,17 @@ def _longest_with_circles_s(chunks: _Chunks, found: FloatArray, between_s: Float
     return found
 
 
-def _up_s(chunks: _Chunks) -> FloatArray:
+def _up_s(chunks: Chunks) -> FloatArray:
     """Return from the last backward of each stage to the end, shape (p, n).
 
     The backward goes up to stage 0, or to any stage between, which ends with its delayed weight gradients.
     """
-    climb_s = _before(chunks.backward_s + chunks.transfer_s)
-    delayed = np.minimum(np.arange(chunks.stages)[:, None] + 1, chunks.micro_batches)
+    climb_s = sums_above(chunks.backward_s + chunks.transfer_s)
+    delayed = np.minimum(chunks.depth * np.arange(chunks.stages)[:, None] + 1, chunks.micro_batches)
     return climb_s + np.maximum.accumulate(delayed * chunks.weight_s - climb_s, axis=0)
 
 
-def _rounds_s(chunks: _Chunks, times_s: FloatArray) -> FloatArray:
+def _rounds_s(chunks: Chunks, times_s: FloatArray) -> FloatArray:
     """Return the time of all chunks but the last for one micro-batch, shape (n,).
 
     It is that of going through all stages, or of waiting for the others of the group at the slowest.
@@ -377,7 +193,7 @@ def _rounds_s(chunks: _Chunks, times_s: FloatArray) -> FloatArray:
     return np.asarray((chunks.virtual_stages - 1) * np.maximum(through_s, behind_s))
 
 
-def _circling_s(chunks: _Chunks, circle_s: FloatArray, before: FloatArray, passes: IntArray) -> FloatArray:
+def _circling_s(chunks: Chunks, circle_s: FloatArray, before: FloatArray, passes: IntArray) -> FloatArray:
     """Return the time in which ``passes`` go by in circles of k stages down, shape (p - k, n).
 
     A circle lasts ``depth`` passes a stage and one; the last passes are a shorter one, from a lower stage.
@@ -389,3 +205,22 @@ def _circling_s(chunks: _Chunks, circle_s: FloatArray, before: FloatArray, passe
     shorter_s = before[k + 1 :] - np.take_along_axis(before, lowest - shorter, axis=0) + 2 * shorter * chunks.transfer_s
     stays_s = (left - 1 - chunks.depth * shorter) * chunks.whole_s[:-k]
     return np.asarray(circles * circle_s + np.where(left > 0, shorter_s + stays_s, 0.0))
+
+
+def _v_shaped_s(chunks: Chunks) -> FloatArray:
+    """Return the longest of a few paths of waiting in ZB-V, shape (n,); of at least 2 p micro-batches.
+
+    A path comes down to some stage, or with the first micro-batch down, up again, and back to it as the gradient of its
+    second chunk, by which 2 p forwards are done. It stays for the work that is left. It leaves there, or upwards with
+    the last backward of the first chunk, or from the second chunk downwards and then up; ``up_s``: from the last
+    backward of a stage's first chunk, with the 2 s + 1 weight gradients that wait behind it on the stage where it ends.
+    """
+    p, x, f, b, w = chunks.stages, chunks.transfer_s, chunks.forward_s, chunks.backward_s, chunks.weight_s
+    stage = np.arange(p)[:, None]
+    above_s, gone_s = sums_above(b), 2 * f.sum(axis=0) + 2 * (p - 1) * x
+    in_s = np.maximum(sums_above(f) + stage * x, gone_s + above_s + stage * x - 2 * p * f)
+    climb_s = above_s + stage * x
+    up_s = climb_s + np.maximum.accumulate((2 * stage + 1) * w - climb_s, axis=0)
+    turn_s = b.sum(axis=0) - above_s - b + (p - 1 - stage) * x + b[-1] + up_s[-1]
+    out_s = np.maximum(up_s - (2 * stage + 1) * w, turn_s - (p - stage) * b - np.where(stage > 0, p + stage, p + 1) * w)
+    return np.asarray((in_s + chunks.micro_batches * chunks.virtual_stages * (f + b + w) + out_s).max(axis=0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -17,13 +17,20 @@ from planner.sources.sources import Sources
 from planner.sources.usable import check_precision
 from planner.steps.compare import deviation_of_ratio
 from planner.steps.describe import Description, descriptions
+from planner.steps.layer_pipeline import split_pricer
+from planner.steps.measured import as_measured, deviation_left
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.split_describe import split_descriptions
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.steps.tables import CHUNK, distinct_pairs
+from planner.workload.in_flight import mean_staleness
 from planner.workload.lawful import check_lawful
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "compare_among"]
+
+Window = Callable[[str], tuple[float, float]]
+OF_FRAMEWORK = ("overheads",)
+"""Scopes that a framework has of its own: what is stated of two of them is not one error."""
 
 
 class Evaluator:
@@ -66,9 +73,7 @@ class Evaluator:
             start += piece.size
         return predictions
 
-    def describe(
-        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
-    ) -> list[Prediction]:
+    def describe(self, configurations: Configurations, window: Window | None = None) -> list[Prediction]:
         """Return predictions with every field, one a configuration, from the same tables.
 
         Parameters
@@ -77,33 +82,29 @@ class Evaluator:
         window : mode -> (least, largest) mini-batch [samples], or None
             For the probability that the mini-batch lies in it.
         """
-        return [one.prediction for one in self._descriptions(configurations, window)]
+        return [one.prediction for one in self.descriptions(configurations, window)]
 
     def compare(
-        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
+        self, configurations: Configurations, window: Window | None = None
     ) -> tuple[list[Prediction], list[float | None]]:
         """Return predictions as :meth:`describe`, and how unsure their ratios to the first are.
 
         One value a configuration: the standard deviation of the logarithm of the time a sample that the first takes
         over that of each; None where errors are not known.
         """
-        descriptions = self._descriptions(configurations, window)
-        return [one.prediction for one in descriptions], [
-            deviation_of_ratio(descriptions[0], other) for other in descriptions
-        ]
+        return compare_among([self], window, [0] * configurations.size, configurations)
 
-    def _descriptions(
-        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None
-    ) -> list[Description]:
+    def descriptions(self, configurations: Configurations, window: Window | None = None) -> list[Description]:
+        """Return predictions as :meth:`describe`, with the gradients of their periods."""
         self._prepare(configurations)
         by_row: dict[int, Description] = {}
         for where, alike in _alike(configurations):
             positions = np.arange(configurations.size)[where].tolist()
             if alike.is_split.flat[0]:
-                found = split_descriptions(self._split_pricer_of(alike), alike.rows, window)
+                of_kind = split_descriptions(self._split_pricer_of(alike), alike.rows, window)
             else:
-                found = descriptions(self._pricer_of(alike), alike, window)
-            by_row |= zip(positions, found, strict=True)
+                of_kind = descriptions(self._pricer_of(alike), alike, window)
+            by_row |= zip(positions, (as_measured(one, self.sources) for one in of_kind), strict=True)
         return [by_row[i] for i in range(configurations.size)]
 
     def _split_pricer_of(self, alike: Configurations) -> SplitPricer:
@@ -112,7 +113,7 @@ class Evaluator:
         if precision not in self.split_pricers:
             check_precision(self.sources, precision)
             like = self._like.split_pricers.get(precision) if self._like else None
-            self.split_pricers[precision] = SplitPricer(self.sources, precision, like)
+            self.split_pricers[precision] = split_pricer(self.sources, precision, like)
         return self.split_pricers[precision]
 
     def _pricer_of(self, alike: Configurations) -> Pricer:
@@ -148,17 +149,25 @@ class Evaluator:
                 raise missing_link(cluster, "inter_node", f"the plan spans {nodes} nodes")
             raise ParameterError("nodes", f"at most the {cluster.nodes} of {cluster.name}", nodes)
 
+    def _measured_factors(self, configurations: Configurations) -> FloatArray | float:
+        """Return by what measured steps multiply those of configurations of one precision and mode."""
+        steps = self.sources.measured_steps(configurations.precisions[int(configurations.precision.flat[0])])
+        return 1.0 if steps is None or configurations.is_async.flat[0] else steps.factors(configurations)
+
     def _columns(self, configurations: Configurations) -> dict[str, FloatArray | float]:
         """Return the fields of Predictions for configurations of one precision and mode."""
         samples = self.problem.dataset.samples if self.problem.dataset else np.nan
+        stale: FloatArray | float = 0.0
         if configurations.is_split.flat[0]:
             split = self._split_pricer_of(configurations).price(configurations)
             period = first = split.period_s
-            memory_bytes = split.memory.total
+            memory_bytes, stale = split.memory.total, mean_staleness(plans_of(configurations))
         else:
             prices = self._pricer_of(configurations).price(configurations)
             period, first = prices.iteration.period_s, prices.first_epoch.period_s
             memory_bytes = prices.memory_bytes
+        factors = self._measured_factors(configurations)
+        period, first = period * factors, first * factors
         if configurations.is_async.flat[0]:
             statistics = asynchrony_of(configurations, prices)
             amount = configurations.gpus * configurations.sub_batch
@@ -169,7 +178,7 @@ class Evaluator:
             }
         else:
             amount = configurations.synchronous_mini_batch
-            more = {"mini_batch_mean": amount.astype(np.float64), "staleness_mean": 0.0}
+            more = {"mini_batch_mean": amount.astype(np.float64), "staleness_mean": stale}
         steps = samples / amount
         return more | {
             "iteration_s": period,
@@ -189,3 +198,38 @@ def _alike(some: Configurations) -> Iterator[tuple[slice | IntArray, Configurati
     for value in np.unique(kind).tolist():
         part = some.where(kind == value)
         yield np.flatnonzero(np.broadcast_to(kind == value, some.shape)), part.rows if value % 2 else part
+
+
+def compare_among(
+    evaluators: Sequence[Evaluator], window: Window | None, which: Sequence[int], configurations: Configurations
+) -> tuple[list[Prediction], list[float | None]]:
+    """Return predictions of rows of several problems, and how unsure their ratios to the first are.
+
+    Parameters
+    ----------
+    evaluators : sequence of Evaluator
+        Of problems that differ in what trains the network.
+    window : mode -> (least, largest) mini-batch [samples], or None
+    which : sequence of int, n of them
+        Position of the evaluator of each configuration.
+    configurations : Configurations, shape (n,)
+
+    Returns
+    -------
+    list of Prediction, list of float or None
+        As of :meth:`Evaluator.compare`.
+    """
+    by_row: dict[int, Description] = {}
+    for at, evaluator in enumerate(evaluators):
+        rows = [row for row, one in enumerate(which) if one == at]
+        if rows:
+            some = configurations.take(np.array(rows, dtype=np.int64))
+            by_row |= zip(rows, evaluator.descriptions(some, window), strict=True)
+    described = [by_row[row] for row in range(configurations.size)]
+    deviations: list[float | None] = []
+    for at, one in zip(which, described, strict=True):
+        is_other = evaluators[at] is not evaluators[which[0]]
+        deviation = deviation_of_ratio(described[0], one, apart=OF_FRAMEWORK if is_other else ())
+        pairs = (evaluators[which[0]].sources, described[0]), (evaluators[at].sources, one)
+        deviations.append(None if deviation is None else deviation * deviation_left(*pairs))
+    return [one.prediction for one in described], deviations

@@ -20,11 +20,13 @@ from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, MATRIX_KINDS, UPDATE, KernelCalls
 from planner.domain.layers.record import Layer, Shape
 from planner.domain.messages import INPUT_GRADIENT, WEIGHT_GRADIENT
+from planner.domain.network import Network
 from planner.domain.shapes import layer_shapes
 from planner.sources.overheads import Overheads
 from planner.sources.source import Source
 from planner.sources.sources import Sources
-from planner.steps.compute import STAGES, Compute, call_times_s
+from planner.sources.usable import check_precision
+from planner.steps.compute import Compute, call_times_s
 from planner.steps.tables import CaseTable
 from planner.workload.shards import columns_of, context_shard, expert_shard, second_products, tensor_shard
 from planner.workload.split_messages import ATTENTION, FEED_FORWARD
@@ -81,7 +83,7 @@ class RankCompute(Compute):
     """Compute of one rank's shard; ``shared``: layers whose work is divided by positions among so many ranks."""
 
     def __init__(self, sources: Sources, precision: str, shared: BoolArray, ranks: int) -> None:
-        super().__init__(sources, precision)
+        super().__init__(sources, precision, is_checked=True)
         self._shared, self._ranks = shared, ranks
         self.units: Units
 
@@ -99,46 +101,44 @@ class RankCompute(Compute):
 
     def unit_table(self, units: Units, sub_batch: IntArray) -> UnitTable:
         """Return the times of micro-batches, shape (s,)."""
-        served = self.calls_with_sources(sub_batch) if sub_batch.size else {stage: [] for stage in STAGES}
-        passes: dict[str, list[tuple[KernelCalls, Source]]] = {
-            **served,
-            **dict.fromkeys(("attention", "core"), served["forward"]),
-            "core_backward": served["backward"],
-            "weights": [one for one in served["backward"] if one[0].direction == BACKWARD_WEIGHT],
-        }
-        every, core = np.ones(self.program.site.size), units.is_attention.astype(np.float64)
-        of_layers = {"core": core, "core_backward": core}
         table = _empty(sub_batch.size, units.distinct)
-        for at, name in enumerate(PASSES):
-            for calls, source in passes[name]:
-                where = of_layers.get(name, every)[calls.layer]
-                if name == "attention":
-                    where = self._repeated(units, calls.kind in MATRIX_KINDS)[calls.layer]
-                if where.any():
-                    self._add(table, at, (calls, source), where, units)
-            if name in STAGES:
-                table.layers[:, at] = units.slots if name == "update" else units.layers
+        if not sub_batch.size:
+            return table
+        for stage, served in self.calls_with_sources(sub_batch).items():
+            for calls, source in served:
+                self._add(table, stage, (calls, source), units)
+            table.layers[:, PASSES.index(stage)] = units.slots if stage == "update" else units.layers
         return table
 
-    def _add(
-        self, table: UnitTable, at: int, served: tuple[KernelCalls, Source], where: FloatArray, units: Units
-    ) -> None:
+    def _add(self, table: UnitTable, stage: str, served: tuple[KernelCalls, Source], units: Units) -> None:
+        """Add calls of a stage to the passes that have them; to parts of it those of some layers."""
         calls, source = served
-        shape = table.layers.shape[0], calls.layer.size
-        times = np.broadcast_to(call_times_s(source.entry, calls, self.itemsize) * where, shape)
-        counts = np.broadcast_to(calls.count * where, shape).astype(np.float64)
-
-        def of_units(each: FloatArray) -> FloatArray:
-            return units.by_unit(self.program.by_segment(each, calls.layer))
-
-        (table.matrix_s if calls.kind in MATRIX_KINDS else table.traffic_s)[:, at] += of_units(times)
-        table.calls[:, at] += of_units(counts)
-        if source.origin != "specified":
-            table.measured_calls[:, at] += of_units(counts)
-        under = _GRADIENT_OF.get(calls.direction) if calls.kind == "gemm" and PASSES[at] == "backward" else None
+        times, site = call_times_s(source.entry, calls, self.itemsize), self.program.site[calls.layer]
+        is_matrix = calls.kind in MATRIX_KINDS
+        seconds = table.matrix_s if is_matrix else table.traffic_s
+        for name, where in self._parts_of(stage, calls, units).items():
+            at = PASSES.index(name)
+            seconds[:, at] += units.by_unit(times * where, site)
+            counts = units.by_unit(calls.count * where, site)
+            table.calls[:, at] += counts
+            if source.origin != "specified":
+                table.measured_calls[:, at] += counts
+        under = _GRADIENT_OF.get(calls.direction) if calls.kind == "gemm" and stage == "backward" else None
         for part in PARTS if under else ():
             is_part = np.isin(calls.layer, self._columns[part])
-            table.products_s[:, BESIDE.index((under, part))] += of_units(times * is_part)
+            table.products_s[:, BESIDE.index((under, part))] += units.by_unit(times * is_part, site)
+
+    def _parts_of(self, stage: str, calls: KernelCalls, units: Units) -> dict[str, FloatArray]:
+        """Return the passes that calls of a stage are in, and the share of each call that is, shape (k,)."""
+        core = units.is_attention[calls.layer].astype(np.float64)
+        parts = {stage: np.ones(calls.layer.size)}
+        if stage == "forward":
+            parts |= {"attention": self._repeated(units, calls.kind in MATRIX_KINDS)[calls.layer], "core": core}
+        elif stage == "backward":
+            parts["core_backward"] = core
+            if calls.direction == BACKWARD_WEIGHT:
+                parts["weights"] = parts[stage]
+        return {name: where for name, where in parts.items() if where.any()}
 
     def _repeated(self, units: Units, is_product: bool) -> FloatArray:  # noqa: FBT001 - products or all others
         """Return the share of each layer's forward pass that selective recompute makes again, shape (L,)."""
@@ -176,9 +176,15 @@ class SplitCompute:
     ranks : list of RankCompute
         Those that were asked for.
     cases : CaseTable of (position in ``ranks``, sub-batch)
+
+    Raises
+    ------
+    CoverageError
+        The precision cannot be priced.
     """
 
     def __init__(self, sources: Sources, precision: str) -> None:
+        check_precision(sources, precision)
         self.sources, self.precision = sources, precision
         self.ranks: list[RankCompute] = []
         self._place: dict[tuple[int, ...], int] = {}
@@ -190,10 +196,7 @@ class SplitCompute:
         key = tensor, shares_positions if tensor > 1 else 0, context, experts
         if key not in self._place:
             whole = self.sources.problem.network
-            shard = expert_shard(tensor_shard(whole, tensor), experts)
-            shapes = (layer_shapes(whole), layer_shapes(shard))
-            shared = np.array([_is_between_products(one, *(of[one.name] for of in shapes)) for one in whole.layers])
-            shard = context_shard(shard, context)
+            shard, shared = _shard_of(whole, tensor, context, experts)
             rank = RankCompute(self.sources.of_network(shard), self.precision, shared, tensor if key[1] else 1)
             rank.units = units_of(whole, rank.program)
             self._place[key] = len(self.ranks)
@@ -219,6 +222,24 @@ class SplitCompute:
             for column in fields(UnitTable):
                 getattr(table, column.name)[rows] = getattr(part, column.name)
         return table
+
+
+_LARGEST_CACHE = 64
+_SHARDS: dict[tuple[int, ...], tuple[Network, Network, BoolArray]] = {}
+"""Of the networks split last, by their identity, which holding them keeps, and degrees."""
+
+
+def _shard_of(whole: Network, tensor: int, context: int, experts: int) -> tuple[Network, BoolArray]:
+    """Return a rank's shard, and which layers tensor ranks leave whole and may share by positions, shape (L,)."""
+    key = id(whole), tensor, context, experts
+    if key not in _SHARDS:
+        shard = expert_shard(tensor_shard(whole, tensor), experts)
+        shapes = layer_shapes(whole), layer_shapes(shard)
+        shared = np.array([_is_between_products(one, *(of[one.name] for of in shapes)) for one in whole.layers])
+        while len(_SHARDS) >= _LARGEST_CACHE:
+            del _SHARDS[next(iter(_SHARDS))]
+        _SHARDS[key] = whole, context_shard(shard, context), shared
+    return _SHARDS[key][1:]
 
 
 def _is_between_products(layer: Layer, whole: Shape, of_rank: Shape) -> bool:

@@ -6,30 +6,36 @@ unsure as it is; messages are as unsure as what serves them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from typing import NamedTuple
 
 import numpy as np
 
 from planner.costs.terms import evaluate
-from planner.domain.arrays import FloatArray
-from planner.domain.calibration import ORIGINS
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 from planner.domain.prediction import LOOKUPS, MiniBatch, Prediction, Quantity, Staleness, Term
-from planner.domain.split import SplitMemoryBytes
+from planner.domain.split import SplitMemoryBytes, SplitPlans
 from planner.sources.source import Source
 from planner.steps.compute import call_work, composed_s, composed_slopes
-from planner.steps.describe import Description
-from planner.steps.intervals import Gradient, quantity, reciprocal
+from planner.steps.describe import Description, score_calibrations
+from planner.steps.epoch import Input
+from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
+from planner.steps.layer_pipeline import LayerPart, LayerPricer
+from planner.steps.split_compute import PASSES, RankCompute
 from planner.steps.split_offload import offload_source
-from planner.steps.split_part import SPLIT_TERMS, SplitPart
+from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
 from planner.steps.split_warnings import split_warnings
 from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
+from planner.steps.terms import term_of
 from planner.steps.utilization import utilization
 from planner.steps.warnings import warnings_of
+from planner.workload.in_flight import weight_versions
+from planner.workload.units import stage_units
 
 __all__ = ["split_descriptions"]
 
@@ -37,6 +43,8 @@ Window = Callable[[str], tuple[float, float]]
 _NO_MEMORY = ("to_host", "to_device", "stage")
 _PASS_OF = {"forward": "forward", "backward": "backward", "recompute": "forward", "update": "update"}
 """Term -> pass whose kernels it runs."""
+_DESCRIBED = ("forward", "backward", "accumulating", "update")
+"""Passes whose host time stands in intervals."""
 _OPERATION_OF = {
     "tensor_messages": ALL_REDUCE,
     "context_messages": SEND_RECEIVE,
@@ -53,19 +61,69 @@ _OPERATION_OF = {
 def split_descriptions(pricer: SplitPricer, chosen: Configurations, window: Window | None) -> list[Description]:
     """Return the predictions of split plans of one precision, rows of shape (n,)."""
     priced, plans = pricer.price(chosen), plans_of(chosen)
-    found = []
-    for i in range(chosen.size):
-        row = np.array([i])
-        part = pricer.part(type(plans)(**{one.name: getattr(plans, one.name)[row] for one in fields(plans)}))
-        found.append(_Case(pricer, part, chosen.one(i), priced, i).description(window))
-    return found
+    if isinstance(pricer, LayerPricer):
+        every = _layers_shown(pricer, plans, priced.slowest)
+    else:
+        every = _units_shown(pricer, plans, priced.slowest)
+    return [_Case(pricer, of, chosen.one(i), priced, i).description(window) for i, of in enumerate(every)]
+
+
+class _Shown(NamedTuple):
+    """The slowest stage of a plan: its passes, how many of each distinct unit it holds (U,), and the host's time [s].
+
+    ``first_layers``: those that stages of layers start with.
+    """
+
+    passes: _Passes
+    units: FloatArray
+    host_s: Mapping[str, float]
+    first_layers: tuple[str, ...] = ()
+
+
+def _units_shown(pricer: SplitPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
+    cases, rank = pricer.compute.cases, pricer.ranks(plans)
+    host_s = cases.columns.host_s(pricer.overheads)[cases.rows(rank, plans.sub_batch)]
+    keys = list(zip(rank.tolist(), plans.sub_batch.tolist(), strict=True))
+    passes = {key: _Passes(pricer.compute.ranks[key[0]], key[1]) for key in dict.fromkeys(keys)}
+    ends = zip(plans.pipeline_parallel.tolist(), plans.last_stage.tolist(), slowest.tolist(), strict=True)
+    for key, host, (stages, last, stage) in zip(keys, host_s, ends, strict=True):
+        units = stage_units(passes[key].rank.units, stages, last)[stage]
+        yield _Shown(passes[key], units, dict(zip(PASSES, (host @ units).tolist(), strict=True)))
+
+
+def _layers_shown(pricer: LayerPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
+    passes: dict[int, _Passes] = {}
+    for at, (sub_batch, stage) in enumerate(zip(plans.sub_batch.tolist(), slowest.tolist(), strict=True)):
+        part = LayerPart(pricer, plans.take(np.array([at])))
+        if sub_batch not in passes:
+            passes[sub_batch] = _Passes(part.rank, sub_batch)
+        host_s = {name: float(part.host_s(name)[stage]) for name in _DESCRIBED}
+        yield _Shown(passes[sub_batch], part.counts[stage], host_s, part.first_layers)
+
+
+class _Passes:
+    """The calls of one rank and sub-batch, timed once for all plans that make them."""
+
+    def __init__(self, rank: RankCompute, sub_batch: int) -> None:
+        self.rank = rank
+        self._calls = rank.calls_with_sources(np.array([sub_batch]))
+        self._timed: dict[int, TimedCalls] = {}
+
+    def timed(self, name: str) -> Iterator[TimedCalls]:
+        """Yield the calls of a pass, timed."""
+        for calls, source in self._calls[name]:
+            if id(calls) not in self._timed:
+                work = call_work(calls, self.rank.itemsize)
+                times = np.broadcast_to(evaluate(source.entry, work), (1, calls.layer.size)) * calls.count
+                self._timed[id(calls)] = TimedCalls(calls, source, work, times, self.rank.program)
+            yield self._timed[id(calls)]
 
 
 class _Case:
     """One plan."""
 
-    def __init__(self, pricer: SplitPricer, part: SplitPart, one: Configuration, priced: SplitPriced, row: int) -> None:
-        self.pricer, self.part, self.one = pricer, part, one
+    def __init__(self, pricer: SplitPricer, shown: _Shown, one: Configuration, priced: SplitPriced, row: int) -> None:
+        self.pricer, self.one, self.shown, self.passes = pricer, one, shown, shown.passes
         self.seconds = {name: float(priced.seconds[name][row]) for name in SPLIT_TERMS}
         self.exposed = {name: float(priced.exposed_s[name][row]) for name in SPLIT_TERMS}
         self.period_s = float(priced.period_s[row])
@@ -73,18 +131,20 @@ class _Case:
             one.name: float(getattr(priced.memory, one.name)[row]) for one in fields(SplitMemoryBytes)
         }
         self.memory["total"] = float(priced.memory.total[row])
-        self.stage = part.slowest_stage()
-        rank = part.rank
-        self._calls = rank.calls_with_sources(part.plans.sub_batch[:1])
-        self._timed: dict[int, TimedCalls] = {}
+        plans = plans_of(Configurations.of([one]))
+        self._weights_late = weight_versions(np.arange(one.pipeline_parallel), plans) - 1
+        # Of each distinct segment, on the slowest stage, (D,).
+        self._segments: FloatArray = shown.units @ self.passes.rank.units.segments
 
     def description(self, window: Window | None) -> Description:
         """Return the prediction with every field."""
         pricer, one = self.pricer, self.one
         gradient = self._gradient()
         deviation = gradient.spread()
-        iteration = quantity(self.period_s, deviation)
         terms, sources = self._terms()
+        kind = self._kind(terms)
+        score = score_of(kind, score_calibrations(pricer.sources, pricer.overheads, is_unseen=one.gpus > 1))
+        iteration = quantity(self.period_s, deviation, score)
         samples = one.samples_per_update
         dataset = pricer.sources.problem.dataset
         epoch = None if dataset is None else _times(iteration, dataset.samples / samples)
@@ -104,7 +164,7 @@ class _Case:
             mini_batch=MiniBatch(
                 samples, 0.0, samples, samples, None if window is None else float(low <= samples <= high)
             ),
-            staleness=Staleness(0.0, 0.0, {0: 1.0}),
+            staleness=self._staleness(),
             memory_bytes=memory,
             terms=terms,
             bottleneck=max(terms, key=lambda term: term.share).name,
@@ -115,53 +175,50 @@ class _Case:
                 *split_warnings(pricer.sources, one),
             ),
             kernel_shares=self._shares(),
+            kind=kind,
+            stages=self.shown.first_layers,
             doubt=deviation.shares if deviation else {},
             mfu=mfu,
             hfu=hfu,
         )
         return Description(prediction, gradient)
 
-    def _timed_calls(self, name: str) -> Iterator[TimedCalls]:
-        """Yield the calls of a pass, timed."""
-        rank = self.part.rank
-        for calls, source in self._calls[name]:
-            if id(calls) not in self._timed:
-                work = call_work(calls, rank.itemsize)
-                times = np.broadcast_to(evaluate(source.entry, work), (1, calls.layer.size)) * calls.count
-                self._timed[id(calls)] = TimedCalls(calls, source, work, times, rank.program)
-            yield self._timed[id(calls)]
+    def _kind(self, terms: tuple[Term, ...]) -> str:
+        """Return the kind of the prediction; of split transformers none are told apart."""
+        sources = self.pricer.sources
+        if sources.problem.network.transformer is not None:
+            return ""
+        return kind_of(self.one, terms, on_specified=sources.is_specified(self.one.precision))
 
-    @property
-    def _held(self) -> FloatArray:
-        """How many of each distinct segment the slowest stage holds, shape (D,)."""
-        held: FloatArray = self.part.counts[self.stage] @ self.part.rank.units.segments
-        return held
+    def _staleness(self) -> Staleness:
+        """Return that of the stages, each as likely as another."""
+        late = self._weights_late
+        pmf = {int(value): float(np.mean(late == value)) for value in np.unique(late)}
+        return Staleness(float(late.mean()), float(late.std()), pmf)
 
     def _gradient(self) -> Gradient:
-        found, m = Gradient(), self.one.accumulation_steps
+        gradient, m = Gradient(), self.one.accumulation_steps
         own = sum(self.exposed[name] for name in ("forward", "backward", "recompute", "host"))
         waits = 1.0 + (self.exposed["bubble"] + self.exposed["replica_wait"]) / own if own > 0 else 1.0
         again = self.exposed["recompute"] / self.exposed["forward"] if self.exposed["forward"] > 0 else 0.0
-        self._add_pass(found, "forward", waits * m * (1 + again))
-        self._add_pass(found, "backward", waits)
+        self._add_pass(gradient, "forward", waits * m * (1 + again))
+        self._add_pass(gradient, "backward", waits)
         if m > 1:
-            self._add_pass(found, "accumulating", waits * (m - 1))
-        self._add_pass(found, "update", 1.0)
-        for name, operation in _OPERATION_OF.items():
-            if self.exposed[name] > 0:
-                entry = self.pricer.sources.device_collective(operation).entry
-                found.add_vector(entry, np.zeros(len(entry.coefficients)), self.exposed[name])
-        if self.exposed["offload"] > 0:
-            entry = offload_source(self.pricer.sources).entry
-            found.add_vector(entry, np.zeros(len(entry.coefficients)), self.exposed["offload"])
-        return found
+            self._add_pass(gradient, "accumulating", waits * (m - 1))
+        self._add_pass(gradient, "update", 1.0)
+        for name in (*_OPERATION_OF, "offload", "host_to_device", "load_input"):
+            sources = self._served(name)[0] if self.exposed[name] > 0 else []
+            for source in sources:
+                zeros = np.zeros(len(source.entry.coefficients))
+                gradient.add_vector(source.entry, zeros, self.exposed[name] / len(sources))
+        return gradient
 
-    def _add_pass(self, found: Gradient, name: str, count: float) -> None:
+    def _add_pass(self, gradient: Gradient, name: str, count: float) -> None:
         """Add so many passes over the slowest stage; see planner.steps.stages for the parts of overheads."""
-        overheads, held = self.pricer.overheads, self._held
-        host_s = float(self.part.host_s(name)[self.stage])
-        groups = list(self._timed_calls(name))
-        scaled = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ held) for group in groups]
+        overheads, segments = self.pricer.overheads, self._segments
+        host_s = self.shown.host_s[name]
+        groups = list(self.passes.timed(name))
+        scaled = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ segments) for group in groups]
         total = np.array(sum(scaled))
         whole = float(composed_s(total, host_s, overheads.exponent))
         share = float(composed_slopes(total, host_s, overheads.exponent)[0])
@@ -171,33 +228,29 @@ class _Case:
         for group in groups:
             slope = count * shared * overheads.scale_of(group.calls.kind) * share
             entry = group.source.entry
-            found.add_vector(entry, slope * (held @ group.slopes[0]), slope * float(held @ group.unsure_s[0]))
+            gradient.add_vector(
+                entry, slope * (segments @ group.slopes[0]), slope * float(segments @ group.unsure_s[0])
+            )
         if host_s > 0 or overheads.scales:
             matrix = sum(one for one, group in zip(scaled, groups, strict=True) if group.calls.kind in MATRIX_KINDS)
             entry, on_gpu = overheads.source.entry, share * float(total)
             products = share * matrix if overheads.matched != "assumed" else 0.0
             others = on_gpu - products if overheads.matched != "assumed" else 0.0
             covered = np.array([products, others, max(whole - on_gpu, 0.0)])
-            found.add_vector(entry, np.zeros(len(entry.coefficients)), count * shared * covered)
+            gradient.add_vector(entry, np.zeros(len(entry.coefficients)), count * shared * covered)
         if overheads.scale_doubt is not None:
-            found.add_vector(overheads.scale_doubt, np.zeros(0), count * shared * share * float(total))
+            gradient.add_vector(overheads.scale_doubt, np.zeros(0), count * shared * share * float(total))
 
     def _terms(self) -> tuple[tuple[Term, ...], list[Source]]:
-        found, used = [], []
+        terms, every_source = [], []
         for name in SPLIT_TERMS:
             if not self.seconds[name] and not self.exposed[name]:
                 continue
             sources, outside = self._served(name)
-            used += sources
-            origins = {source.origin for source in sources}
-            provenance = tuple(dict.fromkeys(source.provenance for source in sources))
-            names = tuple(dict.fromkeys(one.name for one in provenance if one.name))
-            origin = tuple(one for one in ORIGINS if one in origins) or ("none",)
-            share = self.exposed[name] / self.period_s
-            found.append(
-                Term(name, "step", self.seconds[name], self.exposed[name], share, origin, names, outside, provenance)
-            )
-        return tuple(found), used
+            every_source += sources
+            seconds = self.seconds[name], self.exposed[name], self.exposed[name] / self.period_s
+            terms.append(term_of(name, "step", seconds, sources, extrapolated=outside))
+        return tuple(terms), every_source
 
     def _served(self, term: str) -> tuple[list[Source], bool]:
         """Return what serves a term, and whether kernels outside their fit take more than a small share of it."""
@@ -205,23 +258,29 @@ class _Case:
             return [self.pricer.sources.device_collective(_OPERATION_OF[term])], False
         if term == "offload":
             return [offload_source(self.pricer.sources)], False
+        if term == "host_to_device":
+            copy = self.pricer.sources.host_to_device
+            return ([] if copy is None else [copy]), False
+        if term == "load_input":
+            loads = Input(self.pricer.sources)
+            return list(loads.used), loads.extrapolates
         if term in ("host", "replica_wait"):
             return [self.pricer.overheads.source], False
-        groups = list(self._timed_calls(_PASS_OF.get(term, "forward")))
+        groups = list(self.passes.timed(_PASS_OF.get(term, "forward")))
         total = sum(float(group.times_s.sum()) for group in groups)
         outside = sum(float(group.outside_s[0]) for group in groups)
         sources = {id(group.source): group.source for group in groups if group.times_s.any()}
         return list(sources.values()), outside > EXTRAPOLATED_SHARE * total
 
     def _shares(self) -> dict[str, float]:
-        """Return the shares of kernel time by how it is found."""
+        """Return the shares of kernel time by how it is seconds."""
         counts = {"forward": self.one.accumulation_steps, "backward": self.one.accumulation_steps, "update": 1}
-        found = np.zeros(len(LOOKUPS))
+        seconds = np.zeros(len(LOOKUPS))
         for name, count in counts.items():
-            for group in self._timed_calls(name):
-                found += count * group.lookups_s[0]
-        whole = float(found.sum())
-        return dict(zip(LOOKUPS, (found / whole if whole > 0 else found).tolist(), strict=True))
+            for group in self.passes.timed(name):
+                seconds += count * group.lookups_s[0]
+        whole = float(seconds.sum())
+        return dict(zip(LOOKUPS, (seconds / whole if whole > 0 else seconds).tolist(), strict=True))
 
 
 def _times(period: Quantity, steps: float) -> Quantity:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,10 +25,11 @@ from planner.domain.messages import (
     NODE_REPLICAS,
     NODE_SHARDS,
     REDUCE_SCATTER,
-    Groups,
 )
-from planner.domain.split import SHARD_GROUPS, SplitPlans
-from planner.workload.split_parameters import BytesOfParameter, shard_ranks
+from planner.domain.split import SHARD_GROUPS
+from planner.steps.split_costs import SplitCosts
+from planner.steps.split_stages import StageCases
+from planner.workload.split_parameters import shard_ranks
 
 __all__ = ["Elements", "StageExchange"]
 
@@ -38,18 +39,8 @@ _ALL_RANKS = (GRADIENTS, NODE_SHARDS, NODE_REPLICAS)
 _EXPERT_RANKS = (EXPERT_GRADIENTS, EXPERT_NODE_SHARDS, EXPERT_NODE_REPLICAS)
 
 
-class Costs(Protocol):
-    """What plans share: see :class:`planner.steps.split_part.SplitCosts`."""
-
-    gradient_bytes: float
-    parameter: BytesOfParameter
-
-    def operation_s(self, operation: str, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
-        """Return times [s] of an operation, shape (n,)."""
-
-
 class Elements(NamedTuple):
-    """Elements of a rank of every stage, each of shape (p, n): of experts, and of all other parameters."""
+    """Elements of a rank of every distinct stage, each of shape (f,): of experts, and of all other parameters."""
 
     experts: FloatArray
     others: FloatArray
@@ -65,11 +56,11 @@ class Elements(NamedTuple):
 
 
 class StageExchange:
-    """Exchanges of n plans of one number of stages; ``groups``: where those of a name lie. Times have shape (p, n)."""
+    """Exchanges of the distinct stages of plans. Times have shape (f,)."""
 
-    def __init__(self, costs: Costs, plans: SplitPlans, groups: Callable[[str], Groups]) -> None:
-        self.costs, self.plans, self.groups = costs, plans, groups
-        self._in_node = plans.shard_group == SHARD_GROUPS.index("node")
+    def __init__(self, costs: SplitCosts, cases: StageCases) -> None:
+        self.costs, self.cases = costs, cases
+        self._in_node = (cases.plans.shard_group == SHARD_GROUPS.index("node"))[cases.of]
 
     def gather_s(self, weights: Elements) -> FloatArray:
         """Return the gather of weights from the ranks that share them or their state [s]."""
@@ -88,19 +79,23 @@ class StageExchange:
         return self._of_both(self._sum_s, gradients, self.costs.gradient_bytes)
 
     def update_share(self, of: Elements) -> FloatArray:
-        """Return the share of its parameters that a rank updates, shape (p, n)."""
-        shards = of.experts / shard_ranks(self.plans, experts=True) + of.others / shard_ranks(self.plans)
-        return np.where(self.plans.sharding > 0, shards / of.total, 1.0)
+        """Return the share of its parameters that a rank updates."""
+        plans = self.cases.plans
+        experts, others = (
+            shard_ranks(plans, self.costs.rank_order, experts=one)[self.cases.of] for one in (True, False)
+        )
+        shards = of.experts / experts + of.others / others
+        return np.where(plans.sharding[self.cases.of] > 0, shards / of.total, 1.0)
 
     def _of_both(
         self, seconds: Callable[[Ranks, FloatArray], FloatArray], elements: Elements, itemsize: float
     ) -> FloatArray:
         """Return the times of what goes between all copies, and of experts between those that have the same."""
-        apart = self.plans.expert_parallel > 1
-        together = _each_stage(partial(seconds, _ALL_RANKS), itemsize * (elements.total - elements.experts * apart))
+        apart = (self.cases.plans.expert_parallel > 1)[self.cases.of]
+        together = _of_something(partial(seconds, _ALL_RANKS), itemsize * (elements.total - elements.experts * apart))
         if not apart.any():
             return together
-        return together + _each_stage(partial(seconds, _EXPERT_RANKS), itemsize * elements.experts * apart)
+        return together + _of_something(partial(seconds, _EXPERT_RANKS), itemsize * elements.experts * apart)
 
     def _gather_s(self, ranks: Ranks, buffer_bytes: FloatArray) -> FloatArray:
         everyone, inside, _ = ranks
@@ -116,12 +111,13 @@ class StageExchange:
         _, inside, across = ranks
 
         def of_shards() -> FloatArray:
-            return self._operation_s(ALL_REDUCE, buffer_bytes / np.maximum(self.groups(inside).ranks, 1), across)
+            shards = np.maximum(self.cases.groups(inside).ranks, 1)[self.cases.of]
+            return self._operation_s(ALL_REDUCE, buffer_bytes / shards, across)
 
         return self._where_in_node(of_shards, np.zeros_like(buffer_bytes))
 
     def _sum_s(self, ranks: Ranks, buffer_bytes: FloatArray) -> FloatArray:
-        is_whole: BoolArray = self.plans.sharding == 0
+        is_whole: BoolArray = (self.cases.plans.sharding == 0)[self.cases.of]
         whole = self._operation_s(ALL_REDUCE, buffer_bytes, ranks[0])
         if is_whole.all():
             return whole
@@ -132,11 +128,9 @@ class StageExchange:
         return np.where(self._in_node, seconds(), otherwise) if np.any(self._in_node) else otherwise
 
     def _operation_s(self, operation: str, buffer_bytes: FloatArray, group: str) -> FloatArray:
-        return self.costs.operation_s(operation, buffer_bytes, self.groups(group))
+        return self.costs.operation_s(operation, buffer_bytes, self.cases.groups(group).rows(self.cases.of))
 
 
-def _each_stage(seconds: Callable[[FloatArray], FloatArray], buffer_bytes: FloatArray) -> FloatArray:
-    """Return times of what stages send, shape (p, n), worked out once for stages that send the same; 0 of nothing."""
-    keys = [row.tobytes() for row in buffer_bytes]
-    distinct = {key: seconds(buffer_bytes[keys.index(key)]) for key in dict.fromkeys(keys)}
-    return np.where(buffer_bytes > 0, np.stack([distinct[key] for key in keys]), 0.0)
+def _of_something(seconds: Callable[[FloatArray], FloatArray], buffer_bytes: FloatArray) -> FloatArray:
+    """Return times of what stages send, shape (f,); 0 of nothing."""
+    return np.where(buffer_bytes > 0, seconds(buffer_bytes), 0.0)

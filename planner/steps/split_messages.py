@@ -48,6 +48,6 @@ def _crowd(sources: Sources, groups: Groups) -> FloatArray:
     Measured was one group at a time, with all ranks of its nodes.
     """
     link, gpus = sources.cluster.inter_node, sources.cluster.node.gpus
-    measured = max(gpus / (link.nics_per_node if link else 1), 1.0) / gpus
-    share = np.maximum(groups.streams_per_nic / groups.ranks_per_node / measured, 1.0)
+    probe_share = max(gpus / (link.nics_per_node if link else 1), 1.0) / gpus
+    share = np.maximum(groups.streams_per_nic / groups.ranks_per_node / probe_share, 1.0)
     return np.where(groups.nodes > 1, share, 1.0)

@@ -54,16 +54,16 @@ def offload_s(
     CoverageError
         The cluster says nothing of the link to the host.
     """
-    added = np.zeros(plans.shape)
+    result = np.zeros(plans.shape)
     if not plans.offload.any():
-        return added
+        return result
     copies = offload_source(sources).entry
-    down, up = (evaluate(copies, {"bytes": moved}) for moved in (memory.to_host, memory.to_device))
+    down, up = (evaluate(copies, {"bytes": size}) for size in (memory.to_host, memory.to_device))
     on_node = np.minimum(plans.gpus_per_node, plans.gpus)
     updating = updated * on_node * UPDATE_BYTES[sources.problem.settings.optimizer] / HOST_BYTES_PER_S
     m = plans.accumulation_steps
     late = sum(m * np.maximum(copied / m - pass_s, 0.0) for copied, pass_s in zip((down, up), passes_s, strict=True))
     by_kind = {"optimizer": np.maximum(down, up) + updating, "activations": np.asarray(late)}
     for kind, seconds in by_kind.items():
-        added = np.where(plans.offload == OFFLOADS.index(kind), seconds, added)
-    return added
+        result = np.where(plans.offload == OFFLOADS.index(kind), seconds, result)
+    return result

@@ -1,4 +1,4 @@
-"""Prices of split plans, those of one number of stages, tensor degree and schedule together."""
+"""Prices of split plans: what plans share once, then the distinct steps, those of like pipelines together."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import Configurations
 from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans, schedule_run
 from planner.sources.sources import Sources
-from planner.steps.split_compute import SplitCompute
+from planner.steps.split_costs import SplitCosts
 from planner.steps.split_offload import offload_s
-from planner.steps.split_part import SPLIT_TERMS, SplitCosts, SplitPart
+from planner.steps.split_part import SPLIT_TERMS, SplitPart
+from planner.steps.split_passes import Passes
+from planner.steps.split_state import State
 from planner.workload.split_memory import split_memory
 
 __all__ = ["SplitPriced", "SplitPricer", "plans_of"]
 
 _OF_RANK = ("tensor_parallel", "sequence_parallel", "context_parallel", "expert_parallel")
 _ALIKE = ("pipeline_parallel", "schedule")
-"""What plans that are priced together have in common."""
+"""What plans whose pipelines are priced together have in common."""
+_OF_STEP = (*_ALIKE, "accumulation_steps", "virtual_stages")
+"""What a step depends on besides its passes and its state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,15 @@ class SplitPriced:
     seconds, exposed_s : term -> ndarray of float, shape (n,)
         What a term takes, and what it adds to the step; ``exposed_s`` adds up to ``period_s``.
     memory : SplitMemoryBytes
+    slowest : ndarray of int, shape (n,)
+        The stage with the most work.
     """
 
     period_s: FloatArray
     seconds: Mapping[str, FloatArray]
     exposed_s: Mapping[str, FloatArray]
     memory: SplitMemoryBytes
+    slowest: IntArray
 
 
 def plans_of(chosen: Configurations) -> SplitPlans:
@@ -57,34 +64,45 @@ class SplitPricer(SplitCosts):
     """
 
     def __init__(self, sources: Sources, precision: str, like: SplitPricer | None = None) -> None:
-        super().__init__(sources, precision)
-        self.compute: SplitCompute = like.compute if like else SplitCompute(sources, precision)
+        super().__init__(sources, precision, like.compute if like else None)
 
     def memory(self, plans: SplitPlans) -> SplitMemoryBytes:
         """Return the memory of each plan's fullest rank."""
         return split_memory(self.of, plans, self.memory_rules)
 
-    def part(self, plans: SplitPlans) -> SplitPart:
-        """Return plans of one number of stages and schedule."""
+    def ranks(self, plans: SplitPlans) -> IntArray:
+        """Return the rank of each plan in ``compute``, shape (n,)."""
         first, which = distinct_rows(*(getattr(plans, name) for name in _OF_RANK))
-        ranks = [self.compute.rank_of(*(int(getattr(plans, name)[row]) for name in _OF_RANK)) for row in first.tolist()]
-        return SplitPart(self, plans, self.compute, np.array(ranks)[which])
+        degrees = zip(*(getattr(plans, name)[first].tolist() for name in _OF_RANK), strict=True)
+        return np.array([self.compute.rank_of(*each) for each in degrees], dtype=np.int64)[which]
 
     def price(self, chosen: Configurations) -> SplitPriced:
-        """Price configurations, rows of shape (n,)."""
+        """Price configurations, rows of shape (n,).
+
+        Passes of a micro-batch, and what a step does once, are priced for each distinct stage; then the distinct steps
+        that they make.
+        """
         plans = plans_of(chosen)
-        terms = {name: np.zeros((2, chosen.size)) for name in SPLIT_TERMS}
-        first, which = distinct_rows(*(getattr(plans, name) for name in _ALIKE))
-        for at in range(first.size):
-            rows = np.flatnonzero(which == at)
-            for name, both in self.part(_rows(plans, rows)).terms().items():
-                terms[name][:, rows] = both
+        rank = self.ranks(plans)
+        of = passes, state = Passes(self, plans, rank), State(self, plans, rank)
+        cases = passes.cases.case, state.cases.case
+        rows, which = distinct_rows(*(getattr(plans, name) for name in _OF_STEP), *cases)
+        terms = {name: np.zeros((2, rows.size)) for name in SPLIT_TERMS}
+        slowest = np.zeros(rows.size, dtype=np.int64)
+        alike = distinct_rows(*(getattr(plans, name)[rows] for name in _ALIKE))[1]
+        for at in range(int(alike.max(initial=-1)) + 1):
+            where = np.flatnonzero(alike == at)
+            part = SplitPart(self, plans, of, rows[where])
+            slowest[where] = part.slowest
+            for name, both in part.terms.items():
+                terms[name][:, where] = both
+        terms = {name: both[:, which] for name, both in terms.items()}
         memory = self.memory(plans)
         self._offload(plans, memory, terms)
         seconds = {name: both[0] for name, both in terms.items()}
         exposed = {name: both[1] for name, both in terms.items()}
         period = np.sum(list(exposed.values()), axis=0)
-        return SplitPriced(period, seconds, exposed, memory)
+        return SplitPriced(period, seconds, exposed, memory, slowest[which])
 
     def _offload(self, plans: SplitPlans, memory: SplitMemoryBytes, terms: dict[str, FloatArray]) -> None:
         """Put what offloading takes into the terms; what the host updates, the device does not."""
@@ -94,7 +112,3 @@ class SplitPricer(SplitCosts):
         passes = terms["forward"][1] / m, (terms["backward"][1] + terms["recompute"][1]) / m
         terms["offload"][:] = offload_s(self.sources, plans, memory, memory.to_device / self.parameter.weight, passes)
         terms["update"][:, plans.offload == OFFLOADS.index("optimizer")] = 0.0
-
-
-def _rows(plans: SplitPlans, rows: IntArray) -> SplitPlans:
-    return SplitPlans(**{one.name: getattr(plans, one.name)[rows] for one in fields(SplitPlans)})

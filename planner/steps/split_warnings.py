@@ -4,35 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.domain.configuration import Configuration
+from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import PlanWarning
+from planner.domain.ranks import TENSOR
 from planner.sources.sources import Sources
+from planner.steps.split_price import plans_of
+from planner.workload.placement import Placement
 
 __all__ = ["split_warnings"]
+
+_BY_FORMULA = ("zero-bubble", "zero-bubble-h2", "zero-bubble-v", "no-flush")
+"""Schedules."""
 
 
 def split_warnings(sources: Sources, one: Configuration) -> tuple[PlanWarning, ...]:
     """Return the warnings of how a plan is split, in a fixed order."""
-    return (*_tensor_across_nodes(sources, one), *_formula_only(sources, one))
+    return (*_tensor_across_nodes(sources, one), *_stale_gradients(one), *_formula_only(sources, one))
 
 
 def _tensor_across_nodes(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
-    gpus = sources.cluster.node.gpus
-    if one.tensor_parallel > gpus or gpus % one.tensor_parallel:
+    placement = Placement(plans_of(Configurations.of([one])), order=sources.problem.settings.placed_by)
+    if placement.axis(TENSOR).nodes[0] > 1:
         message = (
-            f"Groups of {one.tensor_parallel} tensor-parallel ranks do not stay inside nodes of {gpus} GPUs: every "
-            "layer sends over the links between nodes."
+            f"Groups of {one.tensor_parallel} tensor-parallel ranks do not stay inside nodes of {one.gpus_per_node} "
+            "GPUs: every layer sends over the links between nodes."
         )
         yield PlanWarning("tensor_across_nodes", "tensor_parallel", message)
+
+
+def _stale_gradients(one: Configuration) -> Iterator[PlanWarning]:
+    if one.schedule == "no-flush" and one.pipeline_parallel > 1:
+        stages = one.pipeline_parallel
+        message = (
+            f"Gradients of a no-flush schedule are stale: the first of {stages} stages computes them with weights of "
+            f"{stages - 1} updates ago, of which it keeps {stages} versions, and each stage below with one fewer."
+        )
+        yield PlanWarning("stale_gradients", one.schedule, message)
 
 
 def _formula_only(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
     """Yield the parts of a plan that no measured run has shown yet."""
     of = sources.problem.network.transformer
     parts = {
+        "pipeline of a network that is no transformer": of is None,
         "context parallelism": one.context_parallel > 1,
         "balance of experts": of is not None and of.experts > 0,
-        "zero-bubble schedule": one.schedule == "zero-bubble",
+        f"{one.schedule} schedule": one.schedule in _BY_FORMULA,
         f"offload of {one.offload}": one.offload != "none",
     }
     for part in (name for name, is_used in parts.items() if is_used):

@@ -24,7 +24,7 @@ from planner.steps.price import Pricer, Prices, deposited_gradients
 from planner.steps.schedule import TimedSchedule
 from planner.steps.stages import Part, Stage
 
-__all__ = ["Case", "gradient_of", "terms_of", "update_gradient"]
+__all__ = ["Case", "gradient_of", "term_of", "terms_of", "update_gradient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +158,28 @@ def terms_of(case: Case, thread: TimedSchedule) -> tuple[list[Term], list[Source
         rows[term] = (seconds_before + seconds, exposed_before + exposed_s, sources, outside or service.extrapolated)
     period = sum(exposed_s for _, exposed_s, *_ in rows.values())
     terms = [
-        _term(name, thread.schedule.thread, row, row[1] / period if period > 0 else 0.0) for name, row in rows.items()
+        term_of(
+            name,
+            thread.schedule.thread,
+            (seconds, exposed_s, exposed_s / period if period > 0 else 0.0),
+            sources.values(),
+            extrapolated=outside,
+        )
+        for name, (seconds, exposed_s, sources, outside) in rows.items()
     ]
     return terms, [source for _, _, sources, _ in rows.values() for source in sources.values()]
 
 
-def _term(name: str, thread: str, row: tuple[float, float, Mapping[int, Source], bool], share: float) -> Term:
-    seconds, exposed_s, sources, is_extrapolated = row
-    origins = {source.origin for source in sources.values()}
-    provenance = tuple(dict.fromkeys(source.provenance for source in sources.values()))
+def term_of(
+    name: str, thread: str, seconds: tuple[float, float, float], sources: Iterable[Source], *, extrapolated: bool
+) -> Term:
+    """Return a term of a thread: seconds, exposed ones, and their share of its period; and where it comes from."""
+    distinct = list({id(source): source for source in sources}.values())
+    origins = {source.origin for source in distinct}
+    provenance = tuple(dict.fromkeys(source.provenance for source in distinct))
     names = tuple(dict.fromkeys(one.name for one in provenance if one.name))
     in_order = tuple(one for one in ORIGINS if one in origins) or ("none",)
-    return Term(name, thread, seconds, exposed_s, share, in_order, names, is_extrapolated, provenance)
+    return Term(name, thread, *seconds, in_order, names, extrapolated, provenance)
 
 
 def gradient_of(case: Case, thread: TimedSchedule) -> Gradient:

@@ -6,11 +6,16 @@ fusion         forward, apart                                        forward, in
 activation     bias 2E, activation 2E                                2E
 ... gated      5E, backward 8E                                       3E, backward 5E
 residual       bias 2E, dropout 2E and a byte each, sum 3E           3E and a byte each
+softmax        of 16-bit scores 29 bytes each, backward 33           2E, backward 3E
 =============  ====================================================  ==========================================
 
 E: elements of what the activation, or the sum, gives. Backward the gradient of a bias is summed apart in either case,
 a dropout is one pass, and a sum is none. As Megatron-LM's fused bias + GELU and bias + dropout + residual (Shoeybi et
 al. 2019, arXiv:1909.08053; NVIDIA/Megatron-LM at d98e8a64, fusions).
+
+A framework with a softmax of its own takes it for the shapes of :func:`uses_fused_softmax`; others go kernel by kernel
+in fp32: cast 6 bytes, mask 9, softmax 8, cast back 6, and backward cast 6, softmax 12, mask 9, cast 6 (MODEL 10.7).
+Those of other frameworks, and of fp32, are one kernel whatever their shape.
 """
 
 from __future__ import annotations
@@ -21,27 +26,68 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray
+from planner.domain.arrays import BoolArray, IntArray
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, KernelCalls
 from planner.domain.layers.record import Layer
 from planner.domain.network import Network
 from planner.workload.program import Program
 
-__all__ = ["fused_calls"]
+__all__ = ["fused_calls", "uses_fused_softmax"]
 
 _GATED = {FORWARD: 3 / 5, BACKWARD_DATA: 5 / 8}
 """Bytes of a gated activation in one kernel over those in two."""
+_SCORE_BYTES = 2
+"""Of a score that a fused softmax takes."""
+_APART_BYTES = {FORWARD: 29, BACKWARD_DATA: 33}
+"""Of a score where scaling, mask and softmax are kernels of their own."""
 
 
-def fused_calls(calls: tuple[KernelCalls, ...], of: Program, fuses: tuple[str, ...]) -> tuple[KernelCalls, ...]:
+def fused_calls(
+    calls: tuple[KernelCalls, ...], of: Program, fuses: tuple[str, ...], itemsize: int
+) -> tuple[KernelCalls, ...]:
     """Return the calls of a program as a framework makes them that fuses some of :data:`FUSIONS`.
 
-    Every call keeps its place: one that is part of another is made no times.
+    Every call keeps its place: one that is part of another is made no times. ``itemsize``: of an activation [byte].
     """
     if not fuses:
         return calls
     inside = {kind: _sites(of, names) for kind, names in _parts(of.network, fuses).items()}
-    return tuple(_fused(one, inside) for one in calls)
+    one_by_one = "softmax" in fuses and itemsize == _SCORE_BYTES
+    return tuple(_softmax(one, of) if one_by_one and one.kind == "softmax" else _fused(one, inside) for one in calls)
+
+
+def uses_fused_softmax(queries: int, keys: int, batches: IntArray, *, causal: bool = True) -> BoolArray:
+    """Tell whether Megatron-LM's kernel scales, masks and normalises scores in one pass, shape of ``batches``.
+
+    ``batches``: samples times heads of a rank. Of 2-byte scores of 17 to 4096 keys, sizes and batches divisible by 4;
+    and a block of 128 threads, which takes 128 / min(2^⌈log2 keys⌉, 32) rows, twice as many of up to 128 keys, divides
+    the batches, or without a causal mask the queries (NVIDIA/Megatron-LM at d98e8a64, fusions/fused_softmax).
+
+    >>> uses_fused_softmax(2048, 2048, np.array([11, 12])), uses_fused_softmax(8192, 8192, np.array([12]))
+    (array([False,  True]), array([False]))
+    """
+    power = 1 << (keys - 1).bit_length()
+    rows = 128 // min(power, 32) * (2 if power <= 128 else 1)
+    in_blocks = batches % rows == 0 if causal else np.full(batches.shape, queries % rows == 0)
+    is_lawful = 16 < keys <= 4096 and queries % 4 == 0 and keys % 4 == 0
+    return np.asarray(in_blocks & (batches % 4 == 0) & is_lawful)
+
+
+def _softmax(calls: KernelCalls, of: Program) -> KernelCalls:
+    """Return softmax calls, those of attention that the fused kernel does not take with the bytes of each kernel."""
+    sites = {site.position: site for site in of.sites}
+    rows, elements = np.broadcast_arrays(calls.work["rows"], calls.work["elements"])
+    is_fused = np.ones(rows.shape, dtype=np.bool_)
+    for at, position in enumerate(calls.layer.tolist()):
+        site = sites[position]
+        if site.layer.kind in ("attention", "cross_attention"):
+            queries, keys = site.inputs[0][0], int(elements[0, at] // rows[0, at])
+            is_causal = bool(site.layer.attributes["causal"])
+            is_fused[:, at] = uses_fused_softmax(queries, keys, rows[:, at] // queries, causal=is_causal)
+    fixed = np.where(is_fused, calls.work["fixed_bytes"], _APART_BYTES[calls.direction] * elements)
+    return replace(
+        calls, work={**calls.work, "traffic": np.where(is_fused, calls.work["traffic"], 0), "fixed_bytes": fixed}
+    )
 
 
 def _fused(calls: KernelCalls, inside: Mapping[str, set[int]]) -> KernelCalls:
@@ -65,29 +111,29 @@ def _among(calls: KernelCalls, sites: set[int]) -> BoolArray:
 
 def _sites(of: Program, names: set[str]) -> set[int]:
     """Return the first layer of every site whose layers are all named."""
-    total, named = Counter(of.site.tolist()), Counter[int]()
+    total, members = Counter(of.site.tolist()), Counter[int]()
     for layer, site in zip(of.network.layers, of.site.tolist(), strict=True):
-        named[site] += layer.name in names
-    return {of.sites[site].position for site, count in total.items() if count == named[site]}
+        members[site] += layer.name in names
+    return {of.sites[site].position for site, count in total.items() if count == members[site]}
 
 
 def _parts(network: Network, fuses: tuple[str, ...]) -> dict[str, set[str]]:
     """Return the layers whose bias, or dropout, is part of what reads them, sums with a mask, and gated activations."""
     readers = Counter(source for layer in network.layers for source in layer.inputs)
     by_name = {layer.name: layer for layer in network.layers}
-    found: dict[str, set[str]] = {"bias": set(), "dropout": set(), "masked": set(), "gated": set()}
+    parts: dict[str, set[str]] = {"bias": set(), "dropout": set(), "masked": set(), "gated": set()}
     for layer in network.layers:
         if layer.kind == "activation" and "activation" in fuses:
-            found["bias"].update(one.name for one in _alone(layer, "linear", by_name, readers))
+            parts["bias"].update(one.name for one in _alone(layer, "linear", by_name, readers))
         elif layer.kind == "gated_activation" and "activation" in fuses and not layer.attributes["fused"]:
-            found["gated"].add(layer.name)
+            parts["gated"].add(layer.name)
         elif layer.kind == "add" and "residual" in fuses:
             dropped = list(_alone(layer, "dropout", by_name, readers))
-            found["dropout"].update(one.name for one in dropped)
-            found["masked"].update([layer.name] * bool(dropped))
+            parts["dropout"].update(one.name for one in dropped)
+            parts["masked"].update([layer.name] * bool(dropped))
             for one in (layer, *dropped):
-                found["bias"].update(each.name for each in _alone(one, "linear", by_name, readers))
-    return found
+                parts["bias"].update(each.name for each in _alone(one, "linear", by_name, readers))
+    return parts
 
 
 def _alone(layer: Layer, kind: str, by_name: Mapping[str, Layer], readers: Mapping[str, int]) -> Iterator[Layer]:

@@ -1,7 +1,7 @@
 """Micro-batches that a pipeline stage has run forward and not yet backward: what it keeps activations of.
 
-Counted by schedule: GPipe (arXiv:1811.06965), 1F1B (arXiv:1806.03377), interleaved as Megatron runs it
-(arXiv:2104.04473), zero-bubble (arXiv:2401.10241).
+Counted by schedule: GPipe (arXiv:1811.06965), 1F1B and PipeDream's without a flush (arXiv:1806.03377), interleaved as
+Megatron runs it (arXiv:2104.04473), zero-bubble (arXiv:2401.10241).
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.split import SCHEDULES, SplitPlans
 
-__all__ = ["live_end_micro_batches", "live_micro_batches"]
+__all__ = ["live_in_first_chunk", "live_in_last_chunk", "live_micro_batches", "mean_staleness", "weight_versions"]
+
+_NO_FLUSH = SCHEDULES.index("no-flush")
 
 
 def live_micro_batches(
@@ -23,8 +26,9 @@ def live_micro_batches(
     """Return the most micro-batches alive at a time, as if each had passed all layers of the stage.
 
     gpipe m; 1f1b min(m, p - s); interleaved min(m·v, 2(p - s - 1) + (v - 1)p + 1) / v, as each of v chunks has 1/v of
-    the layers; zero-bubble at most min(m, p) at every stage, with the inputs that wait for gradients of weights. One
-    stage alone keeps one, and one chunk a stage is 1f1b.
+    the layers; zero-bubble at most min(m, p) at every stage, with the inputs that wait for gradients of weights;
+    zero-bubble-h2 min(m, 2p - 1) and zero-bubble-v min(m, p) likewise; no-flush p - s, of steps that follow each other.
+    One stage alone keeps one, and one chunk a stage is 1f1b.
 
     Parameters
     ----------
@@ -41,29 +45,53 @@ def live_micro_batches(
         Of the shape that the arguments broadcast to.
     """
     s, m, p, v = (np.asarray(each, dtype=np.float64) for each in (stage, micro_batches, pipeline, virtual_stages))
-    interleaved = np.where(v > 1, np.minimum(m * v, 2 * (p - s - 1) + (v - 1) * p + 1) / v, np.minimum(m, p - s))
-    return _by_schedule(p, schedule, (m, np.minimum(m, p - s), interleaved, np.minimum(m, p)))
+    below = np.minimum(m, p - s)
+    interleaved = np.where(v > 1, np.minimum(m * v, 2 * (p - s - 1) + (v - 1) * p + 1) / v, below)
+    h1, h2 = np.minimum(m, p), np.minimum(m, 2 * p - 1)
+    return _by_schedule(p, schedule, (m, below, interleaved, h1, h2, h1, p - s))
 
 
-def live_end_micro_batches(
-    stage: IntArray | int,
-    micro_batches: IntArray | int,
-    pipeline: IntArray | int,
-    virtual_stages: IntArray | int,
-    schedule: IntArray | int,
+def live_in_first_chunk(
+    micro_batches: IntArray | int, pipeline: IntArray | int, virtual_stages: IntArray | int, schedule: IntArray | int
 ) -> FloatArray:
-    """Return the most micro-batches alive in the first chunk of the first stage, or in the last one of the last stage.
+    """Return the most micro-batches alive in the first chunk of the first stage, which keep what embedding needs.
 
-    They keep what embedding and logits need. As :func:`live_micro_batches`, but the interleaved schedule has brought 2p
-    micro-batches through its first chunk before the first of them comes back, and each one back through the last chunk
-    before the next.
+    As :func:`live_micro_batches`, but the interleaved schedule has brought 2p through it before the first of them comes
+    back, and zero-bubble-v 2p - 1. Parameters are as there.
     """
-    s, m, p, v = (np.asarray(each, dtype=np.float64) for each in (stage, micro_batches, pipeline, virtual_stages))
-    plain = np.minimum(m, p - s)
-    interleaved = np.where((v > 1) & (s == 0), np.minimum(m, 2 * p), plain)
-    return _by_schedule(p, schedule, (m, plain, interleaved, np.minimum(m, p)))
+    m, p, v = (np.asarray(each, dtype=np.float64) for each in (micro_batches, pipeline, virtual_stages))
+    h1, h2 = np.minimum(m, p), np.minimum(m, 2 * p - 1)
+    interleaved = np.where(v > 1, np.minimum(m, 2 * p), h1)
+    return _by_schedule(p, schedule, (m, h1, interleaved, h1, h2, h2, p))
+
+
+def live_in_last_chunk(micro_batches: IntArray | int, pipeline: IntArray | int, schedule: IntArray | int) -> FloatArray:
+    """Return the most micro-batches alive in the last chunk, which keep what logits need.
+
+    Each goes back before the next comes, but with gpipe, and where inputs wait for gradients of weights. Parameters are
+    those of :func:`live_micro_batches`.
+    """
+    m, p = (np.asarray(each, dtype=np.float64) for each in (micro_batches, pipeline))
+    one = np.ones(np.broadcast_shapes(m.shape, p.shape))
+    return _by_schedule(p, schedule, (m, one, one, np.minimum(m, p), np.minimum(m, 2 * p - 1), one, one))
+
+
+def weight_versions(stage: IntArray | int, plans: SplitPlans) -> IntArray:
+    """Return how many versions of its weights a stage keeps: p - s without a flush, else 1.
+
+    A micro-batch goes back with the weights that it went forward with, which p - s - 1 others have updated by then:
+    so many updates its gradients are late.
+    """
+    return np.where(plans.schedule == _NO_FLUSH, plans.pipeline_parallel - np.asarray(stage), 1)
+
+
+def mean_staleness(plans: SplitPlans) -> FloatArray:
+    """Return by how many updates gradients are late, in the mean over stages: (p - 1) / 2 without a flush, else 0."""
+    return (weight_versions(0, plans) - 1) / 2
 
 
 def _by_schedule(p: FloatArray, schedule: IntArray | int, live: tuple[FloatArray, ...]) -> FloatArray:
-    chosen: FloatArray = np.choose(schedule, np.broadcast_arrays(*live))
+    chosen = live[0]
+    for code, other in enumerate(live[1:], start=1):
+        chosen = np.where(np.equal(schedule, code), other, chosen)
     return np.where(p > 1, chosen, 1.0)

@@ -120,8 +120,8 @@ def layer_bytes(
         others = others + _attention(of, n, n_e, t, e)
     pairs = n * (visible + encoder_keys) * of.heads / t * (not of.fused)
     scores = pairs * (2 * e + 1 if of.dropout else e)
-    joined = 2 * n * (of.query_width + of.kv_width) / t
-    return LayerBytes(scores, others, e * n_s * h, e * n_s * h + np.maximum(widest, e * (joined + 2 * pairs)))
+    features = 2 * n * (of.query_width + of.kv_width) / t
+    return LayerBytes(scores, others, e * n_s * h, e * n_s * h + np.maximum(widest, e * (features + 2 * pairs)))
 
 
 def _kept_inside(of: Transformer, e: float, *, fused_activation: bool) -> float:
@@ -141,5 +141,5 @@ def _attention(of: Transformer, n: FloatArray, n_keys: FloatArray, t: FloatArray
         wide = latent.plain + latent.rotary
         return statistics + e * (compressed + heads * (n * (wide + latent.value) + n_keys * (wide + latent.value)))
     keys = of.head_size * np.maximum(1.0, of.kv_heads / t)
-    kept: FloatArray = statistics + e * (2 * n * of.query_width / t + 2 * n_keys * keys)
-    return kept
+    total: FloatArray = statistics + e * (2 * n * of.query_width / t + 2 * n_keys * keys)
+    return total

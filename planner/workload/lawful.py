@@ -1,7 +1,9 @@
 """Which degrees a network and a framework allow, rule by rule, as arrays over plans.
 
 Divisions of heads, layers, positions and experts are those of Megatron-LM (NVIDIA/Megatron-LM at d98e8a64): a mod t,
-groups of keys that divide t or are divided by it, L mod p·v for interleaved stages, s mod 2c, E mod x.
+groups of keys that divide t or are divided by it, L mod p·v for interleaved stages, s mod 2c, E mod x. Of
+micro-batches ZB-V needs 2p (Qi et al. 2023, arXiv:2401.10241), and a pipeline that is never flushed updates after each
+(Narayanan et al. 2019, arXiv:1806.03377).
 """
 
 from __future__ import annotations
@@ -17,13 +19,29 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import SPLIT_AXES
 from planner.domain.framework import Framework
 from planner.domain.network import Network
-from planner.domain.split import SCHEDULES, SHARD_GROUPS, SplitPlans
+from planner.domain.split import RECOMPUTES, SCHEDULES, SHARD_GROUPS, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
+from planner.workload.program import program
+from planner.workload.units import units_of
 
-__all__ = ["Rule", "check_lawful", "is_lawful", "is_told_apart", "rules_of"]
+__all__ = [
+    "LAYER_AXES",
+    "Rule",
+    "accumulates",
+    "check_lawful",
+    "is_lawful",
+    "is_told_apart",
+    "most_stages",
+    "rules_of",
+    "schedules_of",
+]
 
-INTERLEAVED = SCHEDULES.index("interleaved")
+LAYER_AXES = ("pipeline_parallel", "schedule")
+"""Axes that split networks other than transformers."""
+INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("interleaved", "zero-bubble-v", "no-flush"))
+_OF_LAYERS = [SCHEDULES.index(name) for name in ("gpipe", "1f1b", "zero-bubble")]
+"""Schedules of networks other than transformers."""
 _AXES = {axis.name: axis for axis in AXES}
 _MOST_TRIED = 4096
 """Degrees up to which the nearest lawful one is looked for."""
@@ -49,15 +67,26 @@ class Rule:
 
 def rules_of(network: Network, framework: Framework) -> tuple[Rule, ...]:
     """Return the rules of plans that train a network in a framework, the first to be told first."""
-    return (*_of_framework(framework), *_of_network(network), *_of_schedules())
+    return (*_of_framework(framework), *_of_network(network, framework), *_of_schedules(), *_OF_ACCUMULATION)
 
 
-def is_lawful(network: Network, framework: Framework, plans: SplitPlans) -> BoolArray:
-    """Return whether each plan obeys all rules, of the plans' shape."""
-    found = np.ones(plans.shape, dtype=np.bool_)
-    for rule in rules_of(network, framework):
-        found = found & rule.holds(plans)
-    return found
+def is_lawful(
+    network: Network, framework: Framework, plans: SplitPlans, *, but_accumulation: bool = False
+) -> BoolArray:
+    """Return whether each plan obeys all rules, or all but those of accumulation; of the plans' shape."""
+    return _obeys(rules_of(network, framework)[: -len(_OF_ACCUMULATION) if but_accumulation else None], plans)
+
+
+def accumulates(plans: SplitPlans) -> BoolArray:
+    """Return whether the schedule of each plan runs its micro-batches, of the plans' shape."""
+    return _obeys(_OF_ACCUMULATION, plans)
+
+
+def _obeys(rules: tuple[Rule, ...], plans: SplitPlans) -> BoolArray:
+    every = np.ones(plans.shape, dtype=np.bool_)
+    for rule in rules:
+        every = every & rule.holds(plans)
+    return every
 
 
 def check_lawful(network: Network, framework: Framework, plans: SplitPlans) -> None:
@@ -74,10 +103,15 @@ def check_lawful(network: Network, framework: Framework, plans: SplitPlans) -> N
         )
 
 
+def schedules_of(framework: Framework) -> str:
+    """Return in words which schedules a framework has."""
+    return f"{_any_of(framework.schedules)} in framework {framework.name}"
+
+
 def _nearest(rule: Rule, one: SplitPlans, value: int) -> str:
     axis = _AXES[rule.axis]
-    tried = np.arange(axis.least, axis.most + 1 if axis.most else _MOST_TRIED)
-    lawful = tried[np.broadcast_to(rule.holds(one.but(**{rule.axis: tried})), tried.shape)]
+    values = np.arange(axis.least, axis.most + 1 if axis.most else _MOST_TRIED)
+    lawful = values[np.broadcast_to(rule.holds(one.but(**{rule.axis: values})), values.shape)]
     below, above = lawful[lawful < value][-1:].tolist(), lawful[lawful > value][:1].tolist()
     near = [str(each) for each in (*below, *above)]
     if not near or rule.words.startswith(f"{near[0]} "):  # the rule says it
@@ -90,12 +124,12 @@ def is_told_apart(of: Transformer | None, plans: SplitPlans) -> BoolArray:
     copies = plans.data_parallel * plans.context_parallel
     spreads = plans.gpus > plans.gpus_per_node
     in_node = plans.shard_group == SHARD_GROUPS.index("node")
-    found = (plans.sharding == 0) | (copies > 1)
-    found = found & (~in_node | ((plans.sharding > 0) & spreads))
-    found = found & ((plans.sequence_parallel == 0) | (plans.tensor_parallel > 1))
+    differs = (plans.sharding == 0) | (copies > 1)
+    differs = differs & (~in_node | ((plans.sharding > 0) & spreads))
+    differs = differs & ((plans.sequence_parallel == 0) | (plans.tensor_parallel > 1))
     if of is not None and of.fused:
-        found = found & (plans.recompute != 1)
-    return np.asarray(found)
+        differs = differs & (plans.recompute != 1)
+    return np.asarray(differs)
 
 
 def _multiple(whole: int, degree: IntArray) -> BoolArray:
@@ -110,6 +144,12 @@ def _of_framework(framework: Framework) -> Iterator[Rule]:
     ):  # fmt: skip
         if kind not in kinds:
             yield Rule(axis, f"1 in framework {framework.name}, which has none", _is(axis, 1))
+    if "interleaved" not in framework.schedules:
+        words = f"1 in framework {framework.name}, which has no interleaved schedule"
+        yield Rule("virtual_stages", words, lambda plans: plans.schedule != INTERLEAVED)
+    if framework.schedules != SCHEDULES:
+        codes = [SCHEDULES.index(name) for name in framework.schedules]
+        yield Rule("schedule", schedules_of(framework), lambda plans: np.isin(plans.schedule, codes))
     if framework.most_sharded < 3:
         words = f"at most {framework.most_sharded} in framework {framework.name}"
         yield Rule("sharding", words, lambda plans: plans.sharding <= framework.most_sharded)
@@ -117,6 +157,10 @@ def _of_framework(framework: Framework) -> Iterator[Rule]:
         most = framework.most_sharded_in_pipeline
         words = f"at most {most} beside a pipeline in framework {framework.name}"
         yield Rule("sharding", words, lambda plans: (plans.sharding <= most) | (plans.pipeline_parallel == 1))
+
+
+def _any_of(names: tuple[str, ...]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _is(axis: str, value: int) -> Callable[[SplitPlans], BoolArray]:
@@ -127,23 +171,30 @@ def _divides(whole: int, axis: str) -> Callable[[SplitPlans], BoolArray]:
     return lambda plans: _multiple(whole, getattr(plans, axis))
 
 
-def _of_network(network: Network) -> Iterator[Rule]:
+def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
     of = network.transformer
     if of is None:
-        for axis in SPLIT_AXES:
-            default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
-            yield Rule(
-                axis.name, f"{axis.default} for {network.name}, which is no transformer", _is(axis.name, default)
-            )
+        yield from _of_layers(network, framework)
         return
     yield from _of_tensors(of)
-    number = of.layers + of.encoder_layers
+    number = most_stages(network)
     yield Rule("pipeline_parallel", f"at most the {number} layers", lambda plans: plans.pipeline_parallel <= number)
     words = f"such that stages x virtual stages divide the {number} layers"
     yield Rule(
         "virtual_stages",
         words,
         lambda plans: (plans.virtual_stages == 1) | _multiple(number, plans.pipeline_parallel * plans.virtual_stages),
+    )
+    full = RECOMPUTES.index("full")
+    yield Rule(
+        "recompute_every",
+        "1 without recompute full",
+        lambda plans: (plans.recompute_every == 1) | (plans.recompute == full),
+    )
+    yield Rule(
+        "recompute_every",
+        "at most the layers of a pipeline stage, whose inputs it groups",
+        lambda plans: plans.recompute_every <= -(-number // plans.pipeline_parallel),
     )
     yield from _of_positions(network, of)
     if of.experts:
@@ -157,6 +208,37 @@ def _of_network(network: Network) -> Iterator[Rule]:
         )
     else:
         yield Rule("expert_parallel", f"1 for {network.name}, which has no experts", _is("expert_parallel", 1))
+
+
+def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:
+    """Yield the rules of a network whose layers a pipeline alone splits."""
+    for axis in SPLIT_AXES:
+        default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
+        if axis.name not in LAYER_AXES:
+            words = f"{axis.default} for {network.name}, which is no transformer"
+            yield Rule(axis.name, words, _is(axis.name, default))
+    yield Rule(
+        "schedule",
+        "1f1b without a pipeline",
+        lambda plans: (plans.pipeline_parallel > 1) | (plans.schedule == SCHEDULES.index("1f1b")),
+    )
+    words = f"gpipe, 1f1b or zero-bubble for {network.name}, which is no transformer"
+    yield Rule("schedule", words, lambda plans: np.isin(plans.schedule, _OF_LAYERS))
+    if framework.stages == "blocks":
+        words = f"1 for {network.name} in framework {framework.name}, whose stages are blocks of transformers"
+        yield Rule("pipeline_parallel", words, _is("pipeline_parallel", 1))
+    number = most_stages(network)
+    words = f"at most the {number} layers of {network.name} with parameters"
+    yield Rule("pipeline_parallel", words, lambda plans: plans.pipeline_parallel <= number)
+
+
+def most_stages(network: Network) -> int:
+    """Return how many stages a pipeline can have at most: blocks of a transformer, else layers with parameters."""
+    of = network.transformer
+    if of is not None:
+        return of.layers + of.encoder_layers
+    units: int = units_of(network, program(network)).sequence.size
+    return units
 
 
 def _of_tensors(of: Transformer) -> Iterator[Rule]:
@@ -204,19 +286,47 @@ def _of_schedules() -> Iterator[Rule]:
         "1 without a pipeline",
         lambda plans: (plans.virtual_stages == 1) | (plans.pipeline_parallel > 1),
     )
-    plain = [SCHEDULES.index(name) for name in ("gpipe", "zero-bubble")]
+    plain = ("gpipe", "zero-bubble", "zero-bubble-h2", "no-flush")
+    codes = [SCHEDULES.index(name) for name in plain]
     yield Rule(
         "virtual_stages",
-        "1 in a gpipe or zero-bubble schedule",
-        lambda plans: (plans.virtual_stages == 1) | ~np.isin(plans.schedule, plain),
+        f"1 in a {_any_of(plain)} schedule",
+        lambda plans: (plans.virtual_stages == 1) | ~np.isin(plans.schedule, codes),
+    )
+    yield Rule(
+        "virtual_stages",
+        "2 in a zero-bubble-v schedule",
+        lambda plans: (plans.virtual_stages == 2) | (plans.schedule != V_SHAPED) | (plans.pipeline_parallel == 1),
     )
     yield Rule(
         "virtual_stages",
         "above 1 in an interleaved schedule",
         lambda plans: (plans.virtual_stages > 1) | (plans.schedule != INTERLEAVED),
     )
-    yield Rule(
+
+
+_OF_ACCUMULATION = (
+    Rule(
         "accumulation_steps",
         "a multiple of the pipeline stages, with virtual stages",
-        lambda plans: (plans.virtual_stages == 1) | (plans.accumulation_steps % plans.pipeline_parallel == 0),
-    )
+        lambda plans: (
+            (plans.virtual_stages == 1)
+            | (plans.schedule == V_SHAPED)
+            | (plans.accumulation_steps % plans.pipeline_parallel == 0)
+        ),
+    ),
+    Rule(
+        "accumulation_steps",
+        "at least twice the pipeline stages in a zero-bubble-v schedule",
+        lambda plans: (
+            (plans.schedule != V_SHAPED)
+            | (plans.pipeline_parallel == 1)
+            | (plans.accumulation_steps >= 2 * plans.pipeline_parallel)
+        ),
+    ),
+    Rule(
+        "accumulation_steps",
+        "1 in a no-flush schedule, which updates after every micro-batch",
+        lambda plans: (plans.schedule != NO_FLUSH) | (plans.accumulation_steps == 1),
+    ),
+)

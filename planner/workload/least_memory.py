@@ -23,8 +23,8 @@ _MOST_CONTEXT = 64
 def least_gpus_of_state(of: Transformer, rules: MemoryRules, capacity_bytes: float) -> int:
     """Return the fewest devices that hold weights, gradients and optimizer shared by all of them, and nothing else."""
     each = rules.parameter
-    shared = each.weight * each.keeps_weight_shards + each.gradient + each.main_gradient + each.updated
-    return int(np.ceil(shared * float(parameters(of)) / capacity_bytes))
+    state = each.weight * each.keeps_weight_shards + each.gradient + each.main_gradient + each.updated
+    return int(np.ceil(state * float(parameters(of)) / capacity_bytes))
 
 
 def lowest_plans(

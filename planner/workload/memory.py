@@ -32,14 +32,25 @@ from planner.domain.layers.record import Site
 from planner.domain.network import Network
 from planner.domain.precision import Precision, precision_named
 from planner.errors import ParameterError, UnknownNameError
+from planner.numbers import constants
 from planner.workload.lowering import CONVOLUTIONS
 from planner.workload.products import narrow_layers
 from planner.workload.program import Program, program
 
-__all__ = ["ASSUMED_CONTEXT_BYTES", "kept_by_segment", "kept_bytes", "largest_sub_batch", "memory_bytes"]
+__all__ = [
+    "ASSUMED_CONTEXT_BYTES",
+    "column_elements",
+    "kept_by_segment",
+    "kept_bytes",
+    "kept_layer_bytes",
+    "largest_sub_batch",
+    "live_gradient_elements",
+    "memory_bytes",
+    "weight_bytes",
+]
 
-ASSUMED_CONTEXT_BYTES = {"gpu": 500 * 2.0**20, "cpu": 0.0}
-"""Assumed, not measured: what a CUDA context with cuBLAS and cuDNN loaded takes of a GPU before the first tensor."""
+ASSUMED_CONTEXT_BYTES = constants("memory.context_bytes")
+"""What a context with its libraries takes of a device before the first tensor, by kind of device (docs/numbers.md)."""
 
 _RADIX = 1024
 """Three of its digits hold any sub-batch."""
@@ -99,13 +110,13 @@ def memory_bytes(
     samples = np.asarray(sub_batch, dtype=np.float64)
     parameters = np.full_like(samples, of.parameters)
     update_bytes = OPTIMIZERS[optimizer] + sizes.master_bytes if mode == "sync" else 0
-    columns = _column_elements(of) if convolution == "im2col" else 0
+    columns = max(map(column_elements, of.sites)) if convolution == "im2col" else 0
     return MemoryBytes(
-        weights=np.full_like(samples, _weight_bytes(of, sizes)),
+        weights=np.full_like(samples, sum(count * weight_bytes(site, sizes) for site, count in of.site_counts())),
         gradients=parameters * framework.gradient_bytes(precision),
         optimizer=parameters * update_bytes,
         activations=samples * kept_bytes(of, sizes.activation_bytes),
-        workspace=samples * ((_peak_gradient_elements(of) + columns) * sizes.activation_bytes),
+        workspace=samples * ((int(live_gradient_elements(of).max()) + columns) * sizes.activation_bytes),
         framework=np.full_like(samples, ASSUMED_CONTEXT_BYTES[device_kind]),
     )
 
@@ -142,38 +153,34 @@ def largest_sub_batch(
     return largest
 
 
-def _weight_bytes(of: Program, sizes: Precision) -> int:
-    """Return the bytes of all weights; with 8 bits the layers that do not run in them hold 16-bit weights."""
+def weight_bytes(site: Site, sizes: Precision) -> int:
+    """Return the bytes of a layer's weights; with 8 bits the layers that do not run in them hold 16-bit weights."""
     narrow = narrow_layers(sizes.name)
-    return sum(
-        count
-        * site.parameters
-        * (sizes.activation_bytes if narrow and site.layer.kind not in narrow else sizes.weight_bytes)
-        for site, count in of.site_counts()
-    )
+    is_wide = narrow and site.layer.kind not in narrow
+    return site.parameters * (sizes.activation_bytes if is_wide else sizes.weight_bytes)
 
 
 def kept_bytes(of: Program, itemsize: int) -> int:
     """Return the bytes per sample of activations, masks and indices kept for the backward pass, the input's too."""
-    of_layers = sum(_layer_bytes(site, itemsize) * count for site, count in of.site_counts())
+    of_layers = sum(kept_layer_bytes(site, itemsize) * count for site, count in of.site_counts())
     return itemsize * prod(of.network.input_shape) + of_layers
 
 
 def kept_by_segment(of: Program, itemsize: int) -> FloatArray:
     """Return what :func:`kept_bytes` counts for each distinct segment, shape (D,); the input's are in none."""
-    each = np.array([float(_layer_bytes(site, itemsize) * count) for site, count in of.site_counts()])
+    each = np.array([float(kept_layer_bytes(site, itemsize) * count) for site, count in of.site_counts()])
     return each @ of.share
 
 
-def _layer_bytes(site: Site, itemsize: int) -> int:
+def kept_layer_bytes(site: Site, itemsize: int) -> int:
     """Return the bytes per sample kept of a layer's output, and by the layer besides."""
     besides = LAYER_KINDS[site.layer.kind].kept_besides(site, itemsize) if site.has_gradient else 0
     return itemsize * site.output_elements * site.is_kept + besides
 
 
 @lru_cache(maxsize=32)
-def _peak_gradient_elements(of: Program) -> int:
-    """Return the most elements per sample of activation gradients that exist at one time.
+def live_gradient_elements(of: Program) -> IntArray:
+    """Return the elements per sample of activation gradients that exist while each layer runs backward, shape (L,).
 
     Backward runs in reverse order. A layer's step needs the gradient of its output and makes those of its inputs,
     which stay until the layers they belong to have run; so a shortcut's gradient waits while its branch runs. Inside of
@@ -184,8 +191,9 @@ def _peak_gradient_elements(of: Program) -> int:
     inside = [LAYER_KINDS[site.layer.kind].inside(site) for site in of.sites]
     at = dict(zip((layer.name for layer in of.network.layers), of.site.tolist(), strict=True))
     live: dict[str, int] = {}
-    peak = 0
-    for layer in reversed(of.network.layers):
+    elements = np.zeros(of.site.size, dtype=np.int64)
+    for position in range(of.site.size - 1, -1, -1):
+        layer = of.network.layers[position]
         site = of.sites[at[layer.name]]
         if not site.has_gradient:
             continue
@@ -193,16 +201,13 @@ def _peak_gradient_elements(of: Program) -> int:
         for source, flows in zip(layer.inputs, site.input_gradients, strict=True):
             if flows:
                 live[source] = sizes[at[source]]
-        peak = max(peak, sum(live.values()) + inside[at[layer.name]])
+        elements[position] = sum(live.values()) + inside[at[layer.name]]
         del live[layer.name]
-    return peak
+    return elements
 
 
-def _column_elements(of: Program) -> int:
-    """Return the elements per sample of the largest im2col buffer."""
-    columns = (
-        prod(site.output[1:]) * prod(site.layer.pair("kernel")) * site.inputs[0][0]
-        for site in of.sites
-        if needs_columns(site.layer)
-    )
-    return max(columns, default=0)
+def column_elements(site: Site) -> int:
+    """Return the elements per sample of a layer's im2col buffer; 0 where it needs none."""
+    if not needs_columns(site.layer):
+        return 0
+    return prod(site.output[1:]) * prod(site.layer.pair("kernel")) * site.inputs[0][0]

@@ -20,8 +20,9 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.messages import CONTEXT, DATA, EXPERT, GROUP_NAMES, PIPELINE, RANK_ORDER, TENSOR, Groups
+from planner.domain.ranks import check_rank_order
 from planner.domain.split import SplitPlans
-from planner.errors import ParameterError, UnknownNameError
+from planner.errors import UnknownNameError
 
 __all__ = ["Placement"]
 
@@ -49,9 +50,7 @@ class Placement:
     expert_tensor: IntArray | None = None
 
     def __post_init__(self) -> None:
-        if sorted(self.order) != sorted(RANK_ORDER):
-            rule = f"an order of {', '.join(RANK_ORDER)}, each once"
-            raise ParameterError("rank order", rule, ",".join(self.order))
+        check_rank_order("rank order", self.order)
 
     def groups(self, name: str) -> Groups:
         """Return the groups of a name in GROUP_NAMES."""

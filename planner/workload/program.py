@@ -94,7 +94,7 @@ class Program:
         return list(zip(self.sites, self.layers.tolist(), strict=True))
 
 
-_LARGEST_CACHE = 8
+_LARGEST_CACHE = 32
 _PROGRAMS: dict[tuple[int, bool, bool], Program] = {}
 """Of the networks asked for last, by identity: networks are not hashable, and holding one keeps its identity."""
 

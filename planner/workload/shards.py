@@ -157,8 +157,8 @@ def _shard(layer: Layer, network: Network, degree: int, behind: tuple[Layer, ...
         whole, part = _heads(attention, network, degree)
         return _with(layer, features=layer.integer("features") * sum(part) // sum(whole))
     if layer.kind == "attention" and layer.integer("kv_heads"):
-        heads, shared = _heads(layer, network, degree)[1]
-        return _with(layer, heads=heads, kv_heads=shared)
+        heads, kv_heads = _heads(layer, network, degree)[1]
+        return _with(layer, heads=heads, kv_heads=kv_heads)
     share = LAYER_KINDS[layer.kind].share(layer)
     if share is None:
         return layer
@@ -172,18 +172,20 @@ def _columns(layer: Layer, network: Network, degree: int, behind: tuple[Layer, .
     attention = next((one for one in behind[:2] if one.kind == "attention"), None)
     if attention is None or not attention.integer("kv_heads"):
         return _with(layer, features=_part(layer, "features", network, degree))
-    whole, part = ((heads + 2 * shared) for heads, shared in _heads(attention, network, degree))
+    whole, part = ((heads + 2 * kv_heads) for heads, kv_heads in _heads(attention, network, degree))
     return _with(layer, features=layer.integer("features") * part // whole)
 
 
 def _heads(layer: Layer, network: Network, degree: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return heads of queries, and of keys and values, of all ranks and of one."""
     heads, own = layer.integer("heads"), _part(layer, "heads", network, degree)
-    shared = layer.integer("kv_heads") or heads
-    if shared % degree and degree % shared:
-        rule = f"a divisor or multiple of the {shared} heads of keys and values of layer {layer.name} of {network.name}"
+    kv_heads = layer.integer("kv_heads") or heads
+    if kv_heads % degree and degree % kv_heads:
+        rule = (
+            f"a divisor or multiple of the {kv_heads} heads of keys and values of layer {layer.name} of {network.name}"
+        )
         raise ParameterError("tensor-parallel degree", rule, degree)
-    return (heads, shared), (own, max(1, shared // degree))
+    return (heads, kv_heads), (own, max(1, kv_heads // degree))
 
 
 def _part(layer: Layer, attribute: str, network: Network, degree: int) -> int:
@@ -194,8 +196,8 @@ def _part(layer: Layer, attribute: str, network: Network, degree: int) -> int:
     return whole // degree
 
 
-def _with(layer: Layer, **changed: int) -> Layer:
-    return replace(layer, attributes={**layer.attributes, **changed})
+def _with(layer: Layer, **values: int) -> Layer:
+    return replace(layer, attributes={**layer.attributes, **values})
 
 
 def second_products(network: Network) -> FloatArray:
@@ -205,15 +207,15 @@ def second_products(network: Network) -> FloatArray:
     in order, each block from the first (pytorch/torchtitan, "selective" activation checkpointing of operators).
     """
     behind = {name: [one for one in some if one.kind != "rotary"] for name, some in columns_of(network)}
-    starts, found, number = set(network.blocks), np.zeros(len(network.layers)), 0
+    starts, share, number = set(network.blocks), np.zeros(len(network.layers)), 0
     for position, layer in enumerate(network.layers):
         number = 0 if position in starts else number
         if layer.kind == "linear":
             widths = np.array(_widths(layer, behind.get(layer.name, [])))
             is_second = (number + np.arange(widths.size)) % 2 == 1
-            found[position] = float(widths[is_second].sum() / widths.sum())
+            share[position] = float(widths[is_second].sum() / widths.sum())
             number += widths.size
-    return found
+    return share
 
 
 def _widths(layer: Layer, behind: list[Layer]) -> list[float]:

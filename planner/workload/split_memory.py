@@ -1,11 +1,13 @@
 """Memory of one rank of plans that split a transformer, counted by stage and never fitted.
 
-weights, gradients, optimizer   parameters of the rank (:mod:`planner.workload.split_parameters`)
+weights, gradients, optimizer   parameters of the rank (:mod:`planner.workload.split_parameters`); weights in as many
+                                versions as a pipeline without a flush keeps
 activations                     of a layer (:mod:`planner.workload.kept_activations`), of all layers of the stage and
                                 its live micro-batches (:mod:`planner.workload.in_flight`); the mask behind the
                                 embedding and the tokens on the first stage, inputs of norm and logits on the last
 logits                          on the last stage, at the peak of one micro-batch, and what others keep that wait for
-                                their backward pass; see :data:`LOSS_BYTES`
+                                their backward pass; see :data:`LOSS_BYTES`; those of micro-batches that are done, where
+                                a pipeline keeps them
 workspace                       what one layer's backward pass makes again, and gradients of activations, in so far as
                                 it is more than the logits, which are gone by then; or the wide gradients of an update,
                                 in so far as they are more than activations and logits
@@ -16,7 +18,10 @@ framework, margin               a context, and a share of all tensors that the a
 
 With the optimizer on the host, its state and a 4-byte gradient lie there, and each step moves gradients out and weights
 in (Ren et al. 2021, arXiv:2101.06840). With activations there, two layers' stay on the device (Rhu et al. 2016,
-arXiv:1602.08124). Recompute of whole layers keeps the input of every k-th layer, and a group of k at a time.
+arXiv:1602.08124).
+
+Recompute of whole layers keeps the input of every k-th layer of a stage (``recompute_every`` k), and makes a group of k
+again at a time: Megatron-LM's ``uniform`` method (MODEL 13.7).
 """
 
 from __future__ import annotations
@@ -33,21 +38,28 @@ from planner.domain.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
-    check_count,
     check_not_negative,
     check_positive,
     frozen_map,
 )
 from planner.domain.framework import LOSSES, Framework
 from planner.domain.precision import precision_named
-from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans
+from planner.domain.ranks import RANK_ORDER
+from planner.domain.split import (
+    GRADIENTS_SHARDED,
+    OFFLOADS,
+    OPTIMIZER_SHARDED,
+    WEIGHTS_SHARDED,
+    SplitMemoryBytes,
+    SplitPlans,
+)
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
-from planner.workload.in_flight import live_end_micro_batches, live_micro_batches
+from planner.numbers import constant
+from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, live_micro_batches, weight_versions
 from planner.workload.kept_activations import LayerBytes, layer_bytes, positions
 from planner.workload.memory import ASSUMED_CONTEXT_BYTES
 from planner.workload.split_parameters import (
-    LOGITS_OF_TOKENS,
     BytesOfParameter,
     RankParameters,
     shard_ranks,
@@ -58,15 +70,14 @@ from planner.workload.transformer import ENCODER, blocks, padded_vocabulary
 
 __all__ = ["ASSUMED_MARGIN", "LOSS_BYTES", "MemoryRules", "largest_sub_batches", "split_memory", "stage_memory"]
 
-ASSUMED_MARGIN = 0.05
-"""Of what tensors take, assumed: what the allocator loses in pieces. Megatron-LM's estimate takes as much."""
+ASSUMED_MARGIN = constant("memory.margin")
+"""Of what tensors take: what the allocator loses in pieces (docs/numbers.md)."""
 LOSS_BYTES = frozen_map(dict(zip(LOSSES, ((1, 4, 1, 12), (0, 4, 1, 8), (1, 0, 1, 0)), strict=True)))
 """Loss -> logits that a micro-batch keeps, of the working precision and in bytes of fp32, and their peak likewise.
 
 An eager one keeps logits and fp32 logarithms, and adds two gradients in fp32. Megatron-LM's over a split vocabulary
-keeps fp32 probabilities, and has logits of both precisions beside them: of BigScience's 1.3 billion parameters on V100
-(experiments/tr3m-1B3.md, 16 to 25 GB for 1 to 8 samples) that gives the growth, 1.2 GiB a sample, and less does not. A
-fused one writes gradients over the logits. The others are derived, not measured.
+keeps fp32 probabilities, and has logits of both precisions beside them. A fused one writes gradients over the logits.
+What tells them: docs/split-plans.md, "What memory rests on".
 """
 _MESSAGE_BUFFERS = 4
 _LAYERS_ON_DEVICE = 2
@@ -76,8 +87,6 @@ _TOKEN_BYTES = 8
 _MASKED = ("masked", "pretraining")
 _INPUTS_OF_MASKED = 4
 """Of the linear layer, activation, normalisation and logits of a masked head."""
-GATHERING = 3
-"""The sharding that shares weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +107,13 @@ class MemoryRules:
         u, rows of the fullest rank's experts over their mean; 1 is assumed.
     prefetch : int
         Units gathered ahead where weights are sharded.
-    recompute_every : int
-        k, layers of which one input is kept where whole layers are computed again.
+    output_buffers : int
+        Micro-batches whose fp32 logits the last stage keeps until others take their place, up to ``output_sharding``:
+        with more, the framework runs without its pipeline.
     bucket_bytes : float
         Of a gradient bucket that is a copy; 0: gradients are sent from where they are.
+    rank_order : tuple of str
+        How ranks are numbered, innermost first: which of those that share shards lie in one node.
     framework_bytes, margin : float
         Assumed: of a context; of what tensors take.
     """
@@ -113,8 +125,10 @@ class MemoryRules:
     fused_activation: bool = True
     imbalance: float = 1.0
     prefetch: int = 1
-    recompute_every: int = 1
+    output_buffers: int = 0
+    output_sharding: int = WEIGHTS_SHARDED
     bucket_bytes: float = 0.0
+    rank_order: tuple[str, ...] = RANK_ORDER
     framework_bytes: float = ASSUMED_CONTEXT_BYTES["gpu"]
     margin: float = ASSUMED_MARGIN
 
@@ -123,13 +137,14 @@ class MemoryRules:
         if self.loss not in LOSSES:
             raise UnknownNameError("loss", self.loss, LOSSES)
         check_positive("imbalance of experts", self.imbalance, "rows a mean row")
-        check_count("layers that one input is kept of", self.recompute_every)
         for what, value in (("bucket", self.bucket_bytes), ("framework", self.framework_bytes)):
             check_not_negative(what, value, "bytes")
         check_not_negative("margin", self.margin, "bytes a byte of tensors")
 
     @staticmethod
-    def of(precision: str, optimizer: str, framework: Framework) -> MemoryRules:
+    def of(
+        precision: str, optimizer: str, framework: Framework, rank_order: tuple[str, ...] = RANK_ORDER
+    ) -> MemoryRules:
         """Return the rules of a framework in a precision, with an optimizer."""
         each = BytesOfParameter.of(precision, optimizer, framework.gradient_bytes(precision))
         copies = framework.main_gradients and each.gradient < _WIDE_BYTES
@@ -141,6 +156,9 @@ class MemoryRules:
             loss=framework.loss,
             padded=framework.pads_vocabulary,
             prefetch=framework.gathers_ahead,
+            output_buffers=framework.output_buffers,
+            output_sharding=framework.most_sharded_in_pipeline,
+            rank_order=rank_order,
         )
 
     @property
@@ -238,27 +256,29 @@ def _on(
 ) -> SplitMemoryBytes:
     """Return the memory of a rank of a stage, given the bytes of a layer of each kind."""
     parameters = stage_parameters(of, plans, stage, padded=rules.padded)
-    weights, gradients, optimizer, updated = _state(plans, rules.parameter, parameters)
-    kept, away, live, working = _of_layers(of, plans, stage, rules, layers)
-    activations, logits = kept + _ends(of, plans, stage, rules), _logits(of, plans, stage, rules)
+    weights, gradients, optimizer, updated = _state(plans, rules, parameters)
+    weights = weights * weight_versions(stage, plans)
+    of_layers, away, live, working = _of_layers(of, plans, stage, rules, layers)
+    activations = of_layers + _ends(of, plans, stage, rules)
+    logits, left = _logits(of, plans, stage, rules)
     updating = rules.parameter.main_gradient * updated
     on_host = plans.offload == OFFLOADS.index("optimizer")
-    moved, passes = np.where(on_host, updated, 0.0), plans.accumulation_steps
+    by_host, passes = np.where(on_host, updated, 0.0), plans.accumulation_steps
     unit = (1 + rules.prefetch) * rules.parameter.weight + rules.parameter.gradient
     values = {
         "weights": weights,
         "gradients": gradients,
         "optimizer": np.where(on_host, 0.0, optimizer),
         "activations": activations,
-        "workspace": np.maximum(0.0, np.maximum(working, updating - activations) - logits),
+        "workspace": np.maximum(0.0, np.maximum(working, updating - activations) - (logits - left)),
         "framework": np.float64(rules.framework_bytes),
         "logits": logits,
-        "gathered": np.where(plans.sharding == GATHERING, unit * parameters.largest_unit, 0.0),
+        "gathered": np.where(plans.sharding == WEIGHTS_SHARDED, unit * parameters.largest_unit, 0.0),
         "messages": _messages(of, plans, rules),
         "margin": np.float64(0.0),
         "host": np.where(on_host, optimizer + _WIDE_BYTES * updated, 0.0) + live * away,
-        "to_host": rules.parameter.gradient * moved + passes * away,
-        "to_device": rules.parameter.weight * moved + passes * away,
+        "to_host": rules.parameter.gradient * by_host + passes * away,
+        "to_device": rules.parameter.weight * by_host + passes * away,
         "stage": stage,
     }
     shape = np.broadcast_shapes(plans.shape, stage.shape)
@@ -267,19 +287,20 @@ def _on(
 
 
 def _state(
-    plans: SplitPlans, each: BytesOfParameter, parameters: RankParameters
+    plans: SplitPlans, rules: MemoryRules, parameters: RankParameters
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return bytes of weights, gradients and optimizer, and the parameters that a rank updates."""
+    each = rules.parameter
     weights = gradients = updated = np.zeros(())
     for count, ranks in (
-        (parameters.shared, shard_ranks(plans)),
-        (parameters.experts, shard_ranks(plans, experts=True)),
+        (parameters.shared, shard_ranks(plans, rules.rank_order)),
+        (parameters.experts, shard_ranks(plans, rules.rank_order, experts=True)),
     ):
         shard = count / ranks
-        kept = shard * each.keeps_weight_shards
-        weights = weights + np.where(plans.sharding >= GATHERING, kept, count) * each.weight
-        gradients = gradients + np.where(plans.sharding >= 2, shard, count) * each.gradient
-        updated = updated + np.where(plans.sharding >= 1, shard, count)
+        weight_shard = shard * each.keeps_weight_shards
+        weights = weights + np.where(plans.sharding >= WEIGHTS_SHARDED, weight_shard, count) * each.weight
+        gradients = gradients + np.where(plans.sharding >= GRADIENTS_SHARDED, shard, count) * each.gradient
+        updated = updated + np.where(plans.sharding >= OPTIMIZER_SHARDED, shard, count)
     return weights, gradients, updated * each.updated, updated
 
 
@@ -287,17 +308,17 @@ def _of_layers(
     of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: tuple[LayerBytes, ...]
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return what layers keep on the device, and in the host's memory a micro-batch, live ones, and what one needs."""
-    p, every = plans.pipeline_parallel, rules.recompute_every
+    p, every = plans.pipeline_parallel, plans.recompute_every
     live = live_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
     of_one = largest = working = np.zeros(())
     count_of_all = np.zeros(())
     for one, (kind, count) in zip(layers, stage_blocks(of, p, stage), strict=True):
         again = [np.zeros(()), one.scores, np.minimum(every, count) * one.total]
         inputs = np.ceil(count / every)
-        kept = _by(plans.recompute, (count * one.total, count * one.others, inputs * one.input))
+        in_all = _by(plans.recompute, (count * one.total, count * one.others, inputs * one.input))
         working = np.maximum(working, np.where(count > 0, _by(plans.recompute, again) + one.gradients, 0.0))
-        largest = np.maximum(largest, kept / np.maximum(count, 1))
-        of_one, count_of_all = of_one + kept, count_of_all + count
+        largest = np.maximum(largest, in_all / np.maximum(count, 1))
+        of_one, count_of_all = of_one + in_all, count_of_all + count
         if of.encoder_layers and kind != ENCODER:  # what the encoder gives, which all of them read
             of_one = of_one + (count > 0) * rules.itemsize * of.hidden * positions(of, plans, encoder=True)[1]
     on_device = np.minimum(_LAYERS_ON_DEVICE, count_of_all * live) * largest
@@ -307,15 +328,16 @@ def _of_layers(
 
 def _by(codes: IntArray, values: Sequence[FloatArray]) -> FloatArray:
     """Return of each the value that its code says."""
-    chosen: FloatArray = np.choose(codes, np.broadcast_arrays(*values))
+    chosen = values[0]
+    for code, other in enumerate(values[1:], start=1):
+        chosen = np.where(codes == code, other, chosen)
     return chosen
 
 
 def _ends(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> FloatArray:
     """Return what is kept outside of layers, of all live micro-batches but the logits."""
-    e, p = rules.itemsize, plans.pipeline_parallel
+    e, p, m, schedule = rules.itemsize, plans.pipeline_parallel, plans.accumulation_steps, plans.schedule
     n, n_s = positions(of, plans)
-    live = live_end_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
     entry = n_s * of.hidden * ((of.dropout > 0) + e * (not of.norm_first))
     entry = entry + n * (e * of.patch + _TOKEN_BYTES * ((of.vocabulary > 0) + (of.types > 0)))
     inputs = _INPUTS_OF_MASKED * _computed(of, plans) * n_s / n if of.head in _MASKED else n_s
@@ -325,8 +347,9 @@ def _ends(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRule
         masks = of.dropout > 0
         entry = entry + encoded_s * of.hidden * (e + 2 * masks) + _TOKEN_BYTES * encoded
         behind = behind + n_s * of.hidden * masks
-    kept: FloatArray = live * ((stage == 0) * entry + (stage == p - 1) * behind)
-    return kept
+    first = (stage == 0) * live_in_first_chunk(m, p, plans.virtual_stages, schedule)
+    last = (stage == plans.last_stage) * live_in_last_chunk(m, p, schedule)
+    return np.asarray(first * entry + last * behind)
 
 
 def _computed(of: Transformer, plans: SplitPlans) -> FloatArray:
@@ -337,26 +360,29 @@ def _computed(of: Transformer, plans: SplitPlans) -> FloatArray:
     return n * (of.predictions / of.sequence if of.predictions else 1.0)
 
 
-def _logits(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> FloatArray:
-    """Return the bytes of logits and loss when the last stage has most of them."""
-    e, p, t = rules.itemsize, plans.pipeline_parallel, plans.tensor_parallel
+def _logits(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> tuple[FloatArray, FloatArray]:
+    """Return the bytes of logits and loss when the last stage has most of them, and those left when it is through."""
+    e, t = rules.itemsize, plans.tensor_parallel
     of_each: FloatArray | float = float(of.classes if of.head != "pooler" else 0)
-    if of.head in LOGITS_OF_TOKENS:
+    if of.has_logits:
         of_each = np.ceil((padded_vocabulary(of.vocabulary, t) if rules.padded else of.vocabulary) / t)
     narrow_kept, wide_kept, narrow_peak, wide_peak = LOSS_BYTES[rules.loss]
-    live = live_end_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
+    live = live_in_last_chunk(plans.accumulation_steps, plans.pipeline_parallel, plans.schedule)
     waiting = (live - 1) * (narrow_kept * e + wide_kept)
-    peak = _computed(of, plans) * of_each * (waiting + narrow_peak * e + wide_peak)
-    return np.where(stage == p - 1, peak, np.float64(0.0))
+    buffers = np.minimum(plans.accumulation_steps, rules.output_buffers) * (plans.sharding <= rules.output_sharding)
+    # of one, the peak has the logits already
+    peak = waiting + narrow_peak * e + wide_peak + _WIDE_BYTES * np.maximum(buffers - 1, 0)
+    last = (stage == plans.last_stage) * _computed(of, plans) * of_each
+    return last * peak, last * _WIDE_BYTES * buffers
 
 
 def _messages(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> FloatArray:
     """Return the bytes of buffers that messages need besides the tensors they carry."""
     n, n_s = positions(of, plans)
     one = rules.itemsize * n_s * of.hidden
-    gathered = (plans.sequence_parallel > 0) * (plans.tensor_parallel > 1) * rules.itemsize * n * of.hidden
+    gathers = (plans.sequence_parallel > 0) * (plans.tensor_parallel > 1) * rules.itemsize * n * of.hidden
     between = (plans.pipeline_parallel > 1) * _MESSAGE_BUFFERS * one
     buckets = (plans.data_parallel > 1) * (plans.sharding == 0) * 2 * rules.bucket_bytes
     routed = 2 * of.top_k * rules.imbalance * (of.capacity or 1.0) * one * bool(of.expert_layers)
-    total: FloatArray = gathered + between + buckets + (plans.expert_parallel > 1) * routed
+    total: FloatArray = gathers + between + buckets + (plans.expert_parallel > 1) * routed
     return total

@@ -59,7 +59,6 @@ from planner.domain.split import RECOMPUTES, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
 from planner.workload.kept_activations import positions
-from planner.workload.split_parameters import LOGITS_OF_TOKENS
 from planner.workload.transformer import DENSE, ENCODER, EXPERTS
 
 __all__ = [
@@ -144,7 +143,7 @@ def embedding_messages(of: Transformer, plans: SplitPlans, rules: MessageRules) 
 
 def head_messages(of: Transformer, plans: SplitPlans, rules: MessageRules) -> tuple[Message, ...]:
     """Return the messages of logits and loss over a split vocabulary, of one micro-batch on the last stage."""
-    if not of.vocabulary or of.head not in LOGITS_OF_TOKENS:
+    if not of.has_logits:
         return ()
     sizes = _Sizes.of(of, plans, rules)
     reductions = _LOSS_REDUCTIONS * (sizes.plain + sizes.shared)
@@ -206,10 +205,10 @@ class _Sizes:
         read = np.zeros(n.shape) if encodes else positions(of, plans, encoder=True)[0]
         width = float(rules.itemsize * of.hidden)
         split, shares = plans.tensor_parallel > 1, plans.sequence_parallel > 0
-        plain, shared = (np.where(split & one, 1.0, 0.0) for one in (~shares, shares))
+        plain, by_position = (np.where(split & one, 1.0, 0.0) for one in (~shares, shares))
         sizes, degrees = (n, n * width, read * width), (plans.tensor_parallel, plans.context_parallel)
         exchanges = np.where(plans.expert_parallel > 1, 1.0, 0.0)
-        return cls(float(rules.itemsize), *sizes, *degrees, plain, shared, exchanges)
+        return cls(float(rules.itemsize), *sizes, *degrees, plain, by_position, exchanges)
 
 
 def _parts(of: Transformer, sizes: _Sizes, kind: str) -> Iterator[tuple[str, FloatArray, FloatArray]]:
@@ -226,23 +225,23 @@ def _parts(of: Transformer, sizes: _Sizes, kind: str) -> Iterator[tuple[str, Flo
 
 def _tensor_forward(of: Transformer, sizes: _Sizes, kind: str) -> Iterator[Message]:
     u, where = sizes.u, LAYER_FORWARD
-    for part, other, shared in _parts(of, sizes, kind):
+    for part, other, shares in _parts(of, sizes, kind):
         yield Message(ALL_REDUCE, TENSOR, u, sizes.plain, where, part=part)
-        yield Message(ALL_GATHER, TENSOR, u, shared, where, part=part)
-        yield Message(ALL_GATHER, TENSOR, other, shared * np.where(other > 0, 1.0, 0.0), where, part=part)
-        yield Message(REDUCE_SCATTER, TENSOR, u, shared, where, part=part)
+        yield Message(ALL_GATHER, TENSOR, u, shares, where, part=part)
+        yield Message(ALL_GATHER, TENSOR, other, shares * np.where(other > 0, 1.0, 0.0), where, part=part)
+        yield Message(REDUCE_SCATTER, TENSOR, u, shares, where, part=part)
 
 
 def _tensor_backward(of: Transformer, sizes: _Sizes, kind: str) -> Iterator[Message]:
     """Yield what goes back through a layer, and inputs of products by columns that are gathered again."""
     where = LAYER_BACKWARD
-    for part, other, shared in _parts(of, sizes, kind):
-        yield Message(ALL_GATHER, TENSOR, sizes.u, shared, where, part=part)
+    for part, other, shares in _parts(of, sizes, kind):
+        yield Message(ALL_GATHER, TENSOR, sizes.u, shares, where, part=part)
         for v in (sizes.u, other):
             counts = np.where(v > 0, 1.0, 0.0)
             yield Message(ALL_REDUCE, TENSOR, v, sizes.plain * counts, where, WEIGHT_GRADIENT, part)
-            yield Message(ALL_GATHER, TENSOR, v, shared * counts, where, INPUT_GRADIENT, part)
-            yield Message(REDUCE_SCATTER, TENSOR, v, shared * counts, where, WEIGHT_GRADIENT, part)
+            yield Message(ALL_GATHER, TENSOR, v, shares * counts, where, INPUT_GRADIENT, part)
+            yield Message(REDUCE_SCATTER, TENSOR, v, shares * counts, where, WEIGHT_GRADIENT, part)
 
 
 def _experts(of: Transformer, sizes: _Sizes, rules: MessageRules, kind: str) -> Iterator[Message]:
@@ -253,10 +252,10 @@ def _experts(of: Transformer, sizes: _Sizes, rules: MessageRules, kind: str) -> 
     rows = sizes.positions / t * of.top_k * rules.imbalance
     if of.capacity:
         rows = of.experts * np.ceil(sizes.positions / t * of.top_k / of.experts * of.capacity)
-    sent = sizes.itemsize * of.hidden * rows
-    yield Message(ALL_TO_ALL, EXPERT, sent, 2 * sizes.exchanges, LAYER_FORWARD, part=FEED_FORWARD)
-    yield Message(ALL_GATHER, EXPERT_SHARDS, sent * t, sizes.shared, LAYER_FORWARD, part=FEED_FORWARD)
-    yield Message(REDUCE_SCATTER, EXPERT_SHARDS, sent * t, sizes.shared, LAYER_FORWARD, part=FEED_FORWARD)
+    to_experts = sizes.itemsize * of.hidden * rows
+    yield Message(ALL_TO_ALL, EXPERT, to_experts, 2 * sizes.exchanges, LAYER_FORWARD, part=FEED_FORWARD)
+    yield Message(ALL_GATHER, EXPERT_SHARDS, to_experts * t, sizes.shared, LAYER_FORWARD, part=FEED_FORWARD)
+    yield Message(REDUCE_SCATTER, EXPERT_SHARDS, to_experts * t, sizes.shared, LAYER_FORWARD, part=FEED_FORWARD)
 
 
 def _keys_and_values(of: Transformer, sizes: _Sizes) -> FloatArray:
@@ -270,8 +269,8 @@ def _keys_and_values(of: Transformer, sizes: _Sizes) -> FloatArray:
 
 def _ring(of: Transformer, sizes: _Sizes) -> Iterator[Message]:
     v, several = _keys_and_values(of, sizes), sizes.context > 1
-    passed = np.maximum(sizes.context - 1.0, 0.0)
-    for where, count in ((LAYER_FORWARD, passed), (LAYER_BACKWARD, passed + several * sizes.context)):
+    hops = np.maximum(sizes.context - 1.0, 0.0)
+    for where, count in ((LAYER_FORWARD, hops), (LAYER_BACKWARD, hops + several * sizes.context)):
         yield Message(SEND_RECEIVE, CONTEXT_NEIGHBOURS, v, count, where, CORE, ATTENTION)
 
 

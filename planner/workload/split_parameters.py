@@ -27,9 +27,11 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.precision import precision_named
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.split import SHARD_GROUPS, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
+from planner.workload.placement import Placement
 from planner.workload.transformer import (
     blocks,
     layer_parameters,
@@ -38,9 +40,6 @@ from planner.workload.transformer import (
 )
 
 __all__ = ["BytesOfParameter", "RankParameters", "shard_ranks", "stage_blocks", "stage_parameters"]
-
-LOGITS_OF_TOKENS = ("tokens", "masked", "pretraining")
-"""Heads whose logits are as many as tokens, made by the table of tokens where it is tied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +77,9 @@ class BytesOfParameter:
         if optimizer not in OPTIMIZERS:
             raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
         sizes = precision_named(precision)
-        kept = sizes.gradient_bytes if gradient is None else gradient
+        in_bytes = sizes.gradient_bytes if gradient is None else gradient
         weight = max(sizes.weight_bytes, sizes.activation_bytes)
-        return BytesOfParameter(weight, kept, sizes.master_bytes, OPTIMIZERS[optimizer])
+        return BytesOfParameter(weight, in_bytes, sizes.master_bytes, OPTIMIZERS[optimizer])
 
     @property
     def updated(self) -> float:
@@ -115,15 +114,17 @@ class RankParameters:
 def stage_blocks(of: Transformer, pipeline: IntArray, stage: IntArray) -> tuple[tuple[str, FloatArray], ...]:
     """Return kinds of layers and how many of them a stage has; the first stages have one more."""
     kinds = blocks(of)
-    each, more = np.divmod(np.float64(sum(count for _, count in kinds)), pipeline)
+    number = sum(count for _, count in kinds)
+    each = np.floor(number / pipeline)
+    more = number - each * pipeline
     first = stage * each + np.minimum(stage, more)
     end = first + each + (stage < more)
-    found, before = [], 0
+    result, before = [], 0
     for kind, count in kinds:
         inside = np.minimum(end, before + count) - np.maximum(first, before)
-        found.append((kind, np.maximum(inside, 0.0)))
+        result.append((kind, np.maximum(inside, 0.0)))
         before += count
-    return tuple(found)
+    return tuple(result)
 
 
 def stage_parameters(of: Transformer, plans: SplitPlans, stage: IntArray, *, padded: bool = False) -> RankParameters:
@@ -142,27 +143,35 @@ def stage_parameters(of: Transformer, plans: SplitPlans, stage: IntArray, *, pad
     -------
     RankParameters
     """
-    p = plans.pipeline_parallel
-    shared, experts, whole, unit = np.zeros((4, *plans.shape))
-    for kind, count in stage_blocks(of, p, stage):
+    common, experts, whole, unit = np.zeros((4, *plans.shape))
+    for kind, count in stage_blocks(of, plans.pipeline_parallel, stage):
         dense, routed = _layer(of, plans, kind)
-        shared, experts = shared + count * dense, experts + count * routed
+        common, experts = common + count * dense, experts + count * routed
         whole = whole + count * _whole(of, kind)
         unit = np.maximum(unit, np.where(count > 0, dense + routed, 0.0))
-    first, last = stage == 0, stage == p - 1
+    first, last = stage == 0, stage == plans.last_stage
     entry, tokens, head, logits = _outside(of, plans, padded=padded)
-    shared = shared + first * (entry + tokens) + last * head + (last & np.logical_or(not of.tied, stage > 0)) * logits
+    common = common + first * (entry + tokens) + last * head + (last & np.logical_or(not of.tied, stage > 0)) * logits
     unit = np.maximum(unit, np.maximum(first * tokens, last * logits))
     whole = whole + (last if of.norm_first else first) * float(outer_parameters(of).norms)
-    return RankParameters(shared, experts, whole, unit)
+    return RankParameters(common, experts, whole, unit)
 
 
-def shard_ranks(plans: SplitPlans, *, experts: bool = False) -> FloatArray:
-    """Return g, the ranks that share shards of all parameters but experts, or of experts; shape (n,)."""
+def shard_ranks(plans: SplitPlans, order: tuple[str, ...] = RANK_ORDER, *, experts: bool = False) -> FloatArray:
+    """Return g, the ranks that share shards of all parameters but experts, or of experts; shape (n,).
+
+    ``order``: how ranks are numbered, innermost first.
+    """
     x = plans.expert_parallel if experts else 1
     everyone = np.maximum(1.0, plans.data_parallel * np.float64(1) * plans.context_parallel / x)
-    inside = np.maximum(1.0, plans.gpus_per_node // (plans.tensor_parallel * x))
-    return np.where(plans.shard_group == SHARD_GROUPS.index("node"), np.minimum(everyone, inside), everyone)
+    by_node = plans.shard_group == SHARD_GROUPS.index("node")
+    if order == RANK_ORDER or not by_node.any():
+        inside = np.maximum(1.0, plans.gpus_per_node // (plans.tensor_parallel * x))
+    else:
+        placement = Placement(plans.rows, order=order)
+        groups = placement.expert_node_shards if experts else placement.node_shards
+        inside = groups.ranks.reshape(plans.shape)
+    return np.where(by_node, np.minimum(everyone, inside), everyone)
 
 
 def _layer(of: Transformer, plans: SplitPlans, kind: str) -> tuple[FloatArray, FloatArray]:
@@ -186,6 +195,6 @@ def _outside(of: Transformer, plans: SplitPlans, *, padded: bool) -> tuple[float
     outer, t = outer_parameters(of), plans.tensor_parallel
     vocabulary = padded_vocabulary(of.vocabulary, t) if padded else of.vocabulary
     tokens = np.ceil(vocabulary / t) * of.hidden
-    logits = tokens if of.head in LOGITS_OF_TOKENS and of.vocabulary else np.zeros_like(tokens)
+    logits = tokens if of.has_logits else np.zeros_like(tokens)
     before, behind = (0.0, outer.norms) if of.norm_first else (outer.norms, 0.0)
     return outer.positions + outer.buckets + before, tokens, behind + float(outer.head_besides), logits

@@ -30,9 +30,9 @@ from planner.domain.arrays import IntArray
 from planner.domain.transformer import Transformer
 
 __all__ = [
-    "DENSE", "ENCODER", "EXPERTS", "LayerParameters", "OuterParameters", "active_parameters", "aligned_head_size",
+    "DENSE", "ENCODER", "EXPERTS", "LayerParameters", "OuterParameters", "active_parameters",
     "blocks", "forward_flop", "layer_forward_flop", "layer_parameters", "outer_parameters", "padded_vocabulary",
-    "parameters", "recomputed_flop", "training_flop", "uses_fused_softmax",
+    "parameters", "recomputed_flop", "training_flop",
 ]  # fmt: skip
 
 _Count = TypeVar("_Count", int, IntArray)
@@ -229,35 +229,6 @@ def padded_vocabulary(vocabulary: int, tensor: _Count, multiple: int = 128) -> _
     return -(-vocabulary // unit) * unit
 
 
-def aligned_head_size(head_size: _Count, multiple: int = 8) -> _Count:
-    """Return the features of a head as fused attention computes them, rounded up to a multiple of 8.
-
-    FlashAttention-2 pads queries, keys and values so (Dao 2023, arXiv:2307.08691, its interface), and PyTorch's kernels
-    do; 16-byte loads of 2-byte elements ask for it.
-
-    >>> aligned_head_size(100), aligned_head_size(128)
-    (104, 128)
-    """
-    return -(-head_size // multiple) * multiple
-
-
-def uses_fused_softmax(queries: int, keys: int, batches: int, itemsize: int = 2, *, causal: bool = True) -> bool:
-    """Tell whether Megatron-LM's kernel scales, masks and normalises scores in one pass; else kernel by kernel.
-
-    ``batches``: samples times heads of a rank. Of 2-byte scores of 17 to 4096 keys, sizes and batches divisible by 4;
-    and a block of 128 threads, which takes 128 / min(2^⌈log2 keys⌉, 32) rows, twice as many of up to 128 keys, divides
-    the batches, or without a causal mask the queries (NVIDIA/Megatron-LM at d98e8a64, fusions/fused_softmax).
-
-    >>> uses_fused_softmax(2048, 2048, 12), uses_fused_softmax(2048, 2048, 11), uses_fused_softmax(8192, 8192, 12)
-    (True, False, False)
-    """
-    if itemsize != 2 or not 16 < keys <= 4096 or queries % 4 or keys % 4 or batches % 4:
-        return False
-    power = 1 << (keys - 1).bit_length()
-    rows = 128 // min(power, 32) * (2 if power <= 128 else 1)
-    return (batches if causal else queries) % rows == 0
-
-
 def _matrices(of: Transformer) -> int:
     return 3 if of.gated else 2
 
@@ -276,8 +247,8 @@ def _attention_weights(of: Transformer) -> int:
     if of.latent is None:
         return 2 * h * (of.query_width + of.kv_width)
     latent = of.latent
-    made = latent.rank * a * (latent.plain + latent.value)
-    return h * a * (latent.plain + latent.rotary) + h * (latent.rank + latent.rotary) + made + a * latent.value * h
+    up = latent.rank * a * (latent.plain + latent.value)
+    return h * a * (latent.plain + latent.rotary) + h * (latent.rank + latent.rotary) + up + a * latent.value * h
 
 
 def _cross_weights(of: Transformer) -> int:

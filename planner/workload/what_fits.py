@@ -22,6 +22,7 @@ from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.workload.in_flight import live_micro_batches
 from planner.workload.kept_activations import layer_bytes
+from planner.workload.lawful import accumulates
 from planner.workload.least_memory import divisors, splits_by_tensors
 from planner.workload.split_memory import MemoryRules, largest_sub_batches, split_memory
 from planner.workload.split_parameters import stage_blocks
@@ -143,12 +144,12 @@ def what_fits(
     if int(np.prod(plan.shape)) != 1:
         raise ParameterError("number of plans", "1, as each has changes of its own", int(np.prod(plan.shape)))
     case = _Case(of, plan, rules, capacity_bytes, framework, most_nodes)
-    found = split_memory(of, plan, rules)
-    terms = sorted(((name, float(getattr(found, name).item())) for name in TERMS), key=lambda term: -term[1])
-    needed = case.bytes_of()
-    changes = [_change(name, tries, case, needed) for name, tries in _TRIES.items()]
+    memory = split_memory(of, plan, rules)
+    terms = sorted(((name, float(getattr(memory, name).item())) for name in TERMS), key=lambda term: -term[1])
+    total_bytes = case.bytes_of()
+    changes = [_change(name, tries, case, total_bytes) for name, tries in _TRIES.items()]
     return Shortage(
-        int(found.stage.item()), tuple(terms[:3]), needed - capacity_bytes, tuple(one for one in changes if one)
+        int(memory.stage.item()), tuple(terms[:3]), total_bytes - capacity_bytes, tuple(one for one in changes if one)
     )
 
 
@@ -158,38 +159,38 @@ def layers_to_recompute(of: Transformer, plan: SplitPlans, rules: MemoryRules, c
     j layers keep their inputs and the others all, j·i + (L_s - j)·k bytes of each live micro-batch; one of the j at a
     time is made again. None: not even with all of them; 0: it fits as it is. Of one plan.
     """
-    found, full = split_memory(of, plan, rules), split_memory(of, plan.but(recompute=_FULL), rules)
-    if (missing := float(found.total.item()) - capacity_bytes) <= 0:
+    memory, full = split_memory(of, plan, rules), split_memory(of, plan.but(recompute=_FULL), rules)
+    if (missing := float(memory.total.item()) - capacity_bytes) <= 0:
         return 0
     if float(full.total.item()) > capacity_bytes:
         return None
     p = plan.pipeline_parallel
-    live = live_micro_batches(found.stage, plan.accumulation_steps, p, plan.virtual_stages, plan.schedule)
-    counts = [(kind, float(count.item())) for kind, count in stage_blocks(of, p, found.stage)]
+    live = live_micro_batches(memory.stage, plan.accumulation_steps, p, plan.virtual_stages, plan.schedule)
+    counts = [(kind, float(count.item())) for kind, count in stage_blocks(of, p, memory.stage)]
     ways = {"fused_activation": rules.fused_activation}
     each = [
         layer_bytes(of, plan, kind, rules.itemsize, imbalance=rules.imbalance, **ways)
         for kind, count in counts
         if count
     ]
-    kept = [one.others if plan.recompute == _SELECTIVE else one.total for one in each]
-    saved = min(float((live * (all_of - one.input)).item()) for all_of, one in zip(kept, each, strict=True))
+    keeps = [one.others if plan.recompute == _SELECTIVE else one.total for one in each]
+    per_layer = min(float((live * (all_of - one.input)).item()) for all_of, one in zip(keeps, each, strict=True))
     again = max(float(one.total.item()) for one in each)
     layers = int(sum(count for _, count in counts))
-    return min(layers, int(np.ceil((missing / (1 + rules.margin) + again) / saved)))
+    return min(layers, int(np.ceil((missing / (1 + rules.margin) + again) / per_layer)))
 
 
 def _change(
-    name: str, tries: Callable[[_Case], Iterator[tuple[int, _Case]]], case: _Case, needed: float
+    name: str, tries: Callable[[_Case], Iterator[tuple[int, _Case]]], case: _Case, before: float
 ) -> Change | None:
-    """Return the first try that fits, else the one that needs least; None: there is none."""
+    """Return the first try that fits, else the one that needs least; None: there is none that the schedule runs."""
     best: Change | None = None
-    for value, after in tries(case):
+    for value, after in ((value, after) for value, after in tries(case) if accumulates(after.plan)):
         total = after.bytes_of()
-        made = Change(name, value, after.of, after.plan, after.rules, needed - total, total <= case.capacity_bytes)
-        if made.fits:
-            return made
-        best = made if best is None or made.saved_bytes > best.saved_bytes else best
+        change = Change(name, value, after.of, after.plan, after.rules, before - total, total <= case.capacity_bytes)
+        if change.fits:
+            return change
+        best = change if best is None or change.saved_bytes > best.saved_bytes else best
     return best
 
 
@@ -239,7 +240,8 @@ def _pipeline(case: _Case) -> Iterator[tuple[int, _Case]]:
     chunks = case.get("virtual_stages")
     layers = sum(count for _, count in blocks(case.of))
     for degree in range(2, layers + 1):
-        if chunks == 1 or layers % (degree * chunks) == 0:
+        has_all = case.get("recompute_every") <= -(-layers // degree)
+        if has_all and (chunks == 1 or layers % (degree * chunks) == 0):
             yield from _degree(case, "pipeline_parallel", degree)
 
 
@@ -254,12 +256,12 @@ def _degree(case: _Case, name: str, degree: int) -> Iterator[tuple[int, _Case]]:
     had, replicas = case.get(name), case.get("data_parallel")
     if degree <= had or replicas * had % degree or name.removesuffix("_parallel") not in case.framework.can:
         return
-    left = replicas * had // degree
+    replicas_after = replicas * had // degree
     steps = case.get("accumulation_steps") * replicas
-    after = case.but(**{name: degree, "data_parallel": left, "accumulation_steps": steps // left})
-    copies = left * after.get("context_parallel")
+    after = case.but(**{name: degree, "data_parallel": replicas_after, "accumulation_steps": steps // replicas_after})
+    copies = replicas_after * after.get("context_parallel")
     shares = not after.get("sequence_parallel") or _shares_positions(after)
-    if steps % left == 0 and copies % after.get("expert_parallel") == 0 and shares:
+    if steps % replicas_after == 0 and copies % after.get("expert_parallel") == 0 and shares:
         yield degree, after
 
 

@@ -13,8 +13,12 @@ GPT2 = ("--network", "gpt2", "--cluster", "dgx-a100", "--precision", "fp16", "--
 MOE = ("--network", "mixtral-8x7b", "--cluster", "dgx-a100", "--precision", "bf16", "--sub-batch", "1")
 CHUNKS = "--virtual-stages must be such that stages x virtual stages divide the 12 layers"
 PASSES = "--accumulation must be a multiple of the pipeline stages, with virtual stages"
+SOME_LAYER = "--recompute-every must be at most the layers of a pipeline stage, whose inputs it groups"
+TWICE = "--accumulation must be at least twice the pipeline stages in a zero-bubble-v schedule"
+OF_MEGATRON = "1f1b, interleaved, zero-bubble, zero-bubble-h2 or zero-bubble-v"
 EXPERTS = "--expert must be a divisor of the 8 experts and of data x context ranks"
 CNN = ("--network", "resnet50", "--cluster", "dgx-a100", "--sub-batch", "1")
+ALEXNET = ("--network", "alexnet", *CNN[2:])
 
 
 @pytest.mark.parametrize(
@@ -27,12 +31,35 @@ CNN = ("--network", "resnet50", "--cluster", "dgx-a100", "--sub-batch", "1")
         (GPT2, "--nodes 2 --pipeline 16", "--pipeline must be at most the 12 layers, got 16; the nearest is 12"),
         (GPT2, "--pipeline 2 --virtual-stages 4", f"{CHUNKS}, got 4; the nearest are 3 and 6"),
         (GPT2, "--pipeline 4 --virtual-stages 3 --accumulation 6", f"{PASSES}, got 6; the nearest are 4 and 8"),
+        (GPT2, "--pipeline 2 --schedule gpipe --framework megatron",
+         f"--schedule must be {OF_MEGATRON} in framework megatron-lm, got 'gpipe'"),
+        (GPT2, "--pipeline 2 --virtual-stages 2 --accumulation 2 --framework deepspeed",
+         "--virtual-stages must be 1 in framework deepspeed, which has no interleaved schedule, got 2"),
+        (GPT2, "--pipeline 2 --schedule zero-bubble-v",
+         "--virtual-stages must be 2 in a zero-bubble-v schedule, got 1"),
+        (GPT2, "--pipeline 2 --schedule zero-bubble-v --virtual-stages 2 --accumulation 3",
+         f"{TWICE}, got 3; the nearest is 4"),
+        (GPT2, "--pipeline 2 --schedule no-flush --framework generic --accumulation 2",
+         "--accumulation must be 1 in a no-flush schedule, which updates after every micro-batch, got 2"),
         (GPT2, "--expert 2", "--expert must be 1 for gpt2, which has no experts, got 2"),
         (MOE, "--nodes 2 --expert 16", f"{EXPERTS}, got 16; the nearest is 8"),
         (GPT2, "--pipeline 2 --sharding 3 --framework megatron",
          "--sharding must be at most 1 in framework megatron-lm, got 3; the nearest is 1"),
         (GPT2, "--mode async --tensor 2", "--tensor must be 1 in an asynchronous plan, got 2"),
-        (CNN, "--pipeline 2", "--pipeline must be 1 for resnet50, which is no transformer, got 2"),
+        (CNN, "--pipeline 2 --framework megatron",
+         "--pipeline must be 1 for resnet50 in framework megatron-lm, whose stages are blocks of transformers, got 2"),
+        (CNN, "--pipeline 2 --framework caffe", "--pipeline must be 1 in framework caffe, which has none, got 2"),
+        (ALEXNET, "--nodes 2 --pipeline 16",
+         "--pipeline must be at most the 8 layers of alexnet with parameters, got 16; the nearest is 8"),
+        (CNN, "--pipeline 2 --virtual-stages 2",
+         "--virtual-stages must be 1 for resnet50, which is no transformer, got 2"),
+        (CNN, "--tensor 2", "--tensor must be 1 for resnet50, which is no transformer, got 2"),
+        (CNN, "--schedule gpipe", "--schedule must be 1f1b without a pipeline, got 'gpipe'"),
+        (GPT2, "--recompute every:13", f"{SOME_LAYER}, got 13; the nearest is 12"),
+        (GPT2, "--recompute full --recompute-every 8 --pipeline 2", f"{SOME_LAYER}, got 8; the nearest is 6"),
+        (GPT2, "--recompute-every 2", "--recompute-every must be 1 without recompute full, got 2"),
+        (GPT2, "--recompute every:2 --recompute-every 3",
+         "--recompute-every must be left out beside --recompute every:2, got '3'"),
         (CNN, "--recompute full", "--recompute must be none for resnet50, which is no transformer, got 'full'"),
         (CNN, "--sharding 1", "--sharding must be 0 for resnet50, which is no transformer, got 1"),
     ],
@@ -51,11 +78,96 @@ def test_a_context_degree_beyond_the_sequence(run: Run) -> None:
     assert "--context must be such that twice as many divide the 4 positions, got 8; the nearest is 2" in err
 
 
+def test_a_search_of_schedules_that_a_framework_has_not_is_refused(run: Run) -> None:
+    asked = (*GPT2[:-2], "--target-batch", "8", "--framework", "megatron", "--schedule", "gpipe,no-flush")
+    code, out, err = run("suggest", *asked)
+    assert (code, out) == (2, "")
+    assert f"--schedule must be {OF_MEGATRON} in framework megatron-lm, got 'gpipe,no-flush'" in err
+
+
+def test_without_a_flush_the_answer_says_how_stale_gradients_are(run: Run) -> None:
+    asked = (*GPT2, "--pipeline", "4", "--schedule", "no-flush", "--framework", "generic")
+    code, out, err = run("predict", *asked)
+    assert code == 0
+    assert "gradients are stale" in err
+    assert "staleness 1.5 updates" in out
+    _, document, _ = run("predict", *asked, "--json")
+    answer = json.loads(document)
+    assert answer["staleness"]["pmf"] == {"0": 0.25, "1": 0.25, "2": 0.25, "3": 0.25}
+    assert "bubble" not in {one["name"] for one in answer["terms"]}
+
+
 def test_a_degree_in_planner_toml_is_told_by_its_key(run: Run, tmp_path: Any) -> None:
     (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\ntensor = "8"\n')
     code, out, err = run("predict", *GPT2)
     assert (code, out) == (3, "")
     assert err.startswith("planner: planner.toml: tensor: tensor must be a divisor of the 12 heads, got 8")
+
+
+def test_recompute_of_every_kth_layer_by_its_short_form(run: Run, tmp_path: Any) -> None:
+    long = ("--recompute", "full", "--recompute-every", "4")
+    answers = [run("predict", *GPT2, *options, "--json")[:2] for options in (long, ("--recompute", "every:4"))]
+    assert answers[0] == answers[1]
+    code, out = answers[0]
+    keys = json.loads(out)["configuration"]
+    assert (code, keys["recompute"], keys["recompute_every"]) == (0, "full", 4)
+    words = " ".join(run("predict", *GPT2, *long)[1].split())
+    assert "recompute full, inputs of 1 layer in 4" in words
+    search = ("suggest", *GPT2[:-2], "--target-batch", "16", "--nodes", "1", "--tensor", "2", "--json")
+    (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\nrecompute = "every:4"\n')
+    for options, every, source in (
+        ((), [4], "planner.toml"),
+        (("--recompute", "every:2,every:3"), [2, 3], "option"),
+        (("--recompute-every", "6"), [6], "option"),
+    ):
+        answer = json.loads(run(*search, *options)[1])
+        assert answer["request"]["recompute"]["value"] == ["full"]
+        assert answer["request"]["recompute_every"] == {"value": every, "source": source}
+        assert {one["configuration"]["recompute_every"] for one in answer["plans"]} <= set(every)
+        assert answer["status"] == "found"
+
+
+INNER = "pipeline,data,tensor,context,expert"
+
+
+def test_the_order_of_ranks_is_said_and_places_groups(run: Run, tmp_path: Any) -> None:
+    asked = ("--nodes", "2", "--tensor", "2", "--pipeline", "4", "--accumulation", "8")
+    answers = {}
+    for order in ("tensor,context,expert,data,pipeline", INNER):
+        code, out, _ = run("predict", *GPT2, *asked, "--rank-order", order, "--json")
+        assert code == 0
+        answers[order] = json.loads(out)
+    default, inner = answers.values()
+    assert "rank_order" not in default["subject"]
+    assert inner["subject"]["rank_order"] == INNER.split(",")
+    seconds = [{term["name"]: term["seconds"] for term in one["terms"]} for one in (default, inner)]
+    assert seconds[0]["stage_messages"] > 2 * seconds[1]["stage_messages"]
+    assert seconds[0]["tensor_messages"] < seconds[1]["tensor_messages"] / 2
+    assert [any(w["code"] == "tensor_across_nodes" for w in one["warnings"]) for one in (default, inner)] == [0, 1]
+    (tmp_path / "planner.toml").write_text(
+        f'format = "planner/settings"\nversion = 1\nrank_order = {json.dumps(INNER.split(","))}\n'
+    )
+    _, out, _ = run("predict", *GPT2, *asked, "--json")
+    assert json.loads(out) == inner
+
+
+def test_an_order_of_ranks_in_a_request_and_in_a_framework_file(run: Run, tmp_path: Any) -> None:
+    file = tmp_path / "own.toml"
+    opening = 'format = "planner/framework"\nversion = 1\nname = "own"\nrank_order = '
+    file.write_text(opening + json.dumps(INNER.split(",")))
+    search = ("suggest", *GPT2[:-2], "--target-batch", "16", "--nodes", "1", "--pipeline", "2", "--json")
+    given = ("--rank-order", INNER)
+    for options, source in ((given, "option"), (("--framework", str(file)), "framework")):
+        code, out, _ = run(*search, *options)
+        answer = json.loads(out)
+        assert (code, answer["request"]["rank_order"]) == (0, {"value": INNER.split(","), "source": source})
+        assert answer["subject"]["rank_order"] == INNER.split(",")
+    _, out, _ = run(*search)
+    assert "rank_order" not in json.loads(out)["request"]
+    file.write_text(opening + '["tensor"]')
+    code, _, err = run(*search, "--framework", str(file))
+    assert code == 3
+    assert "rank_order must be tensor, context, expert, data, pipeline in some order, each once, got 'tensor'" in err
 
 
 def test_a_mini_batch_is_that_of_the_copies(run: Run) -> None:
@@ -119,3 +231,47 @@ def test_the_answer_tells_how_it_is_split_and_its_utilization(run: Run) -> None:
         answer["iteration_s"]["value"], rel=1e-9
     )
     assert answer["configuration"]["data_parallel"] == 2
+
+
+def test_stages_of_layers_are_told_by_the_layers_that_they_start_with(run: Run) -> None:
+    options = ("predict", *ALEXNET, "--precision", "fp16", "--pipeline", "2", "--accumulation", "4")
+    code, out, _ = run(*options, "--framework", "deepspeed")
+    assert code == 0
+    assert "stages start with conv1, " in " ".join(out.split())
+    _, document, _ = run(*options, "--framework", "deepspeed", "--json")
+    answer = json.loads(document)
+    first, second = answer["stages"]
+    assert (first, second in out) == ("conv1", True)
+    assert {"bubble", "stage_messages", "all_reduce", "update"} <= {one["name"] for one in answer["terms"]}
+    assert sum(one.get("exposed_seconds", one["seconds"]) for one in answer["terms"]) == pytest.approx(
+        answer["iteration_s"]["value"], rel=1e-9
+    )
+    assert [
+        one["message"].partition(" is priced")[0] for one in answer["warnings"] if one["code"] == "formula_only"
+    ] == ["The pipeline of a network that is no transformer"]
+
+
+def test_suggest_tries_pipelines_of_layers_where_the_framework_deals_them_out(run: Run) -> None:
+    asked = ("suggest", "--network", "alexnet", "--cluster", "dgx-a100", "--nodes", "1", "--target-batch", "64")
+    fixed = ("--precision", "fp16", "--json")
+
+    def degrees(*options: str) -> set[int]:
+        code, out, _ = run(*asked, *fixed, "--top", "100", *options)
+        assert code == 0
+        return {one["configuration"].get("pipeline_parallel", 1) for one in json.loads(out)["plans"]}
+
+    assert degrees() == {1}
+    assert degrees("--framework", "deepspeed") == {1, 2, 4, 8}
+    assert degrees("--parallelism", "pipeline") == {2, 4, 8}
+    assert degrees("--pipeline", "2,8") == {2, 8}
+
+
+def test_schemes_that_split_single_layers_are_refused_by_name(run: Run) -> None:
+    asked = ("suggest", "--network", "alexnet", "--cluster", "dgx-a100", "--target-batch", "64")
+    for kind in ("model", "hybrid"):
+        code, out, err = run(*asked, "--parallelism", kind)
+        assert (code, out) == (2, "")
+        assert f"got '{kind}'; schemes that split single layers are priced for transformers alone" in err
+    code, out, err = run(*asked, "--pipeline", "2", "--framework", "megatron")
+    assert (code, out) == (2, "")
+    assert "--pipeline must be 1 for alexnet in framework megatron-lm, which has no pipeline of its layers" in err

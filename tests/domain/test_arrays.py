@@ -14,3 +14,11 @@ def test_distinct_rows_are_those_of_a_table(rows: list[tuple[int, float]]) -> No
     np.testing.assert_array_equal(table[first][number], table)
     assert first.size == len(set(rows))
     assert all(rows.index(rows[row]) == row for row in first.tolist())
+
+
+def test_distinct_rows_of_many_wide_columns_do_not_wrap() -> None:
+    random = np.random.default_rng(2)
+    table = random.integers(0, 2, (200, 5)) * np.array([10**9, 10**12, 2**62, -(2**61), 10**9])
+    first, number = distinct_rows(*table.T)
+    np.testing.assert_array_equal(table[first][number], table)
+    assert first.size == len({tuple(row) for row in table.tolist()})

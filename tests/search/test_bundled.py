@@ -21,7 +21,8 @@ from planner.domain.scenario import NO_SCENARIO
 from planner.domain.suggestion import Suggestion
 from planner.errors import CoverageError, ParameterError
 from planner.formats.scenario import parse_scenarios
-from planner.search.suggest import limits_of, suggest
+from planner.search.allowed import limits_of
+from planner.search.suggest import suggest
 from planner.steps.predict import Evaluator
 
 PUBLISHED = {"": (8, 8), "fp16": (7, 22), "edr": (12, 11), "fp16+edr": (8, 15)}

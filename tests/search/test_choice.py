@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
@@ -14,7 +15,15 @@ from hypothesis import strategies as st
 
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening, Plan, Suggestion
-from planner.search.choice import MOST_COMPARED_PLANS, SURE_PROBABILITY, chosen_of, probability_better, tied_plans
+from planner.search.choice import (
+    MOST_COMPARED_PLANS,
+    SURE_PROBABILITY,
+    chosen_of,
+    expected_regret,
+    largest_regrets,
+    probability_better,
+    tied_plans,
+)
 from planner.search.explain import listed_positions
 from planner.search.suggest import suggest_with
 
@@ -153,3 +162,24 @@ def test_a_plan_that_is_tied_for_want_of_knowledge_alone_is_not_taken(machine: A
     tied = tied_plans(ranked)
     assert [plan.position for plan in tied] == [first.position, few[1].position]
     assert chosen_of(ranked, tied, "fewest-gpus")[0] is first
+
+
+@pytest.mark.parametrize(("value", "other", "deviation"), [(1.0, 1.0, 0.1), (1.1, 1.0, 0.05), (1.0, 1.2, 0.3)])
+def test_expected_regret_is_the_mean_of_what_a_plan_is_worse_by(value: float, other: float, deviation: float) -> None:
+    sample = np.random.default_rng(1).normal(math.log(value / other), deviation, 400_000)
+    assert expected_regret(value, other, deviation) == pytest.approx(np.maximum(sample, 0).mean(), rel=0.02)
+
+
+def test_expected_regret_without_errors_is_the_difference() -> None:
+    assert expected_regret(1.1, 1.0, 0.0) == pytest.approx(math.log(1.1))
+    assert expected_regret(1.0, 1.1, 0.0) == 0.0
+    assert expected_regret(1.0, 1.1, None) is None
+
+
+def test_least_regret_is_not_always_the_fastest_prediction() -> None:
+    """The second is 1 % slower, but its error is small beside the third's; the first's is not."""
+    deviations = [[0.0, 0.1, 0.3], [0.1, 0.0, 0.02], [0.3, 0.02, 0.0]]
+    regrets = largest_regrets([1.0, 1.01, 1.02], deviations)
+    assert np.argmin(regrets) == 1
+    assert largest_regrets([1.0, 1.01], [[None, None], [None, None]]) == [math.inf, math.inf]
+    assert largest_regrets([1.0], [[0.0]]) == [0.0]

@@ -119,6 +119,18 @@ def test_best_is_the_head_of_the_sorted_whole_in_any_order_of_input(
     assert [shuffled.configurations.one(i) for i in range(keep)] == [whole.configurations.one(i) for i in range(keep)]
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_values_that_rounding_makes_equal_are_all_compared(sign: float) -> None:
+    """A is first by its memory, though its value is larger by less than nine digits tell."""
+    rows = plans((A, {"epoch_s": 100 + 1e-8}), (A, {"memory_bytes": 2.0**31}), (A, {"epoch_s": 200.0}))
+    for order in (ORDER, replace(ORDER, leading=lambda some: sign * some.predictions.epoch_s)):
+        first = order.best(rows, 1).predictions
+        expected = 200.0 if order is not ORDER and sign < 0 else 100 + 1e-8
+        assert first.epoch_s.tolist() == [expected]
+    fewest = replace(ORDER, leading=lambda some: np.full(some.size, sign))
+    assert fewest.best(rows, 1).predictions.epoch_s.tolist() == [100 + 1e-8]
+
+
 def test_cost_is_epoch_time_by_gpus_by_price() -> None:
     order = order_of(problem(2.5, Dataset("d", 10_000, 1.0)), SpaceRequest(64).changed(objective="cost"))
     best = order.best(plans((A, {"epoch_s": 3600.0}), (B, {"epoch_s": 7000.0})), 2)

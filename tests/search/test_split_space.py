@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from planner import catalog
+from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import Framework
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.domain.request import SpaceRequest
 from planner.search.explain import why_split
-from planner.search.split_space import SplitBlock, SplitLimits, kinds_of
+from planner.search.split_space import SplitBlock, SplitLimits, kinds_of, kinds_to_try
 from planner.workload.split_memory import MemoryRules
 
 Plan = tuple[int, ...]
@@ -25,7 +26,7 @@ NAMES = (
 ALL = ("data", "model", "pipeline", "hybrid")
 SMALL = "gpt:layers=6,hidden=64,heads=4,sequence=32,vocabulary=128"
 GPT3 = "gpt:layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=51200"
-MEGATRON = Framework("megatron", can=("tensor", "pipeline"), most_sharded=1)
+MEGATRON = Framework("megatron", can=("tensor", "pipeline"), schedules=("1f1b", "interleaved"), most_sharded=1)
 
 
 def block(
@@ -87,12 +88,72 @@ def test_what_is_asked_for_is_tried_alone() -> None:
     assert {(one[2], one[7], one[8]) for one in rows_of(of)} == {(2, 2, 2)}
 
 
+def test_periods_of_recompute_are_tried_where_they_are_asked_for() -> None:
+    """With full recompute alone, and no longer than a stage has layers: six of them."""
+    plain, several = (
+        block(SMALL, Framework("any"), (1, 4), 8, **asked) for asked in ({}, {"recompute_every": (1, 2, 3, 4)})
+    )
+    longest = {one: -(-6 // one[4]) for one in rows_of(plain) if one[NAMES.index("recompute")] == 2}
+    assert several.count() == plain.count() + sum(min(layers, 4) - 1 for layers in longest.values())
+    (rows,) = several.candidates(0, ("fp16",))
+    assert set(rows.recompute[rows.recompute_every > 1].tolist()) == {2}
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("zero-bubble-v", 2), ("no-flush", 1), ("zero-bubble-h2", 1)])
+def test_schedules_have_the_micro_batches_that_they_run(schedule: str, chunks: int) -> None:
+    """Where a schedule is asked for; ZB-V runs 2 p and more, and an update behind every one leaves one of them."""
+    found = rows_of(block(SMALL, Framework("any"), (1, 3), 24, schedule=(schedule,), pipeline_parallel=(3,)))
+    ran = {"zero-bubble-v": {6, 8, 12, 24}, "no-flush": {1}, "zero-bubble-h2": {1, 2, 3, 4, 6, 8, 12, 24}}
+    assert {one[NAMES.index("accumulation_steps")] for one in found} == ran[schedule]
+    assert {one[NAMES.index("virtual_stages")] for one in found} == {chunks}
+    assert not rows_of(block(SMALL, MEGATRON, (1, 3), 24, schedule=("gpipe",), pipeline_parallel=(3,)))
+
+
+def test_schedules_are_tried_where_they_are_asked_for() -> None:
+    """1f1b with virtual stages is interleaved; without a pipeline one schedule is like another."""
+
+    def tried(**asked: tuple[int | str, ...]) -> set[tuple[int, str]]:
+        rows = block(SMALL, Framework("any"), (1, 2), 8, **asked).candidates(0, ("fp16",))
+        return {
+            (int(p), SCHEDULES[code])
+            for one in rows
+            for p, code in zip(one.pipeline_parallel, one.schedule, strict=True)
+        }
+
+    assert tried() == {(1, "1f1b"), (2, "1f1b")}
+    both = tried(schedule=("gpipe", "1f1b", "zero-bubble"))
+    assert both == {(1, "1f1b"), *((2, name) for name in ("gpipe", "1f1b", "zero-bubble"))}
+    assert tried(schedule=("zero-bubble",)) == {(1, "zero-bubble"), (2, "zero-bubble")}
+
+
 def test_kinds_of_networks_and_frameworks() -> None:
     gpt, cnn = catalog.find_network(SMALL), catalog.find_network("resnet18")
-    assert kinds_of(cnn, Framework("any")) == ("data",)
+    assert kinds_of(cnn, Framework("any")) == ("data", "pipeline")
+    assert kinds_of(cnn, Framework("of-blocks", stages="blocks")) == ("data",)
+    assert kinds_of(cnn, Framework("sharded", can=())) == ("data",)
     assert kinds_of(gpt, Framework("any")) == ALL
     assert kinds_of(gpt, Framework("sharded", can=())) == ("data",)
     assert kinds_of(gpt, Framework("pipes", can=("pipeline",))) == ("data", "pipeline")
+
+
+def test_pipelines_of_layers_are_tried_by_frameworks_that_deal_them_out_and_where_asked_for() -> None:
+    cnn, by_itself, by_hand = catalog.find_network("resnet18"), Framework("deals", stages="layers"), Framework("any")
+    request, both = SpaceRequest(8), ("data", "pipeline")
+    assert kinds_to_try(request, cnn, by_itself) == both
+    assert kinds_to_try(request, cnn, by_hand) == ("data",)
+    assert kinds_to_try(request.changed(pipeline_parallel=(2,)), cnn, by_hand) == both
+    assert kinds_to_try(request.changed(schedule=("gpipe",)), cnn, by_hand) == both
+    assert kinds_to_try(request.changed(parallelism=("pipeline",)), cnn, by_hand) == ("pipeline",)
+    assert rows_of(block("resnet18", by_hand, (1, 4), 8)) == set()
+
+
+def test_pipelines_of_layers_fill_nodes_evenly() -> None:
+    """resnet18 has 20 convolutions, 20 normalisations and a linear layer: up to 41 stages."""
+    rows = rows_of(block("resnet18", Framework("deals", stages="layers"), (8, 6), 48))
+    assert {one[4] for one in rows} == {2, 3, 6, 12, 24}
+    assert {one[2:4] + one[5:8] for one in rows} == {(1, 0, 1, 0, 0)}
+    asked = rows_of(block("resnet18", Framework("any"), (1, 40), 40, pipeline_parallel=(5, 40, 50)))
+    assert {one[4] for one in asked} == {5, 40}
 
 
 def _no_rules(_: str) -> MemoryRules:

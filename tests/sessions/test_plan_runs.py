@@ -26,6 +26,7 @@ from planner.probes.plan_runs import PlanPoint, PlanRun
 from planner.sessions.plan_runs import asking_of
 from planner.sessions.session import Session
 from planner.sources.plan_points import PLAN_POINTS, plan_point_factors, plan_points_of, points_of_entry
+from tests.sessions.conftest import as_version_1
 
 Run = Callable[..., tuple[int, str, str]]
 Instruments = dict[str, Any]
@@ -229,7 +230,10 @@ def test_a_suggestion_of_another_accelerator_is_refused(run: Run) -> None:
     code, out, err = run("calibrate", "--plan", "plan.json", "--out", "better.json")
     assert (code, out) == (5, "")
     assert err.startswith("planner: --plan must be of an accelerator of this machine, got v100-")
-    assert err.endswith("run it on a node of that cluster\n")
+    assert err.endswith(
+        "run it on a node of that cluster, or time their steps where they run and give them as a runs file "
+        "by --runs FILE.csv\n"
+    )
 
 
 def test_a_calibration_of_other_circumstances_is_refused(
@@ -313,44 +317,6 @@ def test_a_suggestion_without_plans_is_refused(run: Run, asked: Callable[..., Pa
     assert "--plan must be a suggestion with plans, got 'plan.json'; loosen its request first" in err
 
 
-def as_version_1(document: Any) -> Any:
-    """Return a suggestion as version 1 had it: every plan says all, and its configuration twice."""
-    shared = ("network", "cluster", "framework", "optimizer", "strategy", "input", "parallelism", "virtual_stages")
-    rest = {key: document["subject"][key] for key in (*shared, "recompute", "sharding")}
-    rest |= {"scenario": None, "gradient_bytes_per_element": 4, "tensor_parallel": 1, "pipeline_parallel": 1}
-    plans = []
-    for plan in document["plans"]:
-        told, configuration = plan["prediction"], rest | plan["configuration"]
-        size, bare = configuration["mini_batch"], {"low": None, "high": None, "interval_basis": "none"}
-        kinds = ("weights", "gradients", "optimizer", "activations", "workspace", "framework")
-        memory = {**dict.fromkeys(kinds, 0), "capacity": document["subject"]["memory_bytes"], **told["memory_bytes"]}
-        prediction = {
-            "configuration": configuration,
-            **{key: bare | {"value": told[key]["value"]} for key in ("iteration_s", "samples_per_s")},
-            **dict.fromkeys(("update_s", "epoch_s", "first_epoch_s", "epoch_usd")),
-            "mini_batch": {"mean": size, "std": 0, "p05": size, "p95": size, "probability_in_window": 1.0},
-            "staleness": {"mean": 0, "std": 0, "pmf": {"0": 1.0}},
-            "memory_bytes": memory,
-            "terms": [
-                {
-                    "name": term["name"], "thread": "step", "seconds": term["seconds"], "exposed_seconds": 0.0,
-                    "share": 0.0, "extrapolated": False, "calibration": "",
-                    "origin": document["sources"][term.get("source", 0)]["origin"],
-                }
-                for term in told["terms"]
-            ],
-            "bottleneck": told["bottleneck"],
-            "warnings": [],
-        }  # fmt: skip
-        plans.append(
-            {"position": plan["position"], "why": "", "configuration": configuration, "prediction": prediction}
-        )
-    request = {key: {"value": None, "source": "default"} | one for key, one in document["request"].items()}
-    empty: dict[str, list[Any]] = {"nearest": [], "loosen": [], "warnings": []}
-    own = {"version": 1, "request": request, "plans": plans, "pareto": None} | empty
-    return {key: document[key] for key in ("format", "status", "search")} | own
-
-
 def test_a_suggestion_of_version_1_asks_for_the_same_runs(
     asked: Callable[..., Path], session: Callable[[], Session]
 ) -> None:
@@ -377,14 +343,30 @@ def test_a_calibration_that_was_moved_is_named_by_its_new_file(
     assert run(*arguments, "--calibration", "moved/mine.json")[0] == 0
 
 
-def test_plans_that_divide_layers_are_refused(asked: Callable[..., Path], run: Run) -> None:
+ELSEWHERE = "time their steps where they run and give them as a runs file by --runs FILE.csv\n"
+
+
+def test_plans_that_split_the_network_are_not_run_on_one_device(
+    asked: Callable[..., Path], run: Run, times: dict[int, float]
+) -> None:
     path = asked(base())
     document = json.loads(path.read_text())
-    document["plans"][0]["configuration"]["tensor_parallel"] = 2
+    times |= dict.fromkeys(range(1, TARGET + 1), 1e-3)
+    document["plans"][0]["configuration"]["recompute"] = "full"
     path.write_text(json.dumps(document))
-    code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    arguments = ("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    code, _, err = run(*arguments)
+    assert code == 0
+    assert f"1 of 4 plans split the network, which no run on one device tells of; {ELSEWHERE}" in err
+    (entry,) = (entry for entry in read_calibration("better.json").entries if entry.library == PLAN_POINTS)
+    split = document["plans"][0]["configuration"]["sub_batch"]
+    assert {one.sub_batch for one in points_of_entry(entry, "mlp")} == {1, 2, 4, 8} - {split}
+    for plan in document["plans"]:
+        plan["configuration"]["recompute"] = "full"
+    path.write_text(json.dumps(document))
+    code, _, err = run(*arguments, "--force")
     assert code == 5
-    assert "--plan must be of plans that one device can run, got tensor-parallel degree 2" in err
+    assert err == f"planner: --plan must be of plans that one device can run, got recompute full; {ELSEWHERE}"
 
 
 def test_a_suggestion_for_another_framework_is_refused(asked: Callable[..., Path], run: Run) -> None:

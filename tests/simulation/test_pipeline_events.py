@@ -20,6 +20,14 @@ def test_orders_of_two_stages() -> None:
         "F0 F1 B0 W0 F2 B1 W1 B2 W2",
         "F0 B0 F1 B1 W0 F2 B2 W1 W2",
     ]
+    assert [words(one) for one in operations("zero-bubble-h2", 2, 3)] == [
+        "F0 F1 F2 B0 W0 B1 W1 B2 W2",
+        "F0 B0 F1 B1 F2 B2 W0 W1 W2",
+    ]
+    assert [words(one) for one in operations("zero-bubble-v", 2, 4, 2)] == [
+        "F0 F1 F2 F0.1 B0.1 W0.1 F1.1 B1.1 W1.1 F3 B0 W0 F2.1 B2.1 W2.1 B1 W1 F3.1 B3.1 W3.1 B2 W2 B3 W3",
+        "F0 F0.1 F1 F1.1 B0.1 W0.1 F2 B0 W0 F2.1 B1.1 W1.1 F3 B1 W1 F3.1 B2.1 W2.1 B2 B3.1 B3 W2 W3.1 W3",
+    ]
     assert [words(one) for one in operations("interleaved", 2, 2, 2)] == [
         "F0 F1 F0.1 F1.1 B0.1 B1.1 B0 B1",
         "F0 F1 F0.1 B0.1 F1.1 B1.1 B0 B1",
@@ -58,7 +66,7 @@ def test_interleaving_of_16_stages() -> None:
 
 
 @given(
-    schedule=st.sampled_from(["gpipe", "1f1b", "zero-bubble", "interleaved"]),
+    schedule=st.sampled_from(["gpipe", "1f1b", "zero-bubble", "zero-bubble-h2", "zero-bubble-v", "interleaved"]),
     stages=st.integers(1, 6),
     groups=st.integers(1, 4),
     virtual_stages=st.integers(2, 3),
@@ -66,11 +74,19 @@ def test_interleaving_of_16_stages() -> None:
 def test_every_micro_batch_passes_every_chunk_once(
     schedule: str, stages: int, groups: int, virtual_stages: int
 ) -> None:
-    micro_batches, chunks = stages * groups, virtual_stages if schedule == "interleaved" else 1
+    micro_batches = stages * groups
+    chunks = {"interleaved": virtual_stages, "zero-bubble-v": 2}.get(schedule, 1)
     for order in operations(schedule, stages, micro_batches, chunks):
-        for kind in "FBW" if schedule == "zero-bubble" else "FB":
+        for kind in "FBW" if schedule.startswith("zero") else "FB":
             passes = sorted((one.chunk, one.micro_batch) for one in order if one.kind == kind)
             assert passes == [(chunk, one) for chunk in range(chunks) for one in range(micro_batches)]
+
+
+def test_a_v_turns_on_the_last_stage() -> None:
+    """One micro-batch, 1 s a chunk, 4 transfers; weight gradients where it turns back, and at the end."""
+    chunks = np.ones((2, 2))
+    events = count_events(operations("zero-bubble-v", 2, 1, 2), chunks, chunks, chunks, transfer_s=10, v_shaped=True)
+    assert events.end_s == 8 + 4 * 10 + 2
 
 
 def test_a_step_is_never_shorter_than_its_slowest_stage() -> None:

@@ -83,3 +83,20 @@ def test_what_a_mask_leaves_is_a_product_where_it_can_be() -> None:
     assert plans.where(plans.nodes > 9).size == 0
     one = product(dict.fromkeys(SYNC, (1,)))
     assert (one.where(one.nodes > 1).size, one.where(one.nodes > 0).size) == (0, 1)
+
+
+def test_an_axis_that_is_alike_in_all_rows_is_held_once() -> None:
+    rows = product(SYNC).rows
+    some = rows.take(rows.sub_batch == 4)
+    other = product(SYNC | {"mode": (1,), "sub_batch": (4,)}).rows
+    for plans, records in (
+        (some, [rows.one(i) for i in range(rows.size) if rows.sub_batch[i] == 4]),
+        (some.take(np.array([3, 1])), [some.one(3), some.one(1)]),
+        (some.take(slice(2, 4)), [some.one(2), some.one(3)]),
+        (Configurations.joined([some, rows]), [one.one(i) for one in (some, rows) for i in range(one.size)]),
+        (some.take(some.nodes > 9), []),
+    ):
+        assert [plans.one(i) for i in range(plans.size)] == records
+        assert plans.mode.shape == (plans.size,)
+        assert plans.mode.strides == (0,) or not plans.size
+    assert Configurations.joined([some, other]).mode.tolist() == [0] * 18 + [1] * 18

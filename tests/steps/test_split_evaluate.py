@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.catalog import find_cluster, find_network
+from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.prediction import Predictions
@@ -40,7 +41,7 @@ AXES: dict[str, st.SearchStrategy[Any]] = {
     "pipeline_parallel": st.sampled_from((1, 2, 3, 4)),
     "virtual_stages": st.sampled_from((1, 1, 2)),
     "sequence_parallel": st.sampled_from(("off", "on")),
-    "schedule": st.sampled_from(("gpipe", "1f1b", "interleaved", "zero-bubble")),
+    "schedule": st.sampled_from(SCHEDULES),
     "sharding": st.integers(0, 3),
     "shard_group": st.sampled_from(("all", "node")),
     "recompute": st.sampled_from(("none", "selective", "full")),

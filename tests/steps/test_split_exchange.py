@@ -23,8 +23,8 @@ from planner.sources.sources import Sources
 from planner.steps.gathers import backward_s, forward_s
 from planner.steps.split_exchange import Elements
 from planner.steps.split_messages import operation_s
-from planner.steps.split_part import SplitPart
 from planner.steps.split_price import SplitPricer, plans_of
+from planner.steps.split_state import State
 from planner.workload.placement import Placement
 from planner.workload.split_parameters import shard_ranks, stage_parameters
 
@@ -43,13 +43,19 @@ def problem(make_problem: Make) -> Problem:
     return make_problem(network=MOE, dataset=None, settings=settings)
 
 
-def part_of(problem: Problem, **changes: Any) -> SplitPart:
+def plans_and_pricer(problem: Problem, **changes: Any) -> tuple[Configurations, SplitPricer]:
     asked = {"nodes": 2, "gpus_per_node": 8, "sub_batch": 2, "expert_parallel": 4} | changes
-    return SplitPricer(Sources(problem), "fp32").part(plans_of(Configurations.of([Configuration(**asked)])))
+    return Configurations.of([Configuration(**asked)]), SplitPricer(Sources(problem), "fp32")
+
+
+def state_of(problem: Problem, **changes: Any) -> State:
+    chosen, pricer = plans_and_pricer(problem, **changes)
+    return State(pricer, plans_of(chosen), pricer.ranks(plans_of(chosen)))
 
 
 def terms_of(problem: Problem, **changes: Any) -> dict[str, float]:
-    return {name: float(both[1][0]) for name, both in part_of(problem, **changes).terms().items()}
+    chosen, pricer = plans_and_pricer(problem, **changes)
+    return {name: float(each[0]) for name, each in pricer.price(chosen).exposed_s.items()}
 
 
 def seconds_of(problem: Problem, operation: str, elements: float, groups: tuple[int, int, int]) -> float:
@@ -70,12 +76,10 @@ def parameter_counts() -> tuple[float, float]:
 
 
 def test_parameters_by_hand(problem: Problem) -> None:
-    part = part_of(problem)
-    units = part.rank.units
-    experts, total = (float((part.counts @ one)[0]) for one in (units.experts, units.parameters))
-    assert (experts, total - experts) == parameter_counts()
+    state = state_of(problem)
+    assert (state.parameters.experts[0], state.parameters.others[0]) == parameter_counts()
     assert MOE.transformer is not None
-    by_memory = stage_parameters(MOE.transformer, part.plans, np.array([0]))
+    by_memory = stage_parameters(MOE.transformer, state.cases.plans, np.array([0]))
     assert (float(by_memory.experts[0]), float(by_memory.shared[0])) == parameter_counts()
 
 
@@ -163,10 +167,10 @@ def test_stages_without_experts_send_none(problem: Problem) -> None:
     moe = replace(problem, network=find_network(
         "moe:layers=2,hidden=64,heads=4,ffn=160,sequence=32,vocabulary=128,experts=4,expert_ffn=96,dense_layers=1"
     ))  # fmt: skip
-    part = part_of(moe, pipeline_parallel=2)
-    experts = part.counts @ part.rank.units.experts
+    state = state_of(moe, pipeline_parallel=2)
+    experts = state.parameters.experts
     assert experts.tolist() == [0, 3 * 64 * 96]
-    (first,), (last,) = part.exchange.sum_s(Elements(experts[:, None], np.array([[5e4], [6e4]]))).tolist()
+    first, last = state.exchange.sum_s(Elements(experts, np.array([5e4, 6e4]))).tolist()
     assert first == pytest.approx(seconds_of(moe, ALL_REDUCE, 5e4, (1, 8, 1)), rel=1e-9)
     both = seconds_of(moe, ALL_REDUCE, 6e4, (1, 8, 1)) + seconds_of(moe, ALL_REDUCE, 3 * 64 * 96, (1, 2, 1))
     assert last == pytest.approx(both, rel=1e-9)

@@ -26,8 +26,10 @@ from planner.steps.predict import Evaluator
 from planner.steps.split_messages import operation_s
 from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
+from planner.steps.split_state import State
 from planner.workload.lowering import lower
 from planner.workload.split_memory import split_memory
+from planner.workload.units import stage_units
 
 Make = Callable[..., Problem]
 HIDDEN, SEQUENCE, LAYERS, TOKENS = 64, 32, 4, 128
@@ -162,8 +164,29 @@ def test_a_pipeline_is_the_event_count_of_its_stages(problem: Problem, stages: i
 
 def sent(problem: Problem, operation: str, bytes_: float, group: str, *, stages: int = 1, **degrees: int) -> np.ndarray:
     one = Configurations.of([plan(gpus_per_node=4 if stages < 3 else stages, pipeline_parallel=stages, **degrees)])
-    part = SplitPricer(Sources(problem), "fp32").part(plans_of(one))
-    return operation_s(part.costs.sources, operation, np.array([float(bytes_)]), part.placement.groups(group))
+    pricer = SplitPricer(Sources(problem), "fp32")
+    groups = pricer.placement(plans_of(one)).groups(group)
+    return operation_s(pricer.sources, operation, np.array([float(bytes_)]), groups)
+
+
+@pytest.mark.parametrize(
+    ("head", "sums"), [("tokens", True), ("pretraining", True), ("labels", False), ("pooler", False)]
+)
+def test_the_table_of_tokens_is_summed_between_ends_that_both_have_it(
+    problem: Problem,
+    head: str,
+    sums: bool,  # noqa: FBT001 - a case
+) -> None:
+    """A head without logits of tokens has no copy: nothing to sum, and as many parameters as the whole network."""
+    text = f"bert:layers={LAYERS},hidden={HIDDEN},heads=4,sequence={SEQUENCE},vocabulary={TOKENS},head={head}"
+    network = find_network(text)
+    asked = replace(problem, network=network)
+    _, added = terms(asked, gpus_per_node=2, pipeline_parallel=2)
+    assert (added["embedding_all_reduce"] > 0) == sums
+    pricer = SplitPricer(Sources(asked), "fp32")
+    plans = plans_of(Configurations.of([plan(gpus_per_node=2, pipeline_parallel=2)]))
+    held = State(pricer, plans, pricer.ranks(plans)).parameters.total.sum()
+    assert held == layer_parameters(network).sum() + TOKENS * HIDDEN * sums
 
 
 def test_two_stages_by_hand(problem: Problem) -> None:
@@ -204,6 +227,40 @@ def test_zero_bubble_delays_the_gradients_of_weights_alone(problem: Problem) -> 
     assert found.period_s[0] <= plain.period_s[0] * (1 + 1e-9)
 
 
+def test_both_ends_of_a_v_are_on_its_first_stage(problem: Problem) -> None:
+    """Against an event count of four parts on two stages, 0 and 3 on the first; its table of tokens is there once."""
+    fast, steps = replace(problem, cluster=faster(problem.cluster)), 4
+    forward, backward, weight, update = stage_times(problem, 4, 2)
+    backward = backward + accumulated(problem, 4) * (steps - 1) / steps
+    parts = np.array([[0, 3], [1, 2]])
+    order = operations("zero-bubble-v", 2, steps, 2)
+    events = count_events(order, forward[parts], (backward - weight)[parts], weight[parts], v_shaped=True)
+    split = {"gpus_per_node": 2, "pipeline_parallel": 2, "virtual_stages": 2, "accumulation_steps": steps}
+    v_shaped, interleaved = plan(schedule="zero-bubble-v", **split), plan(schedule="interleaved", **split)
+    found = priced(fast, v_shaped, interleaved)
+    assert found.exposed_s["embedding_all_reduce"][0] == 0 < found.exposed_s["embedding_all_reduce"][1]
+    assert found.seconds["update"][0] == pytest.approx(update[[0, 3]].sum(), rel=1e-9)
+    assert found.period_s[0] - found.exposed_s["update"][0] == pytest.approx(events.end_s, rel=0.05)
+    assert found.memory.stage.tolist() == [0, 0]
+    assert found.memory.logits[0] > found.memory.logits[1] == 0
+
+
+def test_without_a_flush_stages_never_wait_and_keep_versions_of_weights(problem: Problem) -> None:
+    fast = replace(problem, cluster=faster(problem.cluster))
+    forward, backward, _, _ = stage_times(problem, 4, 2)
+    split = {"gpus_per_node": 4, "pipeline_parallel": 4}
+    found = priced(fast, plan(schedule="no-flush", **split), plan(**split))
+    slowest = int(np.argmax(forward + backward))
+    passes = sum(float(found.exposed_s[name][0]) for name in ("forward", "backward", "bubble", "stage_messages"))
+    assert passes == pytest.approx((forward + backward)[slowest], rel=1e-6)
+    assert found.memory.weights[0] == pytest.approx(4 * found.memory.weights[1])
+    [stale, flushed] = Evaluator(fast).describe(Configurations.of([plan(schedule="no-flush", **split), plan(**split)]))
+    assert (stale.staleness.mean, stale.staleness.pmf) == (1.5, dict.fromkeys(range(4), 0.25))
+    assert (flushed.staleness.mean, flushed.staleness.pmf) == (0, {0: 1})
+    predicted = Evaluator(fast).evaluate(Configurations.of([plan(schedule="no-flush", **split), plan(**split)]))
+    assert predicted.staleness_mean.tolist() == [1.5, 0]
+
+
 def test_messages_of_tensor_ranks_by_hand(problem: Problem) -> None:
     """All-reduces of b·s·h: two a layer each way, one of the table, one of the logits; three of 4·b·s of the loss."""
     taken, added = terms(problem, gpus_per_node=2, tensor_parallel=2, accumulation_steps=3)
@@ -237,10 +294,11 @@ def test_sharded_weights_wait_for_gathers_as_layer_by_layer(problem: Problem) ->
     whole, _ = terms(slow, gpus_per_node=4)
     taken, added = terms(slow, gpus_per_node=4, sharding=3)
     units = LAYERS + 2  # the blocks, and what stands before and behind them
-    part = SplitPricer(Sources(slow), "fp32").part(plans_of(Configurations.of([plan(gpus_per_node=4, sharding=3)])))
-    parameters, slow_sources = part.rank.program.parameters, part.costs.sources
+    pricer = SplitPricer(Sources(slow), "fp32")
+    groups = pricer.placement(plans_of(Configurations.of([plan(gpus_per_node=4, sharding=3)]))).groups(GRADIENTS)
+    parameters = pricer.compute.ranks[0].program.parameters
     gather, scatter = (
-        operation_s(slow_sources, operation, np.array([4.0 * parameters / units]), part.placement.groups(GRADIENTS))
+        operation_s(pricer.sources, operation, np.array([4.0 * parameters / units]), groups)
         for operation in ("all_gather", "reduce_scatter")
     )
     each = [np.full((units, 1), whole[name] / units) for name in ("forward", "backward")]
@@ -257,12 +315,12 @@ def test_an_exchange_behind_the_pass_is_hidden_by_what_stages_above_still_comput
     _, backward, _, _ = stage_times(plain, 2, 2)
     taken, added = terms(plain, gpus_per_node=4, pipeline_parallel=2)
     one = plans_of(Configurations.of([plan(gpus_per_node=4, pipeline_parallel=2)]))
-    part = SplitPricer(Sources(plain), "fp32").part(one)
-    parameters = part.counts @ part.rank.units.parameters + np.array([0, TOKENS * HIDDEN])  # the last has a copy
-    groups = part.placement.groups(GRADIENTS)
+    pricer = SplitPricer(Sources(plain), "fp32")
+    units, groups = pricer.compute.ranks[0].units, pricer.placement(one).groups(GRADIENTS)
+    parameters = stage_units(units, 2) @ units.parameters + np.array([0, TOKENS * HIDDEN])  # the last has a copy
     x = float(sent(plain, SEND_RECEIVE, 4 * 2 * SEQUENCE * HIDDEN, NEIGHBOURS, stages=2)[0])
     exchange = [
-        float(operation_s(part.costs.sources, ALL_REDUCE, np.array([4.0 * count]), groups)[0]) for count in parameters
+        float(operation_s(pricer.sources, ALL_REDUCE, np.array([4.0 * count]), groups)[0]) for count in parameters
     ]
     assert taken["all_reduce"] == pytest.approx(max(exchange), rel=1e-9)
     assert added["all_reduce"] == pytest.approx(max(exchange[0], exchange[1] - backward[0] - x, 0.0), rel=1e-9)
@@ -316,17 +374,17 @@ def test_gradients_of_experts_are_summed_by_the_ranks_that_have_them(problem: Pr
     moe = replace(problem, network=find_network(text), settings=replace(problem.settings, strategy="no-overlap"))
     taken, _ = terms(moe, gpus_per_node=4, expert_parallel=4)
     whole, _ = terms(moe, gpus_per_node=4, sharding=0, recompute="full")
-    part = SplitPricer(Sources(moe), "fp32").part(plans_of(Configurations.of([plan(gpus_per_node=4)])))
-    units, groups = part.rank.units, part.placement.groups(GRADIENTS)
-    every = float((part.counts @ units.parameters)[0])
-    experts = float((part.counts @ units.experts)[0])
+    pricer = SplitPricer(Sources(moe), "fp32")
+    groups = pricer.placement(plans_of(Configurations.of([plan(gpus_per_node=4)]))).groups(GRADIENTS)
+    units = pricer.compute.ranks[0].units
+    every, experts = (float((stage_units(units, 1) @ one)[0]) for one in (units.parameters, units.experts))
     for found, count in ((whole, every), (taken, every - experts)):
-        expected = operation_s(part.costs.sources, ALL_REDUCE, np.array([4.0 * count]), groups)[0]
+        expected = operation_s(pricer.sources, ALL_REDUCE, np.array([4.0 * count]), groups)[0]
         assert found["all_reduce"] == pytest.approx(expected, rel=1e-9)
     assert taken["expert_messages"] > 0
 
 
 def test_tensor_groups_are_innermost(problem: Problem) -> None:
     one = plans_of(Configurations.of([plan(nodes=2, gpus_per_node=4, tensor_parallel=4)]))
-    groups = SplitPricer(Sources(problem), "fp32").part(one).placement.groups(TENSOR)
+    groups = SplitPricer(Sources(problem), "fp32").placement(one).groups(TENSOR)
     assert (groups.nodes.tolist(), groups.ranks.tolist()) == ([1], [4])

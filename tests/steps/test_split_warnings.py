@@ -27,6 +27,9 @@ SETTINGS = Settings("adam", input="synthetic")
         ("mixtral-8x7b", {"tensor_parallel": 2}, ["balance of experts"]),
         ("gpt2", {"pipeline_parallel": 2, "schedule": "zero-bubble", "offload": "optimizer"},
          ["zero-bubble schedule", "offload of optimizer"]),
+        ("gpt2", {"pipeline_parallel": 2, "virtual_stages": 2, "schedule": "zero-bubble-v"},
+         ["zero-bubble-v schedule"]),
+        ("gpt2", {"pipeline_parallel": 2, "schedule": "no-flush"}, ["stale_gradients", "no-flush schedule"]),
     ],
 )  # fmt: skip
 def test_what_no_run_shows_is_by_formula_only(network: str, axes: dict[str, Any], said: list[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from planner import catalog
 from planner.domain.framework import FUSIONS
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, KernelCalls
-from planner.workload.fusion import fused_calls
+from planner.workload.fusion import fused_calls, uses_fused_softmax
 from planner.workload.lowering import lower
 from planner.workload.program import program
 
@@ -18,9 +18,9 @@ LLAMA = f"llama:layers={LAYERS},hidden={HIDDEN},heads=4,kv_heads=4,ffn=96,sequen
 ELEMENTS = SAMPLES * SEQUENCE * HIDDEN
 
 
-def calls_of(name: str, fuses: tuple[str, ...]) -> tuple[KernelCalls, ...]:
+def calls_of(name: str, fuses: tuple[str, ...], itemsize: int = 4) -> tuple[KernelCalls, ...]:
     network = catalog.find_network(name)
-    return fused_calls(lower(network, np.array([SAMPLES])), program(network), fuses)
+    return fused_calls(lower(network, np.array([SAMPLES])), program(network), fuses, itemsize)
 
 
 def moved(calls: tuple[KernelCalls, ...], kinds: tuple[str, ...], direction: str) -> tuple[float, float]:
@@ -35,7 +35,7 @@ def moved(calls: tuple[KernelCalls, ...], kinds: tuple[str, ...], direction: str
 def test_nothing_is_fused_unasked() -> None:
     network = catalog.find_network(GPT)
     plain = lower(network, np.array([SAMPLES]))
-    assert fused_calls(plain, program(network), ()) is plain
+    assert fused_calls(plain, program(network), (), 2) is plain
 
 
 def test_bias_and_gelu_are_one() -> None:
@@ -70,3 +70,42 @@ def test_products_and_places_of_calls_stay() -> None:
         assert (one.kind, one.direction, one.layer.tolist()) == (other.kind, other.direction, other.layer.tolist())
         if one.kind in MATRIX_KINDS:
             assert one.count.tolist() == other.count.tolist()
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "batches", "causal", "fused"),
+    [
+        (2048, 2048, 96, True, True),
+        (4096, 4096, 4, True, True),
+        (8192, 8192, 4, True, False),  # too long
+        (16, 16, 8, True, False),  # too short
+        (1022, 1022, 8, True, False),  # not by 4
+        (1024, 1024, 6, True, False),
+        (128, 128, 8, True, True),  # two rows a warp of 4
+        (128, 128, 12, True, False),
+        (20, 20, 4, False, False),  # 8 rows a block do not divide 20
+        (24, 20, 4, False, True),
+    ],
+)
+def test_shapes_of_a_fused_softmax(queries: int, keys: int, batches: int, *, causal: bool, fused: bool) -> None:
+    assert uses_fused_softmax(queries, keys, np.array([batches]), causal=causal).tolist() == [fused]
+
+
+def test_a_softmax_that_is_not_fused_moves_what_its_kernels_do() -> None:
+    """Of 5 heads, samples of 4 are fused; 32 scores a row, 29 bytes each forward and 33 backward."""
+    network = catalog.find_network("gpt:layers=2,hidden=80,heads=5,sequence=32,vocabulary=512,attention=unfused")
+    samples = np.array([3, 16])
+    for itemsize, apart in ((2, [True, False]), (4, [False, False])):
+        calls = fused_calls(lower(network, samples), program(network), ("softmax",), itemsize)
+        for direction, each, passes in ((FORWARD, 29, 2), (BACKWARD_DATA, 33, 3)):
+            one = next(c for c in calls if c.kind == "softmax" and c.direction == direction and c.layer.size)
+            scores = samples * 5 * 32 * 32
+            of_attention = one.work["elements"][:, 0].tolist() == scores.tolist()
+            assert of_attention
+            traffic, fixed = (
+                np.broadcast_to(one.work[name], (2, one.layer.size))[:, 0] for name in ("traffic", "fixed_bytes")
+            )
+            assert traffic.tolist() == [
+                0 if is_apart else passes * n for is_apart, n in zip(apart, scores, strict=True)
+            ]
+            assert fixed.tolist() == [each * n if is_apart else 0 for is_apart, n in zip(apart, scores, strict=True)]

@@ -5,8 +5,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from planner.domain.split import SCHEDULES
-from planner.workload.in_flight import live_end_micro_batches, live_micro_batches
+from planner.domain.split import SCHEDULES, SplitPlans
+from planner.workload.in_flight import (
+    live_in_first_chunk,
+    live_in_last_chunk,
+    live_micro_batches,
+    mean_staleness,
+    weight_versions,
+)
+
+ZERO_BUBBLE = (("zero-bubble", 1), ("zero-bubble-h2", 1), ("zero-bubble-v", 2))
 
 
 def order(stage: int, m: int, p: int, v: int, schedule: str) -> list[tuple[int, int, int]]:
@@ -44,14 +52,34 @@ def test_live_micro_batches_are_those_of_the_order_of_passes(p: int, v: int) -> 
                 code = SCHEDULES.index(schedule)
                 assert live_micro_batches(stage, m, p, chunks, code) == pytest.approx(most_live(ops) / chunks)
                 if stage == 0:
-                    assert live_end_micro_batches(stage, m, p, chunks, code) == most_live(ops, 0)
+                    assert live_in_first_chunk(m, p, chunks, code) == most_live(ops, 0)
                 if stage == p - 1:
-                    assert live_end_micro_batches(stage, m, p, chunks, code) == most_live(ops, chunks - 1)
+                    assert live_in_last_chunk(m, p, code) == most_live(ops, chunks - 1)
 
 
 def test_few_micro_batches() -> None:
     assert live_micro_batches(0, 3, 8, 1, SCHEDULES.index("1f1b")) == 3
     assert live_micro_batches(0, 3, 8, 1, SCHEDULES.index("zero-bubble")) == 3
+
+
+def test_zero_bubble_in_units_of_1f1b() -> None:
+    """Of 1F1B's p: as many, twice, as many on every stage (Qi et al. 2023, arXiv:2401.10241)."""
+    stages = np.arange(8)
+    h1, h2, v = (live_micro_batches(stages, 64, 8, v, SCHEDULES.index(name)) for name, v in ZERO_BUBBLE)
+    assert (set(h1), set(h2), set(v)) == ({8}, {15}, {8})
+    assert [float(live_in_first_chunk(64, 8, v, SCHEDULES.index(name))) for name, v in ZERO_BUBBLE] == [8, 15, 15]
+    assert [float(live_in_last_chunk(64, 8, SCHEDULES.index(name))) for name, _ in ZERO_BUBBLE] == [8, 15, 1]
+
+
+def test_without_a_flush_a_version_of_weights_for_every_live_micro_batch() -> None:
+    """PipeDream: p - s of both, and gradients p - 1 - s updates late."""
+    stages, code = np.arange(4), SCHEDULES.index("no-flush")
+    plans = SplitPlans.of(pipeline_parallel=4, schedule=code)
+    assert live_micro_batches(stages, 1, 4, 1, code).tolist() == [4, 3, 2, 1]
+    assert weight_versions(stages, plans).tolist() == [4, 3, 2, 1]
+    assert mean_staleness(plans) == (weight_versions(stages, plans) - 1).mean() == 1.5
+    assert mean_staleness(plans.but(pipeline_parallel=1)) == 0
+    assert weight_versions(stages, plans.but(schedule=SCHEDULES.index("1f1b"))).tolist() == [1, 1, 1, 1]
 
 
 def test_published_factor_of_interleaving() -> None:

@@ -21,9 +21,11 @@ MOE = find_network("moe:layers=4,hidden=64,heads=4,sequence=32,vocabulary=128,ex
 VIT, CNN = find_network("vit-b16"), find_network("alexnet")
 ANY = Framework("own")
 CANNOT = Framework("narrow", can=("tensor",), most_sharded=2, most_sharded_in_pipeline=1)
-GPIPE, INTERLEAVED = SCHEDULES.index("gpipe"), SCHEDULES.index("interleaved")
+PLAIN = Framework("plain", schedules=("gpipe", "1f1b"))
+GPIPE, INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("gpipe", "interleaved", "zero-bubble-v", "no-flush"))
 
 
+SOME_LAYER = "at most the layers of a pipeline stage, whose inputs it groups"
 BESIDE_EXPERTS = "a divisor of the 8 experts and of data x context ranks"
 POSITIONS = "such that twice as many divide the 1024 positions"
 IS_CNN = "for alexnet, which is no transformer"
@@ -39,14 +41,24 @@ IS_CNN = "for alexnet, which is no transformer"
          "such that stages x virtual stages divide the 12 layers", "2; the nearest are 1 and 3"),
         (GPT, {"virtual_stages": 2}, "1 without a pipeline", "2"),
         (GPT, {"virtual_stages": 2, "pipeline_parallel": 2, "schedule": GPIPE, "accumulation_steps": 2},
-         "1 in a gpipe or zero-bubble schedule", "2"),
+         "1 in a gpipe, zero-bubble, zero-bubble-h2 or no-flush schedule", "2"),
         (GPT, {"virtual_stages": 1, "pipeline_parallel": 2, "schedule": INTERLEAVED},
          "above 1 in an interleaved schedule", "1; the nearest is 2"),
         (GPT, {"accumulation_steps": 6, "pipeline_parallel": 4, "virtual_stages": 3},
          "a multiple of the pipeline stages, with virtual stages", "6; the nearest are 4 and 8"),
+        (GPT, {"virtual_stages": 3, "pipeline_parallel": 2, "schedule": V_SHAPED},
+         "2 in a zero-bubble-v schedule", "3"),
+        (GPT, {"accumulation_steps": 5, "pipeline_parallel": 3, "virtual_stages": 2, "schedule": V_SHAPED},
+         "at least twice the pipeline stages in a zero-bubble-v schedule", "5; the nearest is 6"),
+        (GPT, {"accumulation_steps": 4, "pipeline_parallel": 4, "schedule": NO_FLUSH},
+         "1 in a no-flush schedule, which updates after every micro-batch", "4"),
         (GPT, {"context_parallel": 1024}, POSITIONS, "1024; the nearest is 512"),
         (GPT, {"context_parallel": 2048}, POSITIONS, "2048; the nearest is 512"),
         (GPT, {"expert_parallel": 2}, "1 for gpt:.*, which has no experts", "2"),
+        (GPT, {"recompute_every": 2}, "1 without recompute full", "2"),
+        (GPT, {"recompute_every": 13, "recompute": RECOMPUTES.index("full")}, SOME_LAYER, "13; the nearest is 12"),
+        (GPT, {"recompute_every": 4, "recompute": RECOMPUTES.index("full"), "pipeline_parallel": 5}, SOME_LAYER,
+         "4; the nearest is 3"),
         (MOE, {"expert_parallel": 3, "data_parallel": 6}, BESIDE_EXPERTS, "3; the nearest is 2"),
         (MOE, {"expert_parallel": 8, "data_parallel": 4}, BESIDE_EXPERTS, "8; the nearest is 4"),
         (VIT, {"context_parallel": 2}, "1 for vit-b16, which reads images", "2"),
@@ -55,7 +67,7 @@ IS_CNN = "for alexnet, which is no transformer"
         (CNN, {"tensor_parallel": 2}, f"1 {IS_CNN}", "2"),
         (CNN, {"recompute": RECOMPUTES.index("full")}, f"none {IS_CNN}", "'full'"),
         (CNN, {"sharding": 2}, f"0 {IS_CNN}", "2"),
-        (CNN, {"schedule": GPIPE}, f"1f1b {IS_CNN}", "'gpipe'"),
+        (CNN, {"schedule": GPIPE}, "1f1b without a pipeline", "'gpipe'"),
         (CNN, {"offload": OFFLOADS.index("optimizer")}, f"none {IS_CNN}", "'optimizer'"),
     ],
 )  # fmt: skip
@@ -67,6 +79,9 @@ def test_the_first_rule_that_is_broken_is_told(network: Any, values: dict[str, i
     ("framework", "values", "rule", "got"),
     [
         (CANNOT, {"pipeline_parallel": 2}, "1 in framework narrow, which has none", "2"),
+        (PLAIN, {"virtual_stages": 2, "pipeline_parallel": 2, "schedule": INTERLEAVED, "accumulation_steps": 2},
+         "1 in framework plain, which has no interleaved schedule", "2"),
+        (PLAIN, {"schedule": NO_FLUSH, "pipeline_parallel": 2}, "gpipe or 1f1b in framework plain", "'no-flush'"),
         (CANNOT, {"sharding": 3}, "at most 2 in framework narrow", "3; the nearest is 2"),
         (Framework("own", most_sharded_in_pipeline=1), {"sharding": 3, "pipeline_parallel": 2},
          "at most 1 beside a pipeline in framework own", "3; the nearest is 1"),
@@ -102,12 +117,14 @@ DEGREES = st.fixed_dictionaries(
         "accumulation_steps": st.integers(1, 12),
         "sharding": st.integers(0, 3),
         "sequence_parallel": st.integers(0, 1),
-        "schedule": st.integers(0, 3),
+        "schedule": st.integers(0, len(SCHEDULES) - 1),
+        "recompute": st.integers(0, 2),
+        "recompute_every": st.integers(1, 14),
     }
 )
 
 
-@given(st.sampled_from((GPT, GROUPED, MOE, CNN)), st.sampled_from((ANY, CANNOT)), DEGREES)
+@given(st.sampled_from((GPT, GROUPED, MOE, CNN)), st.sampled_from((ANY, CANNOT, PLAIN)), DEGREES)
 def test_a_plan_is_refused_where_it_is_unlawful_and_a_nearest_value_mends_the_rule(
     network: Any, framework: Framework, values: dict[str, int]
 ) -> None:

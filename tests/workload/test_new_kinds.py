@@ -38,7 +38,7 @@ def test_heads_that_share_keys_by_hand() -> None:
     }
     assert layer_shapes(network)["it"] == (5, 12)
     fused = behind_linear("attention", (5, 8), 24, heads=4, kv_heads=2, fused=True)
-    assert rows_of(fused, "it")["attention", FORWARD] == [(1, batch, 5, 5, 3, 0)]
+    assert rows_of(fused, "it")["attention", FORWARD] == [(1, batch, 5, 5, 8, 0)]  # 3 features a head, aligned
     for one in (network, fused):
         assert layer_work(one)[1].forward_mac == 2 * 4 * 5 * 5 * 3
 
@@ -53,7 +53,7 @@ def test_values_of_another_width_by_hand() -> None:
     assert layer_shapes(network)["it"] == (5, 8)
     assert layer_work(network)[1].forward_mac == 2 * 5 * 5 * (6 + 4)
     fused = behind_linear("attention", (5, 8), 2 * (6 + 6 + 4), heads=2, value_size=4, fused=True)
-    assert rows_of(fused, "it")["attention", FORWARD] == [(1, batch, 5, 5, 5, 0)]
+    assert rows_of(fused, "it")["attention", FORWARD] == [(1, batch, 5, 5, 8, 0)]  # 5 features a head, aligned
 
 
 def test_a_learned_bias_by_hand() -> None:

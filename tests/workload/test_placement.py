@@ -23,9 +23,10 @@ from planner.domain.messages import (
     TENSOR,
     Groups,
 )
-from planner.domain.split import SplitPlans
+from planner.domain.split import SHARD_GROUPS, SplitPlans
 from planner.errors import ParameterError
 from planner.workload.placement import Placement
+from planner.workload.split_parameters import shard_ranks
 
 Group = tuple[int, ...]
 Found = tuple[int, float, float]
@@ -100,12 +101,14 @@ EXPERTS = [
 ]
 
 
-def test_experts_split_the_same_ranks_another_way() -> None:
+@pytest.mark.parametrize("order", [RANK_ORDER, (PIPELINE, DATA, EXPERT, TENSOR, CONTEXT)])
+def test_experts_split_the_same_ranks_another_way(order: tuple[str, ...]) -> None:
     t, e, x, d, p, g = np.array(EXPERTS).T
-    placement = Placement(degrees(t, 1, d, p, g).but(expert_parallel=x), expert_tensor=e)
+    placement = Placement(degrees(t, 1, d, p, g).but(expert_parallel=x), order=order, expert_tensor=e)
     asked = {EXPERT: placement.axis(EXPERT), DATA: placement.expert_gradients, TENSOR: placement.expert_shards}
     for row, (t1, e1, x1, d1, p1, g1) in enumerate(EXPERTS):
-        grid = [(TENSOR, e1), (EXPERT, x1), (DATA, t1 * d1 // (e1 * x1)), (PIPELINE, p1)]
+        by_name = {TENSOR: e1, EXPERT: x1, DATA: t1 * d1 // (e1 * x1), PIPELINE: p1}
+        grid = [(name, by_name[name]) for name in order if name != CONTEXT]
         for axis, groups in asked.items():
             expected = worst_by_hand(groups_by_hand(grid, {axis}), g1, 1)
             assert found(groups, row) == pytest.approx(expected), (axis, EXPERTS[row])
@@ -161,6 +164,26 @@ def test_hybrid_sharding_stays_inside_nodes() -> None:
     assert found(placement.node_replicas) == (4, 1, 4)
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(RANK_ORDER))[::17])
+def test_ranks_of_a_node_that_share_shards_follow_the_order(order: tuple[str, ...]) -> None:
+    """The memory of hybrid sharding, by the ranks of each group that lie on its first node."""
+    worlds = [
+        (t, c, d, p, x, g)
+        for t, c, d, p, x, g in itertools.product((1, 2), (1, 2), (2, 4), (1, 2, 4), (1, 2), (2, 4, 8))
+        if t * c * d * p % g == 0
+    ]
+    t, c, d, p, x, g = np.array(worlds).T
+    plans = degrees(t, c, d, p, g).but(expert_parallel=x, shard_group=SHARD_GROUPS.index("node"))
+    shared, routed = shard_ranks(plans, order), shard_ranks(plans, order, experts=True)
+    for row, (t1, c1, d1, p1, x1, g1) in enumerate(worlds):
+        for ranks, by_name, axes in (
+            (shared, {TENSOR: t1, CONTEXT: c1, DATA: d1, PIPELINE: p1}, {CONTEXT, DATA}),
+            (routed, {TENSOR: t1, EXPERT: x1, DATA: c1 * d1 // x1, PIPELINE: p1}, {DATA}),
+        ):
+            groups = groups_by_hand([(name, by_name[name]) for name in order if name in by_name], axes)
+            assert ranks[row] == sum(rank < g1 for rank in groups[0]), worlds[row]
+
+
 def test_a_large_world_takes_closed_forms() -> None:
     """131072 ranks, sixteen thousand configurations; and degrees beyond any cluster do not wrap around."""
     t, d = (one.ravel() for one in np.meshgrid(np.arange(1, 129), np.arange(1, 129)))
@@ -169,5 +192,13 @@ def test_a_large_world_takes_closed_forms() -> None:
 
 
 def test_an_order_names_every_axis_once() -> None:
-    with pytest.raises(ParameterError, match=r"^rank order must be an order of tensor, context.*got 'tensor,data'$"):
-        Placement(SplitPlans.of(), order=("tensor", "data"))
+    rule = "rank order must be tensor, context, expert, data, pipeline in some order, each once"
+    for order, near in (
+        ("tensor,data", "tensor,data,context,expert,pipeline"),
+        ("pipelines,pipeline,dat", "pipeline,data,tensor,context,expert"),
+        ("", "tensor,context,expert,data,pipeline"),
+        (",".join([*RANK_ORDER, "data"]), ",".join(RANK_ORDER)),
+    ):
+        with pytest.raises(ParameterError) as refused:
+            Placement(SplitPlans.of(), order=tuple(order.split(",")))
+        assert str(refused.value) == f"{rule}, got {order!r}; write {near}"

@@ -40,8 +40,8 @@ def test_attention_without_dropout_calls_none() -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_fused_attention_is_one_call_a_direction(*, causal: bool) -> None:
-    """2 heads a sample, of 5 queries and keys of 4 features."""
-    work = (1, 2 * SAMPLES, 5, 5, 4, int(causal))
+    """2 heads a sample, of 5 queries and keys of 4 features, aligned to 8."""
+    work = (1, 2 * SAMPLES, 5, 5, 8, int(causal))
     network = core(fused=True, causal=causal)
     assert rows_of(network, "core") == {("attention", FORWARD): [work], ("attention", BACKWARD_DATA): [work]}
     assert totals(network).training_flop == totals(core()).training_flop  # what is made again is not counted

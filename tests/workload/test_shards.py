@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.domain.layers.attentions import aligned_head_size
 from planner.domain.network import INPUT, Layer, Network
 from planner.errors import ParameterError
 from planner.networks.zoo import build
@@ -76,8 +77,8 @@ def test_attention_has_a_share_of_the_heads(degree: int) -> None:
     }
     fused = tensor_shard(build("gpt", {**SMALL, "attention": "fused"}), degree)
     assert calls_of(fused, "layer1.attention.core") == {
-        ("attention", "forward", (batch, S, S, width, 1)),
-        ("attention", "backward_data", (batch, S, S, width, 1)),
+        ("attention", "forward", (batch, S, S, aligned_head_size(width), 1)),
+        ("attention", "backward_data", (batch, S, S, aligned_head_size(width), 1)),
     }
 
 
@@ -237,7 +238,7 @@ def test_causal_pairs_are_dealt_out_evenly_where_attention_is_fused() -> None:
     for degree in (2, 4, 8):
         (work,) = {one for _, way, one in core_of(context_shard(whole, degree)) if way == "forward"}
         _, queries, keys, width, causal = work
-        assert (queries, keys, width, causal) == (64 // degree, 32, H // A, 0)
+        assert (queries, keys, width, causal) == (64 // degree, 32, aligned_head_size(H // A), 0)
         assert degree * queries * keys == pytest.approx(64 * 65 / 2, rel=1 / 64)
 
 

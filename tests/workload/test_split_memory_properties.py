@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,9 @@ RULES = MemoryRules(MEGATRON, padded=True)
 BARE = replace(RULES, framework_bytes=0, margin=0)
 
 
+CHUNKED = [SCHEDULES.index(name) for name in ("zero-bubble-v", "interleaved")]
+
+
 def some_plans(of: Transformer, count: int = 300) -> SplitPlans:
     """Return plans of all kinds; not all are lawful, all have a memory."""
     numbers = np.random.default_rng(0)
@@ -43,9 +47,10 @@ def some_plans(of: Transformer, count: int = 300) -> SplitPlans:
         virtual_stages=v,
         sequence_parallel=any_of(0, 1),
         recompute=any_of(0, 1, 2),
+        recompute_every=any_of(1, 2, 3, 100),
         sharding=any_of(0, 1, 2, 3),
         shard_group=any_of(0, 1),
-        schedule=np.where(v > 1, SCHEDULES.index("interleaved"), any_of(0, 1, 3)),
+        schedule=np.select([(v == 2) & (any_of(0, 1) > 0), v > 1], CHUNKED, any_of(0, 1, 3, 4, 6)),
         offload=any_of(0, 0, 1, 2),
     )
 
@@ -74,7 +79,7 @@ def test_stages_have_all_layers(of: Transformer) -> None:
 
 @pytest.mark.parametrize("of", EVERY.values(), ids=EVERY)
 def test_splitting_more_never_takes_more(of: Transformer) -> None:
-    plans = some_plans(of).but(offload=0)
+    plans = some_plans(of).but(offload=0, recompute_every=1)
     total = split_memory(of, plans, BARE).total
     for name in ("context_parallel", "sharding", "recompute"):
         more = np.minimum(getattr(plans, name) + 1, {"sharding": 3, "recompute": 2}.get(name, 99))
@@ -163,11 +168,34 @@ def test_growth_with_the_sub_batch_of_a_measured_network() -> None:
     assert np.polyfit(samples, total, 1)[0] == pytest.approx(measured, rel=0.05)
 
 
+def test_outputs_that_a_pipeline_keeps() -> None:
+    """DeepSpeed's last stage has fp32 logits of two micro-batches, softmax and a fp16 gradient: 14 bytes a logit."""
+    rules = replace(BARE, padded=False, output_buffers=2, output_sharding=1)
+    plans = SplitPlans.of(sub_batch=2, pipeline_parallel=4, accumulation_steps=np.array([1, 2, 8]))
+    found = stage_memory(LLAMA3_8B, plans, 3, rules)
+    np.testing.assert_array_equal(found.logits / (8192 * 128256), [10, 14, 14])
+    assert stage_memory(LLAMA3_8B, plans, np.arange(3)[:, None], rules).logits.max() == 0
+    without = stage_memory(LLAMA3_8B, plans.but(sharding=2), 3, rules)
+    np.testing.assert_array_equal(without.logits / (8192 * 128256), 10)
+
+
+def test_backward_passes_run_beside_the_outputs_that_a_pipeline_keeps() -> None:
+    of, logits = replace(gpt(2, 4096, 64, vocabulary=50000), dropout=0.1), 2048 * 50000
+    plans = SplitPlans.of(pipeline_parallel=2, accumulation_steps=4, recompute=FULL)
+    rules = replace(BARE, padded=False, parameter=replace(MEGATRON, main_gradient=0))
+    plain = stage_memory(of, plans, 1, rules)
+    found = stage_memory(of, plans, 1, replace(rules, output_buffers=2))
+    working = plain.logits + plain.workspace
+    assert plain.workspace > 0
+    assert found.total == plain.total + 8 * logits
+    assert found.logits + found.workspace == working + 8 * logits
+
+
 @pytest.mark.parametrize("every", [1, 2, 3, 4, 8])
 def test_inputs_of_every_kth_layer(every: int) -> None:
     of, q = gpt(48, 6144, 64), 4
-    plans = SplitPlans.of(recompute=FULL, pipeline_parallel=q, accumulation_steps=q)
-    found = stage_memory(of, plans, 1, replace(BARE, recompute_every=every))
+    plans = SplitPlans.of(recompute=FULL, recompute_every=every, pipeline_parallel=q, accumulation_steps=q)
+    found = stage_memory(of, plans, 1, BARE)
     one = layer_bytes(of, plans)
     assert found.activations == (q - 1) * np.ceil(12 / every) * 2 * 2048 * 6144
     assert found.workspace == every * one.total + one.gradients
@@ -251,7 +279,8 @@ def test_rules_are_checked() -> None:
         MemoryRules(MEGATRON, precision="fp12")
     with pytest.raises(UnknownNameError, match="optimizer"):
         BytesOfParameter.of("bf16", "lion")
-    for wrong in ({"margin": -0.1}, {"imbalance": 0.0}, {"recompute_every": 0}, {"framework_bytes": -1.0}):
+    wrongs: tuple[dict[str, Any], ...] = ({"margin": -0.1}, {"imbalance": 0.0}, {"framework_bytes": -1.0})
+    for wrong in wrongs:
         with pytest.raises(ParameterError):
             replace(RULES, **wrong)
     with pytest.raises(ParameterError, match="tensor"):

@@ -13,7 +13,6 @@ from planner.workload.shards import tensor_shard
 from planner.workload.totals import totals
 from planner.workload.transformer import (
     active_parameters,
-    aligned_head_size,
     blocks,
     forward_flop,
     layer_forward_flop,
@@ -22,7 +21,6 @@ from planner.workload.transformer import (
     padded_vocabulary,
     parameters,
     training_flop,
-    uses_fused_softmax,
 )
 
 
@@ -187,28 +185,6 @@ def test_padded_vocabulary(vocabulary: int, tensor: int, padded: int) -> None:
 
 def test_rounding_takes_arrays() -> None:
     assert padded_vocabulary(50257, np.array([1, 2, 8])).tolist() == [50304, 50432, 51200]
-    assert aligned_head_size(np.array([60, 64, 80, 100])).tolist() == [64, 64, 80, 104]
-    assert aligned_head_size(65, 64) == 128
-
-
-@pytest.mark.parametrize(
-    ("queries", "keys", "batches", "itemsize", "causal", "fused"),
-    [
-        (2048, 2048, 96, 2, True, True),
-        (2048, 2048, 96, 4, True, False),  # fp32
-        (4096, 4096, 4, 2, True, True),
-        (8192, 8192, 4, 2, True, False),  # too long
-        (16, 16, 8, 2, True, False),  # too short
-        (1022, 1022, 8, 2, True, False),  # not by 4
-        (1024, 1024, 6, 2, True, False),
-        (128, 128, 8, 2, True, True),  # two rows a warp of 4
-        (128, 128, 12, 2, True, False),
-        (20, 20, 4, 2, False, False),  # 8 rows a block do not divide 20
-        (24, 20, 4, 2, False, True),
-    ],
-)
-def test_fused_softmax(queries: int, keys: int, batches: int, itemsize: int, *, causal: bool, fused: bool) -> None:
-    assert uses_fused_softmax(queries, keys, batches, itemsize, causal=causal) is fused
 
 
 def test_absurd_sizes_neither_wrap_nor_round() -> None:

@@ -8,7 +8,7 @@ import pytest
 from planner.catalog import find_network
 from planner.workload.program import program
 from planner.workload.shards import tensor_shard
-from planner.workload.units import stage_units, units_of
+from planner.workload.units import cut_units, stage_units, units_of
 
 GPT = find_network("gpt:layers=5,hidden=64,heads=4,sequence=32,vocabulary=128")
 H = 64
@@ -50,12 +50,14 @@ def test_stages_hold_all_units_once_the_first_ones_more(stages: int) -> None:
     assert (held @ units.parameters).sum() == program(GPT).parameters
 
 
-def test_what_units_take_adds_up_to_what_segments_take() -> None:
+def test_what_units_take_adds_up_to_what_layers_take() -> None:
     of = program(GPT)
     units = units_of(GPT, of)
-    each = np.random.default_rng(3).random((4, of.repeats.size))
-    by_unit = units.by_unit(each)
-    assert by_unit @ np.bincount(units.sequence) == pytest.approx(of.total(each), rel=1e-12)
+    layer = np.array([site.position for site in of.sites])
+    totals = np.random.default_rng(3).random((4, layer.size))
+    by_unit = units.by_unit(totals, of.site[layer])
+    assert by_unit @ np.bincount(units.sequence) == pytest.approx(totals.sum(axis=1), rel=1e-12)
+    assert by_unit == pytest.approx(of.by_segment(totals, layer) @ units.segments.T, rel=1e-12)
 
 
 def test_units_of_a_shard_stand_at_the_same_layers() -> None:
@@ -65,10 +67,22 @@ def test_units_of_a_shard_stand_at_the_same_layers() -> None:
     assert units.parameters.tolist() == [128 // 4 * H + 32 * H, weights, weights, 2 * H]
 
 
-def test_stacks_that_differ_are_apart_and_a_network_without_blocks_is_one() -> None:
+def test_stacks_that_differ_are_apart() -> None:
     t5 = find_network("t5:layers=3,hidden=64,heads=4,head_size=16,sequence=32,vocabulary=128")
     units = units_of(t5, program(t5))
     # The first layer of a stack has the table of relative positions, the last is read by a norm alone.
     assert units.sequence.tolist() == list(range(2 + 6))
-    plain = find_network("alexnet")
-    assert units_of(plain, program(plain)).sequence.tolist() == [0]
+
+
+def test_units_of_a_network_without_blocks_start_with_its_layers_with_parameters() -> None:
+    """Equal ones are one; two 512-channel convolutions of vgg16 behind each other are."""
+    vgg = find_network("vgg16")
+    units = units_of(vgg, program(vgg))
+    assert [vgg.layers[at].kind for at in units.starts] == ["convolution"] * 13 + ["linear"] * 3
+    assert units.starts[0] == 0
+    assert units.distinct < units.sequence.size == 16
+    assert units.parameters[units.sequence].sum() == program(vgg).parameters
+    assert units.layers[units.sequence].sum() == len(vgg.layers)
+    counts = cut_units(units, np.array([0, 2, 15, 16]))
+    assert counts.sum(axis=1).tolist() == [2, 13, 1]
+    assert counts.sum(axis=0).tolist() == np.bincount(units.sequence).tolist()

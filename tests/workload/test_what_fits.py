@@ -32,6 +32,13 @@ CASES = {
         tensor_parallel=8, pipeline_parallel=8, virtual_stages=3, schedule=SCHEDULES.index("interleaved"),
         data_parallel=4, accumulation_steps=16,
     )),
+    "in a V": (GPT3, SplitPlans.of(
+        tensor_parallel=8, pipeline_parallel=8, virtual_stages=2, schedule=SCHEDULES.index("zero-bubble-v"),
+        sub_batch=2, data_parallel=4, accumulation_steps=16,
+    )),
+    "without a flush": (GPT3, SplitPlans.of(
+        tensor_parallel=4, pipeline_parallel=8, schedule=SCHEDULES.index("no-flush"), sub_batch=6, data_parallel=8,
+    )),
 }  # fmt: skip
 
 

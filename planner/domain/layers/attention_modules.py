@@ -64,10 +64,10 @@ def is_plain(layer: Layer) -> bool:
 def grouped_attention(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
     """Return attention of queries, keys and values side by side, whatever their heads, widths and bias."""
     (positions, features), heads = inputs[0], layer.integer("heads")
-    shared = layer.integer("kv_heads") or heads
-    values = layer.integer("value_size") or features // (heads + 2 * shared)
-    width = (features - shared * values) // (heads + shared)
-    sizes = (heads * width, shared * width, shared * values)
+    kv_heads = layer.integer("kv_heads") or heads
+    values = layer.integer("value_size") or features // (heads + 2 * kv_heads)
+    width = (features - kv_heads * values) // (heads + kv_heads)
+    sizes = (heads * width, kv_heads * width, kv_heads * values)
 
     class Grouped(torch.nn.Module):  # type: ignore[misc]  # imported as Any
         def __init__(self) -> None:

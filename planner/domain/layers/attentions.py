@@ -51,7 +51,7 @@ from planner.domain.layers.record import (
 )
 from planner.errors import ParameterError
 
-__all__ = ["KINDS", "ring_keys"]
+__all__ = ["KINDS", "aligned_head_size", "ring_keys"]
 
 _Count = TypeVar("_Count", int, FloatArray)
 LOG_SUM_BYTES = 4
@@ -67,6 +67,18 @@ def ring_keys(keys: _Count, queries: _Count) -> _Count:
     out (MODEL 10.8). With q queries that is q·(1 + (c - 1)/2) keys; all of them for one rank.
     """
     return (keys + queries) // 2
+
+
+def aligned_head_size(head_size: _Count, multiple: int = 8) -> _Count:
+    """Return the features of a head as fused attention computes them, rounded up to a multiple of 8.
+
+    FlashAttention-2 pads queries, keys and values so (Dao 2023, arXiv:2307.08691, its interface), and PyTorch's kernels
+    do; 16-byte loads of 2-byte elements ask for it.
+
+    >>> aligned_head_size(100), aligned_head_size(128)
+    (104, 128)
+    """
+    return -(-head_size // multiple) * multiple
 
 
 class _Core(NamedTuple):
@@ -97,18 +109,18 @@ class _Core(NamedTuple):
 
 def _attended(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
     positions, features = inputs[0]
-    heads, shared = layer.integer("heads"), layer.integer("kv_heads") or layer.integer("heads")
+    heads, kv_heads = layer.integer("heads"), layer.integer("kv_heads") or layer.integer("heads")
     what = f"layer {layer.name}: features in"
-    if heads % shared:
-        raise ParameterError(f"layer {layer.name}: kv_heads", f"a divisor of heads = {heads}", shared)
+    if heads % kv_heads:
+        raise ParameterError(f"layer {layer.name}: kv_heads", f"a divisor of heads = {heads}", kv_heads)
     if layer.integer("value_size"):
-        rest = features - shared * layer.integer("value_size")
-        if rest < 1 or rest % (heads + shared):
-            rule = f"those of values and a multiple of heads + kv_heads = {heads + shared}: queries and keys"
+        rest = features - kv_heads * layer.integer("value_size")
+        if rest < 1 or rest % (heads + kv_heads):
+            rule = f"those of values and a multiple of heads + kv_heads = {heads + kv_heads}: queries and keys"
             raise ParameterError(what, rule, features)
-    elif features % (heads + 2 * shared):
-        parts = "3 x heads" if shared == heads else "heads + 2 x kv_heads"
-        rule = f"divisible by {parts} = {heads + 2 * shared}: queries, keys and values"
+    elif features % (heads + 2 * kv_heads):
+        parts = "3 x heads" if kv_heads == heads else "heads + 2 x kv_heads"
+        rule = f"divisible by {parts} = {heads + 2 * kv_heads}: queries, keys and values"
         raise ParameterError(what, rule, features)
     _check_fused(layer)
     return (positions, heads * _core_of(layer, positions, features).values)
@@ -136,11 +148,13 @@ def _check_fused(layer: Layer) -> None:
 
 def _core_of(layer: Layer, positions: int, features: int) -> _Core:
     heads = layer.integer("heads")
-    shared = layer.integer("kv_heads") or heads
-    values = layer.integer("value_size") or features // (heads + 2 * shared)
+    kv_heads = layer.integer("kv_heads") or heads
+    values = layer.integer("value_size") or features // (heads + 2 * kv_heads)
     keys = layer.integer("keys") or positions
     visible = ring_keys(keys, positions) if layer.attributes["causal"] else keys
-    return _Core(heads, shared, positions, keys, (features - shared * values) // (heads + shared), values, visible)
+    return _Core(
+        heads, kv_heads, positions, keys, (features - kv_heads * values) // (heads + kv_heads), values, visible
+    )
 
 
 def _core(site: Site) -> _Core:
@@ -177,7 +191,7 @@ def _fused_sizes(layer: Layer, core: _Core) -> tuple[int, int, int, int]:
     """
     is_causal, is_part = bool(layer.attributes["causal"]), core.keys > core.queries
     keys = -(-core.keys // 2) if is_causal and is_part else core.keys
-    return core.queries, keys, (core.width + core.values) // 2, int(is_causal and not is_part)
+    return core.queries, keys, aligned_head_size((core.width + core.values) // 2), int(is_causal and not is_part)
 
 
 def _products(site: Site, core: _Core) -> Iterator[Call]:
@@ -205,10 +219,10 @@ def _biased(site: Site, core: _Core) -> Iterator[Call]:
     """Yield the sum of scores and a bias that all samples share, and of the gradients of a bias that is learned."""
     bias = str(site.layer.attributes.get("bias", "none"))
     if bias != "none":
-        weights, shared = per_sample(core.weights), core.weights
-        yield Call("add", FORWARD, (weights, (shared, 2 * shared), fixed(0)))
+        weights, of_all = per_sample(core.weights), core.weights
+        yield Call("add", FORWARD, (weights, (of_all, 2 * of_all), fixed(0)))
         if bias == "learned" and site.has_gradient:
-            yield Call("add", BACKWARD_DATA, (weights, (shared, shared), fixed(0)))
+            yield Call("add", BACKWARD_DATA, (weights, (of_all, of_all), fixed(0)))
 
 
 def _is_fused(layer: Layer) -> bool:
@@ -226,8 +240,8 @@ def _kept(site: Site, itemsize: int) -> int:
 
 def _keeps(layer: Layer) -> tuple[bool, bool]:
     """Where keys and values are repeated, these and the queries are kept, not what they were joined in."""
-    shared = layer.attributes.get("kv_heads") or layer.integer("heads")
-    return _is_fused(layer) or shared == layer.integer("heads"), _is_fused(layer)
+    kv_heads = layer.attributes.get("kv_heads") or layer.integer("heads")
+    return _is_fused(layer) or kv_heads == layer.integer("heads"), _is_fused(layer)
 
 
 def _macs(site: Site) -> int:

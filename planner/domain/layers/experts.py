@@ -87,8 +87,8 @@ def _experts(site: Site, _lowering: Lowering) -> Iterator[Call]:
     scores = positions * layer.integer("experts")
     routed = (*traffic(scores, 3 * scores), per_sample(positions))
     yield from passes("softmax", site, routed, routed)
-    moved = traffic(rows * features, 2 * rows * features)
-    yield from passes("copy", site, moved, moved)
+    copy = traffic(rows * features, 2 * rows * features)
+    yield from passes("copy", site, copy, copy)
     wide = (_matrices(layer) - 1) * inner
     for outer, read in ((wide, features), (features, inner)):
         yield from _products(site, outer, read, each)
@@ -113,8 +113,8 @@ def _kept(site: Site, itemsize: int) -> int:
     rows = _rows(site)[1]
     inside = (4 if layer.attributes["gated"] else 2) * layer.integer("ffn")
     scores = positions * (SCORE_BYTES * layer.integer("experts") + INDEX_BYTES * layer.integer("top_k"))
-    weighted = rows * (2 * INDEX_BYTES + itemsize)
-    return itemsize * rows * (2 * features + inside) + scores + weighted
+    order_bytes = rows * (2 * INDEX_BYTES + itemsize)
+    return itemsize * rows * (2 * features + inside) + scores + order_bytes
 
 
 def _macs(site: Site) -> int:
@@ -143,22 +143,22 @@ def _module(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
 
         def forward(self, sequence: Any, scores: Any) -> Any:
             rows = sequence.flatten(0, 1)
-            weights, chosen = torch.softmax(scores.flatten(0, 1), dim=-1, dtype=torch.float32).topk(top_k)
-            order = chosen.flatten().argsort()
+            weights, top = torch.softmax(scores.flatten(0, 1), dim=-1, dtype=torch.float32).topk(top_k)
+            order = top.flatten().argsort()
             each = math.ceil(len(order) * (layer.number("capacity") or 1.0) / experts)
             order = torch.nn.functional.pad(order[: experts * each], (0, max(0, experts * each - len(order))))
             places = order // top_k
-            taken = rows[places].view(experts, each, features)
-            wide = torch.bmm(taken, self.into.to(taken.dtype))
+            of_expert = rows[places].view(experts, each, features)
+            wide = torch.bmm(of_expert, self.into.to(of_expert.dtype))
             if layer.attributes["gated"]:
                 gate, wide = wide.chunk(2, dim=-1)
                 wide = torch.nn.functional.silu(gate) * wide
             else:
                 wide = torch.nn.functional.gelu(wide)
-            made = torch.bmm(wide, self.out.to(wide.dtype)).view(-1, features)
-            made = made * weights.flatten()[order].to(made.dtype)[:, None]
-            summed = torch.zeros_like(rows, dtype=made.dtype)
-            return summed.scatter_add(0, places[:, None].expand_as(made), made).view(sequence.shape)
+            result = torch.bmm(wide, self.out.to(wide.dtype)).view(-1, features)
+            result = result * weights.flatten()[order].to(result.dtype)[:, None]
+            summed = torch.zeros_like(rows, dtype=result.dtype)
+            return summed.scatter_add(0, places[:, None].expand_as(result), result).view(sequence.shape)
 
     return Experts()
 

@@ -24,6 +24,7 @@ from planner.domain.transformer import Latent, Transformer
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import Argument, ZooEntry
+from planner.networks.zoo.transformer_arguments import ATTENTION, preset, sequence, sizes
 
 __all__ = ["ENTRIES"]
 
@@ -100,16 +101,16 @@ def _experts(net: NetworkBuilder, block: str, source: str, of: Transformer) -> s
     routed = net.add("experts", f"{block}.experts", (source, scores), **how)
     if not of.shared_ffn:
         return routed
-    shared = _feed_forward(net, f"{block}.shared", source, of, of.shared_ffn)
-    return net.add("add", f"{block}.shared.add", (routed, shared))
+    beside = _feed_forward(net, f"{block}.shared", source, of, of.shared_ffn)
+    return net.add("add", f"{block}.shared.add", (routed, beside))
 
 
 def _architecture(name: str, arguments: Mapping[str, str]) -> Transformer:
     family = family_of(name)
     hidden, heads = int(arguments["hidden"]), int(arguments["heads"])
-    shared = heads if arguments["kv_heads"] == _AS_HEADS else int(arguments["kv_heads"])
-    if heads % shared:
-        raise ParameterError(f"argument kv_heads of network {family}", f"a divisor of heads = {heads}", shared)
+    kv_heads = heads if arguments["kv_heads"] == _AS_HEADS else int(arguments["kv_heads"])
+    if heads % kv_heads:
+        raise ParameterError(f"argument kv_heads of network {family}", f"a divisor of heads = {heads}", kv_heads)
     if arguments["head_size"] == _HEAD_SIZE and heads > hidden:
         rule = f"at most hidden = {hidden} unless head_size is given"
         raise ParameterError(f"argument heads of network {family}", rule, heads)
@@ -120,7 +121,7 @@ def _architecture(name: str, arguments: Mapping[str, str]) -> Transformer:
         heads=heads,
         sequence=int(arguments["sequence"]),
         vocabulary=int(arguments["vocabulary"]),
-        kv_heads=shared,
+        kv_heads=kv_heads,
         head_size=hidden // heads if arguments["head_size"] == _HEAD_SIZE else int(arguments["head_size"]),
         ffn=_rounded_ffn(hidden) if arguments["ffn"] == _FFN else int(arguments["ffn"]),
         gated=True,
@@ -173,21 +174,15 @@ def _notes(of: Transformer) -> str:
     return f"decoder of {of.layers} layers, {of.hidden} features, {heads}, {of.sequence} positions"
 
 
-_COMMON = {
-    "sequence": Argument(("4096",), "positions of a sample", counts=True, most=999_999),
-    "attention": Argument(("fused", "unfused"), "kernels of attention; fused: one"),
-}
+_COMMON = sequence(4096) | ATTENTION
+_FFN_WORDS = f"features inside the feed-forward part; default up to a multiple of {_FFN_MULTIPLE}"
 _SIZES = {
-    "layers": Argument(("32",), "transformer layers", counts=True),
-    "hidden": Argument(("4096",), "features of a position", counts=True, most=999_999),
-    "heads": Argument(("32",), "heads of attention", counts=True),
+    **sizes(layers=32, hidden=4096, heads=32),
     "kv_heads": Argument((_AS_HEADS,), "heads of keys and values, that groups of heads share", counts=True),
-    "head_size": Argument((_HEAD_SIZE,), "features of a head; its default is rounded down", counts=True),
-    "ffn": Argument((_FFN,), f"features inside the feed-forward part; default up to a multiple of {_FFN_MULTIPLE}",
-                    counts=True, most=9_999_999),
-    "vocabulary": Argument(("32000",), "tokens told apart", counts=True, most=9_999_999),
+    **sizes(head_size=_HEAD_SIZE, ffn=_FFN, vocabulary=32000),
+    "ffn": Argument((_FFN,), _FFN_WORDS, counts=True, most=9_999_999),
     "tied": Argument(("false", "true"), "whether the output layer shares the table of tokens"),
-}  # fmt: skip
+}
 _EXPERTS = {
     "experts": Argument(("8",), "experts of a layer", counts=True),
     "top_k": Argument(("2",), "experts that a token goes to", counts=True),
@@ -221,16 +216,14 @@ _PRESETS = {
 }
 
 
-def _preset(sizes: Preset) -> ZooEntry:
-    *numbers, others = sizes
-    fixed = {key: str(value) for key, value in zip(Preset._fields, numbers, strict=False)}
-    fixed = {"head_size": _HEAD_SIZE, "tied": "false", **fixed, **others}
-    taken = {**_COMMON, "sequence": Argument((str(sizes.sequence),), "positions of a sample", True, 999_999)}  # noqa: FBT003
+def _preset(numbers: Preset) -> ZooEntry:
+    *values, others = numbers
+    fixed = {"head_size": _HEAD_SIZE, "tied": "false", **dict(zip(Preset._fields, values, strict=False)), **others}
+    options = _COMMON | sequence(numbers.sequence)
     if "experts" in others:
-        defaults = {key: argument.values[0] for key, argument in _EXPERTS.items()}
-        fixed = defaults | fixed
-        taken["capacity_factor"] = _EXPERTS["capacity_factor"]
-    return ZooEntry(lambda name, arguments: _llama(name, {**fixed, **arguments}), taken)
+        fixed = {key: argument.values[0] for key, argument in _EXPERTS.items()} | fixed
+        options["capacity_factor"] = _EXPERTS["capacity_factor"]
+    return preset(_llama, options, **fixed)
 
 
 ENTRIES = {

@@ -13,7 +13,8 @@ from planner.domain.network import AttributeValue, Network, family_of
 from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
-from planner.networks.zoo.entry import Argument, ZooEntry
+from planner.networks.zoo.entry import ZooEntry
+from planner.networks.zoo.transformer_arguments import ATTENTION, preset, sequence, sizes
 
 __all__ = ["ENTRIES"]
 
@@ -61,27 +62,9 @@ def _block(net: NetworkBuilder, block: str, source: str, of: Transformer) -> str
     return net.add("add", f"{name}.add", (net.linear(f"{name}.narrow", wide, of.hidden, bias=False), source))
 
 
-def _arguments(sequence: int) -> dict[str, Argument]:
-    return {
-        "sequence": Argument((str(sequence),), "positions of a sample", counts=True, most=999_999),
-        "attention": Argument(("fused", "unfused"), "kernels of attention; fused: one"),
-    }
-
-
-def _preset(layers: int, hidden: int, heads: int, sequence: int) -> ZooEntry:
-    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "vocabulary": 50432}
-    fixed = {key: str(value) for key, value in sizes.items()}
-    return ZooEntry(lambda name, arguments: _mpt(name, {**fixed, **arguments}), _arguments(sequence))
-
-
-_SIZES = {
-    "layers": Argument(("32",), "transformer layers", counts=True),
-    "hidden": Argument(("4096",), "features of a position", counts=True, most=999_999),
-    "heads": Argument(("32",), "heads of attention", counts=True),
-    "vocabulary": Argument(("50432",), "tokens told apart", counts=True, most=9_999_999),
-}
+_OF_7B, _VOCABULARY = sequence(2048) | ATTENTION, 50432
 ENTRIES = {
-    "mpt": ZooEntry(_mpt, _SIZES | _arguments(2048)),
-    "mpt-7b": _preset(32, 4096, 32, 2048),
-    "mpt-30b": _preset(48, 7168, 64, 8192),
+    "mpt": ZooEntry(_mpt, sizes(layers=32, hidden=4096, heads=32, vocabulary=_VOCABULARY) | _OF_7B),
+    "mpt-7b": preset(_mpt, _OF_7B, layers=32, hidden=4096, heads=32, vocabulary=_VOCABULARY),
+    "mpt-30b": preset(_mpt, sequence(8192) | ATTENTION, layers=48, hidden=7168, heads=64, vocabulary=_VOCABULARY),
 }

@@ -15,6 +15,7 @@ from planner.domain.network import AttributeValue, Network
 from planner.domain.transformer import Transformer
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import Argument, ZooEntry
+from planner.networks.zoo.transformer_arguments import preset, sizes
 
 __all__ = ["ENTRIES"]
 
@@ -121,25 +122,14 @@ _COMMON = {
     "sequence": Argument(("512",), "positions that the encoder reads", counts=True, most=499_999),
     "target": Argument((_AS_SEQUENCE,), "positions that the decoder writes", counts=True, most=499_999),
 }
-_SIZES = {
+_DIFFERENT = {
     "layers": Argument(("12",), "layers of encoder and decoder, each", counts=True),
-    "hidden": Argument(("768",), "features of a position", counts=True, most=999_999),
-    "heads": Argument(("12",), "heads of attention", counts=True),
     "head_size": Argument(("64",), "features of a head", counts=True),
-    "ffn": Argument((_FFN,), "features inside the feed-forward part", counts=True, most=9_999_999),
-    "vocabulary": Argument(("32128",), "tokens told apart", counts=True, most=9_999_999),
 }
-
-
-def _preset(layers: int, hidden: int, heads: int) -> ZooEntry:
-    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "head_size": 64, "vocabulary": 32128}
-    fixed = {"ffn": _FFN, **{key: str(value) for key, value in sizes.items()}}
-    return ZooEntry(lambda name, arguments: _t5(name, {**fixed, **arguments}), _COMMON)
-
-
+_FIXED = {"head_size": 64, "ffn": _FFN, "vocabulary": 32128}
 ENTRIES = {
-    "t5": ZooEntry(_t5, _SIZES | _COMMON),
-    "t5-small": _preset(6, 512, 8),
-    "t5-base": _preset(12, 768, 12),
-    "t5-large": _preset(24, 1024, 16),
+    "t5": ZooEntry(_t5, sizes(layers=12, hidden=768, heads=12, **_FIXED) | _DIFFERENT | _COMMON),
+    "t5-small": preset(_t5, _COMMON, layers=6, hidden=512, heads=8, **_FIXED),
+    "t5-base": preset(_t5, _COMMON, layers=12, hidden=768, heads=12, **_FIXED),
+    "t5-large": preset(_t5, _COMMON, layers=24, hidden=1024, heads=16, **_FIXED),
 }

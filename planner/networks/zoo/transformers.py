@@ -33,7 +33,7 @@ positions alone need less.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -43,6 +43,7 @@ from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import Argument, ZooEntry
+from planner.networks.zoo.transformer_arguments import preset, sequence, sizes
 
 __all__ = ["ENTRIES"]
 
@@ -200,10 +201,10 @@ def _labels(net: NetworkBuilder, source: str, _sizes: _Sizes) -> str:
 
 
 def _predictions(typed: str, sequence: int) -> int:
-    found = max(1, sequence * 15 // 100) if typed == _MASKED else int(typed)
-    if found > sequence:
-        raise ParameterError("argument predictions of network bert", f"at most sequence = {sequence}", found)
-    return found
+    count = max(1, sequence * 15 // 100) if typed == _MASKED else int(typed)
+    if count > sequence:
+        raise ParameterError("argument predictions of network bert", f"at most sequence = {sequence}", count)
+    return count
 
 
 def _pretraining(net: NetworkBuilder, source: str, sizes: _Sizes) -> str:
@@ -222,32 +223,21 @@ _BERT_POSITIONS = 512
 _BERT_HEADS = {"pooler": _pooler, "labels": _labels, "tokens": _masked_tokens, _PRETRAINING: _pretraining}
 
 
-def _arguments(sequence: int, *heads: str) -> dict[str, Argument]:
+def _arguments(positions: int, *heads: str) -> dict[str, Argument]:
     return {
-        "sequence": Argument((str(sequence),), "positions of a sample", counts=True, most=999_999),
+        **sequence(positions),
         "head": Argument(heads, "what is computed of the last layer"),
         "attention": Argument((_UNFUSED, _FUSED), "kernels of attention; fused: one, which drops no weights"),
     }
 
 
 def _sized(vocabulary: int) -> dict[str, Argument]:
-    return {
-        "layers": Argument(("12",), "transformer layers", counts=True),
-        "hidden": Argument(("768",), "features of a position", counts=True, most=999_999),
-        "heads": Argument(("12",), "heads of attention", counts=True),
-        "head_size": Argument((_HEAD_SIZE,), "features of a head; its default is rounded down", counts=True),
-        "ffn": Argument((_FFN,), "features inside the feed-forward part", counts=True, most=9_999_999),
-        "vocabulary": Argument((str(vocabulary),), "tokens told apart", counts=True, most=9_999_999),
-    }
+    return sizes(layers=12, hidden=768, heads=12, head_size=_HEAD_SIZE, ffn=_FFN, vocabulary=vocabulary)
 
 
-_Make = Callable[[str, Mapping[str, str]], Network]
-
-
-def _preset(make: _Make, layers: int, hidden: int, heads: int, vocabulary: int) -> _Make:
+def _published(layers: int, hidden: int, heads: int, vocabulary: int) -> dict[str, object]:
     values = {"layers": layers, "hidden": hidden, "heads": heads, "vocabulary": vocabulary}
-    fixed = {"head_size": _HEAD_SIZE, "ffn": _FFN, **{key: str(value) for key, value in values.items()}}
-    return lambda name, arguments: make(name, {**fixed, **arguments})
+    return {"head_size": _HEAD_SIZE, "ffn": _FFN, **values}
 
 
 _GPT2 = partial(_gpt, positions=1024)
@@ -258,16 +248,16 @@ _OF_GPT, _OF_BERT = _arguments(1024, "tokens", "labels"), _arguments(512, *_BERT
 _OF_GPT3 = _arguments(2048, "tokens", "labels")
 ENTRIES = {
     "gpt": ZooEntry(_gpt, _sized(50257) | _OF_GPT),
-    "gpt2": ZooEntry(_preset(_GPT2, 12, 768, 12, 50257), _OF_GPT),
-    "gpt2-medium": ZooEntry(_preset(_GPT2, 24, 1024, 16, 50257), _OF_GPT),
-    "gpt2-large": ZooEntry(_preset(_GPT2, 36, 1280, 20, 50257), _OF_GPT),
-    "gpt2-xl": ZooEntry(_preset(_GPT2, 48, 1600, 25, 50257), _OF_GPT),
-    "megatron-22b": ZooEntry(_preset(_GPT3, 48, 6144, 64, 51200), _OF_GPT3),
-    "gpt3-175b": ZooEntry(_preset(_GPT3, 96, 12288, 96, 51200), _OF_GPT3),
-    "megatron-530b": ZooEntry(_preset(_GPT3, 105, 20480, 128, 51200), _OF_GPT3),
-    "gpt3-1t": ZooEntry(_preset(_GPT3, 128, 25600, 160, 51200), _OF_GPT3),
-    "opt-1.3b": ZooEntry(_preset(_OPT, 24, 2048, 32, 50272), _arguments(2048, "tokens", "labels")),
+    "gpt2": preset(_GPT2, _OF_GPT, **_published(12, 768, 12, 50257)),
+    "gpt2-medium": preset(_GPT2, _OF_GPT, **_published(24, 1024, 16, 50257)),
+    "gpt2-large": preset(_GPT2, _OF_GPT, **_published(36, 1280, 20, 50257)),
+    "gpt2-xl": preset(_GPT2, _OF_GPT, **_published(48, 1600, 25, 50257)),
+    "megatron-22b": preset(_GPT3, _OF_GPT3, **_published(48, 6144, 64, 51200)),
+    "gpt3-175b": preset(_GPT3, _OF_GPT3, **_published(96, 12288, 96, 51200)),
+    "megatron-530b": preset(_GPT3, _OF_GPT3, **_published(105, 20480, 128, 51200)),
+    "gpt3-1t": preset(_GPT3, _OF_GPT3, **_published(128, 25600, 160, 51200)),
+    "opt-1.3b": preset(_OPT, _arguments(2048, "tokens", "labels"), **_published(24, 2048, 32, 50272)),
     "bert": ZooEntry(_bert, _sized(30522) | _OF_BERT),
-    "bert-base": ZooEntry(_preset(_bert, 12, 768, 12, 30522), _OF_BERT),
-    "bert-large": ZooEntry(_preset(_bert, 24, 1024, 16, 30522), _OF_BERT),
+    "bert-base": preset(_bert, _OF_BERT, **_published(12, 768, 12, 30522)),
+    "bert-large": preset(_bert, _OF_BERT, **_published(24, 1024, 16, 30522)),
 }

@@ -13,6 +13,7 @@ from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import Argument, ZooEntry
+from planner.networks.zoo.transformer_arguments import ATTENTION, preset, sizes
 
 __all__ = ["ENTRIES"]
 
@@ -80,25 +81,11 @@ def _block(net: NetworkBuilder, block: str, source: str, of: Transformer) -> str
 _COMMON = {
     "image": Argument(("224",), "height and width of the image", counts=True),
     "classes": Argument(("1000",), "classes told apart", counts=True, most=999_999),
-    "attention": Argument(("fused", "unfused"), "kernels of attention; fused: one"),
+    **ATTENTION,
 }
-_SIZES = {
-    "layers": Argument(("12",), "transformer layers", counts=True),
-    "hidden": Argument(("768",), "features of a position", counts=True, most=999_999),
-    "heads": Argument(("12",), "heads of attention", counts=True),
-    "ffn": Argument((_FFN,), "features inside the feed-forward part", counts=True, most=9_999_999),
-    "patch": Argument(("16",), "height and width of a patch", counts=True),
-}
-
-
-def _preset(layers: int, hidden: int, heads: int) -> ZooEntry:
-    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "patch": 16}
-    fixed = {"ffn": _FFN, **{key: str(value) for key, value in sizes.items()}}
-    return ZooEntry(lambda name, arguments: _vit(name, {**fixed, **arguments}), _COMMON)
-
-
+_PATCH = {"patch": Argument(("16",), "height and width of a patch", counts=True)}
 ENTRIES = {
-    "vit": ZooEntry(_vit, _SIZES | _COMMON),
-    "vit-b16": _preset(12, 768, 12),
-    "vit-l16": _preset(24, 1024, 16),
+    "vit": ZooEntry(_vit, sizes(layers=12, hidden=768, heads=12, ffn=_FFN) | _PATCH | _COMMON),
+    "vit-b16": preset(_vit, _COMMON, layers=12, hidden=768, heads=12, ffn=_FFN, patch=16),
+    "vit-l16": preset(_vit, _COMMON, layers=24, hidden=1024, heads=16, ffn=_FFN, patch=16),
 }

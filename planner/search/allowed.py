@@ -1,0 +1,105 @@
+"""What a machine allows of a request, and the order of its plans: the start of every search."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from planner.domain.arrays import FloatArray
+from planner.domain.configuration import MODES, Configurations
+from planner.domain.precision import PRECISIONS, precision_named
+from planner.domain.request import Problem, SpaceRequest
+from planner.errors import Refusal
+from planner.search.feasibility import check_target
+from planner.search.plan_limits import check_limits
+from planner.search.ranking import Order, order_of
+from planner.search.space import Limits
+from planner.search.split_space import DATA, SplitLimits, kinds_of
+from planner.sources import sources
+from planner.sources.usable import candidate_precisions, check_candidate
+from planner.steps.layer_pipeline import split_pricer
+from planner.steps.split_price import SplitPricer, plans_of
+from planner.workload.memory import largest_sub_batch
+from planner.workload.split_memory import MemoryRules, split_memory
+
+__all__ = ["limits_of", "order_and_limits"]
+
+
+def order_and_limits(problem: Problem, request: SpaceRequest) -> tuple[Order, Limits]:
+    """Return the order of the plans of a request, and what the machine allows; raise as :func:`suggest`."""
+    check_target(request, problem.dataset)
+    order = order_of(problem, request)
+    check_limits(request.most, order)
+    limits = limits_of(problem, allow_specified=request.allow_specified)
+    names = [precision_named(name).name for name in request["precision"] or PRECISIONS]
+    if all(limits.why_not(name, mode) for name in names for mode in request.modes):
+        kernel_sources = sources.Sources(problem)
+        for mode in request.modes:
+            kernel_sources.check_mode(mode)
+        check_candidate(kernel_sources, names[0], allow_specified=request.allow_specified)
+    return order, limits
+
+
+def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
+    """Return what the cluster of a problem allows; ``allow_specified``: 8 bits by the data sheet too."""
+    cluster, kernel_sources = problem.cluster, sources.Sources(problem)
+    return Limits(
+        cluster.name,
+        cluster.nodes,
+        cluster.node.gpus,
+        {
+            (name, mode): _largest_sub_batch(problem, name, mode, kernel_sources.convolution_lowering(name))
+            for name in PRECISIONS
+            for mode in MODES
+        },
+        {
+            name: reason
+            for name, reason in candidate_precisions(kernel_sources, allow_specified=allow_specified).items()
+            if reason is not None
+        },
+        problem.scenario.sub_batch_factor,
+        {mode: Refusal("mode", reason, mode) for mode in MODES if (reason := kernel_sources.why_not_mode(mode))},
+        cluster.node.accelerator.memory_bytes,
+        _split_limits(problem),
+    )
+
+
+def _split_limits(problem: Problem) -> SplitLimits | None:
+    """Return the limits of plans that split the network; None where no plan can."""
+    of, settings = problem.network.transformer, problem.settings
+    if of is None and kinds_of(problem.network, settings.framework) == (DATA,):
+        return None
+
+    @cache
+    def rules(precision: str) -> MemoryRules:
+        return MemoryRules.of(precision, settings.optimizer, settings.framework, settings.placed_by)
+
+    @cache
+    def pricer(precision: str) -> SplitPricer:
+        return split_pricer(sources.Sources(problem), precision)
+
+    def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
+        plans = plans_of(rows)
+        memory = pricer(precision).memory(plans) if of is None else split_memory(of, plans, rules(precision))
+        return memory.total
+
+    return SplitLimits(
+        problem.network,
+        settings.framework,
+        memory_bytes,
+        problem.cluster.node.accelerator.memory_bytes,
+        rules,
+    )
+
+
+def _largest_sub_batch(problem: Problem, precision: str, mode: str, convolution: str) -> int:
+    device, optimizer = problem.cluster.node.accelerator, problem.settings.optimizer
+    return largest_sub_batch(
+        problem.network,
+        precision,
+        optimizer,
+        device.kind,
+        device.memory_bytes,
+        convolution=convolution,
+        mode=mode,
+        framework=problem.settings.framework,
+    )

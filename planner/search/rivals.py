@@ -1,0 +1,132 @@
+"""Searches of one request in several frameworks, and their plans in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from planner.domain.configuration import Configurations
+from planner.domain.framework import Framework
+from planner.domain.prediction import PlanWarning, Prediction, Predictions
+from planner.domain.request import SpaceRequest
+from planner.domain.suggestion import Refused, SearchReport
+from planner.search.choice import Distinct
+from planner.search.evaluator import Evaluator, PricedPlans
+from planner.search.exhaustive import Outcome
+from planner.search.pareto import pareto_front
+from planner.search.ranking import Order
+from planner.search.space import Limits
+
+__all__ = ["Compare", "Ranking", "Searched", "fewest_first", "front_of", "ranked", "report_of", "without_plan"]
+
+Compare = Callable[[Sequence[int], Configurations], tuple[list[Prediction], list[float | None]]]
+"""Searches that configurations are of, one each, and these -> as :meth:`planner.search.evaluator.Evaluator.compare`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What one search gave, and what it was made with.
+
+    Attributes
+    ----------
+    evaluator : Evaluator
+    limits : Limits
+    request : SpaceRequest
+    outcome : Outcome
+    framework : Framework or None
+        One of several that were asked for; None: no other was.
+    warnings : tuple of PlanWarning
+        Of the request.
+    """
+
+    evaluator: Evaluator
+    limits: Limits
+    request: SpaceRequest
+    outcome: Outcome
+    framework: Framework | None = None
+    warnings: tuple[PlanWarning, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The framework in an answer; empty where no other was asked for."""
+        return self.framework.label if self.framework else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Distinct plans in order.
+
+    Attributes
+    ----------
+    priced : PricedPlans, shape (n,)
+    precisions : n tuples of str
+        As of :class:`planner.search.choice.Distinct`.
+    search : tuple of int
+        Position of the search that each plan is of.
+    """
+
+    priced: PricedPlans
+    precisions: tuple[tuple[str, ...], ...]
+    search: tuple[int, ...]
+
+    def take(self, rows: Sequence[int]) -> Ranking:
+        """Return those at positions."""
+        priced = self.priced.take(np.array(rows, dtype=np.int64))
+        return Ranking(priced, tuple(self.precisions[at] for at in rows), tuple(self.search[at] for at in rows))
+
+
+def ranked(order: Order, parts: Mapping[int, Distinct]) -> Ranking:
+    """Return the plans of searches, by position, in one order; of equal ones those of the first search come first."""
+    search = [at for at, one in parts.items() for _ in one.precisions]
+    precisions = [names for one in parts.values() for names in one.precisions]
+    each = [one.priced for one in parts.values()]
+    if len(each) == 1:
+        return Ranking(each[0], tuple(precisions), tuple(search))
+    configurations = Configurations.of([one.configurations.one(at) for one in each for at in range(one.size)])
+    columns = {f.name: np.concatenate([getattr(one.predictions, f.name) for one in each]) for f in fields(Predictions)}
+    together = Ranking(PricedPlans(configurations, Predictions(**columns)), tuple(precisions), tuple(search))
+    in_order: list[int] = np.lexsort(order.keys_but_precision(together.priced)[::-1]).tolist()
+    return together.take(in_order)
+
+
+def front_of(order: Order, parts: Mapping[int, Distinct]) -> Ranking:
+    """Return the Pareto front of the fronts of searches, in order."""
+    whole = ranked(order, parts)
+    if len(parts) == 1:
+        return whole
+    priced = whole.priced
+    front = pareto_front(order.values(priced), priced.configurations.gpus, order.distances(priced))
+    return whole.take(front.tolist())
+
+
+def report_of(searches: Sequence[Searched]) -> SearchReport:
+    """Return how the spaces were searched, all together."""
+    refused: dict[tuple[str, str], int] = {}
+    for one in searches:
+        for why, count in one.outcome.refused.items():
+            refused[why.code, str(why)] = refused.get((why.code, str(why)), 0) + count
+    return SearchReport(
+        method=searches[0].outcome.method,
+        certified=all(one.outcome.certified for one in searches),
+        candidates=sum(one.outcome.candidates for one in searches),
+        evaluated=sum(one.outcome.evaluated for one in searches),
+        refused=tuple(Refused(code, reason, count) for (code, reason), count in refused.items()),
+    )
+
+
+def without_plan(searches: Sequence[Searched]) -> tuple[PlanWarning, ...]:
+    """Return a warning for every framework, of several, none of whose plans fits, with what refuses most of them."""
+    found = []
+    for one in searches:
+        if one.outcome.best is None and one.framework is not None:
+            most = max(one.outcome.refused.items(), key=lambda item: item[1], default=None)
+            why = f"; most candidates are refused: {most[0]}" if most else "; it allows none of what was asked for"
+            found.append(PlanWarning("framework_without_plan", one.label, f"No plan of {one.label} fits{why}."))
+    return tuple(found)
+
+
+def fewest_first(order: Order) -> Order:
+    """Return an order in which plans on fewer devices come first."""
+    return replace(order, leading=lambda plans: plans.configurations.gpus.astype(np.float64))

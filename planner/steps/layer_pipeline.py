@@ -1,0 +1,235 @@
+"""Prices of plans that cut a network without an architecture in numbers, such as a CNN, into stages of layers.
+
+T = pipeline(stages) + exposed exchange of gradients + update, as of split transformers
+(:mod:`planner.steps.split_part`), with whole layers on every stage.
+
+A stage sends on every tensor that was made before its end and is read behind it, and is sent as many bytes of their
+gradients. GPipe takes the sum over all cuts, so that their mean serves; of other schedules the widest cut stands for
+all, an upper figure. The first stage copies its samples to the device; loading them is hidden behind the step before
+where input is prefetched, and a later epoch's is taken for the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray, distinct_rows
+from planner.domain.configuration import Configurations
+from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, SEND_RECEIVE
+from planner.domain.precision import precision_named
+from planner.domain.split import SCHEDULES, SplitMemoryBytes, SplitPlans
+from planner.sources.sources import Sources
+from planner.steps.compute import composed_s
+from planner.steps.epoch import Input
+from planner.steps.layer_cuts import LayerCuts, cut_at
+from planner.steps.pipeline import pipeline_s
+from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
+from planner.steps.split_part import SPLIT_TERMS
+from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
+from planner.workload.layer_memory import chain_memory
+from planner.workload.memory import ASSUMED_CONTEXT_BYTES
+from planner.workload.units import cut_units
+
+__all__ = ["LayerPart", "LayerPricer", "split_pricer"]
+
+Both = tuple[FloatArray, FloatArray]
+
+
+def split_pricer(sources: Sources, precision: str, like: SplitPricer | None = None) -> SplitPricer:
+    """Return the pricer of plans that split the network of a problem."""
+    kind = LayerPricer if sources.problem.network.transformer is None else SplitPricer
+    return kind(sources, precision, like)
+
+
+class LayerPricer(SplitPricer):
+    """Prices plans whose stages hold layers.
+
+    Attributes
+    ----------
+    cuts : LayerCuts
+    input : Input
+    """
+
+    def __init__(self, sources: Sources, precision: str, like: SplitPricer | None = None) -> None:
+        super().__init__(sources, precision, like)
+        self.cuts = LayerCuts(self.compute, self.overheads)
+        self.input = Input(sources)
+
+    def memory(self, plans: SplitPlans) -> SplitMemoryBytes:
+        """Return the memory of each plan's fullest rank."""
+        problem = self.sources.problem
+        shrunk = problem.scenario.sub_batch_factor if self.precision == "fp32" else 1
+        rules = replace(self.memory_rules, framework_bytes=ASSUMED_CONTEXT_BYTES[self.sources.accelerator.kind])
+        first, which = distinct_rows(plans.pipeline_parallel, cut_at(plans.sub_batch))
+        parts = []
+        for at, row in enumerate(first.tolist()):
+            cuts = self.cuts.cuts(int(plans.pipeline_parallel[row]), int(plans.sub_batch[row]))
+            some = plans.take(np.flatnonzero(which == at))
+            parts.append(chain_memory(self.cuts.sizes, cuts, some, rules, problem.settings.optimizer, shrunk=shrunk))
+        back = np.argsort(np.argsort(which, kind="stable"))
+        names = [one.name for one in fields(SplitMemoryBytes)]
+        return SplitMemoryBytes(**{name: np.concatenate([getattr(one, name) for one in parts])[back] for name in names})
+
+    def price(self, chosen: Configurations) -> SplitPriced:
+        """Price configurations, rows of shape (n,)."""
+        plans = plans_of(chosen)
+        terms = {name: np.zeros((2, chosen.size)) for name in SPLIT_TERMS}
+        slowest = np.zeros(chosen.size, dtype=np.int64)
+        first, which = distinct_rows(plans.pipeline_parallel, plans.schedule)
+        for at in range(first.size):
+            rows = np.flatnonzero(which == at)
+            part = LayerPart(self, plans.take(rows))
+            slowest[rows] = part.slowest
+            for name, both in part.terms().items():
+                terms[name][:, rows] = both
+        terms["load_input"][:] = self._load(plans, np.sum([exposed for _, exposed in terms.values()], axis=0))
+        seconds, exposed = ({name: both[at] for name, both in terms.items()} for at in range(2))
+        return SplitPriced(np.sum(list(exposed.values()), axis=0), seconds, exposed, self.memory(plans), slowest)
+
+    def _load(self, plans: SplitPlans, step_s: FloatArray) -> Both:
+        """Return what loading samples takes and adds; the ranks of the first stage load, one of each copy."""
+        copies, samples = self.placement(plans).groups(GRADIENTS), plans.sub_batch * plans.accumulation_steps
+        in_node = np.ceil(copies.ranks_per_node).astype(np.int64)
+        load = self.input.times(samples, in_node, copies.nodes, first_epoch=False).node_s
+        return load, np.maximum(load - step_s, 0.0) if self.strategy.prefetch else load
+
+
+class LayerPart:
+    """Plans of one number of stages and schedule, shape (n,), with k distinct sub-batches.
+
+    Attributes
+    ----------
+    plans : SplitPlans
+    rank : RankCompute
+    cuts : ndarray of int, shape (k, p + 1)
+        The unit that each stage starts with, and the number of units.
+    """
+
+    def __init__(self, costs: LayerPricer, plans: SplitPlans) -> None:
+        self.costs, self.plans, self.rank = costs, plans, costs.cuts.rank
+        self.stages, self.schedule = int(plans.pipeline_parallel[0]), SCHEDULES[int(plans.schedule[0])]
+        self.m = plans.accumulation_steps.astype(np.float64)
+        self._sub_batch, self._of = np.unique(plans.sub_batch, return_inverse=True)
+        self.cuts = np.stack([costs.cuts.cuts(self.stages, one) for one in self._sub_batch.tolist()])
+        self.placement = costs.placement(plans)
+
+    @property
+    def counts(self) -> FloatArray:
+        """How many of each distinct unit the stages of the first plan hold, shape (p, U)."""
+        return cut_units(self.rank.units, self.cuts[self._of[0]])
+
+    @property
+    def first_layers(self) -> tuple[str, ...]:
+        """The layers that the stages of the first plan start with."""
+        starts = self.rank.units.starts[self.cuts[self._of[0], :-1]]
+        return tuple(self.rank.network.layers[at].name for at in starts.tolist())
+
+    def host_s(self, name: str) -> FloatArray:
+        """Return the host time of a pass over each stage of the first plan [s], shape (p,)."""
+        return np.asarray(self.on_stages(name)[1][:, 0])
+
+    @property
+    def slowest(self) -> IntArray:
+        """The stage with the most work, shape (n,)."""
+        return np.asarray(np.argmax(np.add(*self.passes()), axis=0))
+
+    def on_stages(self, name: str) -> Both:
+        """Return kernels and host time of a pass over each stage, shape (p, n) [s]."""
+        ahead = self.costs.cuts.ahead_of(name, self._sub_batch)
+        kernels, host = (np.diff(np.take_along_axis(one, self.cuts, axis=1), axis=1).T[:, self._of] for one in ahead)
+        return kernels, host
+
+    def _scaled(self, term: str, seconds: FloatArray) -> FloatArray:
+        return self.costs.sources.multiplied(term, seconds, self.costs.precision)
+
+    def _composed(self, term: str, kernels: FloatArray, host: FloatArray) -> FloatArray:
+        return self._scaled(term, composed_s(kernels, host, self.costs.overheads.exponent))
+
+    def _mean(self, of_first: FloatArray, of_later: FloatArray) -> FloatArray:
+        """Return the mean of m backward passes, of which the first only writes gradients."""
+        return of_first + (self.m - 1) / self.m * (of_later - of_first)
+
+    def _backward(self) -> FloatArray:
+        return self._mean(*(self._composed("backward", *self.on_stages(name)) for name in ("backward", "accumulating")))
+
+    def copy_s(self) -> FloatArray:
+        """Return the copy of a micro-batch to the device, of the first stage, shape (p, n)."""
+        copy = np.zeros((self.stages, self.m.size))
+        copy[0] = self.rank.host_to_device_s(self.plans.sub_batch)
+        return copy
+
+    def passes(self) -> Both:
+        """Return the forward and the backward pass of a micro-batch on every stage, shape (p, n) [s]."""
+        return self._composed("forward", *self.on_stages("forward")) + self.copy_s(), self._backward()
+
+    def terms(self) -> dict[str, Both]:
+        """Return what each term takes and adds to the step, (n,) each."""
+        m, passes = self.m, self.passes()
+        own = m * (passes[0] + passes[1])
+        slowest = np.argmax(own, axis=0)[None]
+        transfer, steps = self.transfer_s(), self.plans.accumulation_steps
+        schedule: dict[str, Any] = {"schedule": self.schedule}
+        if self.schedule == "zero-bubble":
+            schedule["weight_s"] = self._weights_s(passes[1])
+        still = pipeline_s(*passes, np.zeros_like(transfer), steps, **schedule)
+        whole = pipeline_s(*passes, transfer, steps, **schedule)
+
+        def shown(per_stage: FloatArray) -> FloatArray:
+            return np.asarray(np.take_along_axis(per_stage, slowest, axis=0)[0])
+
+        kernels = {name: self.on_stages(name)[0] for name in ("forward", "backward", "accumulating")}
+        forward = m * shown(self._scaled("forward", kernels["forward"]))
+        backward = m * shown(self._scaled("backward", self._mean(kernels["backward"], kernels["accumulating"])))
+        copy = m * shown(self.copy_s())
+        update = self._composed("update", *self.on_stages("update")).max(axis=0)
+        computed = shown(own) - copy
+        wait = np.where(self.plans.gpus > 1, self.costs.overheads.replica_wait, 0.0)
+        once = {
+            "forward": forward,
+            "backward": backward,
+            "host": computed - forward - backward,
+            "host_to_device": copy,
+            "bubble": np.maximum(still - shown(own), 0.0) * (self.stages > 1),
+            "stage_messages": whole - still,
+            "update": update,
+            "replica_wait": wait * (still + update),
+        }
+        return {name: (one, one) for name, one in once.items()} | {
+            "all_reduce": self._exchange(passes[1], transfer, schedule)
+        }
+
+    def _weights_s(self, backward_s: FloatArray) -> FloatArray:
+        """Return the part of the backward pass that is gradients of weights, shape (p, n)."""
+        weights, whole = (self.on_stages(name)[0] for name in ("weights", "backward"))
+        return backward_s * np.divide(weights, whole, out=np.zeros_like(weights), where=whole > 0)
+
+    def transfer_s(self) -> FloatArray:
+        """Return the time of one micro-batch between neighbouring stages, shape (n,)."""
+        if self.stages == 1:
+            return np.zeros(self.m.size)
+        crossing = self.costs.cuts.sizes.crossing[self.cuts[:, 1:-1]]
+        elements = (crossing.mean(axis=1) if self.schedule == "gpipe" else crossing.max(axis=1))[self._of]
+        itemsize = precision_named(self.costs.precision).activation_bytes
+        groups = self.placement.groups(NEIGHBOURS)
+        return self.costs.operation_s(SEND_RECEIVE, itemsize * elements * self.plans.sub_batch, groups)
+
+    def _exchange(self, backward_s: FloatArray, transfer_s: FloatArray, schedule: dict[str, Any]) -> Both:
+        """Return what the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
+        costs, strategy, shape = self.costs, self.costs.strategy, backward_s.shape
+        ahead = np.concatenate([[0.0], np.cumsum(costs.cuts.sizes.parameters)])
+        bytes_, units = (np.diff(one).T[:, self._of] for one in (costs.gradient_bytes * ahead[self.cuts], self.cuts))
+        buckets = np.ones(shape)
+        if strategy.overlap:
+            size = strategy.bucket_bytes
+            buckets = np.maximum(np.ceil(bytes_ / size), 1.0) if size else units.astype(np.float64)
+        groups = self.placement.groups(GRADIENTS).rows(np.tile(np.arange(shape[1]), shape[0]))
+        message = costs.operation_s(ALL_REDUCE, (bytes_ / buckets).ravel(), groups).reshape(shape)
+        taken = buckets * message
+        if strategy.overlap:
+            late = exposed_exchange_s(backward_s, transfer_s, message, buckets, **schedule)
+        else:
+            late = np.maximum(taken - drain_s(backward_s, transfer_s, **schedule), 0.0)
+        return taken.max(axis=0), np.where(taken > 0, late, 0.0).max(axis=0)

@@ -1,0 +1,84 @@
+"""What the drain of a pipeline hides: when stages have their last gradients, and what outlasts it of their exchange."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
+from planner.steps.gathers import bucketed_s
+from planner.steps.pipeline_chunks import chunks_of, sums_above
+
+__all__ = ["drain_s", "exposed_exchange_s"]
+
+
+def drain_s(
+    backward_s: FloatArray,
+    transfer_s: FloatArray | float,
+    *,
+    schedule: str,
+    virtual_stages: IntArray | int = 1,
+    weight_s: FloatArray | None = None,
+    chunk: int = 0,
+) -> FloatArray:
+    """Return how long before the end of the pipeline a stage has the last gradients of a chunk [s], shape (p, n).
+
+    An exchange of X_s seconds behind it outlasts the pipeline by max over s of (X_s - drain_s), at least 0.
+
+    Parameters
+    ----------
+    backward_s, transfer_s, schedule, virtual_stages, weight_s
+        Of :func:`planner.steps.pipeline.pipeline_s`.
+    chunk : int
+        Of the stage, below v; the last backward is that of chunk 0.
+
+    Notes
+    -----
+    Exact for equal stages: s (b + x), of a chunk (s + chunk p)(b + x); at least so long for others, whose stages above
+    may be behind. ZB-H1 ends a stage with its delayed weight gradients: s (b - w), ZB-H2 s (b - 2 w), at least 0. ZB-V
+    ends with those of chunk 0, behind s of chunk 1, on the first stage behind p (b + w). Without a flush 0.
+    """
+    chunks = chunks_of((np.zeros_like(backward_s), backward_s, weight_s), transfer_s, 1, virtual_stages, schedule)
+    hop_s = chunks.backward_s + chunks.transfer_s
+    if schedule == "no-flush":
+        return np.zeros_like(hop_s)
+    stage = np.arange(chunks.stages)[:, None]
+    if schedule == "zero-bubble-v":
+        first_s = chunks.stages * (chunks.backward_s + chunks.weight_s)
+        return np.asarray(chunk * np.where(stage > 0, stage * chunks.weight_s, first_s))
+    late_s = (chunks.depth * stage + 1) * chunks.weight_s
+    return np.asarray(np.maximum(sums_above(hop_s) + chunk * hop_s.sum(axis=0) - late_s + chunks.weight_s[0], 0.0))
+
+
+def exposed_exchange_s(
+    backward_s: FloatArray,
+    transfer_s: FloatArray | float,
+    message_s: FloatArray,
+    buckets: IntArray | FloatArray,
+    *,
+    schedule: str,
+    virtual_stages: IntArray | int = 1,
+    weight_s: FloatArray | None = None,
+) -> FloatArray:
+    """Return how long the exchange of each stage's gradients outlasts the pipeline [s], shape (p, n).
+
+    Buckets go one at a time, those of a chunk during its last backward at the earliest, and behind those of the chunks
+    that have theirs before: chunk v - 1 first.
+
+    Parameters
+    ----------
+    backward_s, transfer_s, schedule, virtual_stages, weight_s
+        Of :func:`planner.steps.pipeline.pipeline_s`.
+    message_s, buckets : ndarray, shape (p, n)
+        Time of one bucket, and how many a stage has in all its chunks; fewer than chunks are divided.
+    """
+    v = np.broadcast_to(virtual_stages, np.broadcast_shapes(np.shape(virtual_stages), np.shape(backward_s)))
+    of_chunk = np.maximum(buckets / v, 1)
+    chunk_s = message_s * buckets / v
+    late_s = bucketed_s(backward_s / v, chunk_s / of_chunk, of_chunk) - backward_s / v
+    found = np.zeros(1)
+    for chunk in range(int(v.max(initial=1))):
+        ended_s = drain_s(
+            backward_s, transfer_s, schedule=schedule, virtual_stages=virtual_stages, weight_s=weight_s, chunk=chunk
+        )
+        found = np.maximum(found, np.where(chunk < v, late_s + chunk * chunk_s - ended_s, 0.0))
+    return found

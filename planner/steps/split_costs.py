@@ -1,0 +1,75 @@
+"""What split plans of one precision share: the network in numbers, and what serves it."""
+
+from __future__ import annotations
+
+from planner.domain.arrays import FloatArray
+from planner.domain.messages import Groups
+from planner.domain.precision import precision_named
+from planner.domain.split import SplitPlans
+from planner.domain.transformer import Transformer
+from planner.sources.sources import Sources
+from planner.steps.compute import composed_s
+from planner.steps.split_compute import SplitCompute
+from planner.steps.split_messages import operation_s
+from planner.workload.placement import Placement
+from planner.workload.split_memory import MemoryRules
+from planner.workload.split_messages import MessageRules
+
+__all__ = ["SplitCosts"]
+
+
+class SplitCosts:
+    """What split plans of one precision share.
+
+    Attributes
+    ----------
+    compute : SplitCompute
+    overheads : Overheads
+    strategy : OverlapStrategy
+    gradient_bytes : float
+        Of an element, as it is sent.
+    parameter : BytesOfParameter
+    memory_rules : MemoryRules
+    message_rules : MessageRules
+    rank_order : tuple of str
+        How ranks are numbered, innermost first.
+    overlaps_tensor : bool
+        Whether messages of tensor ranks run beside products of the backward pass.
+    """
+
+    def __init__(self, sources: Sources, precision: str, compute: SplitCompute | None = None) -> None:
+        self.sources, self.precision = sources, precision
+        self.compute: SplitCompute = compute or SplitCompute(sources, precision)
+        self.overheads = sources.overheads(precision, "sync")
+        settings = sources.problem.settings
+        framework = settings.framework
+        self.strategy = settings.overlap
+        self.gradient_bytes = float(framework.gradient_bytes(precision))
+        self.rank_order = settings.placed_by
+        self.memory_rules = MemoryRules.of(precision, settings.optimizer, framework, self.rank_order)
+        self.parameter = self.memory_rules.parameter
+        self.overlaps_tensor = framework.overlaps_tensor
+        itemsize = precision_named(precision).activation_bytes
+        self.message_rules = MessageRules(itemsize, scatters_boundary=framework.scatters_boundary)
+
+    @property
+    def of(self) -> Transformer:
+        """The network in numbers; TypeError where it has none."""
+        network = self.sources.problem.network
+        if network.transformer is None:
+            raise TypeError(f"{network.name} has no architecture in numbers")
+        return network.transformer
+
+    def placement(self, plans: SplitPlans) -> Placement:
+        """Return where the groups of plans lie on the cluster."""
+        link = self.sources.cluster.inter_node
+        return Placement(plans, link.nics_per_node if link else 1, self.rank_order)
+
+    def operation_s(self, operation: str, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+        """Return times [s] of an operation, shape (n,); groups of one rank send nothing."""
+        return operation_s(self.sources, operation, buffer_bytes, groups)
+
+    def passed_s(self, term: str, kernels_s: FloatArray, host_s: FloatArray) -> FloatArray:
+        """Return times [s] of passes of a term, kernels and host together, the scenario applied."""
+        whole = composed_s(kernels_s, host_s, self.overheads.exponent)
+        return self.sources.multiplied(term, whole, self.precision)

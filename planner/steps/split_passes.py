@@ -1,0 +1,108 @@
+"""One micro-batch on the stages of pipelines: its kernels, the host's time, and messages.
+
+A pass takes what its kernels and its host take together, and its messages. The backward pass of the first micro-batch
+writes gradients, those of the others add to them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.split import RECOMPUTES, SplitPlans
+from planner.steps.split_compute import PASSES
+from planner.steps.split_costs import SplitCosts
+from planner.steps.split_sent import StageMessages
+from planner.steps.split_stages import StageCases
+from planner.workload.split_messages import boundary_messages
+
+__all__ = ["Backward", "Passes"]
+
+_SAME_PASSES = ("accumulation_steps", "virtual_stages", "sharding", "shard_group", "schedule", "offload")
+"""Fields of plans that no pass over a stage depends on."""
+
+
+class Backward:
+    """A time of the backward pass, in the mean of m micro-batches, of which the first only writes gradients."""
+
+    def __init__(self, first_s: FloatArray, later_s: FloatArray) -> None:
+        self.first_s, self._more_s = first_s, later_s - first_s
+
+    def mean_s(self, at: IntArray, m: FloatArray) -> FloatArray:
+        """Return the mean [s], shape of ``at``, which broadcasts with m."""
+        return np.asarray(self.first_s[at] + (m - 1) / m * self._more_s[at])
+
+
+class Passes:
+    """Times of one micro-batch on each distinct stage, of shape (f,) [s].
+
+    Attributes
+    ----------
+    cases : StageCases
+    forward_s, recompute_s : kernels and host together
+    backward : Backward
+        The same; ``weights`` is its part that is gradients of weights.
+    forward_kernels_s, backward_kernels, recompute_kernels_s : kernels alone
+    messages : term -> Sent
+    transfer_s : ndarray of float, shape (c,)
+        Between neighbouring stages, of each case.
+    """
+
+    def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray) -> None:
+        self.cases = cases = StageCases(costs, plans, rank, _SAME_PASSES)
+        row = cases.compute_rows(costs.compute)
+        table, blocks = costs.compute.cases.columns, cases.blocks
+        both = table.kernels_s(costs.overheads), table.host_s(costs.overheads)
+
+        def times(name: str, held: FloatArray) -> tuple[FloatArray, FloatArray]:
+            """Return kernels and host time of a pass, of stages that hold so many units."""
+            of_units = (one[:, PASSES.index(name)][row][cases.of] for one in both)
+            kernels, host = (np.einsum("fu,fu->f", held, one) for one in of_units)
+            return kernels, host
+
+        def scaled(term: str, seconds: FloatArray) -> FloatArray:
+            return costs.sources.multiplied(term, seconds, costs.precision)
+
+        forward, first, later = (times(name, cases.counts) for name in ("forward", "backward", "accumulating"))
+        again = self._again(times("forward", blocks), times("attention", blocks))
+        self.forward_s = costs.passed_s("forward", *forward)
+        self.recompute_s = costs.passed_s("forward", *again)
+        self.backward = Backward(costs.passed_s("backward", *first), costs.passed_s("backward", *later))
+        weights = times("weights", cases.counts)[0]
+        share = np.divide(weights, first[0], out=np.zeros_like(weights), where=first[0] > 0)
+        self.weights = Backward(*(share * costs.passed_s("backward", *one) for one in (first, later)))
+        self.forward_kernels_s, self.recompute_kernels_s = scaled("forward", forward[0]), scaled("forward", again[0])
+        self.backward_kernels = Backward(scaled("backward", first[0]), scaled("backward", later[0]))
+        self.messages = StageMessages(costs, cases).seconds(row)
+        self.transfer_s = self._transfer_s(costs)
+        nothing = np.zeros(cases.of.size)
+        sent = self.messages.values()
+        self._ahead_s = self.forward_s + sum((one.forward_s for one in sent), nothing)
+        self._back_s = self.recompute_s + sum((one.backward_s for one in sent), nothing)
+
+    def alone_s(self, at: IntArray, m: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the forward and backward passes of stages with their messages, weights being there, shape of ``at``.
+
+        ``m``: micro-batches, broadcasts with ``at``.
+        """
+        return self._ahead_s[at], self.backward.mean_s(at, m) + self._back_s[at]
+
+    def _again(
+        self, whole: tuple[FloatArray, FloatArray], attention: tuple[FloatArray, FloatArray]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return kernels and host time of what is computed again."""
+        recompute = self.cases.plans.recompute[self.cases.of]
+        is_full, is_selective = (recompute == RECOMPUTES.index(name) for name in ("full", "selective"))
+        kernel, host = (
+            np.where(is_full, one, np.where(is_selective, other, 0.0))
+            for one, other in zip(whole, attention, strict=True)
+        )
+        return kernel, host
+
+    def _transfer_s(self, costs: SplitCosts) -> FloatArray:
+        """Return what one micro-batch takes between neighbouring stages, shape (c,); one stage sends nothing."""
+        cases = self.cases
+        found = np.zeros(cases.rank.size)
+        for one in boundary_messages(costs.of, cases.plans, costs.message_rules):
+            found = found + one.count * costs.operation_s(one.operation, one.buffer_bytes, cases.groups(one.group))
+        return found

@@ -1,0 +1,113 @@
+"""Distinct stages of distinct plans, one after the other: what plans share is worked out once, whatever their stages.
+
+Plans differ in more than what a pass over a stage, or its state, depends on; and most stages of a pipeline are equal.
+Tables have one entry for each distinct stage of each distinct plan, on one axis of length f, so that plans with any
+numbers of stages are one call; plans gather from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from planner.domain.messages import Groups
+from planner.domain.split import SplitPlans
+from planner.steps.split_compute import SplitCompute
+from planner.steps.split_costs import SplitCosts
+from planner.workload.units import Units, stage_units
+
+__all__ = ["StageCases", "rows_of"]
+
+
+def rows_of(plans: SplitPlans, rows: IntArray) -> SplitPlans:
+    """Return some of n plans, whose fields all have shape (n,)."""
+    return SplitPlans(**{one.name: getattr(plans, one.name)[rows] for one in fields(SplitPlans)})
+
+
+class StageCases:
+    """The distinct stages of n plans, f in all, of c distinct plans.
+
+    Parameters
+    ----------
+    costs : SplitCosts
+    plans : SplitPlans, fields of shape (n,)
+    rank : ndarray of int, shape (n,)
+        The rank of each in ``costs.compute``.
+    but : tuple of str
+        Fields of plans that make no difference; of ``plans`` below they are those of any plan of the case.
+
+    Attributes
+    ----------
+    case : ndarray of int, shape (n,)
+        Of each plan.
+    plans : SplitPlans, fields of shape (c,)
+    rank : ndarray of int, shape (c,)
+    of : ndarray of int, shape (f,)
+        The case that a stage is of; its stages follow each other.
+    stage : ndarray of int, shape (f,)
+        From 0; of equal ones the first.
+    counts : ndarray of float, shape (f, U)
+        How many of each distinct unit a stage holds.
+    """
+
+    def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, but: tuple[str, ...]) -> None:
+        columns = [getattr(plans, one.name) for one in fields(SplitPlans) if one.name not in but]
+        first, self.case = distinct_rows(*columns, plans.last_stage)
+        self.plans, self.rank = rows_of(plans, first), rank[first]
+        self.units: Units = costs.compute.ranks[0].units
+        self._placement, self._placed = costs.placement(self.plans), dict[str, Groups]()
+        ends = self.plans.pipeline_parallel, self.plans.last_stage
+        alike, self._pipeline = distinct_rows(*ends)
+        held = [stage_units(self.units, *each) for each in zip(*(one[alike].tolist() for one in ends), strict=True)]
+        self._numbers = [_numbers(one) for one in held]
+        firsts = [np.unique(one, return_index=True)[1] for one in self._numbers]
+        sizes = np.array([one.size for one in firsts], dtype=np.int64)
+        each = sizes[self._pipeline]
+        self._start = np.cumsum(each) - each
+        self.of = np.repeat(np.arange(first.size), each)
+        place = (np.cumsum(sizes) - sizes)[self._pipeline[self.of]] + np.arange(self.of.size) - self._start[self.of]
+        self.stage = np.concatenate([*firsts, np.zeros(0, dtype=np.int64)])[place]
+        empty = np.zeros((0, self.units.distinct))
+        self.counts = np.concatenate([empty, *(one[at] for one, at in zip(held, firsts, strict=True))])[place]
+
+    @property
+    def is_last(self) -> BoolArray:
+        """Whether a stage has the last layers of its pipeline, shape (f,)."""
+        return np.asarray(self.stage == self.plans.last_stage[self.of])
+
+    @property
+    def blocks(self) -> FloatArray:
+        """How many of each distinct unit a stage holds, without the ends of the network, shape (f, U)."""
+        is_end = np.zeros(self.units.distinct, dtype=bool)
+        is_end[self.units.sequence[[0, -1]]] = True
+        return np.where(is_end, 0.0, self.counts)
+
+    def at(self, rows: IntArray) -> IntArray:
+        """Return where every stage of some of the plans stands, all of p stages and one schedule, shape (p, rows)."""
+        case = self.case[rows]
+        number = self._numbers[int(self._pipeline[case[0]])]
+        return np.asarray(self._start[case] + number[:, None])
+
+    def groups(self, name: str) -> Groups:
+        """Return where the groups of a name lie, of each case."""
+        if name not in self._placed:
+            self._placed[name] = self._placement.groups(name)
+        return self._placed[name]
+
+    def most(self, of_stages: FloatArray) -> FloatArray:
+        """Return the largest of each case's stages: shape (f,) to (c,)."""
+        return np.maximum.reduceat(of_stages, self._start) if self.of.size else np.zeros(0)
+
+    def compute_rows(self, compute: SplitCompute) -> IntArray:
+        """Return the row of each case in the table of compute, made where it is new, shape (c,)."""
+        compute.cases.ensure(self.rank, self.plans.sub_batch)
+        return compute.cases.rows(self.rank, self.plans.sub_batch)
+
+
+def _numbers(held: FloatArray) -> IntArray:
+    """Return the number of each stage, (p, U) to (p,): those in a row that hold the same have one, but for the ends."""
+    differs = np.any(np.diff(held, axis=0) != 0, axis=1)
+    differs[:1] = differs[-1:] = True
+    return np.concatenate([[0], np.cumsum(differs)])

@@ -1,0 +1,127 @@
+"""``--framework A,B``: one ranking over several frameworks in suggest, a prediction each in predict."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+NETWORK = "gpt:layers=4,hidden=512,heads=8,sequence=256,vocabulary=8192"
+ABOUT = ("--network", NETWORK, "--cluster", "dgx-a100", "--precision", "bf16")
+ASKED = (
+    "suggest", *ABOUT, "--target-batch", "64", "--nodes", "1,2", "--sub-batch", "4,8", "--pipeline", "1",
+    "--recompute", "none", "--sharding", "0",
+)  # fmt: skip
+FRAMEWORKS = ("megatron-lm", "fsdp")
+
+
+def plans_of(run: Run, frameworks: str, *more: str) -> Any:
+    code, out, _ = run(*ASKED, "--framework", frameworks, *more, "--json")
+    assert code == 0
+    return json.loads(out)
+
+
+def speed(plan: Any) -> float:
+    value: float = plan["prediction"]["samples_per_s"]["value"]
+    return value
+
+
+def test_plans_of_all_frameworks_are_one_ranking(run: Run) -> None:
+    alone = [
+        (name, plan)
+        for name in FRAMEWORKS
+        for plan in plans_of(run, name, "--top", "40", "--choose", "fastest")["plans"]
+    ]
+    in_order = sorted(alone, key=lambda one: -speed(one[1]))
+    answer = plans_of(run, ",".join(FRAMEWORKS), "--top", "40", "--choose", "fastest")
+    assert len(answer["plans"]) == min(len(alone), 40)
+    assert [plan["configuration"]["framework"] for plan in answer["plans"]] == [name for name, _ in in_order]
+    assert [speed(plan) for plan in answer["plans"]] == pytest.approx([speed(plan) for _, plan in in_order])
+    assert {plan["configuration"]["framework"] for plan in answer["plans"][:5]} == set(FRAMEWORKS)
+    assert answer["request"]["framework"]["value"] == list(FRAMEWORKS)
+    assert answer["subject"]["framework"] == in_order[0][0]
+    counts = [plans_of(run, name)["search"] for name in FRAMEWORKS]
+    assert answer["search"]["evaluated"] == sum(one["evaluated"] for one in counts)
+    assert answer["search"]["candidates"] == sum(one["candidates"] for one in counts)
+
+
+def test_frameworks_whose_overheads_err_apart_are_tied_farther_than_plans_of_one(run: Run) -> None:
+    """What is stated of two frameworks is not one error: a plan of another is less surely slower."""
+    plans = plans_of(run, ",".join(FRAMEWORKS), "--top", "40")["plans"]
+    first, *others = plans
+    own: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for plan in others:
+        is_own = plan["configuration"]["framework"] == first["configuration"]["framework"]
+        own[is_own].append((speed(first) / speed(plan), plan["probability_first_better"]))
+    near = min(own[False])
+    slower_of_own = [probability for ratio, probability in own[True] if ratio > 1.02]
+    assert 0.5 < near[1] < max(slower_of_own)
+
+
+def test_at_most_top_plans_and_25_lines_and_each_says_its_framework(run: Run, tmp_path: Path) -> None:
+    names = ",".join(FRAMEWORKS)
+    code, out, err = run(*ASKED, "--framework", names)
+    assert code == 0
+    assert (out + err).count("\n") <= 25
+    assert "framework" in out
+    assert sum(line.split()[1:2] in ([name] for name in FRAMEWORKS) for line in out.splitlines()) <= 5
+    answer = plans_of(run, names)
+    chosen = next(plan for plan in answer["plans"] if plan["position"] == answer["chosen"])
+    framework = chosen["configuration"]["framework"]
+    assert f"in {framework}:" in " ".join(out.split())
+    path = tmp_path / "answer.json"
+    path.write_text(json.dumps(answer))
+    code, again, _ = run("explain", str(path))
+    assert (code, f"in {framework}:" in " ".join(again.split())) == (0, True)
+    brief = json.loads(run(*ASKED, "--framework", names, "--json", "--brief")[1])
+    assert brief["framework"] == framework
+
+
+def test_a_framework_that_cannot_is_left_out_and_said(run: Run) -> None:
+    more = ("--strategy", "bucketed", "--sharding", "3")
+    answer = json.loads(run(*ASKED[:-2], "--framework", "megatron-lm,fsdp", *more, "--json")[1])
+    assert {plan["configuration"]["framework"] for plan in answer["plans"]} == {"fsdp"}
+    said = {one["code"]: one for one in answer["warnings"]}
+    assert (
+        said["framework_without_plan"]["message"]
+        == "No plan of megatron-lm fits; it allows none of what was asked for."
+    )
+
+
+def test_parallelism_that_one_framework_alone_allows(run: Run) -> None:
+    asked = (*ASKED[:-6], "--parallelism", "pipeline")
+    answer = json.loads(run(*asked, "--framework", "fsdp,megatron-lm", "--json")[1])
+    refused = [one["message"] for one in answer["warnings"] if one["code"] == "framework_refused"]
+    assert len(refused) == 1
+    assert refused[0].startswith("It is left out: --parallelism must be of the kinds that gpt:")
+    assert {plan["configuration"]["framework"] for plan in answer["plans"]} == {"megatron-lm"}
+    code, _, err = run(*asked, "--framework", "fsdp,fsdp-compile", "--json")
+    assert (code, err.count("planner: ")) == (2, 1)
+    assert "--parallelism must be of the kinds that gpt:" in err
+
+
+def test_nothing_fits_only_where_no_framework_has_a_plan(run: Run) -> None:
+    asked = ("suggest", *ABOUT, "--target-batch", "64", "--nodes", "2", "--sub-batch", "3", "--accumulation", "1")
+    code, out, err = run(*asked, "--framework", "megatron-lm,fsdp")
+    assert code == 4
+    assert "no plan fits." in out
+    for name in FRAMEWORKS:
+        assert out.count(f"  {name}: ") == 1
+    assert (out + err).count("\n") <= 25
+
+
+def test_all_frameworks_without_what_they_need_are_an_error(run: Run) -> None:
+    asked = ("suggest", *ABOUT[:-2], "--target-batch", "64", "--precision", "fp8")
+    code, out, err = run(*asked, "--framework", "megatron-lm,fsdp")
+    assert (code, out) == (5, "")
+    assert err.count("planner: ") == 1
+
+
+def test_predict_answers_each_in_a_table(run: Run) -> None:
+    code, out, _ = run("predict", *ABOUT, "--sub-batch", "4", "--framework", "megatron-lm,fsdp")
+    assert code == 0
+    assert "2 predictions" in " ".join(out.split())
+    for name in FRAMEWORKS:
+        assert f" {name} " in out

@@ -1,0 +1,156 @@
+"""``planner calibrate --plan --runs``: measured steps of split plans decide between degrees."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.formats.calibration import read_calibration
+
+Run = Callable[..., tuple[int, str, str]]
+NETWORK = "gpt:layers=4,hidden=512,heads=8,sequence=256,vocabulary=8192"
+ASKED = (
+    "suggest", "--network", NETWORK, "--cluster", "dgx-a100", "--target-batch", "64", "--framework", "megatron-lm",
+    "--precision", "bf16", "--nodes", "1,2", "--sub-batch", "2,4,8", "--tensor", "1,2", "--pipeline", "1,2",
+    "--virtual-stages", "1", "--sharding", "0", "--recompute", "none",
+)  # fmt: skip
+COLUMNS = (
+    "nodes", "gpus_per_node", "sub_batch", "accumulation_steps", "precision", "tensor_parallel", "pipeline_parallel",
+    "sequence_parallel",
+)  # fmt: skip
+DEFAULTS = {"tensor_parallel": 1, "pipeline_parallel": 1, "sequence_parallel": "off"}
+CALIBRATE = ("calibrate", "--plan", "plan.json", "--runs", "runs.csv", "--out", "refined.json")
+
+
+@pytest.fixture
+def plans(run: Run) -> list[Any]:
+    """Return the plans of a suggestion, which stands in plan.json."""
+    code, out, _ = run(*ASKED, "--json")
+    assert code == 0
+    Path("plan.json").write_text(out)
+    found: list[Any] = json.loads(out)["plans"]
+    return found
+
+
+def write_runs(rows: list[tuple[Any, float]], **changes: str) -> None:
+    """Write a runs file of plans and the time of a step [s] of each; ``changes``: of every row."""
+    about = {"network": f'"{NETWORK}"', "cluster": "dgx-a100", "framework": "megatron-lm", "metric": "iteration_s"}
+    about |= changes
+    lines = [",".join(("id", *about, "value", *COLUMNS))]
+    for number, (plan, seconds) in enumerate(rows):
+        axes = DEFAULTS | plan["configuration"]
+        lines.append(",".join(map(str, (number, *about.values(), seconds, *(axes[name] for name in COLUMNS)))))
+    Path("runs.csv").write_text("\n".join(lines) + "\n")
+
+
+def period(plan: Any) -> dict[str, float]:
+    found: dict[str, float] = plan["prediction"]["iteration_s"]
+    return found
+
+
+def test_measured_steps_decide_between_degrees_that_were_tied(run: Run, plans: list[Any]) -> None:
+    document = json.loads(Path("plan.json").read_text())
+    first, second = plans[:2]
+    degrees = [plan["configuration"].get("tensor_parallel", 1) for plan in (first, second)]
+    assert degrees == [1, 2]
+    assert {1, 2} <= set(document["tied"])
+    slow, fast = 1.1 * period(first)["value"], 0.9 * period(first)["value"]
+    write_runs([(first, slow), (second, fast), (second, 1.01 * fast), (first, 1.01 * slow)])
+    code, _, err = run(*CALIBRATE)
+    assert (code, err) == (0, "planner: 4 measured steps of 2 plans, of which the suggestion has 2\n")
+    refined = read_calibration("refined.json")
+    assert [one.runs for one in refined.measured_steps] == [2, 2]
+    assert {one.configuration.tensor_parallel for one in refined.measured_steps} == {1, 2}
+
+    code, out, _ = run(*ASKED, "--calibration", "refined.json", "--json")
+    answer = json.loads(out)
+    best = answer["plans"][0]
+    assert best["configuration"] == second["configuration"]
+    assert answer["chosen"] == 1
+    (loser,) = (plan for plan in answer["plans"] if plan["configuration"] == first["configuration"])
+    assert loser["position"] not in answer["tied"]
+    assert fast < period(best)["value"] < period(second)["value"]
+    width, before = (period(one)["high"] / period(one)["low"] for one in (best, second))
+    assert 1 < width < before
+    exposed_s = sum(term.get("exposed_seconds", term["seconds"]) for term in best["prediction"]["terms"])
+    assert exposed_s == pytest.approx(period(best)["value"])
+    messages = [one["message"] for one in answer["warnings"] if one["code"] == "measured_steps"]
+    assert any(
+        "4 measured steps were used, 2 of them of this very plan, of calibration refined" in one for one in messages
+    )
+    text = " ".join(run(*ASKED, "--calibration", "refined.json")[1].split())
+    assert (
+        f"because measured steps of {answer['subject']['network']} correct it; to narrow it: `planner calibrate" in text
+    )
+
+
+def test_what_is_predicted_one_by_one_is_what_is_ranked(run: Run, plans: list[Any]) -> None:
+    write_runs([(plan, 1.2 * period(plan)["value"]) for plan in plans[:2]])
+    assert run(*CALIBRATE)[0] == 0
+    answer = json.loads(run(*ASKED, "--calibration", "refined.json", "--json")[1])
+    for plan in answer["plans"]:
+        axes = DEFAULTS | plan["configuration"]
+        code, out, _ = run(
+            "predict", "--network", NETWORK, "--cluster", "dgx-a100", "--framework", "megatron-lm", "--calibration",
+            "refined.json", "--optimizer", "adam", "--precision", "bf16", "--nodes", str(axes["nodes"]),
+            "--sub-batch", str(axes["sub_batch"]), "--accumulation", str(axes["accumulation_steps"]),
+            "--tensor", str(axes["tensor_parallel"]), "--pipeline", str(axes["pipeline_parallel"]),
+            "--sequence-parallel", axes["sequence_parallel"], "--json",
+        )  # fmt: skip
+        assert code == 0
+        assert json.loads(out)["iteration_s"]["value"] == pytest.approx(period(plan)["value"], rel=1e-9)
+
+
+def test_a_refined_calibration_takes_more_runs_and_stands_beside_them_in_sample(run: Run, plans: list[Any]) -> None:
+    write_runs([(plans[0], 0.01)])
+    assert run(*CALIBRATE)[0] == 0
+    old = read_calibration("refined.json").measured_steps
+    code, out, _ = run(*ASKED, "--calibration", "refined.json", "--json")
+    assert code == 0
+    Path("plan.json").write_text(out)
+    write_runs([(plans[1], 0.02)])
+    assert run(*CALIBRATE[:-1], "more.json")[0] == 0
+    more = read_calibration("more.json").measured_steps
+    assert more[:1] == old
+    assert len(more) == 2
+    validation = json.loads(run("validate", "--runs", "runs.csv", "--calibration", "more.json", "--json")[1])
+    assert [row["in_sample"] for row in validation["rows"]] == [True]
+    shown = run("show", "calibrations", "more.json")[1]
+    assert "Measured steps" in shown
+
+
+OTHERS = [
+    ({"network": "resnet18"}, "its network is resnet18"),
+    ({"cluster": "selene"}, "its cluster is selene"),
+    ({"framework": "fsdp"}, "its framework is fsdp"),
+    ({"network": "gpt-none"}, "network must be"),
+    ({"metric": "mini_batch_mean"}, "it has no time of a step"),
+]
+
+
+def test_runs_of_something_else_are_refused_and_say_why(run: Run, plans: list[Any]) -> None:
+    for changes, why in OTHERS:
+        write_runs([(plans[0], 0.01)], **changes)
+        code, out, err = run(*CALIBRATE)
+        assert (code, out) == (3, "")
+        assert "runs.csv: file must hold a measured step of gpt:" in err
+        assert "as plan.json is of, got none (runs.csv line 2: " in err
+        assert why in err
+    assert not Path("refined.json").exists()
+
+
+def test_rows_that_are_no_runs_of_a_plan_are_said_and_others_taken(run: Run, plans: list[Any]) -> None:
+    write_runs([(plans[0], 0.01), (plans[0] | {"configuration": plans[0]["configuration"] | {"nodes": 64}}, 0.01)])
+    code, _, err = run(*CALIBRATE)
+    assert code == 0
+    assert "planner: rows left out: 1 (runs.csv line 3: " in err
+    code, _, err = run("calibrate", "--runs", "runs.csv", "--out", "other.json")
+    assert (code, err) == (2, "planner: --runs must be given beside --plan alone, got 'runs.csv'\n")
+    code, _, err = run(*CALIBRATE, "--force", "--budget", "60s")
+    assert code == 2
+    assert "--budget must be left out beside --runs, which were measured elsewhere" in err
+    code, _, err = run("calibrate", "--plan", "plan.json", "--out", "other.json")
+    assert code == 5
+    assert err.endswith("time their steps where they run and give them as a runs file by --runs FILE.csv\n")
