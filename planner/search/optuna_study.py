@@ -80,7 +80,7 @@ class StudyPlace:
         """
         import optuna  # noqa: PLC0415 - heavy, and only this search needs it
 
-        none = Refusal("storage", f"{self.option} must hold a study", self.option, self.shown, _MAKE)
+        none = Refusal("storage", f"{self.option} must be a storage with a study", self.option, self.shown, _MAKE)
         if self._is_file and not Path(self.where).exists():
             raise UsageError(none)
         with quiet(), self._opened():
@@ -164,7 +164,7 @@ def check_inputs(place: StudyPlace, of_study: Mapping[str, str], inputs: Mapping
     if differ:
         mine, its = (", ".join(f"{name} {of.get(name, 'none')}" for name in differ) for of in (inputs, of_study))
         rest = f" with {its} instead of {mine}; name another place, or ask as the study was asked"
-        rule = f"{place.option} must hold a study of the same inputs"
+        rule = f"{place.option} must be a study of the same inputs"
         raise UsageError(Refusal("other_study", rule, place.option, place.shown, rest))
 
 

@@ -61,7 +61,7 @@ def test_the_space_may_be_searched_to_its_end(run: Any) -> None:
         ((*OPTUNA, "--study", "nowhere/s.log"), "--study must be a storage that answers, got 'nowhere/s.log'"),
         ((*OPTUNA, "--study", "no-such://me:secret@host/x"), "got 'no-such://me:***@host/x'"),
         (("search-worker",), "--storage must be given, got nothing"),
-        (("search-worker", "--storage", "missing.db"), "--storage must hold a study, got 'missing.db'"),
+        (("search-worker", "--storage", "missing.db"), "--storage must be a storage with a study, got 'missing.db'"),
     ],
 )
 def test_bad_input_is_one_sentence(run: Any, arguments: tuple[str, ...], words: str) -> None:
@@ -83,7 +83,7 @@ def test_a_file_that_is_no_study_is_refused(run: Any) -> None:
         pass
     code, _, err = run("search-worker", "--storage", "sqlite:///empty.db")
     assert code == 2
-    assert "--storage must hold a study" in err
+    assert "--storage must be a storage with a study" in err
 
 
 def test_a_locked_storage_is_told(run: Any) -> None:
@@ -101,7 +101,7 @@ def test_a_study_of_other_inputs_is_refused_with_both_fingerprints(run: Any) -> 
     code, _, err = run(*OPTUNA, "--study", "s.db", "--tolerance", "10%")
     assert code == 2
     assert err.count("request ") == 2
-    assert "must hold a study of the same inputs" in err
+    assert "must be a study of the same inputs" in err
     assert run(*OPTUNA, "--study", "s.db", "--top", "3", "--seed", "4", "--choose", "fastest")[0] == 0
 
 
