@@ -42,7 +42,8 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "PIL": ("probes/images.py",),
     "sklearn": ("fitting/estimators.py",),
     "pandas": ("formats/tables.py",),
-    "optuna": ("search/optuna_search.py",),
+    "optuna": ("search/optuna_search.py", "search/optuna_study.py", "search/optuna_trials.py"),
+    "sqlalchemy": ("search/optuna_study.py",),
     "matplotlib": ("report/plots.py",),
     "typer": ("cli",),
     "rich": ("cli", "report"),
@@ -51,7 +52,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
 }
 """Package -> the only places that may import it; a test-only package has none."""
 
-LAZY = {"torch", "PIL", "sklearn", "scipy", "pandas", "optuna", "matplotlib", "rich"}
+LAZY = {"torch", "PIL", "sklearn", "scipy", "pandas", "optuna", "sqlalchemy", "matplotlib", "rich"}
 """Packages imported only inside the function that needs them, so that commands start fast."""
 
 

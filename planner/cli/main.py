@@ -2,7 +2,7 @@
 
 Exit codes: 0 done, 1 bug (with a traceback), 2 usage, 3 an input file is wrong, 4 nothing fits, 5 the calibration does
 not cover the request, 130 interrupted. A reader that closes the pipe early has what it wanted: 0, quietly.
-A command ``x`` is the function ``run`` of module ``planner.cli.x``, imported only when it is called.
+A command ``x-y`` is the function ``run`` of module ``planner.cli.x_y``, imported only when it is called.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def run_command(name: str, options: Mapping[str, Any]) -> None:
     """Run a command; all but measuring run no product of matrices that is worth a thread of NumPy's library."""
     if name != "calibrate":
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    import_module(f"planner.cli.{name}").run(options)
+    import_module(f"planner.cli.{name.replace('-', '_')}").run(options)
 
 
 def _invoke(arguments: Sequence[str], run: Runner) -> None:

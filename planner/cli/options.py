@@ -208,6 +208,18 @@ _ALL = (
         "Keys are options of a plan, as in nodes=16,precision=fp16.",
         parsing.pairs,
     ),
+    Option(
+        "search", "exact|optuna", "Whether every plan is searched, or trials of Optuna.",
+        parsing.choice("exact", "optuna"), "exact",
+    ),
+    Option("trials", "N", "Plans that Optuna tries, besides those of the study.", parsing.whole(1, 10_000_000), "200"),
+    Option(
+        "study", "FILE|URL",
+        "Where Optuna keeps its trials, to go on with them: a new or an earlier file (SQLite; a journal if it ends in "
+        ".log), or a database.",
+        default="nowhere",
+    ),
+    Option("storage", "URL|FILE", "Where the study lies: what suggest had as --study."),
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
     Option(
@@ -277,8 +289,14 @@ COMMANDS = (
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
-            "top", "pareto", "choose", "epochs", "why_not", "verbose", "brief", "json", "seed",
+            "top", "pareto", "choose", "epochs", "why_not", "search", "trials", "study", "verbose", "brief", "json",
+            "seed",
         ),
+    ),
+    Command(
+        "search-worker",
+        "Run more trials of a study that suggest --search optuna made, here or on another machine.",
+        ("storage", "trials", "seed", "verbose", "brief", "json"),
     ),
     Command(
         "sweep",

@@ -16,11 +16,13 @@ from planner.errors import NOTHING, ParameterError
 from planner.sessions.inputs import LOCAL, Case, Machine, cases, check_nodes, machine_of, own_calibration
 from planner.sessions.values import DEFAULT_REQUEST, SETTINGS_FILE, Values, listed, merge, said
 
-__all__ = ["gather", "ordered", "resolve"]
+__all__ = ["PRINTING_OPTIONS", "SEARCHING_OPTIONS", "gather", "ordered", "resolve"]
 
 
 PRINTING_OPTIONS = {"json", "brief", "verbose"}
 """Options that only say how to print."""
+SEARCHING_OPTIONS = {"search", "trials", "study", "storage"}
+"""Options that only say how to search: the answer says it as its method."""
 
 
 def gather(command: str, arguments: Mapping[str, Any]) -> Values:
@@ -87,9 +89,11 @@ def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:
 
 
 def ordered(values: Values) -> Values:
-    """Return the values in the order in which the options are declared, without those that only say how to print.
+    """Return the values in the order in which the options are declared.
 
-    Without how a network is split, too, where nothing but defaults says that it is not.
+    Without those that only say how to print or search, and without how a network is split where
+    nothing but defaults says that it is not.
     """
     unsplit = {a.option for a in AXES if a.is_split and values.get(a.option) == Sourced((a.default,), DEFAULT)}
-    return {name: values[name] for name in OPTIONS if name in values and name not in PRINTING_OPTIONS | unsplit}
+    left_out = PRINTING_OPTIONS | SEARCHING_OPTIONS | unsplit
+    return {name: values[name] for name in OPTIONS if name in values and name not in left_out}

@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.cli import output
 from planner.cli.options import OPTIONS
+from planner.cli.optuna import say_trials, searcher_of
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import settings_named
 from planner.domain.axes import AXES, Axis
@@ -22,6 +23,7 @@ from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
 from planner.report.why_not import why_not_view
+from planner.search.exhaustive import Searcher, search
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
 from planner.search.why_not import why_not
@@ -29,7 +31,10 @@ from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
 from planner.workload.lawful import schedules_of
 
-__all__ = ["allowed_request", "answer", "check_price", "provenance", "run", "space_request", "wanted"]
+__all__ = ["allowed_request", "answer", "check_price", "provenance", "run", "space_request", "wanted", "write"]
+
+
+Answers = Sequence[tuple[Subject, Suggestion]]
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -48,15 +53,21 @@ def run(arguments: Mapping[str, Any]) -> None:
         if "why_not" in values:
             _write_why_nots(cases, values, as_json="json" in arguments)
             return
-        answers = [answer(some, values) for some in _by_question(cases)]
-    epochs = values["epochs"].value if "epochs" in values else None
+        searcher = searcher_of(values, cases, allowed_request)
+        answers = [answer(some, values, searcher or search) for some in _by_question(cases)]
+    write(answers, values["epochs"].value if "epochs" in values else None, arguments)
+    say_trials(searcher)
+    _check_found(answers)
+
+
+def write(answers: Answers, epochs: int | None, arguments: Mapping[str, Any]) -> None:
+    """Write answers as the options say; ``epochs``: of the whole training."""
     if "json" in arguments:
         output.write_document(_document(answers, epochs, brief="brief" in arguments))
     elif "brief" in arguments:
         output.write_views(suggestion_brief(one, subject, epochs) for subject, one in answers)
     else:
         output.write_views(suggestions_views(answers, in_full="verbose" in arguments, epochs=epochs))
-    _check_found(answers)
 
 
 def wanted(command: str, arguments: Mapping[str, Any]) -> Values:
@@ -107,7 +118,7 @@ def _by_question(cases: Sequence[Case]) -> list[list[Case]]:
     return list(by_question.values())
 
 
-def answer(cases: Sequence[Case], values: Values) -> tuple[Subject, Suggestion]:
+def answer(cases: Sequence[Case], values: Values, searcher: Searcher = search) -> tuple[Subject, Suggestion]:
     """Return the plans of one network under one scenario, and what they are of: the framework of the one to take.
 
     A framework of several that does not allow the request is left out, and that is said.
@@ -127,7 +138,7 @@ def answer(cases: Sequence[Case], values: Values) -> tuple[Subject, Suggestion]:
         labels = tuple(case.subject.settings.framework.label for case in cases)
         changes = {"framework": labels, "parallelism": kinds}
         of_request = {key: replace(one, value=changes.get(key, one.value)) for key, one in of_request.items()}
-    suggestion = suggest_among([(case.problem, request) for case, request in asked], of_request, left_out)
+    suggestion = suggest_among([(case.problem, request) for case, request in asked], of_request, left_out, searcher)
     plan, subjects = suggestion.chosen_plan, [case.subject for case, _ in asked]
     own = (one for one in subjects if plan and plan.framework and one.settings.framework.label == plan.framework.label)
     return next(own, subjects[0]), suggestion
@@ -227,9 +238,6 @@ def _tolerance(request: SpaceRequest, tolerance: Sourced[Any] | None) -> Sourced
     if tolerance and tolerance.source == DEFAULT_REQUEST and "sync" in sources:
         sources["sync"] = DEFAULT
     return Sourced(widths, ", ".join(dict.fromkeys(sources.values())))
-
-
-Answers = Sequence[tuple[Subject, Suggestion]]
 
 
 def _document(answers: Answers, epochs: int | None, *, brief: bool) -> Mapping[str, Any]:

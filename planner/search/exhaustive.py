@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -15,9 +16,27 @@ from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.feasibility import ABOVE_WINDOW, BELOW_WINDOW, LARGE_SUB_BATCH, LAWFUL, REASONS, Rules
 from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
-from planner.search.space import CHUNK, Limits, Space, space_of
+from planner.search.space import CHUNK, Limits, space_of
 
-__all__ = ["Outcome", "lawful_plans", "search"]
+__all__ = ["Candidates", "Outcome", "Searcher", "lawful_plans", "search", "search_among"]
+
+
+class Candidates(Protocol):
+    """What is searched: a space, or part of one."""
+
+    @property
+    def candidates(self) -> int:
+        """How many there are."""
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Precisions in which they are priced."""
+
+    def refused(self) -> dict[Refusal, int]:
+        """Return those that are not made, counted by reason."""
+
+    def chunks(self) -> Iterator[Configurations]:
+        """Yield all others, at most CHUNK at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +58,10 @@ class Outcome:
         In all; priced and satisfying the request.
     refused : mapping of Refusal to int
         The others: ``evaluated`` and these add up to ``candidates``.
+    method : str
+        How the space was searched.
+    certified : bool
+        Whether it has no better plan.
     """
 
     best: PricedPlans | None
@@ -48,6 +71,17 @@ class Outcome:
     candidates: int
     evaluated: int
     refused: Mapping[Refusal, int]
+    method: str = "exhaustive"
+    certified: bool = True
+
+
+class Searcher(Protocol):
+    """What looks for the best plans of a request."""
+
+    def __call__(
+        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
+    ) -> Outcome:
+        """Return the best ``keep`` plans, and how the space was searched."""
 
 
 def search(
@@ -60,7 +94,20 @@ def search(
     UsageError
         As :func:`planner.search.space.space_of`.
     """
-    space = space_of(request, limits)
+    return search_among(space_of(request, limits), request, limits, evaluator, order, keep=keep, pareto=pareto)
+
+
+def search_among(
+    space: Candidates,
+    request: SpaceRequest,
+    limits: Limits,
+    evaluator: Evaluator,
+    order: Order,
+    *,
+    keep: int,
+    pareto: bool = False,
+) -> Outcome:
+    """Return the best ``keep`` of some candidates of a request."""
     progress = _Progress(evaluator, order, Rules.of(request, limits, space.precisions, order), keep, pareto)
     for batch in _batches(progress.sift(chunk) for chunk in space.chunks()):
         progress.price(batch)
@@ -149,7 +196,7 @@ class _Progress:
         if self.best is None:
             self._offer(batch, predictions.mini_batch_mean, why)
 
-    def outcome(self, space: Space) -> Outcome:
+    def outcome(self, space: Candidates) -> Outcome:
         """Return what was found in the whole of a space."""
         refusals = space.refused()
         refusals |= {why: int(n) for why, n in zip(REASONS, self.counts, strict=True) if why is not None and n}

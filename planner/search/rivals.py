@@ -108,8 +108,8 @@ def report_of(searches: Sequence[Searched]) -> SearchReport:
         for why, count in one.outcome.refused.items():
             refused[why.code, str(why)] = refused.get((why.code, str(why)), 0) + count
     return SearchReport(
-        method="exhaustive",
-        certified=True,
+        method=searches[0].outcome.method,
+        certified=all(one.outcome.certified for one in searches),
         candidates=sum(one.outcome.candidates for one in searches),
         evaluated=sum(one.outcome.evaluated for one in searches),
         refused=tuple(Refused(code, reason, count) for (code, reason), count in refused.items()),

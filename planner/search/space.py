@@ -19,14 +19,25 @@ import numpy as np
 
 from planner.domain.arrays import LARGEST_COUNT, IntArray, check_count, check_not_negative, frozen_map
 from planner.domain.axes import AXES, MODES, Axis
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import DEGREES, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
-from planner.search.split_space import DATA, SplitBlock, SplitLimits
+from planner.search.split_space import DATA, SplitBlock, SplitLimits, passes_within
 from planner.workload.lawful import LAYER_AXES
 
-__all__ = ["CHUNK", "LARGEST_SPACE", "Block", "Limits", "Space", "accepted_mini_batches", "has_whole_plans", "space_of"]
+__all__ = [
+    "CHUNK",
+    "LARGEST_SPACE",
+    "TOO_LARGE",
+    "Block",
+    "Limits",
+    "Space",
+    "accepted_mini_batches",
+    "blocks_of",
+    "has_whole_plans",
+    "space_of",
+]
 
 CHUNK = 2**17
 """Candidates handled at once; some 15 MB with their predictions."""
@@ -34,7 +45,10 @@ CHUNK = 2**17
 LARGEST_SPACE = 10**8
 """Candidates that are enumerated at most; more would take minutes, and are refused instead."""
 
+TOO_LARGE = "space_too_large"
+"""Code of their refusal."""
 _SOLVED_AXIS = "accumulation_steps"
+_PASSES = ("sub_batch", _SOLVED_AXIS)
 _RELATIVE_SLACK = 1e-12  # relative; a product such as 100 x 1.1 must not lose its own edge to rounding
 
 
@@ -134,6 +148,21 @@ class Block:
                 step = flat - (ends - steps)[owner]
                 yield replace(rows.take(owner), accumulation_steps=first[owner] + step)
 
+    def base_columns(self) -> dict[str, IntArray]:
+        """Return the axes of a base but for its sub-batch, an ndarray of shape (b,) each."""
+        names = [name for name in self.values if name not in _PASSES]
+        grid = np.meshgrid(*(self.values[name] for name in names), indexing="ij")
+        return {name: column.ravel() for name, column in zip(names, grid, strict=True)}
+
+    def passes_of(self, base: Mapping[str, int]) -> tuple[IntArray, IntArray]:
+        """Return the sub-batches, and the accumulation of each, with which a base is a candidate to price."""
+        tried, (low, high) = self.values["sub_batch"], self.window
+        if self.mode == "async":  # the mini-batch is random, and accumulation 1
+            tried = tried[(tried <= high) & (1 in self.values[_SOLVED_AXIS])]
+            return tried, np.ones(tried.size, dtype=np.int64)
+        copies = base["nodes"] * base["gpus_per_node"] // math.prod(base[name] for name in DEGREES)
+        return passes_within((-(-max(low, 1) // copies), high // copies), tried, self.values.get(_SOLVED_AXIS))
+
     def _product(self, precision: int, precisions: tuple[str, ...]) -> Configurations:
         kinds = {"precision": np.array([precision]), "mode": np.array([MODES.index(self.mode)])}
         return Configurations.product({**self.values, **kinds}, precisions)
@@ -193,24 +222,29 @@ def space_of(request: SpaceRequest, limits: Limits) -> Space:
     UsageError
         More than LARGEST_SPACE candidates.
     """
+    blocks, precisions = blocks_of(request, limits)
+    _check_size(sum(block.bases for block in blocks))  # each has a candidate: counting too many would take long
+    counts = tuple(block.count() for block in blocks)
+    _check_size(sum(counts))
+    return Space(blocks, counts, precisions)
+
+
+def blocks_of(request: SpaceRequest, limits: Limits) -> tuple[tuple[Block | SplitBlock, ...], tuple[str, ...]]:
+    """Return the blocks of a request, uncounted, and the precisions that can be priced; raise as for a wrong value."""
     _check(request, limits)
     precisions = [name for name in PRECISIONS if name in (request["precision"] or PRECISIONS)]
     modes = [mode for mode in MODES if mode in request.modes]
     blocks = tuple(
         block for mode in modes for precision in precisions for block in _blocks(request, limits, precision, mode)
     )
-    _check_size(sum(block.bases for block in blocks))  # each has a candidate: counting too many would take long
-    counts = tuple(block.count() for block in blocks)
-    _check_size(sum(counts))
-    return Space(blocks, counts, tuple(name for name in precisions if name not in limits.refused_precisions))
+    return blocks, tuple(name for name in precisions if name not in limits.refused_precisions)
 
 
 def _check_size(least: int) -> None:
     if least > LARGEST_SPACE:
-        raise UsageError(
-            f"the space must hold at most {LARGEST_SPACE:,} candidates, got {least:,} or more; "
-            "give fewer values of nodes, sub-batch or accumulation, or a smaller tolerance"
-        )
+        remedy = "; give fewer values of nodes, sub-batch or accumulation, or a smaller tolerance"
+        rule = f"the space must hold at most {LARGEST_SPACE:,} candidates"
+        raise UsageError(Refusal(TOO_LARGE, rule, "the space", f"{least:,} or more", remedy))
 
 
 def _check(request: SpaceRequest, limits: Limits) -> None:

@@ -7,6 +7,7 @@ n and accumulation steps m with D·n·m in the window. Bases that differ in noth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,7 @@ __all__ = [
     "kinds_of",
     "kinds_to_try",
     "layer_axis_asked",
+    "passes_within",
 ]
 
 DATA, MODEL, PIPELINE, HYBRID = "data", "model", "pipeline", "hybrid"
@@ -248,14 +250,34 @@ class SplitBlock:
         least, most = -(-max(low, 1) // copies), high // copies
         asked, steps = self.request["sub_batch"], self.request["accumulation_steps"]
         tried = np.unique(asked) if asked is not None else np.arange(1, most + 1)
-        if steps is not None:
-            n, m = (one.ravel() for one in np.meshgrid(tried, np.unique(steps), indexing="ij"))
-            return n[(n * m >= least) & (n * m <= most)], m[(n * m >= least) & (n * m <= most)]
-        first, last = -(-least // tried), most // tried
-        number = np.maximum(last - first + 1, 0)
-        owner = np.repeat(np.arange(tried.size), number)
-        within = np.arange(owner.size) - np.repeat(np.cumsum(number) - number, number)
-        return tried[owner], first[owner] + within
+        return passes_within((least, most), tried, None if steps is None else np.unique(steps))
+
+    def base_columns(self) -> dict[str, IntArray]:
+        """Return the axes of all bases, lawful ones alone, an ndarray of shape (b,) each."""
+        return {name: column for name, column in self._bases.items() if name != "data_parallel"}
+
+    def passes_of(self, base: Mapping[str, int]) -> tuple[IntArray, IntArray]:
+        """Return the sub-batches, and the accumulation of each, with which a base is a candidate to price."""
+        replica = math.prod(base[name] for name in _DEGREES)
+        n, m = self._passes(base["nodes"] * base["gpus_per_node"] // replica)
+        columns = {name: np.full(n.size, base[name]) for name in _SCHEDULED if name in base}
+        keeps = accumulates(SplitPlans.of(**columns | {"accumulation_steps": m}))
+        return n[keeps], m[keeps]
+
+
+def passes_within(
+    window: tuple[int, int], sub_batches: IntArray, steps: IntArray | None = None
+) -> tuple[IntArray, IntArray]:
+    """Return the sub-batches and accumulation steps whose product lies in a window; ``steps`` None: any."""
+    least, most = window
+    if steps is not None:
+        n, m = (one.ravel() for one in np.meshgrid(sub_batches, steps, indexing="ij"))
+        return n[(n * m >= least) & (n * m <= most)], m[(n * m >= least) & (n * m <= most)]
+    first, last = -(-least // sub_batches), most // sub_batches
+    number = np.maximum(last - first + 1, 0)
+    owner = np.repeat(np.arange(sub_batches.size), number)
+    within = np.arange(owner.size) - np.repeat(np.cumsum(number) - number, number)
+    return sub_batches[owner], first[owner] + within
 
 
 def _divisors(whole: int, most: int) -> IntArray:

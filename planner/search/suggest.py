@@ -27,7 +27,7 @@ from planner.search.choice import (
     tied_plans,
 )
 from planner.search.evaluator import Evaluator
-from planner.search.exhaustive import search
+from planner.search.exhaustive import Searcher, search
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
 from planner.search.loosen import loosenings
 from planner.search.ranking import Order
@@ -75,6 +75,7 @@ def suggest_among(
     asked: Sequence[Asked],
     provenance: Mapping[str, Sourced[object]],
     left_out: Mapping[str, PlannerError] | None = None,
+    searcher: Searcher = search,
 ) -> Suggestion:
     """Return the answer to a request over several frameworks: their plans in one ranking.
 
@@ -88,6 +89,8 @@ def suggest_among(
         Stands in the answer as ``request``.
     left_out : mapping of framework to PlannerError
         That are no candidates, and why.
+    searcher : Searcher
+        Looks for the plans of each.
 
     Raises
     ------
@@ -101,7 +104,7 @@ def suggest_among(
         try:
             order, limits = order_and_limits(problem, request)
             evaluator = predict.Evaluator(problem)
-            one = _searched(evaluator, order, limits, request)
+            one = _searched(evaluator, order, limits, request, searcher)
         except (CoverageError, UsageError) as error:
             errors[problem.settings.framework.label] = error
             continue
@@ -148,10 +151,12 @@ def suggest_with(
     return _answer([_searched(evaluator, order, limits, request)], order, provenance, compare)
 
 
-def _searched(evaluator: Evaluator, order: Order, limits: Limits, request: SpaceRequest) -> Searched:
+def _searched(
+    evaluator: Evaluator, order: Order, limits: Limits, request: SpaceRequest, searcher: Searcher = search
+) -> Searched:
     names = len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
     keep = (max(request.top, MOST_COMPARED_PLANS) + 1) * names  # the last reported one is compared with the next
-    outcome = search(request, limits, evaluator, order, keep=keep, pareto=request.pareto)
+    outcome = searcher(request, limits, evaluator, order, keep=keep, pareto=request.pareto)
     return Searched(evaluator, limits, request, outcome)
 
 
@@ -307,10 +312,11 @@ def _nearest(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
 
 def _loosenings(searches: Sequence[Searched], order: Order) -> tuple[Loosening, ...]:
     """Return what to loosen where nothing fits: of one search all that helps, of several the smallest change each."""
-    ways = [loosenings(one.request, one.limits, one.evaluator, order, one.outcome) for one in searches]
+    proven = [one for one in searches if one.outcome.certified]
+    ways = [loosenings(one.request, one.limits, one.evaluator, order, one.outcome) for one in proven]
     if len(ways) == 1 and searches[0].framework is None:
         return ways[0]
-    firsts = ((one.label, some[0]) for one, some in zip(searches, ways, strict=True) if some)
+    firsts = ((one.label, some[0]) for one, some in zip(proven, ways, strict=True) if some)
     return tuple(replace(first, message=f"{label}: {first.message}") for label, first in firsts)
 
 

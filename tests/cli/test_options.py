@@ -68,6 +68,10 @@ INVALID: dict[str, tuple[str, ...]] = {
     "limit": ("", "epoch", "epoch=1", "wall=1h", "nodes=-3", "nodes=x", "epoch=1h,epoch=2h"),
     "why_not": ("", "nodes", "nodes=3,nodes=4"),
     "answer": ("missing.json",),
+    "search": ("guess", ""),
+    "trials": ("0", "-1", "x", "5"),
+    "study": ("s.db",),
+    "storage": ("nothing.db",),
     "position": ("0", "-1", "x"),
     "part": ("cost", ""),
 }
@@ -80,6 +84,7 @@ BASE: dict[str, list[str]] = {
     "show": ["networks"],
     "calibrate": ["--device", "cpu", "--budget", "2s"],
     "explain": ["answer.json"],
+    "search-worker": ["--storage", "nothing.db"],
 }
 
 

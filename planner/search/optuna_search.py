@@ -1,0 +1,162 @@
+"""Search by Optuna: what it proposes becomes the nearest lawful plan that was not tried, and that is priced.
+
+Two studies: the one that workers share holds trials, each with all its values from the start, and says who runs them;
+its mirror in this process is what the sampler learns from, so that a proposal costs no round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from planner.domain.configuration import Configurations
+from planner.domain.request import SpaceRequest
+from planner.errors import Refusal, UsageError
+from planner.search.evaluator import Evaluator
+from planner.search.exhaustive import Outcome, search, search_among
+from planner.search.feasibility import Rules
+from planner.search.optuna_space import LawfulPlan, LawfulPlans
+from planner.search.optuna_study import StudyPlace, quiet
+from planner.search.optuna_trials import LEARNT_FROM, Pricer, Trials
+from planner.search.ranking import Order
+from planner.search.space import TOO_LARGE, Limits
+
+if TYPE_CHECKING:
+    import optuna
+
+__all__ = ["SAMPLERS", "OptunaSearch"]
+
+SAMPLERS = {"tpe": "TPE", "gp": "GP", "nsga2": "NSGA-II"}
+POPULATION = 20
+"""Plans of a generation."""
+
+
+@dataclass
+class OptunaSearch:
+    """A searcher: so many trials of a study.
+
+    Attributes
+    ----------
+    trials : int
+        To run here, besides those that the study has.
+    place : StudyPlace
+    seed : int
+    inputs : mapping of part to fingerprint
+    options : mapping
+        From which a worker makes the same request.
+    sampler : one of SAMPLERS, or ''
+        Empty: NSGA-II for a Pareto front, of the objective and GPUs; else TPE.
+    starts : bool
+        Whether to begin with the best plans of the whole space, where it can be enumerated.
+    interruption : callable
+        Gives what is asked between trials: once that is true, the best so far is the answer.
+    trials_before, trials_here : int
+        That the study had, and that were run; after the search.
+    is_interrupted : bool
+        Likewise.
+    """
+
+    trials: int
+    place: StudyPlace = field(default_factory=StudyPlace)
+    seed: int = 0
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sampler: str = ""
+    starts: bool = True
+    interruption: Callable[[], AbstractContextManager[Callable[[], bool]]] = lambda: nullcontext(lambda: False)
+    trials_before: int = 0
+    trials_here: int = 0
+    is_interrupted: bool = False
+
+    def __call__(
+        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
+    ) -> Outcome:
+        """Return the best ``keep`` plans of all trials of the study.
+
+        Raises
+        ------
+        UsageError
+            The storage does not answer, or its study is of other inputs.
+        """
+        name = self.sampler or ("nsga2" if pareto else "tpe")
+        with quiet():
+            study = self.place.create(1 + pareto, self.inputs, self.options)
+            exact = self._exact(request, limits, evaluator, order, pareto=pareto)
+            if exact is not None and exact.best is None:
+                return exact
+            plans = LawfulPlans(request, limits)
+            rules = Rules.of(request, limits, plans.precisions, order)
+            with self.place.answering():
+                earlier = len(study.get_trials(deepcopy=False))
+                random = np.random.default_rng([self.seed, earlier])  # going on, it does not draw the same again
+                pricer = Pricer(evaluator=evaluator, order=order, rules=rules, pareto=pareto)
+                run = Trials(study, plans, pricer, _sampler(name, int(random.integers(2**32))), random)
+                self.trials_before = len(run.tried)
+                starts = _starts(plans, exact)
+                run.add([] if self.trials_before else starts[: self.trials])
+                with self.interruption() as is_stopped:
+                    self.trials_here = run.go(self.trials, is_stopped)
+                    self.is_interrupted = is_stopped()
+        some = _Some(plans.configurations(list(run.tried.values())))
+        outcome = search_among(some, request, limits, evaluator, order, keep=keep, pareto=pareto)
+        is_proven = bool(starts) and set(starts) <= set(run.tried.values())
+        method = f"optuna ({SAMPLERS[name]}), {len(run.tried):,} trials"
+        return replace(outcome, method=method, certified=run.is_exhausted or is_proven)
+
+    def _exact(
+        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, pareto: bool
+    ) -> Outcome | None:
+        """Return what an exhaustive search gives; None: not wanted, or the space is too large for one."""
+        if not self.starts:
+            return None
+        try:
+            return search(request, limits, evaluator, order, keep=1, pareto=pareto)
+        except UsageError as error:
+            if error.refusal.code != TOO_LARGE:
+                raise
+            return None
+
+
+def _starts(plans: LawfulPlans, exact: Outcome | None) -> list[LawfulPlan]:
+    """Return the best plan of the whole space, and its front where that is wanted."""
+    if exact is None or exact.best is None:
+        return []
+    parts = [exact.best, *([exact.pareto] if exact.pareto is not None else [])]
+    every = [part.configurations.take(slice(at, at + 1)) for part in parts for at in range(part.size)]
+    found = (plans.find(plans.values_of(one)) for one in every)
+    return list(dict.fromkeys(one for one in found if one is not None))
+
+
+def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
+    from optuna import samplers  # noqa: PLC0415 - heavy, and only this search needs it
+
+    if name == "nsga2":
+        return samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
+    if name == "gp":
+        return samplers.GPSampler(seed=seed, n_startup_trials=LEARNT_FROM, deterministic_objective=True)
+    return samplers.TPESampler(seed=seed, n_startup_trials=LEARNT_FROM, multivariate=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Some:
+    """The plans that were tried, as a space."""
+
+    plans: Configurations
+
+    @property
+    def candidates(self) -> int:
+        return self.plans.size
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        return self.plans.precisions
+
+    def refused(self) -> dict[Refusal, int]:
+        return {}
+
+    def chunks(self) -> Iterator[Configurations]:
+        yield from ([self.plans] if self.plans.size else [])
