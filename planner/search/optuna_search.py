@@ -127,8 +127,8 @@ def _starts(plans: LawfulPlans, exact: Outcome | None) -> list[LawfulPlan]:
         return []
     parts = [exact.best, *([exact.pareto] if exact.pareto is not None else [])]
     every = [part.configurations.take(slice(at, at + 1)) for part in parts for at in range(part.size)]
-    found = (plans.find(plans.values_of(one)) for one in every)
-    return list(dict.fromkeys(one for one in found if one is not None))
+    places = (plans.find(plans.values_of(one)) for one in every)
+    return list(dict.fromkeys(one for one in places if one is not None))
 
 
 def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:

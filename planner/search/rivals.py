@@ -118,13 +118,13 @@ def report_of(searches: Sequence[Searched]) -> SearchReport:
 
 def without_plan(searches: Sequence[Searched]) -> tuple[PlanWarning, ...]:
     """Return a warning for every framework, of several, none of whose plans fits, with what refuses most of them."""
-    found = []
+    warnings = []
     for one in searches:
         if one.outcome.best is None and one.framework is not None:
             most = max(one.outcome.refused.items(), key=lambda item: item[1], default=None)
             why = f"; most candidates are refused: {most[0]}" if most else "; it allows none of what was asked for"
-            found.append(PlanWarning("framework_without_plan", one.label, f"No plan of {one.label} fits{why}."))
-    return tuple(found)
+            warnings.append(PlanWarning("framework_without_plan", one.label, f"No plan of {one.label} fits{why}."))
+    return tuple(warnings)
 
 
 def fewest_first(order: Order) -> Order:

@@ -107,11 +107,11 @@ class SplitLimits:
 
     def needed_bytes(self, rows: Configurations) -> FloatArray:
         """Return the memory of the fullest device of each, shape (n,)."""
-        found = np.zeros(rows.size)
+        needed = np.zeros(rows.size)
         for code in np.unique(rows.precision).tolist():
             where = np.flatnonzero(rows.precision == code)
-            found[where] = self.memory_bytes(rows.take(where), rows.precisions[code])
-        return found
+            needed[where] = self.memory_bytes(rows.take(where), rows.precisions[code])
+        return needed
 
     def fits(self, rows: Configurations) -> BoolArray:
         """Return whether each fits in memory, shape (n,)."""

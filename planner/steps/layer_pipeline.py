@@ -73,11 +73,11 @@ class LayerPricer(SplitPricer):
         names = [one.name for one in fields(SplitMemoryBytes)]
         return SplitMemoryBytes(**{name: np.concatenate([getattr(one, name) for one in parts])[back] for name in names})
 
-    def price(self, chosen: Configurations) -> SplitPriced:
+    def price(self, configurations: Configurations) -> SplitPriced:
         """Price configurations, rows of shape (n,)."""
-        plans = plans_of(chosen)
-        terms = {name: np.zeros((2, chosen.size)) for name in SPLIT_TERMS}
-        slowest = np.zeros(chosen.size, dtype=np.int64)
+        plans = plans_of(configurations)
+        terms = {name: np.zeros((2, configurations.size)) for name in SPLIT_TERMS}
+        slowest = np.zeros(configurations.size, dtype=np.int64)
         first, which = distinct_rows(plans.pipeline_parallel, plans.schedule)
         for at in range(first.size):
             rows = np.flatnonzero(which == at)

@@ -128,10 +128,10 @@ def _circles_s(chunks: Chunks) -> Iterator[tuple[int, FloatArray, FloatArray]]:
 
 def _period_s(chunks: Chunks) -> FloatArray:
     """Return the steady period of a micro-batch in 1F1B: the largest mean of a circle of waiting, shape (n,)."""
-    found = chunks.whole_s.max(axis=0)
+    longest_s = chunks.whole_s.max(axis=0)
     for k, circle_s, _ in _circles_s(chunks):
-        found = np.maximum(found, circle_s.max(axis=0) / (k + 1))
-    return np.asarray(found)
+        longest_s = np.maximum(longest_s, circle_s.max(axis=0) / (k + 1))
+    return np.asarray(longest_s)
 
 
 def _longest_path_s(chunks: Chunks) -> FloatArray:
@@ -147,18 +147,20 @@ def _longest_path_s(chunks: Chunks) -> FloatArray:
     early_out_s = f.sum(axis=0) - sums_above(f) - f + below_s + _rounds_s(chunks, b) + b[-1] + up_s[-1]
     cooled_s = np.maximum(passes - 1 - chunks.depth * stage, 0) * w + up_s
     steady_s = np.maximum(rest - chunks.depth * stage, 0) * w
-    found = np.maximum(
+    longest_s = np.maximum(
         early_in_s + passes * (f + b) + cooled_s,
         late_in_s + (passes - 1) * b + rest * f + cooled_s,
     )
-    found = np.maximum(found, early_in_s + passes * f + rest * b + steady_s + early_out_s)
+    longest_s = np.maximum(longest_s, early_in_s + passes * f + rest * b + steady_s + early_out_s)
     between_s = np.where(rest > 0, late_in_s + f + early_out_s, -np.inf)
-    found = np.maximum(found, between_s + (rest - 1) * (f + b) + steady_s).max(axis=0)
-    return _longest_with_circles_s(chunks, found, between_s, rest - 1)
+    longest_s = np.maximum(longest_s, between_s + (rest - 1) * (f + b) + steady_s).max(axis=0)
+    return _longest_with_circles_s(chunks, longest_s, between_s, rest - 1)
 
 
-def _longest_with_circles_s(chunks: Chunks, found: FloatArray, between_s: FloatArray, passes: IntArray) -> FloatArray:
-    """Return the longest of ``found``, shape (n,), and of the paths that circle between stages.
+def _longest_with_circles_s(
+    chunks: Chunks, longest_s: FloatArray, between_s: FloatArray, passes: IntArray
+) -> FloatArray:
+    """Return the longest of ``longest_s``, shape (n,), and of the paths that circle between stages.
 
     ``between_s`` is the time of a path apart from its circles, ``passes`` how many go by in them, both of shape (p, n).
     Circles whose mean pass is too short for a longer path are left out.
@@ -166,11 +168,11 @@ def _longest_with_circles_s(chunks: Chunks, found: FloatArray, between_s: FloatA
     for k, circle_s, before in _circles_s(chunks):
         mean_s = circle_s / (chunks.depth * k + 1)
         hoped_s = (between_s[:-k] + np.maximum(passes[:-k], 0) * mean_s).max(axis=0)
-        some = np.flatnonzero(hoped_s > found * (1 + 1e-12))
+        some = np.flatnonzero(hoped_s > longest_s * (1 + 1e-12))
         if some.size:
             circling_s = _circling_s(chunks.of(some), circle_s[:, some], before[:, some], passes[:-k, some])
-            found[some] = np.maximum(found[some], (between_s[:-k, some] + circling_s).max(axis=0))
-    return found
+            longest_s[some] = np.maximum(longest_s[some], (between_s[:-k, some] + circling_s).max(axis=0))
+    return longest_s
 
 
 def _up_s(chunks: Chunks) -> FloatArray:

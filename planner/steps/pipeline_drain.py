@@ -75,10 +75,10 @@ def exposed_exchange_s(
     of_chunk = np.maximum(buckets / v, 1)
     chunk_s = message_s * buckets / v
     late_s = bucketed_s(backward_s / v, chunk_s / of_chunk, of_chunk) - backward_s / v
-    found = np.zeros(1)
+    latest_s = np.zeros(1)
     for chunk in range(int(v.max(initial=1))):
         ended_s = drain_s(
             backward_s, transfer_s, schedule=schedule, virtual_stages=virtual_stages, weight_s=weight_s, chunk=chunk
         )
-        found = np.maximum(found, np.where(chunk < v, late_s + chunk * chunk_s - ended_s, 0.0))
-    return found
+        latest_s = np.maximum(latest_s, np.where(chunk < v, late_s + chunk * chunk_s - ended_s, 0.0))
+    return latest_s

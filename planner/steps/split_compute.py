@@ -149,12 +149,12 @@ class RankCompute(Compute):
     @cached_property
     def _columns(self) -> dict[str, IntArray]:
         """Positions of the first products of each part: those that are split by columns, and the logits."""
-        found: dict[str, list[int]] = {part: [] for part in PARTS}
+        of_parts: dict[str, list[int]] = {part: [] for part in PARTS}
         behind = {name: [one.kind for one in some] for name, some in columns_of(self.network)}
         for position, layer in enumerate(self.network.layers):
             if layer.name in behind:
-                found[_part_of(behind[layer.name])].append(position)
-        return {part: np.array(positions, dtype=np.int64) for part, positions in found.items()}
+                of_parts[_part_of(behind[layer.name])].append(position)
+        return {part: np.array(positions, dtype=np.int64) for part, positions in of_parts.items()}
 
 
 def _part_of(behind: list[str]) -> str:

@@ -58,14 +58,14 @@ _OPERATION_OF = {
 """Term -> operation whose entry serves it."""
 
 
-def split_descriptions(pricer: SplitPricer, chosen: Configurations, window: Window | None) -> list[Description]:
+def split_descriptions(pricer: SplitPricer, configurations: Configurations, window: Window | None) -> list[Description]:
     """Return the predictions of split plans of one precision, rows of shape (n,)."""
-    priced, plans = pricer.price(chosen), plans_of(chosen)
+    priced, plans = pricer.price(configurations), plans_of(configurations)
     if isinstance(pricer, LayerPricer):
         every = _layers_shown(pricer, plans, priced.slowest)
     else:
         every = _units_shown(pricer, plans, priced.slowest)
-    return [_Case(pricer, of, chosen.one(i), priced, i).description(window) for i, of in enumerate(every)]
+    return [_Case(pricer, of, configurations.one(i), priced, i).description(window) for i, of in enumerate(every)]
 
 
 class _Shown(NamedTuple):

@@ -54,10 +54,10 @@ class Passes:
         table, blocks = costs.compute.cases.columns, cases.blocks
         both = table.kernels_s(costs.overheads), table.host_s(costs.overheads)
 
-        def times(name: str, held: FloatArray) -> tuple[FloatArray, FloatArray]:
+        def times(name: str, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
             """Return kernels and host time of a pass, of stages that hold so many units."""
             of_units = (one[:, PASSES.index(name)][row][cases.of] for one in both)
-            kernels, host = (np.einsum("fu,fu->f", held, one) for one in of_units)
+            kernels, host = (np.einsum("fu,fu->f", counts, one) for one in of_units)
             return kernels, host
 
         def scaled(term: str, seconds: FloatArray) -> FloatArray:
@@ -102,7 +102,7 @@ class Passes:
     def _transfer_s(self, costs: SplitCosts) -> FloatArray:
         """Return what one micro-batch takes between neighbouring stages, shape (c,); one stage sends nothing."""
         cases = self.cases
-        found = np.zeros(cases.rank.size)
+        total_s = np.zeros(cases.rank.size)
         for one in boundary_messages(costs.of, cases.plans, costs.message_rules):
-            found = found + one.count * costs.operation_s(one.operation, one.buffer_bytes, cases.groups(one.group))
-        return found
+            total_s = total_s + one.count * costs.operation_s(one.operation, one.buffer_bytes, cases.groups(one.group))
+        return total_s

@@ -48,11 +48,11 @@ class SplitPriced:
     slowest: IntArray
 
 
-def plans_of(chosen: Configurations) -> SplitPlans:
+def plans_of(configurations: Configurations) -> SplitPlans:
     """Return configurations as split plans, each field of shape (n,); 1f1b with virtual stages is interleaved."""
-    shape = chosen.shape
+    shape = configurations.shape
     names = [one.name for one in fields(SplitPlans)]
-    columns = {name: np.broadcast_to(getattr(chosen, name), shape) for name in names}
+    columns = {name: np.broadcast_to(getattr(configurations, name), shape) for name in names}
     columns["schedule"] = schedule_run(columns["schedule"], columns["virtual_stages"])
     return SplitPlans(**columns)
 
@@ -76,13 +76,13 @@ class SplitPricer(SplitCosts):
         degrees = zip(*(getattr(plans, name)[first].tolist() for name in _OF_RANK), strict=True)
         return np.array([self.compute.rank_of(*each) for each in degrees], dtype=np.int64)[which]
 
-    def price(self, chosen: Configurations) -> SplitPriced:
+    def price(self, configurations: Configurations) -> SplitPriced:
         """Price configurations, rows of shape (n,).
 
         Passes of a micro-batch, and what a step does once, are priced for each distinct stage; then the distinct steps
         that they make.
         """
-        plans = plans_of(chosen)
+        plans = plans_of(configurations)
         rank = self.ranks(plans)
         of = passes, state = Passes(self, plans, rank), State(self, plans, rank)
         cases = passes.cases.case, state.cases.case

@@ -59,22 +59,22 @@ class StageMessages:
     def seconds(self, row: IntArray) -> dict[str, Sent]:
         """Return what messages take and add by term; ``row``: in the table of compute, of each case."""
         costs, plans, stage = self.costs, self.cases.plans, self.cases.stage
-        found: dict[str, Sent] = {}
+        by_term: dict[str, Sent] = {}
         beside = self._products_s(row)
         of_stage = dict(stage_blocks(costs.of, plans.pipeline_parallel[self.cases.of], stage))
         for kind, _ in blocks(costs.of):
             for one in layer_messages(costs.of, plans, costs.message_rules, kind):
-                self._add(found, one, of_stage[kind], beside)
+                self._add(by_term, one, of_stage[kind], beside)
         for messages, where in (
             (embedding_messages(costs.of, plans, costs.message_rules), stage == 0),
             (head_messages(costs.of, plans, costs.message_rules), self.cases.is_last),
         ):
             for one in messages:
-                self._add(found, one, where.astype(np.float64), beside)
-        return found
+                self._add(by_term, one, where.astype(np.float64), beside)
+        return by_term
 
     def _add(
-        self, found: dict[str, Sent], one: Message, layers: FloatArray, beside: Mapping[tuple[str, str], FloatArray]
+        self, by_term: dict[str, Sent], one: Message, layers: FloatArray, beside: Mapping[tuple[str, str], FloatArray]
     ) -> None:
         """Add what messages take, and expose of it; ``layers``: of every stage that send them, shape (f,)."""
         term, of = _GROUP_TERMS[one.group], self.cases.of
@@ -88,8 +88,8 @@ class StageMessages:
             exposed = taken
         is_forward = one.where in (LAYER_FORWARD, EMBEDDING_FORWARD, HEAD_FORWARD)
         nothing = np.zeros_like(taken)
-        before = found.get(term, Sent(nothing, nothing, nothing))
-        found[term] = Sent(
+        before = by_term.get(term, Sent(nothing, nothing, nothing))
+        by_term[term] = Sent(
             before.taken_s + taken,
             before.forward_s + exposed if is_forward else before.forward_s,
             before.backward_s if is_forward else before.backward_s + exposed,
@@ -110,12 +110,12 @@ class StageMessages:
     def _products_s(self, row: IntArray) -> dict[tuple[str, str], FloatArray]:
         """Return the products of one layer that messages run beside, by which gradient and part, (f,)."""
         overheads, of, columns = self.costs.overheads, self.cases.of, self.costs.compute.cases.columns
-        held = self.cases.blocks
-        number = np.maximum(held.sum(axis=1), 1.0)
+        counts = self.cases.blocks
+        number = np.maximum(counts.sum(axis=1), 1.0)
 
         def of_layer(by_unit: FloatArray) -> FloatArray:
             """Return the mean over the layers of each stage, shape (cases of compute, U) to (f,)."""
-            return np.asarray(np.einsum("fu,fu->f", held, by_unit[row][of]) / number)
+            return np.asarray(np.einsum("fu,fu->f", counts, by_unit[row][of]) / number)
 
         kernels = columns.kernels_s(overheads)
         core = {(CORE, name): of_layer(kernels[:, PASSES.index(name)]) for name in _CORES}

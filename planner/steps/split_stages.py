@@ -60,8 +60,10 @@ class StageCases:
         self._placement, self._placed = costs.placement(self.plans), dict[str, Groups]()
         ends = self.plans.pipeline_parallel, self.plans.last_stage
         alike, self._pipeline = distinct_rows(*ends)
-        held = [stage_units(self.units, *each) for each in zip(*(one[alike].tolist() for one in ends), strict=True)]
-        self._numbers = [_numbers(one) for one in held]
+        of_firsts = [
+            stage_units(self.units, *each) for each in zip(*(one[alike].tolist() for one in ends), strict=True)
+        ]
+        self._numbers = [_numbers(one) for one in of_firsts]
         firsts = [np.unique(one, return_index=True)[1] for one in self._numbers]
         sizes = np.array([one.size for one in firsts], dtype=np.int64)
         each = sizes[self._pipeline]
@@ -70,7 +72,7 @@ class StageCases:
         place = (np.cumsum(sizes) - sizes)[self._pipeline[self.of]] + np.arange(self.of.size) - self._start[self.of]
         self.stage = np.concatenate([*firsts, np.zeros(0, dtype=np.int64)])[place]
         empty = np.zeros((0, self.units.distinct))
-        self.counts = np.concatenate([empty, *(one[at] for one, at in zip(held, firsts, strict=True))])[place]
+        self.counts = np.concatenate([empty, *(one[at] for one, at in zip(of_firsts, firsts, strict=True))])[place]
 
     @property
     def is_last(self) -> BoolArray:
@@ -106,8 +108,8 @@ class StageCases:
         return compute.cases.rows(self.rank, self.plans.sub_batch)
 
 
-def _numbers(held: FloatArray) -> IntArray:
+def _numbers(rows: FloatArray) -> IntArray:
     """Return the number of each stage, (p, U) to (p,): those in a row that hold the same have one, but for the ends."""
-    differs = np.any(np.diff(held, axis=0) != 0, axis=1)
+    differs = np.any(np.diff(rows, axis=0) != 0, axis=1)
     differs[:1] = differs[-1:] = True
     return np.concatenate([[0], np.cumsum(differs)])

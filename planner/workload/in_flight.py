@@ -91,7 +91,7 @@ def mean_staleness(plans: SplitPlans) -> FloatArray:
 
 
 def _by_schedule(p: FloatArray, schedule: IntArray | int, live: tuple[FloatArray, ...]) -> FloatArray:
-    chosen = live[0]
+    result = live[0]
     for code, other in enumerate(live[1:], start=1):
-        chosen = np.where(np.equal(schedule, code), other, chosen)
-    return np.where(p > 1, chosen, 1.0)
+        result = np.where(np.equal(schedule, code), other, result)
+    return np.where(p > 1, result, 1.0)

@@ -56,8 +56,8 @@ class Placement:
         """Return the groups of a name in GROUP_NAMES."""
         if name not in GROUP_NAMES:
             raise UnknownNameError("group of ranks", name, GROUP_NAMES)
-        found: Groups = self.axis(name) if name in RANK_ORDER else getattr(self, name)
-        return found
+        groups: Groups = self.axis(name) if name in RANK_ORDER else getattr(self, name)
+        return groups
 
     def axis(self, name: str) -> Groups:
         """Return the groups of an axis: tensor, context, expert, data or pipeline."""

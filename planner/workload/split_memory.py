@@ -328,10 +328,10 @@ def _of_layers(
 
 def _by(codes: IntArray, values: Sequence[FloatArray]) -> FloatArray:
     """Return of each the value that its code says."""
-    chosen = values[0]
+    result = values[0]
     for code, other in enumerate(values[1:], start=1):
-        chosen = np.where(codes == code, other, chosen)
-    return chosen
+        result = np.where(codes == code, other, result)
+    return result
 
 
 def _ends(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> FloatArray:

@@ -77,14 +77,16 @@ def units_of(network: Network, of: Program) -> Units:
     parameters = np.array([site.parameters for site in of.sites], dtype=np.float64)[of.site]
     of_experts = parameters * np.array([layer.kind == "experts" for layer in network.layers])
     columns = (np.ones(of.site.size), parameters > 0, parameters, of_experts)
-    layers, slots, held, experts = (np.bincount(unit_of_layer, column, minlength=number)[first] for column in columns)
+    layers, slots, elements, experts = (
+        np.bincount(unit_of_layer, column, minlength=number)[first] for column in columns
+    )
     is_attention = np.array([layer.kind in ("attention", "cross_attention") for layer in network.layers])
     is_fused = np.array([bool(layer.attributes.get("fused", False)) for layer in network.layers])
     sequence = np.array([distinct[key] for key in keys])
     share = of.share @ rows[first].T
     starts = np.concatenate([[0], inner])
     repeats = is_attention & ~is_fused
-    return Units(sequence, rows[first], share, layers, slots, held, experts, is_attention, repeats, starts)
+    return Units(sequence, rows[first], share, layers, slots, elements, experts, is_attention, repeats, starts)
 
 
 def stage_units(units: Units, stages: int, last: int = -1) -> FloatArray:
@@ -94,9 +96,9 @@ def stage_units(units: Units, stages: int, last: int = -1) -> FloatArray:
     them is on the first stage and on the one where layers end, ``last``.
     """
     blocks = units.sequence[1:-1]
-    held = np.full(stages, blocks.size // stages) + (np.arange(stages) < blocks.size % stages)
+    elements = np.full(stages, blocks.size // stages) + (np.arange(stages) < blocks.size % stages)
     counts = np.zeros((stages, units.distinct))
-    np.add.at(counts, (np.repeat(np.arange(stages), held), blocks), 1.0)
+    np.add.at(counts, (np.repeat(np.arange(stages), elements), blocks), 1.0)
     counts[0, units.sequence[0]] += 1.0
     if units.sequence.size > 1:
         counts[last, units.sequence[-1]] += 1.0
