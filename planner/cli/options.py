@@ -295,7 +295,8 @@ COMMANDS = (
     ),
     Command(
         "search-worker",
-        "Run more trials of a study that suggest --search optuna made, here or on another machine.",
+        "Run more trials of a study of suggest --search optuna. "
+        "Here or on another machine; the study holds the request.",
         ("storage", "trials", "seed", "verbose", "brief", "json"),
     ),
     Command(

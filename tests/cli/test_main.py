@@ -29,13 +29,14 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
-  suggest    Rank plans near a target mini-batch by epoch time or cost.
-  sweep      Show the objective against nodes and sub-batch.
-  predict    Predict configurations, term by term.
-  explain    Print any part of an answer that was kept as JSON.
-  validate   Compare predictions with measured runs.
-  show       Show what is bundled, or everything about one thing.
-  calibrate  Measure this node, fit the cost terms, write a calibration.
+  suggest        Rank plans near a target mini-batch by epoch time or cost.
+  search-worker  Run more trials of a study of suggest --search optuna.
+  sweep          Show the objective against nodes and sub-batch.
+  predict        Predict configurations, term by term.
+  explain        Print any part of an answer that was kept as JSON.
+  validate       Compare predictions with measured runs.
+  show           Show what is bundled, or everything about one thing.
+  calibrate      Measure this node, fit the cost terms, write a calibration.
 """
 
 
@@ -51,7 +52,8 @@ def test_version(run: Run) -> None:
 
 def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
     sentence = "planner: command must be a known name, got 'sugest'; did you mean 'suggest'?"
-    assert run("sugest") == (2, "", f"{sentence} Known: calibrate, explain, predict, show, suggest, sweep, validate.\n")
+    known = "calibrate, explain, predict, search-worker, show, suggest, sweep, validate"
+    assert run("sugest") == (2, "", f"{sentence} Known: {known}.\n")
 
 
 def test_an_option_without_its_value_is_named(run: Run) -> None:

@@ -116,8 +116,8 @@ def test_loosening_never_worsens_the_best_plan(run: Run) -> None:
         (
             ("--parallelism", "hybrid"),
             (
-                "--parallelism must be of the kinds that sprint-15 and framework pytorch allow, data, got 'hybrid'; "
-                "layer pipelines and hybrid schemes of other networks than transformers follow"
+                "--parallelism must be of the kinds that sprint-15 and framework pytorch allow, data, pipeline, got "
+                "'hybrid'; schemes that split single layers are priced for transformers alone"
             ),
         ),
     ],
