@@ -12,11 +12,13 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
 from planner.errors import Refusal
+from planner.search.data_block import CHUNK
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.feasibility import ABOVE_WINDOW, BELOW_WINDOW, LARGE_SUB_BATCH, LAWFUL, REASONS, Rules
+from planner.search.feasibility import Rules
 from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
-from planner.search.space import CHUNK, Limits, space_of
+from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW, LAWFUL, OUT_OF_MEMORY, REASONS
+from planner.search.space import Limits, space_of
 
 __all__ = ["Candidates", "Outcome", "Searcher", "lawful_plans", "search", "search_among"]
 
@@ -37,6 +39,12 @@ class Candidates(Protocol):
 
     def chunks(self) -> Iterator[Configurations]:
         """Yield all others, at most CHUNK at a time."""
+
+    def too_large(self) -> Iterator[Configurations]:
+        """Yield asynchronous ones whose sub-batch alone is above the window."""
+
+    def near(self, target: int, largest: IntArray) -> Iterator[tuple[int, Configurations]]:
+        """Yield those outside the window that are nearest to a target; see :meth:`planner.search.space.Space.near`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +119,8 @@ def search_among(
     progress = _Progress(evaluator, order, Rules.of(request, limits, space.precisions, order), keep, pareto)
     for batch in _batches(progress.sift(chunk) for chunk in space.chunks()):
         progress.price(batch)
-    if progress.best is None and progress.counts[LARGE_SUB_BATCH]:
-        for batch in _batches(progress.too_large(chunk) for chunk in space.chunks()):
-            progress.offer_too_large(batch)
+    if progress.best is None:
+        progress.look_nearby(space)
     return progress.outcome(space)
 
 
@@ -121,7 +128,7 @@ def lawful_plans(request: SpaceRequest, limits: Limits, evaluator: Evaluator, or
     """Yield every plan that satisfies a request with its prediction, some CHUNK at a time."""
     space = space_of(request, limits)
     rules = Rules.of(request, limits, space.precisions, order)
-    for batch in _batches(chunk.where(rules.why_not_before_pricing(chunk) == LAWFUL) for chunk in space.chunks()):
+    for batch in _batches(chunk.where(rules.fits(chunk)) for chunk in space.chunks()):
         plans = PricedPlans(batch.rows, evaluator.evaluate(batch))
         yield plans.take(rules.why_not_after_pricing(plans) == LAWFUL)
 
@@ -159,25 +166,19 @@ class _Progress:
     nearest: dict[tuple[int, int], tuple[float, Configurations]] = field(default_factory=dict)
 
     def sift(self, chunk: Configurations) -> Configurations:
-        """Count those that need no price to be refused, and return the others."""
-        reasons = self.rules.why_not_before_pricing(chunk)
-        why = np.broadcast_to(reasons, chunk.shape).ravel()
-        self.counts += np.bincount(why[why != LAWFUL], minlength=len(REASONS))
-        outside = (why == BELOW_WINDOW) | (why == ABOVE_WINDOW)
-        if self.best is None and outside.any():
-            rows, why = chunk.rows.take(outside), why[outside]
-            fits = self.rules.fits(rows)
-            self._offer(rows, rows.synchronous_mini_batch.astype(np.float64), np.where(fits, why, LAWFUL))
-        return chunk.where(reasons == LAWFUL)
+        """Count those that do not fit in memory, and return the others."""
+        fits = self.rules.fits(chunk)
+        kept = chunk.where(fits)
+        self.counts[OUT_OF_MEMORY] += chunk.size - kept.size
+        return kept
 
-    def too_large(self, chunk: Configurations) -> Configurations:
-        """Return those whose sub-batch is above the window, of those that fit in memory."""
-        return chunk.where((self.rules.why_not_before_pricing(chunk) == LARGE_SUB_BATCH) & self.rules.fits(chunk))
-
-    def offer_too_large(self, batch: Configurations) -> None:
-        """Price those whose sub-batch is above the window: one may be the nearest when nothing is inside."""
-        mean = self.evaluator.evaluate(batch).mini_batch_mean
-        self._offer(batch.rows, mean, np.full(batch.size, ABOVE_WINDOW))
+    def look_nearby(self, space: Candidates) -> None:
+        """Keep the nearest of what is outside the window: nothing inside it satisfies the request."""
+        for reason, rows in space.near(self.order.target_batch, self.rules.largest_sub_batch):
+            self._offer(rows, rows.synchronous_mini_batch.astype(np.float64), np.full(rows.size, reason))
+        for batch in _batches(chunk.where(self.rules.fits(chunk)) for chunk in space.too_large()):
+            mean = self.evaluator.evaluate(batch).mini_batch_mean
+            self._offer(batch.rows, mean, np.full(batch.size, ABOVE_WINDOW))
 
     def price(self, batch: Configurations) -> None:
         """Price a batch, and keep what is good in it."""
@@ -198,8 +199,9 @@ class _Progress:
 
     def outcome(self, space: Candidates) -> Outcome:
         """Return what was found in the whole of a space."""
-        refusals = space.refused()
-        refusals |= {why: int(n) for why, n in zip(REASONS, self.counts, strict=True) if why is not None and n}
+        unmade = space.refused()
+        counts = {why: unmade.pop(why, 0) + int(n) for why, n in zip(REASONS, self.counts, strict=True) if why}
+        refusals = unmade | {why: number for why, number in counts.items() if number}
         evaluated = int(self.counts[LAWFUL])
         nearest = self._nearest() if self.best is None else None
         return Outcome(self.best, self.pareto, nearest, self.smallest, space.candidates, evaluated, refusals)
