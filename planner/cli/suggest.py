@@ -23,7 +23,7 @@ from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
 from planner.report.why_not import why_not_view
-from planner.search.exhaustive import Searcher, search
+from planner.search.search import Searcher, search
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
 from planner.search.why_not import why_not

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -16,11 +16,11 @@ from planner.search.data_block import CHUNK
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.feasibility import Rules
 from planner.search.pareto import pareto_front
-from planner.search.ranking import Order
+from planner.search.ranking import Order, fewest_first
 from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW, LAWFUL, OUT_OF_MEMORY, REASONS
 from planner.search.space import Limits, space_of
 
-__all__ = ["Candidates", "Outcome", "Searcher", "lawful_plans", "search", "search_among"]
+__all__ = ["Candidates", "Outcome", "Progress", "batches", "lawful_plans", "search_among"]
 
 
 class Candidates(Protocol):
@@ -65,11 +65,16 @@ class Outcome:
     candidates, evaluated : int
         In all; priced and satisfying the request.
     refused : mapping of Refusal to int
-        The others: ``evaluated`` and these add up to ``candidates``.
+        Others, by reason.
     method : str
         How the space was searched.
     certified : bool
         Whether it has no better plan.
+    discarded : int
+        Candidates that were not priced, as a bound showed that they are not among the best; with ``evaluated`` and
+        those refused they add up to ``candidates``.
+    gap : float or None
+        Where the search was stopped: by how much of the best value another plan may be better at most, 0 to 1.
     """
 
     best: PricedPlans | None
@@ -81,28 +86,8 @@ class Outcome:
     refused: Mapping[Refusal, int]
     method: str = "exhaustive"
     certified: bool = True
-
-
-class Searcher(Protocol):
-    """What looks for the best plans of a request."""
-
-    def __call__(
-        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
-    ) -> Outcome:
-        """Return the best ``keep`` plans, and how the space was searched."""
-
-
-def search(
-    request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool = False
-) -> Outcome:
-    """Return the best ``keep`` of all candidates of a request.
-
-    Raises
-    ------
-    UsageError
-        As :func:`planner.search.space.space_of`.
-    """
-    return search_among(space_of(request, limits), request, limits, evaluator, order, keep=keep, pareto=pareto)
+    discarded: int = 0
+    gap: float | None = None
 
 
 def search_among(
@@ -116,8 +101,8 @@ def search_among(
     pareto: bool = False,
 ) -> Outcome:
     """Return the best ``keep`` of some candidates of a request."""
-    progress = _Progress(evaluator, order, Rules.of(request, limits, space.precisions, order), keep, pareto)
-    for batch in _batches(progress.sift(chunk) for chunk in space.chunks()):
+    progress = Progress(evaluator, order, Rules.of(request, limits, space.precisions, order), keep, pareto)
+    for batch in batches(progress.sift(chunk) for chunk in space.chunks()):
         progress.price(batch)
     if progress.best is None:
         progress.look_nearby(space)
@@ -128,12 +113,12 @@ def lawful_plans(request: SpaceRequest, limits: Limits, evaluator: Evaluator, or
     """Yield every plan that satisfies a request with its prediction, some CHUNK at a time."""
     space = space_of(request, limits)
     rules = Rules.of(request, limits, space.precisions, order)
-    for batch in _batches(chunk.where(rules.fits(chunk)) for chunk in space.chunks()):
+    for batch in batches(chunk.where(rules.fits(chunk)) for chunk in space.chunks()):
         plans = PricedPlans(batch.rows, evaluator.evaluate(batch))
         yield plans.take(rules.why_not_after_pricing(plans) == LAWFUL)
 
 
-def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
+def batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
     """Join rows of at most CHUNK until more would exceed it: few and large calls of the evaluator; products stay."""
     parts_so_far: list[Configurations] = []
     size = 0
@@ -151,14 +136,15 @@ def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
 
 
 @dataclass(slots=True)
-class _Progress:
+class Progress:
     """What a search has seen so far."""
 
     evaluator: Evaluator
     order: Order
     rules: Rules
     keep: int
-    wants_pareto: bool
+    wants_pareto: bool = False
+    wants_smallest: bool = True
     counts: IntArray = field(default_factory=lambda: np.zeros(len(REASONS), dtype=np.int64))
     best: PricedPlans | None = None
     pareto: PricedPlans | None = None
@@ -176,7 +162,7 @@ class _Progress:
         """Keep the nearest of what is outside the window: nothing inside it satisfies the request."""
         for reason, rows in space.near(self.order.target_batch, self.rules.largest_sub_batch):
             self._offer(rows, rows.synchronous_mini_batch.astype(np.float64), np.full(rows.size, reason))
-        for batch in _batches(chunk.where(self.rules.fits(chunk)) for chunk in space.too_large()):
+        for batch in batches(chunk.where(self.rules.fits(chunk)) for chunk in space.too_large()):
             mean = self.evaluator.evaluate(batch).mini_batch_mean
             self._offer(batch.rows, mean, np.full(batch.size, ABOVE_WINDOW))
 
@@ -190,8 +176,8 @@ class _Progress:
         if lawful.any():
             plans = priced if lawful.all() else priced.take(lawful)
             self.best = _best_of(self.order, self.best, plans, self.keep)
-            by_gpus = replace(self.order, leading=_gpus)
-            self.smallest = _best_of(by_gpus, self.smallest, plans, len(batch.precisions))
+            if self.wants_smallest:
+                self.smallest = _best_of(fewest_first(self.order), self.smallest, plans, len(batch.precisions))
             if self.wants_pareto:
                 self.pareto = self._front(_after(self.pareto, plans))
         if self.best is None:
@@ -240,10 +226,6 @@ class _Progress:
             one = self.order.best(plans.take(self.rules.over_limit(plans) == LAWFUL), 1)
             result = _after(result, one) if one.size else result
         return result
-
-
-def _gpus(plans: PricedPlans) -> FloatArray:
-    return plans.configurations.gpus.astype(np.float64)
 
 
 def _best_of(order: Order, before: PricedPlans | None, plans: PricedPlans, keep: int) -> PricedPlans:

@@ -18,12 +18,13 @@ from planner.domain.configuration import Configurations
 from planner.domain.request import SpaceRequest
 from planner.errors import Refusal
 from planner.search.evaluator import Evaluator
-from planner.search.exhaustive import Outcome, search, search_among
+from planner.search.exhaustive import Outcome, search_among
 from planner.search.feasibility import Rules
 from planner.search.optuna_space import LawfulPlan, LawfulPlans
 from planner.search.optuna_study import StudyPlace, quiet
 from planner.search.optuna_trials import LEARNT_FROM, Pricer, Trials
 from planner.search.ranking import Order
+from planner.search.search import search
 from planner.search.space import Limits, space_of
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
 from planner.search.space import Limits
 
-__all__ = ["Compare", "Ranking", "Searched", "fewest_first", "front_of", "ranked", "report_of", "without_plan"]
+__all__ = ["Compare", "Ranking", "Searched", "front_of", "ranked", "report_of", "without_plan"]
 
 Compare = Callable[[Sequence[int], Configurations], tuple[list[Prediction], list[float | None]]]
 """Searches that configurations are of, one each, and these -> as :meth:`planner.search.evaluator.Evaluator.compare`."""
@@ -125,8 +125,3 @@ def without_plan(searches: Sequence[Searched]) -> tuple[PlanWarning, ...]:
             why = f"; most candidates are refused: {most[0]}" if most else "; it allows none of what was asked for"
             warnings.append(PlanWarning("framework_without_plan", one.label, f"No plan of {one.label} fits{why}."))
     return tuple(warnings)
-
-
-def fewest_first(order: Order) -> Order:
-    """Return an order in which plans on fewer devices come first."""
-    return replace(order, leading=lambda plans: plans.configurations.gpus.astype(np.float64))

@@ -126,7 +126,7 @@ class SplitCandidates:
             key = key * (int(column.max(initial=0)) + 1) + column
         _, first, which = np.unique(key, return_index=True, return_inverse=True)
         number = np.zeros(first.size, dtype=np.int64)
-        for owner, at in self._with_passes(place[first]):
+        for owner, at in self.with_passes(place[first]):
             columns_of = {
                 name: self._column(name, place[first][owner], choice[first][owner]) for name in _SCHEDULED[:3]
             }
@@ -137,7 +137,7 @@ class SplitCandidates:
     def rows(self, bases: IntArray) -> Iterator[dict[str, IntArray]]:
         """Yield columns of candidates: some bases with every pass that their schedule runs, some CHUNK at a time."""
         place, choice = (one[bases] for one in self.bases)
-        for owner, at in self._with_passes(place):
+        for owner, at in self.with_passes(place):
             yield self.joined(place[owner], choice[owner], at)
 
     def joined(self, place: IntArray, choice: IntArray, at: IntArray) -> dict[str, IntArray]:
@@ -167,7 +167,7 @@ class SplitCandidates:
     def _column(self, name: str, place: IntArray, choice: IntArray) -> IntArray:
         return self.choices[name][choice] if name in self.choices else self.places[name][place]
 
-    def _with_passes(self, place: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+    def with_passes(self, place: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
         """Yield each of some places with each of its passes: positions in both, some CHUNK at a time."""
         starts, sizes = (one[place] for one in self.passes[2:])
         ends = np.cumsum(sizes)

@@ -27,20 +27,19 @@ from planner.search.choice import (
     tied_plans,
 )
 from planner.search.evaluator import Evaluator
-from planner.search.exhaustive import Searcher, search
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
 from planner.search.loosen import loosenings
-from planner.search.ranking import Order
+from planner.search.ranking import Order, fewest_first
 from planner.search.rivals import (
     Compare,
     Ranking,
     Searched,
-    fewest_first,
     front_of,
     ranked,
     report_of,
     without_plan,
 )
+from planner.search.search import Searcher, search
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
 from planner.steps import predict

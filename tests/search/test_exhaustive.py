@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from planner.domain.configuration import MODES, Configuration, Configurations
 from planner.domain.request import SpaceRequest
 from planner.search import data_block, exhaustive, space
-from planner.search.exhaustive import Outcome, search
+from planner.search.exhaustive import Outcome
+from planner.search.search import search
 
 FIFTY = settings(max_examples=50)
 SUBSETS = st.sets(st.integers(1, 6), min_size=1).map(tuple)

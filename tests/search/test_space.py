@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
-from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
+from planner.errors import ParameterError, Refusal, UnknownNameError
 from planner.search import data_block
 from planner.search.feasibility import Rules
 from planner.search.ranking import Order
