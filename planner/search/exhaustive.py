@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
-from planner.errors import Refusal
+from planner.errors import Refusal, UsageError
 from planner.search.data_block import CHUNK
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.feasibility import Rules
@@ -20,7 +20,11 @@ from planner.search.ranking import Order, fewest_first
 from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW, LAWFUL, OUT_OF_MEMORY, REASONS
 from planner.search.space import Limits, space_of
 
-__all__ = ["Candidates", "Outcome", "Progress", "batches", "lawful_plans", "search_among"]
+__all__ = ["Candidates", "Outcome", "Progress", "Stopped", "batches", "lawful_plans", "search_among"]
+
+
+Stopped = Callable[[], bool]
+"""Whether a search is to end."""
 
 
 class Candidates(Protocol):
@@ -99,11 +103,21 @@ def search_among(
     *,
     keep: int,
     pareto: bool = False,
+    stopped: Stopped | None = None,
 ) -> Outcome:
-    """Return the best ``keep`` of some candidates of a request."""
+    """Return the best ``keep`` of some candidates of a request, or the best so far once it is to end.
+
+    Raises
+    ------
+    UsageError
+        It was to end before any plan that satisfies the request was found.
+    """
     progress = Progress(evaluator, order, Rules.of(request, limits, space.precisions, order), keep, pareto)
     for batch in batches(progress.sift(chunk) for chunk in space.chunks()):
         progress.price(batch)
+        if stopped is not None and stopped() and progress.left(space):
+            progress.check_found()
+            return replace(progress.outcome(space), certified=False, discarded=progress.left(space))
     if progress.best is None:
         progress.look_nearby(space)
     return progress.outcome(space)
@@ -182,6 +196,17 @@ class Progress:
                 self.pareto = self._front(_after(self.pareto, plans))
         if self.best is None:
             self._offer(batch, predictions.mini_batch_mean, why)
+
+    def left(self, space: Candidates) -> int:
+        """Return how many candidates of a space were neither priced nor refused."""
+        return space.candidates - int(self.counts.sum()) - sum(space.refused().values())
+
+    def check_found(self) -> None:
+        """Raise UsageError where no plan was found until a search was to end."""
+        if self.best is None:
+            rule = "the time of the search must be enough to find a plan that fits"
+            value, remedy = f"none among the first {int(self.counts.sum()):,} candidates", "; give --time-limit more"
+            raise UsageError(Refusal("time_limit", rule, "the time", value, remedy))
 
     def outcome(self, space: Candidates) -> Outcome:
         """Return what was found in the whole of a space."""

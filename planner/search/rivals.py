@@ -112,6 +112,8 @@ def report_of(searches: Sequence[Searched]) -> SearchReport:
         certified=all(one.outcome.certified for one in searches),
         candidates=sum(one.outcome.candidates for one in searches),
         evaluated=sum(one.outcome.evaluated for one in searches),
+        discarded=sum(one.outcome.discarded for one in searches),
+        gap=_gap(searches),
         refused=tuple(Refused(code, reason, count) for (code, reason), count in refused.items()),
     )
 
@@ -125,3 +127,9 @@ def without_plan(searches: Sequence[Searched]) -> tuple[PlanWarning, ...]:
             why = f"; most candidates are refused: {most[0]}" if most else "; it allows none of what was asked for"
             warnings.append(PlanWarning("framework_without_plan", one.label, f"No plan of {one.label} fits{why}."))
     return tuple(warnings)
+
+
+def _gap(searches: Sequence[Searched]) -> float | None:
+    """Return the largest gap of those that were stopped; None: none was, or of one it is not known."""
+    stopped = [one.outcome.gap for one in searches if not one.outcome.certified]
+    return None if None in stopped else max((one for one in stopped if one is not None), default=None)

@@ -16,21 +16,18 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.request import SpaceRequest
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import Outcome, Progress, batches, search_among
+from planner.search.exhaustive import Outcome, Progress, Stopped, batches, search_among
 from planner.search.feasibility import Rules
 from planner.search.parts import Parts, parts_of
 from planner.search.ranking import SLACK, Order, fewest_first
 from planner.search.space import Limits, Space, space_of
 
-__all__ = ["Searcher", "Stopped", "search"]
+__all__ = ["Searcher", "search"]
 
 PRICED_WHOLE = 2**14
 """Candidates in the window up to which all are priced: bounds would save no time."""
 FEWEST_PARTS, MOST_PARTS = 16, 4096
 """Parts that are opened at once, at first and at most."""
-
-Stopped = Callable[[], bool]
-"""Whether the search is to end."""
 
 
 class Searcher(Protocol):
@@ -52,23 +49,25 @@ def search(
     pareto: bool = False,
     stopped: Stopped | None = None,
 ) -> Outcome:
-    """Return the best ``keep`` of all candidates of a request, or until it is to end the best so far.
+    """Return the best ``keep`` of all candidates of a request, or the best so far once it is to end.
 
     Raises
     ------
-    UsageError
+    ParameterError, UnknownNameError
         As :func:`planner.search.space.space_of`.
+    UsageError
+        It was to end before any plan that satisfies the request was found.
     """
     space = space_of(request, limits)
-    if order.leading is not None or pareto or (stopped is None and space.inside <= PRICED_WHOLE):
-        return search_among(space, request, limits, evaluator, order, keep=keep, pareto=pareto)
+    if order.leading is not None or pareto or space.inside <= PRICED_WHOLE:
+        return search_among(space, request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
     rules = Rules.of(request, limits, space.precisions, order)
     parts = _AllParts(parts_of(space, evaluator), order)
-    first = fewest_first(order)
-    smallest = _Bounded(Progress(evaluator, first, rules, len(space.precisions)), parts, by_gpus=True)
-    smallest.run(stopped)
     best = _Bounded(Progress(evaluator, order, rules, keep), parts)
     best.run(stopped)
+    smallest = _Bounded(Progress(evaluator, fewest_first(order), rules, len(space.precisions)), parts, by_gpus=True)
+    if best.remaining is None and best.progress.best is not None:
+        smallest.run(None)
     return best.outcome(space, smallest.progress.best)
 
 
@@ -104,7 +103,7 @@ class _Bounded:
     remaining: float | None = None
 
     def run(self, stopped: Stopped | None) -> None:
-        """Open parts until no other can have one of the best, or the search is to end with one plan at least.
+        """Open parts until no other can have one of the best, or the search is to end.
 
         Then ``remaining`` is the least objective that parts not gone through to the end may have.
         """
@@ -120,8 +119,9 @@ class _Bounded:
             opened = self.parts.open(some[promising], self._promises)
             for batch in batches(self.progress.sift(rows) for rows in opened):
                 self.progress.price(batch)
-                if stopped is not None and self.progress.best is not None and stopped():
+                if stopped is not None and stopped():
                     self.remaining = float(self.parts.value[some[0]])
+                    self.progress.check_found()
                     return
             number = min(2 * number, MOST_PARTS)
 

@@ -252,10 +252,10 @@ def _ranked_plans(
 
     ``baseline``: what efficiencies are relative to.
     """
-    n_plans = sum(one.outcome.evaluated for one in searches)
+    of_plans = report_of(searches).ranked
     most = max(searches[0].request.top, MOST_COMPARED_PLANS)
     frameworks = [searches[at].framework for at in ranking.search]
-    sentences = whys(order, ranking.priced, n_plans, most, [one.label if one else "" for one in frameworks])
+    sentences = whys(order, ranking.priced, of_plans, most, [one.label if one else "" for one in frameworks])
     leaders = ranking.priced.take(slice(most))
     predictions, deviations = compare(ranking.search[:most], leaders.configurations)
     values = order.values(leaders).tolist()

@@ -6,7 +6,8 @@ import pytest
 from planner.domain.request import SpaceRequest
 from planner.search.choice import distinct_plans
 from planner.search.exhaustive import Outcome
-from planner.search.rivals import fewest_first, front_of, ranked
+from planner.search.ranking import fewest_first
+from planner.search.rivals import front_of, ranked
 from planner.search.search import search
 from tests.search.conftest import SyntheticMachine
 
