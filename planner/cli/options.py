@@ -144,7 +144,7 @@ _ALL = (
         default_in={"validate": "bundled ones", "calibrate": "those of --plan, by their names"},
     ),
     Option(
-        "framework", "NAME[@VERSION]|FILE[,...]",
+        "framework", "NAME[@VERSION][:SWITCH+...]|FILE[,...]",
         "Training framework; 'generic' is any. Plans of several are one ranking.",
         parsing.frameworks, "pytorch",
         help_in={
@@ -273,8 +273,8 @@ _ALL = (
         positional=True,
     ),
     Option("seed", "N", "Seed of everything random.", parsing.whole(0, 2**63 - 1), "0"),
-    Option("toml", "", "Print the file of one network, cluster or data set, to start your own from."),
-    Option("what", "networks|clusters|calibrations|datasets|accelerators", "What to show.", positional=True),
+    Option("toml", "", "Print the file of one network, cluster, data set or framework, to start your own from."),
+    Option("what", "networks|clusters|calibrations|datasets|accelerators|frameworks", "What to show.", positional=True),
     Option("item", "[NAME]", "A name or file: everything about one.", positional=True),
 )  # fmt: skip
 

@@ -159,7 +159,7 @@ def allowed_request(case: Case, values: Values) -> SpaceRequest:
         if kind not in allowed:
             splits_layers = kind in (MODEL, HYBRID) and network.transformer is None
             remedy = "schemes that split single layers are priced for transformers alone" if splits_layers else ""
-            rule = f"of the kinds that {network.name} and framework {framework.name} allow, {', '.join(allowed)}"
+            rule = f"of the kinds that {network.name} and framework {framework.variant} allow, {', '.join(allowed)}"
             raise ParameterError("--parallelism", rule, kind, remedy)
     schedules = request["schedule"] or ()
     if schedules and not set(schedules) & set(framework.schedules):
@@ -202,7 +202,8 @@ def _check_layers(case: Case, asked: Axis | None, allowed: tuple[str, ...]) -> N
     """Refuse stages of a network that a framework cannot pipeline: of transformers rules of their own say so."""
     network, framework = case.problem.network, case.problem.settings.framework
     if asked is not None and network.transformer is None and PIPELINE not in allowed:
-        rule = f"{asked.default} for {network.name} in framework {framework.name}, which has no pipeline of its layers"
+        of = f"{network.name} in framework {framework.variant}"
+        rule = f"{asked.default} for {of}, which has no pipeline of its layers"
         raise ParameterError(f"--{asked.option}", rule, "another value")
 
 

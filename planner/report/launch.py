@@ -13,7 +13,7 @@ from planner.report.printing import LINE_WIDTH
 __all__ = ["launch"]
 
 TORCHRUN = (
-    "pytorch", "pytorch-channels-last", "pytorch-compile", "torchtitan", "fsdp", "megatron", "megatron-lm",
+    "pytorch", "torchtitan", "fsdp", "megatron", "megatron-lm",
     "megatron-deepspeed", "deepspeed", "transformers-deepspeed",
 )  # fmt: skip
 """Frameworks whose processes ``torchrun`` starts; those of others are started by ``mpirun``."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from planner import catalog
 from planner.domain.calibration import Calibration, MeasuredStep
 from planner.domain.configuration import Configuration, Settings
-from planner.domain.framework import name_and_version
+from planner.domain.framework import variant_and_version
 from planner.domain.request import Problem, Sourced
 from planner.domain.runs import Run
 from planner.errors import InputFileError, PlannerError
@@ -120,7 +120,7 @@ def _why_of_another(suggested: Suggested, run: Run) -> str:
         return f"its network is {network}"
     if run.cluster not in (cluster, suggested.cluster_option):
         return f"its cluster is {run.cluster}"
-    if not {framework, name_and_version(framework)[0]} & set(suggested.frameworks):
+    if not {framework, variant_and_version(framework)[0]} & set(suggested.frameworks):
         return f"its framework is {framework}"
     return "" if run.mode == "sync" else "it is asynchronous"
 
