@@ -203,6 +203,10 @@ _ALL = (
         "Candidates in fp8 and int8 by the data sheet too, where their products were not measured.",
     ),
     Option(
+        "switches", "",
+        "Candidates in every lawful set of switches of each --framework, beside those that it names.",
+    ),
+    Option(
         "why_not", "KEY=VALUE,...",
         "Answer why plans with these values are not the answer: the constraint, or price and rank. "
         "Keys are options of a plan, as in nodes=16,precision=fp16.",
@@ -293,8 +297,8 @@ COMMANDS = (
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
-            "top", "pareto", "choose", "epochs", "why_not", "search", "time_limit", "trials", "study", "verbose",
-            "brief", "json", "seed",
+            "top", "pareto", "choose", "epochs", "switches", "why_not", "search", "time_limit", "trials", "study",
+            "verbose", "brief", "json", "seed",
         ),
     ),
     Command(

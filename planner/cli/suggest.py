@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from planner import catalog
 from planner.cli import output
 from planner.cli.options import OPTIONS
 from planner.cli.optuna import say_trials, searcher_of
@@ -14,6 +15,7 @@ from planner.cli.stopping import StoppableSearch
 from planner.cli.values import settings_named
 from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
+from planner.domain.framework import PYTORCH
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError, UnknownNameError
@@ -29,7 +31,7 @@ from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_
 from planner.search.suggest import suggest_among
 from planner.search.why_not import why_not
 from planner.sessions.inputs import Case
-from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
+from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, listed, merge
 from planner.workload.lawful import schedules_of
 
 __all__ = ["allowed_request", "answer", "check_price", "provenance", "run", "space_request", "wanted", "write"]
@@ -45,7 +47,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     written. NothingFitsError (exit code 4) when at least one of them has no plan, naming each that has none: a program
     that asks several questions must not take a missing answer for a plan.
     """
-    values = wanted("suggest", arguments)
+    values = _in_all_switches(wanted("suggest", arguments))
     with settings_named(values):
         _, cases = resolve(values)
         for case in cases:
@@ -80,6 +82,16 @@ def wanted(command: str, arguments: Mapping[str, Any]) -> Values:
     if "target_batch" not in values:
         raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
     return values
+
+
+def _in_all_switches(values: Values) -> Values:
+    """Return the values with every lawful set of switches of each framework, where --switches asks for them."""
+    if "switches" not in values or not values["switches"].value:
+        return values
+    given = values.get("framework", Sourced(PYTORCH.name, DEFAULT))
+    frameworks = [catalog.find_framework(one) for one in listed(values, "framework") or (given.value,)]
+    labels = (framework.with_switches(names).label for framework in frameworks for names in framework.switch_sets())
+    return {**values, "framework": replace(given, value=tuple(dict.fromkeys(labels)))}
 
 
 def check_price(problem: Problem, values: Values) -> None:

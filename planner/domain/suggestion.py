@@ -120,6 +120,15 @@ class Loosening:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchGain:
+    """A switch of a plan's framework that would make it faster, and the framework with it, by how many times."""
+
+    switch: str
+    framework: str
+    faster: float
+
+
+@dataclass(frozen=True, slots=True)
 class Suggestion:
     """The answer to one request under one scenario.
 
@@ -147,6 +156,8 @@ class Suggestion:
         Its framework, where several were asked for.
     citations : tuple of Citation
         Of the calibrations that the plans rest on.
+    switches : tuple of SwitchGain
+        Of the framework of the plan to take, those that would pay, the best first.
     """
 
     request: Mapping[str, Sourced[object]]
@@ -163,6 +174,7 @@ class Suggestion:
     baseline: Configuration | None = None
     baseline_framework: Framework | None = None
     citations: tuple[Citation, ...] = ()
+    switches: tuple[SwitchGain, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "request", frozen_map(self.request))

@@ -19,7 +19,7 @@ from planner.domain.framework import Framework
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
-from planner.domain.suggestion import Plan, Suggestion
+from planner.domain.suggestion import Plan, Suggestion, SwitchGain
 from planner.formats.asked import REQUEST_TABLE, request_keys, request_of
 from planner.formats.citations import CITATIONS, citation_keys, citations_of
 from planner.formats.configuration import (
@@ -82,6 +82,15 @@ _OF_FRONT = Table(
     "a plan of the front: one of plans, by its position there, or configuration and prediction",
     title="plan_of_front",
 )
+_SWITCH = Table(
+    (
+        Field("switch", Text(), "what would be turned on"),
+        Field("framework", Text(), "as --framework takes it with that on"),
+        Field("faster", Number(), "times"),
+    ),
+    SwitchGain,
+    title="switch",
+)
 _SUGGESTION = Table(
     (
         Field("subject", SUBJECT_TABLE, "what the plans share"),
@@ -111,6 +120,7 @@ _SUGGESTION = Table(
             (),
         ),
         CITATIONS,
+        Field("switches", ListOf(_SWITCH), "of the framework of the plan to take, those that would make it faster", ()),
     ),
     dict[str, Any],
 )
@@ -146,7 +156,7 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
     return {
         "subject": subject_keys(subject, shared.memory_bytes),
         "request": request_keys(one.request),
-        **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen")},
+        **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen", "switches")},
         "citations": citation_keys(one.citations),
         "baseline": one.baseline and _configuration_keys(one.baseline, framework, one.baseline_framework),
         "plans": plans,
@@ -210,6 +220,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         loosen=tuple(map(loosening_of, keys["loosen"])),
         warnings=_of_suggestion(keys["warnings"]),
         citations=citations_of(keys["citations"]),
+        switches=tuple(keys.get("switches", ())),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
         baseline_framework=framework_of(keys["baseline"]),
     )

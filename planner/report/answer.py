@@ -27,6 +27,7 @@ __all__ = [
 
 ALL_WORDS = "-v shows all"
 SHORT_TABLE_PLANS = 5
+MOST_SWITCHES = 3
 """Plans of a short table; the chosen one is among them."""
 MOST_FRONT_ROWS = 50
 """Rows of a Pareto front."""
@@ -82,7 +83,7 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
         results.append(f"{parts.counted(epochs or 0, 'epoch')} in {parts.duration(training)}")
     yield Line(f"{sentence}: {', '.join(results)}.", "bold")
     stages = f" Its stages start with {parts.stages(plan.prediction)}." if plan.prediction.stages else ""
-    yield Line(_why(suggestion) + stages)
+    yield Line(_why(suggestion) + stages + _switches(suggestion))
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
@@ -107,6 +108,12 @@ def _why(suggestion: Suggestion) -> str:
     if len(suggestion.tied) > 1:
         return f"{suggestion.choice[0].upper()}{suggestion.choice[1:]}. {best}."
     return f"{best}; {suggestion.choice}."
+
+
+def _switches(suggestion: Suggestion) -> str:
+    """Return the sentence about switches that would pay; nothing without any."""
+    gains = " or ".join(f"{one.switch} {one.faster:.2g} times" for one in suggestion.switches[:MOST_SWITCHES])
+    return f" Faster by a switch: {gains} (--framework {suggestion.switches[0].framework})." if gains else ""
 
 
 def _objective(suggestion: Suggestion) -> object:

@@ -14,7 +14,7 @@ from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
-from planner.domain.suggestion import Loosening, Plan, Suggestion
+from planner.domain.suggestion import Loosening, Plan, Suggestion, SwitchGain
 from planner.errors import CoverageError, PlannerError, UsageError
 from planner.search.allowed import order_and_limits
 from planner.search.choice import (
@@ -42,6 +42,7 @@ from planner.search.rivals import (
 from planner.search.search import Searcher, search
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
+from planner.search.switches import switch_gains
 from planner.steps import predict
 
 __all__ = ["suggest", "suggest_among", "suggest_with"]
@@ -120,9 +121,19 @@ def suggest_among(
     of_request = dict.fromkeys(warning for one in searches for warning in one.warnings)
     return replace(
         answer,
+        switches=_switches(answer, [problem for problem, _ in asked]),
         citations=cited([plan.prediction for plan in plans], asked[0][0].calibrations),
         warnings=(*refused, *of_request, *answer.warnings),
     )
+
+
+def _switches(answer: Suggestion, problems: Sequence[Problem]) -> tuple[SwitchGain, ...]:
+    """Return the switches that would pay for the plan to take."""
+    plan = answer.chosen_plan
+    if plan is None:
+        return ()
+    own = (one for one in problems if plan.framework and one.settings.framework.label == plan.framework.label)
+    return switch_gains(next(own, problems[0]), plan.prediction.configuration)
 
 
 def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:
