@@ -172,7 +172,7 @@ _ALL = (
     Option(
         "strategy", "wait-free|no-overlap|bucketed",
         "Whether all-reduce overlaps the backward pass, layer by layer or in buckets of layers.",
-        parsing.choice("wait-free", "no-overlap", "bucketed"), "wait-free",
+        parsing.choice("wait-free", "no-overlap", "bucketed"), "the framework's",
     ),
     Option(
         "input", "synthetic|storage", "Where samples come from; storage puts reading in the epoch.",

@@ -150,6 +150,8 @@ class Framework:
     input_gradient : bool
         Whether its backward pass ends at the network's input, whose gradient nothing needs.
     gradient_type : one of GRADIENT_TYPES
+    strategy : one of STRATEGIES
+        The one that a user gets who asks for none.
     strategies : mapping of one of STRATEGIES to Strategy
         Those that it follows in a way of its own.
     source : str
@@ -197,6 +199,7 @@ class Framework:
     aliases: tuple[str, ...] = ()
     input_gradient: bool = False
     gradient_type: str = "precision"
+    strategy: str = "wait-free"
     strategies: Mapping[str, Strategy] = field(default_factory=dict, hash=False)
     source: str = ""
     version: str = ""
@@ -224,7 +227,8 @@ class Framework:
         for what, name in (("name", self.name), *(("aliases", alias) for alias in aliases)):
             if not _NAME.fullmatch(name):
                 raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
-        for what, value, known in (("loss", self.loss, LOSSES), ("stages", self.stages, STAGES)):
+        of_choices = (("loss", LOSSES), ("stages", STAGES), ("strategy", tuple(STRATEGIES)))
+        for what, value, known in ((what, getattr(self, what), known) for what, known in of_choices):
             if value not in known:
                 raise UnknownNameError(what, value, known)
         for name in (other for one in self.switches.values() for other in (*one.needs, *one.excludes)):
@@ -305,6 +309,7 @@ GENERIC = Framework("generic")
 PYTORCH = Framework(
     "pytorch",
     gradient_type="fp32",
+    strategy="bucketed",
     keeps_weight_shards=False,
     schedules=("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"),
 )

@@ -44,6 +44,7 @@ _STRATEGY = Table(
 _DOES = (
     Field("input_gradient", Flag(), "whether the gradient of the network's input is computed", default=False),
     Field("gradient_type", Text(GRADIENT_TYPES), "what gradients are held and sent in", "precision"),
+    Field("strategy", Text(tuple(STRATEGIES)), "when gradients are sent, where nothing else is asked for", "wait-free"),
     Field("strategies", MapOf(_STRATEGY, choices=tuple(STRATEGIES)), "those it follows in its own way", {}),
     Field("can", ListOf(Text(PARALLELISMS)), "ways in which it splits networks", PARALLELISMS),
     Field("schedules", ListOf(Text(SCHEDULES)), "orders of a pipeline's passes that it has", SCHEDULES),

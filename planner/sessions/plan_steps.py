@@ -148,7 +148,7 @@ def _problems(
         by_case.setdefault(case, []).append(row)
     for case, of_case in by_case.items():
         framework = catalog.find_framework(case.framework)
-        settings = Settings(case.optimizer, case.strategy, case.input, framework, case.rank_order)
+        settings = Settings(case.optimizer, case.strategy or framework.strategy, case.input, framework, case.rank_order)
         problem = Problem(
             suggested.network,
             catalog.find_dataset(dataset) if dataset else None,
