@@ -18,12 +18,15 @@ __all__ = [
     "FUSIONS",
     "GENERIC",
     "GRADIENT_TYPES",
+    "LAUNCHES",
+    "LAYOUTS",
     "LOSSES",
     "PARALLELISMS",
     "PYTORCH",
     "REPEATED",
     "STAGES",
     "STRATEGIES",
+    "UPDATES",
     "Framework",
     "Strategy",
     "Switch",
@@ -38,9 +41,17 @@ PARALLELISMS = ("tensor", "context", "expert", "pipeline")
 REPEATED = ("attention", "second products")
 """The core of attention where that keeps its weights; or all of a layer but attention and each first of two products
 (torchtitan)."""
-FUSIONS = ("activation", "residual", "softmax")
+FUSIONS = ("activation", "residual", "softmax", "norm")
 """Point-wise kernels that are one: the bias of a linear layer with the activation behind it, and gates with their
-products; the bias with dropout and the sum behind it; scale, mask and softmax of the shapes that Megatron-LM takes."""
+products; the bias with dropout and the sum behind it; scale, mask and softmax of the shapes that Megatron-LM takes;
+batch normalisation with the activation behind it, and the sum between."""
+LAYOUTS = ("unstated", "nchw", "channels-last")
+"""How images lie in memory: as in the runs that coefficients were fitted to, which hold what that costs; channel by
+channel; or position by position."""
+UPDATES = ("layer", "list", "primitive", "foreach")
+"""Kernels of an update: one a layer; one over many tensors; one an operation and tensor, or over many tensors."""
+LAUNCHES = ("eager", "graph")
+"""How kernels are launched: one by one, or as a graph that was recorded once."""
 STAGES = ("blocks", "modules", "layers")
 """What its pipeline's stages are: blocks of transformers alone; modules that the user writes, of any network; or layers
 of any network, which it deals out by itself."""
@@ -189,6 +200,12 @@ class Framework:
         Whether sharding 3 keeps shards of narrow weights beside those of the fp32 master copy, or makes them of it.
     rank_order : tuple of str
         Order of RANK_ORDER in which it numbers ranks, innermost first.
+    layout : one of LAYOUTS
+        How images lie in memory.
+    update : one of UPDATES
+        Kernels of an update.
+    launch : one of LAUNCHES
+        How kernels are launched.
     switches : mapping of str to Switch
         What may be turned on, by name; those that are on changed the fields above.
     switched : tuple of str
@@ -219,6 +236,9 @@ class Framework:
     output_buffers: int = 0
     keeps_weight_shards: bool = True
     rank_order: tuple[str, ...] = RANK_ORDER
+    layout: str = "unstated"
+    update: str = "layer"
+    launch: str = "eager"
     switches: Mapping[str, Switch] = field(default_factory=dict, hash=False, compare=False)
     switched: tuple[str, ...] = ()
 
@@ -227,7 +247,10 @@ class Framework:
         for what, name in (("name", self.name), *(("aliases", alias) for alias in aliases)):
             if not _NAME.fullmatch(name):
                 raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
-        of_choices = (("loss", LOSSES), ("stages", STAGES), ("strategy", tuple(STRATEGIES)))
+        of_choices = (
+            ("loss", LOSSES), ("stages", STAGES), ("strategy", tuple(STRATEGIES)), ("layout", LAYOUTS),
+            ("update", UPDATES), ("launch", LAUNCHES),
+        )  # fmt: skip
         for what, value, known in ((what, getattr(self, what), known) for what, known in of_choices):
             if value not in known:
                 raise UnknownNameError(what, value, known)

@@ -15,11 +15,14 @@ from planner.domain.axes import SCHEDULES
 from planner.domain.framework import (
     FUSIONS,
     GRADIENT_TYPES,
+    LAUNCHES,
+    LAYOUTS,
     LOSSES,
     PARALLELISMS,
     REPEATED,
     STAGES,
     STRATEGIES,
+    UPDATES,
     Framework,
     Strategy,
     Switch,
@@ -53,9 +56,14 @@ _DOES = (
     Field(
         "fuses",
         ListOf(Text(FUSIONS)),
-        "what its kernels do in one: bias and activation, bias and sum, scale, mask and softmax",
+        "what its kernels do in one: bias and activation, bias and sum, scale, mask and softmax, norm and activation",
         (),
     ),
+    Field("layout", Text(LAYOUTS), "how images lie in memory", "unstated"),
+    Field(
+        "update", Text(UPDATES), "kernels of an update: one a layer, over many tensors, or one an operation", "layer"
+    ),
+    Field("launch", Text(LAUNCHES), "how kernels are launched", "eager"),
     Field("scatters_boundary", Flag(), "whether tensor ranks send parts to the next stage", default=False),
     Field("stages", Text(STAGES), "what its pipeline's stages are", "modules"),
     Field("selective", Text(REPEATED), "what selective recompute makes again", "attention"),

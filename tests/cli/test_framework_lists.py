@@ -133,7 +133,7 @@ def test_switches_make_every_lawful_set_a_candidate(run: Run) -> None:
     assert answer["request"]["framework"]["value"] == sets
     alone = [plans_of(run, name)["search"]["candidates"] for name in sets]
     assert answer["search"]["candidates"] == sum(alone)
-    assert plans_of(run, "mxnet", "--switches")["request"]["framework"]["value"] == "mxnet"
+    assert plans_of(run, "nanotron", "--switches")["request"]["framework"]["value"] == "nanotron"
 
 
 def test_a_switch_that_would_pay_is_said(run: Run, tmp_path: Path) -> None:
