@@ -90,6 +90,13 @@ def test_a_file_declares_a_framework(tmp_path: Path) -> None:
         catalog.find_framework(str(path))
 
 
+def test_buckets_have_a_size(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('format = "planner/framework"\nversion = 1\nname = "own"\n[strategies.bucketed]\n')
+    with pytest.raises(InputFileError, match="bucket_MiB of strategies.bucketed must be above 0, got 0"):
+        catalog.find_framework(str(path))
+
+
 def test_records_say_how_frameworks_split_networks() -> None:
     every = {name: catalog.find_framework(name) for name in catalog.names("frameworks")}
     megatron, fork = every["megatron-lm"], every["megatron-deepspeed"]
