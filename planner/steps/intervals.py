@@ -104,23 +104,27 @@ def stated_deviation(entry: Entry) -> tuple[str, float] | None:
     return entry.scope, STATED_DEVIATION[entry.scope]
 
 
-def derivatives(entry: Entry, work: Work) -> FloatArray:
-    """Return the derivatives of the times of calls by the entry's coefficients, shape (..., p)."""
-    rows = features_of(entry, work)
-    return rows * evaluate(entry, work)[..., None] if term_named(entry.term).link == "log" else rows
+def derivatives(entry: Entry, work: Work, features: FloatArray | None = None) -> FloatArray:
+    """Return the derivatives of the times of calls by the entry's coefficients, shape (..., p).
+
+    ``features`` as of :func:`planner.costs.terms.evaluate`.
+    """
+    rows = features_of(entry, work) if features is None else features
+    return rows * evaluate(entry, work, rows)[..., None] if term_named(entry.term).link == "log" else rows
 
 
-def doubt_factor(entry: Entry, work: Work) -> FloatArray:
+def doubt_factor(entry: Entry, work: Work, features: FloatArray | None = None) -> FloatArray:
     """Return how many times as unsure as its entry calls are, shape (...) or (): 1 inside what was timed or fitted.
 
-    A stated deviation is one of any call.
+    A stated deviation is one of any call. ``features`` as of :func:`planner.costs.terms.evaluate`.
     """
     if stated_deviation(entry) is not None:
         return np.ones(())
     if entry.term == LOOKED_UP:
-        beyond: FloatArray = features_of(entry, work)[..., list(entry.coefficients).index(DOUBLINGS_BEYOND)]
+        rows = features_of(entry, work) if features is None else features
+        beyond: FloatArray = rows[..., list(entry.coefficients).index(DOUBLINGS_BEYOND)]
         return 1.0 + beyond
-    above, below = doublings_outside(entry, work)
+    above, below = doublings_outside(entry, work, features)
     is_single = entry.kind == "gemm" and np.equal(work["batch"], 1.0)
     growth: FloatArray = np.maximum(
         DOUBT_ABOVE * above,
