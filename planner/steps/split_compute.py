@@ -11,11 +11,14 @@ keeps them: fused attention keeps none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from planner.costs.terms import evaluate
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, MATRIX_KINDS, UPDATE, KernelCalls
 from planner.domain.layers.record import Layer, Shape
@@ -26,7 +29,7 @@ from planner.sources.overheads import Overheads
 from planner.sources.source import Source
 from planner.sources.sources import Sources
 from planner.sources.usable import check_precision
-from planner.steps.compute import Compute, call_times_s
+from planner.steps.compute import Compute, call_times_s, call_work
 from planner.steps.tables import CaseTable
 from planner.workload.shards import columns_of, context_shard, expert_shard, second_products, tensor_shard
 from planner.workload.split_messages import ATTENTION, FEED_FORWARD
@@ -40,6 +43,8 @@ PASSES = ("forward", "attention", "backward", "accumulating", "update", "core", 
 ``core`` and ``core_backward`` are those of all attention, ``weights`` is gradients of weights in the backward pass."""
 
 
+_Served = Mapping[str, list[tuple[KernelCalls, Source]]]
+"""Stage -> its calls and what serves them."""
 HEAD = "head"
 PARTS = (ATTENTION, FEED_FORWARD, HEAD)
 BESIDE = tuple((under, part) for under in (WEIGHT_GRADIENT, INPUT_GRADIENT) for part in PARTS)
@@ -99,22 +104,23 @@ class RankCompute(Compute):
         part = np.where(mine, 1.0 / self._ranks, 1.0)
         return replace(calls, work={name: column * part for name, column in calls.work.items()})
 
-    def unit_table(self, units: Units, sub_batch: IntArray) -> UnitTable:
-        """Return the times of micro-batches, shape (s,)."""
-        table = _empty(sub_batch.size, units.distinct)
-        if not sub_batch.size:
-            return table
-        for stage, served in self.calls_with_sources(sub_batch).items():
-            for calls, source in served:
-                self._add(table, stage, (calls, source), units)
+    def unit_table(self, served: _Served, times_s: Mapping[int, FloatArray], cases: int) -> UnitTable:
+        """Return what so many micro-batches take.
+
+        ``served``: their calls by stage; ``times_s``: of each of these, by its identity.
+        """
+        units = self.units
+        table = _empty(cases, units.distinct)
+        for stage, of_stage in served.items():
+            for calls, source in of_stage:
+                self._add(table, stage, (calls, source), times_s[id(calls)])
             table.layers[:, PASSES.index(stage)] = units.slots if stage == "update" else units.layers
         return table
 
-    def _add(self, table: UnitTable, stage: str, served: tuple[KernelCalls, Source], units: Units) -> None:
+    def _add(self, table: UnitTable, stage: str, served: tuple[KernelCalls, Source], times: FloatArray) -> None:
         """Add calls of a stage to the passes that have them; to parts of it those of some layers."""
-        calls, source = served
-        times, site = call_times_s(source.entry, calls, self.itemsize), self.program.site[calls.layer]
-        is_matrix = calls.kind in MATRIX_KINDS
+        (calls, source), units = served, self.units
+        site, is_matrix = self.program.site[calls.layer], calls.kind in MATRIX_KINDS
         seconds = table.matrix_s if is_matrix else table.traffic_s
         for name, where in self._parts_of(stage, calls, units).items():
             at = PASSES.index(name)
@@ -168,6 +174,35 @@ def _empty(cases: int, units: int) -> UnitTable:
     return UnitTable(one, two, three, four, five, np.zeros((cases, len(BESIDE), units)))
 
 
+def _times_s(parts: Iterable[tuple[_Served, int, int]]) -> dict[int, FloatArray]:
+    """Return the times [s] of calls times their count by the identity of the calls, shape (s, k) or (1, k).
+
+    Calls that one entry serves are one evaluation, of all ranks together. ``parts``: of each rank its calls, how many
+    cases they are of, and the bytes of an element.
+    """
+    alike: dict[tuple[Any, ...], dict[int, tuple[Source, KernelCalls, tuple[int, int], int]]] = {}
+    for served, cases, itemsize in parts:
+        for calls, source in (one for of_stage in served.values() for one in of_stage):
+            apart = id(calls) if calls.looked_up else ()
+            key = id(source.entry), calls.kind, calls.direction, tuple(calls.work), itemsize, apart
+            alike.setdefault(key, {})[id(calls)] = source, calls, (cases, calls.layer.size), itemsize
+    times_s: dict[int, FloatArray] = {}
+    for some in alike.values():
+        (source, calls, _, itemsize), *others = some.values()
+        if not others:
+            times_s[id(calls)] = call_times_s(source.entry, calls, itemsize)
+            continue
+        work, each = call_work(calls, itemsize), list(some.values())
+        for name in calls.work:
+            columns = (np.broadcast_to(one.work[name], shape).ravel() for _, one, shape, _ in each)
+            work[name] = np.concatenate(list(columns))
+        ends = np.cumsum([rows * columns for _, _, (rows, columns), _ in each])
+        every = np.broadcast_to(evaluate(source.entry, work), ends[-1:])
+        for (_, one, shape, _), part in zip(each, np.split(every, ends[:-1]), strict=True):
+            times_s[id(one)] = part.reshape(shape) * one.count
+    return times_s
+
+
 class SplitCompute:
     """Compute cases of one precision: a rank of each tensor, context and expert degree, positions shared or not.
 
@@ -216,9 +251,12 @@ class SplitCompute:
     def _made(self, rank: IntArray, sub_batch: IntArray) -> UnitTable:
         """Return the cases of ranks and sub-batches, shape (k,)."""
         table = _empty(sub_batch.size, self.ranks[0].units.distinct if self.ranks else 0)
-        for place in np.unique(rank).tolist():
-            rows, one = rank == place, self.ranks[place]
-            part = one.unit_table(one.units, sub_batch[rows])
+        parts = [(rank == place, self.ranks[place]) for place in sorted(set(rank.tolist()))]
+        served = [one.calls_with_sources(sub_batch[rows]) for rows, one in parts]
+        sizes = [int(rows.sum()) for rows, _ in parts]
+        times_s = _times_s(zip(served, sizes, (one.itemsize for _, one in parts), strict=True))
+        for (rows, one), of_rank, size in zip(parts, served, sizes, strict=True):
+            part = one.unit_table(of_rank, times_s, size)
             for column in fields(UnitTable):
                 getattr(table, column.name)[rows] = getattr(part, column.name)
         return table
