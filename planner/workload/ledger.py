@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import IntArray
 from planner.domain.kernels import DIRECTIONS, KINDS, WORK_COLUMNS, KernelCalls
 from planner.domain.layers.record import Amount, Call
 from planner.workload.program import Program
@@ -29,11 +30,12 @@ class _Column(NamedTuple):
     most_slope: float
     varies: bool
 
-    def of(self, sub_batch: IntArray, most: float) -> IntArray | FloatArray:
+    def of(self, sub_batch: IntArray, most: float) -> IntArray:
         """Return the amounts at sub-batches (s,) of at most so many samples: (s, k), or (1, k) where all are alike."""
         is_whole = self.most_base + self.most_slope * most <= LARGEST_WHOLE
         base, slope = (one if is_whole else one.astype(np.float64) for one in (self.base, self.slope))
-        return base + slope * sub_batch[:, None] if self.varies else base[None, :]
+        amounts: NDArray[Any] = base + slope * sub_batch[:, None] if self.varies else base[None, :]
+        return amounts
 
 
 class Ledger:
@@ -73,13 +75,8 @@ class Ledger:
 
 
 def _column(base: IntArray, slope: IntArray) -> _Column:
-    return _Column(
-        np.ascontiguousarray(base),
-        np.ascontiguousarray(slope),
-        float(base.max()),
-        float(slope.max()),
-        bool(slope.any()),
-    )
+    most = float(base.max()), float(slope.max())
+    return _Column(np.ascontiguousarray(base), np.ascontiguousarray(slope), *most, bool(slope.any()))
 
 
 def _record(kind: str, direction: str, layer: IntArray, columns: list[_Column], sub_batch: IntArray) -> KernelCalls:
