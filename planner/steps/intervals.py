@@ -176,19 +176,24 @@ class Gradient:
             group, deviation = statement
             self._add_stated(group, entry.scope, deviation, parts_s)
             return
-        _, before, before_s = self._parts.get(id(entry), (entry, np.zeros_like(vector), np.zeros_like(parts_s)))
-        self._parts[id(entry)] = (entry, before + vector, before_s + parts_s)
+        self._add_part(entry, vector, parts_s)
+
+    def _add_part(self, entry: Entry, vector: FloatArray, parts_s: FloatArray) -> None:
+        before = self._parts.get(id(entry))
+        self._parts[id(entry)] = (
+            (entry, vector, parts_s) if before is None else (entry, before[1] + vector, before[2] + parts_s)
+        )
 
     def add_scaled(self, other: Gradient, factor: float) -> None:
         """Add the gradient of a period that this one depends on, with this one's derivative by that period."""
         for entry, vector, parts_s in other._parts.values():
-            self.add_vector(entry, factor * vector, factor * parts_s)
+            self._add_part(entry, factor * vector, factor * parts_s)
         for group, (scope, deviation, parts_s) in other._stated.items():
             self._add_stated(group, scope, deviation, factor * parts_s)
 
     def _add_stated(self, group: str, scope: str, deviation: float, parts_s: FloatArray) -> None:
-        _, _, before = self._stated.get(group, (scope, deviation, np.zeros_like(parts_s)))
-        self._stated[group] = (scope, deviation, before + parts_s)
+        before = self._stated.get(group)
+        self._stated[group] = (scope, deviation, parts_s if before is None else before[2] + parts_s)
 
     def spread(self) -> Spread | None:
         """Return what is known of the period's deviation; None where nothing took part.

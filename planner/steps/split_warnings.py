@@ -23,6 +23,8 @@ def split_warnings(sources: Sources, one: Configuration) -> tuple[PlanWarning, .
 
 
 def _tensor_across_nodes(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
+    if one.tensor_parallel == 1 or one.nodes == 1:
+        return
     placement = Placement(plans_of(Configurations.of([one])), order=sources.problem.settings.placed_by)
     if placement.axis(TENSOR).nodes[0] > 1:
         message = (
