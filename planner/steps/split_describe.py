@@ -29,7 +29,7 @@ from planner.steps.split_compute import PASSES, RankCompute
 from planner.steps.split_offload import offload_source
 from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
-from planner.steps.split_warnings import split_warnings
+from planner.steps.split_warnings import split_warnings, tensor_across_nodes
 from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
 from planner.steps.terms import term_of
 from planner.steps.utilization import utilization
@@ -65,7 +65,11 @@ def split_descriptions(pricer: SplitPricer, configurations: Configurations, wind
         every = _layers_shown(pricer, plans, priced.slowest)
     else:
         every = _units_shown(pricer, plans, priced.slowest)
-    return [_Case(pricer, of, configurations.one(i), priced, i).description(window) for i, of in enumerate(every)]
+    crosses_nodes = tensor_across_nodes(pricer.sources, plans).tolist()
+    return [
+        _Case(pricer, of, configurations.one(i), priced, i).description(window, crosses_nodes=crosses_nodes[i])
+        for i, of in enumerate(every)
+    ]
 
 
 class _Shown(NamedTuple):
@@ -184,8 +188,8 @@ class _Case:
         plans = plans_of(Configurations.of([one]))
         self._weights_late = weight_versions(np.arange(one.pipeline_parallel), plans) - 1
 
-    def description(self, window: Window | None) -> Description:
-        """Return the prediction with every field."""
+    def description(self, window: Window | None, *, crosses_nodes: bool) -> Description:
+        """Return the prediction with every field; ``crosses_nodes``: its tensor-parallel groups."""
         pricer, one = self.pricer, self.one
         gradient = self._gradient()
         deviation = gradient.spread()
@@ -220,7 +224,7 @@ class _Case:
                 *warnings_of(
                     pricer.sources, one, terms, sources, (self.memory["total"], samples), interval_basis=basis
                 ),
-                *split_warnings(pricer.sources, one),
+                *split_warnings(pricer.sources, one, crosses_nodes=crosses_nodes),
             ),
             kernel_shares=self._shares(),
             kind=kind,
