@@ -74,6 +74,11 @@ class UnitTable:
     layers: FloatArray
     products_s: FloatArray
 
+    def repeat(self, name: str, other: str) -> None:
+        """Put the kernels of one pass into another."""
+        for column in (self.matrix_s, self.traffic_s, self.calls, self.measured_calls):
+            column[:, PASSES.index(other)] = column[:, PASSES.index(name)]
+
     def kernels_s(self, overheads: Overheads) -> FloatArray:
         """Return times on the device, scaled as the framework's overheads say, shape (c, len(PASSES), U)."""
         return overheads.scale_of("gemm") * self.matrix_s + overheads.kernel_scale * self.traffic_s
@@ -111,9 +116,14 @@ class RankCompute(Compute):
         """
         units = self.units
         table = _empty(cases, units.distinct)
+        in_backward = {id(calls) for calls, _ in served["backward"]}
         for stage, of_stage in served.items():
+            is_later = stage == "accumulating"  # and holds all of the backward pass, which stands before it
+            if is_later:
+                table.repeat("backward", stage)
             for calls, source in of_stage:
-                self._add(table, stage, (calls, source), times_s[id(calls)])
+                if not (is_later and id(calls) in in_backward):
+                    self._add(table, stage, (calls, source), times_s[id(calls)])
             table.layers[:, PASSES.index(stage)] = units.slots if stage == "update" else units.layers
         return table
 
@@ -124,27 +134,26 @@ class RankCompute(Compute):
         seconds = table.matrix_s if is_matrix else table.traffic_s
         for name, where in self._parts_of(stage, calls, units).items():
             at = PASSES.index(name)
-            seconds[:, at] += units.by_unit(times * where, site)
-            counts = units.by_unit(calls.count * where, site)
+            seconds[:, at] += units.by_unit(times if where is None else times * where, site)
+            counts = units.by_unit(calls.count * (1.0 if where is None else where), site)
             table.calls[:, at] += counts
             if source.origin != "specified":
                 table.measured_calls[:, at] += counts
         under = _GRADIENT_OF.get(calls.direction) if calls.kind == "gemm" and stage == "backward" else None
         for part in PARTS if under else ():
-            is_part = np.isin(calls.layer, self._columns[part])
+            is_part = self._columns[part][calls.layer]
             table.products_s[:, BESIDE.index((under, part))] += units.by_unit(times * is_part, site)
 
-    def _parts_of(self, stage: str, calls: KernelCalls, units: Units) -> dict[str, FloatArray]:
-        """Return the passes that calls of a stage are in, and the share of each call that is, shape (k,)."""
+    def _parts_of(self, stage: str, calls: KernelCalls, units: Units) -> dict[str, FloatArray | None]:
+        """Return the passes that calls of a stage are in, and the share of each call that is, shape (k,); None: all."""
         core = units.is_attention[calls.layer].astype(np.float64)
-        parts = {stage: np.ones(calls.layer.size)}
+        parts: dict[str, FloatArray] = {}
         if stage == "forward":
             parts |= {"attention": self._repeated(units, calls.kind in MATRIX_KINDS)[calls.layer], "core": core}
         elif stage == "backward":
             parts["core_backward"] = core
-            if calls.direction == BACKWARD_WEIGHT:
-                parts["weights"] = parts[stage]
-        return {name: where for name, where in parts.items() if where.any()}
+        of_weights = {"weights": None} if stage == "backward" and calls.direction == BACKWARD_WEIGHT else {}
+        return {stage: None, **of_weights, **{name: where for name, where in parts.items() if where.any()}}
 
     def _repeated(self, units: Units, is_product: bool) -> FloatArray:  # noqa: FBT001 - products or all others
         """Return the share of each layer's forward pass that selective recompute makes again, shape (L,)."""
@@ -153,14 +162,11 @@ class RankCompute(Compute):
         return second_products(self.network) if is_product else np.ones(len(self.network.layers))
 
     @cached_property
-    def _columns(self) -> dict[str, IntArray]:
-        """Positions of the first products of each part: those that are split by columns, and the logits."""
-        of_parts: dict[str, list[int]] = {part: [] for part in PARTS}
-        behind = {name: [one.kind for one in some] for name, some in columns_of(self.network)}
-        for position, layer in enumerate(self.network.layers):
-            if layer.name in behind:
-                of_parts[_part_of(behind[layer.name])].append(position)
-        return {part: np.array(positions, dtype=np.int64) for part, positions in of_parts.items()}
+    def _columns(self) -> dict[str, BoolArray]:
+        """Which layers, (L,), are the first products of each part: those that are split by columns, and the logits."""
+        behind = {name: _part_of([one.kind for one in some]) for name, some in columns_of(self.network)}
+        part_of = [behind.get(layer.name) for layer in self.network.layers]
+        return {part: np.array([one == part for one in part_of], dtype=np.bool_) for part in PARTS}
 
 
 def _part_of(behind: list[str]) -> str:
