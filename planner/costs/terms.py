@@ -65,9 +65,14 @@ def evaluate(entry: Entry, work: Work, features: FloatArray | None = None) -> Fl
 
 
 @once_of
+def _names(entry: Entry) -> tuple[str, ...]:
+    return term_named(entry.term).names(entry.settings)
+
+
+@once_of
 def _coefficients(entry: Entry) -> FloatArray:
     """Return the coefficients in the order of the features."""
-    names = term_named(entry.term).names(entry.settings)
+    names = _names(entry)
     if set(names) != set(entry.coefficients):
         raise ParameterError(f"coefficients of {entry.term}", ", ".join(names), ", ".join(entry.coefficients))
     return np.array([entry.coefficients[name] for name in names])
@@ -105,7 +110,7 @@ def doublings_outside(entry: Entry, work: Work, features: FloatArray | None = No
 
 def _seen(entry: Entry, work: Work, features: FloatArray) -> Iterator[tuple[FloatArray, float, float]]:
     """Yield the values of what has a range, broadcasting to (...), with the least and the most of it."""
-    names = term_named(entry.term).names(entry.settings)
+    names = _names(entry)
     for name, ends in entry.ranges.items():
         if name in names:
             yield features[..., names.index(name)], *ends

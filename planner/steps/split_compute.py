@@ -135,7 +135,7 @@ class RankCompute(Compute):
         for name, where in self._parts_of(stage, calls, units).items():
             at = PASSES.index(name)
             seconds[:, at] += units.by_unit(times if where is None else times * where, site)
-            counts = units.by_unit(calls.count * (1.0 if where is None else where), site)
+            counts = units.by_unit(calls.count.astype(np.float64) if where is None else calls.count * where, site)
             table.calls[:, at] += counts
             if source.origin != "specified":
                 table.measured_calls[:, at] += counts
