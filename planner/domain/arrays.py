@@ -21,12 +21,24 @@ BoolArray = NDArray[np.bool_]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _Argument = TypeVar("_Argument")
+_Number = TypeVar("_Number", np.float64, np.int64)
 
 _WIDEST_DIGIT, _LARGEST_KEY = 2**30, 2**62
 _MOST_REMEMBERED = 2**8
 
 LARGEST_COUNT = 10**9
 """No node count, batch or degree is larger; a typed-in extra digit should not become an array size."""
+
+
+def distinct_values(values: NDArray[_Number]) -> NDArray[_Number]:
+    """Return the distinct values of an array of any shape, ascending, shape (k,); none is not a number.
+
+    As :func:`numpy.unique`, which loads NumPy's masked arrays first.
+    """
+    in_order = np.sort(values, axis=None)
+    is_first = np.ones(in_order.shape, dtype=np.bool_)
+    is_first[1:] = in_order[1:] != in_order[:-1]
+    return in_order[is_first]
 
 
 def distinct_rows(*columns: IntArray | FloatArray) -> tuple[IntArray, IntArray]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
@@ -245,7 +245,7 @@ class _Case:
     def _staleness(self) -> Staleness:
         """Return that of the stages, each as likely as another."""
         late = self._weights_late
-        pmf = {int(value): float(np.mean(late == value)) for value in np.unique(late)}
+        pmf = {int(value): float(np.mean(late == value)) for value in distinct_values(late).tolist()}
         return Staleness(float(late.mean()), float(late.std()), pmf)
 
     def _gradient(self) -> Gradient:
