@@ -134,7 +134,7 @@ def _held(link: Link | None) -> str:
     """Return what holds a link below its bandwidth, in words; empty: nothing."""
     if link is None or link.stream_bytes_per_s == link.bytes_per_s:
         return ""
-    return f" (between nodes that of one TCP connection, {link.stream_bytes_per_s * 8e-9:.0f} Gb/s)"
+    return f" (between nodes that of one stream, {link.stream_bytes_per_s * 8e-9:.0f} Gb/s)"
 
 
 def specified_host_collective(cluster: Cluster) -> Entry:

@@ -97,15 +97,12 @@ def test_collective_from_links() -> None:
     np.testing.assert_allclose(time, 14 * 3e-6 + 2 * 7 / 8 * 1e9 / 100e9)
 
 
-@pytest.mark.parametrize(("kind", "rate"), [("ethernet", 1.25e9), ("roce", 12.5e9)])
-def test_messages_over_ethernet_are_as_fast_as_one_connection(kind: str, rate: float) -> None:
-    fast = replace(CLUSTER, inter_node=Link(kind, 12.5e9, 5e-6))
+@pytest.mark.parametrize(("flow", "rate"), [(1.25e9, 1.25e9), (None, 12.5e9), (25e9, 12.5e9)])
+def test_messages_between_nodes_are_as_fast_as_one_stream(flow: float | None, rate: float) -> None:
+    fast = replace(CLUSTER, inter_node=Link("ethernet", 12.5e9, 5e-6, flow_bytes_per_s=flow))
     for entry in (specified_collective(fast), specified_host_collective(fast)):
         assert entry.coefficients["bytes_between"] == pytest.approx(1 / rate)
-        assert ("one TCP connection, 10 Gb/s" in entry.notes) == (kind == "ethernet")
-    slow = specified_collective(replace(CLUSTER, inter_node=Link(kind, 1e9, 5e-6)))
-    assert slow.coefficients["bytes_between"] == 1e-9
-    assert "connection" not in slow.notes
+        assert ("one stream, 10 Gb/s" in entry.notes) == (rate < 12.5e9)
 
 
 def test_link_that_is_not_described_is_refused_only_where_it_is_used() -> None:
