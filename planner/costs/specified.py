@@ -121,6 +121,7 @@ def specified_collective(cluster: Cluster) -> Entry:
             "algorithms": algorithms,
             "unknown_links": " ".join(unknown),
             "beta_ratio": beta_2 / beta_1 if beta_1 and beta_2 else 0.0,
+            **_pair(cluster.inter_node),
         },
         {"messages_inside": alpha_1, "bytes_inside": beta_1, "messages_between": alpha_2, "bytes_between": beta_2},
         origin="specified",
@@ -128,6 +129,11 @@ def specified_collective(cluster: Cluster) -> Entry:
         notes=f"assumed: full bandwidth{_held(cluster.inter_node)}, stated latency a message, reduction free, the best "
         "algorithm chosen",
     )  # fmt: skip
+
+
+def _pair(link: Link | None) -> dict[str, float]:
+    """Return the setting of a link whose two directions between a pair of nodes hold each other up."""
+    return {"pair_ratio": link.pair_ratio} if link and link.pair_ratio > 1 else {}
 
 
 def _held(link: Link | None) -> str:

@@ -82,7 +82,8 @@ class Accelerator:
 class Link:
     """A link: bandwidth one way (per GPU inside a node and to the host, per NIC between nodes) and latency.
 
-    ``flow_bytes_per_s``: what one stream of messages gets at most, such as one TCP connection; None: all.
+    ``flow_bytes_per_s``: what one stream of messages gets at most, such as one TCP connection; ``pair_bytes_per_s``:
+    what two nodes exchange at most, both directions together. None: the bandwidth alone holds.
     """
 
     kind: str
@@ -90,18 +91,25 @@ class Link:
     latency_s: float
     nics_per_node: int = 1
     flow_bytes_per_s: float | None = None
+    pair_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         check_positive("bandwidth", self.bytes_per_s, "byte/s")
         check_not_negative("latency", self.latency_s, "s")
         check_count("nics_per_node", self.nics_per_node)
-        if self.flow_bytes_per_s is not None:
-            check_positive("flow", self.flow_bytes_per_s, "byte/s")
+        for what in ("flow", "pair"):
+            if (rate := getattr(self, f"{what}_bytes_per_s")) is not None:
+                check_positive(what, rate, "byte/s")
 
     @property
     def stream_bytes_per_s(self) -> float:
         """The bandwidth that one stream of messages gets."""
         return min(self.bytes_per_s, self.flow_bytes_per_s or self.bytes_per_s)
+
+    @property
+    def pair_ratio(self) -> float:
+        """By what times longer a byte takes where two nodes send to each other at once, at least 1."""
+        return 1.0 if self.pair_bytes_per_s is None else max(1.0, 2 * self.stream_bytes_per_s / self.pair_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)

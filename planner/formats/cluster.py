@@ -80,6 +80,13 @@ _BETWEEN = (
         None,
         "flow_bytes_per_s",
     ),
+    Field(
+        "pair_GBps",
+        Number("GBps", above=True),
+        "what two nodes exchange at most, both directions together; absent: the bandwidth each way",
+        None,
+        "pair_bytes_per_s",
+    ),
 )
 
 

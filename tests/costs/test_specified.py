@@ -105,6 +105,15 @@ def test_messages_between_nodes_are_as_fast_as_one_stream(flow: float | None, ra
         assert ("one stream, 10 Gb/s" in entry.notes) == (rate < 12.5e9)
 
 
+@pytest.mark.parametrize(("pair", "ratio"), [(None, 1), (12.5e9, 2), (10e9, 2.5), (40e9, 1)])
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_two_nodes_share_what_a_pair_exchanges(pair: float | None, ratio: float, nodes: int) -> None:
+    cluster = replace(CLUSTER, inter_node=Link("ethernet", 12.5e9, 0, pair_bytes_per_s=pair))
+    time = all_reduce_s(specified_collective(cluster), np.array([1e9]), groups(nodes, 1))
+    one_way = 2 * (nodes - 1) / nodes * 1e9 / 12.5e9
+    np.testing.assert_allclose(time, one_way * (ratio if nodes == 2 else 1))
+
+
 def test_link_that_is_not_described_is_refused_only_where_it_is_used() -> None:
     entry = specified_collective(replace(CLUSTER, inter_node=None))
     assert all_reduce_s(entry, np.array([1e6]), groups(1, 8)) > 0
