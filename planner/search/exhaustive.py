@@ -85,16 +85,24 @@ class Searcher(Protocol):
 
 
 def search(
-    request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool = False
+    request: SpaceRequest,
+    limits: Limits,
+    evaluator: Evaluator,
+    order: Order,
+    *,
+    keep: int,
+    pareto: bool = False,
+    nearest: bool = True,
 ) -> Outcome:
-    """Return the best ``keep`` of all candidates of a request.
+    """Return the best ``keep`` of all candidates of a request; ``nearest``: and if there is none, the nearest ones.
 
     Raises
     ------
     UsageError
         As :func:`planner.search.space.space_of`.
     """
-    return search_among(space_of(request, limits), request, limits, evaluator, order, keep=keep, pareto=pareto)
+    space = space_of(request, limits)
+    return search_among(space, request, limits, evaluator, order, keep=keep, pareto=pareto, nearest=nearest)
 
 
 def search_among(
@@ -106,12 +114,14 @@ def search_among(
     *,
     keep: int,
     pareto: bool = False,
+    nearest: bool = True,
 ) -> Outcome:
     """Return the best ``keep`` of some candidates of a request."""
-    progress = _Progress(evaluator, order, Rules.of(request, limits, space.precisions, order), keep, pareto)
+    rules = Rules.of(request, limits, space.precisions, order)
+    progress = _Progress(evaluator, order, rules, keep, pareto, nearest)
     for batch in _batches(progress.sift(chunk) for chunk in space.chunks()):
         progress.price(batch)
-    if progress.best is None and progress.counts[LARGE_SUB_BATCH]:
+    if nearest and progress.best is None and progress.counts[LARGE_SUB_BATCH]:
         for batch in _batches(progress.too_large(chunk) for chunk in space.chunks()):
             progress.offer_too_large(batch)
     return progress.outcome(space)
@@ -152,6 +162,7 @@ class _Progress:
     rules: Rules
     keep: int
     wants_pareto: bool
+    wants_nearest: bool
     counts: IntArray = field(default_factory=lambda: np.zeros(len(REASONS), dtype=np.int64))
     best: PricedPlans | None = None
     pareto: PricedPlans | None = None
@@ -164,7 +175,7 @@ class _Progress:
         why = np.broadcast_to(reasons, chunk.shape).ravel()
         self.counts += np.bincount(why[why != LAWFUL], minlength=len(REASONS))
         outside = (why == BELOW_WINDOW) | (why == ABOVE_WINDOW)
-        if self.best is None and outside.any():
+        if self.wants_nearest and self.best is None and outside.any():
             rows, why = chunk.rows.take(outside), why[outside]
             fits = self.rules.fits(rows)
             self._offer(rows, rows.synchronous_mini_batch.astype(np.float64), np.where(fits, why, LAWFUL))
@@ -193,7 +204,7 @@ class _Progress:
             self.smallest = _best_of(by_gpus, self.smallest, plans, len(batch.precisions))
             if self.wants_pareto:
                 self.pareto = self._front(_after(self.pareto, plans))
-        if self.best is None:
+        if self.wants_nearest and self.best is None:
             self._offer(batch, predictions.mini_batch_mean, why)
 
     def outcome(self, space: Candidates) -> Outcome:
