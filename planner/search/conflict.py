@@ -1,9 +1,9 @@
 """Which of the constraints of a request contradict each other: a smallest set with which no plan fits.
 
 Smallest: without any one of the set some plan fits. Found by leaving out one constraint after another, and leaving out
-for good those without which there is still no plan (deletion filter: at most one look for a plan a constraint). Of an
-axis that is left out the values hold that are tried if none are given, beside those given; without target and tolerance
-a plan may have any mini-batch.
+for good those without which there is still no plan (deletion filter: at most one look for a plan a constraint). An
+axis that is left out takes the values that are tried if none are given, beside those given, and any number of GPUs;
+without target and tolerance a plan may have any mini-batch.
 
 Of any mini-batch a few stand for all. Sub-batch 1 needs the least memory, and no degree depends on it. Where time or
 cost is limited, sub-batches and accumulation of every size are tried, by powers of two: the more samples an update has,
@@ -158,8 +158,8 @@ def _of_axes(request: SpaceRequest, limits: Limits) -> Iterator[Constraint]:
 
 
 def _also_tried(axis: Axis, limits: Limits) -> tuple[Any, ...] | None:
-    """Return the values of an axis that are tried if none are given; None: every lawful one."""
+    """Return the values of an axis beside those given that hold without it; None: every lawful one."""
     if axis.of_cluster:
-        return None if axis.of_cluster == "any" else (getattr(limits, axis.name),)
+        return tuple(range(1, getattr(limits, axis.name) + 1))
     is_open = axis.default_in_suggest and axis.default_in_suggest != str(axis.default)
     return None if is_open else (axis.default,)
