@@ -19,11 +19,11 @@ from typing import Any
 from planner.domain.axes import AXES, Axis
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
-from planner.errors import CoverageError, UsageError
+from planner.errors import CoverageError
 from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import lawful_plans
 from planner.search.explain import typed_values
-from planner.search.first import OBJECTIVE_OF_LIMIT, may_keep_limits
+from planner.search.least import OBJECTIVE_OF_LIMIT, may_keep_limits
 from planner.search.plan_limits import limit_text
 from planner.search.ranking import Order
 from planner.search.space import Limits
@@ -69,7 +69,7 @@ def constraints_of(request: SpaceRequest, limits: Limits) -> tuple[Constraint, .
 def smallest_conflict(asked: Sequence[Asked], ways: Iterable[Loosening] = ()) -> tuple[str, ...]:
     """Return the texts of constraints that contradict each other, each of them needed for that.
 
-    None where nothing fits without any constraint either, or where a space is too large to tell.
+    None where nothing fits without any constraint either, or where not all of it can be priced.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def smallest_conflict(asked: Sequence[Asked], ways: Iterable[Loosening] = ()) ->
             more = (*left_out, one)
             if one.option not in helpful and not any(_has_plan(each, more) for each in asked):
                 left_out = more
-    except (UsageError, CoverageError):  # too large to be searched, or not to be priced
+    except CoverageError:  # of what is left out some other value cannot be priced
         return ()
     kept = [one for one in reversed(every) if one not in left_out]
     return tuple(one.text for one in sorted(kept, key=lambda one: one.option == _WINDOW))
@@ -106,7 +106,8 @@ def _has_plan(asked: Asked, left_out: Sequence[Constraint]) -> bool:
 def _of_any_mini_batch(request: SpaceRequest, limits: Limits) -> SpaceRequest:
     """Return a request whose window holds the mini-batch of every plan, some of which stand for all; see the module."""
     is_timed = any(name in OBJECTIVE_OF_LIMIT for name in request.most)
-    largest = max(limits.largest_sub_batch.values(), default=1) * limits.sub_batch_factor
+    of_split = _ACCUMULATION[-1] if limits.split else 1  # memory refuses those that are too many
+    largest = max(of_split, *limits.largest_sub_batch.values()) * limits.sub_batch_factor
     fitting = {one for one in limits.largest_sub_batch.values() if one}
     stages = {times * one for one in request["pipeline_parallel"] or () for times in (1, 2)}
     sub_batches = {one for one in _SIZES if one <= largest} | fitting if is_timed else {1}

@@ -25,14 +25,16 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.search.choice import in_all_precisions
+from planner.search.data_block import DataBlock
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome
 from planner.search.explain import label
-from planner.search.first import OBJECTIVE_OF_LIMIT, first_plan, least_plan, may_keep_limits
+from planner.search.least import OBJECTIVE_OF_LIMIT, least_plan, may_keep_limits
 from planner.search.plan_limits import limit_text, limited
 from planner.search.ranking import Order, rounded
+from planner.search.search import first_plan
 from planner.search.shortage import shortages
-from planner.search.space import Block, Limits, blocks_of, space_of
+from planner.search.space import Limits, blocks_of, space_of
 from planner.units import format_duration, format_number
 
 __all__ = ["Loosener", "loosenings", "tolerance_that_suffices", "with_shortages"]
@@ -189,7 +191,7 @@ class Loosener:
         most = max(LARGEST_MEMORY_MULTIPLE * max(fits, 1), *(self.request["sub_batch"] or (1,)), 1)
         wide = replace(self.limits, largest_sub_batch={**self.limits.largest_sub_batch, (precision, mode): most})
         request = self.request.changed(precision=(precision,), mode=(mode,))
-        block = next((one for one in blocks_of(request, wide)[0] if isinstance(one, Block)), None)
+        block = next((one for one in blocks_of(request, wide)[0] if isinstance(one, DataBlock)), None)
         if block is None:
             return None
         tried = block.values["sub_batch"]

@@ -15,8 +15,8 @@ from planner.domain.configuration import Configuration
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.search.conflict import Asked, constraints_of, smallest_conflict
-from planner.search.exhaustive import search
 from planner.search.loosen import Loosener
+from planner.search.search import search
 from tests.search.conftest import GIB, SyntheticMachine
 
 MACHINE = SyntheticMachine(capacity=8 * GIB)  # six samples fit in fp32, eight in fp16

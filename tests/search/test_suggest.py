@@ -259,7 +259,7 @@ def test_memory_that_would_do_is_told_when_nothing_fits(machine: Any) -> None:
     assert [(one.option, one.value) for one in answer.loosen] == [("memory", "5GiB")]  # 2 and one a sample
 
 
-def test_nearest_numbers_of_nodes_are_tried_first_in_a_space_too_large_to_try_all(machine: Any) -> None:
+def test_every_count_of_a_vast_cluster_is_tried_to_loosen(machine: Any) -> None:
     limits = replace(
         machine.limits(gpus=1), nodes=10**6, largest_sub_batch=dict.fromkeys(machine.limits().largest_sub_batch, 200)
     )
