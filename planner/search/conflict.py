@@ -5,9 +5,9 @@ for good those without which there is still no plan (deletion filter: at most on
 axis that is left out takes the values that are tried if none are given, beside those given, and any number of GPUs;
 without target and tolerance a plan may have any mini-batch.
 
-Of any mini-batch a few stand for all. Sub-batch 1 needs the least memory, and no degree depends on it. Where time or
-cost is limited, sub-batches and accumulation of every size are tried, by powers of two: the more samples an update has,
-the less an epoch takes, but for the last update.
+Of any mini-batch a few stand for all. The smallest sub-batch needs the least memory, and no degree depends on it. Where
+time or cost is limited, sub-batches and accumulation of every size are tried, by powers of four, and the largest that
+fit: the more samples an update has, the less an epoch takes, but for the last update.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Asked", "Constraint", "constraints_of", "smallest_conflict"]
 
 _ACCUMULATION = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 """Steps of any mini-batch: with few, activations of the fewest micro-batches are kept; schedules ask for multiples."""
-_SIZES = tuple(2**power for power in range(13))
+_SIZES = tuple(4**power for power in range(7))
 """Sub-batches and steps of any mini-batch where time or cost is limited."""
 
 
@@ -110,15 +110,13 @@ def _of_any_mini_batch(request: SpaceRequest, limits: Limits) -> SpaceRequest:
     largest = max(of_split, *limits.largest_sub_batch.values()) * limits.sub_batch_factor
     fitting = {one for one in limits.largest_sub_batch.values() if one}
     stages = {times * one for one in request["pipeline_parallel"] or () for times in (1, 2)}
-    sub_batches = {one for one in _SIZES if one <= largest} | fitting if is_timed else {1}
-    steps = {*_ACCUMULATION, *stages, *(_SIZES if is_timed else ())}
-    wide = request.changed(
-        sub_batch=request["sub_batch"] or tuple(sorted(sub_batches)),
-        accumulation_steps=request["accumulation_steps"] or tuple(sorted(steps)),
-    )
-    most = limits.nodes * limits.gpus_per_node * max(wide["sub_batch"] or ()) * max(wide["accumulation_steps"] or ())
-    width = most * limits.sub_batch_factor / request.target_batch
-    return wide.changed(tolerance_sync=max(width, 1.0), tolerance_async=max(width, 1.0))
+    sub_batches = request["sub_batch"] or tuple(sorted({one for one in _SIZES if one <= largest} | fitting))
+    if not is_timed:
+        sub_batches = (min(sub_batches),)
+    steps = request["accumulation_steps"] or tuple(sorted({*(_SIZES if is_timed else _ACCUMULATION), *stages}))
+    most = limits.nodes * limits.gpus_per_node * max(sub_batches) * max(steps) * limits.sub_batch_factor
+    width = max(most / request.target_batch, 1.0)
+    return request.changed(sub_batch=sub_batches, accumulation_steps=steps, tolerance_sync=width, tolerance_async=width)
 
 
 def _of_limits(request: SpaceRequest) -> Iterator[Constraint]:
