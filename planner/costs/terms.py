@@ -60,7 +60,7 @@ def evaluate(entry: Entry, work: Work) -> FloatArray:
     names = term.names(entry.settings)
     if set(names) != set(entry.coefficients):
         raise ParameterError(f"coefficients of {entry.term}", ", ".join(names), ", ".join(entry.coefficients))
-    linear = term.features(work, entry.settings) @ np.array([entry.coefficients[name] for name in names])
+    linear = term.weighted(work, entry.settings, np.array([entry.coefficients[name] for name in names]))
     times: FloatArray = np.exp(linear) if term.link == "log" else linear
     return np.maximum(times, term.floor(work, entry.settings)) if term.floor else times
 

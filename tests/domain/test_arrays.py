@@ -4,7 +4,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.domain.arrays import distinct_rows
+from planner.domain.arrays import distinct, distinct_rows
+
+
+@given(st.lists(st.integers(-5, 5)))
+def test_distinct_values_are_in_order(values: list[int]) -> None:
+    assert distinct(np.array(values, dtype=np.int64)).tolist() == sorted(set(values))
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.5, 1.0, 1e9])), max_size=30))
