@@ -189,9 +189,10 @@ _ALL = (
         parsing.fraction, "25% asynchronous, 0 synchronous",
     ),
     Option(
-        "objective", "epoch-time|cost|time-to-accuracy",
-        "What to minimise (time-to-accuracy not yet); cost needs [price] in the cluster's file.",
-        parsing.only(parsing.choice("epoch-time", "cost", "time-to-accuracy"), "epoch-time", "cost"), "epoch-time",
+        "objective", "epoch-time|cost|A:W+B:W",
+        "What to minimise, or a weighted sum, each term over its own least, as in epoch-time:1+cost:0.2; cost needs "
+        "[price] in the cluster's file.",
+        parsing.objective, "epoch-time",
     ),
     Option(
         "limit", "KEY=VALUE,...",

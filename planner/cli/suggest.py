@@ -13,6 +13,7 @@ from planner.cli.request import gather, ordered, resolve
 from planner.cli.values import settings_named
 from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
+from planner.domain.objective import weights_of
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError, UnknownNameError
@@ -80,10 +81,11 @@ def wanted(command: str, arguments: Mapping[str, Any]) -> Values:
 
 def check_price(problem: Problem, values: Values) -> None:
     """Refuse to minimise the cost where there is no price; that of a scenario's device is not known."""
-    if "objective" in values and values["objective"].value == "cost" and problem.cluster.usd_per_gpu_hour is None:
+    objective = values["objective"].value if "objective" in values else ""
+    if "cost" in weights_of(objective) and problem.cluster.usd_per_gpu_hour is None:
         of = "" if problem.scenario.accelerator is None else f" of {problem.scenario.accelerator.name}"
         rule = f"epoch-time on cluster {problem.cluster.name!r}, which has no price{of}"
-        raise ParameterError("--objective", rule, "cost", "give --cluster a file with [price] usd_per_gpu_hour")
+        raise ParameterError("--objective", rule, objective, "give --cluster a file with [price] usd_per_gpu_hour")
 
 
 def _check_epochs(problem: Problem, values: Values) -> None:

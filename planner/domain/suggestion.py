@@ -36,6 +36,8 @@ class Plan:
         Samples a second and device over those of the suggestion's ``baseline``; None: no baseline.
     framework : Framework or None
         One of several that were asked for; None: that of the subject.
+    objective : float or None
+        Value of a weighted objective; None: a single quantity is minimised.
     """
 
     position: int
@@ -45,6 +47,7 @@ class Plan:
     first_is_better: float | None = None
     efficiency: float | None = None
     framework: Framework | None = None
+    objective: float | None = None
 
     def __post_init__(self) -> None:
         if not self.precisions:
@@ -133,6 +136,9 @@ class Suggestion:
         Its framework, where several were asked for.
     citations : tuple of Citation
         Of the calibrations that the plans rest on.
+    leasts : mapping of term to float
+        Of a weighted objective what each term is divided by: its least of all plans, in s and USD of an epoch, without
+        a data set of a sample.
     """
 
     request: Mapping[str, Sourced[object]]
@@ -149,9 +155,11 @@ class Suggestion:
     baseline: Configuration | None = None
     baseline_framework: Framework | None = None
     citations: tuple[Citation, ...] = ()
+    leasts: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "request", frozen_map(self.request))
+        object.__setattr__(self, "leasts", frozen_map(self.leasts))
 
     @property
     def chosen_plan(self) -> Plan | None:

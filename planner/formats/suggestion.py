@@ -16,6 +16,7 @@ from typing import Any
 
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
+from planner.domain.objective import TERMS
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
@@ -31,7 +32,7 @@ from planner.formats.configuration import (
     subject_keys,
     subject_of,
 )
-from planner.formats.fields import Field, ListOf, Table
+from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
 from planner.formats.kinds import Kind
 from planner.formats.old_answers import suggestion_2, suggestions_2
@@ -56,6 +57,7 @@ _PRECISIONS = Field(
     "all in which the plan is predicted the same; absent: that of the configuration alone",
     None,
 )
+_OBJECTIVE = Field("objective", Number(), "value of a weighted objective; absent: one quantity is minimised", None)
 _PLAN = Table(
     (
         Field("position", Whole(), "rank"),
@@ -65,6 +67,7 @@ _PLAN = Table(
         _PRECISIONS,
         Field("probability_first_better", Number(), "that plan 1 is better; absent for plan 1 or if not known", None),
         Field("efficiency", Number(), "samples a second and device over those of the baseline", None),
+        _OBJECTIVE,
     ),
     dict[str, Any],
     title="plan",
@@ -77,6 +80,7 @@ _OF_FRONT = Table(
         Field("prediction", _PREDICTION, "what it takes", None),
         _PRECISIONS,
         _WHY,
+        _OBJECTIVE,
     ),
     dict[str, Any],
     "a plan of the front: one of plans, by its position there, or configuration and prediction",
@@ -91,6 +95,12 @@ _SUGGESTION = Table(
         Field("choice", Text(), "why it is taken", ""),
         Field("tied", ListOf(Whole()), "positions of plan 1 and of those tied with it", ()),
         Field("baseline", CONFIGURATION_TABLE, "what efficiencies are relative to", None),
+        Field(
+            "leasts",
+            MapOf(Number(), choices=TERMS),
+            "what the terms of a weighted objective are divided by: the least of all plans, in s and USD",
+            None,
+        ),
         Field("plans", ListOf(_PLAN), "best first; empty where nothing fits"),
         Field(
             "pareto", ListOf(_OF_FRONT), "front of the objective, GPUs and distance from the target, where asked", None
@@ -149,6 +159,7 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
         **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen")},
         "citations": citation_keys(one.citations),
         "baseline": one.baseline and _configuration_keys(one.baseline, framework, one.baseline_framework),
+        "leasts": one.leasts or None,
         "plans": plans,
         "pareto": front if front or (pareto is not None and pareto.value) else None,
         "search": one.search,
@@ -172,6 +183,7 @@ def _plan_keys(subject: Subject, plan: Plan, inside: float, shared: Shared) -> d
         "precisions": plan.precisions if len(plan.precisions) > 1 else None,
         "probability_first_better": plan.first_is_better,
         "efficiency": plan.efficiency,
+        "objective": plan.objective,
     }
 
 
@@ -194,6 +206,7 @@ def _front_keys(subject: Subject, plan: Plan, plans: Sequence[Plan], shared: Sha
         "prediction": None,
         "precisions": None,
         "why": plan.why,
+        "objective": None,
     }
 
 
@@ -212,6 +225,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         citations=citations_of(keys["citations"]),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
         baseline_framework=framework_of(keys["baseline"]),
+        leasts=keys["leasts"] or {},
     )
     network = suggestion.request.get("network")
     network_name = network.value if network is not None and isinstance(network.value, str) else ""
@@ -243,13 +257,14 @@ def _plan_of(plan: Mapping[str, Any], keys: Mapping[str, Any], where: str, insid
         plan.get("probability_first_better"),
         plan.get("efficiency"),
         framework_of(plan["configuration"]),
+        plan["objective"],
     )
 
 
 def _plan_of_front(plan: Mapping[str, Any], plans: Sequence[Plan], keys: Mapping[str, Any]) -> Plan:
     same = next((one for one in plans if one.position == plan["plan"]), None)
     if same is not None:
-        return Plan(plan["position"], same.prediction, plan["why"], same.precisions, framework=same.framework)
+        return replace(same, position=plan["position"], why=plan["why"], first_is_better=None, efficiency=None)
     if plan["configuration"] is None or plan["prediction"] is None:
         raise FieldError("pareto", f"plan {plan['position']} must be one of plans, or told in full, got neither")
     return _plan_of(plan, keys, "pareto", IN_WINDOW)

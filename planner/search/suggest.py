@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from planner.search.choice import (
 from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import Searcher, search
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
+from planner.search.leasts import over_leasts
 from planner.search.loosen import loosenings
 from planner.search.ranking import Order
 from planner.search.rivals import (
@@ -99,19 +100,20 @@ def suggest_among(
     """
     errors = dict(left_out or {})
     several = len(asked) + len(errors) > 1
+    searchable = _searchable(asked, errors)
+    leasts = _least_of_all(one.order.leasts for one in searchable)
     evaluators, searches, orders = [], [], []
-    for problem, request in asked:
+    for each in searchable:
+        problem, request, order = each.problem, each.request, replace(each.order, leasts=leasts)
         try:
-            order, limits = order_and_limits(problem, request)
-            evaluator = predict.Evaluator(problem)
-            one = _searched(evaluator, order, limits, request, searcher)
+            one = _searched(each.evaluator, order, each.limits, request, searcher)
         except (CoverageError, UsageError) as error:
             errors[problem.settings.framework.label] = error
             continue
         framework = problem.settings.framework if several else None
-        warnings = _refusal_warnings(request, limits)
+        warnings = _refusal_warnings(request, each.limits)
         searches.append(replace(one, framework=framework, warnings=warnings))
-        evaluators.append(evaluator)
+        evaluators.append(each.evaluator)
         orders.append(order)
     if not searches:
         raise next(iter(errors.values()))
@@ -124,6 +126,39 @@ def suggest_among(
         citations=cited([plan.prediction for plan in plans], asked[0][0].calibrations),
         warnings=(*refused, *of_request, *answer.warnings),
     )
+
+
+class _Searchable(NamedTuple):
+    """What one framework's plans are searched with, each term of a weighted objective over its least among them."""
+
+    problem: Problem
+    request: SpaceRequest
+    order: Order
+    limits: Limits
+    evaluator: predict.Evaluator
+
+
+def _searchable(asked: Sequence[Asked], errors: dict[str, PlannerError]) -> list[_Searchable]:
+    """Return those that can be searched, and add to ``errors`` why others cannot."""
+    searchable = []
+    for problem, request in asked:
+        try:
+            order, limits = order_and_limits(problem, request)
+            evaluator = predict.Evaluator(problem)
+            order = over_leasts(order, request, limits, evaluator)
+        except (CoverageError, UsageError) as error:
+            errors[problem.settings.framework.label] = error
+        else:
+            searchable.append(_Searchable(problem, request, order, limits, evaluator))
+    return searchable
+
+
+def _least_of_all(leasts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the least of each term of a weighted objective over the plans of all frameworks."""
+    least: dict[str, float] = {}
+    for one in leasts:
+        least |= {term: min(value, least.get(term, value)) for term, value in one.items()}
+    return least
 
 
 def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:
@@ -148,6 +183,7 @@ def suggest_with(
     def compare(_: Sequence[int], plans: Configurations) -> tuple[list[Prediction], list[float | None]]:
         return evaluator.compare(plans, window=request.window)
 
+    order = over_leasts(order, request, limits, evaluator)
     return _answer([_searched(evaluator, order, limits, request)], order, provenance, compare)
 
 
@@ -200,6 +236,7 @@ def _answer(
         tied=tuple(one.position for one in ties),
         baseline=None if baseline is None else baseline.priced.configurations.one(0),
         baseline_framework=None if baseline is None else searches[baseline.search[0]].framework,
+        leasts=order.leasts,
     )
 
 
@@ -232,7 +269,11 @@ def _front(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
     if not parts:
         return ()
     front = front_of(order, parts)
-    return _plans(searches, front, whys_pareto(order, front.priced))
+    plans = _plans(searches, front, whys_pareto(order, front.priced))
+    if not order.is_sum:
+        return plans
+    values = order.values(front.priced).tolist()
+    return tuple(replace(plan, objective=value) for plan, value in zip(plans, values, strict=True))
 
 
 def _whole_first(words: str) -> str:
@@ -269,6 +310,7 @@ def _ranked_plans(
             probability_better(values[0], values[at], deviations[at]) if at else None,
             _efficiency(one, baseline),
             frameworks[at],
+            values[at] if order.is_sum else None,
         )
         for at, one in enumerate(predictions)
     ]

@@ -1,6 +1,7 @@
 """``planner suggest`` from the command line to the answer."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import planner
 from planner import catalog
 from planner.formats.cluster import write_cluster
-from planner.units import format_duration
+from planner.units import format_duration, format_number
 
 Run = Callable[..., tuple[int, str, str]]
 DGX1 = ("--network", "resnet50", "--cluster", "dgx1-v100")
@@ -151,6 +152,45 @@ def test_the_cost_is_ranked_where_there_is_a_price(run: Run, tmp_path: Path) -> 
     table = run("suggest", *arguments[:-2], "--objective", "cost")[1]
     assert "USD per" in table
     assert max(map(len, table.splitlines())) <= 80
+
+
+def test_a_weighted_sum_is_ranked_and_told_wherever_an_objective_is(run: Run, tmp_path: Path) -> None:
+    arguments = ("--network", "resnet50", "--cluster", priced(tmp_path), "--target-batch", "1024")
+    weighted = (*arguments, "--objective", "epoch-time:1+cost:0.2")
+    answer = json.loads(run("suggest", *weighted, "--pareto", "--json")[1])
+    assert answer["request"]["objective"] == {"value": "epoch-time:1+cost:0.2", "source": "option"}
+    least = answer["leasts"]
+    for key, name in (("epoch-time", "epoch_s"), ("cost", "epoch_usd")):
+        alone = json.loads(run("suggest", *arguments, "--objective", key, "--json")[1])
+        first = alone["plans"][0]["prediction"]
+        assert least[key] == pytest.approx(first[name]["value"], rel=1e-8)
+        assert "leasts" not in alone
+        assert "objective" not in alone["plans"][0]
+    for plan in answer["plans"]:
+        p = plan["prediction"]
+        expected = p["epoch_s"]["value"] / least["epoch-time"] + 0.2 * p["epoch_usd"]["value"] / least["cost"]
+        assert plan["objective"] == pytest.approx(expected, rel=1e-8)
+    (tmp_path / "answer.json").write_text(json.dumps(answer))
+    value = format_number(answer["plans"][0]["objective"], 4)
+    for text in (run("suggest", *weighted)[1], run("explain", str(tmp_path / "answer.json"), "--part", "answer")[1]):
+        assert re.search(r"Objective: time / \S+ s \+ 0.2 x cost / \S+ USD, the least of all plans", text)
+        assert value in text
+        assert max(map(len, text.splitlines())) <= 80
+    assert "Pareto front of objective, GPUs" in run("suggest", *weighted, "--pareto")[1]
+    assert f": {value}" in run("suggest", *weighted, "--why-not", "mode=sync")[1]
+    assert f"best objective epoch-time:1+cost:0.2 {value} with" in " ".join(run("sweep", *weighted)[1].split())
+    assert json.loads(run("sweep", *weighted, "--json")[1])["unit"] == "1"
+    tried = json.loads(run("suggest", *weighted, "--search", "optuna", "--trials", "3", "--json")[1])
+    assert tried["plans"][0]["objective"] == answer["plans"][0]["objective"]
+
+
+def test_a_sum_over_a_price_of_nothing_is_refused(run: Run, tmp_path: Path) -> None:
+    path = Path(priced(tmp_path))
+    path.write_text(path.read_text().replace("2.5", "0.0"))
+    arguments = ("--network", "resnet50", "--cluster", str(path), "--target-batch", "1024")
+    code, out, err = run("suggest", *arguments, "--objective", "epoch-time:1+cost:1")
+    assert (code, out) == (2, "")
+    assert err == "planner: price must be above 0 where the cost is divided by its least, got 0.0\n"
 
 
 def test_the_cost_without_a_price_is_refused(run: Run) -> None:
