@@ -21,7 +21,7 @@ __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
 
 OPTIMIZERS = ("none", "sgd", "sgd-momentum", "nesterov", "adagrad", "rmsprop", "adam", "adam-8bit")
 RANGE = "A,B|LO:HI[:STEP]"
-PARTS = ("answer", "plan", "terms", "sources", "request", "refusals", "warnings")
+PARTS = ("answer", "plan", "terms", "sources", "request", "refusals", "warnings", "runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,8 @@ _ALL = (
     Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
     Option("position", "N", "The plan at this position alone.", parsing.whole(1, 10_000)),
     Option(
-        "part", "PART", f"One part alone: {', '.join(PARTS)}.", parsing.choice(*PARTS), "all of them"
+        "part", "PART", f"One part alone: {', '.join(PARTS)} (runs: a table to fill in for calibrate --runs).",
+        parsing.choice(*PARTS), "all of them",
     ),
     Option(
         "answer", "ANSWER.json|-", "A document of suggest --json or predict --json; - reads standard input.",

@@ -11,6 +11,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Sourced, Subject
+from planner.domain.start import start_command, start_comment
 
 __all__ = ["CHOICES", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion"]
 
@@ -56,6 +57,11 @@ class Plan:
     def subject(self, shared: Subject) -> Subject:
         """Return what the plan is of; ``shared``: what the plans of the answer share."""
         return shared.trained_in(self.framework) if self.framework else shared
+
+    def start(self, shared: Subject) -> str:
+        """Return the command that starts it, with what the program must be told behind it as a comment."""
+        one, settings = self.prediction.configuration, self.subject(shared).settings
+        return f"{start_command(one, settings.framework)}  # {start_comment(one, settings)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,8 @@ class Suggestion:
         Why it is taken, in words.
     tied : tuple of int
         Positions of plan 1 and of all plans tied with it, among the best 50; equal plans count once.
+    deciding : tuple of int
+        Positions of the tied plans whose measured steps would decide; empty where nothing is tied.
     baseline : Configuration or None
         Of the fewest devices among the plans ranked, the fastest: what efficiencies are relative to.
     baseline_framework : Framework or None
@@ -156,6 +164,7 @@ class Suggestion:
     baseline_framework: Framework | None = None
     citations: tuple[Citation, ...] = ()
     leasts: Mapping[str, float] = field(default_factory=dict)
+    deciding: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "request", frozen_map(self.request))
@@ -165,3 +174,8 @@ class Suggestion:
     def chosen_plan(self) -> Plan | None:
         """The plan to take; None where nothing fits."""
         return next((plan for plan in self.plans if plan.position == self.chosen), None)
+
+    @property
+    def deciding_plans(self) -> tuple[Plan, ...]:
+        """The tied plans whose measured steps would decide."""
+        return tuple(plan for plan in self.plans if plan.position in self.deciding)

@@ -94,6 +94,7 @@ _SUGGESTION = Table(
         Field("chosen", Whole(), "position of the plan to take among the tied", None),
         Field("choice", Text(), "why it is taken", ""),
         Field("tied", ListOf(Whole()), "positions of plan 1 and of those tied with it", ()),
+        Field("deciding_runs", ListOf(Whole()), "positions of tied plans whose measured steps would decide", ()),
         Field("baseline", CONFIGURATION_TABLE, "what efficiencies are relative to", None),
         Field(
             "leasts",
@@ -160,6 +161,7 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
         "citations": citation_keys(one.citations),
         "baseline": one.baseline and _configuration_keys(one.baseline, framework, one.baseline_framework),
         "leasts": one.leasts or None,
+        "deciding_runs": one.deciding,
         "plans": plans,
         "pareto": front if front or (pareto is not None and pareto.value) else None,
         "search": one.search,
@@ -226,6 +228,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
         baseline_framework=framework_of(keys["baseline"]),
         leasts=keys["leasts"] or {},
+        deciding=keys["deciding_runs"],
     )
     network = suggestion.request.get("network")
     network_name = network.value if network is not None and isinstance(network.value, str) else ""

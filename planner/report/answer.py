@@ -11,6 +11,7 @@ from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
 from planner.report import parts
 from planner.report.blocks import Block, Line, given
+from planner.report.deciding_runs import deciding_line
 from planner.report.doubt import goodness
 from planner.report.launch import launch
 from planner.report.notices import notices
@@ -57,6 +58,7 @@ def suggestion_answer(
     if suggestion.pareto:
         yield from _front(suggestion, subject)
     yield goodness(plan.prediction, own)
+    yield from deciding_line(suggestion, subject)
     yield from launch(plan.prediction.configuration, own)
 
 

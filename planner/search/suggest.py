@@ -26,6 +26,7 @@ from planner.search.choice import (
     probability_better,
     tied_plans,
 )
+from planner.search.deciding import deciding_plans
 from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import Searcher, search
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
@@ -237,6 +238,7 @@ def _answer(
         baseline=None if baseline is None else baseline.priced.configurations.one(0),
         baseline_framework=None if baseline is None else searches[baseline.search[0]].framework,
         leasts=order.leasts,
+        deciding=deciding_plans(ties, plans, choice),
     )
 
 
