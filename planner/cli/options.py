@@ -224,6 +224,10 @@ _ALL = (
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
     Option(
+        "sensitivity", "",
+        "Also whether 10 % more or less bandwidth, kernel times, host time or memory alone changes the best plan.",
+    ),
+    Option(
         "runs", "FILE.csv", "A table of measured runs, in the runs format.",
         repeatable=True,
         help_in={"calibrate": "Measured steps of the plans of --plan, split ones too, instead of running any here."},
@@ -291,8 +295,8 @@ COMMANDS = (
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
-            "top", "pareto", "choose", "epochs", "why_not", "search", "trials", "study", "verbose", "brief", "json",
-            "seed",
+            "top", "pareto", "choose", "sensitivity", "epochs", "why_not", "search", "trials", "study", "verbose",
+            "brief", "json", "seed",
         ),
     ),
     Command(

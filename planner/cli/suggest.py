@@ -54,6 +54,9 @@ def run(arguments: Mapping[str, Any]) -> None:
         if "why_not" in values:
             _write_why_nots(cases, values, as_json="json" in arguments)
             return
+        if "sensitivity" in values and "search" in values and values["search"].value != "exact":
+            remedy = "trials tell of the plans that were tried alone"
+            raise ParameterError("--sensitivity", "given with --search exact", values["search"].value, remedy)
         searcher = searcher_of(values, cases, allowed_request)
         answers = [answer(some, values, searcher or search) for some in _by_question(cases)]
     write(answers, values["epochs"].value if "epochs" in values else None, arguments)
@@ -102,7 +105,8 @@ def space_request(values: Values) -> SpaceRequest:
     hit the target exactly. Any other source means both.
     """
     names = {axis.option: axis.name for axis in AXES}
-    names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose", "allow_specified")}
+    names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose")}
+    names |= {key: key for key in ("allow_specified", "sensitivity")}
     changes = {name: values[key].value for key, name in names.items() if key in values}
     if "tolerance" in values:
         tolerance = values["tolerance"]

@@ -11,6 +11,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Sourced, Subject
+from planner.domain.sensitivity import Sensitivity
 from planner.domain.start import start_command, start_comment
 
 __all__ = ["CHOICES", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion"]
@@ -144,6 +145,8 @@ class Suggestion:
         Its framework, where several were asked for.
     citations : tuple of Citation
         Of the calibrations that the plans rest on.
+    sensitivity : tuple of Sensitivity
+        What a change of single inputs does to the best plan; empty where it was not asked for.
     leasts : mapping of term to float
         Of a weighted objective what each term is divided by: its least of all plans, in s and USD of an epoch, without
         a data set of a sample.
@@ -165,6 +168,7 @@ class Suggestion:
     citations: tuple[Citation, ...] = ()
     leasts: Mapping[str, float] = field(default_factory=dict)
     deciding: tuple[int, ...] = ()
+    sensitivity: tuple[Sensitivity, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "request", frozen_map(self.request))

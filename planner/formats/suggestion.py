@@ -20,6 +20,7 @@ from planner.domain.objective import TERMS
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
+from planner.domain.sensitivity import INPUTS, Sensitivity
 from planner.domain.suggestion import Plan, Suggestion
 from planner.formats.asked import REQUEST_TABLE, request_keys, request_of
 from planner.formats.citations import CITATIONS, citation_keys, citations_of
@@ -37,7 +38,7 @@ from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figu
 from planner.formats.kinds import Kind
 from planner.formats.old_answers import suggestion_2, suggestions_2
 from planner.formats.search import LOOSENING_TABLE, SEARCH_TABLE, loosening_of, search_of
-from planner.formats.values import FieldError, Number, Text, Whole
+from planner.formats.values import FieldError, Flag, Number, Text, Whole
 from planner.formats.warnings import warning_keys, warning_table, warnings_of
 
 __all__ = [
@@ -86,6 +87,18 @@ _OF_FRONT = Table(
     "a plan of the front: one of plans, by its position there, or configuration and prediction",
     title="plan_of_front",
 )
+_SENSITIVITY = Table(
+    (
+        Field("input", Text(INPUTS), "what is changed alone"),
+        Field("factor", Number(), "by which it is multiplied"),
+        Field("is_other", Flag(), "whether another plan than the first is then the best"),
+        Field("position", Whole(), "of the best plan then; absent: it is not among plans", None),
+        Field("configuration", CONFIGURATION_TABLE, "of it; absent: it is among plans, or nothing fits then", None),
+        Field("behind", Number(), "more of the objective of the plan to take, relative; absent: it does not fit", None),
+    ),
+    dict[str, Any],
+    title="sensitivity",
+)
 _SUGGESTION = Table(
     (
         Field("subject", SUBJECT_TABLE, "what the plans share"),
@@ -95,6 +108,7 @@ _SUGGESTION = Table(
         Field("choice", Text(), "why it is taken", ""),
         Field("tied", ListOf(Whole()), "positions of plan 1 and of those tied with it", ()),
         Field("deciding_runs", ListOf(Whole()), "positions of tied plans whose measured steps would decide", ()),
+        Field("sensitivity", ListOf(_SENSITIVITY), "what a change of single inputs does, where asked", ()),
         Field("baseline", CONFIGURATION_TABLE, "what efficiencies are relative to", None),
         Field(
             "leasts",
@@ -162,6 +176,7 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
         "baseline": one.baseline and _configuration_keys(one.baseline, framework, one.baseline_framework),
         "leasts": one.leasts or None,
         "deciding_runs": one.deciding,
+        "sensitivity": tuple(_sensitivity_keys(each, framework) for each in one.sensitivity),
         "plans": plans,
         "pareto": front if front or (pareto is not None and pareto.value) else None,
         "search": one.search,
@@ -169,6 +184,22 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
         "sources": shared.sources(),
         "warnings": tuple(warning_keys(one.warnings, _warnings(one))),
     }
+
+
+def _sensitivity_keys(one: Sensitivity, shared: Framework) -> dict[str, Any]:
+    is_told = one.best is None or one.position is not None
+    configuration = None if is_told or one.best is None else _configuration_keys(one.best, shared, one.framework)
+    names = ("input", "factor", "is_other", "position", "behind")
+    return {name: getattr(one, name) for name in names} | {"configuration": configuration}
+
+
+def _sensitivity_of(keys: Mapping[str, Any], plans: Sequence[Plan]) -> Sensitivity:
+    told = next((plan for plan in plans if plan.position == keys["position"]), None)
+    own = keys["configuration"]
+    best = told.prediction.configuration if told else configuration_of(own) if own else None
+    framework = told.framework if told else framework_of(own)
+    names = ("input", "factor", "is_other", "position", "behind")
+    return Sensitivity(best=best, framework=framework, **{name: keys[name] for name in names})
 
 
 def _warnings(suggestion: Suggestion) -> Mapping[str, Mapping[int, Sequence[PlanWarning]]]:
@@ -229,6 +260,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         baseline_framework=framework_of(keys["baseline"]),
         leasts=keys["leasts"] or {},
         deciding=keys["deciding_runs"],
+        sensitivity=tuple(_sensitivity_of(one, plans) for one in keys["sensitivity"]),
     )
     network = suggestion.request.get("network")
     network_name = network.value if network is not None and isinstance(network.value, str) else ""

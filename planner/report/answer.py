@@ -17,6 +17,7 @@ from planner.report.launch import launch
 from planner.report.notices import notices
 from planner.report.plan_table import BEYOND_NOTE, Entry, entries_of, plan_table
 from planner.report.prediction import place
+from planner.report.sensitivity import sensitivity_lines
 from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
@@ -58,6 +59,7 @@ def suggestion_answer(
     if suggestion.pareto:
         yield from _front(suggestion, subject)
     yield goodness(plan.prediction, own)
+    yield from sensitivity_lines(suggestion, subject)
     yield from deciding_line(suggestion, subject)
     yield from launch(plan.prediction.configuration, own)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
-from planner.search.allowed import order_and_limits
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
     chosen_of,
@@ -43,6 +42,8 @@ from planner.search.rivals import (
     report_of,
     without_plan,
 )
+from planner.search.searchable import searchable_among
+from planner.search.sensitivity import sensitivities
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
 from planner.steps import predict
@@ -101,24 +102,26 @@ def suggest_among(
     """
     errors = dict(left_out or {})
     several = len(asked) + len(errors) > 1
-    searchable = _searchable(asked, errors)
-    leasts = _least_of_all(one.order.leasts for one in searchable)
-    evaluators, searches, orders = [], [], []
+    searchable = searchable_among(asked, errors)
+    searched, searches = [], []
     for each in searchable:
-        problem, request, order = each.problem, each.request, replace(each.order, leasts=leasts)
+        problem, request = each.problem, each.request
         try:
-            one = _searched(each.evaluator, order, each.limits, request, searcher)
+            one = _searched(each.evaluator, each.order, each.limits, request, searcher)
         except (CoverageError, UsageError) as error:
             errors[problem.settings.framework.label] = error
             continue
         framework = problem.settings.framework if several else None
         warnings = _refusal_warnings(request, each.limits)
         searches.append(replace(one, framework=framework, warnings=warnings))
-        evaluators.append(each.evaluator)
-        orders.append(order)
+        searched.append(each)
     if not searches:
         raise next(iter(errors.values()))
-    answer = _answer(searches, orders[0], provenance, partial(predict.compare_among, evaluators, asked[0][1].window))
+    evaluators = [each.evaluator for each in searched]
+    compare = partial(predict.compare_among, evaluators, asked[0][1].window)
+    answer = _answer(searches, searched[0].order, provenance, compare)
+    if asked[0][1].sensitivity:
+        answer = replace(answer, sensitivity=sensitivities(searched, answer))
     plans = (*answer.plans, *answer.pareto, *answer.nearest)
     refused = (PlanWarning("framework_refused", label, f"It is left out: {why}") for label, why in errors.items())
     of_request = dict.fromkeys(warning for one in searches for warning in one.warnings)
@@ -127,39 +130,6 @@ def suggest_among(
         citations=cited([plan.prediction for plan in plans], asked[0][0].calibrations),
         warnings=(*refused, *of_request, *answer.warnings),
     )
-
-
-class _Searchable(NamedTuple):
-    """What one framework's plans are searched with, each term of a weighted objective over its least among them."""
-
-    problem: Problem
-    request: SpaceRequest
-    order: Order
-    limits: Limits
-    evaluator: predict.Evaluator
-
-
-def _searchable(asked: Sequence[Asked], errors: dict[str, PlannerError]) -> list[_Searchable]:
-    """Return those that can be searched, and add to ``errors`` why others cannot."""
-    searchable = []
-    for problem, request in asked:
-        try:
-            order, limits = order_and_limits(problem, request)
-            evaluator = predict.Evaluator(problem)
-            order = over_leasts(order, request, limits, evaluator)
-        except (CoverageError, UsageError) as error:
-            errors[problem.settings.framework.label] = error
-        else:
-            searchable.append(_Searchable(problem, request, order, limits, evaluator))
-    return searchable
-
-
-def _least_of_all(leasts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the least of each term of a weighted objective over the plans of all frameworks."""
-    least: dict[str, float] = {}
-    for one in leasts:
-        least |= {term: min(value, least.get(term, value)) for term, value in one.items()}
-    return least
 
 
 def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:

@@ -193,6 +193,32 @@ def test_a_sum_over_a_price_of_nothing_is_refused(run: Run, tmp_path: Path) -> N
     assert err == "planner: price must be above 0 where the cost is divided by its least, got 0.0\n"
 
 
+def test_sensitivity_is_told_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
+    asked = ("suggest", "--target-batch", "138")
+    text = " ".join(run(*asked, "--sensitivity")[1].split())
+    assert "Sensitivity: 10 % less inter-node bandwidth makes plan 4 the best; " in text
+    assert "; 6 of 10 changes leave plan 1 the best" in text
+    assert "Sensitivity" not in run(*asked)[1]
+    code, out, _ = run(*asked, "--sensitivity", "--json")
+    document = json.loads(out)
+    rows = document["sensitivity"]
+    assert code == 0
+    assert len(rows) == 10
+    assert document["request"]["sensitivity"] == {"value": True, "source": "option"}
+    assert "sensitivity" not in json.loads(run(*asked, "--json")[1])
+    for row in rows:
+        assert ("position" in row) != ("configuration" in row)
+        assert row["is_other"] == (row.get("position") != 1)
+    (tmp_path / "answer.json").write_text(out)
+    again = run("explain", str(tmp_path / "answer.json"), "--part", "answer")[1]
+    assert " ".join(again.split()) == text
+    steady = run("suggest", *DGX1, "--target-batch", "1024", "--sensitivity")[1]
+    assert "Sensitivity: 10 % more or less of any one input leaves plan 1 the best\n" in steady
+    code, out, err = run(*asked, "--sensitivity", "--search", "optuna")
+    assert (code, out) == (2, "")
+    assert err.startswith("planner: --sensitivity must be given with --search exact, got 'optuna'; ")
+
+
 def test_the_cost_without_a_price_is_refused(run: Run) -> None:
     code, out, err = run("suggest", *DGX1, "--target-batch", "1024", "--objective", "cost")
     assert (code, out) == (2, "")
