@@ -118,12 +118,21 @@ def test_of_several_frameworks_the_best_plan_of_all_is_told() -> None:
         assert (one.best, one.framework) == (best.prediction.configuration, best.framework)
 
 
+@pytest.mark.parametrize(
+    ("of", "one"),
+    [
+        (problem("resnet50", "dgx1-v100"), Configuration(1, 1, 8, 1, "fp32")),
+        (problem("gpt2", "dgx-a100", "megatron"), Configuration(1, 1, 2, 2, "bf16", recompute="full")),
+    ],
+    ids=["whole", "split"],
+)
 @pytest.mark.parametrize("kernels", [1.0, 1.1])
 @pytest.mark.parametrize("host", [1.0, 1.1])
-def test_kernels_and_host_time_are_multiplied_each_alone(kernels: float, host: float) -> None:
+def test_kernels_and_host_time_are_multiplied_each_alone(
+    of: Problem, one: Configuration, kernels: float, host: float
+) -> None:
     """A step of one GPU is homogeneous in both: as much longer as both are, and between where one is."""
-    of = problem("resnet50", "dgx1-v100")
-    plan = Configurations.of([Configuration(1, 1, 8, 1, "fp32")])
+    plan = Configurations.of([one])
     before = float(Evaluator(of).evaluate(plan).iteration_s[0])
     scenario = Scenario("what if", kernel_factor=kernels, host_factor=host)
     ratio = float(Evaluator(replace(of, scenario=scenario)).evaluate(plan).iteration_s[0]) / before
