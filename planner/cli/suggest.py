@@ -10,6 +10,7 @@ from planner.cli import output
 from planner.cli.options import OPTIONS
 from planner.cli.optuna import say_trials, searcher_of
 from planner.cli.request import gather, ordered, resolve
+from planner.cli.stopping import StoppableSearch
 from planner.cli.values import settings_named
 from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
@@ -24,7 +25,7 @@ from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
 from planner.report.why_not import why_not_view
-from planner.search.exhaustive import Searcher, search
+from planner.search.search import Searcher, search
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
 from planner.search.why_not import why_not
@@ -54,14 +55,24 @@ def run(arguments: Mapping[str, Any]) -> None:
         if "why_not" in values:
             _write_why_nots(cases, values, as_json="json" in arguments)
             return
-        if "sensitivity" in values and "search" in values and values["search"].value != "exact":
-            remedy = "trials tell of the plans that were tried alone"
-            raise ParameterError("--sensitivity", "given with --search exact", values["search"].value, remedy)
-        searcher = searcher_of(values, cases, allowed_request)
-        answers = [answer(some, values, searcher or search) for some in _by_question(cases)]
+        trials = searcher_of(values, cases, allowed_request)
+        _check_sensitivity(values)
+        exact = StoppableSearch(values["time_limit"].value if "time_limit" in values else None)
+        answers = [answer(some, values, trials or exact) for some in _by_question(cases)]
     write(answers, values["epochs"].value if "epochs" in values else None, arguments)
-    say_trials(searcher)
+    say_trials(trials)
+    if exact.is_interrupted:
+        raise KeyboardInterrupt
     _check_found(answers)
+
+
+def _check_sensitivity(values: Values) -> None:
+    """Refuse to say what changes of inputs do to an answer that is not the best of the whole space."""
+    method = values["search"].value if "search" in values else "exact"
+    if "sensitivity" in values and (method != "exact" or "time_limit" in values):
+        got = f"--search {method}" if method != "exact" else "--time-limit"
+        remedy = "each change is a search of the whole space"
+        raise ParameterError("--sensitivity", "of an exact search without a time limit", got, remedy)
 
 
 def write(answers: Answers, epochs: int | None, arguments: Mapping[str, Any]) -> None:

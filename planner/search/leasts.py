@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from planner.domain.objective import weights_of
 from planner.domain.request import SpaceRequest
-from planner.errors import UsageError
 from planner.search.evaluator import Evaluator
-from planner.search.exhaustive import search
 from planner.search.ranking import Order
-from planner.search.space import TOO_LARGE, Limits
+from planner.search.search import search
+from planner.search.space import Limits
 
 __all__ = ["over_leasts"]
 
@@ -28,14 +27,7 @@ def over_leasts(order: Order, request: SpaceRequest, limits: Limits, evaluator: 
     leasts: dict[str, float] = {}
     for term in weights_of(order.objective) if order.is_sum else ():
         alone = replace(order, objective=term, leasts={})
-        try:
-            best = search(request, limits, evaluator, alone, keep=1).best
-        except UsageError as error:
-            if error.refusal.code != TOO_LARGE:
-                raise
-            why = error.refusal
-            rule = f"{why.rule} to find the least {term} of objective {order.objective!r}"
-            raise UsageError(replace(why, rule=rule)) from error
+        best = search(request, limits, evaluator, alone, keep=1).best
         if best is not None:
             leasts[term] = float(alone.values(best)[0])
     return replace(order, leasts=leasts)

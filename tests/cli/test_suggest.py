@@ -214,9 +214,11 @@ def test_sensitivity_is_told_where_it_is_asked_for(run: Run, tmp_path: Path) -> 
     assert " ".join(again.split()) == text
     steady = run("suggest", *DGX1, "--target-batch", "1024", "--sensitivity")[1]
     assert "Sensitivity: 10 % more or less of any one input leaves plan 1 the best\n" in steady
-    code, out, err = run(*asked, "--sensitivity", "--search", "optuna")
-    assert (code, out) == (2, "")
-    assert err.startswith("planner: --sensitivity must be given with --search exact, got 'optuna'; ")
+    for beside in (("--search", "optuna"), ("--time-limit", "5s")):
+        code, out, err = run(*asked, "--sensitivity", *beside)
+        assert (code, out) == (2, "")
+        rule = "planner: --sensitivity must be of an exact search without a time limit, got "
+        assert err.startswith(f"{rule}'--")
 
 
 def test_the_cost_without_a_price_is_refused(run: Run) -> None:

@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 from planner.domain.configuration import MODES, Configuration
 from planner.domain.objective import weights_of
 from planner.domain.request import SpaceRequest
-from planner.errors import UsageError
-from planner.search import space
-from planner.search.leasts import over_leasts
 from planner.search.suggest import suggest_with
 from planner.search.sweep import sweep_with
 from planner.search.why_not import why_not_with
@@ -85,10 +82,3 @@ def test_one_heavy_term_alone_gives_its_own_ranking(machine: Any) -> None:
     assert best("epoch-time") != best("cost")
     assert best("epoch-time:1+cost:0.000001") == best("epoch-time")
     assert best("epoch-time:0.000001+cost:1") == best("cost")
-
-
-def test_a_space_that_is_too_large_for_the_leasts_is_refused(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = SpaceRequest(24).changed(objective="epoch-time:1+cost:1", tolerance_sync=0.5)
-    monkeypatch.setattr(space, "LARGEST_SPACE", 3)
-    with pytest.raises(UsageError, match=r"to find the least epoch-time of objective 'epoch-time:1[+]cost:1', got"):
-        over_leasts(machine.order(request), request, machine.limits(), machine)

@@ -14,7 +14,7 @@ from planner.domain.scenario import Scenario
 from planner.domain.sensitivity import INPUTS, Sensitivity
 from planner.domain.suggestion import Suggestion
 from planner.search.allowed import order_and_limits
-from planner.search.exhaustive import search
+from planner.search.search import search
 from planner.search.suggest import suggest, suggest_among
 from planner.steps.predict import Evaluator
 
@@ -149,3 +149,19 @@ def test_a_weighted_objective_is_over_the_leasts_of_the_changed_question() -> No
     for one in asked(of, request).sensitivity:
         answer = suggest(changed(of, one.input, one.factor), request, {})
         assert one.best == answer.plans[0].prediction.configuration
+
+
+def test_prices_of_split_plans_follow_every_input() -> None:
+    network = catalog.find_network("gpt:layers=4,hidden=512,heads=8,sequence=256,vocabulary=8192")
+    of = replace(problem("gpt2", "dgx-a100", "megatron-lm"), network=network, dataset=None)
+    request = SpaceRequest(64).changed(
+        nodes=(1, 2),
+        precision=("bf16",),
+        tensor_parallel=(2, 4),
+        pipeline_parallel=(1, 2),
+        sharding=(0,),
+        choose="fastest",
+    )
+    for one in asked(of, request).sensitivity:
+        best = suggest(changed(of, one.input, one.factor), request, {}).plans[0].prediction
+        assert one.best == best.configuration
