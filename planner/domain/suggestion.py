@@ -98,7 +98,7 @@ class SearchReport:
         if not self.discarded:
             return plans
         if self.certified:
-            return f"{plans} priced, and a bound rules out {self.discarded:,} more candidates"
+            return f"{self.evaluated + self.discarded:,} candidates"
         most = "" if self.gap is None else f"; another is at most {100 * self.gap:.2g} % better"
         return f"{plans} priced in time{most}"
 
