@@ -29,7 +29,6 @@ from planner.search.deciding import deciding_plans
 from planner.search.evaluator import Evaluator
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
 from planner.search.leasts import over_leasts
-from planner.search.loosen import loosenings
 from planner.search.ranking import Order, fewest_first
 from planner.search.rivals import (
     Compare,
@@ -42,7 +41,6 @@ from planner.search.rivals import (
 )
 from planner.search.search import Searcher, search
 from planner.search.searchable import searchable_among
-from planner.search.sensitivity import sensitivities
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
 from planner.steps import predict
@@ -120,6 +118,8 @@ def suggest_among(
     compare = partial(predict.compare_among, evaluators, asked[0][1].window)
     answer = _answer(searches, searched[0].order, provenance, compare)
     if asked[0][1].sensitivity:
+        from planner.search.sensitivity import sensitivities  # noqa: PLC0415 - few answers need it
+
         answer = replace(answer, sensitivity=sensitivities(searched, answer))
     plans = (*answer.plans, *answer.pareto, *answer.nearest)
     refused = (PlanWarning("framework_refused", label, f"It is left out: {why}") for label, why in errors.items())
@@ -325,6 +325,8 @@ def _nearest(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
 
 def _loosenings(searches: Sequence[Searched], order: Order) -> tuple[Loosening, ...]:
     """Return what to loosen where nothing fits: of one search all that helps, of several the smallest change each."""
+    from planner.search.loosen import loosenings  # noqa: PLC0415 - few requests need it
+
     proven = [one for one in searches if one.outcome.certified]
     ways = [loosenings(one.request, one.limits, one.evaluator, order, one.outcome) for one in proven]
     if len(ways) == 1 and searches[0].framework is None:
