@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 
 from planner.domain.limits import LIMITS
+from planner.domain.objective import TERMS, is_sum, weights_of
 from planner.domain.ranks import check_rank_order
 from planner.errors import ParameterError, nearest_name
 from planner.units import parse_fraction, parse_quantity
@@ -27,6 +28,7 @@ __all__ = [
     "frameworks",
     "limits",
     "numbers",
+    "objective",
     "only",
     "pairs",
     "rank_order",
@@ -199,6 +201,13 @@ def only(parser: Parser, *values: object) -> Parser:
         return parsed_value
 
     return parse
+
+
+def objective(what: str, value: str) -> str:
+    """Return ``epoch-time`` or ``cost``, or a weighted sum of them, such as ``epoch-time:1+cost:0.2``."""
+    if not is_sum(value):
+        return str(only(choice(*TERMS, "time-to-accuracy"), *TERMS)(what, value))
+    return "+".join(f"{term}:{weight:.12g}" for term, weight in weights_of(value, what).items())
 
 
 def fraction(what: str, value: str) -> float:

@@ -14,6 +14,7 @@ from planner.cli.stopping import StoppableSearch
 from planner.cli.values import settings_named
 from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
+from planner.domain.objective import weights_of
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError, UnknownNameError
@@ -50,6 +51,7 @@ def run(arguments: Mapping[str, Any]) -> None:
             _write_why_nots(cases, values, as_json="json" in arguments)
             return
         trials = searcher_of(values, cases, allowed_request)
+        _check_sensitivity(values)
         exact = StoppableSearch(values["time_limit"].value if "time_limit" in values else None)
         answers = [answer(some, values, trials or exact) for some in _by_question(cases)]
     write(answers, values["epochs"].value if "epochs" in values else None, arguments)
@@ -57,6 +59,15 @@ def run(arguments: Mapping[str, Any]) -> None:
     if exact.is_interrupted:
         raise KeyboardInterrupt
     _check_found(answers)
+
+
+def _check_sensitivity(values: Values) -> None:
+    """Refuse to say what changes of inputs do to an answer that is not the best of the whole space."""
+    method = values["search"].value if "search" in values else "exact"
+    if "sensitivity" in values and (method != "exact" or "time_limit" in values):
+        got = f"--search {method}" if method != "exact" else "--time-limit"
+        remedy = "each change is a search of the whole space"
+        raise ParameterError("--sensitivity", "of an exact search without a time limit", got, remedy)
 
 
 def write(answers: Answers, epochs: int | None, arguments: Mapping[str, Any]) -> None:
@@ -79,10 +90,11 @@ def wanted(command: str, arguments: Mapping[str, Any]) -> Values:
 
 def check_price(problem: Problem, values: Values) -> None:
     """Refuse to minimise the cost where there is no price; that of a scenario's device is not known."""
-    if "objective" in values and values["objective"].value == "cost" and problem.cluster.usd_per_gpu_hour is None:
+    objective = values["objective"].value if "objective" in values else ""
+    if "cost" in weights_of(objective) and problem.cluster.usd_per_gpu_hour is None:
         of = "" if problem.scenario.accelerator is None else f" of {problem.scenario.accelerator.name}"
         rule = f"epoch-time on cluster {problem.cluster.name!r}, which has no price{of}"
-        raise ParameterError("--objective", rule, "cost", "give --cluster a file with [price] usd_per_gpu_hour")
+        raise ParameterError("--objective", rule, objective, "give --cluster a file with [price] usd_per_gpu_hour")
 
 
 def _check_epochs(problem: Problem, values: Values) -> None:
@@ -99,7 +111,8 @@ def space_request(values: Values) -> SpaceRequest:
     hit the target exactly. Any other source means both.
     """
     names = {axis.option: axis.name for axis in AXES}
-    names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose", "allow_specified")}
+    names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose")}
+    names |= {key: key for key in ("allow_specified", "sensitivity")}
     changes = {name: values[key].value for key, name in names.items() if key in values}
     if "tolerance" in values:
         tolerance = values["tolerance"]

@@ -9,6 +9,7 @@ from itertools import pairwise
 from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
+from planner.domain.objective import is_sum
 from planner.domain.precision import precision_named
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
@@ -26,6 +27,7 @@ __all__ = [
     "memory_line",
     "mini_batch",
     "mode_words",
+    "objective",
     "origins",
     "precision_words",
     "request_values",
@@ -70,6 +72,13 @@ def figure(value: Quantity, unit: str) -> str:
     if value.low is None or value.high is None:
         return text
     return f"{text} ({format_number(value.low, digits)} to {format_number(value.high, digits)})"
+
+
+def objective(value: float, of: str) -> str:
+    """Return a value of an objective: a time, a cost, or a sum, which has no unit."""
+    if is_sum(of):
+        return format_number(value, 4)
+    return f"{format_number(value, 3)} USD" if of == "cost" else format_duration(value, 3)
 
 
 def digits_of(value: Quantity) -> int:

@@ -41,12 +41,21 @@ class Entry:
     precisions: tuple[str, ...] = ()
     first_is_better: float | None = None
     efficiency: float | None = None
+    objective: float | None = None
 
 
 def entries_of(plans: Iterable[Plan], subject: Subject) -> list[Entry]:
     """Return a row a plan."""
     return [
-        Entry(one.position, one.prediction, one.subject(subject), one.precisions, one.first_is_better, one.efficiency)
+        Entry(
+            one.position,
+            one.prediction,
+            one.subject(subject),
+            one.precisions,
+            one.first_is_better,
+            one.efficiency,
+            one.objective,
+        )
         for one in plans
     ]
 
@@ -91,6 +100,7 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
         **{axis.heading: _cells(axis, entries) for axis in AXES if axis.heading},
         "mini-\nbatch": _mini_batches(predictions),
         "stale-\nness": [format_number(one.staleness.mean) if stale else "" for one in predictions],
+        "objec-\ntive": ["" if one.objective is None else format_number(one.objective, 4) for one in entries],
         **_speeds(predictions),
         FACTOR_HEADING: [_factor(one) for one in predictions],
         "plan 1\nbetter": ["" if one.first_is_better is None else _chance(one.first_is_better) for one in entries],

@@ -145,12 +145,16 @@ def hardly_inside(prediction: Prediction) -> str:
 
 
 def _words(order: Order) -> tuple[str, str]:
+    if order.is_sum:
+        return (f"least {order.objective}", "more")
     if order.objective == "cost":
         return ("cheapest epoch" if order.has_dataset else "cheapest sample", "dearer")
     return ("shortest epoch" if order.has_dataset else "most samples per second", "slower")
 
 
 def _value_words(order: Order, value: float) -> str:
+    if order.is_sum:
+        return f"{value:.4g}"
     if order.objective == "cost":
         return f"{value:.4g} USD"
     return format_duration(float(value), 4) if order.has_dataset else f"{format_number(1 / value, 4)} samples/s"

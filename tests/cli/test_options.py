@@ -48,7 +48,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "task": ("test", "inference"),
     "target_batch": ("0", "-138", "1.5", "nan", "inf", "9" * 12, ""),
     "tolerance": ("25", "-1%", "nan"),
-    "objective": ("time", "cost"),
+    "objective": ("time", "cost", "", "epoch-time:1+cots:2", "epoch-time:0+cost:1", "cost:1+cost:1"),
     "top": ("0", "-1", "1e9"),
     "runs": ("runs.csv",),
     "hold_out": ("colour", ""),
@@ -76,7 +76,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "position": ("0", "-1", "x"),
     "part": ("cost", ""),
 }
-SWITCHES = {"pareto", "force", "brief", "json", "toml", "allow_specified", "verbose"}
+SWITCHES = {"pareto", "force", "brief", "json", "toml", "allow_specified", "verbose", "sensitivity"}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
     "sweep": ["--target-batch", "138"],
