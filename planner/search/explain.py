@@ -10,7 +10,16 @@ from planner.search.evaluator import PricedPlans
 from planner.search.ranking import Order
 from planner.units import format_bytes, format_duration, format_number
 
-__all__ = ["hardly_inside", "label", "listed_positions", "why_split", "whys", "whys_nearest", "whys_pareto"]
+__all__ = [
+    "hardly_inside",
+    "label",
+    "listed_positions",
+    "why_split",
+    "whys",
+    "whys_nearest",
+    "whys_of_values",
+    "whys_pareto",
+]
 
 
 _MESSAGE_TERMS = (
@@ -55,6 +64,18 @@ def whys(order: Order, best: PricedPlans, n_plans: int, n_reported: int, framewo
         else:
             sentences.append(f"{_percent(values[i], values[0])} {comparative} than position 1")
     return sentences[:n_reported]
+
+
+def whys_of_values(order: Order, values: Sequence[float], n_plans: int, second: str) -> list[str]:
+    """Return why plans stand where they stand, by their values of the objective alone, which ascend.
+
+    ``second``: the second plan in words.
+    """
+    superlative, comparative = _words(order)
+    first = f"{superlative} of {n_plans:,} plan{'s' if n_plans > 1 else ''}: {_value_words(order, values[0])}"
+    if len(values) > 1:
+        first += f"; the next, {second}, is {_percent(values[1], values[0])} {comparative}"
+    return [first, *(f"{_percent(value, values[0])} {comparative} than position 1" for value in values[1:])]
 
 
 def whys_pareto(order: Order, front: PricedPlans) -> list[str]:

@@ -1,0 +1,295 @@
+"""Plans on a cluster of several node groups: those on one of them, and those across several, in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from planner.domain.citation import cited
+from planner.domain.configuration import Configuration, Configurations
+from planner.domain.precision import PRECISIONS
+from planner.domain.prediction import PlanWarning, Prediction
+from planner.domain.request import Problem, Sourced, SpaceRequest
+from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
+from planner.errors import CoverageError, PlannerError, Refusal
+from planner.search.across_groups import PlansAcross, Searchable, search_across
+from planner.search.allowed import order_and_limits
+from planner.search.choice import (
+    MOST_COMPARED_PLANS,
+    chosen_of,
+    distinct_plans,
+    largest_regrets,
+    probability_better,
+    tied_plans,
+)
+from planner.search.evaluator import PricedPlans
+from planner.search.exhaustive import Outcome, search
+from planner.search.explain import label, whys_of_values
+from planner.search.ranking import Order
+from planner.search.suggest import suggest
+from planner.steps.compare import deviation_of_ratio
+from planner.steps.describe import Description
+from planner.steps.node_groups import in_group
+from planner.steps.predict import Evaluator
+
+__all__ = ["suggest_across"]
+
+OF_DEVICE = ("kernels", "overheads")
+"""Scopes that a kind of device has of its own: what is stated of two of them is not one error."""
+
+
+@dataclass
+class _Found:
+    """A plan: its place in the order, its objective, in which precisions it is alike, and how it is described.
+
+    ``key``: what is compared before the precision.
+    """
+
+    key: tuple[float, ...]
+    value: float
+    configuration: Configuration
+    precisions: tuple[str, ...]
+    describe: Callable[[], Description]
+
+    @cached_property
+    def description(self) -> Description:
+        """Its prediction with every field, and the gradient of its step."""
+        return self.describe()
+
+
+def suggest_across(
+    asked: Mapping[str, tuple[Problem, SpaceRequest]], provenance: Mapping[str, Sourced[object]]
+) -> Suggestion:
+    """Return the answer to a request on several node groups.
+
+    A group that cannot be priced is left out with a warning.
+
+    Parameters
+    ----------
+    asked : mapping of group to (Problem, SpaceRequest)
+        That differ in the cluster and the calibrations; synchronous.
+    provenance : mapping of request key to Sourced
+        Stands in the answer as ``request``.
+
+    Raises
+    ------
+    UsageError, CoverageError
+        As :func:`planner.search.suggest.suggest`, where no group can be searched: that of the first.
+    """
+    groups: dict[str, Searchable] = {}
+    errors: dict[str, PlannerError] = {}
+    orders: list[Order] = []
+    for name, (problem, request) in asked.items():
+        try:
+            order, limits = order_and_limits(problem, request)
+        except CoverageError as error:
+            errors[name] = error
+            continue
+        groups[name] = Searchable(problem, limits, Evaluator(problem))
+        orders.append(order)
+    if not groups:
+        raise next(iter(errors.values()))
+    order, request = orders[0], asked[next(iter(groups))][1]
+    outcomes = _alone(groups, request, order)
+    across = search_across(groups, request, order)
+    found = sorted(
+        [*_found_alone(groups, outcomes, order, request), *_found_across(across, order, request)],
+        key=lambda one: one.key,
+    )
+    report = _report(outcomes, across)
+    left_out = tuple(PlanWarning("group_refused", name, f"It is left out: {why}") for name, why in errors.items())
+    if not found:
+        return replace(_nothing_fits(groups, request, provenance, report), warnings=left_out)
+    answer = _answer(found, groups, outcomes, (order, request), (provenance, report))
+    calibrations = [one for group in groups.values() for one in group.problem.calibrations]
+    return replace(
+        answer,
+        citations=cited([plan.prediction for plan in answer.plans], calibrations),
+        warnings=(*left_out, *answer.warnings),
+    )
+
+
+def _for_group(request: SpaceRequest, group: Searchable) -> SpaceRequest | None:
+    """Return the request for plans on one group's nodes alone; None: it asks for more nodes than that has."""
+    if request["nodes"] is None:
+        return request
+    nodes = tuple(one for one in request["nodes"] if one <= group.limits.nodes)
+    return request.changed(nodes=nodes) if nodes else None
+
+
+def _alone(groups: Mapping[str, Searchable], request: SpaceRequest, order: Order) -> dict[str, Outcome]:
+    """Return what searching each group alone gave."""
+    keep = (max(request.top, MOST_COMPARED_PLANS) + 1) * len(request["precision"] or PRECISIONS)
+    outcomes = {}
+    for name, group in groups.items():
+        own = _for_group(request, group)
+        if own is not None:
+            outcomes[name] = search(own, group.limits, group.evaluator, order, keep=keep)
+    return outcomes
+
+
+def _found_alone(
+    groups: Mapping[str, Searchable], outcomes: Mapping[str, Outcome], order: Order, request: SpaceRequest
+) -> Iterable[_Found]:
+    """Yield the best plans of each group alone."""
+    for place, (name, outcome) in enumerate(outcomes.items()):
+        if outcome.best is None:
+            continue
+        distinct = distinct_plans(order, outcome.best)
+        keys, values = _keys(order, distinct.priced), order.values(distinct.priced).tolist()
+        evaluator = groups[name].evaluator
+        for row, precisions in enumerate(distinct.precisions):
+            plan = distinct.priced.configurations.one(row)
+            yield _Found(
+                (*keys[row], place), values[row], plan, precisions, _described_alone(evaluator, plan, name, request)
+            )
+
+
+def _described_alone(
+    evaluator: Evaluator, plan: Configuration, group: str, request: SpaceRequest
+) -> Callable[[], Description]:
+    def describe() -> Description:
+        one = evaluator.descriptions(Configurations.of([plan]), request.window)[0]
+        return replace(one, prediction=in_group(one.prediction, group))
+
+    return describe
+
+
+def _found_across(across: PlansAcross, order: Order, request: SpaceRequest) -> list[_Found]:
+    """Return plans across groups; those that differ in precision alone are one."""
+    if across.priced is None:
+        return []
+    keys, values = _keys(order, across.priced), order.values(across.priced).tolist()
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for row, plan in enumerate(across.plans):
+        alike.setdefault((keys[row], plan.groups), []).append(row)
+    found = []
+    for number, rows in enumerate(alike.values()):
+        precisions = sorted((across.plans[row].precision for row in rows), key=lambda name: name != "bf16")
+        plan = replace(across.plans[rows[0]], precision=precisions[0])
+        describe = _described_across(across, rows[0], plan, request)
+        found.append(_Found((*keys[rows[0]], number), values[rows[0]], plan, tuple(precisions), describe))
+    return found
+
+
+def _described_across(
+    across: PlansAcross, row: int, plan: Configuration, request: SpaceRequest
+) -> Callable[[], Description]:
+    return lambda: across.sets[row].describe(plan, request.window)
+
+
+def _keys(order: Order, plans: PricedPlans) -> list[tuple[float, ...]]:
+    """Return what is compared of each plan before its precision, (n,)."""
+    columns = [np.asarray(column).tolist() for column in order.keys_but_precision(plans)]
+    return list(zip(*columns, strict=True))
+
+
+def _answer(
+    found: Sequence[_Found],
+    groups: Mapping[str, Searchable],
+    outcomes: Mapping[str, Outcome],
+    asked: tuple[Order, SpaceRequest],
+    beside: tuple[Mapping[str, Sourced[object]], SearchReport],
+) -> Suggestion:
+    """Return the answer of plans in order; ``beside``: the sources of its request, and how it was searched."""
+    (order, request), (provenance, report) = asked, beside
+    leaders = found[: max(request.top, MOST_COMPARED_PLANS)]
+    values = [one.value for one in leaders]
+    baseline = _baseline(found, groups, outcomes, order)
+    second = label(leaders[1].description.prediction.configuration, order.device) if len(leaders) > 1 else ""
+    sentences = whys_of_values(order, values, report.evaluated, second)
+    rate = baseline.samples_per_s.value / baseline.configuration.gpus
+    candidates = [
+        Plan(
+            at + 1,
+            one.description.prediction,
+            sentences[at],
+            one.precisions,
+            probability_better(values[0], one.value, _deviation(leaders[0], one)) if at else None,
+            one.description.prediction.samples_per_s.value / one.description.prediction.configuration.gpus / rate,
+        )
+        for at, one in enumerate(leaders)
+    ]
+    ties = tied_plans(candidates)
+
+    def regrets(some: Sequence[Plan]) -> list[float]:
+        rows = [leaders[one.position - 1] for one in some]
+        matrix = [[_deviation(first, other) for other in rows] for first in rows]
+        return largest_regrets([one.value for one in rows], matrix)
+
+    choice, reason = chosen_of(candidates, ties, request.choose, order.device, regrets)
+    plans = tuple(candidates[: request.top])
+    if choice not in plans:
+        plans = (*plans[: max(request.top - 1, 1)], choice)
+    warnings = dict.fromkeys(warning for plan in plans for warning in plan.prediction.warnings)
+    return Suggestion(
+        provenance,
+        "found",
+        plans,
+        (),
+        report,
+        warnings=tuple(warnings),
+        chosen=choice.position,
+        choice=reason,
+        tied=tuple(one.position for one in ties),
+        baseline=baseline.configuration,
+    )
+
+
+def _deviation(first: _Found, other: _Found) -> float | None:
+    """Return the standard deviation of the logarithm of the ratio of two plans; None: not known."""
+    groups = [[part.name for part in one.description.prediction.configuration.groups] for one in (first, other)]
+    apart = () if groups[0] == groups[1] else OF_DEVICE
+    return deviation_of_ratio(first.description, other.description, apart=apart)
+
+
+def _baseline(
+    found: Sequence[_Found], groups: Mapping[str, Searchable], outcomes: Mapping[str, Outcome], order: Order
+) -> Prediction:
+    """Return the fastest plan of those on the fewest devices."""
+    rows = {name: of.smallest for name, of in outcomes.items() if of.smallest is not None}
+    smallest = [(int(of.configurations.gpus[0]), float(order.values(of)[0]), name) for name, of in rows.items()]
+    across = min(found, key=lambda one: (one.configuration.gpus, one.value))
+    if not smallest or (across.configuration.gpus, across.value) < min(smallest)[:2]:
+        return across.description.prediction
+    name = min(smallest)[2]
+    return in_group(groups[name].evaluator.describe(rows[name].configurations.take(slice(1)))[0], name)
+
+
+def _report(outcomes: Mapping[str, Outcome], across: PlansAcross) -> SearchReport:
+    """Return how the plans were searched, those on each group and those across."""
+    refused: dict[Refusal, int] = {}
+    for counts in (*(one.refused for one in outcomes.values()), across.refused):
+        for why, count in counts.items():
+            refused[why] = refused.get(why, 0) + count
+    n_across = len(across.plans)
+    return SearchReport(
+        "exhaustive, with exact shares of the groups",
+        certified=all(one.certified for one in outcomes.values()),
+        candidates=sum(one.candidates for one in outcomes.values()) + across.candidates,
+        evaluated=sum(one.evaluated for one in outcomes.values()) + n_across,
+        refused=tuple(Refused(why.code, str(why), count) for why, count in refused.items()),
+    )
+
+
+def _nothing_fits(
+    groups: Mapping[str, Searchable],
+    request: SpaceRequest,
+    provenance: Mapping[str, Sourced[object]],
+    report: SearchReport,
+) -> Suggestion:
+    """Return what is nearest on the nodes of each group alone, and what to loosen there."""
+    nearest: list[Plan] = []
+    ways: list[Loosening] = []
+    for name, group in groups.items():
+        own = _for_group(request, group)
+        if own is None:
+            continue
+        answer = suggest(group.problem, own, provenance)
+        for plan in answer.nearest:
+            nearest.append(replace(plan, position=len(nearest) + 1, prediction=in_group(plan.prediction, name)))
+        ways += [replace(way, message=f"{name}: {way.message}") for way in answer.loosen[:1]]
+    return Suggestion(provenance, "none_feasible", (), (), report, tuple(nearest), tuple(ways))
