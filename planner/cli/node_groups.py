@@ -102,7 +102,6 @@ def predictions_across(question: Mapping[str, Case], plans: Sequence[Configurati
     names = [part.name for part in plans[0].groups]
     problems = {name: question[name].problem for name in names}
     if len(names) > 1:
-        across = AcrossGroups(problems)
-        return [across.describe(plan).prediction for plan in plans]
+        return [one.prediction for one in AcrossGroups(problems).describe(plans)]
     evaluator = Evaluator(problems[names[0]])
     return [in_group(one, names[0]) for one in evaluator.describe(Configurations.of(list(plans)))]

@@ -81,7 +81,7 @@ def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, 
         first = next(iter(question))
         of_first = provenance(question[first], asked[first][1])
         calibrations = (name for case in question.values() for name in case.sources["calibration"].value)
-        of_all = {
+        of_all: dict[str, Sourced[object]] = {
             **of_first,
             "calibration": replace(of_first["calibration"], value=tuple(dict.fromkeys(calibrations))),
             "gpus_per_node": Sourced(tuple(dict.fromkeys(one.cluster.node.gpus for one in mixed.groups)), "cluster"),

@@ -28,6 +28,9 @@ def launch(one: Configuration, subject: Subject) -> Iterator[Line]:
     order = subject.settings.placed_by
     ranks = () if order == RANK_ORDER else (f"ranks {','.join(order)}",)
     what = ", ".join((f"sub-batch {one.sub_batch}{accumulate}", one.precision, *one.besides, *ranks))
+    if len(one.groups) > 1:
+        yield from _across_groups(one, subject)
+        return
     if one.mode == "async":
         yield _line(f"Start: mpirun -np {one.nodes} --map-by node PROGRAM", f"{one.gpus_per_node} threads, {what}")
     elif subject.settings.framework.name not in TORCHRUN:
@@ -38,6 +41,25 @@ def launch(one: Configuration, subject: Subject) -> Iterator[Line]:
         nodes = f"--nnodes {one.nodes} --nproc-per-node {one.gpus_per_node}"
         yield Line(f"Start: torchrun {nodes} --rdzv-backend c10d \\", whole=True)
         yield _line("  --rdzv-endpoint FIRST_NODE train.py", f"on each node, {what}")
+
+
+def _across_groups(one: Configuration, subject: Subject) -> Iterator[Line]:
+    """Yield the commands of a plan across node groups: each group's ranks have passes of their own."""
+    if subject.settings.framework.name not in TORCHRUN:
+        slots = " + ".join(f"{part.nodes} x {part.gpus_per_node}" for part in one.groups)
+        yield _line(f"Start: mpirun -np {one.gpus} --hostfile HOSTS PROGRAM", f"slots {slots}, {_passes(one)}")
+        return
+    yield Line(f"Start: torchrun --nnodes {one.nodes} --nproc-per-node gpu --rdzv-backend c10d \\", whole=True)
+    yield _line("  --rdzv-endpoint FIRST_NODE train.py", _passes(one))
+
+
+def _passes(one: Configuration) -> str:
+    """Return what the ranks of each group take in a step, and the precision."""
+    each = []
+    for part in one.groups:
+        accumulate = f" x {part.accumulation_steps}" if part.accumulation_steps > 1 else ""
+        each.append(f"{part.sub_batch}{accumulate} on {part.name}")
+    return f"sub-batch {', '.join(each)}, {one.precision}"
 
 
 def _line(command: str, comment: str) -> Line:

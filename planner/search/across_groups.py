@@ -72,13 +72,12 @@ def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order
     UsageError
         More than MOST_SPLITS splits would be looked at.
     """
-    found: list[_Plan] = []
-    candidates = 0
-    refused: dict[Refusal, int] = {}
     if not has_whole_plans(request):
         return PlansAcross((), (), None, 0, {})
     low, high = accepted_mini_batches(request, "sync")
     window = max(math.ceil(low), 1), math.floor(high)
+    found: list[_Plan] = []
+    candidates = 0
     for names in _sets(groups):
         some = {name: groups[name] for name in names}
         choices = _choices([one.limits.nodes for one in some.values()], request)
@@ -86,16 +85,28 @@ def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order
         across = AcrossGroups(
             {name: one.problem for name, one in some.items()}, {name: one.evaluator for name, one in some.items()}
         )
+        gpus = np.array([one.limits.gpus_per_node for one in some.values()])
+        feasible = choices[choices @ gpus <= window[1]]  # each device takes a sample at least
         for precision in _precisions(some, request):
             passes = {name: _passes(one, request, precision, window[1]) for name, one in some.items()}
             candidates += len(choices)
-            of_choices = list(_best(across, passes, precision, choices, window))
-            found += of_choices
-            if len(of_choices) < len(choices):
-                refused[NO_SHARES] = refused.get(NO_SHARES, 0) + len(choices) - len(of_choices)
+            found += _best(across, passes, precision, feasible, window)
+    refused = {NO_SHARES: candidates - len(found)} if len(found) < candidates else {}
     if not found:
         return PlansAcross((), (), None, candidates, refused)
-    priced = _priced(found, next(iter(groups.values())).problem)
+    return _within_limits(found, next(iter(groups.values())).problem, request, order, (candidates, refused))
+
+
+def _within_limits(
+    found: Sequence[_Plan],
+    problem: Problem,
+    request: SpaceRequest,
+    order: Order,
+    counts: tuple[int, dict[Refusal, int]],
+) -> PlansAcross:
+    """Return those of the plans that take no more than the request allows; ``counts``: candidates and refused ones."""
+    candidates, refused = counts
+    priced = _priced(found, problem)
     keep = np.ones(priced.size, dtype=np.bool_)
     for name, most in request.most.items():
         if name != "nodes":  # of which no choice has more
@@ -173,9 +184,9 @@ def _check_size(choices: IntArray, gpus_per_node: Sequence[int], window: tuple[i
 
 
 def _too_large(splits: float) -> UsageError:
-    rule = f"the plans across node groups must be at most {MOST_SPLITS:.0e} splits of mini-batches"
+    rule = f"the plans across node groups must be at most {MOST_SPLITS:,} splits of mini-batches"
     remedy = "; give fewer values of --nodes, or a smaller --tolerance"
-    return UsageError(Refusal(TOO_LARGE, rule, "the plans across node groups", f"{splits:.1e}", remedy))
+    return UsageError(Refusal(TOO_LARGE, rule, "the plans across node groups", f"{splits:,.0f}", remedy))
 
 
 def _precisions(groups: Mapping[str, Searchable], request: SpaceRequest) -> list[str]:

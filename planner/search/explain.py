@@ -33,6 +33,9 @@ _MODE_WORDS = {"sync": "synchronous", "async": "asynchronous"}
 def label(configuration: Configuration, device: str = "GPU") -> str:
     """Return a configuration in a few words; ``device``: what it computes on."""
     c = configuration
+    if len(c.groups) > 1:
+        parts = " + ".join(f"{part.nodes} x {part.gpus_per_node} of {part.name}" for part in c.groups)
+        return f"{parts}, {c.precision}"
     accumulation = f" x {c.accumulation_steps} accumulated" if c.accumulation_steps > 1 else ""
     nodes, gpus = (f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((c.nodes, "node"), (c.gpus_per_node, device)))
     words = [f"{nodes} x {gpus}, sub-batch {c.sub_batch}{accumulation}", c.precision, _MODE_WORDS[c.mode], *c.besides]

@@ -1,17 +1,19 @@
-"""Plans on a cluster of several node groups: those on one of them, and those across several, in one order."""
+"""Plans on a cluster of several node groups: those on one of them, and those across several, in one order.
+
+No efficiency is told: samples a second and device of one kind of device say nothing of another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
 from planner.domain.citation import cited
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.precision import PRECISIONS
-from planner.domain.prediction import PlanWarning, Prediction
+from planner.domain.prediction import PlanWarning
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
 from planner.errors import CoverageError, PlannerError, Refusal
@@ -32,7 +34,7 @@ from planner.search.ranking import Order
 from planner.search.suggest import suggest
 from planner.steps.compare import deviation_of_ratio
 from planner.steps.describe import Description
-from planner.steps.node_groups import in_group
+from planner.steps.node_groups import AcrossGroups, in_group
 from planner.steps.predict import Evaluator
 
 __all__ = ["suggest_across"]
@@ -41,23 +43,19 @@ OF_DEVICE = ("kernels", "overheads")
 """Scopes that a kind of device has of its own: what is stated of two of them is not one error."""
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Found:
-    """A plan: its place in the order, its objective, in which precisions it is alike, and how it is described.
+    """A plan: its place in the order, its objective, and in which precisions it is alike.
 
-    ``key``: what is compared before the precision.
+    ``key``: what is compared before the precision. ``by``: the group whose nodes it is on, or what prices it across
+    groups.
     """
 
     key: tuple[float, ...]
     value: float
     configuration: Configuration
     precisions: tuple[str, ...]
-    describe: Callable[[], Description]
-
-    @cached_property
-    def description(self) -> Description:
-        """Its prediction with every field, and the gradient of its step."""
-        return self.describe()
+    by: str | AcrossGroups
 
 
 def suggest_across(
@@ -93,17 +91,17 @@ def suggest_across(
     if not groups:
         raise next(iter(errors.values()))
     order, request = orders[0], asked[next(iter(groups))][1]
-    outcomes = _alone(groups, request, order)
     across = search_across(groups, request, order)
+    outcomes = _alone(groups, request, order)
     found = sorted(
-        [*_found_alone(groups, outcomes, order, request), *_found_across(across, order, request)],
+        [*_found_alone(outcomes, order), *_found_across(across, order)],
         key=lambda one: one.key,
     )
     report = _report(outcomes, across)
     left_out = tuple(PlanWarning("group_refused", name, f"It is left out: {why}") for name, why in errors.items())
     if not found:
         return replace(_nothing_fits(groups, request, provenance, report), warnings=left_out)
-    answer = _answer(found, groups, outcomes, (order, request), (provenance, report))
+    answer = _answer(found, groups, (order, request), (provenance, report))
     calibrations = [one for group in groups.values() for one in group.problem.calibrations]
     return replace(
         answer,
@@ -131,34 +129,19 @@ def _alone(groups: Mapping[str, Searchable], request: SpaceRequest, order: Order
     return outcomes
 
 
-def _found_alone(
-    groups: Mapping[str, Searchable], outcomes: Mapping[str, Outcome], order: Order, request: SpaceRequest
-) -> Iterable[_Found]:
+def _found_alone(outcomes: Mapping[str, Outcome], order: Order) -> Iterable[_Found]:
     """Yield the best plans of each group alone."""
     for place, (name, outcome) in enumerate(outcomes.items()):
         if outcome.best is None:
             continue
         distinct = distinct_plans(order, outcome.best)
         keys, values = _keys(order, distinct.priced), order.values(distinct.priced).tolist()
-        evaluator = groups[name].evaluator
         for row, precisions in enumerate(distinct.precisions):
             plan = distinct.priced.configurations.one(row)
-            yield _Found(
-                (*keys[row], place), values[row], plan, precisions, _described_alone(evaluator, plan, name, request)
-            )
+            yield _Found((*keys[row], place), values[row], plan, precisions, name)
 
 
-def _described_alone(
-    evaluator: Evaluator, plan: Configuration, group: str, request: SpaceRequest
-) -> Callable[[], Description]:
-    def describe() -> Description:
-        one = evaluator.descriptions(Configurations.of([plan]), request.window)[0]
-        return replace(one, prediction=in_group(one.prediction, group))
-
-    return describe
-
-
-def _found_across(across: PlansAcross, order: Order, request: SpaceRequest) -> list[_Found]:
+def _found_across(across: PlansAcross, order: Order) -> list[_Found]:
     """Return plans across groups; those that differ in precision alone are one."""
     if across.priced is None:
         return []
@@ -170,15 +153,26 @@ def _found_across(across: PlansAcross, order: Order, request: SpaceRequest) -> l
     for number, rows in enumerate(alike.values()):
         precisions = sorted((across.plans[row].precision for row in rows), key=lambda name: name != "bf16")
         plan = replace(across.plans[rows[0]], precision=precisions[0])
-        describe = _described_across(across, rows[0], plan, request)
-        found.append(_Found((*keys[rows[0]], number), values[rows[0]], plan, tuple(precisions), describe))
+        key = (*keys[rows[0]], number)
+        found.append(_Found(key, values[rows[0]], plan, tuple(precisions), across.sets[rows[0]]))
     return found
 
 
-def _described_across(
-    across: PlansAcross, row: int, plan: Configuration, request: SpaceRequest
-) -> Callable[[], Description]:
-    return lambda: across.sets[row].describe(plan, request.window)
+def _descriptions(
+    found: Sequence[_Found], groups: Mapping[str, Searchable], request: SpaceRequest
+) -> list[Description]:
+    """Return the descriptions of plans, in their order."""
+    by_row: dict[int, Description] = {}
+    for by in dict.fromkeys(one.by for one in found):
+        rows = [row for row, one in enumerate(found) if one.by == by]
+        plans = [found[row].configuration for row in rows]
+        if isinstance(by, AcrossGroups):
+            described = by.describe(plans, request.window)
+        else:
+            alone = groups[by].evaluator.descriptions(Configurations.of(plans), request.window)
+            described = [replace(one, prediction=in_group(one.prediction, by)) for one in alone]
+        by_row |= zip(rows, described, strict=True)
+    return [by_row[row] for row in range(len(found))]
 
 
 def _keys(order: Order, plans: PricedPlans) -> list[tuple[float, ...]]:
@@ -190,35 +184,32 @@ def _keys(order: Order, plans: PricedPlans) -> list[tuple[float, ...]]:
 def _answer(
     found: Sequence[_Found],
     groups: Mapping[str, Searchable],
-    outcomes: Mapping[str, Outcome],
     asked: tuple[Order, SpaceRequest],
     beside: tuple[Mapping[str, Sourced[object]], SearchReport],
 ) -> Suggestion:
     """Return the answer of plans in order; ``beside``: the sources of its request, and how it was searched."""
     (order, request), (provenance, report) = asked, beside
     leaders = found[: max(request.top, MOST_COMPARED_PLANS)]
-    values = [one.value for one in leaders]
-    baseline = _baseline(found, groups, outcomes, order)
-    second = label(leaders[1].description.prediction.configuration, order.device) if len(leaders) > 1 else ""
+    values, described = [one.value for one in leaders], _descriptions(leaders, groups, request)
+    predictions = [one.prediction for one in described]
+    second = label(predictions[1].configuration, order.device) if len(leaders) > 1 else ""
     sentences = whys_of_values(order, values, report.evaluated, second)
-    rate = baseline.samples_per_s.value / baseline.configuration.gpus
     candidates = [
         Plan(
             at + 1,
-            one.description.prediction,
+            one,
             sentences[at],
-            one.precisions,
-            probability_better(values[0], one.value, _deviation(leaders[0], one)) if at else None,
-            one.description.prediction.samples_per_s.value / one.description.prediction.configuration.gpus / rate,
+            leaders[at].precisions,
+            probability_better(values[0], values[at], _deviation(described[0], described[at])) if at else None,
         )
-        for at, one in enumerate(leaders)
+        for at, one in enumerate(predictions)
     ]
     ties = tied_plans(candidates)
 
     def regrets(some: Sequence[Plan]) -> list[float]:
-        rows = [leaders[one.position - 1] for one in some]
-        matrix = [[_deviation(first, other) for other in rows] for first in rows]
-        return largest_regrets([one.value for one in rows], matrix)
+        rows = [one.position - 1 for one in some]
+        matrix = [[_deviation(described[row], described[other]) for other in rows] for row in rows]
+        return largest_regrets([values[row] for row in rows], matrix)
 
     choice, reason = chosen_of(candidates, ties, request.choose, order.device, regrets)
     plans = tuple(candidates[: request.top])
@@ -235,28 +226,13 @@ def _answer(
         chosen=choice.position,
         choice=reason,
         tied=tuple(one.position for one in ties),
-        baseline=baseline.configuration,
     )
 
 
-def _deviation(first: _Found, other: _Found) -> float | None:
+def _deviation(first: Description, other: Description) -> float | None:
     """Return the standard deviation of the logarithm of the ratio of two plans; None: not known."""
-    groups = [[part.name for part in one.description.prediction.configuration.groups] for one in (first, other)]
-    apart = () if groups[0] == groups[1] else OF_DEVICE
-    return deviation_of_ratio(first.description, other.description, apart=apart)
-
-
-def _baseline(
-    found: Sequence[_Found], groups: Mapping[str, Searchable], outcomes: Mapping[str, Outcome], order: Order
-) -> Prediction:
-    """Return the fastest plan of those on the fewest devices."""
-    rows = {name: of.smallest for name, of in outcomes.items() if of.smallest is not None}
-    smallest = [(int(of.configurations.gpus[0]), float(order.values(of)[0]), name) for name, of in rows.items()]
-    across = min(found, key=lambda one: (one.configuration.gpus, one.value))
-    if not smallest or (across.configuration.gpus, across.value) < min(smallest)[:2]:
-        return across.description.prediction
-    name = min(smallest)[2]
-    return in_group(groups[name].evaluator.describe(rows[name].configurations.take(slice(1)))[0], name)
+    groups = [{part.name for part in one.prediction.configuration.groups} for one in (first, other)]
+    return deviation_of_ratio(first, other, apart=() if groups[0] == groups[1] else OF_DEVICE)
 
 
 def _report(outcomes: Mapping[str, Outcome], across: PlansAcross) -> SearchReport:

@@ -45,13 +45,18 @@ class AcrossGroups:
         That differ in the cluster and the calibrations; at least two.
     like : mapping of group to Evaluator
         Of the same problems: what their kernels take is not computed again.
+
+    Attributes
+    ----------
+    evaluators : mapping of group to Evaluator
+        Of each group by itself, as many such nodes as all groups have, with the messages of all.
     """
 
     def __init__(self, problems: Mapping[str, Problem], like: Mapping[str, Evaluator] | None = None) -> None:
         self.problems = problems
         self._nodes = sum(one.cluster.nodes for one in problems.values())
         whole = {name: replace(one, cluster=replace(one.cluster, nodes=self._nodes)) for name, one in problems.items()}
-        self._evaluators = {name: _OfGroup(one, (like or {}).get(name), whole) for name, one in whole.items()}
+        self.evaluators = {name: _OfGroup(one, (like or {}).get(name), whole) for name, one in whole.items()}
 
     def evaluate(
         self, group: str, nodes: int, sub_batch: IntArray, accumulation: IntArray, precision: str
@@ -72,48 +77,58 @@ class AcrossGroups:
             nodes=np.full(shape, nodes), gpus_per_node=np.full(shape, gpus), sub_batch=sub_batch,
             accumulation_steps=accumulation, precision=np.zeros(shape, dtype=np.int64), precisions=(precision,),
         )  # fmt: skip
-        return self._evaluators[group].evaluate(rows)
+        return self.evaluators[group].evaluate(rows)
 
-    def describe(self, plan: Configuration, window: Window | None = None) -> Description:
-        """Return the prediction of a plan with every field: terms and interval are those of the slowest group.
+    def describe(self, plans: Sequence[Configuration], window: Window | None = None) -> list[Description]:
+        """Return the predictions of plans with every field: terms and interval are those of the slowest group.
 
-        Its memory is that of the group that has the least to spare.
+        The memory is that of the group that has the least to spare.
 
         Raises
         ------
         CoverageError
             Nothing serves a kernel, precision, link or input of some group.
         """
-        each = {part.name: self._description(part, plan, window) for part in plan.groups}
-        slowest = max(each, key=lambda name: each[name].prediction.iteration_s.value)
-        one, samples = each[slowest].prediction, plan.samples_per_update
-        own = one.configuration.samples_per_update
-        firsts = {name: _step_of_first_epoch(of.prediction) for name, of in each.items()}
-        first = max((value for value in firsts.values() if value), key=lambda value: value.value, default=None)
-        least_spare = max((of.prediction.memory_bytes for of in each.values()), key=_used_share)
-        inside = None if window is None else float(window("sync")[0] <= samples <= window("sync")[1])
-        warnings = dict.fromkeys(w for of in each.values() for w in of.prediction.warnings)
-        prediction = replace(
-            one,
-            configuration=plan,
-            samples_per_s=reciprocal(one.iteration_s, samples),
-            epoch_s=one.epoch_s and _times(one.epoch_s, own / samples),
-            first_epoch_s=first and _times(first, 1 / samples),
-            mini_batch=MiniBatch(samples, 0.0, samples, samples, inside),
-            memory_bytes=least_spare,
-            warnings=(*warnings, *_weighted(plan)),
-            mfu=None,
-            hfu=None,
-            groups_s={name: of.prediction.iteration_s.value for name, of in each.items()},
-        )
-        return Description(prediction, each[slowest].gradient)
+        each: list[dict[str, Description]] = [{} for _ in plans]
+        for name, evaluator in self.evaluators.items():
+            rows = [(at, part) for at, plan in enumerate(plans) for part in plan.groups if part.name == name]
+            if rows:
+                alone = Configurations.of([_by_itself(part, plans[at]) for at, part in rows])
+                for (at, _), of_part in zip(rows, evaluator.descriptions(alone, window), strict=True):
+                    each[at][name] = of_part
+        return [_together(plan, of_groups, window) for plan, of_groups in zip(plans, each, strict=True)]
 
-    def _description(self, part: GroupPart, plan: Configuration, window: Window | None) -> Description:
-        """Return a group by itself, as a plan of as many such nodes as all groups have."""
-        own = Configuration(
-            plan.nodes, part.gpus_per_node, part.sub_batch, part.accumulation_steps, precision=plan.precision
-        )
-        return self._evaluators[part.name].descriptions(Configurations.of([own]), window)[0]
+
+def _by_itself(part: GroupPart, plan: Configuration) -> Configuration:
+    """Return a group's part as a plan of as many such nodes as all groups have."""
+    return Configuration(
+        plan.nodes, part.gpus_per_node, part.sub_batch, part.accumulation_steps, precision=plan.precision
+    )
+
+
+def _together(plan: Configuration, each: Mapping[str, Description], window: Window | None) -> Description:
+    """Return the description of a plan from those of its groups by themselves."""
+    slowest = max(each, key=lambda name: each[name].prediction.iteration_s.value)
+    one, samples = each[slowest].prediction, plan.samples_per_update
+    own = one.configuration.samples_per_update
+    firsts = [first for of in each.values() if (first := _step_of_first_epoch(of.prediction)) is not None]
+    first = max(firsts, key=lambda value: value.value, default=None)
+    inside = None if window is None else float(window("sync")[0] <= samples <= window("sync")[1])
+    warnings = dict.fromkeys(warning for of in each.values() for warning in of.prediction.warnings)
+    prediction = replace(
+        one,
+        configuration=plan,
+        samples_per_s=reciprocal(one.iteration_s, samples),
+        epoch_s=one.epoch_s and _times(one.epoch_s, own / samples),
+        first_epoch_s=first and _times(first, 1 / samples),
+        mini_batch=MiniBatch(samples, 0.0, samples, samples, inside),
+        memory_bytes=max((of.prediction.memory_bytes for of in each.values()), key=_used_share),
+        warnings=(*warnings, *_weighted(plan)),
+        mfu=None,
+        hfu=None,
+        groups_s={name: of.prediction.iteration_s.value for name, of in each.items()},
+    )
+    return Description(prediction, each[slowest].gradient)
 
 
 def in_group(one: Prediction, group: str) -> Prediction:
@@ -186,13 +201,11 @@ def _used_share(memory_bytes: Mapping[str, float]) -> float:
 
 def _weighted(plan: Configuration) -> tuple[PlanWarning, ...]:
     """Return what the training program must do where replicas take different numbers of samples."""
-    shares = {part.name: part.sub_batch * part.accumulation_steps for part in plan.groups}
-    if len(set(shares.values())) == 1:
+    if len({part.sub_batch * part.accumulation_steps for part in plan.groups}) == 1:
         return ()
-    mean = plan.samples_per_update / plan.gpus
-    factors = ", ".join(f"{samples / mean:.4g} in {name}" for name, samples in shares.items())
     message = (
-        f"Replicas take different numbers of samples: before gradients are averaged over ranks, each is to be "
-        f"multiplied by its share of the samples, {factors}, or the update is not that of the mini-batch."
+        "Replicas of the node groups take different numbers of samples: before gradients are averaged over ranks, "
+        "those of each rank are to be multiplied by its samples over the mean of all ranks, or the update is not that "
+        "of the mini-batch."
     )
     return (PlanWarning("weighted_gradients", "groups", message),)
