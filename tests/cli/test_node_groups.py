@@ -70,7 +70,7 @@ def test_plan_on_one_group_is_that_of_its_cluster(run: Run, tmp_path: Path) -> N
 
 
 def test_kept_answer_is_explained_as_it_was_given(run: Run, tmp_path: Path) -> None:
-    code, given, err = run(*SUGGEST, "--choose", "fastest")
+    given = run(*SUGGEST, "--choose", "fastest")[1]
     kept = tmp_path / "plan.json"
     kept.write_text(run(*SUGGEST, "--choose", "fastest", "--json")[1])
     code, out, _ = run("explain", str(kept), "--part", "answer")

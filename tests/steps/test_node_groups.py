@@ -68,11 +68,11 @@ def counted_step_s(across: AcrossGroups, one: Configuration, steps: int = 6) -> 
     parts, free_s, ends = {}, {}, []
     for part in one.groups:
         own = Configuration(one.nodes, 8, part.sub_batch, part.accumulation_steps, precision=one.precision)
-        across.evaluate(part.name, one.nodes, *(np.array([n]) for n in (part.sub_batch, part.accumulation_steps)),
-                        one.precision)  # fmt: skip
+        sub_batch, accumulation = np.array([part.sub_batch]), np.array([part.accumulation_steps])
+        across.evaluate(part.name, one.nodes, sub_batch, accumulation, one.precision)
         pricer = across.evaluators[part.name].pricers[one.precision, "sync"]
         prices = pricer.price(Configurations.of([own])).iteration
-        row = pricer.compute.cases.rows(np.array([part.sub_batch]))[0]
+        row = pricer.compute.cases.rows(sub_batch)[0]
         adding = int(part.accumulation_steps > 1)
         ready = pricer.compute.table.ready_s[row, adding][pricer.messages.slot]
         last_s = pricer.compute.table.backward_s[row, adding]
