@@ -21,6 +21,7 @@ _NOT_SUGGESTED = {
     "gpus_per_node": "plans use all GPUs of each node",
     "pareto": "give one group a file of its own for its front",
     "why_not": "give one group a file of its own to ask of its plans",
+    "time_limit": "give fewer values of --nodes",
     "trials": "the search is exact",
     "study": "the search is exact",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations
 
 import numpy as np
 
@@ -16,19 +16,21 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import Refusal, UsageError
-from planner.search.batch_shares import best_shares
+from planner.search.batch_shares import BatchShares, best_shares
 from planner.search.evaluator import PricedPlans
 from planner.search.plan_limits import LIMIT_REASONS, limited
 from planner.search.ranking import Order
-from planner.search.space import TOO_LARGE, Limits, accepted_mini_batches, has_whole_plans
+from planner.search.space import Limits, accepted_mini_batches, has_whole_plans
 from planner.steps.node_groups import AcrossGroups
 from planner.steps.predict import Evaluator
 
 __all__ = ["PlansAcross", "Searchable", "search_across"]
 
-NO_SHARES = Refusal("shares", "no shares of the groups make a mini-batch of the window and fit", "mini-batch")
-MOST_SPLITS = 10**10
-"""Splits of mini-batches that are looked at: about 20 s."""
+NO_SHARES = Refusal("other", "no shares of the groups make a mini-batch of the window and fit", "mini-batch")
+MOST_CHOICES = 200_000
+"""Choices of nodes of a set of groups: some 20 s a precision."""
+MOST_SPLITS = 10**9
+"""Splits of a mini-batch of one choice: about 2 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order
     Raises
     ------
     UsageError
-        More than MOST_SPLITS splits would be looked at.
+        More than MOST_CHOICES choices, or more than MOST_SPLITS splits of one.
     """
     if not has_whole_plans(request):
         return PlansAcross((), (), None, 0, {})
@@ -81,16 +83,17 @@ def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order
     for names in _sets(groups):
         some = {name: groups[name] for name in names}
         choices = _choices([one.limits.nodes for one in some.values()], request)
-        _check_size(choices, [one.limits.gpus_per_node for one in some.values()], window)
+        gpus_per_node = [one.limits.gpus_per_node for one in some.values()]
+        _check_size(gpus_per_node, window)
         across = AcrossGroups(
             {name: one.problem for name, one in some.items()}, {name: one.evaluator for name, one in some.items()}
         )
-        gpus = np.array([one.limits.gpus_per_node for one in some.values()])
-        feasible = choices[choices @ gpus <= window[1]]  # each device takes a sample at least
+        feasible = choices[choices @ np.array(gpus_per_node) <= window[1]]  # each device takes a sample at least
         for precision in _precisions(some, request):
             passes = {name: _passes(one, request, precision, window[1]) for name, one in some.items()}
             candidates += len(choices)
-            found += _best(across, passes, precision, feasible, window)
+            if all(one.sub_batch.size for one in passes.values()):
+                found += _OfSet(across, passes, precision).best(feasible, window)
     refused = {NO_SHARES: candidates - len(found)} if len(found) < candidates else {}
     if not found:
         return PlansAcross((), (), None, candidates, refused)
@@ -163,30 +166,28 @@ def _sets(groups: Mapping[str, Searchable]) -> Iterator[tuple[str, ...]]:
 
 def _choices(most: Sequence[int], request: SpaceRequest) -> IntArray:
     """Return the nodes of each group in every choice that the request allows, shape (choices, groups)."""
-    asked, limit = request["nodes"], request.most.get("nodes", math.inf)
-    if math.prod(most) > MOST_SPLITS:
-        raise _too_large(math.prod(most))
-    if asked is None and limit == math.inf:
-        return np.indices(most).reshape(len(most), -1).T + 1
-    allowed = set(range(2, sum(most) + 1) if asked is None else asked)
-    every = product(*(range(1, one + 1) for one in most))
-    chosen = [nodes for nodes in every if (total := sum(nodes)) in allowed and total <= limit]
-    return np.array(chosen, dtype=np.int64).reshape(-1, len(most))
+    if (number := math.prod(most)) > MOST_CHOICES:
+        rule = f"the choices of nodes of several groups must be at most {MOST_CHOICES:,}"
+        raise UsageError(
+            Refusal("space_too_large", rule, "nodes", f"{number:,}", "; write fewer of them into the file")
+        )
+    every: IntArray = np.indices(most).reshape(len(most), -1).T + 1
+    totals = every.sum(axis=1)
+    allowed = totals <= request.most.get("nodes", math.inf)
+    if request["nodes"] is not None:
+        allowed &= np.isin(totals, request["nodes"])
+    chosen: IntArray = every[allowed]
+    return chosen
 
 
-def _check_size(choices: IntArray, gpus_per_node: Sequence[int], window: tuple[int, int]) -> None:
-    """Refuse choices whose splits are too many to look at."""
+def _check_size(gpus_per_node: Sequence[int], window: tuple[int, int]) -> None:
+    """Refuse mini-batches whose splits among nodes are too many to look at."""
     unit = math.gcd(*gpus_per_node)
     totals = (window[1] - window[0]) // unit + 1 if len(gpus_per_node) == 2 else window[1] // unit + 1
-    each = totals * (window[1] / (choices[:, -1] * gpus_per_node[-1]) + 1) * (len(gpus_per_node) - 1)
-    if (splits := float(each.sum())) > MOST_SPLITS:
-        raise _too_large(splits)
-
-
-def _too_large(splits: float) -> UsageError:
-    rule = f"the plans across node groups must be at most {MOST_SPLITS:,} splits of mini-batches"
-    remedy = "; give fewer values of --nodes, or a smaller --tolerance"
-    return UsageError(Refusal(TOO_LARGE, rule, "the plans across node groups", f"{splits:,.0f}", remedy))
+    splits = totals * (window[1] // min(gpus_per_node))
+    if splits > MOST_SPLITS:
+        rule = f"the splits of a mini-batch among node groups must be at most {MOST_SPLITS:,}"
+        raise UsageError(Refusal("space_too_large", rule, "splits", f"{splits:,}", "; give a smaller --tolerance"))
 
 
 def _precisions(groups: Mapping[str, Searchable], request: SpaceRequest) -> list[str]:
@@ -214,35 +215,41 @@ def _passes(group: Searchable, request: SpaceRequest, precision: str, high: int)
     return _Passes(limits.gpus_per_node, sub_batch[first], accumulation[first])
 
 
-def _best(
-    across: AcrossGroups, passes: Mapping[str, _Passes], precision: str, choices: IntArray, window: tuple[int, int]
-) -> Iterator[_Plan]:
-    """Yield the best plan of each choice of nodes that has one."""
-    if any(not one.sub_batch.size for one in passes.values()):
-        return
-    for total in np.unique(choices.sum(axis=1)).tolist():
-        evaluated = {
-            name: across.evaluate(name, total, one.sub_batch, one.accumulation, precision)
-            for name, one in passes.items()
+@dataclass(frozen=True, slots=True)
+class _OfSet:
+    """A set of groups in one precision, and the passes that a device of each may take."""
+
+    across: AcrossGroups
+    passes: Mapping[str, _Passes]
+    precision: str
+
+    def evaluate(self, nodes: int) -> dict[str, Predictions]:
+        """Return what the passes of each group take where all groups have so many nodes."""
+        return {
+            name: self.across.evaluate(name, nodes, one.sub_batch, one.accumulation, self.precision)
+            for name, one in self.passes.items()
         }
-        tables = [_shortest(passes[name].samples, of.iteration_s) for name, of in evaluated.items()]
-        for choice in choices[choices.sum(axis=1) == total].tolist():
-            devices = [nodes * one.gpus_per_node for nodes, one in zip(choice, passes.values(), strict=True)]
-            shares = best_shares(tables, devices, window)
-            if shares is None:
-                continue
-            at = {
-                name: _place(passes[name].samples, evaluated[name].iteration_s, samples)
-                for name, samples in zip(passes, shares.samples, strict=True)
-            }
-            parts = tuple(
-                GroupPart(
-                    name, nodes, one.gpus_per_node, *(int(c[at[name]]) for c in (one.sub_batch, one.accumulation))
-                )
-                for nodes, (name, one) in zip(choice, passes.items(), strict=True)
-            )
-            memory = max(float(evaluated[name].memory_bytes[place]) for name, place in at.items())
-            yield _Plan(Configuration.across(parts, precision), across, shares.step_s, memory)
+
+    def best(self, choices: IntArray, window: tuple[int, int]) -> Iterator[_Plan]:
+        """Yield the best plan of each choice that has one."""
+        totals, gpus_per_node = choices.sum(axis=1), np.array([one.gpus_per_node for one in self.passes.values()])
+        for total in np.unique(totals).tolist():
+            evaluated = self.evaluate(total)
+            tables = [_shortest(self.passes[name].samples, of.iteration_s) for name, of in evaluated.items()]
+            for choice in choices[totals == total]:
+                shares = best_shares(tables, (choice * gpus_per_node).tolist(), window)
+                if shares is not None:
+                    yield self._plan(choice.tolist(), shares, evaluated)
+
+    def _plan(self, choice: Sequence[int], shares: BatchShares, evaluated: Mapping[str, Predictions]) -> _Plan:
+        parts, memory = [], []
+        for nodes, samples, (name, one) in zip(choice, shares.samples, self.passes.items(), strict=True):
+            at = _place(one.samples, evaluated[name].iteration_s, samples)
+            passes = int(one.sub_batch[at]), int(one.accumulation[at])
+            parts.append(GroupPart(name, nodes, one.gpus_per_node, *passes))
+            memory.append(float(evaluated[name].memory_bytes[at]))
+        plan = Configuration.across(tuple(parts), self.precision)
+        return _Plan(plan, self.across, shares.step_s, max(memory))
 
 
 def _shortest(samples: IntArray, step_s: FloatArray) -> FloatArray:

@@ -42,17 +42,18 @@ def label(configuration: Configuration, device: str = "GPU") -> str:
     return ", ".join(words)
 
 
-def whys(order: Order, best: PricedPlans, n_plans: int, n_reported: int, frameworks: Sequence[str] = ()) -> list[str]:
+def whys(order: Order, best: PricedPlans, of_plans: str, n_reported: int, frameworks: Sequence[str] = ()) -> list[str]:
     """Return why each of the first ``n_reported`` plans of ``best`` stands there.
 
     ``best`` is in order and holds one plan more than is reported, where there is one: the first is compared with it.
-    ``frameworks``: of each plan, where there are several; empty names are not said.
+    ``of_plans``: those that ``best`` are the first of, in words. ``frameworks``: of each plan, where there are several;
+    empty names are not said.
     """
     if best.size == 0:
         return []
     values = order.values(best)
     superlative, comparative = _words(order)
-    first = f"{superlative} of {n_plans:,} plan{'s' if n_plans > 1 else ''}: {_value_words(order, values[0])}"
+    first = f"{superlative} of {of_plans}: {_value_words(order, values[0])}"
     if best.size > 1:
         of = f" in {frameworks[1]}" if frameworks and frameworks[1] else ""
         second = label(best.configurations.one(1), order.device) + of
@@ -69,13 +70,13 @@ def whys(order: Order, best: PricedPlans, n_plans: int, n_reported: int, framewo
     return sentences[:n_reported]
 
 
-def whys_of_values(order: Order, values: Sequence[float], n_plans: int, second: str) -> list[str]:
+def whys_of_values(order: Order, values: Sequence[float], of_plans: str, second: str) -> list[str]:
     """Return why plans stand where they stand, by their values of the objective alone, which ascend.
 
-    ``second``: the second plan in words.
+    ``of_plans``, ``second``: those that they are the first of, and the second plan, in words.
     """
     superlative, comparative = _words(order)
-    first = f"{superlative} of {n_plans:,} plan{'s' if n_plans > 1 else ''}: {_value_words(order, values[0])}"
+    first = f"{superlative} of {of_plans}: {_value_words(order, values[0])}"
     if len(values) > 1:
         first += f"; the next, {second}, is {_percent(values[1], values[0])} {comparative}"
     return [first, *(f"{_percent(value, values[0])} {comparative} than position 1" for value in values[1:])]

@@ -28,9 +28,10 @@ from planner.search.choice import (
     tied_plans,
 )
 from planner.search.evaluator import PricedPlans
-from planner.search.exhaustive import Outcome, search
+from planner.search.exhaustive import Outcome
 from planner.search.explain import label, whys_of_values
 from planner.search.ranking import Order
+from planner.search.search import search
 from planner.search.suggest import suggest
 from planner.steps.compare import deviation_of_ratio
 from planner.steps.describe import Description
@@ -118,14 +119,18 @@ def _for_group(request: SpaceRequest, group: Searchable) -> SpaceRequest | None:
     return request.changed(nodes=nodes) if nodes else None
 
 
+def _most_kept(request: SpaceRequest) -> int:
+    """Return how many plans are looked at, as many equal ones as there are precisions among them."""
+    return (max(request.top, MOST_COMPARED_PLANS) + 1) * len(request["precision"] or PRECISIONS)
+
+
 def _alone(groups: Mapping[str, Searchable], request: SpaceRequest, order: Order) -> dict[str, Outcome]:
     """Return what searching each group alone gave."""
-    keep = (max(request.top, MOST_COMPARED_PLANS) + 1) * len(request["precision"] or PRECISIONS)
     outcomes = {}
     for name, group in groups.items():
         own = _for_group(request, group)
         if own is not None:
-            outcomes[name] = search(own, group.limits, group.evaluator, order, keep=keep)
+            outcomes[name] = search(own, group.limits, group.evaluator, order, keep=_most_kept(request))
     return outcomes
 
 
@@ -193,7 +198,7 @@ def _answer(
     values, described = [one.value for one in leaders], _descriptions(leaders, groups, request)
     predictions = [one.prediction for one in described]
     second = label(predictions[1].configuration, order.device) if len(leaders) > 1 else ""
-    sentences = whys_of_values(order, values, report.evaluated, second)
+    sentences = whys_of_values(order, values, report.ranked, second)
     candidates = [
         Plan(
             at + 1,
@@ -247,6 +252,7 @@ def _report(outcomes: Mapping[str, Outcome], across: PlansAcross) -> SearchRepor
         certified=all(one.certified for one in outcomes.values()),
         candidates=sum(one.candidates for one in outcomes.values()) + across.candidates,
         evaluated=sum(one.evaluated for one in outcomes.values()) + n_across,
+        discarded=sum(one.discarded for one in outcomes.values()),
         refused=tuple(Refused(why.code, str(why), count) for why, count in refused.items()),
     )
 
