@@ -93,7 +93,8 @@ def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, 
         if "nodes" not in values:
             most = sum(one.cluster.nodes for one in mixed.groups)
             of_all["nodes"] = Sourced(tuple(range(1, most + 1)), "cluster")
-        answers.append((subject_of_all(question, mixed), suggest_across(asked, of_all)))
+        seed = values["seed"].value if "seed" in values else 0
+        answers.append((subject_of_all(question, mixed), suggest_across(asked, of_all, seed)))
     return answers
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -18,6 +20,7 @@ from planner.domain.request import Problem, SpaceRequest
 from planner.errors import Refusal, UsageError
 from planner.search.batch_shares import BatchShares, best_shares
 from planner.search.evaluator import PricedPlans
+from planner.search.optuna_nodes import Choice, NodeTrials, proportional_starts
 from planner.search.plan_limits import LIMIT_REASONS, limited
 from planner.search.ranking import Order
 from planner.search.space import Limits, accepted_mini_batches, has_whole_plans
@@ -28,7 +31,10 @@ __all__ = ["PlansAcross", "Searchable", "search_across"]
 
 NO_SHARES = Refusal("other", "no shares of the groups make a mini-batch of the window and fit", "mini-batch")
 MOST_CHOICES = 200_000
-"""Choices of nodes of a set of groups: some 20 s a precision."""
+"""Choices of nodes of a set of groups, beyond which some are tried: all would take over 20 s a precision."""
+TRIALS = 300
+"""Choices that are tried then."""
+_SMALLER = 0.9
 MOST_SPLITS = 10**9
 """Splits of a mini-batch of one choice: about 2 s."""
 
@@ -57,6 +63,8 @@ class PlansAcross:
         Choices of nodes and precisions that were looked at.
     refused : mapping of Refusal to int
         Those without a plan.
+    trials : int
+        Of the candidates those that Optuna proposed, of more than were looked at.
     """
 
     plans: tuple[Configuration, ...]
@@ -64,40 +72,48 @@ class PlansAcross:
     priced: PricedPlans | None
     candidates: int
     refused: Mapping[Refusal, int]
+    trials: int = 0
 
 
-def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order: Order) -> PlansAcross:
+def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order: Order, seed: int = 0) -> PlansAcross:
     """Return the best plan of every choice of nodes of at least two groups, in every precision that they share.
+
+    Of a set of groups with more than MOST_CHOICES choices that of TRIALS of them, which Optuna proposes.
 
     Raises
     ------
     UsageError
-        More than MOST_CHOICES choices, or more than MOST_SPLITS splits of one.
+        More than MOST_SPLITS splits of a mini-batch.
     """
     if not has_whole_plans(request):
         return PlansAcross((), (), None, 0, {})
     low, high = accepted_mini_batches(request, "sync")
     window = max(math.ceil(low), 1), math.floor(high)
     found: list[_Plan] = []
-    candidates = 0
+    candidates, trials = 0, 0
     for names in _sets(groups):
         some = {name: groups[name] for name in names}
-        choices = _choices([one.limits.nodes for one in some.values()], request)
-        gpus_per_node = [one.limits.gpus_per_node for one in some.values()]
-        _check_size(gpus_per_node, window)
+        choices = _Choices.of(some, request, window[1])
+        _check_size(choices.gpus_per_node, window)
         across = AcrossGroups(
             {name: one.problem for name, one in some.items()}, {name: one.evaluator for name, one in some.items()}
         )
-        feasible = choices[choices @ np.array(gpus_per_node) <= window[1]]  # each device takes a sample at least
         for precision in _precisions(some, request):
             passes = {name: _passes(one, request, precision, window[1]) for name, one in some.items()}
-            candidates += len(choices)
-            if all(one.sub_batch.size for one in passes.values()):
-                found += _OfSet(across, passes, precision).best(feasible, window)
+            of_set = _OfSet(across, passes, precision, window)
+            if choices.number > MOST_CHOICES:
+                tried, plans = of_set.tried(choices, order, seed)
+                trials += tried
+            else:
+                every = choices.all()
+                tried, plans = len(every), list(of_set.best(every))
+            candidates += tried
+            found += plans
     refused = {NO_SHARES: candidates - len(found)} if len(found) < candidates else {}
     if not found:
-        return PlansAcross((), (), None, candidates, refused)
-    return _within_limits(found, next(iter(groups.values())).problem, request, order, (candidates, refused))
+        return PlansAcross((), (), None, candidates, refused, trials)
+    problem = next(iter(groups.values())).problem
+    return replace(_within_limits(found, problem, request, order, (candidates, refused)), trials=trials)
 
 
 def _within_limits(
@@ -164,20 +180,66 @@ def _sets(groups: Mapping[str, Searchable]) -> Iterator[tuple[str, ...]]:
         yield from combinations(groups, size)
 
 
-def _choices(most: Sequence[int], request: SpaceRequest) -> IntArray:
-    """Return the nodes of each group in every choice that the request allows, shape (choices, groups)."""
-    if (number := math.prod(most)) > MOST_CHOICES:
-        rule = f"the choices of nodes of several groups must be at most {MOST_CHOICES:,}"
-        raise UsageError(
-            Refusal("space_too_large", rule, "nodes", f"{number:,}", "; write fewer of them into the file")
-        )
-    every: IntArray = np.indices(most).reshape(len(most), -1).T + 1
-    totals = every.sum(axis=1)
-    allowed = totals <= request.most.get("nodes", math.inf)
-    if request["nodes"] is not None:
-        allowed &= np.isin(totals, request["nodes"])
-    chosen: IntArray = every[allowed]
-    return chosen
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """The choices of nodes of a set of groups that a request allows.
+
+    Attributes
+    ----------
+    most, gpus_per_node : tuple of int
+        Nodes of each group, and GPUs of each of them.
+    totals : tuple of int
+        Allowed nodes of all groups, ascending.
+    most_gpus : int
+        As each device takes a sample at least.
+    """
+
+    most: tuple[int, ...]
+    gpus_per_node: tuple[int, ...]
+    totals: tuple[int, ...]
+    most_gpus: int
+
+    @staticmethod
+    def of(groups: Mapping[str, Searchable], request: SpaceRequest, most_gpus: int) -> _Choices:
+        """Return the choices of groups; ``most_gpus``: that a plan may have."""
+        most = tuple(one.limits.nodes for one in groups.values())
+        limit = min(request.most.get("nodes", math.inf), sum(most))
+        totals = sorted(request["nodes"] or range(len(most), sum(most) + 1))
+        allowed = tuple(one for one in totals if len(most) <= one <= limit)
+        return _Choices(most, tuple(one.limits.gpus_per_node for one in groups.values()), allowed, most_gpus)
+
+    @property
+    def number(self) -> int:
+        """How many there are at most."""
+        return math.prod(self.most)
+
+    def all(self) -> IntArray:
+        """Return every choice, shape (choices, groups)."""
+        every: IntArray = np.indices(self.most).reshape(len(self.most), -1).T + 1
+        chosen: IntArray = every[np.isin(every.sum(axis=1), self.totals)]
+        return chosen
+
+    def nearest(self, choice: Choice) -> Choice | None:
+        """Return the choice that is allowed and nearest to another in its total, taking nodes evenly; None: none is."""
+        nodes = list(choice)
+        while sum(map(operator.mul, nodes, self.gpus_per_node)) > self.most_gpus and max(nodes) > 1:
+            nodes = [max(1, min(one - 1, int(one * _SMALLER))) for one in nodes]
+        at = bisect.bisect_left(self.totals, sum(nodes))
+        near = self.totals[max(at - 1, 0) : at + 1]
+        for total in sorted(near, key=lambda one: abs(one - sum(nodes))):
+            changed = self._with_total(nodes, total)
+            if sum(map(operator.mul, changed, self.gpus_per_node)) <= self.most_gpus:
+                return changed
+        return None
+
+    def _with_total(self, nodes: Sequence[int], total: int) -> Choice:
+        """Return nodes of each group that add up to a total, the groups with the most room changed first."""
+        changed, step = list(nodes), 1 if total > sum(nodes) else -1
+        while missing := abs(total - sum(changed)):
+            room = [most - one if step > 0 else one - 1 for one, most in zip(changed, self.most, strict=True)]
+            at = room.index(max(room))
+            changed[at] += step * min(missing, room[at])
+        return tuple(changed)
 
 
 def _check_size(gpus_per_node: Sequence[int], window: tuple[int, int]) -> None:
@@ -217,11 +279,12 @@ def _passes(group: Searchable, request: SpaceRequest, precision: str, high: int)
 
 @dataclass(frozen=True, slots=True)
 class _OfSet:
-    """A set of groups in one precision, and the passes that a device of each may take."""
+    """A set of groups in one precision, the passes that a device of each may take, and the accepted mini-batches."""
 
     across: AcrossGroups
     passes: Mapping[str, _Passes]
     precision: str
+    window: tuple[int, int]
 
     def evaluate(self, nodes: int) -> dict[str, Predictions]:
         """Return what the passes of each group take where all groups have so many nodes."""
@@ -230,14 +293,34 @@ class _OfSet:
             for name, one in self.passes.items()
         }
 
-    def best(self, choices: IntArray, window: tuple[int, int]) -> Iterator[_Plan]:
+    def tried(self, choices: _Choices, order: Order, seed: int) -> tuple[int, list[_Plan]]:
+        """Return how many choices were tried, and the best plans of those that have one."""
+        found: list[_Plan] = []
+
+        def price(choice: Choice) -> float | None:
+            plan = next(self.best(np.array([choice])), None)
+            if plan is None:
+                return None
+            found.append(plan)
+            sample_s = plan.step_s / plan.configuration.samples_per_update
+            return float(order.value_of(np.array([sample_s]), np.array([plan.configuration.gpus]))[0])
+
+        trials = NodeTrials(choices.most, choices.nearest, price, seed)
+        trials.run(TRIALS, proportional_starts(choices.most))
+        return len(trials.tried), found
+
+    def best(self, choices: IntArray) -> Iterator[_Plan]:
         """Yield the best plan of each choice that has one."""
-        totals, gpus_per_node = choices.sum(axis=1), np.array([one.gpus_per_node for one in self.passes.values()])
+        if not all(one.sub_batch.size for one in self.passes.values()):
+            return
+        gpus_per_node = np.array([one.gpus_per_node for one in self.passes.values()])
+        choices = choices[choices @ gpus_per_node <= self.window[1]]  # each device takes a sample at least
+        totals = choices.sum(axis=1)
         for total in np.unique(totals).tolist():
             evaluated = self.evaluate(total)
             tables = [_shortest(self.passes[name].samples, of.iteration_s) for name, of in evaluated.items()]
             for choice in choices[totals == total]:
-                shares = best_shares(tables, (choice * gpus_per_node).tolist(), window)
+                shares = best_shares(tables, (choice * gpus_per_node).tolist(), self.window)
                 if shares is not None:
                     yield self._plan(choice.tolist(), shares, evaluated)
 

@@ -60,7 +60,7 @@ class _Found:
 
 
 def suggest_across(
-    asked: Mapping[str, tuple[Problem, SpaceRequest]], provenance: Mapping[str, Sourced[object]]
+    asked: Mapping[str, tuple[Problem, SpaceRequest]], provenance: Mapping[str, Sourced[object]], seed: int = 0
 ) -> Suggestion:
     """Return the answer to a request on several node groups.
 
@@ -72,6 +72,8 @@ def suggest_across(
         That differ in the cluster and the calibrations; synchronous.
     provenance : mapping of request key to Sourced
         Stands in the answer as ``request``.
+    seed : int
+        Of trials, where the choices of nodes are too many to look at all.
 
     Raises
     ------
@@ -92,7 +94,7 @@ def suggest_across(
     if not groups:
         raise next(iter(errors.values()))
     order, request = orders[0], asked[next(iter(groups))][1]
-    across = search_across(groups, request, order)
+    across = search_across(groups, request, order, seed)
     outcomes = _alone(groups, request, order)
     found = sorted(
         [*_found_alone(outcomes, order), *_found_across(across, order)],
@@ -248,13 +250,18 @@ def _report(outcomes: Mapping[str, Outcome], across: PlansAcross) -> SearchRepor
             refused[why] = refused.get(why, 0) + count
     n_across = len(across.plans)
     return SearchReport(
-        "exhaustive, with exact shares of the groups",
-        certified=all(one.certified for one in outcomes.values()),
+        _method(across),
+        certified=not across.trials and all(one.certified for one in outcomes.values()),
         candidates=sum(one.candidates for one in outcomes.values()) + across.candidates,
         evaluated=sum(one.evaluated for one in outcomes.values()) + n_across,
         discarded=sum(one.discarded for one in outcomes.values()),
         refused=tuple(Refused(why.code, str(why), count) for why, count in refused.items()),
     )
+
+
+def _method(across: PlansAcross) -> str:
+    exact = "exhaustive, with exact shares of the groups"
+    return f"{exact}; optuna (TPE) for nodes of several groups, {across.trials:,} trials" if across.trials else exact
 
 
 def _nothing_fits(

@@ -148,6 +148,37 @@ def test_nothing_fits_says_what_is_near_in_each_group() -> None:
     assert all(one.message.startswith(("v100: ", "a100: ")) for one in found.loosen)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("asked", [{}, {"nodes": (7, 30, 41)}], ids=["any", "totals"])
+def test_trials_come_near_the_best_of_all_choices(
+    seed: int, asked: dict[str, tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, request_ = problems(nodes=(32, 24)), replace(SMALL, target_batch=2048, asked={**SMALL.asked, **asked})
+    order, _ = order_and_limits(of["v100"], request_)
+    groups = {name: Searchable(one, order_and_limits(one, request_)[1], Evaluator(one)) for name, one in of.items()}
+    exact = search_across(groups, request_, order)
+    monkeypatch.setattr("planner.search.across_groups.MOST_CHOICES", 100)
+    monkeypatch.setattr("planner.search.across_groups.TRIALS", 60)
+    monkeypatch.setattr("planner.search.across_groups.proportional_starts", lambda _: [])
+    tried = search_across(groups, request_, order, seed)
+    assert (exact.trials, tried.trials) == (0, min(60, exact.candidates))
+    assert len({tuple(part.nodes for part in plan.groups) for plan in tried.plans}) == len(tried.plans)
+    assert all(plan.nodes in asked.get("nodes", (plan.nodes,)) for plan in tried.plans)
+    assert exact.priced is not None
+    assert tried.priced is not None
+    fastest, found = (one.priced.predictions.samples_per_s.max() for one in (exact, tried) if one.priced)
+    assert found >= 0.99 * fastest
+
+
+def test_answer_says_that_nodes_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.search.across_groups.MOST_CHOICES", 4)
+    monkeypatch.setattr("planner.search.across_groups.TRIALS", 5)
+    found = answer(problems(), SMALL)
+    assert not found.search.certified
+    assert found.search.method.endswith("optuna (TPE) for nodes of several groups, 5 trials")
+    assert answer(problems(), SMALL) == found
+
+
 def test_too_many_splits_are_refused() -> None:
     request = replace(SMALL, target_batch=500_000, tolerance_sync=0.5)
     with pytest.raises(
