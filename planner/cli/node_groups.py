@@ -15,7 +15,7 @@ from planner.sessions.values import OPTION, Values
 from planner.steps.node_groups import AcrossGroups, in_group
 from planner.steps.predict import Evaluator
 
-__all__ = ["check_no_group", "check_predicted", "check_suggested", "plans_across", "predictions_across"]
+__all__ = ["check_predicted", "check_suggested", "plans_across", "predictions_across"]
 
 _NOT_SUGGESTED = {
     "gpus_per_node": "plans use all GPUs of each node",
@@ -59,13 +59,6 @@ def check_predicted(values: Values, mixed: MixedCluster) -> None:
     for axis in SPLIT_AXES:
         if axis.option in values and values[axis.option].value != (axis.default,):
             raise _unsupported(axis.option, values, mixed, "plans across groups are data-parallel")
-
-
-def check_no_group(values: Values) -> None:
-    """Refuse ``--group`` where all nodes are alike."""
-    if "group" in values:
-        rule = "left out on a cluster without node groups"
-        raise ParameterError("--group", rule, values["group"].value[0].group, "use --nodes and --sub-batch")
 
 
 def _check_sync(values: Values, mixed: MixedCluster) -> None:

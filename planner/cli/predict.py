@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
-from planner.cli.node_groups import check_no_group, check_predicted, plans_across, predictions_across
 from planner.cli.options import OPTIONS
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.streams import note
@@ -50,7 +49,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         if mixed is not None:
             _write(_across(values, mixed), values, arguments)
             return
-        check_no_group(values)
+        _check_no_group(values)
         machine, cases = resolve(values)
         values = completed(values, machine.cluster)
         points = configurations(values)
@@ -60,12 +59,21 @@ def run(arguments: Mapping[str, Any]) -> None:
 
 def _across(values: Values, mixed: MixedCluster) -> Answers:
     """Return the predictions of the plan of ``--group``, of every network under every scenario."""
-    check_predicted(values, mixed)
-    plans = plans_across(values, mixed)
+    from planner.cli import node_groups  # noqa: PLC0415 - few clusters have groups: commands start fast
+
+    node_groups.check_predicted(values, mixed)
+    plans = node_groups.plans_across(values, mixed)
     return [
-        (subject_of_all(question, mixed), tuple(question.values()), predictions_across(question, plans))
+        (subject_of_all(question, mixed), tuple(question.values()), node_groups.predictions_across(question, plans))
         for question in questions(values, mixed, note)
     ]
+
+
+def _check_no_group(values: Values) -> None:
+    """Refuse ``--group`` where all nodes are alike."""
+    if "group" in values:
+        rule = "left out on a cluster without node groups"
+        raise ParameterError("--group", rule, values["group"].value[0].group, "use --nodes and --sub-batch")
 
 
 def completed(values: Values, cluster: Cluster) -> Values:

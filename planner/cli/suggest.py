@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from planner.cli import output
-from planner.cli.node_groups import check_suggested
 from planner.cli.options import OPTIONS
 from planner.cli.optuna import say_trials, searcher_of
 from planner.cli.request import gather, ordered, resolve
@@ -27,7 +26,6 @@ from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
 from planner.report.why_not import why_not_view
-from planner.search.node_groups import suggest_across
 from planner.search.search import Searcher, search
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
@@ -75,6 +73,9 @@ def run(arguments: Mapping[str, Any]) -> None:
 
 def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, Suggestion]]:
     """Return the answers on a cluster of several node groups, one a network and scenario."""
+    from planner.cli.node_groups import check_suggested  # noqa: PLC0415 - few clusters have groups: commands start fast
+    from planner.search.node_groups import suggest_across  # noqa: PLC0415 - likewise
+
     check_suggested(values, mixed)
     answers = []
     for question in questions(values, mixed, note):
