@@ -30,13 +30,13 @@ from planner.steps.predict import Evaluator
 __all__ = ["PlansAcross", "Searchable", "search_across"]
 
 NO_SHARES = Refusal("other", "no shares of the groups make a mini-batch of the window and fit", "mini-batch")
-MOST_CHOICES = 200_000
-"""Choices of nodes of a set of groups, beyond which some are tried: all would take over 20 s a precision."""
+MOST_CHOICES, MOST_SPLITS = 200_000, 3 * 10**10
+"""Choices of nodes of a set of groups, and splits of mini-batches for all of them, beyond which some choices are tried:
+all would take over 20 s, or a minute, a precision."""
 TRIALS = 300
 """Choices that are tried then."""
 _SMALLER = 0.9
-MOST_SPLITS = 10**9
-"""Splits of a mini-batch of one choice: about 2 s."""
+"""Share of its nodes that every group keeps, again and again, while a choice has too many devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order
     Raises
     ------
     UsageError
-        More than MOST_SPLITS splits of a mini-batch.
+        Too many splits of mini-batches.
     """
     if not has_whole_plans(request):
         return PlansAcross((), (), None, 0, {})
@@ -94,14 +94,14 @@ def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order
     for names in _sets(groups):
         some = {name: groups[name] for name in names}
         choices = _Choices.of(some, request, window[1])
-        _check_size(choices.gpus_per_node, window)
+        is_tried = choices.number > MOST_CHOICES or choices.number * choices.splits(window) > MOST_SPLITS
         across = AcrossGroups(
             {name: one.problem for name, one in some.items()}, {name: one.evaluator for name, one in some.items()}
         )
         for precision in _precisions(some, request):
             passes = {name: _passes(one, request, precision, window[1]) for name, one in some.items()}
             of_set = _OfSet(across, passes, precision, window)
-            if choices.number > MOST_CHOICES:
+            if is_tried:
                 tried, plans = of_set.tried(choices, order, seed)
                 trials += tried
             else:
@@ -213,6 +213,25 @@ class _Choices:
         """How many there are at most."""
         return math.prod(self.most)
 
+    def splits(self, window: tuple[int, int]) -> float:
+        """Return how many splits of mini-batches of a window are looked at for a choice on average.
+
+        Raises
+        ------
+        UsageError
+            So many that to try some choices would take minutes.
+        """
+        unit = math.gcd(*self.gpus_per_node)
+        in_window, below = (window[1] - window[0]) // unit + 1, window[1] // unit + 1
+        totals = in_window + below * (len(self.most) - 2)
+        mean_share = float(np.mean(1 / np.arange(1, self.most[-1] + 1)))  # of a mini-batch that one node may take
+        splits = totals * (window[1] / self.gpus_per_node[-1] * mean_share)
+        if splits > MOST_SPLITS / TRIALS:
+            rule = f"the splits of mini-batches among node groups must be at most {MOST_SPLITS // TRIALS:,}"
+            remedy = "; give a smaller --tolerance"
+            raise UsageError(Refusal("space_too_large", rule, "splits", f"{splits:,.0f}", remedy))
+        return splits
+
     def all(self) -> IntArray:
         """Return every choice, shape (choices, groups)."""
         every: IntArray = np.indices(self.most).reshape(len(self.most), -1).T + 1
@@ -240,16 +259,6 @@ class _Choices:
             at = room.index(max(room))
             changed[at] += step * min(missing, room[at])
         return tuple(changed)
-
-
-def _check_size(gpus_per_node: Sequence[int], window: tuple[int, int]) -> None:
-    """Refuse mini-batches whose splits among nodes are too many to look at."""
-    unit = math.gcd(*gpus_per_node)
-    totals = (window[1] - window[0]) // unit + 1 if len(gpus_per_node) == 2 else window[1] // unit + 1
-    splits = totals * (window[1] // min(gpus_per_node))
-    if splits > MOST_SPLITS:
-        rule = f"the splits of a mini-batch among node groups must be at most {MOST_SPLITS:,}"
-        raise UsageError(Refusal("space_too_large", rule, "splits", f"{splits:,}", "; give a smaller --tolerance"))
 
 
 def _precisions(groups: Mapping[str, Searchable], request: SpaceRequest) -> list[str]:

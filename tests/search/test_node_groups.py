@@ -181,7 +181,5 @@ def test_answer_says_that_nodes_were_tried(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_too_many_splits_are_refused() -> None:
     request = replace(SMALL, target_batch=500_000, tolerance_sync=0.5)
-    with pytest.raises(
-        UsageError, match=r"splits of a mini-batch among node groups must be at most 1,000,000,000, got"
-    ):
+    with pytest.raises(UsageError, match=r"splits of mini-batches among node groups must be at most 100,000,000, got"):
         answer(problems(), request)
