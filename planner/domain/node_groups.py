@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.domain.arrays import check_count
-from planner.domain.cluster import Cluster
+from planner.domain.cluster import Accelerator, Cluster
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = ["GroupPart", "MixedCluster", "NodeGroup"]
@@ -75,6 +75,17 @@ class MixedCluster:
     def names(self) -> tuple[str, ...]:
         """The names of the groups, in their order."""
         return tuple(one.name for one in self.groups)
+
+    @property
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """What the nodes of each group compute on."""
+        return tuple(one.cluster.node.accelerator for one in self.groups)
+
+    def refusal(self, option: str) -> ParameterError:
+        """Return what is wrong where equal nodes are needed; ``option``: what names the cluster."""
+        rule = f"of one node group in this command, not of {' and '.join(self.names)}"
+        remedy = "planner suggest and planner predict take several; for others give a group a file of its own"
+        return ParameterError("--cluster", rule, option, remedy)
 
     def group(self, name: str) -> NodeGroup:
         """Return the group of a name."""
