@@ -155,6 +155,11 @@ _ALL = (
     ),
     *_options_of_axes(),
     Option(
+        "group", "NAME:nodes=N,sub-batch=N[,...]",
+        "What a node group of the cluster does in a plan; also accumulation=N.",
+        parsing.group, "none; nodes of one kind", repeatable=True,
+    ),
+    Option(
         "tensor_parallel", RANGE,
         "Tensor-parallel degrees: a rank's shard of each --network that is a transformer is timed too.", parsing.counts,
         "none",
@@ -322,7 +327,7 @@ COMMANDS = (
     Command(
         "predict",
         "Predict configurations, term by term.",
-        (*_PROBLEM, *_PLAN, "mini_batch", "runs", "verbose", "json", "seed"),
+        (*_PROBLEM, *_PLAN, "mini_batch", "group", "runs", "verbose", "json", "seed"),
     ),
     Command(
         "explain",

@@ -13,6 +13,7 @@ import numpy as np
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count
 from planner.domain.axes import AXES, MODES, Axes, Axis
 from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
+from planner.domain.node_groups import GroupPart
 from planner.domain.ranks import check_rank_order
 from planner.errors import ParameterError, UnknownNameError
 
@@ -89,7 +90,25 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Configuration(Axes[int, str]):
-    """One configuration: a value of each axis."""
+    """One configuration: a value of each axis.
+
+    Attributes
+    ----------
+    groups : tuple of GroupPart
+        What each group of nodes does, of a plan on a cluster that has several; empty: all nodes are alike. ``nodes``
+        are those of all groups then, and GPUs per node, sub-batch and accumulation the largest of a group.
+    """
+
+    groups: tuple[GroupPart, ...] = ()
+
+    @staticmethod
+    def across(groups: tuple[GroupPart, ...], precision: str) -> Configuration:
+        """Return the synchronous data-parallel plan in which groups of nodes do their parts."""
+        most = {
+            name: max(getattr(part, name) for part in groups)
+            for name in ("gpus_per_node", "sub_batch", "accumulation_steps")
+        }
+        return Configuration(sum(part.nodes for part in groups), **most, precision=precision, groups=groups)
 
     def __post_init__(self) -> None:
         for axis in AXES:
@@ -106,7 +125,7 @@ class Configuration(Axes[int, str]):
     @property
     def gpus(self) -> int:
         """Accelerators in all."""
-        return self.nodes * self.gpus_per_node
+        return sum(part.gpus for part in self.groups) or self.nodes * self.gpus_per_node
 
     def _undivided(self) -> ParameterError:
         """Return what is wrong where the degrees do not divide the GPUs; the nearest of their product that do."""
@@ -132,6 +151,8 @@ class Configuration(Axes[int, str]):
     @property
     def samples_per_update(self) -> int:
         """Data-parallel degree x sub-batch x accumulation steps; the mini-batch of a synchronous configuration."""
+        if len(self.groups) > 1:
+            return sum(part.samples for part in self.groups)
         return self.data_parallel * self.sub_batch * self.accumulation_steps
 
     @property

@@ -6,7 +6,7 @@ from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import Framework
 from planner.domain.ranks import RANK_ORDER
 
-__all__ = ["RENDEZVOUS", "start_command", "start_comment"]
+__all__ = ["RENDEZVOUS", "TORCHRUN", "start_command", "start_comment"]
 
 TORCHRUN = (
     "pytorch", "pytorch-channels-last", "pytorch-compile", "torchtitan", "fsdp", "megatron", "megatron-lm",

@@ -54,6 +54,8 @@ def suggestion_answer(
     yield from plan_table(_rows(suggestion, plan, subject), plan.position, _baseline(suggestion, subject))
     yield from _sum(suggestion)
     yield from _terms(plan.prediction, subject)
+    if plan.prediction.groups_s:
+        yield Line(f"Each group by itself: {parts.group_steps(plan.prediction)}")
     if suggestion.pareto:
         yield from _front(suggestion, subject)
     yield goodness(plan.prediction, own)
@@ -236,6 +238,7 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
         *([] if used == "-" else [("utilization", used)]),
         *([] if stages == "-" else [("stages start", f"with {stages}")]),
         ("mini-batch", batch),
+        ("each group by itself", parts.group_steps(one)),
         ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),
         ("memory", f"{format_bytes(memory['total'])}{capacity} on one {subject.device}"),
     ]
