@@ -22,6 +22,7 @@ _NOT_SUGGESTED = {
     "pareto": "give one group a file of its own for its front",
     "why_not": "give one group a file of its own to ask of its plans",
     "time_limit": "give fewer values of --nodes",
+    "sensitivity": "give one group a file of its own to ask of its answer",
     "trials": "the search is exact",
     "study": "the search is exact",
 }
