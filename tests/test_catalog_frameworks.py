@@ -93,7 +93,7 @@ def test_a_file_declares_a_framework(tmp_path: Path) -> None:
 def test_buckets_have_a_size(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text('format = "planner/framework"\nversion = 1\nname = "own"\n[strategies.bucketed]\n')
-    with pytest.raises(InputFileError, match="bucket_MiB of strategies.bucketed must be above 0, got 0"):
+    with pytest.raises(InputFileError, match=r"bucket_MiB of strategies\.bucketed must be above 0, got 0"):
         catalog.find_framework(str(path))
 
 

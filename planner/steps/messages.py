@@ -85,7 +85,7 @@ class Messages:
     """
 
     def __init__(self, sources: Sources, by_slot: FloatArray) -> None:
-        self._sources = sources
+        self.sources, self.by_slot = sources, by_slot
         strategy = sources.problem.settings.overlap
         self.slot = gradient_buckets(by_slot, strategy.first_bucket_bytes, strategy.bucket_bytes)
         self.buffer_bytes = np.add.reduceat(by_slot, self.slot) if self.slot.size else by_slot
@@ -98,7 +98,7 @@ class Messages:
     @property
     def source(self) -> Source:
         """What serves the all-reduce."""
-        return self._sources.device_all_reduce
+        return self.sources.device_all_reduce
 
     @property
     def prefix_s(self) -> FloatArray:
@@ -110,9 +110,9 @@ class Messages:
         times = np.zeros((nodes.size, self.buffer_bytes.size))
         several = nodes * gpus_per_node > 1
         if several.any():
-            groups = groups_of(self._sources, nodes[several], gpus_per_node[several])
+            groups = groups_of(self.sources, nodes[several], gpus_per_node[several])
             times[several] = all_reduce_s(entry or self.source.entry, self.buffer_bytes, groups)
-        return self._sources.multiplied("all_reduce", times, nodes=nodes[:, None])
+        return self.sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
     def gradient(self, nodes: int, gpus_per_node: int, messages: int) -> tuple[FloatArray, float]:
         """Return the derivatives of the first messages by the entry's coefficients, and their sum [s]."""
@@ -123,7 +123,7 @@ class Messages:
         return self._gradients[key]
 
     def _group(self, nodes: int, gpus_per_node: int) -> Groups:
-        return groups_of(self._sources, np.array([nodes]), np.array([gpus_per_node]))
+        return groups_of(self.sources, np.array([nodes]), np.array([gpus_per_node]))
 
     def extrapolates(self, nodes: int, gpus_per_node: int) -> bool:
         """Tell whether a message of a group lies outside what the all-reduce was fitted on."""
