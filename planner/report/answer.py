@@ -30,8 +30,9 @@ __all__ = [
 
 ALL_WORDS = "-v shows all"
 SHORT_TABLE_PLANS = 5
-MOST_SWITCHES = 3
 """Plans of a short table; the chosen one is among them."""
+MOST_SWITCHES = 3
+"""Switches named that would pay."""
 SMALLEST_SHARE_NAMED = 0.005
 """Of a period; a term below it is not named."""
 
