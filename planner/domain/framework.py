@@ -258,8 +258,6 @@ class Framework:
             if name not in self.switches:
                 raise UnknownNameError("switch", name, self.switches)
         check_rank_order("rank_order", self.rank_order)
-        if "bucketed" in self.strategies and self.strategies["bucketed"].bucket_bytes <= 0:
-            raise ParameterError("bucket_MiB of strategies.bucketed", "above 0", 0, "'wait-free' sends layer by layer")
 
     @classmethod
     def labelled(cls, label: str) -> Framework:

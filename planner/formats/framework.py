@@ -28,6 +28,7 @@ from planner.domain.framework import (
     Switch,
 )
 from planner.domain.ranks import RANK_ORDER
+from planner.errors import ParameterError
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Flag, Number, Text, Whole
@@ -103,6 +104,16 @@ _SWITCH = Table(
     "what a user may turn on: the keys that it changes; what it fuses is fused besides",
     split=_keys_of_switch,
 )
+
+
+def _framework(**keys: Any) -> Framework:
+    """Return the framework of a file, whose buckets must have a size."""
+    of_buckets = keys["strategies"].get("bucketed")
+    if of_buckets is not None and of_buckets.bucket_bytes <= 0:
+        raise ParameterError("bucket_MiB of strategies.bucketed", "above 0", 0, "'wait-free' sends layer by layer")
+    return Framework(**keys)
+
+
 FRAMEWORK = Kind(
     "framework",
     1,
@@ -115,7 +126,7 @@ FRAMEWORK = Kind(
             Field("switches", MapOf(_SWITCH, "[a-z][a-z0-9.-]*"), "what a user may turn on, by name", {}),
             Field("source", Text(), "where this comes from", ""),
         ),
-        Framework,
+        _framework,
     ),
 )
 
