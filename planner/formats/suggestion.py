@@ -21,7 +21,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
 from planner.domain.sensitivity import INPUTS, Sensitivity
-from planner.domain.suggestion import Plan, Suggestion, SwitchGain
+from planner.domain.suggestion import Plan, Suggestion
 from planner.formats.asked import REQUEST_TABLE, request_keys, request_of
 from planner.formats.citations import CITATIONS, citation_keys, citations_of
 from planner.formats.configuration import (
@@ -87,15 +87,6 @@ _OF_FRONT = Table(
     "a plan of the front: one of plans, by its position there, or configuration and prediction",
     title="plan_of_front",
 )
-_SWITCH = Table(
-    (
-        Field("switch", Text(), "what would be turned on"),
-        Field("framework", Text(), "as --framework takes it with that on"),
-        Field("faster", Number(), "times"),
-    ),
-    SwitchGain,
-    title="switch",
-)
 _SENSITIVITY = Table(
     (
         Field("input", Text(INPUTS), "what is changed alone"),
@@ -152,7 +143,7 @@ _SUGGESTION = Table(
             (),
         ),
         CITATIONS,
-        Field("switches", ListOf(_SWITCH), "of the framework of the plan to take, those that would make it faster", ()),
+        Field("switches", MapOf(Number()), "of the plan's framework, those off that pay -> times faster", {}),
     ),
     dict[str, Any],
 )
@@ -275,7 +266,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         loosen=tuple(map(loosening_of, keys["loosen"])),
         warnings=_of_suggestion(keys["warnings"]),
         citations=citations_of(keys["citations"]),
-        switches=tuple(keys.get("switches", ())),
+        switches=keys.get("switches", {}),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
         baseline_framework=framework_of(keys["baseline"]),
         leasts=keys["leasts"] or {},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.domain.framework import Framework
 from planner.domain.objective import weights_of
 from planner.domain.prediction import Prediction, Term
 from planner.domain.request import Subject
@@ -92,7 +93,7 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
         results.append(f"{parts.counted(epochs or 0, 'epoch')} in {parts.duration(training)}")
     yield Line(f"{sentence}: {', '.join(results)}.", "bold")
     stages = f" Its stages start with {parts.stages(plan.prediction)}." if plan.prediction.stages else ""
-    yield Line(_why(suggestion) + stages + _switches(suggestion))
+    yield Line(_why(suggestion) + stages + _switches(suggestion, plan.subject(subject).settings.framework))
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
@@ -119,10 +120,14 @@ def _why(suggestion: Suggestion) -> str:
     return f"{best}; {suggestion.choice}."
 
 
-def _switches(suggestion: Suggestion) -> str:
-    """Return the sentence about switches that would pay; nothing without any."""
-    gains = " or ".join(f"{one.switch} {one.faster:.2g} times" for one in suggestion.switches[:MOST_SWITCHES])
-    return f" Faster by a switch: {gains} (--framework {suggestion.switches[0].framework})." if gains else ""
+def _switches(suggestion: Suggestion, framework: Framework) -> str:
+    """Return the sentence about switches that would pay for a plan of a framework; nothing without any."""
+    if not suggestion.switches:
+        return ""
+    times = sorted(suggestion.switches.items(), key=lambda one: -one[1])[:MOST_SWITCHES]
+    on = replace(framework, switched=(*framework.switched, *times[0][0].split("+")))
+    gains = " or ".join(f"{switch} {faster:.2g} times" for switch, faster in times)
+    return f" Faster by a switch: {gains} (--framework {on.label})."
 
 
 def _objective(suggestion: Suggestion) -> str:

@@ -14,7 +14,7 @@ from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
-from planner.domain.suggestion import MOST_OF_FRONT, Loosening, Plan, Suggestion, SwitchGain
+from planner.domain.suggestion import MOST_OF_FRONT, Loosening, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
@@ -134,11 +134,11 @@ def suggest_among(
     )
 
 
-def _switches(answer: Suggestion, problems: Sequence[Problem]) -> tuple[SwitchGain, ...]:
+def _switches(answer: Suggestion, problems: Sequence[Problem]) -> dict[str, float]:
     """Return the switches that would pay for the plan to take."""
     plan = answer.chosen_plan
     if plan is None:
-        return ()
+        return {}
     own = (one for one in problems if plan.framework and one.settings.framework.label == plan.framework.label)
     return switch_gains(next(own, problems[0]), plan.prediction.configuration)
 

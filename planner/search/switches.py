@@ -8,7 +8,6 @@ from dataclasses import replace
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import Framework
 from planner.domain.request import Problem
-from planner.domain.suggestion import SwitchGain
 from planner.errors import PlannerError
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
@@ -19,8 +18,10 @@ LEAST_GAIN = 1.02
 """Times faster that a switch is told from."""
 
 
-def switch_gains(problem: Problem, plan: Configuration) -> tuple[SwitchGain, ...]:
-    """Return the switches that are off and would make a plan faster, each with those that it needs, the fastest first.
+def switch_gains(problem: Problem, plan: Configuration) -> dict[str, float]:
+    """Return the switches that are off and would make a plan faster, each with those that it needs, the best first.
+
+    By how many times is told to a thousandth.
 
     What a switch does to kernels and messages is counted, with the coefficients of the framework as it is: those of
     another set of switches were fitted to other runs, and would tell these apart. Where steps of both were measured on
@@ -29,9 +30,9 @@ def switch_gains(problem: Problem, plan: Configuration) -> tuple[SwitchGain, ...
     framework = problem.settings.framework
     others = list(dict.fromkeys(_one_more(framework)))
     if not others:
-        return ()
+        return {}
     now = _samples_per_s(problem, plan)
-    gains = []
+    gains: dict[str, float] = {}
     for other in others:
         with_own = _with(problem, other)
         if not (_is_measured(problem, plan) and _is_measured(with_own, plan)):
@@ -41,9 +42,8 @@ def switch_gains(problem: Problem, plan: Configuration) -> tuple[SwitchGain, ...
         except PlannerError:  # the plan is none of the framework so switched
             continue
         if factor >= LEAST_GAIN:
-            more = tuple(name for name in other.switched if name not in framework.switched)
-            gains.append(SwitchGain("+".join(more), other.label, factor))
-    return tuple(sorted(gains, key=lambda one: -one.faster))
+            gains["+".join(name for name in other.switched if name not in framework.switched)] = round(factor, 3)
+    return dict(sorted(gains.items(), key=lambda one: -one[1]))
 
 
 def _one_more(framework: Framework) -> Iterator[Framework]:

@@ -143,8 +143,8 @@ def test_a_switch_that_would_pay_is_said(run: Run, tmp_path: Path) -> None:
         'fuses = ["activation", "residual"]\n[switches.nothing]\n'
     )
     answer = plans_of(run, str(path))
-    assert [one["switch"] for one in answer["switches"]] == ["fused"]
-    faster = answer["switches"][0]["faster"]
+    assert list(answer["switches"]) == ["fused"]
+    faster = answer["switches"]["fused"]
     plan = answer["plans"][answer["chosen"] - 1]
     configuration = plan["configuration"]
     asked = (
@@ -153,7 +153,7 @@ def test_a_switch_that_would_pay_is_said(run: Run, tmp_path: Path) -> None:
         "--framework", f"{path}:fused", "--json",
     )  # fmt: skip
     switched = json.loads(run(*asked)[1])
-    assert switched["samples_per_s"]["value"] / speed(plan) == pytest.approx(faster)
+    assert switched["samples_per_s"]["value"] / speed(plan) == pytest.approx(faster, abs=5e-4)
     code, out, _ = run(*ASKED, "--framework", str(path))
     said = f"Faster by a switch: fused {faster:.2g} times (--framework own:fused)."
     assert (code, said in " ".join(out.split())) == (0, True)
