@@ -105,9 +105,9 @@ def whys_nearest(order: Order, nearest: PricedPlans, windows: list[tuple[float, 
         off = abs(mean / order.target_batch - 1)
         alone = f"; its sub-batch alone, {one.sub_batch}, is above the window" if is_too_large else ""
         sentences.append(
-            f"nearest {side} the window {format_samples(low)} to {format_samples(high)}: mini-batch {format_samples(mean)}, "
-            f"{off:.2%} from the target"
-            + alone
+            f"nearest {side} the window {format_samples(low)} to {format_samples(high)}: "
+            f"mini-batch {format_samples(mean)}, "
+            f"{off:.2%} from the target" + alone
         )
     return sentences
 
