@@ -66,8 +66,9 @@ def entries_of(plans: Iterable[Plan], subject: Subject) -> list[Entry]:
 
 
 def plan_table(entries: Sequence[Entry], chosen: int | None = None, note: str = "") -> Iterator[Block]:
-    """Yield a table of plans on one kind of device, that of number ``chosen`` marked; what its marks mean; a note on
-    efficiencies.
+    """Yield a table of plans on one kind of device, that of number ``chosen`` marked, what its marks mean and a note.
+
+    The note is on efficiencies, and is left out where no column has them.
 
     A column that tells nothing is left out: one of empty cells, the mode, network or scenario where there is one, the
     mini-batch where all have the same. Where one has no data set samples/s stand for the epoch time.
