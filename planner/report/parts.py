@@ -9,6 +9,7 @@ from itertools import pairwise
 from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
+from planner.domain.limits import LIMITS
 from planner.domain.node_groups import GroupPart
 from planner.domain.objective import is_sum
 from planner.domain.precision import precision_named
@@ -278,15 +279,18 @@ def request_values(request: Mapping[str, Sourced[object]]) -> Iterator[Table | P
 
     A value that the plan decides is None, and its source says in words what stands for it.
     """
-    rows = [(name.replace("_", "-"), *_in_words(value)) for name, value in request.items()]
+    rows = [(name.replace("_", "-"), *_in_words(value, name)) for name, value in request.items()]
     yield Table(("value of", "is", "from"), [row for row in rows if row[2] != DEFAULT])
     defaults = "; ".join(f"{name} {text}" for name, text, source in rows if source == DEFAULT)
     if defaults:
         yield Pairs([("defaults", defaults)])
 
 
-def _in_words(value: Sourced[object]) -> tuple[str, str]:
+def _in_words(value: Sourced[object], name: str) -> tuple[str, str]:
     source, colon, words = value.source.partition(": ")
+    if name == "limit" and isinstance(value.value, Mapping):
+        most = [f"{key}={one:.12g}{'s' if LIMITS[key].unit == 's' else ''}" for key, one in value.value.items()]
+        return ", ".join(most), value.source
     return (words, source) if colon and value.value is None else (_plain(value.value), value.source)
 
 
