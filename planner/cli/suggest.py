@@ -315,4 +315,5 @@ def _check_found(answers: Answers) -> None:
         if one.loosen
     ]
     remedy = f"; the smallest change that helps: {', '.join(least)}" if least else ""
-    raise NothingFitsError(f"no plan of the space reaches --target-batch {target}{of}{remedy}")
+    within = " within --limit" if missing[0][1].request.get("limit") else ""
+    raise NothingFitsError(f"no plan of the space reaches --target-batch {target}{within}{of}{remedy}")

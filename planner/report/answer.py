@@ -200,7 +200,7 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
 def _conflict(constraints: Sequence[str]) -> str:
     """Return in a sentence which constraints contradict each other."""
     if len(constraints) == 1:
-        return f"No plan here keeps to {constraints[0]}, even if nothing else is asked for."
+        return f"No plan here keeps to {constraints[0]}, even if no other option is given."
     every = f"{', '.join(constraints[:-1])} and {constraints[-1]}"
     return f"No plan here keeps to {every} at once; without any one of these some plan does."
 
