@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from planner.domain.configuration import Configuration
-from planner.domain.prediction import LOOKUPS, MiniBatch, Prediction, Quantity, Staleness, Term
+from planner.domain.prediction import LOOKUPS, LayersOfStage, MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.formats.configuration import LARGEST_PRODUCT
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
 from planner.formats.values import FieldError, Flag, Number, Text, Whole
@@ -46,6 +46,16 @@ _QUANTITY = Table(
     ),
     dict[str, Any],
     title="quantity",
+)
+_STAGE = Table(
+    (
+        Field("layers", Whole(), "layers of a transformer"),
+        Field("again", Whole(least=0), "of these computed again, the first ones; absent: none", 0),
+        Field("recompute", Text(("none", "selective", "full")), "what of them; absent: none", "none"),
+    ),
+    LayersOfStage,
+    "what a stage of a pipeline holds",
+    title="layers_of_stage",
 )
 _MINI_BATCH = Table(
     (
@@ -118,6 +128,7 @@ FIGURES = (
     Field("mfu", Number(), "model FLOP/s of a transformer over the peak of all devices, masked pairs counted", None),
     Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
     Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", None),
+    Field("stage_layers", ListOf(_STAGE), "what each stage holds, where that is chosen; absent: all alike", None),
     Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch; absent: that of the configuration", None),
     Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
     Field(
@@ -181,6 +192,7 @@ def figures_keys(
         "mfu": p.mfu,
         "hfu": None if p.hfu == p.mfu else p.hfu,
         "stages": list(p.stages) or None,
+        "stage_layers": list(map(asdict, p.stage_layers)) or None,
         "mini_batch": _mini_batch_keys(p, inside),
         "staleness": None if p.staleness == NO_STALENESS else _staleness_keys(p.staleness),
         "memory_bytes": _memory_keys(p.memory_bytes, shared),
@@ -215,6 +227,7 @@ def figures_of(
         "mfu": keys["mfu"],
         "hfu": keys["mfu"] if keys["hfu"] is None else keys["hfu"],
         "stages": tuple(keys["stages"] or ()),
+        "stage_layers": tuple(keys["stage_layers"] or ()),
         "mini_batch": _mini_batch_of(keys["mini_batch"], configuration, inside),
         "staleness": _staleness_of(keys["staleness"]),
         "memory_bytes": _memory_of(keys["memory_bytes"], document["subject"]),

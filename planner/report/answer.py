@@ -82,6 +82,8 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
         results.append(f"{parts.counted(epochs or 0, 'epoch')} in {parts.duration(training)}")
     yield Line(f"{sentence}: {', '.join(results)}.", "bold")
     stages = f" Its stages start with {parts.stages(plan.prediction)}." if plan.prediction.stages else ""
+    if plan.prediction.stage_layers:
+        stages = f" Its stages hold {parts.stage_layers(plan.prediction)}."
     yield Line(_why(suggestion) + stages)
 
 
@@ -200,11 +202,12 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
         batch += f", staleness {format_number(one.staleness.mean)} updates"
     memory = one.memory_bytes
     capacity = f" of {format_bytes(memory['capacity'])}" if "capacity" in memory else ""
-    used, stages = parts.utilization(one), parts.stages(one)
+    used, stages, held = parts.utilization(one), parts.stages(one), parts.stage_layers(one)
     return [
         ("speed", speed),
         *([] if used == "-" else [("utilization", used)]),
         *([] if stages == "-" else [("stages start", f"with {stages}")]),
+        *([] if held == "-" else [("stages hold", held)]),
         ("mini-batch", batch),
         ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),
         ("memory", f"{format_bytes(memory['total'])}{capacity} on one {subject.device}"),

@@ -70,6 +70,7 @@ def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
         ("speed", parts.figure(prediction.samples_per_s, "samples/s")),
         ("utilization", parts.utilization(prediction)),
         ("stages start with", parts.stages(prediction)),
+        ("stages hold", parts.stage_layers(prediction)),
         ("mini-batch", _mini_batch(prediction)),
         ("staleness", _staleness(prediction)),
         ("memory", parts.memory_line(prediction.memory_bytes, subject.device)),

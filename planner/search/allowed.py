@@ -79,8 +79,9 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
 
     def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
         plans = plans_of(rows)
-        memory = pricer(precision).memory(plans) if of is None else split_memory(of, plans, rules(precision))
-        return memory.total
+        if of is None or plans.is_laid_out.any():
+            return pricer(precision).memory(plans).total
+        return split_memory(of, plans, rules(precision)).total
 
     return SplitLimits(
         problem.network,

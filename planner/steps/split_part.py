@@ -16,7 +16,6 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.split import SCHEDULES, WEIGHTS_SHARDED, SplitPlans
-from planner.steps.gathers import equal_backward_s, equal_forward_s
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_chunks import SPLIT_BACKWARD
 from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
@@ -102,13 +101,9 @@ class SplitPart:
         where = np.flatnonzero(self.plans.sharding[some] == WEIGHTS_SHARDED)
         if not where.size:
             return forward_s, backward_s
-        at, state = self.state.cases.at(self._rows[some[where]]), self.state
-        layers, gather, scatter, across = (
-            one[at] for one in (state.layers, state.gather_s, state.scatter_s, state.across_s)
-        )
+        at = self.state.cases.at(self._rows[some[where]])
         ahead, back = forward_s.copy(), backward_s.copy()
-        ahead[:, where] = equal_forward_s(forward_s[:, where] / layers, gather, layers)
-        back[:, where] = equal_backward_s(backward_s[:, where] / layers, gather, scatter, layers, across)
+        ahead[:, where], back[:, where] = self.state.gathered_s(at, forward_s[:, where], backward_s[:, where])
         return ahead, back
 
     def _terms(self, pipeline: _Pipeline, which: IntArray) -> dict[str, tuple[FloatArray, FloatArray]]:

@@ -11,11 +11,14 @@ from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import Configurations
 from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans, schedule_run
 from planner.sources.sources import Sources
+from planner.steps.laid_stages import StageLayout, laid_out, layout_memory
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_offload import offload_s
 from planner.steps.split_part import SPLIT_TERMS, SplitPart
 from planner.steps.split_passes import Passes
+from planner.steps.split_stages import OfStages, StageCases
 from planner.steps.split_state import State
+from planner.steps.stage_layouts import StageLayouts
 from planner.workload.split_memory import split_memory
 
 __all__ = ["SplitPriced", "SplitPricer", "plans_of"]
@@ -65,10 +68,31 @@ class SplitPricer(SplitCosts):
 
     def __init__(self, sources: Sources, precision: str, like: SplitPricer | None = None) -> None:
         super().__init__(sources, precision, like.compute if like else None)
+        self._layouts = StageLayouts(self, sources.accelerator.memory_bytes)
 
     def memory(self, plans: SplitPlans) -> SplitMemoryBytes:
         """Return the memory of each plan's fullest rank."""
-        return split_memory(self.of, plans, self.memory_rules)
+        laid = plans.is_laid_out
+        if not laid.any():
+            return split_memory(self.of, plans, self.memory_rules)
+        memory = split_memory(
+            self.of, plans.but(stages=0, recompute=np.where(laid, 0, plans.recompute)), self.memory_rules
+        )
+        where = np.flatnonzero(laid)
+        of_laid = [
+            layout_memory(self, plans.take(np.array([row])), layout)
+            for row, layout in zip(where.tolist(), self.layouts(plans.take(where)), strict=True)
+        ]
+        columns = {one.name: np.array(getattr(memory, one.name)) for one in fields(SplitMemoryBytes)}
+        for row, each in zip(where.tolist(), of_laid, strict=True):
+            worst = int(np.argmax(each.total))
+            for name, column in columns.items():
+                column[row] = getattr(each, name)[worst]
+        return SplitMemoryBytes(**columns)
+
+    def layouts(self, plans: SplitPlans) -> list[StageLayout]:
+        """Return what the stages of each plan hold and compute again, of plans that leave that to what fits."""
+        return self._layouts.of(plans, self.ranks(plans))
 
     def ranks(self, plans: SplitPlans) -> IntArray:
         """Return the rank of each plan in ``compute``, shape (n,)."""
@@ -83,8 +107,26 @@ class SplitPricer(SplitCosts):
         that they make.
         """
         plans = plans_of(configurations)
+        terms, slowest = {name: np.zeros((2, plans.shape[0])) for name in SPLIT_TERMS}, np.zeros(plans.shape, np.int64)
+        for is_laid in (False, True):
+            rows = np.flatnonzero(plans.is_laid_out == is_laid)
+            if rows.size:
+                some = plans.take(rows)
+                stages = laid_out(self.layouts(some)) if is_laid else StageCases
+                of_some, slowest[rows] = self._terms(some, stages)
+                for name, both in of_some.items():
+                    terms[name][:, rows] = both
+        memory = self.memory(plans)
+        self._offload(plans, memory, terms)
+        seconds = {name: both[0] for name, both in terms.items()}
+        exposed = {name: both[1] for name, both in terms.items()}
+        period = np.sum(list(exposed.values()), axis=0)
+        return SplitPriced(period, seconds, exposed, memory, slowest)
+
+    def _terms(self, plans: SplitPlans, stages: OfStages) -> tuple[dict[str, FloatArray], IntArray]:
+        """Return what each term takes and adds, (2, n) each, but what offloading does, and the slowest stage, (n,)."""
         rank = self.ranks(plans)
-        of = passes, state = Passes(self, plans, rank), State(self, plans, rank)
+        of = passes, state = Passes(self, plans, rank, stages), State(self, plans, rank, stages)
         cases = passes.cases.case, state.cases.case
         rows, which = distinct_rows(*(getattr(plans, name) for name in _OF_STEP), *cases)
         terms = {name: np.zeros((2, rows.size)) for name in SPLIT_TERMS}
@@ -96,13 +138,7 @@ class SplitPricer(SplitCosts):
             slowest[where] = part.slowest
             for name, both in part.terms.items():
                 terms[name][:, where] = both
-        terms = {name: both[:, which] for name, both in terms.items()}
-        memory = self.memory(plans)
-        self._offload(plans, memory, terms)
-        seconds = {name: both[0] for name, both in terms.items()}
-        exposed = {name: both[1] for name, both in terms.items()}
-        period = np.sum(list(exposed.values()), axis=0)
-        return SplitPriced(period, seconds, exposed, memory, slowest[which])
+        return {name: both[:, which] for name, both in terms.items()}, slowest[which]
 
     def _offload(self, plans: SplitPlans, memory: SplitMemoryBytes, terms: dict[str, FloatArray]) -> None:
         """Put what offloading takes into the terms; what the host updates, the device does not."""

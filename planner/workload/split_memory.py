@@ -62,6 +62,7 @@ from planner.workload.memory import ASSUMED_CONTEXT_BYTES
 from planner.workload.split_parameters import (
     BytesOfParameter,
     RankParameters,
+    StageLayers,
     shard_ranks,
     stage_blocks,
     stage_parameters,
@@ -87,6 +88,7 @@ _TOKEN_BYTES = 8
 _MASKED = ("masked", "pretraining")
 _INPUTS_OF_MASKED = 4
 """Of the linear layer, activation, normalisation and logits of a masked head."""
+_Layers = tuple[tuple[LayerBytes, ...], StageLayers | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ def split_memory(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> Spli
         Arrays of the shape of the plans; of stages that need as much, the first.
     """
     layers = _layers_of(of, plans, rules)
-    each = [_on(of, plans, stage, rules, layers) for stage in _stages_that_can_be_worst(of, plans)]
+    each = [_on(of, plans, stage, rules, (layers, None)) for stage in _stages_that_can_be_worst(of, plans)]
     if len(each) == 1:
         return each[0]
     worst = np.argmax(np.stack([one.total for one in each]), axis=0)[None]
@@ -187,9 +189,14 @@ def split_memory(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> Spli
     return SplitMemoryBytes(**{one.name: of_worst(one.name) for one in fields(SplitMemoryBytes)})
 
 
-def stage_memory(of: Transformer, plans: SplitPlans, stage: IntArray | int, rules: MemoryRules) -> SplitMemoryBytes:
-    """Return the memory of a rank of a stage, from 0; arrays of the shape that plans and stage broadcast to."""
-    return _on(of, plans, np.asarray(stage), rules, _layers_of(of, plans, rules))
+def stage_memory(
+    of: Transformer, plans: SplitPlans, stage: IntArray | int, rules: MemoryRules, layers: StageLayers | None = None
+) -> SplitMemoryBytes:
+    """Return the memory of a rank of a stage, from 0; arrays of the shape that plans and stage broadcast to.
+
+    ``layers``: of each stage, where they are not dealt out evenly, or not all computed again.
+    """
+    return _on(of, plans, np.asarray(stage), rules, (_layers_of(of, plans, rules), layers))
 
 
 def largest_sub_batches(
@@ -251,11 +258,9 @@ def _stages_that_can_be_worst(of: Transformer, plans: SplitPlans) -> list[IntArr
     return [*stages, p - 1]
 
 
-def _on(
-    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: tuple[LayerBytes, ...]
-) -> SplitMemoryBytes:
-    """Return the memory of a rank of a stage, given the bytes of a layer of each kind."""
-    parameters = stage_parameters(of, plans, stage, padded=rules.padded)
+def _on(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: _Layers) -> SplitMemoryBytes:
+    """Return the memory of a rank of a stage, given the bytes of a layer of each kind, and which layers it holds."""
+    parameters = stage_parameters(of, plans, stage, padded=rules.padded, layers=layers[1])
     weights, gradients, optimizer, updated = _state(plans, rules, parameters)
     weights = weights * weight_versions(stage, plans)
     of_layers, away, live, working = _of_layers(of, plans, stage, rules, layers)
@@ -305,17 +310,22 @@ def _state(
 
 
 def _of_layers(
-    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: tuple[LayerBytes, ...]
+    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: _Layers
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return what layers keep on the device, and in the host's memory a micro-batch, live ones, and what one needs."""
     p, every = plans.pipeline_parallel, plans.recompute_every
     live = live_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
     of_one = largest = working = np.zeros(())
     count_of_all = np.zeros(())
-    for one, (kind, count) in zip(layers, stage_blocks(of, p, stage), strict=True):
-        again = [np.zeros(()), one.scores, np.minimum(every, count) * one.total]
-        inputs = np.ceil(count / every)
-        in_all = _by(plans.recompute, (count * one.total, count * one.others, inputs * one.input))
+    sizes, held = layers
+    counts = stage_blocks(of, p, stage, held)
+    repeated = counts if held is None else stage_blocks(of, p, stage, held.computed_again)
+    for one, (kind, count), (_, repeats) in zip(sizes, counts, repeated, strict=True):
+        again = [np.zeros(()), (repeats > 0) * one.scores, np.minimum(every, repeats) * one.total]
+        inputs = np.ceil(repeats / every)
+        in_all = _by(plans.recompute, (repeats * one.total, repeats * one.others, inputs * one.input))
+        if held is not None:
+            in_all = in_all + (count - repeats) * one.total
         working = np.maximum(working, np.where(count > 0, _by(plans.recompute, again) + one.gradients, 0.0))
         largest = np.maximum(largest, in_all / np.maximum(count, 1))
         of_one, count_of_all = of_one + in_all, count_of_all + count
@@ -327,9 +337,9 @@ def _of_layers(
 
 
 def _by(codes: IntArray, values: Sequence[FloatArray]) -> FloatArray:
-    """Return of each the value that its code says."""
+    """Return of each the value that its code says; of what each stage chooses, full recompute: it can be no more."""
     result = values[0]
-    for code, other in enumerate(values[1:], start=1):
+    for code, other in enumerate((*values[1:], values[-1]), start=1):
         result = np.where(codes == code, other, result)
     return result
 
