@@ -94,7 +94,7 @@ _OF_CALIBRATE = {"precision": (f"Precisions to measure: {', '.join(PRECISIONS)}.
 """Option of an axis that calibrate has too -> its help and default there."""
 
 
-_METAVARS = {"recompute": "none|selective|full|every:K"}
+_METAVARS = {"recompute": "none|selective|full|every:K|per-stage"}
 _PARSERS = {"recompute": parsing.recomputes}
 """Option of an axis of words -> how it is read where it takes more than words."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
 from typing import Any
 
 from planner.domain.configuration import Configuration
@@ -17,7 +18,10 @@ from planner.formats.configuration import LARGEST_PRODUCT
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
 from planner.formats.values import FieldError, Flag, Number, Text, Whole
 
-__all__ = ["FIGURES", "INTERVAL_BASES", "SOURCES", "Shared", "figures_keys", "figures_of"]
+__all__ = [
+    "FIGURES", "INTERVAL_BASES", "SOURCES", "STAGE_LAYERS", "Shared", "figures_keys", "figures_of",
+    "stage_layers_keys",
+]  # fmt: skip
 
 INTERVAL_BASES = ("none", "assumed", "covariance", "conformal")
 SPLIT_KINDS = ("logits", "gathered", "messages", "margin", "host")
@@ -52,10 +56,14 @@ _STAGE = Table(
         Field("layers", Whole(), "layers of a transformer"),
         Field("again", Whole(least=0), "of these computed again, the first ones; absent: none", 0),
         Field("recompute", Text(("none", "selective", "full")), "what of them; absent: none", "none"),
+        Field("stages", Whole(), "stages in a row that hold this; absent: 1", 1),
     ),
-    LayersOfStage,
-    "what a stage of a pipeline holds",
-    title="layers_of_stage",
+    dict[str, Any],
+    "what stages of a pipeline hold",
+    title="layers_of_stages",
+)
+STAGE_LAYERS = Field(
+    "stage_layers", ListOf(_STAGE), "what stages hold, in order, where that is chosen; absent: all alike", None
 )
 _MINI_BATCH = Table(
     (
@@ -128,7 +136,7 @@ FIGURES = (
     Field("mfu", Number(), "model FLOP/s of a transformer over the peak of all devices, masked pairs counted", None),
     Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
     Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", None),
-    Field("stage_layers", ListOf(_STAGE), "what each stage holds, where that is chosen; absent: all alike", None),
+    STAGE_LAYERS,
     Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch; absent: that of the configuration", None),
     Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
     Field(
@@ -154,6 +162,17 @@ FIGURES = (
     Field("bottleneck", Text(), "what to improve first", ""),
     Field("kind", Text(), "whose scores the intervals are scaled by; absent: none", ""),
 )
+
+
+def stage_layers_keys(prediction: Prediction) -> list[dict[str, Any]] | None:
+    """Return the keys of what stages hold, those in a row that are equal once; None: it is not chosen."""
+    groups = groupby(prediction.stage_layers)
+    return [asdict(one) | {"stages": len(list(equal))} for one, equal in groups] or None
+
+
+def _stage_layers_of(keys: Sequence[Mapping[str, Any]]) -> tuple[LayersOfStage, ...]:
+    each = ((LayersOfStage(one["layers"], one["again"], one["recompute"]), one["stages"]) for one in keys)
+    return tuple(stage for stage, times in each for _ in range(times))
 
 
 class Shared:
@@ -192,7 +211,7 @@ def figures_keys(
         "mfu": p.mfu,
         "hfu": None if p.hfu == p.mfu else p.hfu,
         "stages": list(p.stages) or None,
-        "stage_layers": list(map(asdict, p.stage_layers)) or None,
+        "stage_layers": stage_layers_keys(p),
         "mini_batch": _mini_batch_keys(p, inside),
         "staleness": None if p.staleness == NO_STALENESS else _staleness_keys(p.staleness),
         "memory_bytes": _memory_keys(p.memory_bytes, shared),
@@ -227,7 +246,7 @@ def figures_of(
         "mfu": keys["mfu"],
         "hfu": keys["mfu"] if keys["hfu"] is None else keys["hfu"],
         "stages": tuple(keys["stages"] or ()),
-        "stage_layers": tuple(keys["stage_layers"] or ()),
+        "stage_layers": _stage_layers_of(keys["stage_layers"] or ()),
         "mini_batch": _mini_batch_of(keys["mini_batch"], configuration, inside),
         "staleness": _staleness_of(keys["staleness"]),
         "memory_bytes": _memory_of(keys["memory_bytes"], document["subject"]),
