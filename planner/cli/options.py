@@ -170,9 +170,9 @@ _ALL = (
     ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
     Option(
-        "strategy", "wait-free|no-overlap|bucketed",
-        "Whether all-reduce overlaps the backward pass, layer by layer or in buckets of layers.",
-        parsing.choice("wait-free", "no-overlap", "bucketed"), "wait-free",
+        "strategy", "wait-free|no-overlap|bucketed|best-fusion",
+        "Whether all-reduce overlaps the backward pass, layer by layer, in buckets of layers, or in the fastest ones.",
+        parsing.choice("wait-free", "no-overlap", "bucketed", "best-fusion"), "wait-free",
     ),
     Option(
         "input", "synthetic|storage", "Where samples come from; storage puts reading in the epoch.",

@@ -50,7 +50,8 @@ class Settings:
     optimizer : one of OPTIMIZERS
     strategy : one of STRATEGIES
         What overlaps in a synchronous step: ``wait-free``, each layer's gradient is sent when it is ready;
-        ``bucketed``, so are buckets of neighbouring layers; ``no-overlap``, each layer's after the backward pass.
+        ``bucketed``, so are buckets of neighbouring layers; ``best-fusion``, so are those buckets that are done first;
+        ``no-overlap``, each layer's after the backward pass.
     input : {"storage", "synthetic"}
     framework : Framework
     rank_order : tuple of str

@@ -10,8 +10,12 @@ from planner.domain.prediction import LOOKUPS, Prediction
 from planner.domain.request import Sourced, Subject
 from planner.report import parts
 from planner.report.blocks import Block, Line, Pairs, heading
+from planner.units import format_duration
 
-__all__ = ["figures", "lookups", "place", "prediction_details", "prediction_rest"]
+__all__ = ["figures", "fusion_lines", "lookups", "place", "prediction_details", "prediction_rest"]
+
+LEAST_GAIN = 0.001
+"""Share of a step from which a gain is told."""
 
 
 def place(subject: Subject) -> str:
@@ -46,6 +50,16 @@ def prediction_rest(
     if request:
         yield heading("Values and their sources")
         yield from parts.request_values(request)
+
+
+def fusion_lines(rows: Sequence[tuple[Subject, Prediction]], gains: Sequence[float | None]) -> Iterator[Line]:
+    """Yield how much of a step the best messages of gradients would save; nothing where they would save nothing."""
+    for at, ((_, one), gain) in enumerate(zip(rows, gains, strict=True), 1):
+        share = 0.0 if gain is None else gain / one.iteration_s.value
+        if gain is not None and share >= LEAST_GAIN:
+            step = f"step {at}" if len(rows) > 1 else "a step"
+            saved = f"{format_duration(gain)} of {step} ({share:.1%})"
+            yield Line(f"With --strategy best-fusion, gradients in the fastest buckets, it would save {saved}.")
 
 
 def figures(prediction: Prediction, subject: Subject) -> Pairs:

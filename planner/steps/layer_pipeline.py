@@ -28,7 +28,7 @@ from planner.steps.compute import composed_s
 from planner.steps.epoch import Input
 from planner.steps.layer_cuts import LayerCuts, cut_at
 from planner.steps.pipeline import pipeline_s
-from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
+from planner.steps.pipeline_drain import exchange_s
 from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
 from planner.workload.layer_memory import ChainMemory
@@ -265,15 +265,16 @@ class LayerPart:
         costs, strategy, shape = self.costs, self.costs.strategy, backward_s.shape
         ahead = np.concatenate([[0.0], np.cumsum(costs.cuts.sizes.parameters)])
         bytes_, units = (np.diff(one).T[:, self._of] for one in (costs.gradient_bytes * ahead[self.cuts], self.cuts))
-        buckets = np.ones(shape)
-        if strategy.overlap:
+        each = units.astype(np.float64)
+        numbers = [np.ones(shape)]
+        if strategy.best_buckets:
+            numbers = [np.minimum(each, number) for number in range(1, int(units.max()) + 1)]
+        elif strategy.overlap:
             size = strategy.bucket_bytes
-            buckets = np.maximum(np.ceil(bytes_ / size), 1.0) if size else units.astype(np.float64)
+            numbers = [np.maximum(np.ceil(bytes_ / size), 1.0) if size else each]
         groups = self.placement.groups(GRADIENTS).rows(np.tile(np.arange(shape[1]), shape[0]))
-        message = costs.operation_s(ALL_REDUCE, (bytes_ / buckets).ravel(), groups).reshape(shape)
-        taken = buckets * message
-        if strategy.overlap:
-            late = exposed_exchange_s(backward_s, transfer_s, message, buckets, **schedule)
-        else:
-            late = np.maximum(taken - drain_s(backward_s, transfer_s, **schedule), 0.0)
-        return taken.max(axis=0), np.where(taken > 0, late, 0.0).max(axis=0)
+        every = (
+            (costs.operation_s(ALL_REDUCE, (bytes_ / buckets).ravel(), groups).reshape(shape), buckets)
+            for buckets in numbers
+        )
+        return exchange_s(backward_s, transfer_s, every, overlaps=strategy.overlap, **schedule)

@@ -18,7 +18,7 @@ from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.split import SCHEDULES, WEIGHTS_SHARDED, SplitPlans
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_chunks import SPLIT_BACKWARD
-from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
+from planner.steps.pipeline_drain import exchange_s
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_passes import Passes
 from planner.steps.split_stages import rows_of
@@ -138,10 +138,6 @@ class SplitPart:
     def _exchange(self, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return what the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
         at, transfer = self.state.cases.at(self._rows), self.passes.transfer_s[self._pass]
-        bucket, buckets = self.state.bucket_s[at], self.state.buckets[at]
-        taken, schedule = buckets * bucket, self._schedule(np.arange(self._rows.size))
-        if self.costs.strategy.overlap:
-            late = exposed_exchange_s(backward_s, transfer, bucket, buckets, **schedule)
-        else:
-            late = np.maximum(taken - drain_s(backward_s, transfer, **schedule), 0.0)
-        return taken.max(axis=0), np.where(taken > 0, late, 0.0).max(axis=0)
+        schedule = self._schedule(np.arange(self._rows.size))
+        every = ((one[at] for one in way) for way in self.state.exchanges)
+        return exchange_s(backward_s, transfer, every, overlaps=self.costs.strategy.overlap, **schedule)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
@@ -106,6 +108,19 @@ class State:
         if (shares := sharding == OPTIMIZER_SHARDED).any():
             longest = self.cases.most(self.exchange.gather_s(self.parameters))
             self.updated_weights_s = np.where(shares, longest, 0.0)
+
+    @property
+    def exchanges(self) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Every way to exchange gradients once a step: time of one bucket, and how many there are, (f,) each.
+
+        Of best buckets as many equal ones as are best, at most one a layer.
+        """
+        if not self.costs.strategy.best_buckets:
+            yield self.bucket_s, self.buckets
+            return
+        for number in range(1, int(self.layers.max(initial=1)) + 1):
+            buckets = np.minimum(self.layers, number)
+            yield self.exchange.sum_s(self._gradients().over(buckets)), buckets
 
     def gathered_s(self, at: IntArray, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return passes over stages of sharded weights with the gathers and scatters that they wait for [s]."""
