@@ -265,6 +265,8 @@ def test_a_full_answer_says_what_the_fastest_buckets_of_gradients_would_save(run
         "16",
         "--sub-batch",
         "8",
+        "--input",
+        "synthetic",
         "--precision",
         "fp32",
     )

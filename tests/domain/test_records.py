@@ -114,7 +114,7 @@ def test_products_of_counts_do_not_wrap_around() -> None:
 
 
 def test_settings_name_the_allowed_values() -> None:
-    with pytest.raises(ParameterError, match="strategy must be one of wait-free, no-overlap, bucketed, got 'magic'"):
+    with pytest.raises(ParameterError, match="strategy must be one of wait-free, no-overlap, bucketed, best-fusion, got 'magic'"):
         Settings(strategy="magic")
 
 
