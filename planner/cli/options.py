@@ -164,8 +164,9 @@ _ALL = (
         parsing.choices("data", "model", "pipeline", "hybrid"), "all that network and framework allow",
     ),
     Option(
-        "rank_order", ",".join(RANK_ORDER),
-        "Degrees in the order in which ranks are numbered and fill nodes, innermost first.", parsing.rank_order,
+        "rank_order", f"{','.join(RANK_ORDER)}|best",
+        "Degrees in the order in which ranks are numbered and fill nodes, innermost first; best: the fastest order of "
+        "each plan.", parsing.rank_order,
         "the framework's",
     ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),

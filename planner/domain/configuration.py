@@ -13,7 +13,7 @@ import numpy as np
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count
 from planner.domain.axes import AXES, MODES, Axes, Axis
 from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
-from planner.domain.ranks import check_rank_order
+from planner.domain.ranks import BEST_ORDER, check_rank_order
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
@@ -55,7 +55,8 @@ class Settings:
     input : {"storage", "synthetic"}
     framework : Framework
     rank_order : tuple of str
-        Order of planner.domain.ranks.RANK_ORDER in which ranks are numbered; empty: the framework's.
+        Order of planner.domain.ranks.RANK_ORDER in which ranks are numbered; empty: the framework's; BEST_ORDER: of
+        each plan that split the network the fastest.
     """
 
     optimizer: str = "sgd-momentum"
@@ -76,8 +77,13 @@ class Settings:
 
     @property
     def placed_by(self) -> tuple[str, ...]:
-        """The order in which ranks are numbered, innermost first."""
-        return self.rank_order or self.framework.rank_order
+        """The order in which ranks are numbered, innermost first, where plans do not choose."""
+        return self.framework.rank_order if self.chooses_order else self.rank_order or self.framework.rank_order
+
+    @property
+    def chooses_order(self) -> bool:
+        """Whether each plan has the order that is fastest for it."""
+        return self.rank_order == BEST_ORDER
 
     @property
     def overlap(self) -> Strategy:

@@ -163,6 +163,7 @@ class Prediction:
     ``mfu`` and ``hfu`` are the shares of the devices' peak that model FLOP, and all FLOP, take; None: they are not
     known, or the network is no transformer.
     ``stages`` are the layers that the stages of a pipeline start with; empty: it is cut between blocks, or not at all.
+    ``rank_order`` is how ranks are numbered, innermost first, where that is chosen for the plan; empty: it is not.
     ``stage_layers`` are what its stages hold where that is chosen; empty: they hold the same, and compute again alike.
     """
 
@@ -185,6 +186,7 @@ class Prediction:
     hfu: float | None = None
     stages: tuple[str, ...] = ()
     stage_layers: tuple[LayersOfStage, ...] = ()
+    rank_order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "kernel_shares", "doubt"):

@@ -14,12 +14,13 @@ from typing import Any
 
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import LOOKUPS, LayersOfStage, MiniBatch, Prediction, Quantity, Staleness, Term
+from planner.domain.ranks import RANK_ORDER
 from planner.formats.configuration import LARGEST_PRODUCT
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
 from planner.formats.values import FieldError, Flag, Number, Text, Whole
 
 __all__ = [
-    "FIGURES", "INTERVAL_BASES", "SOURCES", "STAGE_LAYERS", "Shared", "figures_keys", "figures_of",
+    "FIGURES", "INTERVAL_BASES", "RANK_ORDER_FIELD", "SOURCES", "STAGE_LAYERS", "Shared", "figures_keys", "figures_of",
     "stage_layers_keys",
 ]  # fmt: skip
 
@@ -64,6 +65,12 @@ _STAGE = Table(
 )
 STAGE_LAYERS = Field(
     "stage_layers", ListOf(_STAGE), "what stages hold, in order, where that is chosen; absent: all alike", None
+)
+RANK_ORDER_FIELD = Field(
+    "rank_order",
+    ListOf(Text(RANK_ORDER)),
+    "how ranks are numbered, innermost first, where that is chosen for the plan; absent: as the subject says",
+    None,
 )
 _MINI_BATCH = Table(
     (
@@ -137,6 +144,7 @@ FIGURES = (
     Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
     Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", None),
     STAGE_LAYERS,
+    RANK_ORDER_FIELD,
     Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch; absent: that of the configuration", None),
     Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
     Field(
@@ -212,6 +220,7 @@ def figures_keys(
         "hfu": None if p.hfu == p.mfu else p.hfu,
         "stages": list(p.stages) or None,
         "stage_layers": stage_layers_keys(p),
+        "rank_order": list(p.rank_order) or None,
         "mini_batch": _mini_batch_keys(p, inside),
         "staleness": None if p.staleness == NO_STALENESS else _staleness_keys(p.staleness),
         "memory_bytes": _memory_keys(p.memory_bytes, shared),
@@ -247,6 +256,7 @@ def figures_of(
         "hfu": keys["mfu"] if keys["hfu"] is None else keys["hfu"],
         "stages": tuple(keys["stages"] or ()),
         "stage_layers": _stage_layers_of(keys["stage_layers"] or ()),
+        "rank_order": tuple(keys["rank_order"] or ()),
         "mini_batch": _mini_batch_of(keys["mini_batch"], configuration, inside),
         "staleness": _staleness_of(keys["staleness"]),
         "memory_bytes": _memory_of(keys["memory_bytes"], document["subject"]),

@@ -55,7 +55,7 @@ def suggestion_answer(
     if suggestion.pareto:
         yield from _front(suggestion, subject)
     yield goodness(plan.prediction, own)
-    yield from launch(plan.prediction.configuration, own)
+    yield from launch(plan.prediction.configuration, own, plan.prediction.rank_order)
 
 
 def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | None = None) -> Iterator[Block]:
@@ -65,7 +65,7 @@ def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | Non
         yield from _nothing_fits(suggestion, subject)
         return
     yield from _choice(suggestion, plan, subject, epochs)
-    yield from launch(plan.prediction.configuration, plan.subject(subject))
+    yield from launch(plan.prediction.configuration, plan.subject(subject), plan.prediction.rank_order)
 
 
 def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | None) -> Iterator[Line]:
@@ -84,7 +84,9 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
     stages = f" Its stages start with {parts.stages(plan.prediction)}." if plan.prediction.stages else ""
     if plan.prediction.stage_layers:
         stages = f" Its stages hold {parts.stage_layers(plan.prediction)}."
-    yield Line(_why(suggestion) + stages)
+    order = plan.prediction.rank_order
+    ranks = f" Ranks are numbered {', '.join(order)}." if order else ""
+    yield Line(_why(suggestion) + stages + ranks)
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
@@ -185,7 +187,7 @@ def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = A
     if any(term.extrapolated for term in prediction.terms):
         yield Line(BEYOND_NOTE)
     yield goodness(prediction, subject)
-    yield from launch(prediction.configuration, subject)
+    yield from launch(prediction.configuration, subject, prediction.rank_order)
 
 
 def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
@@ -208,6 +210,7 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
         *([] if used == "-" else [("utilization", used)]),
         *([] if stages == "-" else [("stages start", f"with {stages}")]),
         *([] if held == "-" else [("stages hold", held)]),
+        *([("ranks", f"numbered {', '.join(one.rank_order)}")] if one.rank_order else []),
         ("mini-batch", batch),
         ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),
         ("memory", f"{format_bytes(memory['total'])}{capacity} on one {subject.device}"),

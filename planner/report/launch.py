@@ -19,13 +19,14 @@ TORCHRUN = (
 """Frameworks whose processes ``torchrun`` starts; those of others are started by ``mpirun``."""
 
 
-def launch(one: Configuration, subject: Subject) -> Iterator[Line]:
+def launch(one: Configuration, subject: Subject, rank_order: tuple[str, ...] = ()) -> Iterator[Line]:
     """Yield the command that starts the processes of a plan: one a device, or one a node where threads share it.
 
-    What the program itself must be told stands behind it as a comment, where a line holds it.
+    What the program itself must be told stands behind it as a comment, where a line holds it. ``rank_order``: of the
+    plan, where it is not the subject's.
     """
     accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
-    order = subject.settings.placed_by
+    order = rank_order or subject.settings.placed_by
     ranks = () if order == RANK_ORDER else (f"ranks {','.join(order)}",)
     what = ", ".join((f"sub-batch {one.sub_batch}{accumulate}", one.precision, *one.besides, *ranks))
     if one.mode == "async":

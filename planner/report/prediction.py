@@ -85,6 +85,7 @@ def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
         ("utilization", parts.utilization(prediction)),
         ("stages start with", parts.stages(prediction)),
         ("stages hold", parts.stage_layers(prediction)),
+        ("ranks numbered", ", ".join(prediction.rank_order) or "-"),
         ("mini-batch", _mini_batch(prediction)),
         ("staleness", _staleness(prediction)),
         ("memory", parts.memory_line(prediction.memory_bytes, subject.device)),

@@ -107,8 +107,8 @@ class LayerPricer(SplitPricer):
             self._best[key] = cuts if cuts is not None else _least(memory, crossing)
         return self._best[key]
 
-    def price(self, configurations: Configurations) -> SplitPriced:
-        """Price configurations, rows of shape (n,)."""
+    def _priced(self, configurations: Configurations) -> SplitPriced:
+        """Price configurations whose ranks are numbered alike, rows of shape (n,)."""
         plans = plans_of(configurations)
         terms = {name: np.zeros((2, configurations.size)) for name in SPLIT_TERMS}
         slowest = np.zeros(configurations.size, dtype=np.int64)

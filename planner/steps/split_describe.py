@@ -7,7 +7,7 @@ unsure as it is; messages are as unsure as what serves them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -61,12 +61,21 @@ _OPERATION_OF = {
 
 def split_descriptions(pricer: SplitPricer, configurations: Configurations, window: Window | None) -> list[Description]:
     """Return the predictions of split plans of one precision, rows of shape (n,)."""
+    if pricer.chooses_order:
+        return list(_in_best_orders(pricer, configurations, window))
     priced, plans = pricer.price(configurations), plans_of(configurations)
     if isinstance(pricer, LayerPricer):
         every = _layers_shown(pricer, plans, priced.slowest)
     else:
         every = _units_shown(pricer, plans, priced.slowest)
     return [_Case(pricer, of, configurations.one(i), priced, i).description(window) for i, of in enumerate(every)]
+
+
+def _in_best_orders(pricer: SplitPricer, some: Configurations, window: Window | None) -> Iterator[Description]:
+    """Yield the predictions of plans, each with its ranks in the order that is best for it."""
+    for at, order in enumerate(pricer.best_orders(some)):
+        (one,) = split_descriptions(pricer.in_order(order), some.take(np.array([at])), window)
+        yield replace(one, prediction=replace(one.prediction, rank_order=order))
 
 
 class _Shown(NamedTuple):
@@ -193,7 +202,7 @@ class _Case:
                 *warnings_of(
                     pricer.sources, one, terms, sources, (self.memory["total"], samples), interval_basis=basis
                 ),
-                *split_warnings(pricer.sources, one),
+                *split_warnings(pricer.sources, one, pricer.rank_order),
             ),
             kernel_shares=self._shares(),
             kind=kind,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import PlanWarning
-from planner.domain.ranks import TENSOR
+from planner.domain.ranks import RANK_ORDER, TENSOR
 from planner.sources.sources import Sources
 from planner.steps.split_price import plans_of
 from planner.workload.placement import Placement
@@ -17,13 +17,15 @@ _BY_FORMULA = ("zero-bubble", "zero-bubble-h2", "zero-bubble-v", "no-flush")
 """Schedules."""
 
 
-def split_warnings(sources: Sources, one: Configuration) -> tuple[PlanWarning, ...]:
-    """Return the warnings of how a plan is split, in a fixed order."""
-    return (*_tensor_across_nodes(sources, one), *_stale_gradients(one), *_formula_only(sources, one))
+def split_warnings(
+    sources: Sources, one: Configuration, rank_order: tuple[str, ...] = RANK_ORDER
+) -> tuple[PlanWarning, ...]:
+    """Return the warnings of how a plan is split, in a fixed order; ``rank_order``: how its ranks are numbered."""
+    return (*_tensor_across_nodes(one, rank_order), *_stale_gradients(one), *_formula_only(sources, one))
 
 
-def _tensor_across_nodes(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
-    placement = Placement(plans_of(Configurations.of([one])), order=sources.problem.settings.placed_by)
+def _tensor_across_nodes(one: Configuration, rank_order: tuple[str, ...]) -> Iterator[PlanWarning]:
+    placement = Placement(plans_of(Configurations.of([one])), order=rank_order)
     if placement.axis(TENSOR).nodes[0] > 1:
         message = (
             f"Groups of {one.tensor_parallel} tensor-parallel ranks do not stay inside nodes of {one.gpus_per_node} "
