@@ -17,8 +17,8 @@ from planner import catalog
 from planner.domain.configuration import Settings
 from planner.domain.request import Problem, SpaceRequest
 from planner.search.allowed import order_and_limits
-from planner.search.exhaustive import search
 from planner.search.optuna_search import OptunaSearch
+from planner.search.search import search
 from planner.steps import predict
 
 __all__ = ["SPACES", "main"]

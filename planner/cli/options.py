@@ -213,6 +213,10 @@ _ALL = (
         "search", "exact|optuna", "Whether every plan is searched, or trials of Optuna.",
         parsing.choice("exact", "optuna"), "exact",
     ),
+    Option(
+        "time_limit", "TIME", "Time for the search; then the best so far is the answer, with how far off it may be.",
+        parsing.time_limit, "none",
+    ),
     Option("trials", "N", "Plans that Optuna tries, besides those of the study.", parsing.whole(1, 10_000_000), "200"),
     Option(
         "study", "FILE|URL",
@@ -290,8 +294,8 @@ COMMANDS = (
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
-            "top", "pareto", "choose", "epochs", "why_not", "search", "trials", "study", "verbose", "brief", "json",
-            "seed",
+            "top", "pareto", "choose", "epochs", "why_not", "search", "time_limit", "trials", "study", "verbose",
+            "brief", "json", "seed",
         ),
     ),
     Command(

@@ -38,6 +38,9 @@ def searcher_of(
             if name in values:
                 raise ParameterError(f"--{name}", "given with --search optuna", values[name].value)
         return None
+    if "time_limit" in values:
+        rule = "given with --search exact"
+        raise ParameterError("--time-limit", rule, values["time_limit"].value, "give --trials")
     if len(cases) > 1:
         rule = "of one network, framework and scenario, as a study is of one"
         raise ParameterError("--search optuna", rule, f"{len(cases)} of them", "run it once for each")

@@ -226,6 +226,14 @@ def budget(what: str, value: str) -> float:
     return seconds
 
 
+def time_limit(what: str, value: str) -> float:
+    """Return a time above 0 with its unit, such as ``2s``, in s."""
+    seconds = parse_quantity(value, "time", what)
+    if seconds <= 0:
+        raise ParameterError(what, "a time above 0", value, "write for example 2s")
+    return seconds
+
+
 def device(what: str, value: str) -> str:
     """Return ``cpu``, ``cuda`` or ``cuda:INDEX``."""
     if not _DEVICE.fullmatch(value):

@@ -10,6 +10,7 @@ from planner.cli import output
 from planner.cli.options import OPTIONS
 from planner.cli.optuna import say_trials, searcher_of
 from planner.cli.request import gather, ordered, resolve
+from planner.cli.stopping import StoppableSearch
 from planner.cli.values import settings_named
 from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
@@ -23,8 +24,8 @@ from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
 from planner.report.why_not import why_not_view
-from planner.search.exhaustive import Searcher, search
 from planner.search.refine import Refined, refinement, without_refinement
+from planner.search.search import Searcher, search
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
 from planner.search.why_not import why_not
@@ -64,10 +65,13 @@ def run(arguments: Mapping[str, Any]) -> None:
         if "why_not" in values:
             _write_why_nots(cases, values, as_json="json" in arguments)
             return
-        searcher = searcher_of(values, cases, allowed_request)
-        answers = [answer(some, values, searcher or search) for some in _by_question(cases)]
+        trials = searcher_of(values, cases, allowed_request)
+        exact = StoppableSearch(values["time_limit"].value if "time_limit" in values else None)
+        answers = [answer(some, values, trials or exact) for some in _by_question(cases)]
     write(answers, values["epochs"].value if "epochs" in values else None, arguments)
-    say_trials(searcher)
+    say_trials(trials)
+    if exact.is_interrupted:
+        raise KeyboardInterrupt
     _check_found(answers)
 
 

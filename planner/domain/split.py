@@ -12,8 +12,8 @@ from planner.domain.kernels import MemoryBytes
 from planner.errors import ParameterError
 
 __all__ = [
-    "BEST_STAGES", "GRADIENTS_SHARDED", "OFFLOADS", "OPTIMIZER_SHARDED", "PER_STAGE", "RECOMPUTES", "SCHEDULES",
-    "SHARD_GROUPS", "STAGES", "WEIGHTS_SHARDED", "SplitMemoryBytes", "SplitPlans", "schedule_run",
+    "BEST_STAGES", "BUBBLES", "GRADIENTS_SHARDED", "OFFLOADS", "OPTIMIZER_SHARDED", "PER_STAGE", "RECOMPUTES",
+    "SCHEDULES", "SHARD_GROUPS", "STAGES", "WEIGHTS_SHARDED", "SplitMemoryBytes", "SplitPlans", "schedule_run",
 ]  # fmt: skip
 
 _WORDS = {axis.name: axis.words for axis in AXES}
@@ -26,6 +26,8 @@ STAGES = _WORDS["stages"]
 BEST_STAGES = STAGES.index("best")
 SHARD_GROUPS = _WORDS["shard_group"]
 """Which replicas share shards: all of them, or those of one node."""
+BUBBLES = tuple(SCHEDULES.index(name) for name in ("gpipe", "1f1b", "interleaved"))
+"""Schedules, as positions, whose last stage waits for the first micro-batch and does nothing else meanwhile."""
 OPTIMIZER_SHARDED, GRADIENTS_SHARDED, WEIGHTS_SHARDED = 1, 2, 3
 """What replicas share, of ``sharding``: each shares what those before it do."""
 OFFLOADS = _WORDS["offload"]

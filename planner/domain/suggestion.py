@@ -68,8 +68,9 @@ class Refused:
 class SearchReport:
     """How the space was searched; ``certified``: no better plan exists in it.
 
-    Of the ``candidates`` those that satisfy the request were ranked, ``evaluated`` in number; all others were refused,
-    and ``refused`` counts them by reason.
+    Of the ``candidates`` those that satisfy the request were ranked, ``evaluated`` in number; ``refused`` counts those
+    that do not by reason; ``discarded`` ones were not priced, as a bound, or the end of the search, left them out. Of a
+    search that was stopped ``gap`` is by how much of the best value another plan may be better at most; None: unknown.
     """
 
     method: str
@@ -77,6 +78,19 @@ class SearchReport:
     candidates: int
     evaluated: int
     refused: tuple[Refused, ...]
+    discarded: int = 0
+    gap: float | None = None
+
+    @property
+    def ranked(self) -> str:
+        """In words, the plans among which the best was found."""
+        plans = f"{self.evaluated:,} plan{'s' if self.evaluated > 1 else ''}"
+        if not self.discarded:
+            return plans
+        if self.certified:
+            return f"{plans} priced, and a bound rules out {self.discarded:,} more candidates"
+        most = "" if self.gap is None else f"; another is at most {100 * self.gap:.2g} % better"
+        return f"{plans} priced in time{most}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,13 +71,32 @@ _GROUP_FIELDS = (
 )
 
 
+_BETWEEN = (
+    Field("nics_per_node", Whole(most=1024), "network adapters of a node", 1),
+    Field(
+        "flow_GBps",
+        Number("GBps", above=True),
+        "what one stream of messages gets at most, such as one TCP connection; absent: all",
+        None,
+        "flow_bytes_per_s",
+    ),
+    Field(
+        "pair_GBps",
+        Number("GBps", above=True),
+        "what two nodes exchange at most, both directions together; absent: the bandwidth each way",
+        None,
+        "pair_bytes_per_s",
+    ),
+)
+
+
 def _link(bandwidth: str, latency: Any, *, nics: bool = False) -> Table[Link]:
     return Table(
         (
             Field("kind", Name(), "free text; known: nvlink, nvswitch, xgmi, pcie, pcie3, infiniband, ethernet, ..."),
             Field("bandwidth_GBps", Number("GBps", above=True), bandwidth, into="bytes_per_s"),
             Field("latency_us", Number("us"), "of one message", into="latency_s", **latency),
-            *((Field("nics_per_node", Whole(most=1024), "network adapters of a node", 1),) if nics else ()),
+            *(_BETWEEN if nics else ()),
         ),
         Link,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from planner.domain.suggestion import Loosening, Refused, SearchReport
 from planner.errors import Refusal
 from planner.formats.fields import Field, ListOf, Table
-from planner.formats.values import FieldError, Flag, Text, Whole
+from planner.formats.values import FieldError, Flag, Number, Text, Whole
 
 __all__ = ["LOOSENING_TABLE", "REFUSAL_TABLE", "SEARCH_TABLE", "loosening_of", "search_of"]
 
@@ -25,9 +25,11 @@ SEARCH_TABLE = Table(
     (
         Field("method", Text(), "how the space was searched"),
         Field("certified", Flag(), "whether no better plan exists in it"),
-        Field("candidates", Whole(least=0, most=10**18), "plans of the space: those ranked and those refused"),
+        Field("candidates", Whole(least=0, most=10**18), "plans of the space: those ranked, refused and discarded"),
         Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request and were ranked"),
-        Field("refused", ListOf(REFUSAL_TABLE), "all other plans, by the reason why they were refused"),
+        Field("refused", ListOf(REFUSAL_TABLE), "plans that do not satisfy it, by the reason why they were refused"),
+        Field("discarded", Whole(least=0, most=10**18), "plans that a bound, or the end of the search, left out", 0),
+        Field("gap", Number(), "part of the best value by which another plan may be better at most", None),
     ),
     dict[str, Any],
 )

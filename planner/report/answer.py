@@ -99,9 +99,11 @@ def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]
 
 def _why(suggestion: Suggestion) -> str:
     """Return why the chosen plan is taken, and what was proved."""
-    count = suggestion.search.evaluated
-    those = f"all {count:,}" if suggestion.search.certified else f"the {count:,} tried"
-    if count == 1:
+    search = suggestion.search
+    those = f"all {search.evaluated:,}" if search.certified else f"the {search.evaluated:,} tried"
+    if search.discarded:
+        those = search.ranked
+    elif search.evaluated == 1:
         return (
             "It is the only plan that fits." if suggestion.search.certified else "It is the only plan tried that fits."
         )

@@ -85,9 +85,12 @@ def _plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -
 def _refusals(search: SearchReport) -> Iterator[Block]:
     """Yield how a space was searched, and how many plans were refused for which reason."""
     proof = "no better prediction in the space" if search.certified else "a better one may exist"
+    if search.gap is not None:
+        proof = f"another is at most {100 * search.gap:.2g} % better"
     rows = [(f"{one.count:,}", one.reason.replace("_", " ")) for one in search.refused]
     counts = f"{search.candidates:,} candidates: {search.evaluated:,} ranked"
     counts += f", {sum(one.count for one in search.refused):,} refused" if rows else ""
+    counts += f", {search.discarded:,} discarded" if search.discarded else ""
     yield Pairs([("method", f"{search.method}: {proof}"), ("plans", counts)])
     if rows:
         yield Table(("refused", "because"), rows, right=("refused",))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.prediction import Prediction, Predictions
 
@@ -20,6 +20,14 @@ class Evaluator(Protocol):
 
     def evaluate(self, configurations: Configurations) -> Predictions:
         """Return the predictions of n configurations as arrays of shape (n,), of a product in the order of its rows."""
+
+    def least_epoch_s(self, configurations: Configurations, *, split: bool) -> FloatArray:
+        """Return a lower bound of the epoch of every plan that may become of rows [s], shape (n,).
+
+        Rows are synchronous and of one precision. Of a sample without a data set; 0 where no bound is known. Open is
+        accumulation, and of plans that split the network recompute, sharding, offloading, fewer virtual stages, and the
+        schedule among those with a bubble, or any where the row's has none, but not accumulation.
+        """
 
     def describe(
         self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -11,14 +11,20 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
-from planner.errors import Refusal
+from planner.errors import Refusal, UsageError
+from planner.search.data_block import CHUNK
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.feasibility import ABOVE_WINDOW, BELOW_WINDOW, LARGE_SUB_BATCH, LAWFUL, REASONS, Rules
+from planner.search.feasibility import Rules
 from planner.search.pareto import pareto_front
-from planner.search.ranking import Order
-from planner.search.space import CHUNK, Limits, space_of
+from planner.search.ranking import Order, fewest_first
+from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW, LAWFUL, OUT_OF_MEMORY, REASONS
+from planner.search.space import Limits, space_of
 
-__all__ = ["Candidates", "Outcome", "Searcher", "lawful_plans", "search", "search_among"]
+__all__ = ["Candidates", "Outcome", "Progress", "Stopped", "batches", "lawful_plans", "search_among"]
+
+
+Stopped = Callable[[], bool]
+"""Whether a search is to end."""
 
 
 class Candidates(Protocol):
@@ -37,6 +43,12 @@ class Candidates(Protocol):
 
     def chunks(self) -> Iterator[Configurations]:
         """Yield all others, at most CHUNK at a time."""
+
+    def too_large(self) -> Iterator[Configurations]:
+        """Yield asynchronous ones whose sub-batch alone is above the window."""
+
+    def near(self, target: int, largest: IntArray) -> Iterator[tuple[int, Configurations]]:
+        """Yield those outside the window that are nearest to a target; see :meth:`planner.search.space.Space.near`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +69,16 @@ class Outcome:
     candidates, evaluated : int
         In all; priced and satisfying the request.
     refused : mapping of Refusal to int
-        The others: ``evaluated`` and these add up to ``candidates``.
+        Others, by reason.
     method : str
         How the space was searched.
     certified : bool
         Whether it has no better plan.
+    discarded : int
+        Candidates that were not priced, as a bound showed that they are not among the best; with ``evaluated`` and
+        those refused they add up to ``candidates``.
+    gap : float or None
+        Where the search was stopped: by how much of the best value another plan may be better at most, 0 to 1.
     """
 
     best: PricedPlans | None
@@ -73,28 +90,8 @@ class Outcome:
     refused: Mapping[Refusal, int]
     method: str = "exhaustive"
     certified: bool = True
-
-
-class Searcher(Protocol):
-    """What looks for the best plans of a request."""
-
-    def __call__(
-        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
-    ) -> Outcome:
-        """Return the best ``keep`` plans, and how the space was searched."""
-
-
-def search(
-    request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool = False
-) -> Outcome:
-    """Return the best ``keep`` of all candidates of a request.
-
-    Raises
-    ------
-    UsageError
-        As :func:`planner.search.space.space_of`.
-    """
-    return search_among(space_of(request, limits), request, limits, evaluator, order, keep=keep, pareto=pareto)
+    discarded: int = 0
+    gap: float | None = None
 
 
 def search_among(
@@ -106,14 +103,23 @@ def search_among(
     *,
     keep: int,
     pareto: bool = False,
+    stopped: Stopped | None = None,
 ) -> Outcome:
-    """Return the best ``keep`` of some candidates of a request."""
-    progress = _Progress(evaluator, order, Rules.of(request, limits, space.precisions, order), keep, pareto)
-    for batch in _batches(progress.sift(chunk) for chunk in space.chunks()):
+    """Return the best ``keep`` of some candidates of a request, or the best so far once it is to end.
+
+    Raises
+    ------
+    UsageError
+        It was to end before any plan that satisfies the request was found.
+    """
+    progress = Progress(evaluator, order, Rules.of(request, limits, space.precisions, order), keep, pareto)
+    for batch in batches(progress.sift(chunk) for chunk in space.chunks()):
         progress.price(batch)
-    if progress.best is None and progress.counts[LARGE_SUB_BATCH]:
-        for batch in _batches(progress.too_large(chunk) for chunk in space.chunks()):
-            progress.offer_too_large(batch)
+        if stopped is not None and stopped() and progress.left(space):
+            progress.check_found()
+            return replace(progress.outcome(space), certified=False, discarded=progress.left(space))
+    if progress.best is None:
+        progress.look_nearby(space)
     return progress.outcome(space)
 
 
@@ -121,12 +127,12 @@ def lawful_plans(request: SpaceRequest, limits: Limits, evaluator: Evaluator, or
     """Yield every plan that satisfies a request with its prediction, some CHUNK at a time."""
     space = space_of(request, limits)
     rules = Rules.of(request, limits, space.precisions, order)
-    for batch in _batches(chunk.where(rules.why_not_before_pricing(chunk) == LAWFUL) for chunk in space.chunks()):
+    for batch in batches(chunk.where(rules.fits(chunk)) for chunk in space.chunks()):
         plans = PricedPlans(batch.rows, evaluator.evaluate(batch))
         yield plans.take(rules.why_not_after_pricing(plans) == LAWFUL)
 
 
-def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
+def batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
     """Join rows of at most CHUNK until more would exceed it: few and large calls of the evaluator; products stay."""
     parts_so_far: list[Configurations] = []
     size = 0
@@ -144,14 +150,15 @@ def _batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
 
 
 @dataclass(slots=True)
-class _Progress:
+class Progress:
     """What a search has seen so far."""
 
     evaluator: Evaluator
     order: Order
     rules: Rules
     keep: int
-    wants_pareto: bool
+    wants_pareto: bool = False
+    wants_smallest: bool = True
     counts: IntArray = field(default_factory=lambda: np.zeros(len(REASONS), dtype=np.int64))
     best: PricedPlans | None = None
     pareto: PricedPlans | None = None
@@ -159,25 +166,19 @@ class _Progress:
     nearest: dict[tuple[int, int], tuple[float, Configurations]] = field(default_factory=dict)
 
     def sift(self, chunk: Configurations) -> Configurations:
-        """Count those that need no price to be refused, and return the others."""
-        reasons = self.rules.why_not_before_pricing(chunk)
-        why = np.broadcast_to(reasons, chunk.shape).ravel()
-        self.counts += np.bincount(why[why != LAWFUL], minlength=len(REASONS))
-        outside = (why == BELOW_WINDOW) | (why == ABOVE_WINDOW)
-        if self.best is None and outside.any():
-            rows, why = chunk.rows.take(outside), why[outside]
-            fits = self.rules.fits(rows)
-            self._offer(rows, rows.synchronous_mini_batch.astype(np.float64), np.where(fits, why, LAWFUL))
-        return chunk.where(reasons == LAWFUL)
+        """Count those that do not fit in memory, and return the others."""
+        fits = self.rules.fits(chunk)
+        kept = chunk.where(fits)
+        self.counts[OUT_OF_MEMORY] += chunk.size - kept.size
+        return kept
 
-    def too_large(self, chunk: Configurations) -> Configurations:
-        """Return those whose sub-batch is above the window, of those that fit in memory."""
-        return chunk.where((self.rules.why_not_before_pricing(chunk) == LARGE_SUB_BATCH) & self.rules.fits(chunk))
-
-    def offer_too_large(self, batch: Configurations) -> None:
-        """Price those whose sub-batch is above the window: one may be the nearest when nothing is inside."""
-        mean = self.evaluator.evaluate(batch).mini_batch_mean
-        self._offer(batch.rows, mean, np.full(batch.size, ABOVE_WINDOW))
+    def look_nearby(self, space: Candidates) -> None:
+        """Keep the nearest of what is outside the window: nothing inside it satisfies the request."""
+        for reason, rows in space.near(self.order.target_batch, self.rules.largest_sub_batch):
+            self._offer(rows, rows.synchronous_mini_batch.astype(np.float64), np.full(rows.size, reason))
+        for batch in batches(chunk.where(self.rules.fits(chunk)) for chunk in space.too_large()):
+            mean = self.evaluator.evaluate(batch).mini_batch_mean
+            self._offer(batch.rows, mean, np.full(batch.size, ABOVE_WINDOW))
 
     def price(self, batch: Configurations) -> None:
         """Price a batch, and keep what is good in it."""
@@ -189,17 +190,29 @@ class _Progress:
         if lawful.any():
             plans = priced if lawful.all() else priced.take(lawful)
             self.best = _best_of(self.order, self.best, plans, self.keep)
-            by_gpus = replace(self.order, leading=_gpus)
-            self.smallest = _best_of(by_gpus, self.smallest, plans, len(batch.precisions))
+            if self.wants_smallest:
+                self.smallest = _best_of(fewest_first(self.order), self.smallest, plans, len(batch.precisions))
             if self.wants_pareto:
                 self.pareto = self._front(_after(self.pareto, plans))
         if self.best is None:
             self._offer(batch, predictions.mini_batch_mean, why)
 
+    def left(self, space: Candidates) -> int:
+        """Return how many candidates of a space were neither priced nor refused."""
+        return space.candidates - int(self.counts.sum()) - sum(space.refused().values())
+
+    def check_found(self) -> None:
+        """Raise UsageError where no plan was found until a search was to end."""
+        if self.best is None:
+            rule = "the time of the search must be enough to find a plan that fits"
+            value, remedy = f"none among the first {int(self.counts.sum()):,} candidates", "; give --time-limit more"
+            raise UsageError(Refusal("time_limit", rule, "the time", value, remedy))
+
     def outcome(self, space: Candidates) -> Outcome:
         """Return what was found in the whole of a space."""
-        refusals = space.refused()
-        refusals |= {why: int(n) for why, n in zip(REASONS, self.counts, strict=True) if why is not None and n}
+        unmade = space.refused()
+        counts = {why: unmade.pop(why, 0) + int(n) for why, n in zip(REASONS, self.counts, strict=True) if why}
+        refusals = unmade | {why: number for why, number in counts.items() if number}
         evaluated = int(self.counts[LAWFUL])
         nearest = self._nearest() if self.best is None else None
         return Outcome(self.best, self.pareto, nearest, self.smallest, space.candidates, evaluated, refusals)
@@ -238,10 +251,6 @@ class _Progress:
             one = self.order.best(plans.take(self.rules.over_limit(plans) == LAWFUL), 1)
             result = _after(result, one) if one.size else result
         return result
-
-
-def _gpus(plans: PricedPlans) -> FloatArray:
-    return plans.configurations.gpus.astype(np.float64)
 
 
 def _best_of(order: Order, before: PricedPlans | None, plans: PricedPlans, keep: int) -> PricedPlans:

@@ -30,17 +30,18 @@ def label(configuration: Configuration, device: str = "GPU") -> str:
     return ", ".join(words)
 
 
-def whys(order: Order, best: PricedPlans, n_plans: int, n_reported: int, frameworks: Sequence[str] = ()) -> list[str]:
+def whys(order: Order, best: PricedPlans, of_plans: str, n_reported: int, frameworks: Sequence[str] = ()) -> list[str]:
     """Return why each of the first ``n_reported`` plans of ``best`` stands there.
 
     ``best`` is in order and holds one plan more than is reported, where there is one: the first is compared with it.
-    ``frameworks``: of each plan, where there are several; empty names are not said.
+    ``of_plans``: those that ``best`` are the first of, in words. ``frameworks``: of each plan, where there are several;
+    empty names are not said.
     """
     if best.size == 0:
         return []
     values = order.values(best)
     superlative, comparative = _words(order)
-    first = f"{superlative} of {n_plans:,} plan{'s' if n_plans > 1 else ''}: {_value_words(order, values[0])}"
+    first = f"{superlative} of {of_plans}: {_value_words(order, values[0])}"
     if best.size > 1:
         of = f" in {frameworks[1]}" if frameworks and frameworks[1] else ""
         second = label(best.configurations.one(1), order.device) + of

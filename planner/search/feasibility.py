@@ -4,51 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.axes import AXES
-from planner.domain.configuration import DEGREES, MODES, Configurations
+from planner.domain.configuration import MODES, Configurations
 from planner.domain.dataset import Dataset
 from planner.domain.request import SpaceRequest
-from planner.errors import ParameterError, Refusal
+from planner.errors import ParameterError
 from planner.search.evaluator import PricedPlans
-from planner.search.plan_limits import LIMIT_REASONS, limited
+from planner.search.plan_limits import limited
 from planner.search.ranking import Order
+from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW, LAWFUL, OF_LIMIT
 from planner.search.space import Limits, accepted_mini_batches
 from planner.search.split_space import SplitLimits
 
-__all__ = [
-    "ABOVE_WINDOW",
-    "BELOW_WINDOW",
-    "LARGE_SUB_BATCH",
-    "LAWFUL",
-    "OUT_OF_MEMORY",
-    "REASONS",
-    "Rules",
-    "check_target",
-]
-
-REASONS = (
-    None,
-    Refusal("accumulation", "accumulation in an asynchronous plan", "accumulation"),
-    Refusal("below_window", "mini-batch below the window", "mini-batch"),
-    Refusal("above_window", "mini-batch above the window", "mini-batch"),
-    Refusal("memory", "sub-batch larger than fits in memory", "sub-batch"),
-    Refusal("above_window", "sub-batch above the window", "sub-batch"),
-    Refusal("degrees", "GPUs not a multiple of the degrees of parallelism", "the number of GPUs"),
-    *LIMIT_REASONS.values(),
-)
-"""Why a candidate is refused, by its position in an array of reasons; None keeps it.
-
-A sub-batch above the window is refused in asynchronous plans whatever their mean: an update holds whole sub-batches, so
-that every one that is not empty exceeds the window."""
-
-LAWFUL, _ASYNC_ACCUMULATION, BELOW_WINDOW, ABOVE_WINDOW, OUT_OF_MEMORY, LARGE_SUB_BATCH, _UNEVEN_DEGREES = range(7)
-_OF_LIMIT = {name: at for at, name in enumerate(LIMIT_REASONS, start=7)}
-"""Limit -> position in REASONS of what exceeds it."""
+__all__ = ["Rules", "check_target"]
 
 
 def check_target(request: SpaceRequest, dataset: Dataset | None) -> None:
@@ -102,18 +73,6 @@ class Rules:
         result[where] = self.split.fits(configurations.where(where).rows)
         return result
 
-    def why_not_before_pricing(self, configurations: Configurations) -> IntArray:
-        """Return the reason of each that needs no price, as positions in REASONS, shape (n,)."""
-        is_async = configurations.is_async
-        window = np.where(is_async, LAWFUL, self._window(configurations, configurations.synchronous_mini_batch))
-        not_alone = [getattr(configurations, a.name) != configurations.code(a, a.default) for a in AXES if a.only_sync]
-        accumulates = is_async & reduce(np.logical_or, not_alone)
-        too_large = is_async & (configurations.sub_batch > self.high[configurations.mode])
-        if DEGREES:
-            window = np.where(configurations.gpus % configurations.replica_gpus, _UNEVEN_DEGREES, window)
-        reasons = np.where(accumulates, _ASYNC_ACCUMULATION, np.where(too_large, LARGE_SUB_BATCH, window))
-        return np.where((reasons == LAWFUL) & ~self.fits(configurations), OUT_OF_MEMORY, reasons)
-
     def why_not_after_pricing(self, plans: PricedPlans) -> IntArray:
         """Return the reason of each, as positions in REASONS, shape (n,)."""
         configurations = plans.configurations
@@ -125,7 +84,7 @@ class Rules:
         """Return the first limit that each exceeds, as positions in REASONS, shape (n,)."""
         over = np.full(plans.size, LAWFUL)
         for name, most in self.most.items():
-            over = np.where((over == LAWFUL) & ~(limited(name, plans, self.order) <= most), _OF_LIMIT[name], over)
+            over = np.where((over == LAWFUL) & ~(limited(name, plans, self.order) <= most), OF_LIMIT[name], over)
         return over
 
     def _window(self, configurations: Configurations, mini_batch: FloatArray | IntArray) -> IntArray:

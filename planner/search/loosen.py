@@ -21,10 +21,11 @@ from planner.domain.suggestion import Loosening
 from planner.errors import UsageError
 from planner.search.choice import in_all_precisions
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import Outcome, search
+from planner.search.exhaustive import Outcome
 from planner.search.explain import label
 from planner.search.plan_limits import limit_text, limited
 from planner.search.ranking import Order
+from planner.search.search import search
 from planner.search.shortage import shortages
 from planner.search.space import Limits, space_of
 from planner.units import format_duration, format_number

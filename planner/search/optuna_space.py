@@ -17,7 +17,6 @@ from planner.domain.axes import AXES, MODES
 from planner.domain.configuration import Configurations
 from planner.domain.request import SpaceRequest
 from planner.search.space import Block, Limits, blocks_of
-from planner.search.split_space import SplitBlock
 
 __all__ = ["Domain", "LawfulPlan", "LawfulPlans", "Values"]
 
@@ -115,7 +114,7 @@ class LawfulPlans:
         one = configurations.one(0)
         return {domain.name: getattr(one, domain.name) for domain in self.domains}
 
-    def _columns_of(self, block: Block | SplitBlock) -> dict[str, IntArray]:
+    def _columns_of(self, block: Block) -> dict[str, IntArray]:
         columns = block.base_columns()
         kinds = {"precision": self.precisions.index(block.precision), "mode": MODES.index(block.mode)}
         return columns | {name: np.full(columns["nodes"].size, code) for name, code in kinds.items()}

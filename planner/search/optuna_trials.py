@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.feasibility import REASONS, Rules
+from planner.search.feasibility import Rules
 from planner.search.optuna_space import Domain, LawfulPlan, LawfulPlans, Values
 from planner.search.ranking import Order
+from planner.search.reasons import OUT_OF_MEMORY, REASONS
 
 if TYPE_CHECKING:
     import optuna
@@ -55,9 +56,8 @@ class Pricer:
         mini-batch is from the window: plans at the edge of a window are often the best ones. None: it has no price.
         """
         row = plans.configurations([plan])
-        why = REASONS[int(self.rules.why_not_before_pricing(row)[0])]
-        if why is not None:
-            return None, str(why)
+        if not self.rules.fits(row)[0]:
+            return None, str(REASONS[OUT_OF_MEMORY])
         priced = PricedPlans(row, self.evaluator.evaluate(row))
         why = REASONS[int(self.rules.why_not_after_pricing(priced)[0])]
         mean, mode = float(priced.predictions.mini_batch_mean[0]), int(row.mode[0])

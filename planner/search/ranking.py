@@ -7,7 +7,7 @@ configuration itself. Computed values are rounded to 9 significant digits before
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,11 +18,11 @@ from planner.domain.request import Problem, SpaceRequest
 from planner.errors import ParameterError, Refusal, UsageError
 from planner.search.evaluator import PricedPlans
 
-__all__ = ["OBJECTIVES", "Order", "order_of", "rounded"]
+__all__ = ["OBJECTIVES", "SLACK", "Order", "fewest_first", "order_of", "rounded"]
 
 OBJECTIVES = ("epoch-time", "cost", "time-to-accuracy")
 DIGITS = 9
-_SLACK = 10.0 ** (1 - DIGITS)
+SLACK = 10.0 ** (1 - DIGITS)
 """Relative; what rounding may change."""
 
 LeadingKey = Callable[[PricedPlans], FloatArray]
@@ -58,8 +58,12 @@ class Order:
 
     def _exact_values(self, plans: PricedPlans) -> FloatArray:
         seconds = plans.predictions.epoch_s if self.has_dataset else 1.0 / plans.predictions.samples_per_s
+        return self.value_of(seconds, plans.configurations.gpus)
+
+    def value_of(self, seconds: FloatArray, gpus: IntArray) -> FloatArray:
+        """Return the objective (n,) of epochs, or samples, of epochs or samples of some seconds; it grows with both."""
         if self.objective == "cost":
-            seconds = seconds * plans.configurations.gpus * (self.usd_per_gpu_hour or 0.0) / 3600.0
+            return seconds * gpus * (self.usd_per_gpu_hour or 0.0) / 3600.0
         return seconds
 
     def distances(self, plans: PricedPlans) -> FloatArray:
@@ -92,7 +96,7 @@ class Order:
         if plans.size > keep:
             first = self._exact_values(plans) if self.leading is None else self.leading(plans)
             worst = np.partition(first, keep - 1)[keep - 1]
-            worst += _SLACK * abs(worst)  # all that rounding may make equal
+            worst += SLACK * abs(worst)  # all that rounding may make equal
             plans = plans.take(~(first > worst))  # not "<=": NaN, which comes last, must not empty the pool
         return plans.take(np.lexsort(self.keys(plans)[::-1])[:keep])
 
@@ -119,6 +123,11 @@ def order_of(problem: Problem, request: SpaceRequest) -> Order:
         raise UsageError(Refusal("price_missing", "objective 'cost' must have a price", "objective", value, rest))
     device = problem.subject.device
     return Order(request.objective, request.target_batch, problem.dataset is not None, price, device=device)
+
+
+def fewest_first(order: Order) -> Order:
+    """Return an order in which plans on fewer devices come first."""
+    return replace(order, leading=lambda plans: plans.configurations.gpus.astype(np.float64))
 
 
 def rounded(values: FloatArray) -> FloatArray:

@@ -18,9 +18,11 @@ from planner.domain.configuration import Configurations
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import Outcome, Searcher, search
-from planner.search.feasibility import LAWFUL, Rules
+from planner.search.exhaustive import Outcome
+from planner.search.feasibility import Rules
 from planner.search.ranking import Order
+from planner.search.reasons import LAWFUL
+from planner.search.search import Searcher, search
 from planner.search.space import Limits
 
 __all__ = ["REFINED", "Refined", "refinement", "without_refinement"]

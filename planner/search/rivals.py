@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
 from planner.search.space import Limits
 
-__all__ = ["Compare", "Ranking", "Searched", "fewest_first", "front_of", "ranked", "report_of", "without_plan"]
+__all__ = ["Compare", "Ranking", "Searched", "front_of", "ranked", "report_of", "without_plan"]
 
 Compare = Callable[[Sequence[int], Configurations], tuple[list[Prediction], list[float | None]]]
 """Searches that configurations are of, one each, and these -> as :meth:`planner.search.evaluator.Evaluator.compare`."""
@@ -112,6 +112,8 @@ def report_of(searches: Sequence[Searched]) -> SearchReport:
         certified=all(one.outcome.certified for one in searches),
         candidates=sum(one.outcome.candidates for one in searches),
         evaluated=sum(one.outcome.evaluated for one in searches),
+        discarded=sum(one.outcome.discarded for one in searches),
+        gap=_gap(searches),
         refused=tuple(Refused(code, reason, count) for (code, reason), count in refused.items()),
     )
 
@@ -127,6 +129,7 @@ def without_plan(searches: Sequence[Searched]) -> tuple[PlanWarning, ...]:
     return tuple(warnings)
 
 
-def fewest_first(order: Order) -> Order:
-    """Return an order in which plans on fewer devices come first."""
-    return replace(order, leading=lambda plans: plans.configurations.gpus.astype(np.float64))
+def _gap(searches: Sequence[Searched]) -> float | None:
+    """Return the largest gap of those that were stopped; None: none was, or of one it is not known."""
+    stopped = [one.outcome.gap for one in searches if not one.outcome.certified]
+    return None if None in stopped else max((one for one in stopped if one is not None), default=None)

@@ -1,35 +1,31 @@
-"""All lawful candidates of a request as arrays, counted, in chunks that bound the memory.
+"""All candidates of a request: counted by arithmetic, and made as arrays in chunks that bound the memory.
 
-d: data-parallel degree; n: sub-batch; a: accumulation steps; [lo, hi]: accepted mini-batches.
-
-The space is a list of blocks, one a precision and mode; a block is a product, over all other axes, of *bases*, each
-with its accumulation steps. Unless they are asked for, those of a synchronous base are solved from d·n·a in [lo, hi]:
-a = ⌈lo / dn⌉ ... ⌊hi / dn⌋. A base without such a value keeps its last one below and its first one above the
-window: they are refused, and tell which plans come nearest.
+The space is a list of blocks, one or two a precision and mode: those with a whole network on every device, and those
+that split it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from planner.domain.arrays import LARGEST_COUNT, IntArray, check_count, check_not_negative, frozen_map
 from planner.domain.axes import AXES, MODES, Axis
-from planner.domain.configuration import DEGREES, Configurations
+from planner.domain.configuration import Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
-from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
-from planner.search.split_space import DATA, SplitBlock, SplitLimits, passes_within
+from planner.errors import ParameterError, Refusal, UnknownNameError
+from planner.search.data_block import SOLVED_AXIS, DataBlock
+from planner.search.reasons import REASONS
+from planner.search.split_block import SplitBlock, SplitCandidates
+from planner.search.split_space import DATA, SplitLimits
 from planner.workload.lawful import LAYER_AXES
 
 __all__ = [
-    "CHUNK",
-    "LARGEST_SPACE",
-    "TOO_LARGE",
     "Block",
     "Limits",
     "Space",
@@ -39,16 +35,6 @@ __all__ = [
     "space_of",
 ]
 
-CHUNK = 2**17
-"""Candidates handled at once; some 15 MB with their predictions."""
-
-LARGEST_SPACE = 10**8
-"""Candidates that are enumerated at most; more would take minutes, and are refused instead."""
-
-TOO_LARGE = "space_too_large"
-"""Code of their refusal."""
-_SOLVED_AXIS = "accumulation_steps"
-_PASSES = ("sub_batch", _SOLVED_AXIS)
 _RELATIVE_SLACK = 1e-12  # relative; a product such as 100 x 1.1 must not lose its own edge to rounding
 
 
@@ -105,103 +91,73 @@ class Limits:
         return Refusal("precision", f"precision {precision}: {reason}", precision) if reason else None
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Candidates of one precision and mode: a product of values of the other axes, each an ascending integer ndarray.
-
-    Accumulation that is not among them is solved for ``window`` [whole samples]. ``refused``: why none of them can be
-    priced.
-    """
-
-    values: Mapping[str, IntArray]
-    window: tuple[int, int]
-    precision: str
-    mode: str
-    refused: Refusal | None = None
-
-    @property
-    def bases(self) -> int:
-        """Number of candidates but for their accumulation."""
-        return math.prod(values.size for name, values in self.values.items() if name != _SOLVED_AXIS)
-
-    def count(self) -> int:
-        """Return the number of candidates, without making them."""
-        if _SOLVED_AXIS in self.values:
-            return self.bases * self.values[_SOLVED_AXIS].size
-        return sum(int(steps.sum()) for _, _, steps in self._bases_with_steps(0, (self.precision,)))
-
-    def candidates(self, precision: int, precisions: tuple[str, ...]) -> Iterator[Configurations]:
-        """Yield the candidates, at most CHUNK at a time: products, or rows where their accumulation is solved.
-
-        Rows, as a window keeps the few of a product that lie between two hyperbolas.
-
-        ``precision``: position in ``precisions``, the names of the space.
-        """
-        if _SOLVED_AXIS in self.values:
-            yield from self._product(precision, precisions).pieces(CHUNK)
-            return
-        for bases, first, steps in self._bases_with_steps(precision, precisions):
-            rows, ends = bases.rows, np.cumsum(steps)
-            for start in range(0, int(ends[-1]), CHUNK):
-                flat = np.arange(start, min(start + CHUNK, int(ends[-1])))
-                owner = np.searchsorted(ends, flat, side="right")
-                step = flat - (ends - steps)[owner]
-                yield replace(rows.take(owner), accumulation_steps=first[owner] + step)
-
-    def base_columns(self) -> dict[str, IntArray]:
-        """Return the axes of a base but for its sub-batch, an ndarray of shape (b,) each."""
-        names = [name for name in self.values if name not in _PASSES]
-        grid = np.meshgrid(*(self.values[name] for name in names), indexing="ij")
-        return {name: column.ravel() for name, column in zip(names, grid, strict=True)}
-
-    def passes_of(self, base: Mapping[str, int]) -> tuple[IntArray, IntArray]:
-        """Return the sub-batches, and the accumulation of each, with which a base is a candidate to price."""
-        tried, (low, high) = self.values["sub_batch"], self.window
-        if self.mode == "async":  # the mini-batch is random, and accumulation 1
-            tried = tried[(tried <= high) & (1 in self.values[_SOLVED_AXIS])]
-            return tried, np.ones(tried.size, dtype=np.int64)
-        copies = base["nodes"] * base["gpus_per_node"] // math.prod(base[name] for name in DEGREES)
-        return passes_within((-(-max(low, 1) // copies), high // copies), tried, self.values.get(_SOLVED_AXIS))
-
-    def _product(self, precision: int, precisions: tuple[str, ...]) -> Configurations:
-        kinds = {"precision": np.array([precision]), "mode": np.array([MODES.index(self.mode)])}
-        return Configurations.product({**self.values, **kinds}, precisions)
-
-    def _bases_with_steps(
-        self, precision: int, precisions: tuple[str, ...]
-    ) -> Iterator[tuple[Configurations, IntArray, IntArray]]:
-        """Yield products of b bases, at most CHUNK; the first accumulation of each and how many it has, shape (b,)."""
-        for bases in self._product(precision, precisions).pieces(CHUNK):
-            samples = np.maximum(bases.data_parallel * bases.sub_batch, 1)
-            yield bases, *_accumulations(np.broadcast_to(samples, bases.shape).ravel(), self.window)
+Block = DataBlock | SplitBlock
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The blocks of a request, the candidates of each, and the precisions that can be priced, as in PRECISIONS."""
+    """The blocks of a request, and the precisions that can be priced, as in PRECISIONS."""
 
-    blocks: tuple[Block | SplitBlock, ...]
-    counts: tuple[int, ...]
+    blocks: tuple[Block, ...]
     precisions: tuple[str, ...]
 
     @property
     def candidates(self) -> int:
-        """How many there are, those of refused precisions included."""
-        return sum(self.counts)
+        """How many there are, all that are refused included."""
+        return sum(block.count() for block in self.blocks)
+
+    @property
+    def inside(self) -> int:
+        """How many are made: of precisions and modes that can be priced, and in the window."""
+        return sum(block.inside() for block, _ in self.open_blocks())
 
     def refused(self) -> dict[Refusal, int]:
-        """Return the candidates of refused blocks, counted by reason."""
+        """Return the candidates that are not made, counted by reason."""
         total: dict[Refusal, int] = {}
-        for block, count in zip(self.blocks, self.counts, strict=True):
-            if block.refused is not None:
-                total[block.refused] = total.get(block.refused, 0) + count
+        for block in self.blocks:
+            refused = {REASONS[at]: number for at, number in block.outside().items()}
+            for why, count in ({block.refused: block.count()} if block.refused else refused).items():
+                if why is not None and count:
+                    total[why] = total.get(why, 0) + count
         return total
 
-    def chunks(self) -> Iterator[Configurations]:
-        """Yield all candidates that are not refused with their block, at most CHUNK at a time."""
+    def open_blocks(self) -> Iterator[tuple[Block, int]]:
+        """Yield the blocks that can be priced, and the position of the precision of each."""
         for block in self.blocks:
             if not block.refused:
-                yield from block.candidates(self.precisions.index(block.precision), self.precisions)
+                yield block, self.precisions.index(block.precision)
+
+    def chunks(self) -> Iterator[Configurations]:
+        """Yield all candidates in the window of blocks that are not refused, some at a time."""
+        for block, precision in self.open_blocks():
+            yield from block.candidates(precision, self.precisions)
+
+    def too_large(self) -> Iterator[Configurations]:
+        """Yield asynchronous candidates whose sub-batch alone is above the window."""
+        for block, precision in self.open_blocks():
+            if isinstance(block, DataBlock):
+                yield from block.too_large(precision, self.precisions)
+
+    def near(self, target: int, largest: IntArray) -> Iterator[tuple[int, Configurations]]:
+        """Yield the synchronous candidates outside the window that are nearest to a target on either side.
+
+        Parameters
+        ----------
+        target : int
+            Mini-batch [samples].
+        largest : ndarray of int, shape (precisions, modes)
+            Sub-batch that fits in memory.
+
+        Yields
+        ------
+        int
+            Position in REASONS of why they are refused.
+        Configurations
+        """
+        for block, precision in self.open_blocks():
+            if isinstance(block, DataBlock):
+                fits = int(largest[precision, MODES.index(block.mode)])
+                yield from block.near(precision, self.precisions, target, fits)
 
 
 def accepted_mini_batches(request: SpaceRequest, mode: str) -> tuple[float, float]:
@@ -219,32 +175,23 @@ def space_of(request: SpaceRequest, limits: Limits) -> Space:
         A value breaks its rule, or is more than the cluster has.
     UnknownNameError
         An unknown precision.
-    UsageError
-        More than LARGEST_SPACE candidates.
     """
-    blocks, precisions = blocks_of(request, limits)
-    _check_size(sum(block.bases for block in blocks))  # each has a candidate: counting too many would take long
-    counts = tuple(block.count() for block in blocks)
-    _check_size(sum(counts))
-    return Space(blocks, counts, precisions)
+    return Space(*blocks_of(request, limits))
 
 
-def blocks_of(request: SpaceRequest, limits: Limits) -> tuple[tuple[Block | SplitBlock, ...], tuple[str, ...]]:
-    """Return the blocks of a request, uncounted, and the precisions that can be priced; raise as for a wrong value."""
+def blocks_of(request: SpaceRequest, limits: Limits) -> tuple[tuple[Block, ...], tuple[str, ...]]:
+    """Return the blocks of a request, and the precisions that can be priced; raise as for a wrong value."""
     _check(request, limits)
+    split = _split_candidates(request, limits)
     precisions = [name for name in PRECISIONS if name in (request["precision"] or PRECISIONS)]
     modes = [mode for mode in MODES if mode in request.modes]
     blocks = tuple(
-        block for mode in modes for precision in precisions for block in _blocks(request, limits, precision, mode)
+        block
+        for mode in modes
+        for precision in precisions
+        for block in _blocks(request, limits, split, (precision, mode))
     )
     return blocks, tuple(name for name in precisions if name not in limits.refused_precisions)
-
-
-def _check_size(least: int) -> None:
-    if least > LARGEST_SPACE:
-        remedy = "; give fewer values of nodes, sub-batch or accumulation, or a smaller tolerance"
-        rule = f"the space must hold at most {LARGEST_SPACE:,} candidates"
-        raise UsageError(Refusal(TOO_LARGE, rule, "the space", f"{least:,} or more", remedy))
 
 
 def _check(request: SpaceRequest, limits: Limits) -> None:
@@ -283,22 +230,33 @@ def has_whole_plans(request: SpaceRequest) -> bool:
     return DATA in (request.parallelism or (DATA,)) and is_default
 
 
-def _blocks(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> Iterator[Block | SplitBlock]:
-    """Yield the candidates with a whole network on every device, and those that split it."""
+def _split_candidates(request: SpaceRequest, limits: Limits) -> SplitCandidates | None:
+    """Return the candidates that split the network, of any precision; None where there are none."""
+    if limits.split is None or "sync" not in request.modes:
+        return None
+    low, high = accepted_mini_batches(request, "sync")
+    most = {"nodes": limits.nodes, "gpus_per_node": limits.gpus_per_node}
+    of = limits.split
+    return SplitCandidates(of.network, of.framework, request, most, (math.ceil(low), math.floor(high)))
+
+
+def _blocks(
+    request: SpaceRequest, limits: Limits, split: SplitCandidates | None, kind: tuple[str, str]
+) -> Iterator[Block]:
+    """Yield the candidates with a whole network on every device, and those that split it.
+
+    ``kind``: precision and mode.
+    """
     if has_whole_plans(request):
-        yield _block(request, limits, precision, mode)
-    if limits.split is not None and mode == "sync":
-        low, high = accepted_mini_batches(request, mode)
-        most = {"nodes": limits.nodes, "gpus_per_node": limits.gpus_per_node}
-        window = (math.ceil(low), math.floor(high))
-        of = limits.split
-        yield SplitBlock(of.network, of.framework, request, most, window, precision, limits.why_not(precision, mode))
+        yield _block(request, limits, *kind)
+    if split is not None and kind[1] == "sync":
+        yield SplitBlock(split, kind[0], limits.why_not(*kind))
 
 
-def _block(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> Block:
+def _block(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> DataBlock:
     low, high = accepted_mini_batches(request, mode)
     window = (math.ceil(low), math.floor(high))
-    solved_axis = _SOLVED_AXIS if mode == "sync" and request[_SOLVED_AXIS] is None else ""
+    solved_axis = SOLVED_AXIS if mode == "sync" and request[SOLVED_AXIS] is None else ""
     of_block = {"sub_batch": _sub_batches(request, limits, (precision, mode), window[1])}
     whole = request.changed(**{axis.name: None for axis in AXES if axis.is_split})
     values = {
@@ -306,7 +264,7 @@ def _block(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> 
         for axis in AXES
         if axis.name not in ("precision", "mode", solved_axis)
     }
-    return Block(values, window, precision, mode, limits.why_not(precision, mode))
+    return DataBlock(values, window, precision, mode, limits.why_not(precision, mode))
 
 
 def _values(axis: Axis, request: SpaceRequest, limits: Limits) -> IntArray:
@@ -339,12 +297,3 @@ def _sub_batches(request: SpaceRequest, limits: Limits, kind: tuple[str, str], m
 
 def _ascending(values: tuple[Any, ...]) -> IntArray:
     return np.unique(np.array(values, dtype=np.int64))
-
-
-def _accumulations(samples: IntArray, window: tuple[int, int]) -> tuple[IntArray, IntArray]:
-    """Return the first of the consecutive accumulation steps of each base, and how many, from d·n, shape (b,)."""
-    low, high = window
-    first = np.maximum(-(-low // samples), 1)
-    last = high // samples
-    misses = last < first
-    return np.where(misses, np.maximum(first - 1, 1), first), np.where(misses, np.minimum(first, 2), last - first + 1)

@@ -27,20 +27,19 @@ from planner.search.choice import (
     tied_plans,
 )
 from planner.search.evaluator import Evaluator
-from planner.search.exhaustive import Searcher, search
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
 from planner.search.loosen import loosenings
-from planner.search.ranking import Order
+from planner.search.ranking import Order, fewest_first
 from planner.search.rivals import (
     Compare,
     Ranking,
     Searched,
-    fewest_first,
     front_of,
     ranked,
     report_of,
     without_plan,
 )
+from planner.search.search import Searcher, search
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
 from planner.steps import predict
@@ -253,10 +252,10 @@ def _ranked_plans(
 
     ``baseline``: what efficiencies are relative to.
     """
-    n_plans = sum(one.outcome.evaluated for one in searches)
+    of_plans = report_of(searches).ranked
     most = max(searches[0].request.top, MOST_COMPARED_PLANS)
     frameworks = [searches[at].framework for at in ranking.search]
-    sentences = whys(order, ranking.priced, n_plans, most, [one.label if one else "" for one in frameworks])
+    sentences = whys(order, ranking.priced, of_plans, most, [one.label if one else "" for one in frameworks])
     leaders = ranking.priced.take(slice(most))
     predictions, deviations = compare(ranking.search[:most], leaders.configurations)
     values = order.values(leaders).tolist()

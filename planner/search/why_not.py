@@ -18,9 +18,10 @@ from planner.domain.why_not import RankedPlan, WhyNot
 from planner.errors import ParameterError
 from planner.search.allowed import order_and_limits
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import lawful_plans, search
+from planner.search.exhaustive import lawful_plans
 from planner.search.loosen import loosenings
 from planner.search.ranking import Order
+from planner.search.search import search
 from planner.search.space import Limits, space_of
 from planner.steps import predict
 

@@ -18,6 +18,7 @@ from planner.sources.usable import check_precision
 from planner.steps.compare import deviation_of_ratio
 from planner.steps.describe import Description, descriptions
 from planner.steps.layer_pipeline import split_pricer
+from planner.steps.least_time import least_pass_s, least_step_s
 from planner.steps.measured import as_measured, deviation_left
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.split_describe import split_descriptions
@@ -106,6 +107,30 @@ class Evaluator:
                 of_kind = descriptions(self._pricer_of(alike), alike, window)
             by_row |= zip(positions, (as_measured(one, self.sources) for one in of_kind), strict=True)
         return [by_row[i] for i in range(configurations.size)]
+
+    def least_epoch_s(self, configurations: Configurations, *, split: bool) -> FloatArray:
+        """Return a lower bound of the epoch of every plan that may become of rows [s], shape (n,).
+
+        Of a sample without a data set. 0 where nothing is known of a bound.
+
+        Parameters
+        ----------
+        configurations : Configurations
+            Synchronous, of one precision. Of plans with a whole network on every device, accumulation is open too.
+        split : bool
+            Whether they split the network; what is open then says :func:`planner.steps.least_time.least_step_s`.
+        """
+        precision = configurations.precisions[int(configurations.precision.flat[0])] if configurations.size else ""
+        is_layers = split and self.problem.network.transformer is None
+        if not precision or is_layers or self.sources.measured_steps(precision) is not None:
+            return np.zeros(configurations.size)
+        samples = float(self.problem.dataset.samples) if self.problem.dataset else 1.0
+        copies = configurations.data_parallel * configurations.sub_batch
+        if not split:
+            return samples / copies * least_pass_s(self._pricer_of(configurations), configurations.sub_batch)
+        plans = plans_of(configurations)
+        step_s = least_step_s(self._split_pricer_of(configurations), plans)
+        return samples / (copies * plans.accumulation_steps) * step_s
 
     def _split_pricer_of(self, alike: Configurations) -> SplitPricer:
         """Return the pricer of split plans of one precision."""

@@ -70,6 +70,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "why_not": ("", "nodes", "nodes=3,nodes=4"),
     "answer": ("missing.json",),
     "search": ("guess", ""),
+    "time_limit": ("", "2", "0s", "-1s", "5GB"),
     "trials": ("0", "-1", "x", "5"),
     "study": ("s.db",),
     "storage": ("nothing.db",),

@@ -13,7 +13,7 @@ from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan, Refused, Suggestion
 from planner.formats.asked import request_keys
 from planner.formats.suggestion import suggestion_document, suggestions_document
-from planner.search.feasibility import REASONS
+from planner.search.reasons import REASONS
 
 
 def test_suggestion_says_where_every_value_comes_from(suggestion: Callable[..., Suggestion], subject: Subject) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from planner.domain.arrays import FloatArray
 from planner.domain.configuration import MODES, Configuration, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, Prediction, Predictions, Quantity, Staleness
@@ -84,6 +85,14 @@ class SyntheticMachine:
         plans = configurations.rows
         rows = [self.one(plans.one(i)) for i in range(plans.size)]
         return Predictions(**{key: np.array([row[key] for row in rows]) for key in Predictions.__dataclass_fields__})
+
+    def least_epoch_s(self, configurations: Configurations, *, split: bool) -> FloatArray:
+        """Return the time of all samples without what a step does once."""
+        assert not split
+        plans = configurations.rows
+        speed = np.array([self.speed[name] for name in plans.precisions])[plans.precision]
+        gpu_s = self.fixed_s + plans.sub_batch * (self.load_s + self.compute_s * speed)
+        return np.asarray(self.samples / (plans.gpus * plans.sub_batch) * gpu_s)
 
     def describe(
         self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None

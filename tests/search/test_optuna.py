@@ -11,9 +11,10 @@ import pytest
 
 from planner.domain.configuration import Configuration
 from planner.domain.request import SpaceRequest
-from planner.search.exhaustive import Outcome, lawful_plans, search
+from planner.search.exhaustive import Outcome, lawful_plans
 from planner.search.optuna_search import OptunaSearch
 from planner.search.optuna_space import LawfulPlans
+from planner.search.search import search
 from planner.search.space import space_of
 
 SYNC = SpaceRequest(96, tolerance_sync=0.1)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from planner.domain.limits import LIMITS
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError
-from planner.search.exhaustive import search
 from planner.search.loosen import loosenings
 from planner.search.plan_limits import check_limits, limit_text
 from planner.search.ranking import Order
+from planner.search.search import search
 
 
 def quantities(machine: Any, one: Any) -> dict[str, float]:

@@ -75,12 +75,12 @@ def test_each_column_decides_when_those_before_are_equal(better: Any, worse: Any
     for rows in ((better, worse), (worse, better)):
         best = ORDER.best(plans(*rows), 2)
         assert best.configurations.one(0) == better[0]
-        assert whys(ORDER, best, 2, 2)[0].endswith(sentence)
+        assert whys(ORDER, best, "2 plans", 2)[0].endswith(sentence)
 
 
 def test_later_plans_say_how_far_they_are_and_ties_are_said() -> None:
     best = ORDER.best(plans((B, {}), (A, {}), (A, {"epoch_s": 150.0})), 3)
-    first, second, third = whys(ORDER, best, 7, 3)
+    first, second, third = whys(ORDER, best, "7 plans", 3)
     assert first.startswith("shortest epoch of 7 plans: 100.0 s; same within 9 digits as 2 nodes x 4 GPUs, sub-batch 8")
     assert second == "same within 9 digits as position 1, more GPUs (8 against 4)"
     assert third == "50 % slower than position 1"
@@ -93,14 +93,14 @@ def test_plans_on_cpus_are_called_so() -> None:
     order = order_of(of_cpus, SpaceRequest(64))
     assert order_of(problem(None), SpaceRequest(64)).device == "GPU"
     best = order.best(plans((B, {"samples_per_s": 20.0}), (A, {"samples_per_s": 10.0})), 2)
-    assert "; the next, 2 nodes x 4 CPUs, sub-batch 8, " in whys(order, best, 2, 2)[0]
+    assert "; the next, 2 nodes x 4 CPUs, sub-batch 8, " in whys(order, best, "2 plans", 2)[0]
     tied = order.best(plans((A, {}), (B, {})), 2)
-    assert [sentence.count("GPU") for sentence in whys(order, tied, 2, 2)] == [0, 0]
+    assert [sentence.count("GPU") for sentence in whys(order, tied, "2 plans", 2)] == [0, 0]
     assert [", 4 CPUs, " in sentence for sentence in whys_pareto(order, tied)] == [True, False]
 
 
 def test_a_single_plan_is_compared_with_none() -> None:
-    assert whys(ORDER, plans((A, {})), 1, 5) == ["shortest epoch of 1 plan: 100.0 s"]
+    assert whys(ORDER, plans((A, {})), "1 plan", 5) == ["shortest epoch of 1 plan: 100.0 s"]
 
 
 def test_plans_without_a_price_come_last() -> None:
@@ -136,14 +136,16 @@ def test_cost_is_epoch_time_by_gpus_by_price() -> None:
     best = order.best(plans((A, {"epoch_s": 3600.0}), (B, {"epoch_s": 7000.0})), 2)
     assert best.configurations.one(0) == B  # 4 GPUs x 7000 s cost less than 8 GPUs x 3600 s
     assert order.values(best).tolist() == pytest.approx([4 * 7000 / 3600 * 2.5, 8 * 2.5])
-    assert whys(order, best, 2, 2)[0].startswith("cheapest epoch of 2 plans: 19.44 USD; the next,")
+    assert whys(order, best, "2 plans", 2)[0].startswith("cheapest epoch of 2 plans: 19.44 USD; the next,")
 
 
 def test_without_a_data_set_samples_per_second_decide() -> None:
     order = order_of(problem(None), SpaceRequest(64))
     best = order.best(plans((A, {"samples_per_s": 10.0, "epoch_s": math.nan}), (B, {"samples_per_s": 20.0})), 2)
     assert best.configurations.one(0) == B
-    assert whys(order, best, 2, 2)[0].startswith("most samples per second of 2 plans: 20.00 samples/s; the next,")
+    assert whys(order, best, "2 plans", 2)[0].startswith(
+        "most samples per second of 2 plans: 20.00 samples/s; the next,"
+    )
 
 
 def test_cost_needs_a_price() -> None:

@@ -14,8 +14,9 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations, Settings
 from planner.domain.request import Problem, SpaceRequest
 from planner.search.allowed import order_and_limits
-from planner.search.exhaustive import Outcome, search
+from planner.search.exhaustive import Outcome
 from planner.search.refine import Refined, refinement, without_refinement
+from planner.search.search import search
 from planner.steps.predict import Evaluator
 
 NETWORK = "gpt:layers=7,hidden=1024,heads=16,sequence=1024,vocabulary=50257"

@@ -5,8 +5,10 @@ import pytest
 
 from planner.domain.request import SpaceRequest
 from planner.search.choice import distinct_plans
-from planner.search.exhaustive import Outcome, search
-from planner.search.rivals import fewest_first, front_of, ranked
+from planner.search.exhaustive import Outcome
+from planner.search.ranking import fewest_first
+from planner.search.rivals import front_of, ranked
+from planner.search.search import search
 from tests.search.conftest import SyntheticMachine
 
 REQUEST = SpaceRequest(24, tolerance_sync=0.5, top=5, pareto=True)

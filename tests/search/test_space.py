@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from typing import Any
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
-from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
-from planner.search import space as module
+from planner.errors import ParameterError, Refusal, UnknownNameError
+from planner.search import data_block
 from planner.search.feasibility import Rules
 from planner.search.ranking import Order
+from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW
 from planner.search.space import Limits, space_of
 
 
@@ -29,7 +31,10 @@ LIMITS = Limits(
 
 
 def candidates_of(request: SpaceRequest, limits: Limits = LIMITS) -> Configurations:
-    return Configurations.joined([chunk.rows for chunk in space_of(request, limits).chunks()])
+    chunks = [chunk.rows for chunk in space_of(request, limits).chunks()]
+    zero = np.zeros(0, dtype=np.int64)
+    nothing = Configurations(zero, zero, zero, zero, zero, zero, precisions=("fp32",))
+    return Configurations.joined(chunks) if chunks else nothing
 
 
 def rows_of(configurations: Configurations) -> set[tuple[int | str, ...]]:
@@ -76,20 +81,29 @@ def test_solved_accumulation_is_exactly_what_the_window_holds(
     assert rows_of(c.take(inside)) == expected
 
 
-@given(st.integers(1, 300), st.floats(0, 0.3))
-def test_bases_that_miss_the_window_keep_their_nearest_mini_batches(target: int, tolerance: float) -> None:
-    request = SpaceRequest(target).changed(tolerance_sync=tolerance, sub_batch=(3, 7), precision=("fp32",))
+@given(st.integers(1, 300), st.floats(0, 0.3), st.sampled_from([None, (1,), (2, 3, 7)]), st.integers(0, 8))
+def test_near_are_the_nearest_on_either_side_of_the_window(
+    target: int, tolerance: float, steps: tuple[int, ...] | None, largest: int
+) -> None:
+    request = SpaceRequest(target).changed(
+        tolerance_sync=tolerance, sub_batch=(3, 7), accumulation_steps=steps, precision=("fp32",)
+    )
     low, high = request.window("sync")
-    c = candidates_of(request)
-    missed = {(row[0], row[2]): set[int]() for row in rows_of(c)}
-    for n, g, s, a, _, _ in rows_of(c):
-        missed[n, s].add(int(n) * int(g) * int(s) * int(a))
-    for (n, s), reached in missed.items():
-        unit = int(n) * 4 * int(s)
-        slack = 1e-9 * target  # the ends of a window are rounded
-        if not any(low - slack <= unit * a <= high + slack for a in range(1, int(high) + 2)):
-            below = int(low // unit) * unit
-            assert reached == {below, below + unit} - {0}
+    slack = 1e-9 * target  # the ends of a window are rounded
+    below: dict[tuple[int | str, ...], float] = {}
+    above: dict[tuple[int | str, ...], float] = {}
+    for nodes, sub_batch in itertools.product(range(1, 6), (3, 7)):
+        sizes = {a: nodes * 4 * sub_batch * a for a in steps or range(1, int(high) + 3)}
+        misses = steps or not any(low - slack <= size <= high + slack for size in sizes.values())
+        for a, size in sizes.items() if misses and sub_batch <= largest else ():
+            row = (nodes, 4, sub_batch, a, "fp32", "sync")
+            below |= {row: target - size} if size < low - slack else {}
+            above |= {row: size - target} if size > high + slack else {}
+    near = list(space_of(request, LIMITS).near(target, np.full((1, 2), largest)))
+    for reason, sides in ((BELOW_WINDOW, below), (ABOVE_WINDOW, above)):
+        found = [rows for why, rows in near if why == reason]
+        best = {row for row, away in sides.items() if away == min(sides.values())}
+        assert (rows_of(Configurations.joined(found)) if found else set()) == best
 
 
 @given(st.permutations([1, 2, 3, 5]), st.permutations(["fp32", "fp16"]), st.permutations(list(MODES)))
@@ -112,7 +126,7 @@ def test_count_is_the_number_of_candidates_whatever_the_chunk(
     )
     whole = space_of(request, LIMITS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "CHUNK", chunk)
+        patch.setattr(data_block, "CHUNK", chunk)
         parts = list(whole.chunks())
         counted = space_of(request, LIMITS).candidates
     assert max(part.size for part in parts) <= chunk
@@ -131,7 +145,7 @@ def test_refused_precisions_are_counted_and_not_enumerated() -> None:
 def test_refused_modes_are_counted_and_not_enumerated() -> None:
     limits = replace(LIMITS, refused_modes={"async": Refusal("mode", "no host terms")})
     whole = space_of(SpaceRequest(16).changed(mode=MODES, accumulation_steps=(1,), precision=("fp32", "int8")), limits)
-    assert {(why.code, str(why)): n for why, n in whole.refused().items()} == {
+    assert {(why.code, str(why)): n for why, n in whole.refused().items() if "window" not in why.code} == {
         ("mode", "mode async: no host terms"): 5 * (7 + 9),
         ("precision", "precision int8: not measured"): 5 * 9,
     }
@@ -200,11 +214,21 @@ def test_unknown_words_are_answered_with_the_nearest() -> None:
         space_of(SpaceRequest(8).changed(precision=("fp-16",)), LIMITS)
 
 
-@pytest.mark.parametrize("fields", [{"sub_batch": tuple(range(1, 102))}, {"tolerance_sync": 0.9}])
-def test_space_beyond_reach_is_refused_before_it_is_made(fields: dict[str, Any]) -> None:
-    limits = Limits("vast", 10**6 if "sub_batch" in fields else 4, 1, by_mode(fp32=10), {})
-    with pytest.raises(UsageError, match="at most 100,000,000 candidates"):
-        space_of(SpaceRequest(10**8).changed(precision=("fp32",), **fields), limits)
+def test_spaces_of_any_size_are_counted() -> None:
+    limits = Limits("vast", 10**6, 1, by_mode(fp32=10), {})
+    fields: dict[str, Any] = {"sub_batch": tuple(range(1, 102)), "accumulation_steps": tuple(range(1, 1001))}
+    whole = space_of(SpaceRequest(10**6).changed(precision=("fp32",), **fields), limits)
+    assert whole.candidates == 10**6 * 101 * 1000
+    divisors = [n for n in range(1, 10**6 + 1) if 10**6 % n == 0]
+    assert whole.inside == sum(10**6 // (n * s) <= 1000 for n in divisors for s in range(1, 102) if 10**6 // n % s == 0)
+
+
+def test_wide_windows_are_counted() -> None:
+    whole = space_of(
+        SpaceRequest(10**8).changed(precision=("fp32",), tolerance_sync=0.9), Limits("v", 4, 1, by_mode(fp32=10), {})
+    )
+    ends = [(-(-(10**7) // unit), 19 * 10**7 // unit) for n in range(1, 5) for s in range(1, 11) for unit in [n * s]]
+    assert whole.inside == sum(last - first + 1 for first, last in ends)
 
 
 def test_edges_of_the_window_belong_to_it() -> None:

@@ -15,7 +15,8 @@ from planner.domain.framework import Framework
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.domain.request import SpaceRequest
 from planner.search.explain import why_split
-from planner.search.split_space import SplitBlock, SplitLimits, kinds_of, kinds_to_try
+from planner.search.split_block import SplitBlock, SplitCandidates
+from planner.search.split_space import SplitLimits, kinds_of, kinds_to_try
 from planner.workload.split_memory import MemoryRules
 
 Plan = tuple[int, ...]
@@ -34,7 +35,8 @@ def block(
 ) -> SplitBlock:
     request = SpaceRequest(batch).changed(**asked)
     cluster = dict(zip(("nodes", "gpus_per_node"), most, strict=True))
-    return SplitBlock(catalog.find_network(name), framework, request, cluster, (batch, batch), "fp16")
+    candidates = SplitCandidates(catalog.find_network(name), framework, request, cluster, (batch, batch))
+    return SplitBlock(candidates, "fp16")
 
 
 def rows_of(of: SplitBlock) -> set[Plan]:

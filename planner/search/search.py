@@ -1,0 +1,219 @@
+"""The search for the best plans: all candidates of a small space, those that bounds leave of a large one.
+
+Parts of the space are taken in the order of the least that their plans can take, and the search ends where the next
+part can have none of the best: what it finds is what pricing every candidate would find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.configuration import Configurations
+from planner.domain.request import SpaceRequest
+from planner.search.evaluator import Evaluator
+from planner.search.exhaustive import Outcome, Progress, Stopped, batches, search_among
+from planner.search.feasibility import Rules
+from planner.search.parts import Parts, parts_of
+from planner.search.ranking import SLACK, Order, fewest_first
+from planner.search.space import Limits, Space, space_of
+
+__all__ = ["Searcher", "search"]
+
+PRICED_WHOLE = 2**14
+"""Candidates in the window up to which all are priced: bounds would save no time."""
+FEWEST_PARTS, MOST_PARTS = 16, 4096
+"""Parts that are opened at once, at first and at most."""
+
+
+class Searcher(Protocol):
+    """What looks for the best plans of a request."""
+
+    def __call__(
+        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
+    ) -> Outcome:
+        """Return the best ``keep`` plans, and how the space was searched."""
+
+
+def search(
+    request: SpaceRequest,
+    limits: Limits,
+    evaluator: Evaluator,
+    order: Order,
+    *,
+    keep: int,
+    pareto: bool = False,
+    stopped: Stopped | None = None,
+) -> Outcome:
+    """Return the best ``keep`` of all candidates of a request, or the best so far once it is to end.
+
+    Raises
+    ------
+    ParameterError, UnknownNameError
+        As :func:`planner.search.space.space_of`.
+    UsageError
+        It was to end before any plan that satisfies the request was found.
+    """
+    space = space_of(request, limits)
+    if order.leading is not None or space.inside <= PRICED_WHOLE:
+        return search_among(space, request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
+    rules = Rules.of(request, limits, space.precisions, order)
+    parts = _AllParts(parts_of(space, evaluator), order)
+    best = _Best(parts, Progress(evaluator, order, rules, keep))
+    best.run(stopped)
+    fewest = _Fewest(parts, Progress(evaluator, fewest_first(order), rules, len(space.precisions)))
+    front = _Front(parts, Progress(evaluator, order, rules, 1, wants_pareto=True))
+    if best.progress.best is not None:
+        fewest.run(stopped)
+        if pareto:
+            front.run(stopped)
+    outcome = best.outcome(space)
+    return replace(
+        outcome,
+        smallest=fewest.progress.best if fewest.remaining is None else None,
+        pareto=front.progress.pareto,
+        certified=outcome.certified and front.remaining is None,
+    )
+
+
+class _AllParts:
+    """The parts of all blocks, k of them; ``gpus`` and ``value``: the least GPUs and objective of each, shape (k,)."""
+
+    def __init__(self, blocks: Sequence[Parts], order: Order) -> None:
+        self.blocks, self.order = blocks, order
+        sizes = [one.gpus.size for one in blocks]
+        self._block = np.repeat(np.arange(len(blocks)), sizes)
+        self._place = np.concatenate([np.zeros(0, np.int64), *(np.arange(size) for size in sizes)])
+        self.gpus = np.concatenate([np.zeros(0, np.int64), *(one.gpus for one in blocks)])
+        least_s = np.concatenate([np.zeros(0), *(one.least_s for one in blocks)])
+        self.value = order.value_of(least_s, self.gpus)
+
+    def open(self, some: IntArray, promises: Callable[[FloatArray, IntArray], BoolArray]) -> Iterator[Configurations]:
+        """Yield the candidates of some parts whose objective and GPUs promise something."""
+        for at, block in enumerate(self.blocks):
+            mine = some[self._block[some] == at]
+            if mine.size:
+                yield from block.open(
+                    self._place[mine], lambda seconds, gpus: promises(self.order.value_of(seconds, gpus), gpus)
+                )
+
+
+class _Bounded:
+    """A search through parts until none promises anything.
+
+    Attributes
+    ----------
+    remaining : float or None
+        Where it was stopped, the least objective that parts not gone through to the end may have.
+    """
+
+    def __init__(self, parts: _AllParts, progress: Progress) -> None:
+        self.parts, self.progress = parts, progress
+        self.progress.wants_smallest = False
+        self.remaining: float | None = None
+
+    def run(self, stopped: Stopped | None) -> None:
+        """Open parts, those that promise most first, until no other promises anything, or the search is to end."""
+        queue, number = self._queue(), FEWEST_PARTS
+        while queue.size:
+            some, queue = queue[:number], queue[number:]
+            promising = self._promises(self.parts.value[some], self.parts.gpus[some])
+            if self._ends(promising):
+                return
+            opened = self.parts.open(some[promising], self._promises)
+            for batch in batches(self.progress.sift(rows) for rows in opened):
+                self.progress.price(batch)
+                if stopped is not None and stopped():
+                    self.remaining = float(self.parts.value[some[0]])
+                    self.progress.check_found()
+                    return
+            number = min(2 * number, MOST_PARTS)
+
+    def _queue(self) -> IntArray:
+        """Return the parts in the order in which they are opened."""
+        raise NotImplementedError
+
+    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:
+        """Tell which plans may be among those looked for, by the least objective and GPUs, shape (n,)."""
+        raise NotImplementedError
+
+    def _ends(self, promising: BoolArray) -> bool:
+        """Tell whether no part promises anything, from the next ones."""
+        return not promising[0]
+
+    def _last(self) -> tuple[float, int] | None:
+        """Return the objective and the GPUs that plans must not exceed; None: too few are known."""
+        best = self.progress.best
+        if best is None or best.size < self.progress.keep:
+            return None
+        last = best.take(slice(best.size - 1, best.size))
+        return float(self.parts.order.values(last)[0]) * (1 + SLACK), int(last.configurations.gpus[0])
+
+
+class _Best(_Bounded):
+    """Looks for the plans with the least objective."""
+
+    def _queue(self) -> IntArray:
+        return np.lexsort((self.parts.gpus, self.parts.value))
+
+    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:
+        last = self._last()
+        return np.asarray(value <= last[0]) if last else np.ones(gpus.size, dtype=np.bool_)
+
+    def outcome(self, space: Space) -> Outcome:
+        """Return what was found."""
+        if self.progress.best is None:
+            self.progress.look_nearby(space)
+        outcome = self.progress.outcome(space)
+        discarded = space.candidates - outcome.evaluated - sum(outcome.refused.values())
+        gap = None
+        if self.remaining is not None and outcome.best is not None:
+            best = float(self.parts.order.values(outcome.best)[0])
+            gap = max(0.0, 1 - self.remaining / best)
+        return replace(
+            outcome,
+            method="branch and bound",
+            certified=self.remaining is None or gap == 0,
+            discarded=discarded,
+            gap=gap,
+        )
+
+
+class _Fewest(_Bounded):
+    """Looks for the plans on the fewest GPUs, and of them for those with the least objective."""
+
+    def _queue(self) -> IntArray:
+        return np.lexsort((self.parts.value, self.parts.gpus))
+
+    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:
+        last = self._last()
+        if last is None:
+            return np.ones(gpus.size, dtype=np.bool_)
+        return np.asarray((gpus < last[1]) | ((gpus == last[1]) & (value <= last[0])))
+
+
+class _Front(_Bounded):
+    """Looks for the plans that no other equals or exceeds in objective, GPUs and distance from the target at once.
+
+    A plan that hits the target rules out all that take longer on as many GPUs or more.
+    """
+
+    def _queue(self) -> IntArray:
+        return np.lexsort((self.parts.value, self.parts.gpus))
+
+    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:
+        front = self.progress.pareto
+        if front is None:
+            return np.ones(gpus.size, dtype=np.bool_)
+        hits = front.take(self.parts.order.distances(front) == 0)
+        order = np.argsort(hits.configurations.gpus, kind="stable")
+        least = np.minimum.accumulate(self.parts.order.values(hits)[order]) * (1 + SLACK)
+        place = np.searchsorted(hits.configurations.gpus[order], gpus, side="right") - 1
+        return np.asarray(value <= np.append(least, np.inf)[place])
+
+    def _ends(self, promising: BoolArray) -> bool:  # noqa: ARG002 - a part behind may promise more
+        return False

@@ -1,0 +1,365 @@
+"""Candidates that split a network: every lawful set of degrees that a mini-batch in the window can be reached with.
+
+A *place* is a number of GPUs with its tensor, context and pipeline degrees; D its data-parallel degree. To it come
+*choices*, of what is kept on its devices and how they are scheduled: a lawful pair is a base. To a base come the
+*passes* of its place: sub-batches n and accumulation steps m with D·n·m in the window. Bases that differ in nothing a
+device does are one (:func:`planner.workload.lawful.is_told_apart`), and those that no mini-batch of the window divides
+are no candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, IntArray
+from planner.domain.axes import AXES, MODES, SCHEDULES, Axis
+from planner.domain.configuration import Configurations, splits
+from planner.domain.framework import Framework
+from planner.domain.network import Network
+from planner.domain.request import SpaceRequest
+from planner.domain.split import SplitPlans, schedule_run
+from planner.errors import Refusal
+from planner.search.split_space import DATA, HYBRID, MODEL, PIPELINE, kinds_to_try, passes_within
+from planner.workload.lawful import LAYER_AXES, accumulates, is_lawful, is_told_apart, most_stages
+
+__all__ = ["DEGREES", "SplitBlock", "SplitCandidates"]
+
+CHUNK = 2**16
+"""Candidates made at once."""
+CHECKED = 2**18
+"""Bases checked at once whether they are lawful."""
+DEGREES = ("tensor_parallel", "context_parallel", "pipeline_parallel")
+_PLACE = ("nodes", "gpus_per_node", *DEGREES)
+_PRICED_TOGETHER = (
+    "sharding",
+    "schedule",
+    "expert_parallel",
+    "sequence_parallel",
+    "tensor_parallel",
+    "pipeline_parallel",
+)
+_SCHEDULED = ("schedule", "pipeline_parallel", "virtual_stages", "accumulation_steps")
+_CHOICE = (
+    "sequence_parallel", "expert_parallel", "virtual_stages", "schedule", "sharding", "shard_group", "recompute",
+    "recompute_every", "stages", "offload",
+)  # fmt: skip
+_BY_NAME = {axis.name: axis for axis in AXES}
+
+
+@dataclass(frozen=True)
+class SplitCandidates:
+    """Split candidates, synchronous, whatever their precision.
+
+    Attributes
+    ----------
+    network : Network
+    framework : Framework
+    request : SpaceRequest
+    most : mapping of axis to int
+        Nodes and GPUs of each that the cluster has.
+    window : tuple of int
+        Accepted mini-batches [whole samples].
+    """
+
+    network: Network
+    framework: Framework
+    request: SpaceRequest
+    most: Mapping[str, int]
+    window: tuple[int, int]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of parallelism to try."""
+        return kinds_to_try(self.request, self.network, self.framework)
+
+    @cached_property
+    def count(self) -> int:
+        """The number of candidates."""
+        return int(self.passes_of_bases.sum())
+
+    @cached_property
+    def places(self) -> dict[str, IntArray]:
+        """Columns of all places, with ``data_parallel``, shape (g,)."""
+        parts = list(self._places())
+        return {name: np.concatenate([one[name] for one in parts]) for name in (*_PLACE, "data_parallel")}
+
+    @cached_property
+    def choices(self) -> dict[str, IntArray]:
+        """Columns of all choices, lawful somewhere or not."""
+        return _product({name: self._values(_BY_NAME[name]) for name in _CHOICE})
+
+    @cached_property
+    def bases(self) -> tuple[IntArray, IntArray]:
+        """The place and the choice of every base, by place."""
+        places, choices = self.places["nodes"].size, self.choices["sharding"].size
+        found = [np.zeros((2, 0), dtype=np.int64)]
+        step = max(1, CHECKED // choices)
+        for start in range(0, places, step):
+            rows = np.arange(start, min(start + step, places))
+            at, choice = _pairs(rows.size, choices)
+            both = rows[at], choice
+            found.append(np.stack(both)[:, self._is_base(*both)])
+        place, choice = np.concatenate(found, axis=1)
+        return place, choice
+
+    @cached_property
+    def passes(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """Sub-batches and accumulation steps of all places, by degree; of each place where they start, and how many."""
+        copies, which = np.unique(self.places["data_parallel"], return_inverse=True)
+        parts = [self._passes(degree) for degree in copies.tolist()]
+        sizes = np.array([n.size for n, _ in parts], dtype=np.int64)
+        n, m = (np.concatenate([np.zeros(0, np.int64), *(one[at] for one in parts)]) for at in range(2))
+        return n, m, (np.cumsum(sizes) - sizes)[which], sizes[which]
+
+    @cached_property
+    def passes_of_bases(self) -> IntArray:
+        """How many passes each base has that its schedule runs, shape (b,)."""
+        place, choice = self.bases
+        columns = (self.places["data_parallel"][place], *(self._column(name, place, choice) for name in _SCHEDULED[:3]))
+        key = np.zeros(place.size, dtype=np.int64)
+        for column in columns:
+            key = key * (int(column.max(initial=0)) + 1) + column
+        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+        number = np.zeros(first.size, dtype=np.int64)
+        for owner, at in self.with_passes(place[first]):
+            columns_of = {
+                name: self._column(name, place[first][owner], choice[first][owner]) for name in _SCHEDULED[:3]
+            }
+            runs = accumulates(SplitPlans.of(**columns_of, accumulation_steps=self.passes[1][at]))
+            number += np.bincount(owner[runs], minlength=first.size)
+        return number[which]
+
+    def rows(self, bases: IntArray) -> Iterator[dict[str, IntArray]]:
+        """Yield columns of candidates: some bases with every pass that their schedule runs, some CHUNK at a time."""
+        place, choice = (one[bases] for one in self.bases)
+        for owner, at in self.with_passes(place):
+            yield self.joined(place[owner], choice[owner], at)
+
+    def joined(self, place: IntArray, choice: IntArray, at: IntArray) -> dict[str, IntArray]:
+        """Return columns of places, choices and passes that belong together, those that their schedule runs."""
+        n, m, *_ = self.passes
+        columns = {name: self.places[name][place] for name in _PLACE}
+        columns |= {name: column[choice] for name, column in self.choices.items()}
+        columns |= {"sub_batch": n[at], "accumulation_steps": m[at]}
+        return _where(columns, accumulates(SplitPlans.of(**{name: columns[name] for name in _SCHEDULED})))
+
+    def by_degrees(self) -> IntArray:
+        """Return the bases such that those of equal degrees follow each other, as they are priced together."""
+        return np.lexsort([self._column(name, *self.bases) for name in _PRICED_TOGETHER])
+
+    def base_columns(self) -> dict[str, IntArray]:
+        """Return the axes of all bases, lawful ones alone, an ndarray of shape (b,) each."""
+        return {name: self._column(name, *self.bases) for name in (*_PLACE, *_CHOICE)}
+
+    def passes_of(self, base: Mapping[str, int]) -> tuple[IntArray, IntArray]:
+        """Return the sub-batches, and the accumulation of each, with which a base is a candidate to price."""
+        replica = math.prod(base[name] for name in DEGREES)
+        n, m = self._passes(base["nodes"] * base["gpus_per_node"] // replica)
+        columns = {name: np.full(n.size, base[name]) for name in _SCHEDULED if name in base}
+        keeps = accumulates(SplitPlans.of(**columns | {"accumulation_steps": m}))
+        return n[keeps], m[keeps]
+
+    def _column(self, name: str, place: IntArray, choice: IntArray) -> IntArray:
+        return self.choices[name][choice] if name in self.choices else self.places[name][place]
+
+    def with_passes(self, place: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+        """Yield each of some places with each of its passes: positions in both, some CHUNK at a time."""
+        starts, sizes = (one[place] for one in self.passes[2:])
+        ends = np.cumsum(sizes)
+        total = int(ends[-1]) if ends.size else 0
+        for start in range(0, total, CHUNK):
+            flat = np.arange(start, min(start + CHUNK, total))
+            owner = np.searchsorted(ends, flat, side="right")
+            yield owner, starts[owner] + flat - (ends[owner] - sizes[owner])
+
+    def _values(self, axis: Axis) -> IntArray:
+        """Return the values of an axis to try, as numbers or codes."""
+        asked = self.request[axis.name]
+        if asked is not None:
+            return np.unique([axis.code(one) for one in asked])
+        if axis.of_cluster:
+            most = self.most[axis.name]
+            return np.arange(1 if axis.of_cluster == "any" else most, most + 1)
+        is_open = axis.name in _DEFAULTS and (self.network.transformer is not None or axis.name in LAYER_AXES)
+        return _DEFAULTS[axis.name](self) if is_open else np.array([axis.code(axis.default)])
+
+    def _places(self) -> Iterator[dict[str, IntArray]]:
+        """Yield columns of places, of each number of GPUs of a node: from nodes, or from degrees where they are fewer.
+
+        Most numbers of nodes of a large cluster have no data-parallel degree that divides a mini-batch of the window.
+        """
+        degrees = _product({name: self._values(_BY_NAME[name]) for name in DEGREES})
+        degrees = _where(degrees, self._is_of_kind(degrees))
+        replica = degrees["tensor_parallel"] * degrees["context_parallel"] * degrees["pipeline_parallel"]
+        nodes = self._values(_BY_NAME["nodes"])
+        for gpus_per_node in self._values(_BY_NAME["gpus_per_node"]).tolist():
+            copies = np.arange(1, min(self.window[1], int(nodes.max()) * gpus_per_node) + 1)
+            copies = copies[self._reaches(copies)]
+            is_by_nodes = nodes.size <= copies.size
+            which, other = _pairs(replica.size, min(nodes.size, copies.size))
+            gpus = nodes[other] * gpus_per_node if is_by_nodes else copies[other] * replica[which]
+            keeps = (gpus % gpus_per_node == 0) & (gpus % replica[which] == 0)
+            which, gpus = which[keeps], gpus[keeps]
+            keeps = self._reaches(gpus // replica[which]) & np.isin(gpus // gpus_per_node, nodes)
+            which, gpus = which[keeps], gpus[keeps]
+            yield {name: column[which] for name, column in degrees.items()} | {
+                "nodes": gpus // gpus_per_node,
+                "gpus_per_node": np.full(which.size, gpus_per_node),
+                "data_parallel": gpus // replica[which],
+            }
+
+    def _is_base(self, place: IntArray, choice: IntArray) -> BoolArray:
+        """Tell which places and choices are lawful together, and told apart."""
+        of = {name: column[place] for name, column in self.places.items()}
+        of |= {name: column[choice] for name, column in self.choices.items()}
+        plans = SplitPlans.of(**_plan_columns(of))
+        lawful = is_lawful(self.network, self.framework, plans, but_accumulation=True)
+        told_apart = is_told_apart(self.network.transformer, plans) & self._is_scheduled(of)
+        return np.asarray(lawful & told_apart & splits(of))
+
+    def _is_of_kind(self, of: Mapping[str, IntArray]) -> BoolArray:
+        """Tell which degrees are of the kinds of parallelism to try."""
+        model = (of["tensor_parallel"] > 1) | (of["context_parallel"] > 1)
+        pipeline = of["pipeline_parallel"] > 1
+        kinds = {DATA: ~model & ~pipeline, MODEL: model & ~pipeline, PIPELINE: pipeline & ~model}
+        kinds[HYBRID] = model & pipeline
+        return np.asarray(np.any([kinds[one] for one in self.kinds], axis=0))
+
+    def _is_scheduled(self, of: Mapping[str, IntArray]) -> BoolArray:
+        """Tell which bases have a pipeline to schedule, or the one schedule that stands for all where there is none."""
+        schedules = self.request["schedule"] or ("1f1b",)
+        code = SCHEDULES.index("1f1b" if "1f1b" in schedules else schedules[0])
+        return np.asarray((of["pipeline_parallel"] > 1) | (of["schedule"] == code))
+
+    def _reaches(self, copies: IntArray) -> BoolArray:
+        """Tell of data-parallel degrees whether some mini-batch of the window is a multiple."""
+        low, high = self.window
+        return np.asarray(high // copies * copies >= max(low, 1))
+
+    def _passes(self, copies: int) -> tuple[IntArray, IntArray]:
+        """Return sub-batches and accumulation steps whose product with the copies lies in the window."""
+        low, high = self.window
+        least, most = -(-max(low, 1) // copies), high // copies
+        asked, steps = self.request["sub_batch"], self.request["accumulation_steps"]
+        tried = np.unique(asked) if asked is not None else np.arange(1, most + 1)
+        return passes_within((least, most), tried, None if steps is None else np.unique(steps))
+
+
+@dataclass(frozen=True)
+class SplitBlock:
+    """Split candidates of one precision; ``refused``: why none of them can be priced."""
+
+    of: SplitCandidates
+    precision: str
+    refused: Refusal | None = None
+    mode: str = "sync"
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Accepted mini-batches [whole samples]."""
+        return self.of.window
+
+    def count(self) -> int:
+        """Return the number of candidates."""
+        return self.of.count
+
+    def inside(self) -> int:
+        """Return how many of them the window holds: all."""
+        return self.of.count
+
+    def outside(self) -> Mapping[int, int]:
+        """Return those outside the window, by reason: there are none."""
+        return {}
+
+    def candidates(self, precision: int, precisions: tuple[str, ...]) -> Iterator[Configurations]:
+        """Yield the candidates as rows, some CHUNK at a time; ``precision``: position in ``precisions``."""
+        for rows in self.of.rows(self.of.by_degrees()):
+            yield self.configurations(rows, (precision, precisions))
+
+    def configurations(self, rows: Mapping[str, IntArray], kinds: tuple[int, tuple[str, ...]]) -> Configurations:
+        """Return columns as configurations of the precision."""
+        codes = {"precision": kinds[0], "mode": MODES.index(self.mode)}
+        shape = rows["sub_batch"].shape
+        more = {name: np.broadcast_to(np.int64(code), shape) for name, code in codes.items()}
+        return Configurations(**rows, **more, precisions=kinds[1])
+
+    def base_columns(self) -> dict[str, IntArray]:
+        """Return the axes of all bases, lawful ones alone, an ndarray of shape (b,) each."""
+        return self.of.base_columns()
+
+    def passes_of(self, base: Mapping[str, int]) -> tuple[IntArray, IntArray]:
+        """Return the sub-batches, and the accumulation of each, with which a base is a candidate to price."""
+        return self.of.passes_of(base)
+
+
+def _pairs(first: int, second: int) -> tuple[IntArray, IntArray]:
+    """Return every pair of positions below two numbers."""
+    return np.repeat(np.arange(first), second), np.tile(np.arange(second), first)
+
+
+def _divisors(whole: int, most: int) -> IntArray:
+    tried = np.arange(1, min(whole, most) + 1)
+    return np.asarray(tried[whole % tried == 0])
+
+
+def _tensor(block: SplitCandidates) -> IntArray:
+    """Return the degrees inside a node."""
+    of = block.network.transformer
+    heads = 1 if of is None or not {MODEL, HYBRID} & set(block.kinds) else of.heads
+    return _divisors(heads, block.most["gpus_per_node"])
+
+
+def _pipeline(block: SplitCandidates) -> IntArray:
+    """Return the stages to try: as many as a transformer has layers, else those that fill nodes evenly."""
+    if not {PIPELINE, HYBRID} & set(block.kinds):
+        return np.ones(1, dtype=np.int64)
+    most, gpus = most_stages(block.network), block.most["gpus_per_node"]
+    if block.network.transformer is not None:
+        return np.arange(1, most + 1)
+    whole_nodes = gpus * 2 ** np.arange(int(np.log2(max(most / gpus, 1))) + 1)
+    return np.union1d(_divisors(gpus, most), whole_nodes[whole_nodes <= most])
+
+
+def _virtual(block: SplitCandidates) -> IntArray:
+    of = block.network.transformer
+    if of is None or not {PIPELINE, HYBRID} & set(block.kinds):
+        return np.ones(1, dtype=np.int64)
+    return _divisors(of.layers + of.encoder_layers, (of.layers + of.encoder_layers) // 2)
+
+
+def _expert(block: SplitCandidates) -> IntArray:
+    of = block.network.transformer
+    experts = 1 if of is None or not {MODEL, HYBRID} & set(block.kinds) else max(of.experts, 1)
+    return _divisors(experts, experts)
+
+
+_DEFAULTS: Mapping[str, Callable[[SplitCandidates], IntArray]] = {
+    "tensor_parallel": _tensor,
+    "pipeline_parallel": _pipeline,
+    "virtual_stages": _virtual,
+    "expert_parallel": _expert,
+    "sequence_parallel": lambda _: np.arange(2),
+    "sharding": lambda block: np.arange(block.framework.most_sharded + 1),
+    "recompute": lambda _: np.arange(3),
+}
+"""Axis -> the values that are tried where none are asked for; of others the default alone."""
+
+
+def _product(values: Mapping[str, IntArray]) -> dict[str, IntArray]:
+    columns = np.meshgrid(*values.values(), indexing="ij")
+    return {name: column.ravel() for name, column in zip(values, columns, strict=True)}
+
+
+def _where(columns: Mapping[str, IntArray], mask: BoolArray) -> dict[str, IntArray]:
+    return {name: column[mask] for name, column in columns.items()}
+
+
+def _plan_columns(of: Mapping[str, IntArray]) -> dict[str, IntArray]:
+    """Return the columns of bases that split plans have; 1f1b with virtual stages is interleaved."""
+    schedule = schedule_run(of["schedule"], of["virtual_stages"])
+    return {name: column for name, column in of.items() if name != "nodes"} | {"schedule": schedule}
