@@ -161,15 +161,15 @@ class SplitPricer(SplitCosts):
         that they make.
         """
         plans = plans_of(configurations)
-        terms, slowest = {name: np.zeros((2, plans.shape[0])) for name in SPLIT_TERMS}, np.zeros(plans.shape, np.int64)
-        for is_laid in (False, True):
-            rows = np.flatnonzero(plans.is_laid_out == is_laid)
-            if rows.size:
-                some = plans.take(rows)
-                stages = laid_out(self.layouts(some)) if is_laid else StageCases
-                of_some, slowest[rows] = self._terms(some, stages)
-                for name, both in of_some.items():
-                    terms[name][:, rows] = both
+        laid = np.flatnonzero(plans.is_laid_out)
+        if not laid.size:
+            terms, slowest = self._terms(plans, StageCases)
+        elif laid.size == configurations.size:
+            terms, slowest = self._terms(plans, laid_out(self.layouts(plans)))
+        else:
+            rows = np.flatnonzero(~plans.is_laid_out)
+            parts = [self._priced(configurations.take(some)) for some in (rows, laid)]
+            return SplitPriced.joined(parts, np.argsort(np.concatenate([rows, laid])))
         memory = self.memory(plans)
         self._offload(plans, memory, terms)
         seconds = {name: both[0] for name, both in terms.items()}
