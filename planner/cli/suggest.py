@@ -17,18 +17,13 @@ from planner.domain.cluster import Cluster
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError, UnknownNameError
-from planner.formats.brief import brief_document, briefs_document
-from planner.formats.suggestion import suggestion_document, suggestions_document
-from planner.formats.why_not import why_not_document
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
-from planner.report.why_not import why_not_view
 from planner.search.refine import Refined, refinement, without_refinement
 from planner.search.search import Searcher, search
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
-from planner.search.why_not import why_not
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
 from planner.workload.lawful import schedules_of
@@ -191,6 +186,10 @@ def _write_why_nots(cases: Sequence[Case], values: Values, *, as_json: bool) -> 
     ParameterError
         A value breaks the rule of its option; or several answers are wanted as one document.
     """
+    from planner.formats.why_not import why_not_document  # noqa: PLC0415 - only this question needs it
+    from planner.report.why_not import why_not_view  # noqa: PLC0415 - as above
+    from planner.search.why_not import why_not  # noqa: PLC0415 - as above
+
     by_option = {axis.option: axis for axis in AXES}
     asked: dict[str, tuple[Any, ...]] = {}
     for key, text in values["why_not"].value.items():
@@ -269,7 +268,11 @@ def _tolerance(request: SpaceRequest, tolerance: Sourced[Any] | None) -> Sourced
 def _document(answers: Answers, epochs: int | None, *, brief: bool) -> Mapping[str, Any]:
     """Return the document of the answers; with ``brief`` of the plans to take alone."""
     if not brief:
+        from planner.formats.suggestion import suggestion_document, suggestions_document  # noqa: PLC0415 - JSON alone
+
         return suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0])
+    from planner.formats.brief import brief_document, briefs_document  # noqa: PLC0415 - as above
+
     return briefs_document(answers, epochs) if len(answers) > 1 else brief_document(*answers[0], epochs)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray, frozen_map
+from planner.domain.arrays import FloatArray, IntArray, frozen_map, once_of
 from planner.domain.calibration import SettingValue
 from planner.errors import ParameterError
 
@@ -148,4 +148,15 @@ def vector(settings: Settings, key: str, default: tuple[float, ...] = ()) -> Flo
     value = settings.get(key, default)
     if not isinstance(value, tuple):
         raise ParameterError(f"setting {key}", "a list of numbers", value)
-    return np.asarray(value, dtype=np.float64)
+    return _long_vector(value) if len(value) >= _LONG else np.asarray(value, dtype=np.float64)
+
+
+_LONG = 64
+"""Numbers that take long to bring into an array."""
+
+
+@once_of
+def _long_vector(values: tuple[float, ...]) -> FloatArray:
+    vector = np.asarray(values, dtype=np.float64)
+    vector.flags.writeable = False
+    return vector

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copyreg
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -19,11 +20,25 @@ BoolArray = NDArray[np.bool_]
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
+_Argument = TypeVar("_Argument")
+_Number = TypeVar("_Number", np.float64, np.int64)
 
 _WIDEST_DIGIT, _LARGEST_KEY = 2**30, 2**62
+_MOST_REMEMBERED = 2**8
 
 LARGEST_COUNT = 10**9
 """No node count, batch or degree is larger; a typed-in extra digit should not become an array size."""
+
+
+def distinct_values(values: NDArray[_Number]) -> NDArray[_Number]:
+    """Return the distinct values of an array of any shape, ascending, shape (k,); none is not a number.
+
+    As :func:`numpy.unique`, which loads NumPy's masked arrays first.
+    """
+    in_order = np.sort(values, axis=None)
+    is_first = np.ones(in_order.shape, dtype=np.bool_)
+    is_first[1:] = in_order[1:] != in_order[:-1]
+    return in_order[is_first]
 
 
 def distinct_rows(*columns: IntArray | FloatArray) -> tuple[IntArray, IntArray]:
@@ -53,6 +68,24 @@ def _digits(column: IntArray | FloatArray) -> tuple[IntArray, int]:
 def _ranked(column: IntArray | FloatArray) -> tuple[IntArray, int]:
     values, place = np.unique(column, return_inverse=True)
     return place, values.size
+
+
+def once_of(function: Callable[[_Argument], _Value]) -> Callable[[_Argument], _Value]:
+    """Return a function whose value is worked out once of an object that never changes, such as a frozen record.
+
+    Objects are told apart by identity, which is faster than by what they hold; the last hundreds are remembered.
+    """
+    known: dict[int, tuple[_Argument, _Value]] = {}
+
+    @wraps(function)
+    def remembered(argument: _Argument) -> _Value:
+        if id(argument) not in known:
+            while len(known) >= _MOST_REMEMBERED:
+                known.pop(next(iter(known)))
+            known[id(argument)] = argument, function(argument)  # which holds the object, so that no other has its id
+        return known[id(argument)][1]
+
+    return remembered
 
 
 def frozen_map(values: Mapping[_Key, _Value]) -> Mapping[_Key, _Value]:

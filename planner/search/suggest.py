@@ -28,7 +28,6 @@ from planner.search.choice import (
 )
 from planner.search.evaluator import Evaluator
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
-from planner.search.loosen import loosenings
 from planner.search.ranking import Order, fewest_first
 from planner.search.rivals import (
     Compare,
@@ -311,6 +310,8 @@ def _nearest(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
 
 def _loosenings(searches: Sequence[Searched], order: Order) -> tuple[Loosening, ...]:
     """Return what to loosen where nothing fits: of one search all that helps, of several the smallest change each."""
+    from planner.search.loosen import loosenings  # noqa: PLC0415 - few requests need it
+
     proven = [one for one in searches if one.outcome.certified]
     ways = [loosenings(one.request, one.limits, one.evaluator, order, one.outcome) for one in proven]
     if len(ways) == 1 and searches[0].framework is None:

@@ -98,7 +98,8 @@ def machine_of(values: Values, say: Say, known: Calibrations = ()) -> Machine:
 
 
 def _completions(cluster: Cluster, known: Calibrations, *, is_named: bool) -> Iterator[tuple[str, Calibrations]]:
-    return completions(cluster, known, catalog.sibling_calibrations, catalog.transfer_scores(), is_named=is_named)
+    of_others = catalog.sibling_calibrations, catalog.nearest_calibrations
+    return completions(cluster, known, *of_others, catalog.transfer_scores(), is_named=is_named)
 
 
 def _serves(calibration: Calibration, cluster: Cluster) -> bool:

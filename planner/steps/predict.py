@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
@@ -220,7 +220,7 @@ def _alike(some: Configurations) -> Iterator[tuple[slice | IntArray, Configurati
     if kind.size and np.all(kind == kind.flat[0]):
         yield slice(None), some.rows if some.is_split.flat[0] else some
         return
-    for value in np.unique(kind).tolist():
+    for value in distinct_values(kind).tolist():
         part = some.where(kind == value)
         yield np.flatnonzero(np.broadcast_to(kind == value, some.shape)), part.rows if value % 2 else part
 

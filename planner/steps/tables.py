@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, distinct_values
 
 __all__ = ["CHUNK", "CaseTable", "PairTable", "distinct_pairs", "slices"]
 
@@ -42,7 +42,7 @@ def distinct_pairs(first: IntArray, second: IntArray) -> tuple[IntArray, IntArra
             is_present[first[part] * width + second[part]] = True
         keys = np.flatnonzero(is_present)
     else:
-        keys = np.unique(first * width + second)
+        keys = distinct_values(first * width + second)
     return keys // width, keys % width
 
 
@@ -78,7 +78,8 @@ class CaseTable(Generic[Columns]):
 
     def ensure(self, *keys: IntArray) -> None:
         """Make the cases that are missing, of keys of shape (k,)."""
-        missing = np.setdiff1d(self._codes_of(keys), self._codes)
+        codes = distinct_values(self._codes_of(keys))
+        missing = codes[~np.isin(codes, self._codes, assume_unique=True)]
         if missing.size == 0:
             return
         columns = self._make(*self._keys(missing))
