@@ -12,10 +12,12 @@ from planner.domain.framework import Framework
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Sourced, Subject
 
-__all__ = ["CHOICES", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion"]
+__all__ = ["CHOICES", "MOST_OF_FRONT", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion"]
 
 CHOICES = ("fewest-gpus", "fastest", "least-regret")
 """Which of the tied plans is taken."""
+MOST_OF_FRONT = 50
+"""Plans of a Pareto front that an answer tells of; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,14 @@ class Suggestion:
     plans : tuple of Plan
         In the order of prediction; the chosen one stands last where it is not among the first ones reported.
     pareto : tuple of Plan
+        The first MOST_OF_FRONT of the front.
     search : SearchReport
     nearest, loosen :
         Where nothing fits.
+    conflict : tuple of str
+        Likewise: a smallest set of constraints that contradict each other, as they may be typed.
+    pareto_more : int
+        Plans of the front beyond ``pareto``.
     warnings : tuple of PlanWarning
         Of all plans, each once.
     chosen : int or None
@@ -163,6 +170,8 @@ class Suggestion:
     baseline: Configuration | None = None
     baseline_framework: Framework | None = None
     citations: tuple[Citation, ...] = ()
+    conflict: tuple[str, ...] = ()
+    pareto_more: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "request", frozen_map(self.request))

@@ -95,10 +95,17 @@ _SUGGESTION = Table(
         Field(
             "pareto", ListOf(_OF_FRONT), "front of the objective, GPUs and distance from the target, where asked", None
         ),
+        Field("pareto_more", Whole(), "plans of the front beyond those told; absent: none", None),
         SOURCES,
         Field("search", SEARCH_TABLE, "how the space was searched"),
         Field("nearest", ListOf(_PLAN), "plans nearest to the target, when none fits", ()),
         Field("loosen", ListOf(LOOSENING_TABLE), "what to loosen, when none fits", ()),
+        Field(
+            "conflict",
+            ListOf(Text()),
+            "when none fits, a smallest set of constraints that contradict each other; absent: not known",
+            (),
+        ),
         Field(
             "warnings",
             ListOf(
@@ -146,11 +153,12 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
     return {
         "subject": subject_keys(subject, shared.memory_bytes),
         "request": request_keys(one.request),
-        **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen")},
+        **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen", "conflict")},
         "citations": citation_keys(one.citations),
         "baseline": one.baseline and _configuration_keys(one.baseline, framework, one.baseline_framework),
         "plans": plans,
         "pareto": front if front or (pareto is not None and pareto.value) else None,
+        "pareto_more": one.pareto_more or None,
         "search": one.search,
         "nearest": nearest,
         "sources": shared.sources(),
@@ -201,10 +209,11 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
     """Return what the keys of a document say; UsageError or FieldError where no answer can be so."""
     plans = tuple(_plan_of(plan, keys, "plans", IN_WINDOW) for plan in keys["plans"])
     suggestion = Suggestion(
-        **{key: keys[key] for key in ("status", "chosen", "choice", "tied")},
+        **{key: keys[key] for key in ("status", "chosen", "choice", "tied", "conflict")},
         request=request_of(keys["request"]),
         plans=plans,
         pareto=tuple(_plan_of_front(plan, plans, keys) for plan in keys["pareto"] or ()),
+        pareto_more=keys["pareto_more"] or 0,
         search=search_of(keys["search"]),
         nearest=tuple(_plan_of(plan, keys, "plans", OUTSIDE) for plan in keys["nearest"]),
         loosen=tuple(map(loosening_of, keys["loosen"])),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from planner.domain.prediction import Prediction, Term
 from planner.domain.request import Subject
-from planner.domain.suggestion import Plan, Suggestion
+from planner.domain.suggestion import MOST_OF_FRONT, Plan, Suggestion
 from planner.report import parts
 from planner.report.blocks import Block, Line, given
 from planner.report.doubt import goodness
@@ -28,8 +28,6 @@ __all__ = [
 ALL_WORDS = "-v shows all"
 SHORT_TABLE_PLANS = 5
 """Plans of a short table; the chosen one is among them."""
-MOST_FRONT_ROWS = 50
-"""Rows of a Pareto front."""
 SMALLEST_SHARE_NAMED = 0.005
 """Of a period; a term below it is not named."""
 
@@ -161,11 +159,11 @@ def _term(term: Term, digits: int) -> str:
 
 def _front(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     what = "cost" if _objective(suggestion) == "cost" else "epoch time"
-    front = suggestion.pareto
-    rest = f", the first {MOST_FRONT_ROWS} of {len(front)}" if len(front) > MOST_FRONT_ROWS else ""
-    yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target{rest}", "bold")
-    yield from plan_table(entries_of(front[:MOST_FRONT_ROWS], subject))
-    yield Line("")
+    told = suggestion.pareto[:MOST_OF_FRONT]
+    more = suggestion.pareto_more + len(suggestion.pareto) - len(told)
+    yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target", "bold")
+    yield from plan_table(entries_of(told, subject))
+    yield Line(f"and {more:,} more\n" if more else "")
 
 
 def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
@@ -174,9 +172,19 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     if suggestion.nearest:
         yield Line("Nearest plans:")
         yield from plan_table(entries_of(suggestion.nearest, subject))
+    if suggestion.conflict:
+        yield Line(_conflict(suggestion.conflict))
     if suggestion.loosen:
         yield Line("What to loosen, the smallest change first:")
         yield from (Line(one.message, indent=2) for one in suggestion.loosen)
+
+
+def _conflict(constraints: Sequence[str]) -> str:
+    """Return in a sentence which constraints contradict each other."""
+    if len(constraints) == 1:
+        return f"No plan here keeps to {constraints[0]}, even if nothing else is asked for."
+    every = f"{', '.join(constraints[:-1])} and {constraints[-1]}"
+    return f"No plan here keeps to {every} at once; without any one of these some plan does."
 
 
 def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = ALL_WORDS) -> Iterator[Block]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import Prediction
@@ -10,7 +11,16 @@ from planner.search.evaluator import PricedPlans
 from planner.search.ranking import Order
 from planner.units import format_bytes, format_duration, format_number
 
-__all__ = ["hardly_inside", "label", "listed_positions", "why_split", "whys", "whys_nearest", "whys_pareto"]
+__all__ = [
+    "hardly_inside",
+    "label",
+    "listed_positions",
+    "typed_values",
+    "why_split",
+    "whys",
+    "whys_nearest",
+    "whys_pareto",
+]
 
 
 _MESSAGE_TERMS = (
@@ -74,8 +84,8 @@ def whys_nearest(order: Order, nearest: PricedPlans, windows: list[tuple[float, 
     means = nearest.predictions.mini_batch_mean
     for i, (mean, (low, high)) in enumerate(zip(means, windows, strict=True)):
         one = nearest.configurations.one(i)
-        is_too_large = one.mode == "async" and one.sub_batch > high * (1 + 1e-12)
-        side = "above" if is_too_large or mean >= low else "below"
+        is_too_large = _is_too_large(one, high)
+        side = "above" if is_above(one, float(mean), (low, high)) else "below"
         off = abs(mean / order.target_batch - 1)
         alone = f"; its sub-batch alone, {one.sub_batch}, is above the window" if is_too_large else ""
         sentences.append(
@@ -83,6 +93,15 @@ def whys_nearest(order: Order, nearest: PricedPlans, windows: list[tuple[float, 
             + alone
         )
     return sentences
+
+
+def is_above(one: Configuration, mean: float, window: tuple[float, float]) -> bool:
+    """Tell whether a plan outside its window (low, high) [samples] is above it: its mean, or its sub-batch alone."""
+    return mean >= window[0] or _is_too_large(one, window[1])
+
+
+def _is_too_large(one: Configuration, high: float) -> bool:
+    return one.mode == "async" and one.sub_batch > high * (1 + 1e-12)
 
 
 def listed_positions(positions: Sequence[int]) -> str:
@@ -93,6 +112,12 @@ def listed_positions(positions: Sequence[int]) -> str:
     for low, high in zip(starts, ends, strict=True):
         spans += [f"{low} to {high}"] if high > low + 1 else [str(one) for one in range(low, high + 1)]
     return " and ".join(filter(None, (", ".join(spans[:-1]), spans[-1])))
+
+
+def typed_values(values: tuple[Any, ...]) -> str:
+    """Return values as an option takes them: ``1,2``, ``1:64``."""
+    is_range = len(values) > 4 and not isinstance(values[0], str)
+    return f"{min(values)}:{max(values)}" if is_range else ",".join(map(str, values))
 
 
 def why_split(prediction: Prediction, whole_bytes: float) -> str:

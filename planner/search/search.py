@@ -6,6 +6,7 @@ part can have none of the best: what it finds is what pricing every candidate wo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -15,17 +16,19 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.request import SpaceRequest
-from planner.search.evaluator import Evaluator
+from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome, Progress, Stopped, batches, search_among
 from planner.search.feasibility import Rules
 from planner.search.parts import Parts, parts_of
 from planner.search.ranking import SLACK, Order, fewest_first
 from planner.search.space import Limits, Space, space_of
 
-__all__ = ["Searcher", "search"]
+__all__ = ["Searcher", "first_plan", "search"]
 
 PRICED_WHOLE = 2**14
 """Candidates in the window up to which all are priced: bounds would save no time."""
+MOST_PRICED = 2**22
+"""Candidates in the window up to which a key that leads the order is heeded: no bound is known of it."""
 FEWEST_PARTS, MOST_PARTS = 16, 4096
 """Parts that are opened at once, at first and at most."""
 
@@ -78,6 +81,29 @@ def search(
         pareto=front.progress.pareto,
         certified=outcome.certified and front.remaining is None,
     )
+
+
+def first_plan(
+    request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, most: float | None = None
+) -> PricedPlans | None:
+    """Return the first plan in order and nothing beside it; None: nothing satisfies the request.
+
+    In a space of more than MOST_PRICED the first one in the order without its leading key. Where ``most`` of the
+    objective is given, plans that exceed it need not be looked for.
+    """
+    space = space_of(request, limits)
+    if space.inside > MOST_PRICED:
+        order = replace(order, leading=None)
+    rules = Rules.of(request, limits, space.precisions, order)
+    progress = Progress(evaluator, order, rules, keep=1, wants_smallest=False)
+    if order.leading is None and (space.inside > PRICED_WHOLE or most is not None):
+        best = _Best(_AllParts(parts_of(space, evaluator), order), progress)
+        best.most = math.inf if most is None else most * (1 + SLACK)
+        best.run(None)
+    else:
+        for batch in batches(progress.sift(chunk) for chunk in space.chunks()):
+            progress.price(batch)
+    return progress.best
 
 
 class _AllParts:
@@ -155,14 +181,16 @@ class _Bounded:
 
 
 class _Best(_Bounded):
-    """Looks for the plans with the least objective."""
+    """Looks for the plans with the least objective, ``most`` at most."""
+
+    most = math.inf
 
     def _queue(self) -> IntArray:
         return np.lexsort((self.parts.gpus, self.parts.value))
 
-    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:
+    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:  # noqa: ARG002
         last = self._last()
-        return np.asarray(value <= last[0]) if last else np.ones(gpus.size, dtype=np.bool_)
+        return np.asarray(value <= (last[0] if last else self.most))
 
     def outcome(self, space: Space) -> Outcome:
         """Return what was found."""

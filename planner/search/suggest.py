@@ -14,7 +14,7 @@ from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
-from planner.domain.suggestion import Loosening, Plan, Suggestion
+from planner.domain.suggestion import MOST_OF_FRONT, Loosening, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
 from planner.search.allowed import order_and_limits
 from planner.search.choice import (
@@ -34,6 +34,7 @@ from planner.search.rivals import (
     Ranking,
     Searched,
     front_of,
+    nearest_of,
     ranked,
     report_of,
     without_plan,
@@ -167,9 +168,14 @@ def _answer(
         at: distinct_plans(order, one.outcome.best) for at, one in enumerate(searches) if one.outcome.best is not None
     }
     if not best:
-        nearest, loosen = _nearest(searches, order), _loosenings(searches, order)
+        from planner.search.loosen import Loosener  # noqa: PLC0415 - few requests need it
+
+        proven = [one for one in searches if one.outcome.certified]
+        ways = [Loosener(one.request, one.limits, one.evaluator, order).loosenings(one.outcome) for one in proven]
+        nearest, loosen = _nearest(searches, order), _loosenings(proven, ways)
+        conflict = _conflict(searches, order, [way for some in ways for way in some])
         warnings = (*without_plan(searches), *_warnings(order, nearest))
-        return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, warnings)
+        return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, warnings, conflict=conflict)
     ranking, baseline = ranked(order, best), _baseline(searches, order)
     candidates = _ranked_plans(searches, order, ranking, baseline, compare)
     ties = tied_plans(candidates)
@@ -186,11 +192,12 @@ def _answer(
     plans = tuple(candidates[: request.top])
     if choice not in plans:  # it takes the place of the last one that was asked for
         plans = (*plans[: max(request.top - 1, 1)], choice)
+    front, more = _front(searches, order)
     return Suggestion(
         provenance,
         "found",
         plans,
-        _front(searches, order),
+        front,
         report,
         warnings=(*without_plan(searches), *_warnings(order, plans)),
         chosen=choice.position,
@@ -198,6 +205,7 @@ def _answer(
         tied=tuple(one.position for one in ties),
         baseline=None if baseline is None else baseline.priced.configurations.one(0),
         baseline_framework=None if baseline is None else searches[baseline.search[0]].framework,
+        pareto_more=more,
     )
 
 
@@ -220,17 +228,19 @@ def _baseline(searches: Sequence[Searched], order: Order) -> Ranking | None:
     return ranked(fewest_first(order), {at: distinct_plans(order, one) for at, one in parts.items()}).take([0])
 
 
-def _front(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
-    """Return the plans of the Pareto front; none where it was not asked for."""
+def _front(searches: Sequence[Searched], order: Order) -> tuple[tuple[Plan, ...], int]:
+    """Return the first plans of the Pareto front, and how many more it has; none where it was not asked for."""
     parts = {
         at: in_all_precisions(order, one.evaluator, one.outcome.pareto)
         for at, one in enumerate(searches)
         if one.outcome.pareto is not None
     }
     if not parts:
-        return ()
+        return (), 0
     front = front_of(order, parts)
-    return _plans(searches, front, whys_pareto(order, front.priced))
+    first = front.take(range(min(MOST_OF_FRONT, front.priced.size)))
+    plans = _plans(searches, first, whys_pareto(order, first.priced))
+    return plans, front.priced.size - len(plans)
 
 
 def _whole_first(words: str) -> str:
@@ -296,27 +306,39 @@ def _plans(searches: Sequence[Searched], plans: Ranking, sentences: Sequence[str
 
 
 def _nearest(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
-    """Return the plans nearest to the target, of the first search that has any."""
-    at = next((at for at, one in enumerate(searches) if one.outcome.nearest is not None), None)
-    nearest = None if at is None else searches[at].outcome.nearest
-    if at is None or nearest is None:
+    """Return the plans nearest to the target, of all searches."""
+    parts = {
+        at: in_all_precisions(order, one.evaluator, one.outcome.nearest)
+        for at, one in enumerate(searches)
+        if one.outcome.nearest is not None
+    }
+    if not parts:
         return ()
-    one = searches[at]
-    windows = [one.request.window(MODES[mode]) for mode in nearest.configurations.mode]
-    distinct = in_all_precisions(order, one.evaluator, nearest)
-    plans = Ranking(distinct.priced, distinct.precisions, (at,) * distinct.priced.size)
-    return _plans(searches, plans, whys_nearest(order, nearest, windows))
+    request = searches[0].request
+    nearest = nearest_of(order, parts, request)
+    windows = [request.window(MODES[mode]) for mode in nearest.priced.configurations.mode]
+    return _plans(searches, nearest, whys_nearest(order, nearest.priced, windows))
 
 
-def _loosenings(searches: Sequence[Searched], order: Order) -> tuple[Loosening, ...]:
+def _conflict(searches: Sequence[Searched], order: Order, ways: Sequence[Loosening]) -> tuple[str, ...]:
+    """Return the constraints that contradict each other where nothing fits; none where that is not proved."""
+    if not all(one.outcome.certified for one in searches):
+        return ()
+    from planner.search import conflict  # noqa: PLC0415 - few requests need it
+
+    return conflict.smallest_conflict(
+        [conflict.Asked(one.request, one.limits, one.evaluator, order) for one in searches], ways
+    )
+
+
+def _loosenings(searches: Sequence[Searched], ways: Sequence[tuple[Loosening, ...]]) -> tuple[Loosening, ...]:
     """Return what to loosen where nothing fits: of one search all that helps, of several the smallest change each."""
-    from planner.search.loosen import loosenings  # noqa: PLC0415 - few requests need it
+    from planner.search.loosen import with_shortages  # noqa: PLC0415 - few requests need it
 
-    proven = [one for one in searches if one.outcome.certified]
-    ways = [loosenings(one.request, one.limits, one.evaluator, order, one.outcome) for one in proven]
-    if len(ways) == 1 and searches[0].framework is None:
-        return ways[0]
-    firsts = ((one.label, some[0]) for one, some in zip(proven, ways, strict=True) if some)
+    each = [with_shortages(some, one.request, one.limits) for one, some in zip(searches, ways, strict=True)]
+    if len(each) == 1 and searches[0].framework is None:
+        return each[0]
+    firsts = ((one.label, some[0]) for one, some in zip(searches, each, strict=True) if some)
     return tuple(replace(first, message=f"{label}: {first.message}") for label, first in firsts)
 
 
