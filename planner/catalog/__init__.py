@@ -23,6 +23,7 @@ from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
 from planner.domain.framework import Framework, name_and_version
 from planner.domain.network import Network, family_of
+from planner.domain.node_groups import MixedCluster
 from planner.domain.transfer import Transfers, relation
 from planner.errors import InputFileError, UnknownNameError, UsageError
 from planner.formats.calibration import read_calibration
@@ -41,6 +42,7 @@ __all__ = [
     "calibrations_for",
     "default_request",
     "find_accelerator",
+    "find_any_cluster",
     "find_calibration",
     "find_cluster",
     "find_dataset",
@@ -182,13 +184,21 @@ def known_accelerator(name: str) -> Accelerator | None:
 
 
 def find_cluster(text: str) -> Cluster:
-    """Return the cluster of a bundled name, or of a TOML file."""
+    """Return the cluster of a bundled name, or of a TOML file; refuse one of several node groups."""
+    cluster = find_any_cluster(text)
+    if isinstance(cluster, MixedCluster):
+        raise cluster.refusal(text)
+    return cluster
+
+
+def find_any_cluster(text: str) -> Cluster | MixedCluster:
+    """Return the cluster of a bundled name, or of a TOML file; a mixed one where it has several node groups."""
     path = _file_of(text, "clusters", "cluster")
     cluster = read_cluster(path, find_accelerator)
     if path is text:
-        device = cluster.node.accelerator
-        if device.name in names("accelerators"):
-            check_own(device, find_accelerator(device.name), "accelerator", text, "accelerator")
+        for device in cluster.accelerators if isinstance(cluster, MixedCluster) else (cluster.node.accelerator,):
+            if device.name in names("accelerators"):
+                check_own(device, find_accelerator(device.name), "accelerator", text, "accelerator")
         if cluster.name in names("clusters"):
             bundled = read_cluster(_bundled_file("clusters", "cluster", cluster.name), find_accelerator)
             check_own(cluster, bundled, "cluster", text)

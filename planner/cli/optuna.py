@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_TRIALS", "say_trials", "searcher_of", "values_of"]
 
 DEFAULT_TRIALS = 200
-_NOT_KEPT = PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "epochs", "why_not"}
+_NOT_KEPT = PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "epochs", "why_not", "sensitivity"}
 """Options that change no trial."""
 
 

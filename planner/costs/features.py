@@ -91,6 +91,8 @@ class FeatureMap:
         A time below which no device goes; applied to every prediction of the term.
     stated : mapping of feature to coefficient
         Features whose coefficient follows from the formula and is never fitted.
+    sums : work, settings, coefficients of shape (p,) -> ndarray of shape (...), or None
+        Φ·θ where that takes less than Φ.
     """
 
     name: str
@@ -100,6 +102,7 @@ class FeatureMap:
     doc: str = ""
     floor: Callable[[Work, Settings], FloatArray] | None = None
     stated: Mapping[str, float] = field(default_factory=dict)
+    sums: Callable[[Work, Settings, FloatArray], FloatArray] | None = None
 
     def __post_init__(self) -> None:
         if self.link not in ("identity", "log"):
@@ -109,6 +112,13 @@ class FeatureMap:
     def names(self, settings: Settings) -> tuple[str, ...]:
         """Return the names of the p columns."""
         return tuple(one.name for one in self.columns(settings))
+
+    def weighted(self, work: Work, settings: Settings, coefficients: FloatArray) -> FloatArray:
+        """Return Φ·θ, shape (...)."""
+        if self.sums:
+            return self.sums(work, settings, coefficients)
+        weighted: FloatArray = self.features(work, settings) @ coefficients
+        return weighted
 
 
 def column(work: Work, name: str) -> FloatArray:

@@ -59,8 +59,8 @@ def evaluate(entry: Entry, work: Work, features: FloatArray | None = None) -> Fl
         The entry's coefficients are not those of its term, or a work column is missing.
     """
     term, coefficients = term_named(entry.term), _coefficients(entry)
-    linear = (term.features(work, entry.settings) if features is None else features) @ coefficients
-    times: FloatArray = np.exp(linear) if term.link == "log" else linear
+    weighted = term.weighted(work, entry.settings, coefficients) if features is None else features @ coefficients
+    times: FloatArray = np.exp(weighted) if term.link == "log" else weighted
     return np.maximum(times, term.floor(work, entry.settings)) if term.floor else times
 
 

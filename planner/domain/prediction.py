@@ -165,6 +165,7 @@ class Prediction:
     ``stages`` are the layers that the stages of a pipeline start with; empty: it is cut between blocks, or not at all.
     ``rank_order`` is how ranks are numbered, innermost first, where that is chosen for the plan; empty: it is not.
     ``stage_layers`` are what its stages hold where that is chosen; empty: they hold the same, and compute again alike.
+    ``groups_s`` maps the groups of nodes of a plan across several to the time of a step that each needs by itself [s].
     """
 
     configuration: Configuration
@@ -187,9 +188,10 @@ class Prediction:
     stages: tuple[str, ...] = ()
     stage_layers: tuple[LayersOfStage, ...] = ()
     rank_order: tuple[str, ...] = ()
+    groups_s: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "kernel_shares", "doubt"):
+        for name in ("memory_bytes", "kernel_shares", "doubt", "groups_s"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
 
     def training_s(self, epochs: int) -> Quantity | None:

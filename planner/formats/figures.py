@@ -145,6 +145,7 @@ FIGURES = (
     Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", None),
     STAGE_LAYERS,
     RANK_ORDER_FIELD,
+    Field("groups_s", MapOf(Number()), "step that each node group of a plan across several needs by itself [s]", None),
     Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch; absent: that of the configuration", None),
     Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
     Field(
@@ -221,6 +222,7 @@ def figures_keys(
         "stages": list(p.stages) or None,
         "stage_layers": stage_layers_keys(p),
         "rank_order": list(p.rank_order) or None,
+        "groups_s": p.groups_s or None,
         "mini_batch": _mini_batch_keys(p, inside),
         "staleness": None if p.staleness == NO_STALENESS else _staleness_keys(p.staleness),
         "memory_bytes": _memory_keys(p.memory_bytes, shared),
@@ -257,6 +259,7 @@ def figures_of(
         "stages": tuple(keys["stages"] or ()),
         "stage_layers": _stage_layers_of(keys["stage_layers"] or ()),
         "rank_order": tuple(keys["rank_order"] or ()),
+        "groups_s": keys["groups_s"] or {},
         "mini_batch": _mini_batch_of(keys["mini_batch"], configuration, inside),
         "staleness": _staleness_of(keys["staleness"]),
         "memory_bytes": _memory_of(keys["memory_bytes"], document["subject"]),

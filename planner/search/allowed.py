@@ -19,7 +19,8 @@ from planner.sources.usable import candidate_precisions, check_candidate
 from planner.steps.layer_pipeline import split_pricer
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.workload.memory import largest_sub_batch
-from planner.workload.split_memory import MemoryRules, split_memory
+from planner.workload.split_fit import fullest_bytes
+from planner.workload.split_memory import MemoryRules
 
 __all__ = ["limits_of", "order_and_limits"]
 
@@ -81,7 +82,7 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
         plans = plans_of(rows)
         if of is None or plans.is_laid_out.any():
             return pricer(precision).memory(plans).total
-        return split_memory(of, plans, rules(precision)).total
+        return fullest_bytes(of, plans, rules(precision))
 
     return SplitLimits(
         problem.network,

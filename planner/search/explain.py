@@ -19,6 +19,7 @@ __all__ = [
     "why_split",
     "whys",
     "whys_nearest",
+    "whys_of_values",
     "whys_pareto",
 ]
 
@@ -34,6 +35,9 @@ _MODE_WORDS = {"sync": "synchronous", "async": "asynchronous"}
 def label(configuration: Configuration, device: str = "GPU") -> str:
     """Return a configuration in a few words; ``device``: what it computes on."""
     c = configuration
+    if len(c.groups) > 1:
+        parts = " + ".join(f"{part.nodes} x {part.gpus_per_node} of {part.name}" for part in c.groups)
+        return f"{parts}, {c.precision}"
     accumulation = f" x {c.accumulation_steps} accumulated" if c.accumulation_steps > 1 else ""
     nodes, gpus = (f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((c.nodes, "node"), (c.gpus_per_node, device)))
     words = [f"{nodes} x {gpus}, sub-batch {c.sub_batch}{accumulation}", c.precision, _MODE_WORDS[c.mode], *c.besides]
@@ -66,6 +70,18 @@ def whys(order: Order, best: PricedPlans, of_plans: str, n_reported: int, framew
         else:
             sentences.append(f"{_percent(values[i], values[0])} {comparative} than position 1")
     return sentences[:n_reported]
+
+
+def whys_of_values(order: Order, values: Sequence[float], of_plans: str, second: str) -> list[str]:
+    """Return why plans stand where they stand, by their values of the objective alone, which ascend.
+
+    ``of_plans``, ``second``: those that they are the first of, and the second plan, in words.
+    """
+    superlative, comparative = _words(order)
+    first = f"{superlative} of {of_plans}: {_value_words(order, values[0])}"
+    if len(values) > 1:
+        first += f"; the next, {second}, is {_percent(values[1], values[0])} {comparative}"
+    return [first, *(f"{_percent(value, values[0])} {comparative} than position 1" for value in values[1:])]
 
 
 def whys_pareto(order: Order, front: PricedPlans) -> list[str]:
@@ -145,12 +161,16 @@ def hardly_inside(prediction: Prediction) -> str:
 
 
 def _words(order: Order) -> tuple[str, str]:
+    if order.is_sum:
+        return (f"least {order.objective}", "more")
     if order.objective == "cost":
         return ("cheapest epoch" if order.has_dataset else "cheapest sample", "dearer")
     return ("shortest epoch" if order.has_dataset else "most samples per second", "slower")
 
 
 def _value_words(order: Order, value: float) -> str:
+    if order.is_sum:
+        return f"{value:.4g}"
     if order.objective == "cost":
         return f"{value:.4g} USD"
     return format_duration(float(value), 4) if order.has_dataset else f"{format_number(1 / value, 4)} samples/s"

@@ -16,7 +16,6 @@ from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import MOST_OF_FRONT, Loosening, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
-from planner.search.allowed import order_and_limits
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
     chosen_of,
@@ -26,8 +25,10 @@ from planner.search.choice import (
     probability_better,
     tied_plans,
 )
+from planner.search.deciding import deciding_plans
 from planner.search.evaluator import Evaluator
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
+from planner.search.leasts import over_leasts
 from planner.search.ranking import Order, fewest_first
 from planner.search.rivals import (
     Compare,
@@ -40,6 +41,7 @@ from planner.search.rivals import (
     without_plan,
 )
 from planner.search.search import Searcher, search
+from planner.search.searchable import searchable_among
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
 from planner.steps import predict
@@ -98,23 +100,28 @@ def suggest_among(
     """
     errors = dict(left_out or {})
     several = len(asked) + len(errors) > 1
-    evaluators, searches, orders = [], [], []
-    for problem, request in asked:
+    searchable = searchable_among(asked, errors)
+    searched, searches = [], []
+    for each in searchable:
+        problem, request = each.problem, each.request
         try:
-            order, limits = order_and_limits(problem, request)
-            evaluator = predict.Evaluator(problem)
-            one = _searched(evaluator, order, limits, request, searcher)
+            one = _searched(each.evaluator, each.order, each.limits, request, searcher)
         except (CoverageError, UsageError) as error:
             errors[problem.settings.framework.label] = error
             continue
         framework = problem.settings.framework if several else None
-        warnings = _refusal_warnings(request, limits)
+        warnings = _refusal_warnings(request, each.limits)
         searches.append(replace(one, framework=framework, warnings=warnings))
-        evaluators.append(evaluator)
-        orders.append(order)
+        searched.append(each)
     if not searches:
         raise next(iter(errors.values()))
-    answer = _answer(searches, orders[0], provenance, partial(predict.compare_among, evaluators, asked[0][1].window))
+    evaluators = [each.evaluator for each in searched]
+    compare = partial(predict.compare_among, evaluators, asked[0][1].window)
+    answer = _answer(searches, searched[0].order, provenance, compare)
+    if asked[0][1].sensitivity:
+        from planner.search.sensitivity import sensitivities  # noqa: PLC0415 - few answers need it
+
+        answer = replace(answer, sensitivity=sensitivities(searched, answer))
     plans = (*answer.plans, *answer.pareto, *answer.nearest)
     refused = (PlanWarning("framework_refused", label, f"It is left out: {why}") for label, why in errors.items())
     of_request = dict.fromkeys(warning for one in searches for warning in one.warnings)
@@ -147,6 +154,7 @@ def suggest_with(
     def compare(_: Sequence[int], plans: Configurations) -> tuple[list[Prediction], list[float | None]]:
         return evaluator.compare(plans, window=request.window)
 
+    order = over_leasts(order, request, limits, evaluator)
     return _answer([_searched(evaluator, order, limits, request)], order, provenance, compare)
 
 
@@ -206,6 +214,8 @@ def _answer(
         baseline=None if baseline is None else baseline.priced.configurations.one(0),
         baseline_framework=None if baseline is None else searches[baseline.search[0]].framework,
         pareto_more=more,
+        leasts=order.leasts,
+        deciding=deciding_plans(ties, plans, choice),
     )
 
 
@@ -239,8 +249,11 @@ def _front(searches: Sequence[Searched], order: Order) -> tuple[tuple[Plan, ...]
         return (), 0
     front = front_of(order, parts)
     first = front.take(range(min(MOST_OF_FRONT, front.priced.size)))
-    plans = _plans(searches, first, whys_pareto(order, first.priced))
-    return plans, front.priced.size - len(plans)
+    plans, more = _plans(searches, first, whys_pareto(order, first.priced)), front.priced.size - first.priced.size
+    if not order.is_sum:
+        return plans, more
+    values = order.values(first.priced).tolist()
+    return tuple(replace(plan, objective=value) for plan, value in zip(plans, values, strict=True)), more
 
 
 def _whole_first(words: str) -> str:
@@ -277,6 +290,7 @@ def _ranked_plans(
             probability_better(values[0], values[at], deviations[at]) if at else None,
             _efficiency(one, baseline),
             frameworks[at],
+            values[at] if order.is_sum else None,
         )
         for at, one in enumerate(predictions)
     ]

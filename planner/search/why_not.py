@@ -20,6 +20,7 @@ from planner.search.allowed import order_and_limits
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import lawful_plans
 from planner.search.explain import typed_values
+from planner.search.leasts import over_leasts
 from planner.search.loosen import loosenings
 from planner.search.ranking import Order
 from planner.search.search import search
@@ -50,6 +51,7 @@ def why_not_with(
     """Return the answer, given what prices and orders plans."""
     options = {axis.name: axis.option.replace("_", "-") for axis in AXES}
     values = {options[name]: typed_values(some) for name, some in asked.items()}
+    order = over_leasts(order, request, limits, evaluator)
     whole = search(request, limits, evaluator, order, keep=1)
     first = None if whole.best is None else _ranked(order, whole.best)
     outside = tuple(_outside(request, asked, options))

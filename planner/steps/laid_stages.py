@@ -111,6 +111,11 @@ class LaidStages(StageCases):
         stages = np.arange(self._sizes[rows[0]])
         return np.asarray(self._start[rows] + stages[:, None])
 
+    def runs(self, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Return where every stage stands, as of :meth:`at`: each is a run of its own."""
+        at = self.at(rows)
+        return at, np.ones(len(at), dtype=np.int64)
+
     def most(self, of_stages: FloatArray) -> FloatArray:
         """Return the largest of the stages of the plan that each is of, shape (f,)."""
         return np.asarray(np.repeat(np.maximum.reduceat(of_stages, self._start), self._sizes))

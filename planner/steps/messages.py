@@ -88,7 +88,7 @@ class Messages:
     """
 
     def __init__(self, sources: Sources, by_slot: FloatArray) -> None:
-        self._sources, self._by_slot = sources, by_slot
+        self.sources, self.by_slot = sources, by_slot
         strategy = sources.problem.settings.overlap
         self.slot = gradient_buckets(by_slot, strategy.first_bucket_bytes, strategy.bucket_bytes)
         self.buffer_bytes = self.bytes_of(self.slot)
@@ -101,7 +101,7 @@ class Messages:
     @property
     def source(self) -> Source:
         """What serves the all-reduce."""
-        return self._sources.device_all_reduce
+        return self.sources.device_all_reduce
 
     @property
     def prefix_s(self) -> FloatArray:
@@ -118,22 +118,22 @@ class Messages:
         times = np.zeros((nodes.size, self.buffer_bytes.size))
         several = nodes * gpus_per_node > 1
         if several.any():
-            groups = groups_of(self._sources, nodes[several], gpus_per_node[several])
+            groups = groups_of(self.sources, nodes[several], gpus_per_node[several])
             times[several] = all_reduce_s(entry or self.source.entry, self.buffer_bytes, groups)
-        return self._sources.multiplied("all_reduce", times, nodes=nodes[:, None])
+        return self.sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
     def together_s(self, nodes: int, gpus_per_node: int, entry: Entry | None = None) -> FloatArray:
         """Return the time of messages of slots l to k [s], shape (J, J); only l <= k counts."""
-        ahead = np.concatenate([[0.0], np.cumsum(self._by_slot)])
+        ahead = np.concatenate([[0.0], np.cumsum(self.by_slot)])
         sizes, which = np.unique(np.maximum(ahead[None, 1:] - ahead[:-1, None], 0.0), return_inverse=True)
         if nodes * gpus_per_node == 1:
-            return np.zeros((self._by_slot.size,) * 2)
+            return np.zeros((self.by_slot.size,) * 2)
         times = all_reduce_s(entry or self.source.entry, sizes, self._group(nodes, gpus_per_node))[0]
-        return self._sources.multiplied("all_reduce", times, nodes=nodes)[which].reshape((self._by_slot.size,) * 2)
+        return self.sources.multiplied("all_reduce", times, nodes=nodes)[which].reshape((self.by_slot.size,) * 2)
 
     def bytes_of(self, slots: IntArray) -> FloatArray:
         """Return the bytes of messages that start with these slots, the lowest of each, shape (B,)."""
-        return np.add.reduceat(self._by_slot, slots) if slots.size else self._by_slot
+        return np.add.reduceat(self.by_slot, slots) if slots.size else self.by_slot
 
     def gradient(self, nodes: int, gpus_per_node: int, buffer_bytes: FloatArray) -> tuple[FloatArray, float]:
         """Return the derivatives of messages of so many bytes by the entry's coefficients, and their sum [s]."""
@@ -144,7 +144,7 @@ class Messages:
         return self._gradients[key]
 
     def _group(self, nodes: int, gpus_per_node: int) -> Groups:
-        return groups_of(self._sources, np.array([nodes]), np.array([gpus_per_node]))
+        return groups_of(self.sources, np.array([nodes]), np.array([gpus_per_node]))
 
     def extrapolates(self, nodes: int, gpus_per_node: int) -> bool:
         """Tell whether a message of a group lies outside what the all-reduce was fitted on."""

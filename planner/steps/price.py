@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.costs.terms import evaluate
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.calibration import Entry
 from planner.domain.configuration import Configurations
 from planner.domain.schedule import ONCE
@@ -21,7 +21,7 @@ from planner.steps.epoch import Input, InputTimes
 from planner.steps.messages import Messages, host_all_reduce_s
 from planner.steps.schedule import GPU_THREAD, UPDATE_THREAD, TimedSchedule, step_schedule
 from planner.steps.synchronous import backward_end_s, exposed_s
-from planner.steps.tables import PairTable
+from planner.steps.tables import PairTable, distinct_pairs
 
 __all__ = ["Pricer", "Prices", "asynchrony_of", "deposited_gradients"]
 
@@ -73,7 +73,7 @@ class Pricer:
         return int(self.compute.slots.elements.sum())
 
     def outlasting_s(self, prefix: FloatArray, last_pass: IntArray, message_case: IntArray) -> FloatArray:
-        """Return by how much messages outlast a backward pass [s], shape (k,).
+        """Return by how much messages outlast a backward pass [s], shape (k,), or (r, q) of cases of (r, 1) and (q,).
 
         Parameters
         ----------
@@ -91,13 +91,15 @@ class Pricer:
     def fused_s(
         self, last_pass: IntArray, group: IntArray, places: IntArray, entry: Entry | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """Return by how much the best messages outlast a backward pass, and what they take, (k,) each [s].
+        """Return by how much the best messages outlast a backward pass, and what they take [s].
+
+        Both of the shape that ``last_pass`` and ``group`` broadcast to.
 
         Parameters
         ----------
-        last_pass : ndarray of int, shape (k,)
+        last_pass : ndarray of int
             As of :meth:`outlasting_s`.
-        group : ndarray of int, shape (k,)
+        group : ndarray of int
             Position in ``places``.
         places : ndarray of int, shape (g, 2)
             Nodes of groups, and GPUs of each.
@@ -107,9 +109,10 @@ class Pricer:
         table = self.compute.table
         backward = table.backward_s.ravel()
         ready = table.ready_s.reshape(backward.size, table.ready_s.shape[2])
-        ends, taken = np.zeros((2, last_pass.size))
+        last_pass, group = np.broadcast_arrays(last_pass, group)
+        ends, taken = np.zeros((2, *group.shape))
         for at in np.unique(group).tolist():
-            rows = np.flatnonzero(group == at)
+            rows = np.nonzero(group == at)
             together = self.messages.together_s(int(places[at, 0]), int(places[at, 1]), entry)
             best = best_fusion(ready[last_pass[rows]], together)
             ends[rows], taken[rows] = best.end_s, best.taken_s
@@ -119,6 +122,20 @@ class Pricer:
         if self.strategy.best_buckets:
             return self.fused_s(last_pass, message_case, self.messages.places)[0]
         return self.outlasting_s(self.messages.prefix_s, last_pass, message_case)
+
+    def ensure(self, plans: Configurations) -> None:
+        """Table the cases of configurations of this mode."""
+        sub_batch = distinct_values(plans.sub_batch)
+        self.compute.cases.ensure(sub_batch)
+        if self.mode == "async":
+            return
+        groups = distinct_pairs(plans.nodes, plans.gpus_per_node)
+        self.messages.cases.ensure(*groups)
+        if plans.is_product and self.strategy.overlap:
+            last_pass = 2 * self.compute.cases.rows(sub_batch)[:, None] + distinct_values(
+                (plans.accumulation_steps > 1).astype(np.int64)
+            )
+            self._pairs.ensure(last_pass.ravel(), self.messages.cases.rows(*groups))
 
     def price(self, plans: Configurations) -> Prices:
         """Price configurations of this mode whose cases are tabled."""

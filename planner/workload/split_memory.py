@@ -28,20 +28,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner.domain.arrays import (
-    LARGEST_COUNT,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    check_not_negative,
-    check_positive,
-    frozen_map,
-)
+from planner.domain.arrays import FloatArray, IntArray, check_not_negative, check_positive, frozen_map
 from planner.domain.framework import LOSSES, Framework
 from planner.domain.precision import precision_named
 from planner.domain.ranks import RANK_ORDER
@@ -66,10 +57,14 @@ from planner.workload.split_parameters import (
     shard_ranks,
     stage_blocks,
     stage_parameters,
+    stages_that_can_be_worst,
 )
 from planner.workload.transformer import ENCODER, blocks, padded_vocabulary
 
-__all__ = ["ASSUMED_MARGIN", "LOSS_BYTES", "MemoryRules", "largest_sub_batches", "split_memory", "stage_memory"]
+__all__ = [
+    "ASSUMED_MARGIN", "LOSS_BYTES", "MemoryRules", "layers_of", "pass_bytes", "split_memory", "stage_memory",
+    "state_bytes", "workspace",
+]  # fmt: skip
 
 ASSUMED_MARGIN = constant("memory.margin")
 """Of what tensors take: what the allocator loses in pieces (docs/numbers.md)."""
@@ -88,7 +83,6 @@ _TOKEN_BYTES = 8
 _MASKED = ("masked", "pretraining")
 _INPUTS_OF_MASKED = 4
 """Of the linear layer, activation, normalisation and logits of a masked head."""
-_Layers = tuple[tuple[LayerBytes, ...], StageLayers | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +171,8 @@ def split_memory(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> Spli
     SplitMemoryBytes
         Arrays of the shape of the plans; of stages that need as much, the first.
     """
-    layers = _layers_of(of, plans, rules)
-    each = [_on(of, plans, stage, rules, (layers, None)) for stage in _stages_that_can_be_worst(of, plans)]
+    layers = layers_of(of, plans, rules)
+    each = [_on(of, plans, stage, rules, layers) for stage in stages_that_can_be_worst(of, plans)]
     if len(each) == 1:
         return each[0]
     worst = np.argmax(np.stack([one.total for one in each]), axis=0)[None]
@@ -190,105 +184,109 @@ def split_memory(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> Spli
 
 
 def stage_memory(
-    of: Transformer, plans: SplitPlans, stage: IntArray | int, rules: MemoryRules, layers: StageLayers | None = None
+    of: Transformer, plans: SplitPlans, stage: IntArray | int, rules: MemoryRules, held: StageLayers | None = None
 ) -> SplitMemoryBytes:
     """Return the memory of a rank of a stage, from 0; arrays of the shape that plans and stage broadcast to.
 
-    ``layers``: of each stage, where they are not dealt out evenly, or not all computed again.
+    ``held``: the layers of each stage, where they are not dealt out evenly, or not all computed again.
     """
-    return _on(of, plans, np.asarray(stage), rules, (_layers_of(of, plans, rules), layers))
+    return _on(of, plans, np.asarray(stage), rules, layers_of(of, plans, rules, held))
 
 
-def largest_sub_batches(
-    of: Transformer, plans: SplitPlans, rules: MemoryRules, capacity_bytes: float | FloatArray
-) -> IntArray:
-    """Return the largest sub-batch of each plan, all else as it is, whose memory fits; 0: not even one sample does.
+class Layers(NamedTuple):
+    """Bytes of a layer of each kind, and the layers of each stage; ``held`` None: as :func:`stage_memory` says."""
 
-    Bisected: more samples never take less.
-    """
-    shape = np.broadcast_shapes(plans.shape, np.shape(capacity_bytes))
-    fitting, least_unfit = np.zeros(shape, dtype=np.int64), np.full(shape, 2, dtype=np.int64)
-    fits = _fits(of, plans, rules, capacity_bytes, np.ones(shape, dtype=np.int64))
-    while (growing := fits & (least_unfit <= LARGEST_COUNT)).any():
-        fitting = np.where(growing, least_unfit // 2, fitting)
-        fits = growing & _fits(of, plans, rules, capacity_bytes, least_unfit)
-        least_unfit = np.where(fits, 2 * least_unfit, least_unfit)
-    fitting = np.where(fits, least_unfit // 2, fitting)
-    least_unfit = np.where(fitting > 0, least_unfit, 1)
-    while (open_ones := least_unfit - fitting > 1).any():
-        middle = np.where(open_ones, (fitting + least_unfit) // 2, np.maximum(fitting, 1))
-        fits = _fits(of, plans, rules, capacity_bytes, middle)
-        fitting = np.where(open_ones & fits, middle, fitting)
-        least_unfit = np.where(open_ones & ~fits, middle, least_unfit)
-    return fitting
+    of_kinds: tuple[LayerBytes, ...]
+    held: StageLayers | None
 
 
-def _fits(
-    of: Transformer, plans: SplitPlans, rules: MemoryRules, capacity_bytes: float | FloatArray, samples: IntArray
-) -> BoolArray:
-    return np.asarray(split_memory(of, plans.but(sub_batch=samples), rules).total <= capacity_bytes)
-
-
-def _layers_of(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> tuple[LayerBytes, ...]:
-    """Return the bytes of a layer of each kind."""
-    return tuple(
-        layer_bytes(of, plans, kind, rules.itemsize, fused_activation=rules.fused_activation, imbalance=rules.imbalance)
-        for kind, _ in blocks(of)
+def layers_of(of: Transformer, plans: SplitPlans, rules: MemoryRules, held: StageLayers | None = None) -> Layers:
+    """Return the layers of plans."""
+    size, fused, u = rules.itemsize, rules.fused_activation, rules.imbalance
+    kinds = [kind for kind, _ in blocks(of)]
+    return Layers(
+        tuple(layer_bytes(of, plans, kind, size, fused_activation=fused, imbalance=u) for kind in kinds), held
     )
 
 
-def _stages_that_can_be_worst(of: Transformer, plans: SplitPlans) -> list[IntArray]:
-    """Return stages, one of which needs most memory.
-
-    Of stages between the ends that have layers of one kind the first has most layers and live micro-batches; others can
-    need more where the kind changes.
-    """
-    p = plans.pipeline_parallel
-    if np.max(p) == 1:
-        return [np.zeros_like(p)]
-    stages = [np.zeros_like(p), np.minimum(1, p - 1)]
-    kinds = blocks(of)
-    total = sum(count for _, count in kinds)
-    for before in accumulate(count for _, count in kinds[:-1]):
-        each, more = np.divmod(total, p)
-        long = (each + 1) * more
-        of_long, of_short = before // (each + 1), more + (before - long) // np.maximum(each, 1)
-        changes = np.where(before < long, of_long, of_short)
-        stages += [np.clip(changes, 0, p - 1), np.clip(changes + 1, 0, p - 1)]
-    return [*stages, p - 1]
-
-
-def _on(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: _Layers) -> SplitMemoryBytes:
-    """Return the memory of a rank of a stage, given the bytes of a layer of each kind, and which layers it holds."""
-    parameters = stage_parameters(of, plans, stage, padded=rules.padded, layers=layers[1])
-    weights, gradients, optimizer, updated = _state(plans, rules, parameters)
-    weights = weights * weight_versions(stage, plans)
-    of_layers, away, live, working = _of_layers(of, plans, stage, rules, layers)
-    activations = of_layers + _ends(of, plans, stage, rules)
-    logits, left = _logits(of, plans, stage, rules)
-    updating = rules.parameter.main_gradient * updated
+def _on(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: Layers) -> SplitMemoryBytes:
+    """Return the memory of a rank of a stage, given its layers."""
+    kept = state_bytes(of, plans, stage, rules, layers.held)
+    passing = pass_bytes(of, plans, stage, rules, layers)
     on_host = plans.offload == OFFLOADS.index("optimizer")
-    by_host, passes = np.where(on_host, updated, 0.0), plans.accumulation_steps
-    unit = (1 + rules.prefetch) * rules.parameter.weight + rules.parameter.gradient
+    by_host, passes = np.where(on_host, kept.updated, 0.0), plans.accumulation_steps
     values = {
-        "weights": weights,
-        "gradients": gradients,
-        "optimizer": np.where(on_host, 0.0, optimizer),
-        "activations": activations,
-        "workspace": np.maximum(0.0, np.maximum(working, updating - activations) - (logits - left)),
+        "weights": kept.weights,
+        "gradients": kept.gradients,
+        "optimizer": np.where(on_host, 0.0, kept.optimizer),
+        "activations": passing.activations,
+        "workspace": workspace(rules, kept.updated, passing.activations, passing.working, passing.rest),
         "framework": np.float64(rules.framework_bytes),
-        "logits": logits,
-        "gathered": np.where(plans.sharding == WEIGHTS_SHARDED, unit * parameters.largest_unit, 0.0),
-        "messages": _messages(of, plans, rules),
+        "logits": passing.logits,
+        "gathered": kept.gathered,
+        "messages": passing.messages,
         "margin": np.float64(0.0),
-        "host": np.where(on_host, optimizer + _WIDE_BYTES * updated, 0.0) + live * away,
-        "to_host": rules.parameter.gradient * by_host + passes * away,
-        "to_device": rules.parameter.weight * by_host + passes * away,
+        "host": np.where(on_host, kept.optimizer + _WIDE_BYTES * kept.updated, 0.0) + passing.live * passing.away,
+        "to_host": rules.parameter.gradient * by_host + passes * passing.away,
+        "to_device": rules.parameter.weight * by_host + passes * passing.away,
         "stage": stage,
     }
     shape = np.broadcast_shapes(plans.shape, stage.shape)
     tensors = SplitMemoryBytes(**{name: np.broadcast_to(np.asarray(value), shape) for name, value in values.items()})
     return replace(tensors, margin=rules.margin * tensors.allocated)
+
+
+class StateBytes(NamedTuple):
+    """What a rank of a stage keeps whatever its micro-batches are, wherever it lies; parameters that it updates."""
+
+    weights: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+    gathered: FloatArray
+    updated: FloatArray
+
+
+class PassBytes(NamedTuple):
+    """What micro-batches take on a rank of a stage.
+
+    ``working``: for one layer's backward pass; ``rest``: of logits, what is gone by then; ``live``: micro-batches;
+    ``away``: of each in the host's memory.
+    """
+
+    activations: FloatArray
+    working: FloatArray
+    logits: FloatArray
+    rest: FloatArray
+    messages: FloatArray
+    live: FloatArray
+    away: FloatArray
+
+
+def workspace(
+    rules: MemoryRules, updated: FloatArray, activations: FloatArray, working: FloatArray, rest: FloatArray
+) -> FloatArray:
+    """Return the workspace of ranks, given what :class:`StateBytes` and :class:`PassBytes` hold."""
+    updating = rules.parameter.main_gradient * updated
+    return np.asarray(np.maximum(0.0, np.maximum(working, updating - activations) - rest))
+
+
+def pass_bytes(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: Layers) -> PassBytes:
+    """Return what micro-batches take on a rank of a stage, given its layers."""
+    of_layers, away, live, working = _of_layers(of, plans, stage, rules, layers)
+    logits, left = _logits(of, plans, stage, rules)
+    activations = of_layers + _ends(of, plans, stage, rules)
+    return PassBytes(activations, working, logits, logits - left, _messages(of, plans, rules), live, away)
+
+
+def state_bytes(
+    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, held: StageLayers | None = None
+) -> StateBytes:
+    """Return what a rank of a stage keeps whatever its micro-batches are; ``held``: of :func:`stage_memory`."""
+    parameters = stage_parameters(of, plans, stage, padded=rules.padded, layers=held)
+    weights, gradients, optimizer, updated = _state(plans, rules, parameters)
+    unit = (1 + rules.prefetch) * rules.parameter.weight + rules.parameter.gradient
+    gathered = np.where(plans.sharding == WEIGHTS_SHARDED, unit * parameters.largest_unit, 0.0)
+    return StateBytes(weights * weight_versions(stage, plans), gradients, optimizer, gathered, updated)
 
 
 def _state(
@@ -310,17 +308,17 @@ def _state(
 
 
 def _of_layers(
-    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: _Layers
+    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: Layers
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return what layers keep on the device, and in the host's memory a micro-batch, live ones, and what one needs."""
     p, every = plans.pipeline_parallel, plans.recompute_every
     live = live_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
     of_one = largest = working = np.zeros(())
     count_of_all = np.zeros(())
-    sizes, held = layers
+    held = layers.held
     counts = stage_blocks(of, p, stage, held)
     repeated = counts if held is None else stage_blocks(of, p, stage, held.computed_again)
-    for one, (kind, count), (_, repeats) in zip(sizes, counts, repeated, strict=True):
+    for one, (kind, count), (_, repeats) in zip(layers.of_kinds, counts, repeated, strict=True):
         again = [np.zeros(()), (repeats > 0) * one.scores, np.minimum(every, repeats) * one.total]
         inputs = np.ceil(repeats / every)
         in_all = _by(plans.recompute, (repeats * one.total, repeats * one.others, inputs * one.input))

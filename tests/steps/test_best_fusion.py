@@ -105,6 +105,10 @@ def test_a_plan_with_the_best_messages_is_never_slower(make_problem: Make, clust
     settings = Settings(strategy="best-fusion", input="synthetic")
     priced = Evaluator(make_problem(settings=settings, cluster=cluster)).evaluate(Configurations.of(PLANS))
     np.testing.assert_allclose(priced.iteration_s, [one.iteration_s.value for one in best], rtol=1e-12)
+    axes = {"nodes": (1, 4), "gpus_per_node": (1, 4), "sub_batch": (1, 32), "accumulation_steps": (1, 3)}
+    product = Configurations.product({name: np.array(values) for name, values in axes.items()}, ("fp32",))
+    together = Evaluator(make_problem(settings=settings, cluster=cluster)).evaluate(product)
+    np.testing.assert_array_equal(together.iteration_s, priced.iteration_s)
     faster = [
         one.iteration_s.value < 0.999 * other.iteration_s.value for one, other in zip(best, others[0], strict=True)
     ]
