@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
@@ -13,7 +13,7 @@ from planner.domain.limits import LIMITS
 from planner.domain.node_groups import GroupPart
 from planner.domain.objective import is_sum
 from planner.domain.precision import precision_named
-from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Term
+from planner.domain.prediction import LayersOfStage, MiniBatch, PlanWarning, Prediction, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
 from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_duration, format_number
@@ -36,6 +36,7 @@ __all__ = [
     "precision_words",
     "request_values",
     "sources_once",
+    "stage_layers",
     "stages",
     "term_words",
     "terms",
@@ -212,6 +213,22 @@ def stages(prediction: Prediction) -> str:
     """Return the layers that the stages of a pipeline start with, the first few of many; - where it is not cut so."""
     shown, rest = prediction.stages[:MOST_STAGES], len(prediction.stages) - MOST_STAGES
     return (", ".join(shown) + (f" and {rest} more" if rest > 0 else "")) or "-"
+
+
+def stage_layers(prediction: Prediction) -> str:
+    """Return what the stages of a pipeline hold, those in a row that are equal once; - where they are all alike."""
+    groups = [(one, len(list(equal))) for one, equal in groupby(prediction.stage_layers)]
+    words = [f"{f'{times} x ' if times > 1 else ''}{_layers_words(one)}" for one, times in groups[:MOST_STAGES]]
+    rest = sum(times for _, times in groups[MOST_STAGES:])
+    return (", ".join(words) + (f" and {rest} more stages" if rest else "")) or "-"
+
+
+def _layers_words(one: LayersOfStage) -> str:
+    held = counted(one.layers, "layer")
+    if not one.again:
+        return held
+    some = "all" if one.again == one.layers else str(one.again)
+    return f"{held} ({some} recomputed{', selective' if one.recompute == 'selective' else ''})"
 
 
 def utilization(prediction: Prediction) -> str:
