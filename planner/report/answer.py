@@ -60,7 +60,8 @@ def suggestion_answer(
         yield from _front(suggestion, subject)
     yield goodness(plan.prediction, own)
     yield from sensitivity_lines(suggestion, subject)
-    yield from deciding_line(suggestion, subject)
+    if plan.framework is None:  # of several the table is wider, and the answer must keep to its screen
+        yield from deciding_line(suggestion, subject)
     yield from launch(plan.prediction.configuration, own, plan.prediction.rank_order)
 
 

@@ -257,7 +257,9 @@ def _joined(groups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 def _by_key(values: IntArray, keys: FloatArray) -> list[tuple[int, ...]]:
     """Return values (n,) in groups of one key, that of the smallest key first."""
-    return [tuple(values[keys == key].tolist()) for key in np.unique(keys)]
+    order = np.argsort(keys, kind="stable")
+    starts = np.flatnonzero(np.diff(keys[order])) + 1
+    return [tuple(group.tolist()) for group in np.split(values[order], starts) if group.size]
 
 
 def _change(values: IntArray, request_values: tuple[int, ...]) -> FloatArray:

@@ -95,6 +95,8 @@ def test_cluster_is_named_as_its_file_and_sourced(path: Path) -> None:
     for link in ("intra_node", "inter_node"):
         if getattr(cluster, link) is not None:
             keys |= {f"links.{link}.bandwidth_GBps", f"links.{link}.latency_us"}
+    if cluster.inter_node is not None and cluster.inter_node.flow_bytes_per_s:
+        keys |= {"links.inter_node.flow_GBps"}
     if cluster.storage is not None:
         keys |= {"storage.read_GBps"} | ({"storage.cache_GiB"} if cluster.storage.cache_bytes else set())
     assert set(cluster.sources) == keys
