@@ -74,11 +74,6 @@ def _mxnet(rows: Sequence[Cells]) -> Converted:
         if "INFERENCE" in row["notes"]:
             yield Dropped("inference: runs are of training")
             continue
-        if row["gpu"].startswith("V100") and network == "alexnet" and batch > 256:
-            yield Dropped(
-                "AlexNet on the V100 beyond 256 images, where the rate falls for another reason than computing"
-            )
-            continue
         cluster = MXNET_CLUSTERS[row["gpu"]]
         scaling = "parameter server" in row["notes"]
         server = "parameter server (kv-store dist_device_sync), not a ring" if scaling else ""
@@ -108,7 +103,7 @@ TIMM_NETWORKS = {
     "gluon_resnet50_v1b": "resnet50", "resnet101": "resnet101", "tv_resnet101": "resnet101",
     "gluon_resnet101_v1b": "resnet101", "resnet152": "resnet152", "tv_resnet152": "resnet152",
     "gluon_resnet152_v1b": "resnet152",
-    "vgg11": "vgg11", "vgg16": "vgg16", "vgg19": "vgg19", "mobilenetv2_100": "mobilenet-v2",
+    "vgg11": "vgg11", "vgg13": "vgg13", "vgg16": "vgg16", "vgg19": "vgg19", "mobilenetv2_100": "mobilenet-v2",
     "inception_v3": "inception-v3",
     "tf_inception_v3": "inception-v3", "gluon_inception_v3": "inception-v3",
 }  # fmt: skip
@@ -140,7 +135,7 @@ TIMM = Source(
 )
 
 TORCHVISION_NETWORKS = {
-    name: name for name in ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "vgg11", "vgg16", "vgg19")
+    name: name for name in ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "vgg11", "vgg13", "vgg16", "vgg19")
 } | {"mobilenet_v2": "mobilenet-v2"}
 TORCHVISION_CLUSTERS = {
     "TITAN Xp": "titan-xp-box", "GeForce RTX 2080 Ti": "rtx-2080ti-box", "TITAN RTX": "titan-rtx-box",
