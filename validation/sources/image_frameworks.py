@@ -135,7 +135,8 @@ TIMM = Source(
 )
 
 TORCHVISION_NETWORKS = {
-    name: name for name in ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "vgg11", "vgg13", "vgg16", "vgg19")
+    name: name
+    for name in ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "vgg11", "vgg13", "vgg16", "vgg19")
 } | {"mobilenet_v2": "mobilenet-v2"}
 TORCHVISION_CLUSTERS = {
     "TITAN Xp": "titan-xp-box", "GeForce RTX 2080 Ti": "rtx-2080ti-box", "TITAN RTX": "titan-rtx-box",
