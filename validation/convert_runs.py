@@ -38,7 +38,8 @@ __all__ = ["SOURCES", "convert", "main"]
 
 HERE = Path(__file__).resolve().parent
 SOURCES: tuple[Source, ...] = (
-    image_frameworks.TENSORFLOW, image_frameworks.MXNET, image_frameworks.TIMM, image_frameworks.TORCHVISION,
+    image_frameworks.TENSORFLOW, image_frameworks.MXNET, image_frameworks.MXNET_LARGE, image_frameworks.TIMM,
+    image_frameworks.TORCHVISION,
     mixed_precision.PADDLE, mixed_precision.PADDLE_RESNET50, torch7.CNN_BENCHMARKS, torch7.CONVNET_BENCHMARKS,
     data_parallel.POLLUX, data_parallel.ELASTICFLOW, transformers.NEUSIGHT, transformers.VTRAIN_MULTI,
     transformers.VTRAIN_SINGLE, transformers.BIGSCIENCE, megatron.MEGATRON, sharded.TORCHTITAN, sharded.TORCHTITAN_FP8,

@@ -78,7 +78,7 @@ def scores(answers: Sequence[Answer]) -> dict[str, ConformalScore]:
 
 
 def rescaled(
-    answers: Sequence[Sequence[Answer]], left_out: Sequence[str], counts: Sequence[bool] | None = None
+    answers: Sequence[Sequence[Answer]], left_out: Sequence[str], counts: Sequence[Sequence[bool]] | None = None
 ) -> list[list[Answer]]:
     """Return answers with intervals by the scores of the rows of all other groups: never by residuals of their own.
 
@@ -91,15 +91,14 @@ def rescaled(
     answers : sequence of m sequences of Answer
     left_out : sequence of str, m
         What was left out of the fit behind each sequence of answers.
-    counts : sequence of bool, m, optional
-        Whose residuals make scores; default: all.
+    counts : sequence of m sequences of bool, optional
+        Rows whose residuals make scores; default: all.
     """
     flat = [one for some in answers for one in some]
     names = np.array([name for some, name in zip(answers, left_out, strict=True) for _ in some], dtype=np.str_)
     rows = [one.row for one in flat]
     residuals, by_row = _Residuals.of(rows), np.full(len(rows), np.nan)
-    each = [True] * len(answers) if counts is None else counts
-    used = np.array([one for some, one in zip(answers, each, strict=True) for _ in some], dtype=np.bool_)
+    used = np.array([True] * len(rows) if counts is None else [one for some in counts for one in some], dtype=np.bool_)
     for name in np.unique(names):
         own = names == name
         kinds = [row.kind for row, is_own in zip(rows, own.tolist(), strict=True) if is_own]

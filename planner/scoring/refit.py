@@ -22,7 +22,7 @@ from planner.fitting.end_to_end import EndToEnd, fit_end_to_end
 from planner.fitting.measured_steps import without_measured_plans
 from planner.fitting.observed import Observed, is_fitted, without_end_to_end
 from planner.fitting.split_steps import SplitFit, SplitObserved, fit_split_steps
-from planner.scoring.evaluate import Answer, answers_of, sort_runs
+from planner.scoring.evaluate import Answer, answers_of, refused, sort_runs
 from planner.scoring.hold_out import HOLD_OUTS, Split, splits
 from planner.scoring.intervals import rescaled
 
@@ -149,6 +149,11 @@ class Fitted:
     split: SplitFit
     clusters: frozenset[str]
 
+    @property
+    def free_numbers(self) -> int:
+        """How many values were fitted: effects of both kinds of plans, and exponents that runs tell."""
+        return len(self.whole.effects) + len(self.whole.exponents) + len(self.split.effects)
+
     def calibrations(self, problem: Problem, precisions: Sequence[str]) -> tuple[Calibration, ...]:
         """Return the overheads of a problem in some precisions, and the collectives of its cluster.
 
@@ -205,15 +210,18 @@ def held_out_answers(
     Raises
     ------
     ParameterError
-        Nothing is left to fit to where some group is left out.
+        Nothing is left to fit to, whichever group is left out; where that is so of some, their runs are refused.
     """
     if axis not in HOLD_OUTS:
         raise ParameterError("hold-out", "one of " + ", ".join(HOLD_OUTS), axis)
     learned = asked if fit_on is None else fit_on
-    folds = list(_folds(asked, learned, axis))
-    for fold in folds:
-        _check_fit(asked, fold, axis)
-    by_place: dict[int, list[Answer]] = {}
+    folds, without_fit = _with_fits(asked, list(_folds(asked, learned, axis)), axis)
+    by_place = {
+        at: [refused(run, error.refusal, asked[at].problem.cluster) for run in asked[at].runs]
+        for at, error in without_fit.items()
+    }
+    if asked and not folds:
+        raise next(iter(without_fit.values()))
     answers = _by_fold(asked, folds, processes)
     for number, fold in enumerate(folds):
         progress(" and ".join(fold.names), number, len(folds))
@@ -222,7 +230,7 @@ def held_out_answers(
     return rescaled(
         [by_place[at] for at in range(len(asked))],
         [group_of(one, axis) for one in asked],
-        [id(one) in fitted for one in asked],
+        [[id(one) in fitted and not run.is_uneven for run in one.runs] for one in asked],
     )
 
 
@@ -254,13 +262,26 @@ def _kinds(asked: Iterable[Asked]) -> frozenset[str]:
     return frozenset(kind for one in asked for kind in one.kinds)
 
 
-def _check_fit(asked: Sequence[Asked], fold: _Fold, axis: str) -> None:
-    for kind in sorted(_kinds([asked[at] for at in fold.test])):
-        if not any(kind in one.measured_kinds for one in fold.fit):
-            names = " and ".join(fold.names)
+def _with_fits(
+    asked: Sequence[Asked], folds: Sequence[_Fold], axis: str
+) -> tuple[list[_Fold], dict[int, ParameterError]]:
+    """Return the folds with what their fits can tell, and why the others are not predicted, by position."""
+    kept: list[_Fold] = []
+    errors: dict[int, ParameterError] = {}
+    for fold in folds:
+        missing = {at: kind for at in fold.test for kind in asked[at].kinds - _learned(fold.fit, asked[at].kinds)}
+        for at, kind in missing.items():
             rule = f"given beside measured runs of {kind} plans with another {axis}, to fit to"
-            remedy = "name files of such runs by --fit-on"
-            raise ParameterError(f"--hold-out {axis}", rule, f"runs of {names} alone", remedy)
+            got = f"runs of {group_of(asked[at], axis)} alone"
+            errors[at] = ParameterError(f"--hold-out {axis}", rule, got, "name files of such runs by --fit-on")
+        if places := tuple(at for at in fold.test if at not in missing):
+            kept.append(fold._replace(test=places))
+    return kept, errors
+
+
+def _learned(asked: Sequence[Asked], kinds: Collection[str]) -> frozenset[str]:
+    """Return which kinds of plans some of the runs tell."""
+    return frozenset(kind for kind in kinds if any(kind in one.measured_kinds for one in asked))
 
 
 def _by_fold(asked: Sequence[Asked], folds: Sequence[_Fold], processes: int) -> Iterator[dict[int, list[Answer]]]:
